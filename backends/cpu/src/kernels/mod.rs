@@ -1,0 +1,148 @@
+//! The arithmetic, one dispatch table per instruction set.
+//!
+//! Floating-point kernels are written once, over arrays of [`LANES`] values, and compiled for
+//! each instruction set: fused multiply-add is exact everywhere, and every reduction runs in
+//! an order fixed by its length, so all builds of a kernel give the same bits. Integer tiles
+//! have hand-written versions beside their scalar reference, with the same promise.
+
+mod float;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tile_x86;
+
+pub use float::{AttendArgs, HeadPages};
+pub use tile::{Scales, TILE_ROWS, Tile, TileInput};
+
+/// Values handled together; the widest register's worth of `f32`.
+pub const LANES: usize = 16;
+/// Columns that share one activation scale.
+pub const GROUP: usize = 32;
+/// Columns whose activation sum is kept; the smallest weight group.
+pub const SUM_GROUP: usize = 16;
+/// Tokens in one KV page.
+pub const PAGE: usize = 32;
+
+/// How a KV element is stored.
+pub trait KvElement: Copy + Default + Send + Sync + 'static {
+    const NAME: &'static str;
+    fn load(self) -> f32;
+    fn store(value: f32) -> Self;
+    /// The table's attention kernel for this element.
+    fn attend(kernels: &Kernels) -> unsafe fn(&AttendArgs<Self>, &mut [f32]);
+    fn to_bytes(self, out: &mut Vec<u8>);
+    /// Reads back what `to_bytes` wrote, [`KvElement::BYTES`] of it.
+    fn from_bytes(bytes: &[u8]) -> Self;
+    const BYTES: usize;
+}
+
+impl KvElement for f32 {
+    const NAME: &'static str = "f32";
+    #[inline(always)]
+    fn load(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        value
+    }
+    fn attend(kernels: &Kernels) -> unsafe fn(&AttendArgs<Self>, &mut [f32]) {
+        kernels.attend_f32
+    }
+    const BYTES: usize = 4;
+    fn to_bytes(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+    fn from_bytes(bytes: &[u8]) -> Self {
+        f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+}
+
+/// Half precision as its bits, so that loading is plain integer and float arithmetic that every
+/// compiler turns into vectors.
+#[derive(Clone, Copy, Default)]
+#[repr(transparent)]
+pub struct Half(pub u16);
+
+impl KvElement for Half {
+    const NAME: &'static str = "f16";
+
+    #[inline(always)]
+    fn load(self) -> f32 {
+        f16_to_f32(self.0)
+    }
+
+    /// Saturates: a finite activation never becomes infinite.
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        Half(half::f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits())
+    }
+
+    fn attend(kernels: &Kernels) -> unsafe fn(&AttendArgs<Self>, &mut [f32]) {
+        kernels.attend_f16
+    }
+
+    const BYTES: usize = 2;
+
+    fn to_bytes(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        Half(u16::from_le_bytes([bytes[0], bytes[1]]))
+    }
+}
+
+/// Exact for every finite half.
+#[inline(always)]
+pub fn f16_to_f32(bits: u16) -> f32 {
+    // The exponent's bias differs by 112; the multiplication shifts it and normalises.
+    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
+    f32::from_bits(magnitude.to_bits() | (u32::from(bits & 0x8000) << 16))
+}
+
+/// One instruction set's kernels.
+///
+/// SAFETY for every pointer in the table: calling it needs the instruction set it was built
+/// for, which [`kernels`] has checked before it hands the table out.
+pub struct Kernels {
+    pub name: &'static str,
+    pub dot: unsafe fn(&[f32], &[f32]) -> f32,
+    pub rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
+    pub quantize: unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i32]),
+    pub rotate: unsafe fn(&mut [f32], &[f32], &[f32]),
+    pub silu_gate: unsafe fn(&mut [f32], &[f32]),
+    pub gelu_gate: unsafe fn(&mut [f32], &[f32]),
+    pub softcap: unsafe fn(&mut [f32], f32),
+    pub decode_bf16: unsafe fn(&[u8], &mut [f32]),
+    pub decode_f16: unsafe fn(&[u8], &mut [f32]),
+    pub attend_f32: unsafe fn(&AttendArgs<f32>, &mut [f32]),
+    pub attend_f16: unsafe fn(&AttendArgs<Half>, &mut [f32]),
+    pub tile: unsafe fn(&Tile, &TileInput, *mut f32, usize),
+}
+
+/// The fastest table this machine can run.
+pub fn kernels() -> &'static Kernels {
+    supported()[0]
+}
+
+/// Every table this machine can run, fastest first; the last is the portable reference.
+pub fn supported() -> Vec<&'static Kernels> {
+    let mut tables: Vec<&'static Kernels> = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni");
+        if avx2 && avx512 {
+            tables.push(&float::avx512::TABLE);
+        }
+        if avx2 {
+            tables.push(&float::avx2::TABLE);
+        }
+    }
+    tables.push(&float::portable::TABLE);
+    tables
+}

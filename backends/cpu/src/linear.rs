@@ -1,0 +1,219 @@
+//! A matrix times activations, whatever the matrix's format.
+
+use std::cell::RefCell;
+
+use loquat_session::Precision;
+use loquat_weights::{Dtype, EncodedRow, Matrix, WeightsError};
+
+use crate::kernels::{GROUP, Kernels, SUM_GROUP, TILE_ROWS, TileInput};
+use crate::pack::Packed;
+use crate::pool::Pool;
+use crate::shared::SharedMut;
+
+/// Rows of output are computed in tiles of [`TILE_ROWS`], each by one thread.
+pub enum Linear {
+    /// Integer arithmetic over packed codes and rounded activations.
+    Packed(Packed),
+    /// Rows decoded to `f32` as they are needed, times exact activations.
+    Decoded(Matrix),
+}
+
+/// The activations of one step, and their rounded form where a packed matrix will read them.
+#[derive(Default)]
+pub struct Activations {
+    pub values: Vec<f32>,
+    tokens: usize,
+    cols: usize,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+}
+
+/// Where a matrix's results go: `[token][row]`.
+pub struct Product<'a> {
+    pub linear: &'a Linear,
+    pub out: &'a mut [f32],
+}
+
+thread_local! {
+    static DECODED_ROW: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Linear {
+    pub fn new(matrix: &Matrix, precision: Precision) -> Result<Self, WeightsError> {
+        let packed = match precision {
+            Precision::Fast => Packed::new(matrix)?,
+            Precision::Reference => None,
+        };
+        Ok(packed.map_or_else(|| Self::Decoded(matrix.clone()), Self::Packed))
+    }
+
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Packed(packed) => packed.rows(),
+            Self::Decoded(matrix) => matrix.rows(),
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Packed(packed) => packed.bytes() as u64,
+            Self::Decoded(matrix) => matrix.bytes(),
+        }
+    }
+
+    fn tiles(&self) -> usize {
+        self.rows().div_ceil(TILE_ROWS)
+    }
+
+    fn run_tile(&self, kernels: &Kernels, input: &Activations, tile: usize, out: &SharedMut<f32>) {
+        let first = tile * TILE_ROWS;
+        let rows = TILE_ROWS.min(self.rows() - first);
+        match self {
+            Self::Packed(packed) => {
+                let tile = packed.tile(tile);
+                let write = |input: &TileInput, at: *mut f32, stride: usize| {
+                    // SAFETY: the table was chosen for this machine, and `at` is valid for
+                    // sixteen values at every token's stride, as both callers below arrange.
+                    unsafe { (kernels.tile)(&tile, input, at, stride) };
+                };
+                if rows == TILE_ROWS {
+                    // SAFETY: tile `tile` alone writes columns `first..first + 16`.
+                    let at = unsafe { out.pointer(first) };
+                    write(&input.tile_input(0..input.tokens), at, self.rows());
+                } else {
+                    // The last tile's padding must not land in the next token's row.
+                    for token in 0..input.tokens {
+                        let mut padded = [0.0; TILE_ROWS];
+                        write(
+                            &input.tile_input(token..token + 1),
+                            padded.as_mut_ptr(),
+                            TILE_ROWS,
+                        );
+                        // SAFETY: this tile alone writes these columns of this token.
+                        let place = unsafe { out.slice(token * self.rows() + first, rows) };
+                        place.copy_from_slice(&padded[..rows]);
+                    }
+                }
+            }
+            Self::Decoded(matrix) => DECODED_ROW.with_borrow_mut(|decoded| {
+                decoded.resize(matrix.cols(), 0.0);
+                for row in first..first + rows {
+                    decode(kernels, matrix, row, decoded);
+                    for token in 0..input.tokens {
+                        let x = &input.values[token * input.cols..(token + 1) * input.cols];
+                        // SAFETY: the table was chosen for this machine.
+                        let dot = unsafe { (kernels.dot)(decoded, x) };
+                        // SAFETY: this tile alone writes this row of every token.
+                        unsafe { out.slice(token * self.rows() + row, 1)[0] = dot };
+                    }
+                }
+            }),
+        }
+    }
+}
+
+/// Decodes a row with the machine's kernels where they have one. Binding has matched every
+/// length, so decoding cannot fail; a row that did would be NaN, not silently zero.
+fn decode(kernels: &Kernels, matrix: &Matrix, row: usize, out: &mut [f32]) {
+    // SAFETY (both): the table was chosen for this machine.
+    match matrix.encoded_row(row) {
+        Some(EncodedRow::Plain {
+            dtype: Dtype::BF16,
+            bytes,
+        }) => unsafe { (kernels.decode_bf16)(bytes, out) },
+        Some(EncodedRow::Plain {
+            dtype: Dtype::F16,
+            bytes,
+        }) => unsafe { (kernels.decode_f16)(bytes, out) },
+        _ => {
+            if matrix.decode_row(row, out).is_err() {
+                out.fill(f32::NAN);
+            }
+        }
+    }
+}
+
+impl Activations {
+    /// Room for `tokens` rows of `cols`, to be filled through `values`.
+    pub fn resize(&mut self, tokens: usize, cols: usize) {
+        self.tokens = tokens;
+        self.cols = cols;
+        self.values.resize(tokens * cols, 0.0);
+    }
+
+    /// Rounds the values for `readers`, if any of them is packed.
+    pub fn prepare(&mut self, kernels: &Kernels, pool: &mut Pool, readers: &[&Linear]) {
+        if !readers
+            .iter()
+            .any(|linear| matches!(linear, Linear::Packed(_)))
+        {
+            return;
+        }
+        let (tokens, cols) = (self.tokens, self.cols);
+        self.codes.resize(tokens * cols, 0);
+        self.scales.resize(tokens * cols / GROUP, 0.0);
+        self.sums.resize(tokens * cols / SUM_GROUP, 0);
+        let codes = SharedMut::new(&mut self.codes);
+        let scales = SharedMut::new(&mut self.scales);
+        let sums = SharedMut::new(&mut self.sums);
+        let values = &self.values;
+        for_tokens(pool, tokens, cols, &|token| {
+            // SAFETY: each token's task writes its own rows, and the table was chosen for this
+            // machine.
+            unsafe {
+                (kernels.quantize)(
+                    &values[token * cols..(token + 1) * cols],
+                    codes.slice(token * cols, cols),
+                    scales.slice(token * cols / GROUP, cols / GROUP),
+                    sums.slice(token * cols / SUM_GROUP, cols / SUM_GROUP),
+                );
+            }
+        });
+    }
+
+    fn tile_input(&self, tokens: std::ops::Range<usize>) -> TileInput<'_> {
+        TileInput {
+            tokens: tokens.len(),
+            cols: self.cols,
+            codes: &self.codes[tokens.start * self.cols..],
+            scales: &self.scales[tokens.start * self.cols / GROUP..],
+            sums: &self.sums[tokens.start * self.cols / SUM_GROUP..],
+        }
+    }
+}
+
+/// Multiplies the same activations by several matrices in one parallel loop.
+pub fn multiply(kernels: &Kernels, pool: &mut Pool, input: &Activations, products: &mut [Product]) {
+    // Enough pieces that a delayed thread costs little, few enough that taking one is nothing.
+    let total: usize = products.iter().map(|product| product.linear.tiles()).sum();
+    let per_task = (total / (pool.threads() * 8)).clamp(1, 16);
+    let outs: Vec<(&Linear, SharedMut<f32>)> = products
+        .iter_mut()
+        .map(|product| {
+            assert_eq!(product.out.len(), input.tokens * product.linear.rows());
+            (product.linear, SharedMut::new(product.out))
+        })
+        .collect();
+    pool.run(total.div_ceil(per_task), &|task| {
+        for index in task * per_task..((task + 1) * per_task).min(total) {
+            let mut tile = index;
+            for (linear, out) in &outs {
+                if tile < linear.tiles() {
+                    linear.run_tile(kernels, input, tile, out);
+                    break;
+                }
+                tile -= linear.tiles();
+            }
+        }
+    });
+}
+
+/// Runs `body` for each token, in parallel once that pays for the hand-over.
+pub fn for_tokens(pool: &mut Pool, tokens: usize, cost: usize, body: &(dyn Fn(usize) + Sync)) {
+    const WORTH_A_TASK: usize = 8192;
+    let per_task = (WORTH_A_TASK / cost.max(1)).max(1);
+    pool.run(tokens.div_ceil(per_task), &|task| {
+        (task * per_task..((task + 1) * per_task).min(tokens)).for_each(body);
+    });
+}

@@ -1,0 +1,254 @@
+//! A persistent pool for many small parallel loops.
+//!
+//! A decode step is a hundred loops of some microseconds each. Workers spin briefly for the
+//! next one, then park, so that an idle session uses no CPU. Tasks are taken one by one, and a
+//! worker that the system has delayed is not waited for unless it holds a task.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a worker spins for the next loop before it parks: longer than the engine takes
+/// between two steps, far shorter than a person notices.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// The job is open for workers to join.
+const OPEN: u32 = 1 << 31;
+
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// Raised once per loop; workers watch it.
+    epoch: AtomicUsize,
+    /// [`OPEN`] and the number of workers inside the current job.
+    gate: AtomicU32,
+    job: Mutex<Option<Job>>,
+    next: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+    parked: AtomicUsize,
+    parking: Mutex<()>,
+    wake: Condvar,
+}
+
+/// The loop's body, its lifetime erased; see [`Pool::run`] for why that is sound.
+#[derive(Clone, Copy)]
+struct Job {
+    body: &'static (dyn Fn(usize) + Sync),
+    tasks: usize,
+}
+
+impl Pool {
+    /// A pool of `threads`, the caller's among them.
+    pub fn new(threads: usize) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            epoch: AtomicUsize::new(0),
+            gate: AtomicU32::new(0),
+            job: Mutex::new(None),
+            next: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            parked: AtomicUsize::new(0),
+            parking: Mutex::new(()),
+            wake: Condvar::new(),
+        });
+        let mut pool = Self {
+            shared,
+            workers: Vec::new(),
+        };
+        for index in 1..threads {
+            let shared = Arc::clone(&pool.shared);
+            let name = format!("loquat-cpu-{index}");
+            let worker = std::thread::Builder::new().name(name);
+            pool.workers.push(worker.spawn(move || shared.work())?);
+        }
+        Ok(pool)
+    }
+
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `body` once for each of `0..tasks`, on any thread, and returns when all are done.
+    /// A panic in a task is passed on to the caller.
+    pub fn run(&mut self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        if tasks <= 1 || self.workers.is_empty() {
+            (0..tasks).for_each(body);
+            return;
+        }
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime changes. Workers read the job only after joining through
+        // the open gate, and this function closes the gate and waits until no worker is inside
+        // before it returns or unwinds, so `body` outlives every use.
+        let body = unsafe {
+            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(body)
+        };
+        let job = Job { body, tasks };
+        *lock(&shared.job) = Some(job);
+        shared.next.store(0, Ordering::Relaxed);
+        shared.gate.store(OPEN, Ordering::Release);
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        if shared.parked.load(Ordering::SeqCst) > 0 {
+            let _guard = lock(&shared.parking);
+            shared.wake.notify_all();
+        }
+
+        let outcome = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(job)));
+        shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0u32;
+        while shared.gate.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            // On a crowded machine the worker may need this very core to finish.
+            if spins.is_multiple_of(4096) {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+        *lock(&shared.job) = None;
+        let worker_panicked = shared.panicked.swap(false, Ordering::Relaxed);
+        if let Err(panic) = outcome {
+            resume_unwind(panic);
+        }
+        assert!(!worker_panicked, "a task of the CPU backend panicked");
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut seen = 0;
+        while !self.stop.load(Ordering::Acquire) {
+            seen = self.await_epoch(seen);
+            if self.join() {
+                let job = *lock(&self.job);
+                let run = AssertUnwindSafe(|| job.map(|job| self.take_tasks(job)));
+                if catch_unwind(run).is_err() {
+                    self.panicked.store(true, Ordering::Relaxed);
+                }
+                self.gate.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Enters the current job unless it has closed.
+    fn join(&self) -> bool {
+        self.gate
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| {
+                (gate & OPEN != 0).then_some(gate + 1)
+            })
+            .is_ok()
+    }
+
+    fn take_tasks(&self, job: Job) {
+        loop {
+            let task = self.next.fetch_add(1, Ordering::Relaxed);
+            if task >= job.tasks {
+                return;
+            }
+            (job.body)(task);
+        }
+    }
+
+    /// Spins, then parks, until the epoch has moved past `seen`.
+    fn await_epoch(&self, seen: usize) -> usize {
+        let started = Instant::now();
+        loop {
+            for _ in 0..256 {
+                let epoch = self.epoch.load(Ordering::Acquire);
+                if epoch != seen {
+                    return epoch;
+                }
+                std::hint::spin_loop();
+            }
+            if started.elapsed() > SPIN {
+                break;
+            }
+        }
+        let mut guard = lock(&self.parking);
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        while self.epoch.load(Ordering::SeqCst) == seen {
+            guard = match self.wake.wait(guard) {
+                Ok(guard) => guard,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        self.epoch.load(Ordering::SeqCst)
+    }
+}
+
+/// Nothing panics while holding these locks, so a poisoned one is whole.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        {
+            let _guard = lock(&self.shared.parking);
+            self.shared.wake.notify_all();
+        }
+        for worker in self.workers.drain(..) {
+            // A worker's panics are caught inside its loop; there is nothing to report.
+            let _ = worker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_exactly_once() {
+        for threads in [1, 2, 5] {
+            let mut pool = Pool::new(threads).unwrap();
+            for tasks in [0, 1, 2, 7, 1000] {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                for _ in 0..20 {
+                    pool.run(tasks, &|task| {
+                        counts[task].fetch_add(1, Ordering::Relaxed);
+                    });
+                }
+                assert!(
+                    counts
+                        .iter()
+                        .all(|count| count.load(Ordering::Relaxed) == 20)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn parked_workers_wake() {
+        let mut pool = Pool::new(3).unwrap();
+        std::thread::sleep(SPIN * 20);
+        let sum = AtomicUsize::new(0);
+        pool.run(100, &|task| {
+            sum.fetch_add(task, Ordering::Relaxed);
+        });
+        assert_eq!(sum.into_inner(), 4950);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let mut pool = Pool::new(2).unwrap();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(64, &|task| assert!(task != 40, "task 40"));
+        }));
+        assert!(outcome.is_err());
+        let done = AtomicUsize::new(0);
+        pool.run(64, &|_| {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 64);
+    }
+}

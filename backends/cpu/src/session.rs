@@ -1,0 +1,276 @@
+//! The session contract over the forward pass: rows in, checked; outputs out.
+
+use loquat_session::{
+    Capabilities, Emit, Memory, PrefixCopy, Row, SequenceId, Session, SessionError, StepBatch,
+    StepOutput,
+};
+
+use crate::forward::{Forward, Plan, PlannedToken, Scratch};
+use crate::kernels::{Kernels, KvElement, PAGE};
+use crate::kv::Cache;
+use crate::model::Model;
+use crate::pool::Pool;
+use crate::transfer;
+
+/// Emitted rows whose logits are computed together; bounds the buffer, not the result.
+const HEAD_BLOCK: usize = 16;
+
+pub struct CpuSession<T: KvElement> {
+    model: Model,
+    kernels: &'static Kernels,
+    pool: Pool,
+    cache: Cache<T>,
+    capabilities: Capabilities,
+    fingerprint: u64,
+    plan: Plan<T>,
+    scratch: Scratch,
+    logits: Vec<f32>,
+}
+
+/// A row of the batch after checking: its tokens' place in the plan, or nothing.
+struct Accepted {
+    first: usize,
+    tokens: usize,
+}
+
+impl<T: KvElement> CpuSession<T> {
+    pub fn new(
+        model: Model,
+        kernels: &'static Kernels,
+        pool: Pool,
+        cache: Cache<T>,
+        capabilities: Capabilities,
+        fingerprint: u64,
+    ) -> Self {
+        Self {
+            model,
+            kernels,
+            pool,
+            cache,
+            capabilities,
+            fingerprint,
+            plan: Plan::default(),
+            scratch: Scratch::default(),
+            logits: Vec::new(),
+        }
+    }
+
+    /// Checks one row and makes room for it; on error nothing has changed.
+    fn accept(&mut self, batch: &StepBatch, index: usize) -> Result<Accepted, SessionError> {
+        let row = &batch.rows()[index];
+        let tokens = batch.tokens(row);
+        self.check(batch, index, row, tokens)?;
+        let len = self.cache.len(row.sequence)?;
+        self.cache.reserve(row.sequence, tokens.len())?;
+        let first = self.plan.tokens.len();
+        let pages = self.plan.pages.len();
+        self.plan.pages.extend(self.cache.pages(row.sequence));
+        for (offset, id) in tokens.iter().enumerate() {
+            let position = len + offset;
+            let page = self.cache.page_of(row.sequence, position);
+            self.plan.tokens.push(PlannedToken {
+                id: *id,
+                position,
+                page: page.ok_or(SessionError::UnknownSequence(row.sequence))?,
+                pages: (pages, self.plan.pages.len()),
+            });
+        }
+        Ok(Accepted {
+            first,
+            tokens: tokens.len(),
+        })
+    }
+
+    fn check(
+        &self,
+        batch: &StepBatch,
+        index: usize,
+        row: &Row,
+        tokens: &[u32],
+    ) -> Result<(), SessionError> {
+        let len = self.cache.len(row.sequence)?;
+        let earlier = &batch.rows()[..index];
+        if earlier.iter().any(|other| other.sequence == row.sequence) {
+            return Err(SessionError::DuplicateSequence(row.sequence));
+        }
+        if tokens.is_empty() {
+            return Err(SessionError::EmptyRow);
+        }
+        let vocab_size = self.model.vocab_size;
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
+            return Err(SessionError::TokenOutOfRange {
+                token: *token,
+                vocab_size,
+            });
+        }
+        let positions = row.emit.positions();
+        if positions > tokens.len() || (positions == 0 && row.emit != Emit::Nothing) {
+            return Err(SessionError::EmitOutOfRange {
+                positions,
+                tokens: tokens.len(),
+            });
+        }
+        let wanted = len + tokens.len();
+        if wanted > self.capabilities.max_context {
+            return Err(SessionError::ContextExceeded {
+                wanted,
+                max_context: self.capabilities.max_context,
+            });
+        }
+        let step = self.plan.tokens.len() + tokens.len();
+        if step > self.capabilities.max_step_tokens {
+            return Err(SessionError::StepTooLarge {
+                tokens: step,
+                max: self.capabilities.max_step_tokens,
+            });
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, emit: Emit, row: &Accepted, output: &mut StepOutput) {
+        let vocab = self.model.vocab_size;
+        let positions = emit.positions();
+        let first = row.first + row.tokens - positions;
+        let emitted: Vec<usize> = (first..first + positions).collect();
+        let mut forward = Forward {
+            model: &self.model,
+            kernels: self.kernels,
+            pool: &mut self.pool,
+            layout: self.cache.layout(),
+            plan: &self.plan,
+            scratch: &mut self.scratch,
+        };
+        match emit {
+            Emit::Nothing => output.push_nothing(),
+            Emit::Logits { .. } => {
+                let logits = output.push_logits(positions);
+                let blocks = logits.chunks_mut(HEAD_BLOCK * vocab);
+                for (tokens, logits) in emitted.chunks(HEAD_BLOCK).zip(blocks) {
+                    forward.logits(tokens, logits);
+                }
+            }
+            Emit::Greedy { .. } => {
+                let greedy = output.push_greedy(positions);
+                for (tokens, greedy) in emitted
+                    .chunks(HEAD_BLOCK)
+                    .zip(greedy.chunks_mut(HEAD_BLOCK))
+                {
+                    self.logits.resize(tokens.len() * vocab, 0.0);
+                    forward.logits(tokens, &mut self.logits);
+                    for (token, logits) in greedy.iter_mut().zip(self.logits.chunks_exact(vocab)) {
+                        *token = argmax(logits);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The largest value's place, the first of equals; NaN never wins.
+fn argmax(values: &[f32]) -> u32 {
+    let mut best = (0, f32::NEG_INFINITY);
+    for (index, value) in values.iter().enumerate() {
+        if *value > best.1 {
+            best = (index as u32, *value);
+        }
+    }
+    best.0
+}
+
+impl<T: KvElement> Session for CpuSession<T> {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn memory(&self) -> Memory {
+        Memory {
+            weight_bytes: self.model.bytes(),
+            kv_bytes_per_token: (self.cache.layout().token_len() * T::BYTES) as u64,
+            kv_capacity: self.cache.capacity_tokens(),
+            kv_in_use: self.cache.tokens_in_use(),
+            kv_granularity: PAGE,
+        }
+    }
+
+    fn create(&mut self) -> Result<SequenceId, SessionError> {
+        self.cache.create()
+    }
+
+    fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
+        self.cache.len(sequence)
+    }
+
+    fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
+        self.cache.fork(source, len)
+    }
+
+    fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError> {
+        self.cache.truncate(sequence, len)
+    }
+
+    fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
+        self.cache.release(sequence)
+    }
+
+    fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
+        output.reset(self.model.vocab_size);
+        self.plan.tokens.clear();
+        self.plan.pages.clear();
+        let rows: Vec<Result<Accepted, SessionError>> = (0..batch.rows().len())
+            .map(|index| self.accept(batch, index))
+            .collect();
+        if !self.plan.tokens.is_empty() {
+            let mut forward = Forward {
+                model: &self.model,
+                kernels: self.kernels,
+                pool: &mut self.pool,
+                layout: self.cache.layout(),
+                plan: &self.plan,
+                scratch: &mut self.scratch,
+            };
+            forward.run();
+        }
+        for (row, accepted) in batch.rows().iter().zip(rows) {
+            match accepted {
+                Ok(accepted) => {
+                    self.emit(row.emit, &accepted, output);
+                    self.cache.commit(row.sequence, accepted.tokens);
+                }
+                Err(error) => output.push_error(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
+        transfer::export(&self.cache, sequence, self.fingerprint)
+    }
+
+    fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
+        transfer::import(
+            &mut self.cache,
+            bytes,
+            self.fingerprint,
+            self.capabilities.max_context,
+        )
+    }
+}
+
+/// What every CPU session can do; the numbers come with the model and options.
+pub fn capabilities(device: String, kv_format: &'static str) -> Capabilities {
+    Capabilities {
+        device,
+        vocab_size: 0,
+        max_context: 0,
+        max_sequences: 0,
+        max_step_tokens: 0,
+        structured_output: true,
+        speculative_decoding: true,
+        prefix_copy: PrefixCopy::AnyLength,
+        multimodal: false,
+        batched_serving: true,
+        export: true,
+        kv_format,
+        batch_invariant: true,
+    }
+}

@@ -1,0 +1,73 @@
+//! A sequence's keys and values as bytes, and back.
+
+use loquat_session::{SequenceId, SessionError};
+
+use crate::kernels::KvElement;
+use crate::kv::Cache;
+
+const MAGIC: &[u8; 8] = b"LOQKV\0\0\x01";
+/// Magic, fingerprint, length, checksum.
+const HEADER: usize = 8 + 8 + 8 + 8;
+
+pub fn export<T: KvElement>(
+    cache: &Cache<T>,
+    sequence: SequenceId,
+    fingerprint: u64,
+) -> Result<Vec<u8>, SessionError> {
+    let len = cache.len(sequence)?;
+    let mut bytes = Vec::with_capacity(HEADER + len * cache.layout().token_len() * T::BYTES);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&fingerprint.to_le_bytes());
+    bytes.extend_from_slice(&(len as u64).to_le_bytes());
+    bytes.extend_from_slice(&[0; 8]);
+    cache.export_tokens(sequence, &mut bytes)?;
+    let checksum = fnv1a(&bytes[HEADER..]);
+    bytes[24..HEADER].copy_from_slice(&checksum.to_le_bytes());
+    Ok(bytes)
+}
+
+pub fn import<T: KvElement>(
+    cache: &mut Cache<T>,
+    bytes: &[u8],
+    fingerprint: u64,
+    max_context: usize,
+) -> Result<SequenceId, SessionError> {
+    let refuse = |why: &str| Err(SessionError::BadImport(why.to_owned()));
+    let Some((header, data)) = bytes.split_at_checked(HEADER) else {
+        return refuse("it is shorter than its header");
+    };
+    let number = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&header[at..at + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    if header[..8] != *MAGIC {
+        return refuse("it does not open with the mark of an exported sequence");
+    }
+    if number(8) != fingerprint {
+        return refuse("it comes from another model or another KV format");
+    }
+    let token_bytes = cache.layout().token_len() * T::BYTES;
+    let expected = usize::try_from(number(16)).ok();
+    let expected = expected.filter(|len| len.checked_mul(token_bytes) == Some(data.len()));
+    let Some(len) = expected else {
+        return refuse("its size does not match its length field");
+    };
+    if len > max_context {
+        return Err(SessionError::ContextExceeded {
+            wanted: len,
+            max_context,
+        });
+    }
+    if number(24) != fnv1a(data) {
+        return refuse("its checksum does not match: the bytes were damaged");
+    }
+    cache.import_tokens(len, data)
+}
+
+/// Damage detection, not security: whoever can forge an export owns the process already.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}

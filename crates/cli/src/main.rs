@@ -1,0 +1,2 @@
+//! The loquat command line
+fn main() {}

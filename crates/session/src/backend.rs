@@ -1,0 +1,86 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use loquat_spec::ModelSpec;
+use loquat_weights::Weights;
+
+use crate::{OpenError, Session};
+
+/// A way to compute: one per kind of device or library.
+pub trait Backend: Send + Sync {
+    /// The name people type after `--backend`.
+    fn name(&self) -> &'static str;
+
+    /// Looks at the machine; changes nothing and must be quick.
+    fn probe(&self) -> Probe;
+
+    /// Loads a model onto the device. The session owns all it needs; `source` may be dropped.
+    fn open(
+        &self,
+        source: ModelSource,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, OpenError>;
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probe {
+    Available(Vec<Device>),
+    /// `why` it cannot run here, and the `remedy`, both whole sentences for a person.
+    Unavailable {
+        why: String,
+        remedy: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    pub label: String,
+    pub memory_bytes: Option<u64>,
+}
+
+/// What a backend opens: the model as data, its weights, and the files they came from (a
+/// backend that brings its own graph reads those).
+#[derive(Clone)]
+pub struct ModelSource {
+    pub spec: Arc<ModelSpec>,
+    pub weights: Arc<Weights>,
+    pub paths: Vec<PathBuf>,
+}
+
+/// How to open a session. Zero is never a legal value; `None` lets the backend choose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Longest sequence; at most the model's own context.
+    pub context: Option<usize>,
+    /// KV memory, in tokens over all sequences.
+    pub kv_tokens: Option<usize>,
+    /// Sequences that may be alive at once.
+    pub max_sequences: usize,
+    /// Most new tokens over all rows of one step.
+    pub max_step_tokens: usize,
+    pub threads: Option<usize>,
+    pub precision: Precision,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            context: None,
+            kv_tokens: None,
+            max_sequences: 64,
+            max_step_tokens: 512,
+            threads: None,
+            precision: Precision::Fast,
+        }
+    }
+}
+
+/// Which arithmetic a session promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// The device's quickest path: activations and KV may be rounded.
+    Fast,
+    /// fp32 activations and KV over exactly decoded weights: the path judged against
+    /// references.
+    Reference,
+}

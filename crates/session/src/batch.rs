@@ -1,0 +1,168 @@
+use std::ops::Range;
+
+use crate::{SequenceId, SessionError};
+
+/// What one step computes: rows of any kind, mixed. Reused from step to step, so that a steady
+/// decode loop allocates nothing.
+#[derive(Debug, Clone, Default)]
+pub struct StepBatch {
+    rows: Vec<Row>,
+    tokens: Vec<u32>,
+}
+
+/// New tokens for one sequence: a prompt chunk, one decoded token, or a block to verify.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub sequence: SequenceId,
+    pub emit: Emit,
+    tokens: Range<usize>,
+}
+
+/// What a row gives back. Counts are of its last positions: 1 is the usual next token, as many
+/// as the row has tokens scores a prompt, in between verifies a speculative block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Emit {
+    Nothing,
+    /// The most likely next token at each of the last `positions`; the lowest id wins a tie.
+    Greedy {
+        positions: usize,
+    },
+    /// All logits at each of the last `positions`.
+    Logits {
+        positions: usize,
+    },
+}
+
+impl Emit {
+    pub fn positions(self) -> usize {
+        match self {
+            Emit::Nothing => 0,
+            Emit::Greedy { positions } | Emit::Logits { positions } => positions,
+        }
+    }
+}
+
+impl StepBatch {
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.tokens.clear();
+    }
+
+    pub fn push(&mut self, sequence: SequenceId, tokens: &[u32], emit: Emit) {
+        let start = self.tokens.len();
+        self.tokens.extend_from_slice(tokens);
+        self.rows.push(Row {
+            sequence,
+            emit,
+            tokens: start..self.tokens.len(),
+        });
+    }
+
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    pub fn tokens(&self, row: &Row) -> &[u32] {
+        &self.tokens[row.tokens.clone()]
+    }
+
+    /// New tokens over all rows.
+    pub fn token_count(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+/// What a step gave, one [`RowOutput`] per row in the batch's order. Owned by the caller and
+/// reused; the session clears and fills it.
+#[derive(Debug, Default)]
+pub struct StepOutput {
+    rows: Vec<RowOutput>,
+    greedy: Vec<u32>,
+    logits: Vec<f32>,
+    vocab_size: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct RowOutput {
+    /// Why the row was refused; its sequence is then unchanged.
+    pub error: Option<SessionError>,
+    greedy: Range<usize>,
+    /// In units of whole vocabularies.
+    logits: Range<usize>,
+}
+
+impl StepOutput {
+    /// For sessions: forgets the last step.
+    pub fn reset(&mut self, vocab_size: usize) {
+        self.rows.clear();
+        self.greedy.clear();
+        self.logits.clear();
+        self.vocab_size = vocab_size;
+    }
+
+    /// For sessions: the next row was refused.
+    pub fn push_error(&mut self, error: SessionError) {
+        self.rows.push(RowOutput {
+            error: Some(error),
+            ..RowOutput::default()
+        });
+    }
+
+    /// For sessions: the next row emits nothing.
+    pub fn push_nothing(&mut self) {
+        self.rows.push(RowOutput::default());
+    }
+
+    /// For sessions: room for the next row's greedy tokens, one per emitted position.
+    pub fn push_greedy(&mut self, positions: usize) -> &mut [u32] {
+        let range = self.greedy.len()..self.greedy.len() + positions;
+        self.greedy.resize(range.end, 0);
+        self.rows.push(RowOutput {
+            greedy: range.clone(),
+            ..RowOutput::default()
+        });
+        &mut self.greedy[range]
+    }
+
+    /// For sessions: room for the next row's logits, one vocabulary per emitted position.
+    pub fn push_logits(&mut self, positions: usize) -> &mut [f32] {
+        let start = self.logits.len().checked_div(self.vocab_size).unwrap_or(0);
+        let range = start..start + positions;
+        self.logits.resize(range.end * self.vocab_size, 0.0);
+        self.rows.push(RowOutput {
+            logits: range.clone(),
+            ..RowOutput::default()
+        });
+        &mut self.logits[range.start * self.vocab_size..]
+    }
+
+    pub fn rows(&self) -> &[RowOutput] {
+        &self.rows
+    }
+
+    /// The row's greedy tokens, oldest position first.
+    pub fn greedy(&self, row: usize) -> &[u32] {
+        &self.greedy[self.rows[row].greedy.clone()]
+    }
+
+    /// How many positions' logits the row has.
+    pub fn logit_positions(&self, row: usize) -> usize {
+        self.rows[row].logits.len()
+    }
+
+    /// The logits of the row's `position`-th emitted position, oldest first.
+    pub fn logits(&self, row: usize, position: usize) -> &[f32] {
+        let start = (self.rows[row].logits.start + position) * self.vocab_size;
+        &self.logits[start..start + self.vocab_size]
+    }
+
+    /// The same, for samplers that work in place.
+    pub fn logits_mut(&mut self, row: usize, position: usize) -> &mut [f32] {
+        let start = (self.rows[row].logits.start + position) * self.vocab_size;
+        &mut self.logits[start..start + self.vocab_size]
+    }
+}

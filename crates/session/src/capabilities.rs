@@ -1,0 +1,50 @@
+/// What a session can do. The engine asks this instead of guessing by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The backend's name and the device, for people: `cpu (8 threads, avx512-vnni)`.
+    pub device: String,
+    pub vocab_size: usize,
+    /// Longest sequence.
+    pub max_context: usize,
+    /// Sequences alive at once.
+    pub max_sequences: usize,
+    /// New tokens in one step, over all rows.
+    pub max_step_tokens: usize,
+    /// Rows' logits can be had, so masks and samplers can work on them.
+    pub structured_output: bool,
+    /// Several positions of one row can be emitted, and truncation undoes a rejected block.
+    pub speculative_decoding: bool,
+    /// At which lengths `fork` and `truncate` work.
+    pub prefix_copy: PrefixCopy,
+    /// Images and other inputs besides tokens.
+    pub multimodal: bool,
+    /// A step over many rows costs less than as many steps.
+    pub batched_serving: bool,
+    pub export: bool,
+    /// How KV is kept: `f32`, `f16`…
+    pub kv_format: &'static str,
+    /// A sequence's outputs are bit-identical whatever else is in the batch, and however its
+    /// tokens were cut into steps.
+    pub batch_invariant: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrefixCopy {
+    AnyLength,
+    /// Only where the session kept a snapshot; recurrent models.
+    AtSnapshots,
+    None,
+}
+
+/// What a session holds. Bytes are the device's, not the file's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    pub weight_bytes: u64,
+    pub kv_bytes_per_token: u64,
+    /// Tokens that fit over all sequences.
+    pub kv_capacity: usize,
+    /// Tokens' worth of KV that sequences hold now; what they share counts once.
+    pub kv_in_use: usize,
+    /// KV is handed out in runs of this many tokens: a sequence of one costs this much.
+    pub kv_granularity: usize,
+}

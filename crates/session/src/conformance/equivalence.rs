@@ -1,0 +1,217 @@
+//! However a sequence came to hold its tokens, it must answer the same.
+
+use super::{Probe, Subject};
+use crate::{Emit, SessionOptions};
+
+/// Longer than any page, window or chunk a tiny model uses.
+const LENGTH: usize = 75;
+const ONE: Emit = Emit::Logits { positions: 1 };
+
+fn open(subject: &Subject) -> Result<Probe, String> {
+    Probe::open(subject, &SessionOptions::default())
+}
+
+fn fresh(probe: &mut Probe, tokens: &[u32]) -> Result<Vec<f32>, String> {
+    let sequence = probe.create()?;
+    let logits = probe.logits(sequence, tokens, 1)?;
+    release(probe, sequence)?;
+    Ok(logits)
+}
+
+fn release(probe: &mut Probe, sequence: crate::SequenceId) -> Result<(), String> {
+    probe
+        .session
+        .release(sequence)
+        .map_err(|error| format!("release: {error}"))
+}
+
+pub fn chunked_equals_whole(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let tokens = probe.tokens(1, LENGTH);
+    let whole = fresh(&mut probe, &tokens)?;
+    for chunk in [1, 2, 7, 16, 31, 32, 33, 64] {
+        let sequence = probe.create()?;
+        let mut last = Vec::new();
+        for tokens in tokens.chunks(chunk) {
+            last = probe.logits(sequence, tokens, 1)?;
+        }
+        probe.same(&format!("chunks of {chunk}"), &whole, &last)?;
+        release(&mut probe, sequence)?;
+    }
+    Ok(())
+}
+
+pub fn batched_equals_single(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let lengths = [1, 3, 17, 32, 40, 5, 2, 64, 1, 9, 12];
+    let prompts: Vec<Vec<u32>> = (0..)
+        .zip(lengths)
+        .map(|(i, n)| probe.tokens(i + 2, n))
+        .collect();
+    let next = probe.tokens(99, 1);
+    let mut alone = Vec::new();
+    for prompt in &prompts {
+        let sequence = probe.create()?;
+        let first = probe.logits(sequence, prompt, 1)?;
+        let second = probe.logits(sequence, &next, 1)?;
+        release(&mut probe, sequence)?;
+        alone.push((first, second));
+    }
+    let mut rows = Vec::new();
+    for prompt in &prompts {
+        rows.push((probe.create()?, prompt.as_slice(), ONE));
+    }
+    probe.step(&rows)?;
+    for (row, (first, _)) in alone.iter().enumerate() {
+        probe.same(&format!("prompt row {row}"), first, &probe.row_logits(row)?)?;
+    }
+    // Decoding rows beside a new prompt, in another order.
+    let newcomer = probe.create()?;
+    let mut mixed: Vec<_> = rows
+        .iter()
+        .rev()
+        .map(|(id, ..)| (*id, next.as_slice(), ONE))
+        .collect();
+    mixed.insert(3, (newcomer, &prompts[4], ONE));
+    probe.step(&mixed)?;
+    probe.same("newcomer", &alone[4].0, &probe.row_logits(3)?)?;
+    for (row, (_, second)) in alone.iter().rev().enumerate() {
+        let place = if row < 3 { row } else { row + 1 };
+        probe.same(
+            &format!("decode row {row}"),
+            second,
+            &probe.row_logits(place)?,
+        )?;
+    }
+    Ok(())
+}
+
+pub fn fork_equals_fresh(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let tokens = probe.tokens(3, LENGTH);
+    let tail = probe.tokens(4, 5);
+    let source = probe.create()?;
+    probe.logits(source, &tokens, 1)?;
+    for len in [0, 1, 31, 32, 33, 64, LENGTH] {
+        let prompt: Vec<u32> = tokens[..len].iter().chain(&tail).copied().collect();
+        let expected = fresh(&mut probe, &prompt)?;
+        let fork = probe
+            .session
+            .fork(source, len)
+            .map_err(|error| format!("fork: {error}"))?;
+        let found = probe.logits(fork, &tail, 1)?;
+        probe.same(&format!("fork at {len}"), &expected, &found)?;
+        release(&mut probe, fork)?;
+    }
+    Ok(())
+}
+
+pub fn forks_are_apart(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let tokens = probe.tokens(5, 40);
+    let (left, right) = (probe.tokens(6, 30), probe.tokens(7, 30));
+    let join = |tail: &[u32]| tokens.iter().chain(tail).copied().collect::<Vec<u32>>();
+    let expected_left = fresh(&mut probe, &join(&left))?;
+    let expected_right = fresh(&mut probe, &join(&right))?;
+    let source = probe.create()?;
+    probe.logits(source, &tokens, 0)?;
+    let fork = probe
+        .session
+        .fork(source, 40)
+        .map_err(|error| format!("fork: {error}"))?;
+    // Interleaved, so that each writes into what was shared while the other still reads it.
+    for (l, r) in left.iter().zip(&right).take(29) {
+        probe.step(&[(source, &[*l], Emit::Nothing), (fork, &[*r], Emit::Nothing)])?;
+    }
+    let found_left = probe.logits(source, &left[29..], 1)?;
+    release(&mut probe, source)?;
+    let found_right = probe.logits(fork, &right[29..], 1)?;
+    probe.same("source after the fork wrote", &expected_left, &found_left)?;
+    probe.same("fork after the source ended", &expected_right, &found_right)
+}
+
+pub fn truncated_equals_fresh(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let tokens = probe.tokens(8, LENGTH);
+    let tail = probe.tokens(9, 3);
+    for len in [0, 1, 31, 32, 33, 64, LENGTH] {
+        let prompt: Vec<u32> = tokens[..len].iter().chain(&tail).copied().collect();
+        let expected = fresh(&mut probe, &prompt)?;
+        let sequence = probe.create()?;
+        probe.logits(sequence, &tokens, 0)?;
+        let cut = probe.session.truncate(sequence, len);
+        cut.map_err(|error| format!("truncate: {error}"))?;
+        if probe.session.len(sequence) != Ok(len) {
+            return Err(format!("length is not {len} after truncation"));
+        }
+        let found = probe.logits(sequence, &tail, 1)?;
+        probe.same(&format!("truncated to {len}"), &expected, &found)?;
+        release(&mut probe, sequence)?;
+    }
+    Ok(())
+}
+
+pub fn imported_equals_exported(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    if !probe.session.capabilities().export {
+        return Ok(());
+    }
+    let mut other = open(subject)?;
+    let tail = probe.tokens(11, 3);
+    for len in [1, 32, 50] {
+        let sequence = probe.create()?;
+        let tokens = probe.tokens(10, len);
+        probe.logits(sequence, &tokens, 0)?;
+        let bytes = probe
+            .session
+            .export(sequence)
+            .map_err(|error| format!("export: {error}"))?;
+        let imported = other
+            .session
+            .import(&bytes)
+            .map_err(|error| format!("import: {error}"))?;
+        if other.session.len(imported) != Ok(len) {
+            return Err(format!("imported length is not {len}"));
+        }
+        let expected = probe.logits(sequence, &tail, 1)?;
+        let found = other.logits(imported, &tail, 1)?;
+        probe.same(&format!("import of {len}"), &expected, &found)?;
+    }
+    Ok(())
+}
+
+pub fn greedy_is_argmax(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let tokens = probe.tokens(12, 20);
+    let sequence = probe.create()?;
+    let logits = probe.logits(sequence, &tokens, 20)?;
+    let other = probe.create()?;
+    probe.step(&[(other, &tokens, Emit::Greedy { positions: 20 })])?;
+    let argmax = |row: &[f32]| {
+        let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        row.iter()
+            .position(|value| *value == best)
+            .map(|place| place as u32)
+    };
+    for (position, row) in logits.chunks(probe.vocab()).enumerate() {
+        if probe.output.greedy(0).get(position).copied() != argmax(row) {
+            return Err(format!(
+                "greedy token of position {position} is not the argmax"
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub fn positions_equal_steps(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let tokens = probe.tokens(13, 45);
+    let sequence = probe.create()?;
+    let together = probe.logits(sequence, &tokens, 45)?;
+    let other = probe.create()?;
+    let mut apart = Vec::new();
+    for token in &tokens {
+        apart.extend(probe.logits(other, &[*token], 1)?);
+    }
+    probe.same("45 positions", &apart, &together)
+}

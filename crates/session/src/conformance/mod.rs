@@ -1,0 +1,234 @@
+//! The contract's tests as a library: a backend's own test file is a few lines that call
+//! [`run`].
+//!
+//! Where a session says it is batch-invariant, equality means equal bits; elsewhere it means
+//! within the subject's tolerance.
+
+mod equivalence;
+mod refusal;
+
+use crate::{
+    Emit, OpenError, SequenceId, Session, SessionError, SessionOptions, StepBatch, StepOutput,
+};
+
+/// What is judged: a way to open sessions over one model.
+pub struct Subject<'a> {
+    pub open: &'a dyn Fn(&SessionOptions) -> Result<Box<dyn Session>, OpenError>,
+    /// Largest difference between logits that should be equal, for sessions that do not
+    /// promise equal bits.
+    pub tolerance: f32,
+}
+
+/// Logits somebody else computed: `logits[i]` follows `tokens[..=i]`.
+pub struct Golden<'a> {
+    pub tokens: &'a [u32],
+    /// `[token][vocab]`
+    pub logits: &'a [f32],
+    pub tolerance: f32,
+}
+
+/// One check's name and what went wrong, if anything.
+pub type Outcome = (&'static str, Result<(), String>);
+
+type Check = fn(&Subject) -> Result<(), String>;
+
+const CHECKS: &[(&str, Check)] = &[
+    (
+        "chunked prefill equals whole",
+        equivalence::chunked_equals_whole,
+    ),
+    (
+        "batched rows equal single ones",
+        equivalence::batched_equals_single,
+    ),
+    (
+        "a fork equals a fresh sequence",
+        equivalence::fork_equals_fresh,
+    ),
+    ("forks do not see each other", equivalence::forks_are_apart),
+    (
+        "truncation equals never having been",
+        equivalence::truncated_equals_fresh,
+    ),
+    (
+        "import gives back what export took",
+        equivalence::imported_equals_exported,
+    ),
+    (
+        "greedy is the argmax of the logits",
+        equivalence::greedy_is_argmax,
+    ),
+    (
+        "several emitted positions equal one at a time",
+        equivalence::positions_equal_steps,
+    ),
+    ("bad rows are refused and change nothing", refusal::bad_rows),
+    ("bad lengths and ids are refused", refusal::bad_calls),
+    (
+        "a refused row leaves its neighbours alone",
+        refusal::neighbours_survive,
+    ),
+    (
+        "KV runs out by row, and release gives it back",
+        refusal::kv_runs_out,
+    ),
+    (
+        "too many sequences are refused",
+        refusal::too_many_sequences,
+    ),
+    ("damaged imports are refused", refusal::damaged_imports),
+    ("illegal options are refused", refusal::illegal_options),
+];
+
+/// Runs every check; a panic inside one is a failure of the backend and is passed on.
+pub fn run(subject: &Subject) -> Vec<Outcome> {
+    CHECKS
+        .iter()
+        .map(|(name, check)| (*name, check(subject)))
+        .collect()
+}
+
+/// Largest difference from a reference's logits, and whether it is within tolerance.
+pub fn golden(subject: &Subject, golden: &Golden) -> Result<f32, String> {
+    let mut probe = Probe::open(subject, &SessionOptions::default())?;
+    let sequence = probe.create()?;
+    let found = probe.logits(sequence, golden.tokens, golden.tokens.len())?;
+    if found.len() != golden.logits.len() {
+        return Err(format!(
+            "{} logits, expected {}",
+            found.len(),
+            golden.logits.len()
+        ));
+    }
+    let difference = max_difference(&found, golden.logits);
+    if difference <= golden.tolerance {
+        Ok(difference)
+    } else {
+        Err(format!(
+            "differs by {difference}, more than {}",
+            golden.tolerance
+        ))
+    }
+}
+
+/// NaN counts as infinitely far.
+pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, |max, d| {
+        if d.is_nan() {
+            f32::INFINITY
+        } else {
+            max.max(d)
+        }
+    })
+}
+
+/// A session with the short-hands the checks need.
+struct Probe {
+    session: Box<dyn Session>,
+    tolerance: Option<f32>,
+    batch: StepBatch,
+    output: StepOutput,
+}
+
+impl Probe {
+    fn open(subject: &Subject, options: &SessionOptions) -> Result<Self, String> {
+        let session = (subject.open)(options).map_err(|error| format!("open: {error}"))?;
+        let exact = session.capabilities().batch_invariant;
+        Ok(Self {
+            tolerance: (!exact).then_some(subject.tolerance),
+            session,
+            batch: StepBatch::default(),
+            output: StepOutput::default(),
+        })
+    }
+
+    fn create(&mut self) -> Result<SequenceId, String> {
+        self.session
+            .create()
+            .map_err(|error| format!("create: {error}"))
+    }
+
+    /// Steps one row and returns the logits of its last `positions`.
+    fn logits(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        positions: usize,
+    ) -> Result<Vec<f32>, String> {
+        let emit = match positions {
+            0 => Emit::Nothing,
+            positions => Emit::Logits { positions },
+        };
+        self.step(&[(sequence, tokens, emit)])?;
+        self.row_logits(0)
+    }
+
+    /// Steps rows that must all be accepted.
+    fn step(&mut self, rows: &[(SequenceId, &[u32], Emit)]) -> Result<(), String> {
+        let errors = self.try_step(rows)?;
+        match errors.iter().flatten().next() {
+            Some(error) => Err(format!("row refused: {error}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Steps rows and returns each one's refusal.
+    fn try_step(
+        &mut self,
+        rows: &[(SequenceId, &[u32], Emit)],
+    ) -> Result<Vec<Option<SessionError>>, String> {
+        self.batch.clear();
+        for (sequence, tokens, emit) in rows {
+            self.batch.push(*sequence, tokens, *emit);
+        }
+        let stepped = self.session.step(&self.batch, &mut self.output);
+        stepped.map_err(|error| format!("step: {error}"))?;
+        let outputs = self.output.rows();
+        if outputs.len() != rows.len() {
+            return Err(format!("{} outputs for {} rows", outputs.len(), rows.len()));
+        }
+        Ok(outputs.iter().map(|row| row.error.clone()).collect())
+    }
+
+    fn row_logits(&self, row: usize) -> Result<Vec<f32>, String> {
+        let positions = 0..self.output.logit_positions(row);
+        let logits: Vec<f32> = positions
+            .flat_map(|position| self.output.logits(row, position).iter().copied())
+            .collect();
+        if logits.iter().all(|value| value.is_finite()) {
+            Ok(logits)
+        } else {
+            Err("logits are not finite".into())
+        }
+    }
+
+    fn same(&self, what: &str, a: &[f32], b: &[f32]) -> Result<(), String> {
+        let equal = match self.tolerance {
+            None => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()),
+            Some(tolerance) => a.len() == b.len() && max_difference(a, b) <= tolerance,
+        };
+        if equal {
+            Ok(())
+        } else {
+            Err(format!("{what}: differs by {}", max_difference(a, b)))
+        }
+    }
+
+    fn vocab(&self) -> usize {
+        self.session.capabilities().vocab_size
+    }
+
+    /// Tokens that look random and depend on nothing but the seed.
+    fn tokens(&self, seed: u64, len: usize) -> Vec<u32> {
+        let vocab = self.vocab() as u64;
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 11) % vocab
+        };
+        (0..len).map(|_| next() as u32).collect()
+    }
+}

@@ -1,0 +1,65 @@
+use thiserror::Error;
+
+use crate::SequenceId;
+
+/// Why a session refused a call or a row. Nothing changed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SessionError {
+    #[error("no sequence {}: it was released or never created", .0.0)]
+    UnknownSequence(SequenceId),
+    #[error("sequence {} stands twice in one batch", .0.0)]
+    DuplicateSequence(SequenceId),
+    #[error("a row must bring at least one token")]
+    EmptyRow,
+    #[error("token {token} is outside the vocabulary of {vocab_size}")]
+    TokenOutOfRange { token: u32, vocab_size: usize },
+    #[error("{positions} positions to emit, but the row has {tokens} tokens")]
+    EmitOutOfRange { positions: usize, tokens: usize },
+    #[error("length {len} is beyond the sequence's {available} tokens")]
+    LengthOutOfRange { len: usize, available: usize },
+    #[error("{wanted} tokens exceed the context of {max_context}")]
+    ContextExceeded { wanted: usize, max_context: usize },
+    #[error("{tokens} new tokens in one step, but at most {max} are taken")]
+    StepTooLarge { tokens: usize, max: usize },
+    #[error("{wanted} more tokens of KV wanted, {available} free")]
+    KvExhausted { wanted: usize, available: usize },
+    #[error("{max} sequences are alive already, the most this session takes")]
+    TooManySequences { max: usize },
+    #[error("not a sequence this session can import: {0}")]
+    BadImport(String),
+    #[error("`{0}` is not supported by this backend")]
+    Unsupported(&'static str),
+    #[error("the device failed: {0}")]
+    Device(String),
+}
+
+impl SessionError {
+    /// Whether the same call could succeed once other sequences are gone.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            SessionError::KvExhausted { .. } | SessionError::TooManySequences { .. }
+        )
+    }
+}
+
+/// Why a model could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    #[error("option `{option}` is {found}, but must be {expected}")]
+    Option {
+        option: &'static str,
+        found: String,
+        expected: String,
+    },
+    #[error("backend `{backend}` is not available: {why} {remedy}")]
+    Unavailable {
+        backend: &'static str,
+        why: String,
+        remedy: String,
+    },
+    #[error("the {what} needs {wanted} bytes, more than this machine has to give")]
+    OutOfMemory { what: &'static str, wanted: u64 },
+    #[error(transparent)]
+    Weights(#[from] loquat_weights::WeightsError),
+}

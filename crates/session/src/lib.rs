@@ -1,0 +1,65 @@
+//! The contract between the engine and a compute backend: tokens in, tokens or logits out, for
+//! a batch of sequences.
+//!
+//! A session owns the weights and all KV state on its device. No tensor type crosses this
+//! seam, so a backend may be eager, hand-written or compiled. Scheduling, sampling, text and
+//! files are other crates' business; nothing here allocates per token, blocks on I/O or knows
+//! JSON.
+
+mod backend;
+mod batch;
+mod capabilities;
+pub mod conformance;
+mod error;
+
+pub use backend::{Backend, Device, ModelSource, Precision, Probe, SessionOptions};
+pub use batch::{Emit, Row, RowOutput, StepBatch, StepOutput};
+pub use capabilities::{Capabilities, Memory, PrefixCopy};
+pub use error::{OpenError, SessionError};
+
+/// Names a sequence inside the session that made it. Never reused within a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub u64);
+
+/// A model on a device. Owned by one thread; every method is called from there.
+///
+/// A session never panics on bad input. A refused call is a typed error that names the field
+/// and leaves everything as it was.
+pub trait Session: Send {
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Reads counters; changes nothing.
+    fn memory(&self) -> Memory;
+
+    /// Makes an empty sequence. The caller owns it and must [`release`](Session::release) it.
+    fn create(&mut self) -> Result<SequenceId, SessionError>;
+
+    /// Tokens the sequence holds.
+    fn len(&self, sequence: SequenceId) -> Result<usize, SessionError>;
+
+    /// Makes a sequence that holds the first `len` tokens of `source`, sharing their state.
+    /// `source` is unchanged, and neither sees what the other does afterwards. The caller owns
+    /// the result.
+    fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError>;
+
+    /// Forgets the sequence's tokens from `len` on.
+    fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError>;
+
+    /// Ends the sequence and frees what only it held. The id is dead afterwards.
+    fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError>;
+
+    /// Appends each row's tokens to its sequence and fills `output`, one entry per row in the
+    /// batch's order, replacing what it held.
+    ///
+    /// A row that is refused (see [`RowOutput::error`]) leaves its sequence as it was and does
+    /// not disturb the others. `Err` means that the device itself failed: the sequences named
+    /// in the batch must then be released.
+    fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError>;
+
+    /// The sequence's state as bytes that [`import`](Session::import) of a session over the
+    /// same model and KV format takes back. Changes nothing.
+    fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError>;
+
+    /// Makes a sequence from exported bytes. The caller owns it.
+    fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError>;
+}

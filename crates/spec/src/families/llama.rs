@@ -1,0 +1,63 @@
+//! Llama 2, 3, 3.x, and the many that kept its shape (SmolLM2, Yi, TinyLlama…).
+
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
+use super::{Family, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::model::{Activation, Attention, ModelSpec};
+use crate::naming::Naming;
+use crate::rope::Rope;
+
+pub(super) const FAMILY: Family = Family {
+    model_type: "llama",
+    architecture: "llama",
+    from_config,
+    from_gguf,
+    hugging_face: PLAIN.0,
+    gguf: Naming {
+        interleaved_rope: true,
+        ..PLAIN.1
+    },
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_config(config)?;
+    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let bias = config.bool_or("attention_bias", false)?;
+    let attention = Attention {
+        qkv_bias: bias,
+        output_bias: bias,
+        ..sizes.attention(Some(rope))
+    };
+    let feed_forward = sizes.gated(
+        activation(config, "hidden_act", Activation::Silu)?,
+        config.bool_or("mlp_bias", false)?,
+    );
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(sizes.pre_norm_model("llama", tied, feed_forward, |_| attention.clone()))
+}
+
+/// Mistral checkpoints are written with this architecture too, with their window if they have
+/// one.
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    if let Some(experts @ 1..) = config.usize_opt("expert_count")? {
+        return Err(SpecError::Unsupported {
+            field: config.key("expert_count"),
+            found: experts.to_string(),
+            supported: "dense models (0 or absent)",
+        });
+    }
+    let sizes = Sizes::from_gguf(config)?;
+    let attention = Attention {
+        qkv_bias: config.has("blk.0.attn_q.bias"),
+        output_bias: config.has("blk.0.attn_output.bias"),
+        window: config.usize_opt("attention.sliding_window")?,
+        ..sizes.attention(Some(gguf_rope(config, sizes.head_dim)?))
+    };
+    let feed_forward = sizes.gated(Activation::Silu, config.has("blk.0.ffn_gate.bias"));
+    Ok(
+        sizes.pre_norm_model("llama", gguf_tied(config), feed_forward, |_| {
+            attention.clone()
+        }),
+    )
+}

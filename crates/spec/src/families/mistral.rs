@@ -1,0 +1,37 @@
+//! Mistral 7B and its kin: Llama's shape, optionally with a sliding window on every layer.
+
+use super::parts::{Sizes, activation};
+use super::{Family, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::model::{Activation, Attention, ModelSpec};
+use crate::rope::Rope;
+
+pub(super) const FAMILY: Family = Family {
+    model_type: "mistral",
+    architecture: "",
+    from_config,
+    from_gguf: written_as_llama,
+    hugging_face: PLAIN.0,
+    gguf: PLAIN.1,
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_config(config)?;
+    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let attention = Attention {
+        window: config.usize_opt("sliding_window")?,
+        ..sizes.attention(Some(rope))
+    };
+    let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(sizes.pre_norm_model("mistral", tied, feed_forward, |_| attention.clone()))
+}
+
+fn written_as_llama(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    Err(SpecError::invalid(
+        "general.architecture",
+        config.architecture,
+        "`llama`, as GGUF writes Mistral models",
+    ))
+}

@@ -1,0 +1,47 @@
+//! Qwen3 (dense): normalised queries and keys, biases only where the config asks.
+
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
+use super::{Family, PLAIN, qwen2};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::model::{Activation, Attention, ModelSpec, Norm};
+use crate::rope::Rope;
+
+pub(super) const FAMILY: Family = Family {
+    model_type: "qwen3",
+    architecture: "qwen3",
+    from_config,
+    from_gguf,
+    hugging_face: PLAIN.0,
+    gguf: PLAIN.1,
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_config(config)?;
+    let rope = Rope::from_config(config, None, 1_000_000.0, sizes.head_dim)?;
+    let windows = qwen2::windows(config, sizes.layers)?;
+    let bias = config.bool_or("attention_bias", false)?;
+    let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(
+        sizes.pre_norm_model("qwen3", tied, feed_forward, |layer| Attention {
+            qkv_bias: bias,
+            output_bias: bias,
+            qk_norm: Some(Norm::rms(sizes.eps)),
+            window: windows[layer],
+            ..sizes.attention(Some(rope.clone()))
+        }),
+    )
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_gguf(config)?;
+    let rope = gguf_rope(config, sizes.head_dim)?;
+    let feed_forward = sizes.gated(Activation::Silu, false);
+    Ok(
+        sizes.pre_norm_model("qwen3", gguf_tied(config), feed_forward, |_| Attention {
+            qk_norm: Some(Norm::rms(sizes.eps)),
+            ..sizes.attention(Some(rope.clone()))
+        }),
+    )
+}

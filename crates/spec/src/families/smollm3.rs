@@ -1,0 +1,80 @@
+//! SmolLM3: Llama with every fourth layer free of positions.
+
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
+use super::{Family, PLAIN, qwen2};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::model::{Activation, Attention, ModelSpec};
+use crate::naming::Naming;
+use crate::rope::Rope;
+
+pub(super) const FAMILY: Family = Family {
+    model_type: "smollm3",
+    architecture: "smollm3",
+    from_config,
+    from_gguf,
+    hugging_face: PLAIN.0,
+    gguf: Naming {
+        interleaved_rope: true,
+        ..PLAIN.1
+    },
+};
+
+/// GGUF has no key for it; llama.cpp fixes the interval.
+const NO_ROPE_INTERVAL: usize = 4;
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_config(config)?;
+    let rope = Rope::from_config(config, None, 2_000_000.0, sizes.head_dim)?;
+    let with_rope = layers_with_rope(config, sizes.layers)?;
+    let windows = qwen2::windows(config, sizes.layers)?;
+    let bias = config.bool_or("attention_bias", false)?;
+    let feed_forward = sizes.gated(
+        activation(config, "hidden_act", Activation::Silu)?,
+        config.bool_or("mlp_bias", false)?,
+    );
+    let tied = config.bool_or("tie_word_embeddings", true)?;
+    Ok(
+        sizes.pre_norm_model("smollm3", tied, feed_forward, |layer| Attention {
+            qkv_bias: bias,
+            output_bias: bias,
+            window: windows[layer],
+            ..sizes.attention(with_rope[layer].then(|| rope.clone()))
+        }),
+    )
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_gguf(config)?;
+    let rope = gguf_rope(config, sizes.head_dim)?;
+    let feed_forward = sizes.gated(Activation::Silu, false);
+    Ok(
+        sizes.pre_norm_model("smollm3", gguf_tied(config), feed_forward, |layer| {
+            let with_rope = (layer + 1) % NO_ROPE_INTERVAL != 0;
+            sizes.attention(with_rope.then(|| rope.clone()))
+        }),
+    )
+}
+
+/// `no_rope_layers` lists 1 for layers *with* rope, whatever its name says.
+fn layers_with_rope(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
+    let Some(flags) = config.array("no_rope_layers")? else {
+        let interval = config
+            .usize_or("no_rope_layer_interval", NO_ROPE_INTERVAL)?
+            .max(1);
+        return Ok((0..layers)
+            .map(|layer| (layer + 1) % interval != 0)
+            .collect());
+    };
+    let flags: Option<Vec<bool>> = flags
+        .iter()
+        .map(|flag| flag.as_u64().map(|flag| flag != 0))
+        .collect();
+    flags.filter(|flags| flags.len() == layers).ok_or_else(|| {
+        SpecError::invalid(
+            "no_rope_layers",
+            "something else",
+            format!("a list of 0 or 1 for each of {layers} layers"),
+        )
+    })
+}

@@ -1,0 +1,241 @@
+//! Downloads a package's wheel with the pip of a Python on this machine.
+//!
+//! pip is used, rather than the index's protocol, because it already knows the user's mirrors,
+//! proxies, certificates and credentials.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::catalog::Part;
+use crate::options::Python;
+use crate::progress::Meter;
+use crate::{Progress, StoreError};
+
+const POLL: Duration = Duration::from_millis(100);
+const STDERR_LINES: usize = 8;
+/// More than eight lines of pip ever take.
+const STDERR_BYTES: usize = 16 * 1024;
+
+/// Downloads the wheel of `part` into `work`, an empty directory, and returns its path.
+pub(crate) fn download(
+    python: &Python,
+    part: &Part,
+    work: &Path,
+    progress: &mut dyn Progress,
+) -> Result<PathBuf, StoreError> {
+    let room = Room::create(work)?;
+    let (interpreter, mut child) = start(python, part, &room)?;
+    // Read as it comes, and not from a file: on a full disk a file would not hold the reason.
+    let stderr = child.0.stderr.take().map(keep_tail);
+    let mut meter = Meter::new(progress, part.wheel_size);
+    let status = watch(&mut child, &room, &mut meter)
+        .map_err(|cause| StoreError::io("wait for pip in", work, cause))?;
+    if !status.success() {
+        let tail = stderr.and_then(|reader| reader.join().ok());
+        return Err(failure(
+            interpreter,
+            part,
+            status,
+            &tail.unwrap_or_default(),
+        ));
+    }
+    let wheel = room.wheel(part)?;
+    meter.complete(size_of(&wheel));
+    Ok(wheel)
+}
+
+/// Where one run of pip leaves things.
+struct Room {
+    wheels: PathBuf,
+    /// pip downloads here, then copies to `wheels`.
+    tmp: PathBuf,
+}
+
+impl Room {
+    fn create(work: &Path) -> Result<Self, StoreError> {
+        let room = Self {
+            wheels: work.join("wheels"),
+            tmp: work.join("pip"),
+        };
+        for dir in [&room.wheels, &room.tmp] {
+            fs::create_dir(dir).map_err(|cause| StoreError::io("create", dir, cause))?;
+        }
+        Ok(room)
+    }
+
+    /// The larger of the two, since at the end the one is a copy of the other.
+    fn bytes(&self) -> u64 {
+        size_of(&self.wheels).max(size_of(&self.tmp))
+    }
+
+    fn wheel(&self, part: &Part) -> Result<PathBuf, StoreError> {
+        let entries = fs::read_dir(&self.wheels)
+            .map_err(|cause| StoreError::io("read", &self.wheels, cause))?;
+        let paths = entries.flatten().map(|entry| entry.path());
+        let wheels: Vec<PathBuf> = paths
+            .filter(|path| path.extension().is_some_and(|end| end == "whl"))
+            .collect();
+        <[PathBuf; 1]>::try_from(wheels)
+            .map(|[wheel]| wheel)
+            .map_err(|wheels| StoreError::BadWheel {
+                package: requirement(part),
+                problem: format!("pip left {} wheels, and one is right", wheels.len()),
+            })
+    }
+}
+
+fn requirement(part: &Part) -> String {
+    format!("{}=={}", part.package, part.version)
+}
+
+fn start<'p>(
+    python: &'p Python,
+    part: &Part,
+    room: &Room,
+) -> Result<(&'p Path, Running), StoreError> {
+    for interpreter in &python.0 {
+        match command(interpreter, part, room).spawn() {
+            Ok(child) => return Ok((interpreter, Running(child))),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+            Err(cause) => {
+                let python = interpreter.clone();
+                return Err(StoreError::PythonUnusable { python, cause });
+            }
+        }
+    }
+    let tried: Vec<_> = python.0.iter().map(|p| p.display().to_string()).collect();
+    Err(StoreError::PythonMissing {
+        tried: tried.join(" or "),
+    })
+}
+
+fn command(interpreter: &Path, part: &Part, room: &Room) -> Command {
+    let mut command = Command::new(interpreter);
+    command
+        .args(["-m", "pip", "download", "--no-deps"])
+        .args(["--only-binary", ":all:"])
+        // Only a data file is wanted, which runs on any Python.
+        .arg("--ignore-requires-python")
+        .args(["--disable-pip-version-check", "--no-input"])
+        .args(["--progress-bar", "off"])
+        // The store is the cache; a second copy would only take space.
+        .arg("--no-cache-dir")
+        .arg("-d")
+        .arg(&room.wheels)
+        .arg(requirement(part))
+        // Nothing is installed, so no virtual environment is at risk.
+        .env("PIP_REQUIRE_VIRTUALENV", "0")
+        // `-m` looks for pip in the current directory first, and the user's may hold anything.
+        .current_dir(&room.tmp)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    for variable in ["TMPDIR", "TEMP", "TMP"] {
+        command.env(variable, &room.tmp);
+    }
+    command
+}
+
+/// A child that does not outlive its owner, whichever way the owner ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only when the child has ended, which is the aim.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn watch(child: &mut Running, room: &Room, meter: &mut Meter<'_>) -> io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.0.try_wait()? {
+            return Ok(status);
+        }
+        meter.observe(room.bytes());
+        thread::sleep(POLL);
+    }
+}
+
+/// Bytes of a file, or of all files below a directory. Files come and go while it looks, so what
+/// cannot be read counts nothing.
+fn size_of(path: &Path) -> u64 {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return 0;
+    };
+    if !metadata.is_dir() {
+        return metadata.len();
+    }
+    let Ok(entries) = fs::read_dir(path) else {
+        return 0;
+    };
+    entries.flatten().map(|entry| size_of(&entry.path())).sum()
+}
+
+fn failure(interpreter: &Path, part: &Part, status: ExitStatus, stderr: &[u8]) -> StoreError {
+    let python = interpreter.display().to_string();
+    let stderr = last_lines(stderr);
+    if stderr.contains("No module named pip") {
+        return StoreError::PipMissing { python };
+    }
+    StoreError::PipFailed {
+        package: requirement(part),
+        command: format!("{python} -m pip download"),
+        status: status.to_string(),
+        stderr,
+    }
+}
+
+/// Reads to the end on a thread of its own, so that the child never waits, and keeps the last
+/// [`STDERR_BYTES`].
+fn keep_tail(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut tail = Vec::new();
+        let mut chunk = [0; 4096];
+        loop {
+            match stream.read(&mut chunk) {
+                Ok(0) => return tail,
+                Ok(read) => tail.extend_from_slice(&chunk[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return tail,
+            }
+            tail.drain(..tail.len().saturating_sub(STDERR_BYTES));
+        }
+    })
+}
+
+fn last_lines(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    match lines.len() {
+        0 => "(it wrote nothing)".to_owned(),
+        count => lines[count.saturating_sub(STDERR_LINES)..].join("\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        let many: String = (1..=5000).map(|n| format!("line {n}\n\n")).collect();
+        let tail = (4993..=5000).map(|n| format!("line {n}"));
+        for (text, expected) in [
+            (String::new(), "(it wrote nothing)".to_owned()),
+            ("one\ntwo".to_owned(), "one\ntwo".to_owned()),
+            (many, tail.collect::<Vec<_>>().join("\n")),
+        ] {
+            let kept = keep_tail(io::Cursor::new(text)).join().unwrap();
+            assert!(kept.len() <= STDERR_BYTES);
+            assert_eq!(last_lines(&kept), expected);
+        }
+    }
+}

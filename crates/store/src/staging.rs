@@ -1,0 +1,141 @@
+//! The right to fetch an entry, and the directory to do it in.
+//!
+//! Both hang on one lock file per entry. The system releases a lock when its process dies, so a
+//! work directory whose lock is free belongs to nobody and may be removed.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::{Progress, StoreError};
+
+/// Held while an entry is fetched; released when dropped.
+pub(crate) struct EntryLock {
+    key: String,
+    /// Parent of every work directory of this cache.
+    tmp: PathBuf,
+    locks: PathBuf,
+    /// The lock lives as long as this handle. The file itself stays: removing it would let two
+    /// processes lock two files of one name.
+    _held: File,
+}
+
+impl EntryLock {
+    /// Waits for whoever else is fetching the entry.
+    pub(crate) fn acquire(
+        cache_dir: &Path,
+        key: &str,
+        progress: &mut dyn Progress,
+    ) -> Result<Self, StoreError> {
+        let locks = cache_dir.join("locks");
+        fs::create_dir_all(&locks)
+            .map_err(|cause| StoreError::io("create the directory", &locks, cause))?;
+        let path = lock_path(&locks, key);
+        let failed = |cause| StoreError::io("lock", &path, cause);
+        let held = open_lock(&path).map_err(failed)?;
+        match held.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress.note(&format!(
+                    "another process is fetching {key}; waiting for it"
+                ));
+                held.lock().map_err(failed)?;
+            }
+            Err(TryLockError::Error(cause)) => return Err(failed(cause)),
+        }
+        Ok(Self {
+            key: key.to_owned(),
+            tmp: cache_dir.join("tmp"),
+            locks,
+            _held: held,
+        })
+    }
+
+    /// A fresh work directory, removed with all it holds when dropped.
+    ///
+    /// It lies in the cache so that a finished file can be renamed into place.
+    pub(crate) fn work_dir(&self) -> Result<TempDir, StoreError> {
+        let failed = |cause| StoreError::io("create a directory in", &self.tmp, cause);
+        fs::create_dir_all(&self.tmp).map_err(failed)?;
+        tempfile::Builder::new()
+            .prefix(&format!("{}.", self.key))
+            .tempdir_in(&self.tmp)
+            .map_err(failed)
+    }
+
+    /// Removes the work directories that killed processes left. What cannot be removed is only
+    /// wasted space, so it stops nothing.
+    pub(crate) fn sweep(&self) {
+        let Ok(found) = fs::read_dir(&self.tmp) else {
+            return;
+        };
+        for left in found.flatten() {
+            let name = left.file_name();
+            let Some((key, _)) = name.to_str().and_then(|name| name.rsplit_once('.')) else {
+                continue;
+            };
+            if let Err(error) = self.remove_if_orphaned(key, &left.path()) {
+                tracing::warn!("could not remove {}: {error}", left.path().display());
+            }
+        }
+    }
+
+    fn remove_if_orphaned(&self, key: &str, dir: &Path) -> io::Result<()> {
+        if key == self.key {
+            return fs::remove_dir_all(dir);
+        }
+        let lock = open_lock(&lock_path(&self.locks, key))?;
+        match lock.try_lock() {
+            Ok(()) => fs::remove_dir_all(dir),
+            Err(TryLockError::WouldBlock) => Ok(()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+fn lock_path(locks: &Path, key: &str) -> PathBuf {
+    locks.join(format!("{key}.lock"))
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    File::options()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NoProgress;
+
+    #[test]
+    fn sweeping_spares_only_directories_whose_lock_is_held() {
+        let cache = tempfile::tempdir().unwrap();
+        let acquire = |key| EntryLock::acquire(cache.path(), key, &mut NoProgress).unwrap();
+        let ours = acquire("ours-1.5b");
+        let theirs = acquire("theirs-1b");
+        let dir = |name: &str| {
+            let dir = cache.path().join("tmp").join(name);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("half"), "half").unwrap();
+            dir
+        };
+        let (old, orphan, live) = (
+            dir("ours-1.5b.aaaaaa"),
+            dir("dead-2b.bbbbbb"),
+            dir("theirs-1b.cccccc"),
+        );
+
+        ours.sweep();
+        assert!(!old.exists() && !orphan.exists());
+        assert!(live.join("half").exists());
+
+        drop(theirs);
+        ours.sweep();
+        assert!(!live.exists());
+    }
+}

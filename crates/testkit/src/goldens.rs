@@ -1,0 +1,85 @@
+//! Golden checkpoints: tiny models with logits computed by others. See `goldens/README.md`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use loquat_session::ModelSource;
+use loquat_weights::{Checkpoint, WeightsError, decode, safetensors};
+
+/// Families whose tiny bf16 checkpoints carry logits by transformers.
+pub const FAMILIES: &[&str] = &[
+    "gemma3_text",
+    "llama",
+    "llama_tied",
+    "mistral",
+    "mistral_swa",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+];
+
+/// Where this crate keeps its fixtures.
+pub fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+pub fn family(name: &str) -> PathBuf {
+    fixtures().join("goldens").join(name)
+}
+
+/// The folders of all MLX-quantized checkpoints, by name.
+pub fn mlx() -> std::io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(fixtures().join("goldens-mlx"))?;
+    let mut folders = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()?;
+    folders.retain(|folder| folder.is_dir());
+    folders.sort();
+    Ok(folders)
+}
+
+/// A model ready for a backend to open.
+pub fn source(path: &Path) -> Result<ModelSource, WeightsError> {
+    let checkpoint = Checkpoint::open(path)?;
+    Ok(ModelSource {
+        weights: Arc::new(checkpoint.bind()?),
+        paths: checkpoint.paths.clone(),
+        spec: Arc::new(checkpoint.spec),
+    })
+}
+
+/// The arrays of a `golden.safetensors`.
+pub struct Arrays(Vec<loquat_weights::RawTensor>);
+
+impl Arrays {
+    pub fn open(folder: &Path) -> Result<Self, WeightsError> {
+        let path = folder.join("golden.safetensors");
+        Ok(Self(safetensors::parse(
+            loquat_weights::Blob::map(&path)?,
+            &path,
+        )?))
+    }
+
+    fn get(&self, name: &str) -> &loquat_weights::RawTensor {
+        let tensor = self.0.iter().find(|tensor| tensor.name == name);
+        tensor.unwrap_or_else(|| panic!("golden.safetensors has no `{name}`"))
+    }
+
+    pub fn tokens(&self, name: &str) -> Vec<u32> {
+        let bytes = self.get(name).data.chunks_exact(4);
+        bytes
+            .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()
+    }
+
+    pub fn floats(&self, name: &str) -> Vec<f32> {
+        let tensor = self.get(name);
+        let mut values = vec![0.0; tensor.shape.iter().product()];
+        for (row, out) in values.chunks_mut(tensor.cols()).enumerate() {
+            let bytes = tensor.row(row).unwrap_or_default();
+            decode::decode_row(tensor.dtype, bytes, out)
+                .unwrap_or_else(|error| panic!("golden `{name}`: {error}"));
+        }
+        values
+    }
+}

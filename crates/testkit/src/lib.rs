@@ -1,0 +1,4 @@
+//! Development only: golden fixtures, tiny models and a fake session
+
+pub mod fake_session;
+pub mod goldens;

@@ -1,0 +1,123 @@
+//! Shared read-only bytes.
+
+use std::fmt;
+use std::fs::File;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use crate::WeightsError;
+
+/// Read-only bytes, mapped from a file or held in memory.
+///
+/// Cloning and slicing are cheap: all views keep the one underlying store alive.
+#[derive(Clone)]
+pub struct Blob {
+    store: Arc<Store>,
+    /// Always within the store: only [`Blob::slice`] narrows it.
+    range: Range<usize>,
+}
+
+enum Store {
+    Map(Mmap),
+    Vec(Vec<u8>),
+}
+
+impl Store {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Store::Map(map) => map,
+            Store::Vec(bytes) => bytes,
+        }
+    }
+}
+
+impl Blob {
+    /// Maps a whole file.
+    ///
+    /// The file must not be truncated while any view of it lives: the operating
+    /// system answers a read past the new end with a signal.
+    pub fn map(path: &Path) -> Result<Blob, WeightsError> {
+        let io = |source| WeightsError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(io)?;
+        // SAFETY: the map is private and read-only, and `Blob` hands out only
+        // `&[u8]`. Model files are written once and replaced by renaming, which
+        // leaves existing maps intact.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        Ok(Blob::whole(Store::Map(map)))
+    }
+
+    pub fn from_vec(bytes: Vec<u8>) -> Blob {
+        Blob::whole(Store::Vec(bytes))
+    }
+
+    fn whole(store: Store) -> Blob {
+        let range = 0..store.bytes().len();
+        Blob {
+            store: Arc::new(store),
+            range,
+        }
+    }
+
+    /// A view of `range` of this view, or `None` where it does not lie within.
+    pub fn slice(&self, range: Range<usize>) -> Option<Blob> {
+        if range.start > range.end || range.end > self.range.len() {
+            return None;
+        }
+        Some(Blob {
+            store: Arc::clone(&self.store),
+            range: self.range.start + range.start..self.range.start + range.end,
+        })
+    }
+}
+
+impl Deref for Blob {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.store.bytes()[self.range.clone()]
+    }
+}
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blob({} bytes)", self.range.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_stay_within_their_parent() {
+        let blob = Blob::from_vec((0..10).collect());
+        let middle = blob.slice(2..6).unwrap();
+        assert_eq!(*middle, [2, 3, 4, 5]);
+        assert_eq!(*middle.slice(1..3).unwrap(), [3, 4]);
+        assert_eq!(*middle.slice(4..4).unwrap(), [0u8; 0]);
+        #[expect(clippy::reversed_empty_ranges)]
+        let refused = [0..5, 5..5, 3..2, 0..usize::MAX, usize::MAX..usize::MAX];
+        for range in refused {
+            assert!(middle.slice(range.clone()).is_none(), "{range:?}");
+        }
+    }
+
+    #[test]
+    fn maps_files_and_names_missing_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weights");
+        for content in [&b"loquat"[..], b""] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(*Blob::map(&path).unwrap(), *content);
+        }
+        let missing = dir.path().join("missing");
+        let error = Blob::map(&missing).unwrap_err();
+        assert!(matches!(&error, WeightsError::Io { path, .. } if *path == missing));
+    }
+}

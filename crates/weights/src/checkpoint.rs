@@ -1,0 +1,226 @@
+//! A model on disk, whatever its format: its spec, its tensors, and where they came from.
+
+use std::path::{Path, PathBuf};
+
+use loquat_spec::{Config, GgufHeader, ModelSpec, Naming, SpecError, families};
+
+use crate::bind::{Weights, bind};
+use crate::gguf::{Gguf, Metadata};
+use crate::quantization::MlxQuantization;
+use crate::{Blob, RawTensor, WeightsError, safetensors};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Gguf,
+    Safetensors,
+    /// Safetensors that MLX quantized.
+    Mlx,
+}
+
+impl Format {
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Gguf => "GGUF",
+            Format::Safetensors => "safetensors",
+            Format::Mlx => "MLX safetensors",
+        }
+    }
+}
+
+/// An opened checkpoint. Its files are mapped, not read.
+pub struct Checkpoint {
+    pub spec: ModelSpec,
+    pub format: Format,
+    /// The weight files.
+    pub paths: Vec<PathBuf>,
+    naming: Naming,
+    tensors: Vec<RawTensor>,
+    quantization: Option<MlxQuantization>,
+    metadata: Option<Metadata>,
+}
+
+const CONFIG: &str = "config.json";
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+impl Checkpoint {
+    /// Opens a model directory, a `.gguf` file, a `.safetensors` file or a shard index. The
+    /// last two need their `config.json` beside them.
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            Self::open_directory(path)
+        } else if name.ends_with(".gguf") {
+            Self::open_gguf(path)
+        } else if name.ends_with(".safetensors") || name.ends_with(".index.json") {
+            let directory = path.parent().unwrap_or(Path::new("."));
+            Self::open_safetensors(directory, path)
+        } else if path.exists() {
+            Err(not_a_model(
+                path,
+                "expected a directory, a .gguf file, a .safetensors file or its .index.json",
+            ))
+        } else {
+            Err(not_a_model(path, "there is no such file or directory"))
+        }
+    }
+
+    fn open_directory(directory: &Path) -> Result<Self, WeightsError> {
+        let [index, single] = [INDEX, SINGLE].map(|name| directory.join(name));
+        let has_config = directory.join(CONFIG).is_file();
+        // A single file beside an index is what the index describes.
+        if has_config && single.is_file() {
+            return Self::open_safetensors(directory, &single);
+        }
+        if has_config && index.is_file() {
+            return Self::open_safetensors(directory, &index);
+        }
+        let ggufs = files_ending(directory, ".gguf")?;
+        match ggufs.as_slice() {
+            [gguf] => Self::open_gguf(gguf),
+            [] if has_config => Err(not_a_model(
+                directory,
+                format!("it has {CONFIG} but neither {SINGLE}, {INDEX} nor a .gguf file"),
+            )),
+            [] => Err(not_a_model(
+                directory,
+                format!("it has no {CONFIG} and no .gguf file"),
+            )),
+            several => {
+                let names: Vec<_> = several
+                    .iter()
+                    .map(|path| path.display().to_string())
+                    .collect();
+                Err(not_a_model(
+                    directory,
+                    format!("it has several .gguf files; name one: {}", names.join(", ")),
+                ))
+            }
+        }
+    }
+
+    fn open_gguf(path: &Path) -> Result<Self, WeightsError> {
+        let gguf = Gguf::open(path)?;
+        let (spec, naming) = families::from_gguf(&gguf).map_err(in_file(path))?;
+        Ok(Self {
+            spec,
+            format: Format::Gguf,
+            paths: vec![path.to_owned()],
+            naming,
+            tensors: gguf.tensors().to_vec(),
+            quantization: None,
+            metadata: Some(gguf.metadata().clone()),
+        })
+    }
+
+    fn open_safetensors(directory: &Path, weights: &Path) -> Result<Self, WeightsError> {
+        let config_path = directory.join(CONFIG);
+        if !config_path.is_file() {
+            return Err(not_a_model(
+                weights,
+                format!("there is no {CONFIG} beside it"),
+            ));
+        }
+        let text = std::fs::read_to_string(&config_path).map_err(|source| WeightsError::Io {
+            path: config_path.clone(),
+            source,
+        })?;
+        let config = Config::parse(&text, CONFIG).map_err(in_file(&config_path))?;
+        let (spec, naming) = families::from_config(&config).map_err(in_file(&config_path))?;
+        let quantization = MlxQuantization::from_config(&config)?;
+        let tensors = if weights.extension().is_some_and(|ending| ending == "json") {
+            safetensors::open_index(weights)?
+        } else {
+            safetensors::parse(Blob::map(weights)?, weights)?
+        };
+        Ok(Self {
+            spec,
+            format: match quantization {
+                Some(_) => Format::Mlx,
+                None => Format::Safetensors,
+            },
+            paths: vec![weights.to_owned()],
+            naming,
+            tensors,
+            quantization,
+            metadata: None,
+        })
+    }
+
+    /// Gives every role its tensor, or says all that is wrong.
+    pub fn bind(&self) -> Result<Weights, WeightsError> {
+        bind(
+            &self.spec,
+            &self.naming,
+            &self.tensors,
+            self.quantization.as_ref(),
+        )
+    }
+
+    pub fn tensors(&self) -> &[RawTensor] {
+        &self.tensors
+    }
+
+    /// A GGUF file's metadata, which carries the tokenizer and template too.
+    pub fn gguf_metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_ref()
+    }
+
+    /// The folder the weights stand in, where tokenizer and template files are looked for.
+    pub fn directory(&self) -> &Path {
+        let parent = self.paths.first().and_then(|path| path.parent());
+        parent
+            .filter(|path| !path.as_os_str().is_empty())
+            .unwrap_or(Path::new("."))
+    }
+}
+
+impl GgufHeader for Gguf {
+    fn str(&self, key: &str) -> Option<&str> {
+        self.metadata().str(key)
+    }
+
+    fn u64(&self, key: &str) -> Option<u64> {
+        self.metadata().u64(key)
+    }
+
+    fn f64(&self, key: &str) -> Option<f64> {
+        self.metadata().f64(key)
+    }
+
+    fn tensor_shape(&self, name: &str) -> Option<&[usize]> {
+        let tensor = self.tensors().iter().find(|tensor| tensor.name == name)?;
+        Some(&tensor.shape)
+    }
+}
+
+fn files_ending(directory: &Path, ending: &str) -> Result<Vec<PathBuf>, WeightsError> {
+    let io = |source| WeightsError::Io {
+        path: directory.to_owned(),
+        source,
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.is_file() && path.to_string_lossy().ends_with(ending) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn not_a_model(path: &Path, why: impl Into<String>) -> WeightsError {
+    WeightsError::NotAModel {
+        path: path.to_owned(),
+        why: why.into(),
+    }
+}
+
+fn in_file(path: &Path) -> impl Fn(SpecError) -> WeightsError {
+    let path = path.to_owned();
+    move |source| WeightsError::Spec {
+        path: path.clone(),
+        source,
+    }
+}

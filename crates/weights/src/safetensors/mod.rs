@@ -1,0 +1,243 @@
+//! Safetensors files and sharded checkpoints.
+//!
+//! A file is the length of a JSON header, the header, and the tensors' data
+//! back to back. The header is read here rather than by the `safetensors`
+//! crate, which keeps the last of two tensors of one name, does not say which
+//! tensor is at fault, and adds a hostile end offset to the header's length
+//! unchecked; that crate's record types and its writer are used as they are.
+
+mod index;
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::Path;
+
+use ::safetensors::tensor::{Dtype as FileDtype, TensorInfo, View, serialize};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+use crate::tensor::byte_len;
+use crate::{Blob, Dtype, RawTensor, SafetensorsFault, WeightsError};
+
+pub use index::open_index;
+
+/// The format's own limit on its header.
+const MAX_HEADER_BYTES: usize = 100_000_000;
+const LENGTH_BYTES: usize = 8;
+const FILE_METADATA_KEY: &str = "__metadata__";
+
+/// Maps and parses a file. Its pages are read only as tensors are used.
+pub fn open(path: &Path) -> Result<Vec<RawTensor>, WeightsError> {
+    parse(Blob::map(path)?, path)
+}
+
+/// All tensors of a whole file, in the order of their data; `path` is named in
+/// errors and not opened.
+pub fn parse(blob: Blob, path: &Path) -> Result<Vec<RawTensor>, WeightsError> {
+    read(&blob).map_err(|fault| WeightsError::Safetensors {
+        path: path.to_owned(),
+        fault,
+    })
+}
+
+/// A whole file, for tests and tools. Tensors are ordered as the format asks.
+pub fn write_safetensors(tensors: &[RawTensor]) -> Result<Vec<u8>, WeightsError> {
+    let refuse = |item: &str, why| WeightsError::Unwritable {
+        item: item.to_owned(),
+        format: "safetensors",
+        why,
+    };
+    let mut names = HashSet::new();
+    let mut views = Vec::new();
+    for tensor in tensors {
+        tensor.check_len()?;
+        if tensor.name == FILE_METADATA_KEY {
+            return Err(refuse(&tensor.name, "the format reserves this name"));
+        }
+        if !names.insert(&tensor.name) {
+            return Err(refuse(&tensor.name, "another tensor has its name"));
+        }
+        let dtype = (to_file(tensor.dtype))
+            .ok_or_else(|| refuse(&tensor.name, "its type exists only in GGUF"))?;
+        views.push((tensor.name.as_str(), FileView { tensor, dtype }));
+    }
+    serialize(views, None).map_err(|_| refuse(FILE_METADATA_KEY, "the header is too long"))
+}
+
+fn read(blob: &Blob) -> Result<Vec<RawTensor>, SafetensorsFault> {
+    let (&length, rest) =
+        blob.split_first_chunk::<LENGTH_BYTES>()
+            .ok_or(SafetensorsFault::NoHeader {
+                file_len: blob.len(),
+            })?;
+    let len = u64::from_le_bytes(length);
+    let most = rest.len().min(MAX_HEADER_BYTES);
+    let header = usize::try_from(len)
+        .ok()
+        .filter(|&len| len <= most)
+        .and_then(|len| rest.get(..len))
+        .ok_or(SafetensorsFault::HeaderLength { len, most })?;
+    let Header(mut records) =
+        serde_json::from_slice(header).map_err(|error| SafetensorsFault::Header {
+            why: error.to_string(),
+        })?;
+    records.sort_by(|(a_name, a), (b_name, b)| {
+        (a.data_offsets, a_name).cmp(&(b.data_offsets, b_name))
+    });
+    place(blob, LENGTH_BYTES + header.len(), records)
+}
+
+/// Turns records into views of the data section, which begins at `base` and
+/// which they must cover end to end, in order.
+fn place(
+    blob: &Blob,
+    base: usize,
+    records: Vec<(String, TensorInfo)>,
+) -> Result<Vec<RawTensor>, SafetensorsFault> {
+    let present = blob.len() - base;
+    let mut tensors = Vec::new();
+    let mut expected = 0;
+    for (name, info) in records {
+        let (start, end) = info.data_offsets;
+        let Some(dtype) = from_file(info.dtype) else {
+            return Err(SafetensorsFault::TensorType {
+                tensor: name,
+                dtype: info.dtype.to_string(),
+            });
+        };
+        let Some(needs) = byte_len(dtype, &info.shape) else {
+            return Err(SafetensorsFault::Overflow {
+                tensor: name,
+                shape: info.shape,
+            });
+        };
+        if start != expected {
+            return Err(SafetensorsFault::Offset {
+                tensor: name,
+                start,
+                expected,
+            });
+        }
+        if end.checked_sub(start) != Some(needs) {
+            return Err(SafetensorsFault::Span {
+                tensor: name,
+                start,
+                end,
+                needs,
+            });
+        }
+        let data = base
+            .checked_add(end)
+            .and_then(|end| blob.slice(base + start..end))
+            .ok_or(SafetensorsFault::DataLength {
+                described: end,
+                present,
+            })?;
+        expected = end;
+        tensors.push(RawTensor {
+            name,
+            dtype,
+            shape: info.shape,
+            data,
+        });
+    }
+    if expected != present {
+        return Err(SafetensorsFault::DataLength {
+            described: expected,
+            present,
+        });
+    }
+    Ok(tensors)
+}
+
+/// The header's tensor records, each name once.
+struct Header(Vec<(String, TensorInfo)>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Header, D::Error> {
+        deserializer.deserialize_map(HeaderVisitor)
+    }
+}
+
+struct HeaderVisitor;
+
+impl<'de> Visitor<'de> for HeaderVisitor {
+    type Value = Header;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+        let mut seen = HashSet::new();
+        let mut records = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let blame = |error| A::Error::custom(format_args!("`{name}`: {error}"));
+            if !seen.insert(name.clone()) {
+                return Err(A::Error::custom(format_args!("`{name}` appears twice")));
+            }
+            if name == FILE_METADATA_KEY {
+                // MLX writes null where it has none.
+                map.next_value::<Option<HashMap<String, String>>>()
+                    .map_err(blame)?;
+            } else {
+                let info = map.next_value().map_err(blame)?;
+                records.push((name, info));
+            }
+        }
+        Ok(Header(records))
+    }
+}
+
+/// The types both sides have; the rest of the format's types are not supported.
+const FILE_DTYPES: [(FileDtype, Dtype); 16] = [
+    (FileDtype::F64, Dtype::F64),
+    (FileDtype::F32, Dtype::F32),
+    (FileDtype::F16, Dtype::F16),
+    (FileDtype::BF16, Dtype::BF16),
+    (FileDtype::F8_E4M3, Dtype::F8E4M3),
+    (FileDtype::F8_E5M2, Dtype::F8E5M2),
+    (FileDtype::F8_E8M0, Dtype::F8E8M0),
+    (FileDtype::I64, Dtype::I64),
+    (FileDtype::I32, Dtype::I32),
+    (FileDtype::I16, Dtype::I16),
+    (FileDtype::I8, Dtype::I8),
+    (FileDtype::U64, Dtype::U64),
+    (FileDtype::U32, Dtype::U32),
+    (FileDtype::U16, Dtype::U16),
+    (FileDtype::U8, Dtype::U8),
+    (FileDtype::BOOL, Dtype::Bool),
+];
+
+fn from_file(dtype: FileDtype) -> Option<Dtype> {
+    let pair = FILE_DTYPES.iter().find(|(file, _)| *file == dtype)?;
+    Some(pair.1)
+}
+
+fn to_file(dtype: Dtype) -> Option<FileDtype> {
+    let pair = FILE_DTYPES.iter().find(|(_, ours)| *ours == dtype)?;
+    Some(pair.0)
+}
+
+struct FileView<'a> {
+    tensor: &'a RawTensor,
+    dtype: FileDtype,
+}
+
+impl View for FileView<'_> {
+    fn dtype(&self) -> FileDtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.tensor.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.tensor.data)
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.data.len()
+    }
+}

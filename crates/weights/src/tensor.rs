@@ -1,0 +1,123 @@
+//! One tensor as it stands in a file.
+
+use crate::{Blob, Dtype, WeightsError};
+
+/// A named tensor, still in its file's encoding.
+///
+/// `shape` is row-major, outermost dimension first, whichever way the file
+/// writes it. Readers guarantee that `data` is exactly as long as `shape` and
+/// `dtype` require; it need not be aligned for `dtype`.
+#[derive(Clone, Debug)]
+pub struct RawTensor {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub data: Blob,
+}
+
+impl RawTensor {
+    /// A tensor whose bytes are checked against its type and shape.
+    pub fn new(
+        name: impl Into<String>,
+        dtype: Dtype,
+        shape: Vec<usize>,
+        data: Blob,
+    ) -> Result<RawTensor, WeightsError> {
+        let tensor = RawTensor {
+            name: name.into(),
+            dtype,
+            shape,
+            data,
+        };
+        tensor.check_len()?;
+        Ok(tensor)
+    }
+
+    /// Length of a row, the innermost dimension; 1 for a scalar.
+    pub fn cols(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// The product of all but the innermost dimension.
+    pub fn rows(&self) -> usize {
+        match self.shape.split_last() {
+            Some((_, outer)) => outer.iter().product(),
+            None => 1,
+        }
+    }
+
+    /// The bytes of row `index`, or `None` past the last row.
+    pub fn row(&self, index: usize) -> Option<&[u8]> {
+        if index >= self.rows() {
+            return None;
+        }
+        let len = self.dtype.row_bytes(self.cols())?;
+        let start = index.checked_mul(len)?;
+        self.data.get(start..start.checked_add(len)?)
+    }
+
+    pub(crate) fn check_len(&self) -> Result<(), WeightsError> {
+        if byte_len(self.dtype, &self.shape) == Some(self.data.len()) {
+            return Ok(());
+        }
+        Err(WeightsError::TensorBytes {
+            tensor: self.name.clone(),
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            bytes: self.data.len(),
+        })
+    }
+}
+
+/// Bytes of a whole tensor, or `None` where its rows are not whole blocks or a
+/// product overflows.
+pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
+    let (cols, outer) = match shape.split_last() {
+        Some((&cols, outer)) => (cols, outer),
+        None => (1, &[][..]),
+    };
+    // Zero must not hide an overflow: `rows()` multiplies the same numbers unchecked.
+    let rows = outer
+        .iter()
+        .try_fold(1usize, |n, &dim| n.checked_mul(dim))?;
+    dtype.row_bytes(cols)?.checked_mul(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_len_is_checked() {
+        let table: [(Dtype, &[usize], Option<usize>); 8] = [
+            (Dtype::F16, &[], Some(2)),
+            (Dtype::F16, &[2, 3], Some(12)),
+            (Dtype::F16, &[2, 0], Some(0)),
+            (Dtype::Q4_0, &[3, 32], Some(54)),
+            (Dtype::Q4_0, &[32, 3], None),
+            (Dtype::U8, &[1 << 32, 1 << 32, 1], None),
+            (Dtype::F32, &[1 << 62, 2], None),
+            (Dtype::U8, &[1 << 32, 1 << 32, 0], None),
+        ];
+        for (dtype, shape, expected) in table {
+            assert_eq!(byte_len(dtype, shape), expected, "{dtype} {shape:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_the_innermost_dimension() {
+        let data = Blob::from_vec((0..12).collect());
+        let tensor = RawTensor::new("t", Dtype::U8, vec![2, 2, 3], data.clone()).unwrap();
+        assert_eq!((tensor.rows(), tensor.cols()), (4, 3));
+        assert_eq!(tensor.row(3), Some(&[9, 10, 11][..]));
+        assert_eq!(tensor.row(4), None);
+        let error = RawTensor::new("t", Dtype::U8, vec![11], data).unwrap_err();
+        assert!(matches!(error, WeightsError::TensorBytes { bytes: 12, .. }));
+    }
+
+    #[test]
+    fn an_empty_tensor_has_no_rows() {
+        let tensor = RawTensor::new("t", Dtype::F32, vec![0, 4], Blob::from_vec(vec![])).unwrap();
+        assert_eq!(tensor.row(0), None);
+    }
+}

@@ -1,0 +1,19 @@
+//! What must hold for every tensor that a reader hands out.
+
+use loquat_weights::decode::decode_row;
+use loquat_weights::{DecodeFault, RawTensor};
+
+/// Decodes every row. The work is bounded by the file's size: only tensors
+/// with data are visited, and all their rows lie in it.
+pub fn decode_all(tensors: &[RawTensor]) {
+    for tensor in tensors.iter().filter(|tensor| !tensor.data.is_empty()) {
+        let mut out = vec![0.0; tensor.cols()];
+        for index in 0..tensor.rows() {
+            let row = tensor.row(index).expect("every row is in the data");
+            match decode_row(tensor.dtype, row, &mut out) {
+                Ok(()) | Err(DecodeFault::Dtype { .. }) => {}
+                Err(fault) => panic!("{}: {fault}", tensor.name),
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+# Everyday commands; `just` alone lists them.
+
+_list:
+    @just --list
+
+# Build the release binary
+build:
+    cargo build --release
+
+# Run loquat: `just run --help`
+run *args:
+    cargo run --release -- {{args}}
+
+# Everything CI runs; `just test --only tidy,test` for a part
+test *args:
+    cargo xtask test {{args}}
+
+# Check the repository's own rules
+tidy:
+    cargo xtask tidy
+
+# Format everything
+fmt:
+    cargo fmt --all
+
+# Lint everything, warnings as errors
+lint:
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# Measure: `just bench <model>`
+bench *args:
+    cargo run --release -- bench {{args}}
+
+# Each fuzz target for a bounded time
+fuzz:
+    cargo xtask test --only fuzz

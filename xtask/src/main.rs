@@ -1,0 +1,62 @@
+//! Repository chores, run as `cargo xtask <command>`: the project's rules as code and the one
+//! test command that developers and CI share.
+//!
+//! It checks and reports. It never edits a tracked file, and it leaves building, formatting and
+//! linting to cargo.
+
+mod error;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use error::Error;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  tidy                check the repository's own rules
+  test [options]      run every check that CI runs
+    --only A[,B]      run only these stages
+    --skip A[,B]      run all stages but these
+    --list            name the stages and stop
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(args: &[String]) -> Result<(), Error> {
+    let root = repository_root();
+    match args.split_first() {
+        Some((command, [])) if command == "tidy" => tidy::run(&root),
+        Some((command, [extra, ..])) if command == "tidy" => Err(Error::Usage {
+            message: format!("tidy takes no arguments, got `{extra}`"),
+        }),
+        Some((command, rest)) if command == "test" => test::run(&root, rest),
+        Some((command, _)) if command == "help" || command == "--help" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        Some((command, _)) => Err(Error::Usage {
+            message: format!("unknown command `{command}`\n{USAGE}"),
+        }),
+        None => Err(Error::Usage {
+            message: format!("a command is needed\n{USAGE}"),
+        }),
+    }
+}
+
+/// The directory above this crate's, so that every command works from any subdirectory.
+fn repository_root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}

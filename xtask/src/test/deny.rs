@@ -1,0 +1,34 @@
+//! The dependency tree against `deny.toml`.
+
+use std::path::Path;
+
+use super::Note;
+use super::command::program;
+use super::tools::Tool;
+use crate::error::Error;
+
+const CARGO_DENY: Tool = Tool {
+    name: "cargo-deny",
+    version: "0.20.2",
+};
+const NOT_CHECKED: &str = "advisories: NOT CHECKED (database unreachable)";
+
+/// Advisories live in a database on the network. Without it the other checks must still pass, and
+/// the summary says which one is missing.
+pub fn run(root: &Path) -> Result<Note, Error> {
+    let deny = CARGO_DENY.find_or_install(root)?;
+    let database = program(root, &deny, &["fetch", "db"]).run();
+    let (which, note): (&[&str], Note) = match database {
+        Ok(()) => (&["all"], None),
+        Err(_) => {
+            println!("{NOT_CHECKED}");
+            (
+                &["licenses", "bans", "sources"],
+                Some(NOT_CHECKED.to_string()),
+            )
+        }
+    };
+    let check = ["--locked", "check", "--hide-inclusion-graph"];
+    program(root, &deny, &[&check, which].concat()).run()?;
+    Ok(note)
+}

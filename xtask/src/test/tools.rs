@@ -1,0 +1,120 @@
+//! Tools beyond cargo itself: found, installed at a pinned version, or asked for by name.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::command::{cargo, program};
+use crate::error::Error;
+
+/// Private to this checkout, relative to its root.
+const TOOLS: &str = "target/tools";
+
+/// A cargo subcommand at the version whose behaviour the stages rely on.
+pub struct Tool {
+    pub name: &'static str,
+    pub version: &'static str,
+}
+
+impl Tool {
+    /// The tool's path: from `PATH` if that is the pinned version, else from [`TOOLS`], installed
+    /// there on first use.
+    pub fn find_or_install(&self, root: &Path) -> Result<PathBuf, Error> {
+        let private = root.join(TOOLS).join("bin").join(self.name);
+        for candidate in [PathBuf::from(self.name), private.clone()] {
+            if self.is_pinned_version(root, &candidate) {
+                return Ok(candidate);
+            }
+        }
+        let Tool { name, version } = self;
+        println!("{name} {version}: installing into {TOOLS}");
+        let source = ["install", name, "--version", version, "--locked", "--force"];
+        // Unoptimised: the build costs more than the tool's own work here ever will.
+        let build = ["--profile", "dev", "--root", TOOLS];
+        cargo(root, &[&source[..], &build].concat())
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            .run()?;
+        Ok(private)
+    }
+
+    fn is_pinned_version(&self, root: &Path, candidate: &Path) -> bool {
+        let answer = program(root, candidate, &["--version"]).probe();
+        answer.is_some_and(|answer| self.is_named_by(&answer))
+    }
+
+    fn is_named_by(&self, answer: &str) -> bool {
+        answer.split_whitespace().any(|word| word == self.version)
+    }
+}
+
+/// Fails with the remedy unless `cargo <subcommand>` is there.
+pub fn require_component(subcommand: &str, component: &str, package: &str) -> Result<(), Error> {
+    let here = Path::new(".");
+    match cargo(here, &[subcommand, "--version"]).probe() {
+        Some(_) => Ok(()),
+        None => Err(Error::Missing {
+            what: format!("`cargo {subcommand}`"),
+            remedy: format!(
+                "run `rustup component add {component}`, \
+                 or `apt-get install {package}` where Rust came from the distribution"
+            ),
+        }),
+    }
+}
+
+/// libFuzzer is C++; as root on a machine with apt the compiler is installed, otherwise asked for.
+pub fn require_cxx_compiler(root: &Path) -> Result<(), Error> {
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| OsString::from("c++"));
+    if program(root, &compiler, &["--version"]).probe().is_some() {
+        return Ok(());
+    }
+    let missing = Error::Missing {
+        what: format!("a C++ compiler (`{}`)", compiler.to_string_lossy()),
+        remedy: "install g++ or clang, or name one in CXX; the fuzz targets need it".to_string(),
+    };
+    let is_root = program(root, "id", &["-u"]).probe().as_deref() == Some("0\n");
+    let has_apt = program(root, "apt-get", &["--version"]).probe().is_some();
+    if std::env::var_os("CXX").is_some() || !is_root || !has_apt {
+        return Err(missing);
+    }
+    let apt = |args: &[&str]| {
+        program(root, "apt-get", args)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .run()
+    };
+    apt(&["update"])?;
+    apt(&["install", "--yes", "--no-install-recommends", "g++"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_pinned_version_counts_as_found() {
+        let tool = Tool {
+            name: "cargo-some",
+            version: "0.20.2",
+        };
+        for (answer, found) in [
+            ("cargo-some 0.20.2\n", true),
+            ("cargo-some 0.20.2 (abc 2026-01-01)\n", true),
+            ("cargo-some 0.20.20\n", false),
+            ("cargo-some 0.14.2\n", false),
+            ("", false),
+        ] {
+            assert_eq!(tool.is_named_by(answer), found, "{answer}");
+        }
+        let absent = Path::new("no-such-program");
+        assert!(!tool.is_pinned_version(&std::env::temp_dir(), absent));
+    }
+
+    #[test]
+    fn a_missing_component_names_its_remedy() {
+        let error = require_component("no-such-subcommand", "some-component", "a-package");
+        let message = error.unwrap_err().to_string();
+        assert!(
+            message.contains("rustup component add some-component"),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! The architecture's one rule: a crate depends only on crates below it.
+
+use std::fmt;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::tree::Tree;
+use super::{Violation, line_of};
+
+const RULE: &str = "dependency-direction";
+
+/// Which of our crates each crate may build against, bottom to top. The test kit stands in no
+/// list, so it is a development dependency only; backends stand in none, so that only the
+/// command line, which may use everything else, names them.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("spec", &[]),
+    ("weights", &["spec"]),
+    ("text", &["spec", "weights"]),
+    ("session", &["spec", "weights", "text"]),
+    ("testkit", &["spec", "weights", "session"]),
+    ("store", &[]),
+    ("engine", &["spec", "weights", "text", "session"]),
+    ("chat", &["text", "engine"]),
+    ("xtask", &[]),
+];
+const BACKEND_MAY_USE: &[&str] = &["spec", "weights", "session"];
+
+/// Every dependency on a crate of ours that the layer table does not grant.
+pub fn dependency_direction(tree: &Tree) -> Vec<Violation> {
+    tree.files("Cargo.toml")
+        .filter(|(path, _)| is_member(path))
+        .flat_map(|(path, text)| check_manifest(path, text))
+        .collect()
+}
+
+/// The fuzz crate stands outside the workspace and above everything; the root has no package.
+fn is_member(path: &str) -> bool {
+    ["crates/", "backends/", "xtask/"]
+        .iter()
+        .any(|prefix| path.starts_with(prefix))
+}
+
+fn check_manifest(path: &str, text: &str) -> Vec<Violation> {
+    let violation = |line, message| Violation {
+        path: path.to_string(),
+        line,
+        rule: RULE,
+        message,
+    };
+    let manifest = match DeTable::parse(text) {
+        Ok(manifest) => manifest.into_inner(),
+        Err(error) => {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            return vec![violation(line, error.message().to_string())];
+        }
+    };
+    let Some(name) = package_name(&manifest) else {
+        return vec![violation(1, "`package.name` is missing".to_string())];
+    };
+    let Some(permission) = permission(path, name) else {
+        let message = format!("`{name}` has no row in the table of xtask/src/tidy/layers.rs");
+        return vec![violation(1, message)];
+    };
+    let denied = |dependency: &Dependency| {
+        layer(dependency.name).is_some_and(|layer| !permission.grants(layer))
+    };
+    dependencies(&manifest)
+        .into_iter()
+        .filter(denied)
+        .map(
+            |Dependency {
+                 name: upper,
+                 offset,
+             }| {
+                let message =
+                    format!("`{name}` must not depend on `{upper}`; it may use {permission}");
+                violation(line_of(text, offset), message)
+            },
+        )
+        .collect()
+}
+
+/// A crate's name in the layer table; `None` for a crate that is not ours.
+fn layer(package: &str) -> Option<&str> {
+    match package {
+        "loquat" => Some("cli"),
+        "xtask" => Some("xtask"),
+        _ => package.strip_prefix("loquat-"),
+    }
+}
+
+enum Permission {
+    Only(&'static [&'static str]),
+    AllButTestKit,
+}
+
+impl Permission {
+    fn grants(&self, layer: &str) -> bool {
+        match self {
+            Permission::Only(layers) => layers.contains(&layer),
+            Permission::AllButTestKit => layer != "testkit",
+        }
+    }
+}
+
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Permission::Only([]) => f.write_str("none of our crates"),
+            Permission::Only(layers) => write!(f, "only {}", layers.join(", ")),
+            Permission::AllButTestKit => f.write_str("testkit as a dev-dependency only"),
+        }
+    }
+}
+
+fn permission(path: &str, package: &str) -> Option<Permission> {
+    if path.starts_with("backends/") {
+        return Some(Permission::Only(BACKEND_MAY_USE));
+    }
+    match layer(package)? {
+        "cli" => Some(Permission::AllButTestKit),
+        layer => LAYERS
+            .iter()
+            .find(|(name, _)| *name == layer)
+            .map(|(_, allowed)| Permission::Only(allowed)),
+    }
+}
+
+struct Dependency<'a> {
+    name: &'a str,
+    offset: usize,
+}
+
+/// What the crate is built from, on any platform; development dependencies are free.
+fn dependencies<'a>(manifest: &'a DeTable<'_>) -> Vec<Dependency<'a>> {
+    let platforms = table(manifest, "target")
+        .into_iter()
+        .flat_map(|targets| targets.values())
+        .filter_map(|platform| platform.get_ref().as_table());
+    let mut dependencies: Vec<Dependency> = std::iter::once(manifest)
+        .chain(platforms)
+        .flat_map(|scope| ["dependencies", "build-dependencies"].map(|key| table(scope, key)))
+        .flatten()
+        .flat_map(|section| section.iter())
+        .map(|(key, value)| Dependency {
+            name: renamed_package(value).unwrap_or(key.get_ref()),
+            offset: key.span().start,
+        })
+        .collect();
+    dependencies.sort_by_key(|dependency| dependency.offset);
+    dependencies
+}
+
+/// `package` in `alias = { package = "name", … }`.
+fn renamed_package<'a>(value: &'a Spanned<DeValue<'_>>) -> Option<&'a str> {
+    value
+        .get_ref()
+        .as_table()?
+        .get("package")?
+        .get_ref()
+        .as_str()
+}
+
+fn package_name<'a>(manifest: &'a DeTable<'_>) -> Option<&'a str> {
+    table(manifest, "package")?.get("name")?.get_ref().as_str()
+}
+
+fn table<'a, 'i>(parent: &'a DeTable<'i>, key: &str) -> Option<&'a DeTable<'i>> {
+    parent.get(key)?.get_ref().as_table()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines of the violations in the manifest of `package` with these `sections`, which
+    /// start on line 3.
+    fn lines(directory: &str, package: &str, sections: &str) -> Vec<usize> {
+        let path = format!("{directory}/Cargo.toml");
+        let manifest = format!("[package]\nname = '{package}'\n{sections}\n");
+        dependency_direction(&Tree::from_files(&[(&path, &manifest)]))
+            .iter()
+            .map(|violation| violation.line)
+            .collect()
+    }
+
+    #[test]
+    fn only_granted_dependencies_pass() {
+        for (directory, package, dependency, granted) in [
+            ("crates/weights", "loquat-weights", "loquat-spec", true),
+            ("crates/spec", "loquat-spec", "loquat-weights", false),
+            ("crates/text", "loquat-text", "loquat-session", false),
+            ("crates/session", "loquat-session", "loquat-engine", false),
+            ("backends/cpu", "loquat-cpu", "loquat-session", true),
+            ("backends/cpu", "loquat-cpu", "loquat-text", false),
+            ("backends/cpu", "loquat-cpu", "loquat-engine", false),
+            ("backends/cpu", "loquat-cpu", "loquat-mlx", false),
+            ("crates/store", "loquat-store", "loquat-spec", false),
+            ("crates/store", "loquat-store", "serde", true),
+            ("crates/engine", "loquat-engine", "loquat-session", true),
+            ("crates/engine", "loquat-engine", "loquat-cpu", false),
+            ("crates/engine", "loquat-engine", "loquat-testkit", false),
+            ("crates/chat", "loquat-chat", "loquat-engine", true),
+            ("crates/chat", "loquat-chat", "loquat-store", false),
+            ("crates/chat", "loquat-chat", "loquat", false),
+            ("crates/testkit", "loquat-testkit", "loquat-session", true),
+            ("crates/testkit", "loquat-testkit", "loquat-engine", false),
+            ("crates/cli", "loquat", "loquat-cpu", true),
+            ("crates/cli", "loquat", "loquat-testkit", false),
+            ("xtask", "xtask", "loquat-spec", false),
+            ("fuzz", "loquat-fuzz", "loquat-text", true),
+        ] {
+            let sections = format!("[dependencies]\n{dependency}.workspace = true");
+            let expected: &[usize] = if granted { &[] } else { &[4] };
+            let found = lines(directory, package, &sections);
+            assert_eq!(found, expected, "{package} -> {dependency}");
+        }
+    }
+
+    #[test]
+    fn every_way_to_write_a_dependency_is_read() {
+        let cases: &[(&str, &[usize])] = &[
+            ("[dev-dependencies]\nloquat-text = '*'", &[]),
+            ("[build-dependencies]\nloquat-text = '*'", &[4]),
+            ("[dependencies.loquat-text]\nworkspace = true", &[3]),
+            ("[dependencies]\nt = { package = 'loquat-text' }", &[4]),
+            ("[target.'cfg(unix)'.dependencies]\nloquat-text = '*'", &[4]),
+            (
+                "[dependencies]\nloquat-text = '*'\nloquat-chat = '*'",
+                &[4, 5],
+            ),
+        ];
+        for (sections, expected) in cases {
+            assert_eq!(&lines("crates/spec", "loquat-spec", sections), expected);
+        }
+    }
+
+    #[test]
+    fn a_crate_without_a_layer_is_a_violation() {
+        assert_eq!(lines("crates/new", "loquat-new", ""), [1]);
+        assert_eq!(lines("crates/new", "other", ""), [1]);
+    }
+
+    #[test]
+    fn an_unreadable_manifest_is_a_violation() {
+        for manifest in ["[package", "[package]\nversion = '1'"] {
+            let tree = Tree::from_files(&[("crates/spec/Cargo.toml", manifest)]);
+            assert_eq!(dependency_direction(&tree).len(), 1, "{manifest}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Just enough of Rust's lexical grammar to tell code from comments and string literals.
+
+/// The same source, line for line, with comments and the contents of string and character
+/// literals turned into spaces: what is left is what the compiler sees as code.
+pub fn code_only(source: &str) -> String {
+    let mut code = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(first) = rest.chars().next() {
+        let blanked = comment_length(rest)
+            .or_else(|| raw_string_length(rest, code.chars().next_back()))
+            .or_else(|| string_length(rest))
+            .or_else(|| character_length(rest));
+        let length = match blanked {
+            Some(length) => {
+                let text = &rest[..length];
+                code.extend(text.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+                length
+            }
+            None => {
+                code.push(first);
+                first.len_utf8()
+            }
+        };
+        rest = &rest[length..];
+    }
+    code
+}
+
+/// Offsets at which `word` stands in `code` as a whole identifier, not as a part of one.
+pub fn word_offsets<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    code.match_indices(word)
+        .map(|(at, _)| at)
+        .filter(move |&at| {
+            let before = code[..at].chars().next_back();
+            let after = code[at + word.len()..].chars().next();
+            !before.is_some_and(is_identifier) && !after.is_some_and(is_identifier)
+        })
+}
+
+fn is_identifier(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn comment_length(text: &str) -> Option<usize> {
+    if text.starts_with("//") {
+        return Some(text.find('\n').unwrap_or(text.len()));
+    }
+    if !text.starts_with("/*") {
+        return None;
+    }
+    let bytes = text.as_bytes();
+    let (mut depth, mut at) = (0usize, 0);
+    while at + 1 < bytes.len() {
+        match &bytes[at..at + 2] {
+            b"/*" => (depth, at) = (depth + 1, at + 2),
+            b"*/" if depth == 1 => return Some(at + 2),
+            b"*/" => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+    }
+    Some(text.len())
+}
+
+fn raw_string_length(text: &str, before: Option<char>) -> Option<usize> {
+    // The `r` of `br"…"` follows a `b`; an identifier that merely ends in `r` opens no string.
+    if before.is_some_and(|c| is_identifier(c) && c != 'b' && c != 'c') {
+        return None;
+    }
+    let after_r = text.strip_prefix('r')?;
+    let opened = after_r.trim_start_matches('#');
+    let hashes = after_r.len() - opened.len();
+    let body = opened.strip_prefix('"')?;
+    let closer = format!("\"{}", "#".repeat(hashes));
+    let opener_length = text.len() - body.len();
+    let length = body
+        .find(&closer)
+        .map(|end| opener_length + end + closer.len());
+    Some(length.unwrap_or(text.len()))
+}
+
+fn string_length(text: &str) -> Option<usize> {
+    quoted_length(text, '"')
+}
+
+/// A character literal; a lifetime such as `'a` also opens with a quote but is never closed.
+fn character_length(text: &str) -> Option<usize> {
+    let body = text.strip_prefix('\'')?;
+    let mut chars = body.chars();
+    let first = chars.next()?;
+    let closes = chars.next() == Some('\'');
+    (first == '\\' || closes).then(|| quoted_length(text, '\''))?
+}
+
+fn quoted_length(text: &str, quote: char) -> Option<usize> {
+    let body = text.strip_prefix(quote)?;
+    let mut escaped = false;
+    for (at, c) in body.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return Some(at + 2),
+            _ => {}
+        }
+    }
+    Some(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_and_literals_are_blanked() {
+        for (source, kept) in [
+            ("a // x\nb", "a b"),
+            ("a /* x /* y */ z */ b", "a b"),
+            (r#"f("x\"y") + 1"#, "f( ) + 1"),
+            ("r#\"x\"y\"# z", "z"),
+            ("br\"\\\" z", "b z"),
+            ("color\"x\" z", "color z"),
+            ("('\"', '\\'') z", "( , ) z"),
+            ("fn f<'a>(x: &'a str) {}", "fn f<'a>(x: &'a str) {}"),
+            ("'é' z", "z"),
+            ("a /* never closed", "a"),
+            ("a \"never closed", "a"),
+        ] {
+            let code = code_only(source);
+            let words: Vec<&str> = code.split_whitespace().collect();
+            assert_eq!(words.join(" "), kept, "{source}");
+            assert_eq!(code.chars().count(), source.chars().count(), "{source}");
+        }
+    }
+
+    #[test]
+    fn words_are_whole() {
+        let found: Vec<usize> = word_offsets("ab b (b) b_ ab", "b").collect();
+        assert_eq!(found, [3, 6]);
+    }
+}
