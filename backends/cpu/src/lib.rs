@@ -16,8 +16,8 @@ mod shared;
 mod transfer;
 
 use loquat_session::{
-    Backend, Capabilities, Device, ModelSource, OpenError, Precision, Probe, Session,
-    SessionOptions,
+    Backend, Capabilities, Device, Memory, ModelSource, OpenError, Plan, Precision, PrefixCopy,
+    Probe, Session, SessionOptions,
 };
 
 use kernels::{Half, Kernels, KvElement, PAGE};
@@ -45,44 +45,79 @@ impl Backend for CpuBackend {
         }])
     }
 
+    fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
+        match options.precision {
+            Precision::Fast => plan::<Half>(source, options),
+            Precision::Reference => plan::<f32>(source, options),
+        }
+    }
+
     fn open(
         &self,
         source: ModelSource,
         options: &SessionOptions,
+        progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, OpenError> {
         match options.precision {
-            Precision::Fast => open::<Half>(source, options),
-            Precision::Reference => open::<f32>(source, options),
+            Precision::Fast => open::<Half>(source, options, progress),
+            Precision::Reference => open::<f32>(source, options, progress),
         }
     }
+}
+
+fn plan<T: KvElement>(source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
+    let spec = &source.spec;
+    let layout = PageLayout::new(spec);
+    let limits = Limits::new::<T>(spec.max_context, &layout, options)?;
+    Ok(Plan {
+        capabilities: Capabilities {
+            device: label(limits.threads, kernels::kernels()),
+            vocab_size: spec.vocab_size,
+            max_context: limits.context,
+            max_sequences: options.max_sequences,
+            max_step_tokens: options.max_step_tokens,
+            structured_output: true,
+            speculative_decoding: true,
+            prefix_copy: PrefixCopy::AnyLength,
+            multimodal: false,
+            batched_serving: true,
+            export: true,
+            kv_format: T::NAME,
+            batch_invariant: true,
+        },
+        memory: Memory {
+            weight_bytes: Model::predict_bytes(spec, &source.weights, options.precision),
+            kv_bytes_per_token: (layout.token_len() * T::BYTES) as u64,
+            kv_capacity: limits.kv_tokens,
+            kv_in_use: 0,
+            kv_granularity: PAGE,
+        },
+    })
 }
 
 fn open<T: KvElement>(
     source: ModelSource,
     options: &SessionOptions,
+    progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn Session>, OpenError> {
+    let Plan {
+        capabilities,
+        memory,
+    } = plan::<T>(&source, options)?;
     let spec = &source.spec;
-    let layout = PageLayout::new(spec);
-    let limits = Limits::new::<T>(spec.max_context, &layout, options)?;
-    let kernels = kernels::kernels();
-    let pool = Pool::new(limits.threads).map_err(|error| OpenError::Option {
+    let threads = options.threads.unwrap_or_else(threads);
+    let pool = Pool::new(threads).map_err(|error| OpenError::Option {
         option: "threads",
-        found: limits.threads.to_string(),
+        found: threads.to_string(),
         expected: format!("as many as the system can start ({error})"),
     })?;
-    let model = Model::load(spec, &source.weights, options.precision)?;
-    let capabilities = Capabilities {
-        vocab_size: spec.vocab_size,
-        max_context: limits.context,
-        max_sequences: options.max_sequences,
-        max_step_tokens: options.max_step_tokens,
-        ..session::capabilities(label(limits.threads, kernels), T::NAME)
-    };
+    let model = Model::load(spec, &source.weights, options.precision, progress)?;
     let fingerprint = transfer::fnv1a(format!("{spec:?} {}", T::NAME).as_bytes());
-    let cache = Cache::<T>::new(layout, limits.kv_tokens, options.max_sequences);
+    let layout = PageLayout::new(spec);
+    let cache = Cache::<T>::new(layout, memory.kv_capacity, options.max_sequences);
     Ok(Box::new(CpuSession::new(
         model,
-        kernels,
+        kernels::kernels(),
         pool,
         cache,
         capabilities,

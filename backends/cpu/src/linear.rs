@@ -48,6 +48,15 @@ impl Linear {
         Ok(packed.map_or_else(|| Self::Decoded(matrix.clone()), Self::Packed))
     }
 
+    /// What [`Linear::new`] would take, without making it.
+    pub fn predict_bytes(matrix: &Matrix, precision: Precision) -> u64 {
+        let packed = match precision {
+            Precision::Fast => Packed::predict_bytes(matrix),
+            Precision::Reference => None,
+        };
+        packed.map_or_else(|| matrix.bytes(), |bytes| bytes as u64)
+    }
+
     pub fn rows(&self) -> usize {
         match self {
             Self::Packed(packed) => packed.rows(),

@@ -71,18 +71,24 @@ impl Model {
         spec: &ModelSpec,
         weights: &Weights,
         precision: Precision,
+        progress: &mut dyn FnMut(f32),
     ) -> Result<Self, WeightsError> {
         let loader = Loader { weights, precision };
         let mut ropes = Vec::new();
-        let layers = spec.layers.iter().enumerate();
-        let layers = layers.map(|(index, layer)| loader.layer(index, layer, &mut ropes));
-        let layers = layers.collect::<Result<_, _>>()?;
+        let mut layers = Vec::new();
+        // The head counts as one more layer.
+        let parts = spec.layers.len() + 1;
+        for (index, layer) in spec.layers.iter().enumerate() {
+            progress(index as f32 / parts as f32);
+            layers.push(loader.layer(index, layer, &mut ropes)?);
+        }
+        progress(spec.layers.len() as f32 / parts as f32);
         let head_role = if spec.head.tied {
             Role::Embedding
         } else {
             Role::Head
         };
-        Ok(Self {
+        let model = Self {
             hidden_size: spec.hidden_size,
             vocab_size: spec.vocab_size,
             embedding_scale: spec.embedding_scale,
@@ -92,7 +98,18 @@ impl Model {
             final_norm: loader.norm(Role::FinalNorm, &spec.final_norm)?,
             head: loader.linear(head_role)?,
             softcap: spec.head.softcap,
-        })
+        };
+        progress(1.0);
+        Ok(model)
+    }
+
+    /// What [`Model::bytes`] will be, without loading.
+    pub fn predict_bytes(spec: &ModelSpec, weights: &Weights, precision: Precision) -> u64 {
+        let matrices = weights.matrices();
+        let linears = matrices.filter(|(role, _)| *role != Role::Embedding || spec.head.tied);
+        linears
+            .map(|(_, matrix)| Linear::predict_bytes(matrix, precision))
+            .sum()
     }
 
     /// Bytes the forward pass reads, packed or mapped.

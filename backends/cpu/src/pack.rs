@@ -84,6 +84,16 @@ impl Packed {
         Ok(Some(packed))
     }
 
+    /// What [`Packed::new`] would take, without packing; `None` where it gives none.
+    pub fn predict_bytes(matrix: &Matrix) -> Option<usize> {
+        let shape = Shape::of(matrix)?;
+        let values = matrix.rows().next_multiple_of(TILE_ROWS) * matrix.cols();
+        let codes = values / if shape.four_bit { 2 } else { 1 };
+        let stores = if shape.zero.is_none() { 2 } else { 1 };
+        let scale_bytes = if shape.half_scales { 2 } else { 4 };
+        Some(codes + values / shape.group * stores * scale_bytes)
+    }
+
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -343,5 +353,103 @@ fn read_q6k(block: &[u8], codes: &mut [u8], scales: &mut [f32]) {
         let four = if part < 2 { byte & 15 } else { byte >> 4 };
         let two = high[half * 32 + l] >> (2 * part) & 3;
         *code = four | two << 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_spec::{Config, Role, families};
+    use loquat_weights::{Blob, RawTensor, Weights, bind};
+
+    use super::*;
+
+    /// Binds `tensor` as the embedding of a model that needs nothing else of it.
+    fn embedding(dtype: Dtype, rows: usize, cols: usize) -> Weights {
+        let config = format!(
+            r#"{{"model_type": "llama", "vocab_size": {rows}, "hidden_size": {cols},
+                "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 32,
+                "max_position_embeddings": 8, "rms_norm_eps": 1e-5, "tie_word_embeddings": true}}"#
+        );
+        let config = Config::parse(&config, "test").unwrap();
+        let (spec, naming) = families::from_config(&config).unwrap();
+        let mut state = 9u64;
+        let tensors: Vec<RawTensor> = naming
+            .slots(&spec)
+            .iter()
+            .map(|slot| {
+                let (dtype, shape) = match slot.kind {
+                    loquat_spec::Kind::Matrix { rows, cols } if slot.role == Role::Embedding => {
+                        (dtype, vec![rows, cols])
+                    }
+                    loquat_spec::Kind::Matrix { rows, cols } => (Dtype::BF16, vec![rows, cols]),
+                    loquat_spec::Kind::Vector { len } => (Dtype::BF16, vec![len]),
+                };
+                let bytes = dtype.row_bytes(shape[shape.len() - 1]).unwrap();
+                let bytes = bytes * if shape.len() == 2 { shape[0] } else { 1 };
+                let data = (0..bytes).map(|_| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    // Exponents stay small, so that every scale is finite.
+                    (state >> 32) as u8 & 0xbf
+                });
+                RawTensor::new(
+                    slot.name.clone(),
+                    dtype,
+                    shape,
+                    Blob::from_vec(data.collect()),
+                )
+                .unwrap()
+            })
+            .collect();
+        bind(&spec, &naming, &tensors, None).unwrap()
+    }
+
+    #[test]
+    fn packed_codes_stand_for_the_decoded_values() {
+        let types = [
+            Dtype::Q4_0,
+            Dtype::Q4_1,
+            Dtype::Q5_0,
+            Dtype::Q5_1,
+            Dtype::Q8_0,
+            Dtype::Q4K,
+            Dtype::Q5K,
+            Dtype::Q6K,
+        ];
+        for dtype in types {
+            let (rows, cols) = (19, 512);
+            let weights = embedding(dtype, rows, cols);
+            let matrix = weights.matrix(Role::Embedding).unwrap();
+            let packed = Packed::new(matrix).unwrap().unwrap();
+            let mut expected = vec![0.0; cols];
+            for row in 0..rows {
+                matrix.decode_row(row, &mut expected).unwrap();
+                let tile = packed.tile(row / TILE_ROWS);
+                for (col, expected) in expected.iter().enumerate() {
+                    let at = col / tile.group * TILE_ROWS + row % TILE_ROWS;
+                    let code = (tile.code(row % TILE_ROWS, col) - tile.zero) as f32;
+                    let scaled = code * tile.scales.get(at);
+                    let value = scaled + tile.mins.map_or(0.0, |mins| mins.get(at));
+                    let tolerance = 1e-6 * scaled.abs().max(expected.abs());
+                    assert!(
+                        (value - expected).abs() <= tolerance,
+                        "{dtype} {row} {col}: {value} for {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_integer_form_is_left_alone() {
+        for (dtype, cols) in [(Dtype::BF16, 64), (Dtype::F32, 64), (Dtype::F16, 64)] {
+            let weights = embedding(dtype, 4, cols);
+            assert!(
+                Packed::new(weights.matrix(Role::Embedding).unwrap())
+                    .unwrap()
+                    .is_none()
+            );
+        }
     }
 }

@@ -1,8 +1,7 @@
 //! The session contract over the forward pass: rows in, checked; outputs out.
 
 use loquat_session::{
-    Capabilities, Emit, Memory, PrefixCopy, Row, SequenceId, Session, SessionError, StepBatch,
-    StepOutput,
+    Capabilities, Emit, Memory, Row, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
 use crate::forward::{Forward, Plan, PlannedToken, Scratch};
@@ -253,24 +252,5 @@ impl<T: KvElement> Session for CpuSession<T> {
             self.fingerprint,
             self.capabilities.max_context,
         )
-    }
-}
-
-/// What every CPU session can do; the numbers come with the model and options.
-pub fn capabilities(device: String, kv_format: &'static str) -> Capabilities {
-    Capabilities {
-        device,
-        vocab_size: 0,
-        max_context: 0,
-        max_sequences: 0,
-        max_step_tokens: 0,
-        structured_output: true,
-        speculative_decoding: true,
-        prefix_copy: PrefixCopy::AnyLength,
-        multimodal: false,
-        batched_serving: true,
-        export: true,
-        kv_format,
-        batch_invariant: true,
     }
 }

@@ -12,7 +12,7 @@ fn judge(folder: &std::path::Path, precision: Precision) {
             precision,
             ..options.clone()
         };
-        CpuBackend.open(source.clone(), &options)
+        CpuBackend.open(source.clone(), &options, &mut |_| {})
     };
     let subject = Subject {
         open: &open,
@@ -38,5 +38,28 @@ fn every_family_conforms() {
 fn quantized_checkpoints_conform() {
     for folder in goldens::mlx().unwrap() {
         judge(&folder, Precision::Fast);
+    }
+}
+
+#[test]
+fn a_plan_foretells_the_session() {
+    let folders = [goldens::family("llama"), goldens::family("qwen3")];
+    for folder in folders.into_iter().chain(goldens::mlx().unwrap()) {
+        for precision in [Precision::Fast, Precision::Reference] {
+            let source = goldens::source(&folder).unwrap();
+            let options = SessionOptions {
+                precision,
+                kv_tokens: Some(100),
+                ..SessionOptions::default()
+            };
+            let plan = CpuBackend.plan(&source, &options).unwrap();
+            let mut heard = Vec::new();
+            let session = CpuBackend
+                .open(source, &options, &mut |share| heard.push(share))
+                .unwrap();
+            assert_eq!(plan.memory, session.memory(), "{}", folder.display());
+            assert_eq!(&plan.capabilities, session.capabilities());
+            assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
+        }
     }
 }

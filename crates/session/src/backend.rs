@@ -4,7 +4,7 @@ use std::sync::Arc;
 use loquat_spec::ModelSpec;
 use loquat_weights::Weights;
 
-use crate::{OpenError, Session};
+use crate::{Capabilities, Memory, OpenError, Session};
 
 /// A way to compute: one per kind of device or library.
 pub trait Backend: Send + Sync {
@@ -14,12 +14,24 @@ pub trait Backend: Send + Sync {
     /// Looks at the machine; changes nothing and must be quick.
     fn probe(&self) -> Probe;
 
+    /// What [`open`](Backend::open) would give, found out without loading anything.
+    fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError>;
+
     /// Loads a model onto the device. The session owns all it needs; `source` may be dropped.
+    /// `progress` hears the share that is done, from 0 to 1, on the calling thread.
     fn open(
         &self,
         source: ModelSource,
         options: &SessionOptions,
+        progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, OpenError>;
+}
+
+/// A session's answers before it exists: nothing in use, and the same numbers it will give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub capabilities: Capabilities,
+    pub memory: Memory,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ mod capabilities;
 pub mod conformance;
 mod error;
 
-pub use backend::{Backend, Device, ModelSource, Precision, Probe, SessionOptions};
+pub use backend::{Backend, Device, ModelSource, Plan, Precision, Probe, SessionOptions};
 pub use batch::{Emit, Row, RowOutput, StepBatch, StepOutput};
 pub use capabilities::{Capabilities, Memory, PrefixCopy};
 pub use error::{OpenError, SessionError};

@@ -141,7 +141,7 @@ impl Matrix {
 
 impl EncodedRow<'_> {
     pub fn decode(&self, out: &mut [f32]) -> Result<(), WeightsError> {
-        Ok(match *self {
+        match *self {
             EncodedRow::Plain { dtype, bytes } => decode::decode_row(dtype, bytes, out)?,
             EncodedRow::Mlx {
                 mode,
@@ -149,7 +149,8 @@ impl EncodedRow<'_> {
                 scales: (scales, scales_dtype),
                 biases,
             } => decode::decode_mlx_row(mode, codes, scales, scales_dtype, biases, out)?,
-        })
+        }
+        Ok(())
     }
 }
 

@@ -84,8 +84,9 @@ fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [i32]) {
                 max
             }
         });
-        *scale = largest / 127.0;
-        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+        let nothing = largest < VANISHING;
+        *scale = if nothing { 0.0 } else { largest / 127.0 };
+        let inverse = if nothing { 0.0 } else { 127.0 / largest };
         for (code, v) in codes.iter_mut().zip(x) {
             // Adding this leaves the nearest whole number, ties to even, in the low bits.
             let rounded = v * inverse + ROUND_MAGIC;
@@ -96,6 +97,9 @@ fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [i32]) {
         }
     }
 }
+
+/// Below this the inverse of a scale would overflow.
+const VANISHING: f32 = 1e-30;
 
 /// 1.5 · 2²³: below 2²² in size, adding it rounds to a whole number.
 const ROUND_MAGIC: f32 = 12_582_912.0;

@@ -6,6 +6,8 @@
 //! have hand-written versions beside their scalar reference, with the same promise.
 
 mod float;
+#[cfg(test)]
+mod tests;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tile_x86;

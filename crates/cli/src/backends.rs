@@ -1,0 +1,54 @@
+//! The table of backends: the one place that names them.
+
+use loquat_cpu::CpuBackend;
+use loquat_session::{Backend, OpenError, Probe};
+
+use crate::error::CliError;
+use crate::terminal::{bytes, print};
+
+/// In the order `auto` tries them.
+static BACKENDS: &[&dyn Backend] = &[&CpuBackend];
+
+/// The backend called `name`, or for `auto` the first that can run here.
+pub fn select(name: &str) -> Result<&'static dyn Backend, CliError> {
+    if name == "auto" {
+        let available = |backend: &&&dyn Backend| matches!(backend.probe(), Probe::Available(_));
+        return BACKENDS.iter().copied().find(|backend| available(&backend)).ok_or_else(unknown(name));
+    }
+    let found = BACKENDS.iter().copied().find(|backend| backend.name() == name);
+    let backend = found.ok_or_else(unknown(name))?;
+    match backend.probe() {
+        Probe::Available(_) => Ok(backend),
+        Probe::Unavailable { why, remedy } => Err(CliError::Open(OpenError::Unavailable {
+            backend: backend.name(),
+            why,
+            remedy,
+        })),
+    }
+}
+
+fn unknown(name: &str) -> impl FnOnce() -> CliError {
+    let known: Vec<_> = BACKENDS.iter().map(|backend| backend.name()).collect();
+    let error = CliError::UnknownBackend {
+        name: name.to_owned(),
+        known: known.join(", "),
+    };
+    move || error
+}
+
+pub fn list() -> Result<(), CliError> {
+    for backend in BACKENDS {
+        match backend.probe() {
+            Probe::Available(devices) => {
+                for device in devices {
+                    let memory = device.memory_bytes.map(bytes).unwrap_or_default();
+                    print(&format!("{:<8} available    {} {memory}\n", backend.name(), device.label))?;
+                }
+            }
+            Probe::Unavailable { why, remedy } => {
+                print(&format!("{:<8} unavailable  {why} {remedy}\n", backend.name()))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+use loquat_chat::ChatError;
+use loquat_engine::EngineError;
+use loquat_session::OpenError;
+use loquat_store::StoreError;
+use loquat_text::TextError;
+use loquat_weights::WeightsError;
+use thiserror::Error;
+
+/// Everything a command can end with.
+#[derive(Debug, Error)]
+pub enum CliError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Text(#[from] TextError),
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("no backend is called `{name}`; there are: auto, {known}")]
+    UnknownBackend { name: String, known: String },
+    #[error(
+        "`{word}` is neither a model nor, being one word, taken for a prompt; models: {known}, or \
+         a path. To ask it of the default model: loquat run {default} {word:?}"
+    )]
+    OneWord {
+        word: String,
+        known: String,
+        default: String,
+    },
+    #[error("there is no prompt: give one as an argument or on stdin")]
+    NoPrompt,
+    #[error("{what} must be {expected}")]
+    Usage { what: String, expected: String },
+    #[error("cannot read the prompt from stdin: {0}")]
+    Stdin(std::io::Error),
+    #[error("cannot write the output: {0}")]
+    Output(std::io::Error),
+    #[error("interrupted")]
+    Interrupted,
+    #[error("cannot read the terminal: {0}")]
+    Terminal(String),
+}
+
+impl CliError {
+    /// 1 something failed, 2 wrong usage, 3 the model cannot be had or loaded, 4 the request was
+    /// refused, 130 interrupted, 141 nobody reads the output any more.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::UnknownBackend { .. }
+            | Self::OneWord { .. }
+            | Self::NoPrompt
+            | Self::Usage { .. } => 2,
+            Self::Open(OpenError::Option { .. }) => 2,
+            Self::Store(_) | Self::Weights(_) | Self::Open(_) => 3,
+            Self::Text(error) => match error.blame() {
+                loquat_text::Blame::Request => 4,
+                loquat_text::Blame::System => 3,
+            },
+            Self::Chat(error) => match error.blame() {
+                loquat_text::Blame::Request => 4,
+                loquat_text::Blame::System => 3,
+            },
+            Self::Engine(error) => match error.blame() {
+                loquat_engine::Blame::Request => 4,
+                loquat_engine::Blame::System => 1,
+            },
+            Self::Stdin(_) | Self::Terminal(_) => 1,
+            Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 141,
+            Self::Output(_) => 1,
+            Self::Interrupted => 130,
+        }
+    }
+
+    /// A person who pressed Ctrl-C or closed the pipe knows already.
+    pub fn is_silent(&self) -> bool {
+        matches!(self.exit_code(), 130 | 141)
+    }
+}

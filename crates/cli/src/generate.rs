@@ -1,0 +1,45 @@
+//! `loquat generate`: a text continued as it is.
+
+use loquat_engine::GenerateRequest;
+use loquat_text::Special;
+
+use crate::args::GenerateArgs;
+use crate::error::CliError;
+use crate::load::{Speaker, locate, open_store};
+use crate::prompt;
+use crate::stream::show;
+use crate::wait::Interrupts;
+
+pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
+    let store = open_store()?;
+    let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
+    let prompt = match words.prompt {
+        Some(prompt) => prompt,
+        None => prompt::from_stdin()?.ok_or(CliError::NoPrompt)?,
+    };
+    let path = locate(&store, words.model.as_deref())?;
+    let speaker = Speaker::load(&path, &args.session)?;
+    let prompt = speaker.tokenizer.encode(&prompt, Special::PROMPT)?;
+    if prompt.is_empty() {
+        return Err(CliError::NoPrompt);
+    }
+    let stop_ids = match args.ignore_eos {
+        true => Vec::new(),
+        false => speaker.tokenizer.eos_ids().to_vec(),
+    };
+    let generation = speaker.engine.submit(GenerateRequest {
+        max_tokens: speaker.max_tokens(args.output.max_tokens, prompt.len()),
+        prompt,
+        sampling: args.output.sampling(),
+        stop_ids,
+        stop: args.output.stop.clone(),
+        logprobs: None,
+        prompt_logprobs: false,
+        skip_special: true,
+        fresh_text: false,
+    })?;
+    match show(generation, &Interrupts::listen()?, verbose)?.interrupted {
+        true => Err(CliError::Interrupted),
+        false => Ok(()),
+    }
+}

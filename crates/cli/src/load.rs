@@ -1,0 +1,128 @@
+//! From what a person typed to a model that answers.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use loquat_chat::Chat;
+use loquat_engine::{Engine, EngineOptions};
+use loquat_session::{ModelSource, Session, SessionOptions};
+use loquat_store::{Resolved, Store, StoreOptions};
+use loquat_text::{ChatTemplate, TextError, Tokenizer};
+use loquat_weights::{Checkpoint, Format};
+
+use crate::args::SessionArgs;
+use crate::backends;
+use crate::error::CliError;
+use crate::progress::{DownloadBar, LoadBar};
+
+pub fn open_store() -> Result<Store, CliError> {
+    Ok(Store::open(StoreOptions::default())?)
+}
+
+/// The files of a model, downloaded if they are not here yet.
+pub fn locate(store: &Store, reference: Option<&str>) -> Result<PathBuf, CliError> {
+    let entry = match reference {
+        None => store.default_model(),
+        Some(reference) => match store.resolve(reference)? {
+            Resolved::Local(path) => return Ok(path),
+            Resolved::Catalog(entry) => entry,
+        },
+    };
+    Ok(store.fetch(entry, &mut DownloadBar::default())?)
+}
+
+/// A checkpoint with its weights bound: enough to open sessions and to describe it.
+pub struct Model {
+    pub name: String,
+    pub checkpoint: Checkpoint,
+    pub source: ModelSource,
+}
+
+impl Model {
+    pub fn open(path: &Path) -> Result<Self, CliError> {
+        let checkpoint = Checkpoint::open(path)?;
+        let source = ModelSource {
+            spec: Arc::new(checkpoint.spec.clone()),
+            weights: Arc::new(checkpoint.bind()?),
+            paths: checkpoint.paths.clone(),
+        };
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        Ok(Self {
+            name: name.to_string_lossy().into_owned(),
+            checkpoint,
+            source,
+        })
+    }
+
+    pub fn tokenizer(&self) -> Result<Tokenizer, CliError> {
+        Ok(match self.checkpoint.gguf_metadata() {
+            Some(metadata) => Tokenizer::from_gguf(metadata)?,
+            None => Tokenizer::from_huggingface(self.checkpoint.directory())?,
+        })
+    }
+
+    /// `None` where the model brings no template; a broken one is an error.
+    pub fn template(&self) -> Result<Option<ChatTemplate>, CliError> {
+        let template = match (self.checkpoint.format, self.checkpoint.gguf_metadata()) {
+            (Format::Gguf, Some(metadata)) => ChatTemplate::from_gguf(metadata),
+            _ => ChatTemplate::from_huggingface(self.checkpoint.directory()),
+        };
+        match template {
+            Ok(template) => Ok(Some(template)),
+            Err(TextError::NoChatTemplate { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub fn session(
+        &self,
+        backend: &str,
+        options: &SessionOptions,
+    ) -> Result<Box<dyn Session>, CliError> {
+        let backend = backends::select(backend)?;
+        let started = Instant::now();
+        let bar = LoadBar::start(&self.name);
+        let session = backend.open(self.source.clone(), options, &mut |share| bar.set(share))?;
+        tracing::info!(
+            "loaded {} on {} in {:.2} s",
+            self.name,
+            session.capabilities().device,
+            started.elapsed().as_secs_f64()
+        );
+        Ok(session)
+    }
+}
+
+/// A model ready to generate for one person.
+pub struct Speaker {
+    pub engine: Engine,
+    pub tokenizer: Tokenizer,
+    pub chat: Chat,
+}
+
+impl Speaker {
+    pub fn load(path: &Path, args: &SessionArgs) -> Result<Self, CliError> {
+        let model = Model::open(path)?;
+        let tokenizer = model.tokenizer()?;
+        let session = model.session(&args.backend, &args.options(1))?;
+        let engine = Engine::start(session, Some(tokenizer.clone()), EngineOptions::default())?;
+        Ok(Self {
+            chat: Chat::new(tokenizer.clone(), model.template()?),
+            engine,
+            tokenizer,
+        })
+    }
+
+    /// What to ask for when nobody said: [`DEFAULT_MAX_TOKENS`], or what the context and the
+    /// KV memory have room for.
+    pub fn max_tokens(&self, asked: Option<usize>, prompt: usize) -> usize {
+        asked.unwrap_or_else(|| {
+            let context = self.engine.capabilities().max_context;
+            let room = context.min(self.engine.memory().kv_capacity).saturating_sub(prompt);
+            DEFAULT_MAX_TOKENS.min(room.max(1))
+        })
+    }
+}
+
+const DEFAULT_MAX_TOKENS: usize = 1024;

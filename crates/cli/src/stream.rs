@@ -1,0 +1,100 @@
+//! A generation, printed as it comes.
+
+use std::io::IsTerminal;
+
+use loquat_engine::{Event, FinishReason, Generation, Timings, Usage};
+
+use crate::error::CliError;
+use crate::terminal::{print, remark};
+use crate::wait::{Interrupts, Next};
+
+/// What was printed, and how it ended.
+pub struct Printed {
+    pub text: String,
+    pub interrupted: bool,
+}
+
+/// Prints until the generation ends or is interrupted, then says what it cost.
+pub fn show(
+    mut generation: Generation,
+    interrupts: &Interrupts,
+    verbose: bool,
+) -> Result<Printed, CliError> {
+    let mut text = String::new();
+    loop {
+        match interrupts.next(&mut generation) {
+            Next::Event(Event::Tokens { text: piece, .. }) => {
+                print(&piece)?;
+                text.push_str(&piece);
+            }
+            Next::Event(Event::PromptLogprobs(_)) => {}
+            Next::Event(Event::Finished {
+                reason,
+                text: rest,
+                usage,
+                timings,
+                seed,
+            }) => {
+                print(&rest)?;
+                text.push_str(&rest);
+                finish_line(&text)?;
+                close(verbose, &closing_line(reason, &usage, &timings, seed, verbose));
+                return Ok(Printed {
+                    text,
+                    interrupted: false,
+                });
+            }
+            Next::Event(Event::Failed(error)) => {
+                finish_line(&text)?;
+                return Err(error.into());
+            }
+            Next::Interrupted | Next::End => {
+                finish_line(&text)?;
+                close(verbose, "stopped");
+                return Ok(Printed {
+                    text,
+                    interrupted: true,
+                });
+            }
+        }
+    }
+}
+
+/// The shell's prompt belongs on a line of its own.
+fn finish_line(text: &str) -> Result<(), CliError> {
+    if text.ends_with('\n') { Ok(()) } else { print("\n") }
+}
+
+fn close(verbose: bool, line: &str) {
+    if verbose || std::io::stderr().is_terminal() {
+        remark(line);
+    }
+}
+
+fn closing_line(
+    reason: FinishReason,
+    usage: &Usage,
+    timings: &Timings,
+    seed: u64,
+    verbose: bool,
+) -> String {
+    let plural = if usage.completion_tokens == 1 { "" } else { "s" };
+    let mut parts = vec![
+        format!("{} token{plural}", usage.completion_tokens),
+        format!("first after {:.2} s", timings.first_token.as_secs_f64()),
+    ];
+    let decoded = usage.completion_tokens.saturating_sub(1);
+    if decoded > 0 && !timings.decode.is_zero() {
+        let speed = decoded as f64 / timings.decode.as_secs_f64();
+        parts.push(format!("{speed:.1} tokens/s"));
+    }
+    if reason == FinishReason::Length {
+        parts.push("stopped at the limit (--max-tokens)".to_owned());
+    }
+    if verbose {
+        let prompt = usage.prompt_tokens as f64 / timings.first_token.as_secs_f64();
+        parts.push(format!("prompt {} tokens at {prompt:.0} tokens/s", usage.prompt_tokens));
+        parts.push(format!("seed {seed}"));
+    }
+    parts.join(" · ")
+}

@@ -1,0 +1,63 @@
+//! Writing to people: plain where nobody looks, and never a panic when the reader is gone.
+
+use std::io::{IsTerminal, Write};
+
+use crate::error::CliError;
+
+pub fn stderr_is_fancy() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+/// Writes to stdout at once.
+pub fn print(text: &str) -> Result<(), CliError> {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.map_err(CliError::Output)
+}
+
+/// A remark on stderr, dimmed where that shows. One that cannot be written is not missed.
+pub fn remark(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    let _ = if stderr_is_fancy() {
+        writeln!(stderr, "\x1b[2m{text}\x1b[0m")
+    } else {
+        writeln!(stderr, "{text}")
+    };
+}
+
+/// `98.4 MB`
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    match (unit, value < 99.95) {
+        (0, _) => format!("{count} B"),
+        (_, true) => format!("{value:.1} {}", UNITS[unit]),
+        (_, false) => format!("{value:.0} {}", UNITS[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn sizes_keep_three_digits() {
+        let table = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (98_362_432, "98.4 MB"),
+            (999_600, "1.0 MB"),
+            (123_456_789, "123 MB"),
+            (4_700_000_000, "4.7 GB"),
+        ];
+        for (count, expected) in table {
+            assert_eq!(bytes(count), expected);
+        }
+    }
+}

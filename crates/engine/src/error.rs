@@ -1,0 +1,114 @@
+//! What can go wrong between a request and its last event, and who has to mend it.
+
+use loquat_session::SessionError;
+use thiserror::Error;
+
+/// Who is at fault when a request fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// The request cannot be served as it stands; another one can.
+    Request,
+    /// The engine, the session or the machine's load.
+    System,
+}
+
+/// Every error of this crate.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum EngineError {
+    #[error("`prompt` is empty; it must hold at least one token")]
+    EmptyPrompt,
+
+    #[error("`{field}` is {found}; it must be {expected}")]
+    OutOfRange {
+        field: &'static str,
+        found: String,
+        expected: String,
+    },
+
+    #[error("`{field}` names token {token}; the vocabulary has {vocab_size}, counted from 0")]
+    OutOfVocabulary {
+        field: &'static str,
+        token: u32,
+        vocab_size: usize,
+    },
+
+    #[error(
+        "a prompt of {prompt} tokens and `max_tokens` of {max_tokens} do not fit the context of \
+         {max_context}"
+    )]
+    ContextExceeded {
+        prompt: usize,
+        max_tokens: usize,
+        max_context: usize,
+    },
+
+    #[error("the request needs room for {wanted} tokens of KV; the session has {capacity} in all")]
+    NeverFits { wanted: usize, capacity: usize },
+
+    #[error("`{field}` cannot be served: {why}")]
+    Unsupported {
+        field: &'static str,
+        why: &'static str,
+    },
+
+    #[error("{max_queue} requests are waiting already; try again later")]
+    QueueFull { max_queue: usize },
+
+    #[error(transparent)]
+    Session(#[from] SessionError),
+
+    #[error("the model gave nothing to choose from: every logit is NaN or minus infinity")]
+    NoCandidate,
+
+    #[error("a bug while {doing}: {message}")]
+    Panicked {
+        doing: &'static str,
+        message: String,
+    },
+
+    #[error("the engine is dead and has to be started anew: {reason}")]
+    Dead { reason: String },
+
+    #[error("the engine was shut down")]
+    ShutDown,
+
+    #[error("the engine's thread could not be started: {0}")]
+    NoThread(String),
+}
+
+impl EngineError {
+    /// Whether the request or the system is at fault.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::EmptyPrompt
+            | Self::OutOfRange { .. }
+            | Self::OutOfVocabulary { .. }
+            | Self::ContextExceeded { .. }
+            | Self::NeverFits { .. }
+            | Self::Unsupported { .. } => Blame::Request,
+            Self::QueueFull { .. }
+            | Self::Session(_)
+            | Self::NoCandidate
+            | Self::Panicked { .. }
+            | Self::Dead { .. }
+            | Self::ShutDown
+            | Self::NoThread(_) => Blame::System,
+        }
+    }
+
+    /// Whether the same request may succeed later, on this engine.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::QueueFull { .. } => true,
+            Self::Session(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+}
+
+/// What a panic said, as far as it said anything.
+pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_owned()
+}

@@ -1,0 +1,204 @@
+//! The two ends of a request's events: the engine's [`Sink`] and the reader's [`Generation`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use crate::shared::Shared;
+use crate::worker::Command;
+use crate::{EngineError, Event, FinishReason, Timings, TokenInfo, Usage};
+
+/// Events of one step beyond the buffer: prompt log-probabilities, tokens, and the end.
+const HEADROOM: usize = 3;
+
+/// A request under way. Dropping it cancels: the sequence is released within one step.
+#[derive(Debug)]
+pub struct Generation {
+    events: async_channel::Receiver<Event>,
+    paused: Arc<AtomicBool>,
+    commands: mpsc::Sender<Command>,
+    shared: Arc<Shared>,
+    ended: bool,
+}
+
+/// The engine's end. Sending never blocks: a sequence runs only while its buffer has room.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    events: async_channel::Sender<Event>,
+    paused: Arc<AtomicBool>,
+    buffer: usize,
+}
+
+/// Both ends over a buffer of `buffer` events.
+pub(crate) fn channel(
+    buffer: usize,
+    commands: mpsc::Sender<Command>,
+    shared: Arc<Shared>,
+) -> (Sink, Generation) {
+    let (sender, receiver) = async_channel::bounded(buffer.saturating_add(HEADROOM));
+    let paused = Arc::new(AtomicBool::new(false));
+    let sink = Sink {
+        events: sender,
+        paused: Arc::clone(&paused),
+        buffer,
+    };
+    let generation = Generation {
+        events: receiver,
+        paused,
+        commands,
+        shared,
+        ended: false,
+    };
+    (sink, generation)
+}
+
+impl Sink {
+    /// Whether a step's events fit. If not, the reader wakes the engine as it makes room.
+    pub fn has_room(&self) -> bool {
+        if self.events.len() < self.buffer {
+            return true;
+        }
+        // Announced first and looked at again, so that a reader who took an event in between
+        // either sees the announcement or is seen.
+        self.paused.store(true, Ordering::SeqCst);
+        if self.events.len() < self.buffer {
+            self.paused.store(false, Ordering::SeqCst);
+            return true;
+        }
+        false
+    }
+
+    /// Whether the reader is gone.
+    pub fn is_cancelled(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    /// An event for a reader who is gone is lost, which is what cancelling asks for.
+    pub fn send(&self, event: Event) {
+        if let Err(async_channel::TrySendError::Full(_)) = self.events.try_send(event) {
+            tracing::error!("an event did not fit the buffer and its headroom; cancelling");
+            self.events.close();
+        }
+    }
+}
+
+impl Generation {
+    /// Waits for the next event; `None` after the last.
+    pub fn recv_blocking(&mut self) -> Option<Event> {
+        if self.ended {
+            return None;
+        }
+        let received = self.events.recv_blocking();
+        Some(self.took(received))
+    }
+
+    /// Waits for the next event; `None` after the last. Nothing is lost when the future is
+    /// dropped.
+    pub async fn recv(&mut self) -> Option<Event> {
+        if self.ended {
+            return None;
+        }
+        let received = self.events.recv().await;
+        Some(self.took(received))
+    }
+
+    /// Waits for the end and gathers everything.
+    pub fn collect_blocking(mut self) -> Result<Completion, EngineError> {
+        let mut so_far = Gathered::default();
+        while let Some(event) = self.recv_blocking() {
+            if let Some(outcome) = so_far.add(event) {
+                return outcome;
+            }
+        }
+        Err(self.shared.end_reason())
+    }
+
+    /// A channel that closes without a last event means that the engine itself ended.
+    fn took(&mut self, received: Result<Event, async_channel::RecvError>) -> Event {
+        if self.paused.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+        let event = received.unwrap_or_else(|_| Event::Failed(self.shared.end_reason()));
+        self.ended = matches!(event, Event::Finished { .. } | Event::Failed(_));
+        event
+    }
+
+    /// An engine that is gone needs no waking.
+    fn wake(&self) {
+        let _ = self.commands.send(Command::Wake);
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.events.close();
+        if !self.ended {
+            self.wake();
+        }
+    }
+}
+
+/// A whole generation, gathered from its events.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    /// Empty unless asked for.
+    pub prompt_logprobs: Vec<TokenInfo>,
+    pub tokens: Vec<TokenInfo>,
+    pub text: String,
+    pub reason: FinishReason,
+    pub usage: Usage,
+    pub timings: Timings,
+    pub seed: u64,
+}
+
+impl Completion {
+    /// The tokens' ids.
+    pub fn ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.id).collect()
+    }
+}
+
+#[derive(Default)]
+struct Gathered {
+    prompt_logprobs: Vec<TokenInfo>,
+    tokens: Vec<TokenInfo>,
+    text: String,
+}
+
+impl Gathered {
+    /// Takes an event; the last one settles the outcome.
+    fn add(&mut self, event: Event) -> Option<Result<Completion, EngineError>> {
+        match event {
+            Event::PromptLogprobs(infos) => self.prompt_logprobs = infos,
+            Event::Tokens { tokens, text } => {
+                self.tokens.extend(tokens);
+                self.text.push_str(&text);
+            }
+            Event::Failed(error) => return Some(Err(error)),
+            Event::Finished {
+                reason,
+                text,
+                usage,
+                timings,
+                seed,
+            } => {
+                let Self {
+                    prompt_logprobs,
+                    tokens,
+                    text: mut gathered,
+                } = std::mem::take(self);
+                gathered.push_str(&text);
+                return Some(Ok(Completion {
+                    prompt_logprobs,
+                    tokens,
+                    text: gathered,
+                    reason,
+                    usage,
+                    timings,
+                    seed,
+                }));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,91 @@
+//! Text out of tokens as they come, in whole characters.
+
+use crate::Tokenizer;
+
+/// How a stream of tokens becomes text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DetokenizerOptions {
+    /// Leave special tokens out of the text.
+    pub skip_special: bool,
+    /// The tokens continue a text, so a leading space is theirs; otherwise it is the one that
+    /// SentencePiece puts before every text, and is dropped.
+    pub continues: bool,
+}
+
+/// Decodes token by token, holding back a character until all its bytes are there.
+///
+/// All pushes and [`finish`](Self::finish) together give what [`Tokenizer::decode`] gives for the
+/// whole (unless the tokens continue a text); each push costs only its own token.
+#[derive(Debug, Clone)]
+pub struct Detokenizer {
+    tokenizer: Tokenizer,
+    skip_special: bool,
+    strip_space: bool,
+    /// The beginning of a character: at most three bytes between pushes.
+    held: Vec<u8>,
+}
+
+impl Detokenizer {
+    pub fn new(tokenizer: Tokenizer, options: DetokenizerOptions) -> Self {
+        Self {
+            strip_space: tokenizer.strips_leading_space() && !options.continues,
+            skip_special: options.skip_special,
+            tokenizer,
+            held: Vec::new(),
+        }
+    }
+
+    /// Takes one token and returns the text it completes, which may be empty.
+    pub fn push(&mut self, id: u32) -> String {
+        let shown = self.tokenizer.shown(id, self.skip_special);
+        let mut bytes = shown.unwrap_or_default();
+        if self.strip_space && !bytes.is_empty() {
+            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
+            self.strip_space = false;
+        }
+        self.held.extend_from_slice(bytes);
+        let whole = self.held.len() - unfinished(&self.held);
+        let text = String::from_utf8_lossy(&self.held[..whole]).into_owned();
+        self.held.drain(..whole);
+        text
+    }
+
+    /// Ends the text: bytes still waiting for the rest of their character become U+FFFD.
+    pub fn finish(&mut self) -> String {
+        let text = String::from_utf8_lossy(&self.held).into_owned();
+        self.held.clear();
+        text
+    }
+}
+
+/// How many bytes at the end begin a character that more bytes could complete.
+fn unfinished(bytes: &[u8]) -> usize {
+    let Some(last) = bytes.utf8_chunks().last() else {
+        return 0;
+    };
+    match std::str::from_utf8(last.invalid()) {
+        Err(error) if error.error_len().is_none() => last.invalid().len(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_beginning_is_held_back() {
+        let cases: [(&[u8], usize); 7] = [
+            (b"", 0),
+            (b"abc", 0),
+            (b"a\xe4\xbd", 2),
+            (b"a\xe4\xbd\xa0", 0),
+            (b"\xff", 0),
+            (b"\xf0\x9f\x98", 3),
+            (b"\xe4a", 0),
+        ];
+        for (bytes, held) in cases {
+            assert_eq!(unfinished(bytes), held, "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What can go wrong between text and tokens, and who has to mend it.
+
+use std::path::PathBuf;
+
+/// A failure inside the tokenizer library, whose own error type is opaque.
+pub type LibraryError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Who is at fault when an operation fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// The request cannot be served as it stands; another one can.
+    Request,
+    /// The model's files or this program; no request will fare better.
+    System,
+}
+
+/// Every error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+
+    #[error("{} is not valid JSON: {source}", path.display())]
+    Json {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+
+    #[error("{origin} is not a tokenizer this program can use: {source}")]
+    Tokenizer {
+        origin: String,
+        source: LibraryError,
+    },
+
+    #[error("`{field}` is missing; a tokenizer cannot be built without it")]
+    MissingField { field: String },
+
+    #[error("`{field}` is {found}; it must be {wanted}")]
+    BadField {
+        field: String,
+        found: String,
+        wanted: String,
+    },
+
+    #[error("tokenizer model `{name}` is not supported; supported: {known}")]
+    UnknownTokenizerModel { name: String, known: String },
+
+    #[error("pre-tokenizer `{name}` is not known; known: {known}")]
+    UnknownPreTokenizer { name: String, known: String },
+
+    #[error("tokenizer decoder `{kind}` is not supported; supported: {known}")]
+    UnsupportedDecoder { kind: String, known: String },
+
+    #[error(
+        "the vocabulary has no token for {character:?}, no byte tokens and no unknown token to \
+         stand for it"
+    )]
+    Unencodable { character: char },
+
+    #[error("the text cannot be encoded: {source}")]
+    Encode { source: LibraryError },
+
+    #[error("stop[{index}] is empty; a stop string needs at least one character")]
+    EmptyStop { index: usize },
+
+    #[error("the model has no chat template; its prompts have to be written out in full")]
+    NoChatTemplate,
+
+    #[error("the chat template cannot be parsed: {source}")]
+    TemplateSyntax { source: minijinja::Error },
+
+    /// The template called `raise_exception`; the message is the template author's, unchanged.
+    #[error("{message}")]
+    TemplateRefused { message: String },
+
+    #[error("the chat template cannot render this conversation: {source}")]
+    TemplateRender { source: minijinja::Error },
+}
+
+impl TextError {
+    /// Whether the request or the system is at fault.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Read { .. }
+            | Self::Json { .. }
+            | Self::Tokenizer { .. }
+            | Self::MissingField { .. }
+            | Self::BadField { .. }
+            | Self::UnknownTokenizerModel { .. }
+            | Self::UnknownPreTokenizer { .. }
+            | Self::UnsupportedDecoder { .. }
+            | Self::Encode { .. }
+            | Self::TemplateSyntax { .. } => Blame::System,
+            Self::Unencodable { .. }
+            | Self::EmptyStop { .. }
+            | Self::NoChatTemplate
+            | Self::TemplateRefused { .. } => Blame::Request,
+            Self::TemplateRender { source } => blame_of_render(source.kind()),
+        }
+    }
+}
+
+/// A name the engine lacks is our gap; anything else depends on the conversation given.
+fn blame_of_render(kind: minijinja::ErrorKind) -> Blame {
+    use minijinja::ErrorKind::*;
+    match kind {
+        UnknownFilter | UnknownTest | UnknownFunction | UnknownMethod | SyntaxError => {
+            Blame::System
+        }
+        _ => Blame::Request,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blame_says_who_must_act() {
+        let cases = [
+            (TextError::EmptyStop { index: 0 }, Blame::Request),
+            (
+                TextError::TemplateRefused {
+                    message: "no".into(),
+                },
+                Blame::Request,
+            ),
+            (
+                TextError::TemplateRender {
+                    source: minijinja::ErrorKind::UnknownFilter.into(),
+                },
+                Blame::System,
+            ),
+            (
+                TextError::TemplateRender {
+                    source: minijinja::ErrorKind::InvalidOperation.into(),
+                },
+                Blame::Request,
+            ),
+            (TextError::MissingField { field: "x".into() }, Blame::System),
+        ];
+        for (error, blame) in cases {
+            assert_eq!(error.blame(), blame, "{error}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A tokenizer out of `tokenizer.json` and the configuration files beside it.
+
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tokenizers::{Encoding, PostProcessor, Token};
+
+use crate::end_tokens;
+use crate::tokenizer::{Encoder, LibraryEncoder, Parts};
+use crate::vocabulary::{Kind, Spelling, Vocabulary, parse_byte_token};
+use crate::{Result, TextError};
+
+/// No vocabulary comes near; a larger id is a damaged file, and would cost its size in memory.
+const HIGHEST_ID: u32 = 1 << 24;
+
+/// Loads a tokenizer from its folder or from the `tokenizer.json` in it.
+pub(crate) fn load(dir_or_file: &Path) -> Result<Parts> {
+    let (dir, file) = match dir_or_file.is_dir() {
+        true => (dir_or_file.to_owned(), dir_or_file.join("tokenizer.json")),
+        false => {
+            let parent = dir_or_file.parent().unwrap_or(Path::new(""));
+            (parent.to_owned(), dir_or_file.to_owned())
+        }
+    };
+    let tokenizer = read_tokenizer(&file)?;
+    let settings = Settings::read(&dir)?;
+    let decoder = Decoder::of(&tokenizer)?;
+    let vocabulary = vocabulary(&tokenizer, decoder.spelling, &file)?;
+    let token = |name: &str| {
+        settings
+            .token(name)
+            .and_then(|text| tokenizer.token_to_id(text))
+    };
+    let (bos, eos, pad) = (token("bos_token"), token("eos_token"), token("pad_token"));
+
+    let (mut prefix, mut suffix) = bounds(&tokenizer, &file)?;
+    if prefix.is_empty() && settings.flag("add_bos_token") {
+        prefix.extend(bos);
+    }
+    if suffix.is_empty() && settings.flag("add_eos_token") {
+        suffix.extend(eos);
+    }
+
+    let special = |name: &str| {
+        let id = tokenizer.token_to_id(name)?;
+        (vocabulary.kind(id) == Kind::Special).then_some(id)
+    };
+    let eos_ids = end_tokens::collect(settings.end_tokens.iter().copied().chain(eos), special);
+    Ok(Parts {
+        encoder: Encoder::Library(Box::new(LibraryEncoder::new(tokenizer))),
+        vocabulary,
+        prefix,
+        suffix,
+        bos,
+        eos,
+        pad,
+        eos_ids,
+        strips_leading_space: decoder.strips_leading_space,
+    })
+}
+
+fn read_tokenizer(file: &Path) -> Result<tokenizers::Tokenizer> {
+    let bytes = std::fs::read(file).map_err(|source| TextError::Read {
+        path: file.to_owned(),
+        source,
+    })?;
+    // The library slices without a check where a merge is longer than every token, so a damaged
+    // file would end the process.
+    let parsed = catch_unwind(|| tokenizers::Tokenizer::from_bytes(&bytes))
+        .unwrap_or_else(|_| Err("its merges do not fit its vocabulary".into()));
+    parsed.map_err(|source| TextError::Tokenizer {
+        origin: file.display().to_string(),
+        source,
+    })
+}
+
+/// What the post-processor puts before and after a text, found by letting it process a token that
+/// no vocabulary has.
+fn bounds(tokenizer: &tokenizers::Tokenizer, file: &Path) -> Result<(Vec<u32>, Vec<u32>)> {
+    let Some(processor) = tokenizer.get_post_processor() else {
+        return Ok((Vec::new(), Vec::new()));
+    };
+    let text = Token::new(u32::MAX, String::new(), (0, 0));
+    let processed = processor
+        .process(Encoding::from_tokens(vec![text], 0), None, true)
+        .map_err(|source| TextError::Tokenizer {
+            origin: file.display().to_string(),
+            source,
+        })?;
+    let mut around = processed.get_ids().split(|id| *id == u32::MAX);
+    let mut next = || around.next().unwrap_or_default().to_vec();
+    Ok((next(), next()))
+}
+
+fn vocabulary(
+    tokenizer: &tokenizers::Tokenizer,
+    spelling: Spelling,
+    file: &Path,
+) -> Result<Vocabulary> {
+    let ids = tokenizer.get_vocab(true);
+    let highest = ids.values().copied().max().unwrap_or(0);
+    if highest > HIGHEST_ID {
+        return Err(TextError::BadField {
+            field: format!("{}: model.vocab", file.display()),
+            found: format!("naming token id {highest}"),
+            wanted: format!("without ids above {HIGHEST_ID}"),
+        });
+    }
+    let mut tokens = vec![("", Kind::Absent); highest as usize + 1];
+    let mut set = |id: u32, token| {
+        if let Some(slot) = tokens.get_mut(id as usize) {
+            *slot = token;
+        }
+    };
+    for (text, id) in &ids {
+        let kind = match spelling {
+            Spelling::Metaspace if parse_byte_token(text).is_some() => Kind::Byte,
+            _ => Kind::Normal,
+        };
+        set(*id, (text, kind));
+    }
+    let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+    for (id, token) in added {
+        let kind = if token.special {
+            Kind::Special
+        } else {
+            Kind::Added
+        };
+        set(*id, (&token.content, kind));
+    }
+    Ok(Vocabulary::new(tokens.into_iter(), spelling))
+}
+
+/// What the library's decoder amounts to.
+struct Decoder {
+    spelling: Spelling,
+    strips_leading_space: bool,
+}
+
+impl Decoder {
+    fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
+        let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or(Value::Null);
+        let steps = match decoder.get("decoders") {
+            Some(Value::Array(steps)) => steps.iter().collect(),
+            _ => vec![&decoder],
+        };
+        let mut found = Self {
+            spelling: Spelling::Metaspace,
+            strips_leading_space: false,
+        };
+        let mut spelled = false;
+        for step in steps {
+            match step.get("type").and_then(Value::as_str) {
+                Some("ByteLevel") => (found.spelling, spelled) = (Spelling::ByteLevel, true),
+                Some("Metaspace") => {
+                    spelled = true;
+                    let scheme = step.get("prepend_scheme").and_then(Value::as_str);
+                    found.strips_leading_space |= scheme != Some("never");
+                }
+                Some("Replace" | "ByteFallback") => spelled = true,
+                Some("Strip") => {
+                    let start = step.get("start").and_then(Value::as_u64);
+                    found.strips_leading_space |= start > Some(0);
+                }
+                Some("Fuse") => {}
+                other => return Err(unsupported_decoder(other.unwrap_or("none"))),
+            }
+        }
+        match spelled {
+            true => Ok(found),
+            false => Err(unsupported_decoder("none")),
+        }
+    }
+}
+
+fn unsupported_decoder(kind: &str) -> TextError {
+    TextError::UnsupportedDecoder {
+        kind: kind.to_owned(),
+        known: "ByteLevel, Metaspace, or a Sequence of Replace, ByteFallback, Fuse and Strip"
+            .to_owned(),
+    }
+}
+
+/// The configuration files beside the tokenizer, each optional.
+struct Settings {
+    tokenizer_config: Value,
+    special_tokens_map: Value,
+    end_tokens: Vec<u32>,
+}
+
+impl Settings {
+    fn read(dir: &Path) -> Result<Self> {
+        let configs = ["generation_config.json", "config.json"];
+        let mut end_tokens = Vec::new();
+        for name in configs {
+            end_tokens.extend(end_tokens::named_in(&read_json(dir.join(name))?));
+        }
+        Ok(Self {
+            tokenizer_config: read_json(dir.join("tokenizer_config.json"))?,
+            special_tokens_map: read_json(dir.join("special_tokens_map.json"))?,
+            end_tokens,
+        })
+    }
+
+    /// A token's text, written as a string or as an object with `content`.
+    fn token(&self, name: &str) -> Option<&str> {
+        let files = [&self.tokenizer_config, &self.special_tokens_map];
+        files.into_iter().find_map(|file| {
+            let token = file.get(name)?;
+            token.as_str().or_else(|| token.get("content")?.as_str())
+        })
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.tokenizer_config.get(name).and_then(Value::as_bool) == Some(true)
+    }
+}
+
+/// A file's JSON, or null where there is no such file.
+pub(crate) fn read_json(path: PathBuf) -> Result<Value> {
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Value::Null),
+        Err(source) => return Err(TextError::Read { path, source }),
+    };
+    serde_json::from_slice(&text).map_err(|source| TextError::Json { path, source })
+}

@@ -1,0 +1,26 @@
+//! Text in, tokens out, and back: tokenizers, incremental detokenizing, stop strings and chat
+//! templates.
+//!
+//! What it leaves to others: reading GGUF and safetensors containers (`weights`), deciding what a
+//! conversation means and parsing tool calls out of a reply (`chat`), sampling (`engine`).
+
+mod detokenizer;
+mod end_tokens;
+mod error;
+mod gguf_vocab;
+mod huggingface;
+mod pretokenizer;
+mod sentencepiece;
+mod stop;
+mod template;
+mod tokenizer;
+mod vocabulary;
+
+pub use detokenizer::{Detokenizer, DetokenizerOptions};
+pub use error::{Blame, TextError};
+pub use stop::{Matched, StopMatcher};
+pub use template::{ChatInput, ChatTemplate, Clock};
+pub use tokenizer::{Special, Tokenizer};
+
+/// What every fallible function here returns.
+pub type Result<T, E = TextError> = std::result::Result<T, E>;

@@ -1,0 +1,214 @@
+//! The tokenizer everyone above this crate uses, whatever file it came from.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use loquat_weights::gguf::Metadata;
+use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
+
+use crate::sentencepiece::SentencePiece;
+use crate::vocabulary::{Kind, Vocabulary};
+use crate::{Result, TextError, gguf_vocab, huggingface};
+
+/// How special tokens are treated while encoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Special {
+    /// Add what the tokenizer's own rules put around a text (usually BOS, rarely EOS). A text that
+    /// already begins with it does not get a second one.
+    pub add: bool,
+    /// Recognise special tokens written in the text; otherwise they are plain characters.
+    pub parse: bool,
+}
+
+impl Special {
+    /// A prompt as a person writes it for a base model: bounds added, special tokens recognised.
+    pub const PROMPT: Self = Self {
+        add: true,
+        parse: true,
+    };
+    /// What a chat template rendered: it wrote every special token itself.
+    pub const RENDERED: Self = Self {
+        add: false,
+        parse: true,
+    };
+    /// Text that must stay text, such as a user's words or a stop string.
+    pub const PLAIN: Self = Self {
+        add: false,
+        parse: false,
+    };
+}
+
+/// A tokenizer; cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: Arc<Parts>,
+}
+
+/// What a loader hands over.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub encoder: Encoder,
+    pub vocabulary: Vocabulary,
+    /// What the tokenizer's rules put before and after a text.
+    pub prefix: Vec<u32>,
+    pub suffix: Vec<u32>,
+    pub bos: Option<u32>,
+    pub eos: Option<u32>,
+    pub pad: Option<u32>,
+    pub eos_ids: Vec<u32>,
+    /// Encoding puts a space before the text, so decoding takes it away again.
+    pub strips_leading_space: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Encoder {
+    Library(Box<LibraryEncoder>),
+    SentencePiece(Box<SentencePiece>),
+}
+
+/// The tokenizer library's pipeline, with the choice it keeps as state (whether special tokens are
+/// recognised) made per call.
+#[derive(Debug)]
+pub(crate) struct LibraryEncoder {
+    tokenizer: tokenizers::Tokenizer,
+    without_special: AddedVocabulary,
+}
+
+impl LibraryEncoder {
+    pub(crate) fn new(tokenizer: tokenizers::Tokenizer) -> Self {
+        let mut without_special = tokenizer.get_added_vocabulary().clone();
+        without_special.set_encode_special_tokens(true);
+        Self {
+            tokenizer,
+            without_special,
+        }
+    }
+
+    fn encode(&self, text: &str, parse_special: bool) -> tokenizers::Result<Vec<u32>> {
+        let added = match parse_special {
+            true => self.tokenizer.get_added_vocabulary(),
+            false => &self.without_special,
+        };
+        let mut pieces = added.extract_and_normalize(self.tokenizer.get_normalizer(), text);
+        if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pieces)?;
+        }
+        let model = self.tokenizer.get_model();
+        pieces.tokenize(|piece| model.tokenize(piece.get()))?;
+        let encoding = pieces.into_encoding(None, 0, OffsetType::None)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+}
+
+impl Tokenizer {
+    /// Loads a `tokenizer.json`, given itself or its folder, with the configuration files beside
+    /// it.
+    pub fn from_huggingface(dir_or_file: &Path) -> Result<Self> {
+        huggingface::load(dir_or_file).map(Self::from_parts)
+    }
+
+    /// Rebuilds the tokenizer a GGUF file describes.
+    pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
+        gguf_vocab::load(metadata).map(Self::from_parts)
+    }
+
+    pub(crate) fn from_parts(parts: Parts) -> Self {
+        Self {
+            inner: Arc::new(parts),
+        }
+    }
+
+    /// Turns text into token ids.
+    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        let parts = &*self.inner;
+        let mut ids = match &parts.encoder {
+            Encoder::Library(library) => library
+                .encode(text, special.parse)
+                .map_err(|source| TextError::Encode { source })?,
+            Encoder::SentencePiece(model) => model.encode(text, special.parse)?,
+        };
+        if special.add {
+            if !ids.starts_with(&parts.prefix) {
+                ids.splice(0..0, parts.prefix.iter().copied());
+            }
+            if !ids.ends_with(&parts.suffix) {
+                ids.extend(&parts.suffix);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Turns token ids into text. Bytes that are not UTF-8 become U+FFFD; an id without a token
+    /// (models pad their vocabulary) adds nothing.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let shown = ids.iter().filter_map(|id| self.shown(*id, skip_special));
+        let bytes = shown.collect::<Vec<_>>().concat();
+        let text = match bytes.strip_prefix(b" ") {
+            Some(rest) if self.inner.strips_leading_space => rest,
+            _ => &bytes,
+        };
+        String::from_utf8_lossy(text).into_owned()
+    }
+
+    /// The bytes a token adds to a decoded text.
+    pub(crate) fn shown(&self, id: u32, skip_special: bool) -> Option<&[u8]> {
+        if skip_special && self.is_special(id) {
+            return None;
+        }
+        self.token_bytes(id)
+    }
+
+    pub(crate) fn strips_leading_space(&self) -> bool {
+        self.inner.strips_leading_space
+    }
+
+    /// The raw bytes of one token, which need not be whole characters.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.inner.vocabulary.bytes(id)
+    }
+
+    /// One past the highest token id. A model's output may be wider: those ids have no token.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.vocabulary.len()
+    }
+
+    /// The beginning-of-text token.
+    pub fn bos(&self) -> Option<u32> {
+        self.inner.bos
+    }
+
+    /// The end-of-text token the tokenizer itself names; to know when to stop, ask
+    /// [`eos_ids`](Self::eos_ids).
+    pub fn eos(&self) -> Option<u32> {
+        self.inner.eos
+    }
+
+    /// The padding token.
+    pub fn pad(&self) -> Option<u32> {
+        self.inner.pad
+    }
+
+    /// Every token that ends a reply, in no particular order and each once.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.inner.eos_ids
+    }
+
+    /// Whether this is a control token, which no text shows unless asked to.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.inner.vocabulary.kind(id) == Kind::Special
+    }
+
+    /// The id of a token by its text as the vocabulary spells it.
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        match &self.inner.encoder {
+            Encoder::Library(library) => library.tokenizer.token_to_id(text),
+            Encoder::SentencePiece(model) => model.token_id(text),
+        }
+    }
+
+    /// A token as text, for templates that name `bos_token` and `eos_token`.
+    pub fn token_text(&self, id: u32) -> Option<String> {
+        let bytes = self.token_bytes(id)?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}

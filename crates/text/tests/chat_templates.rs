@@ -1,0 +1,171 @@
+//! Chat templates through their public doors: where they are found and what they can do.
+
+mod common;
+
+use common::{folder, metadata};
+use loquat_text::{Blame, ChatInput, ChatTemplate, Clock, TextError};
+use loquat_weights::gguf::Value as GgufValue;
+use serde_json::{Value, json};
+
+fn input() -> ChatInput {
+    ChatInput {
+        messages: json!([{"role": "user", "content": "hi <b>"}]),
+        add_generation_prompt: true,
+        bos_token: "<s>".to_owned(),
+        eos_token: "</s>".to_owned(),
+        ..ChatInput::default()
+    }
+}
+
+fn render(template: &str) -> Result<String, TextError> {
+    let clock = Clock::Fixed(1_767_323_045);
+    ChatTemplate::new(template)?
+        .with_clock(clock)
+        .render(&input())
+}
+
+#[test]
+fn templates_see_what_transformers_gives_them() {
+    let cases = [
+        (
+            "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
+            "<s>hi <b></s>",
+        ),
+        ("{% if add_generation_prompt %}A{% endif %}", "A"),
+        ("{{ tools is none }}{{ tools is iterable }}", "TrueFalse"),
+        ("{{ missing }}{{ missing is defined }}", "False"),
+        ("{{ strftime_now('%d %B %Y') }}", "02 January 2026"),
+        (
+            "{{ messages | tojson }}",
+            r#"[{"role": "user", "content": "hi <b>"}]"#,
+        ),
+        (
+            "{{ {'a': [1]} | tojson(indent=2) }}",
+            "{\n  \"a\": [\n    1\n  ]\n}",
+        ),
+        ("{{ 'é' | tojson(ensure_ascii=True) }}", "\"\\u00e9\""),
+        ("{{ '  x '.strip().upper() }}", "X"),
+        ("{{ messages }}", "[{'role': 'user', 'content': 'hi <b>'}]"),
+        (
+            "{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+            "1",
+        ),
+        ("{% generation %}\nx{% endgeneration %}", "x"),
+        ("a\n  {% if true %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc"),
+        (
+            "{% set ns = namespace(n=1) %}{% set ns.n = ns.n + 1 %}{{ ns.n }}",
+            "2",
+        ),
+        ("{{ true | string }} {{ none | string }}", "True None"),
+    ];
+    for (template, text) in cases {
+        let rendered = render(template).map_err(|error| error.to_string());
+        assert_eq!(rendered.as_deref(), Ok(text), "{template}");
+    }
+}
+
+#[test]
+fn a_refusal_carries_the_template_authors_words() {
+    let direct = "{{ raise_exception('Roles must alternate!') }}";
+    let in_macro =
+        "{% macro m() %}{{ raise_exception('Roles must alternate!') }}{% endmacro %}{{ m() }}";
+    for template in [direct, in_macro] {
+        match render(template) {
+            Err(error @ TextError::TemplateRefused { .. }) => {
+                assert_eq!(error.to_string(), "Roles must alternate!");
+                assert_eq!(error.blame(), Blame::Request);
+            }
+            other => panic!("{template}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn other_failures_say_whose_they_are() {
+    let cases = [
+        ("{{ messages + 'x' }}", Blame::Request),
+        ("{{ 1 | no_such_filter }}", Blame::System),
+        ("{% if %}", Blame::System),
+        ("{{ strftime_now('%Q') }}", Blame::Request),
+        ("{{ missing | tojson }}", Blame::Request),
+    ];
+    for (template, blame) in cases {
+        let error = render(template).expect_err(template);
+        assert!(
+            !matches!(error, TextError::TemplateRefused { .. }),
+            "{template}"
+        );
+        assert_eq!(error.blame(), blame, "{error}");
+    }
+}
+
+#[test]
+fn variables_of_the_request_reach_the_template() {
+    let template = ChatTemplate::new("{{ enable_thinking }}").expect("a template");
+    let mut input = input();
+    input.kwargs.insert("enable_thinking".into(), json!(false));
+    assert_eq!(template.render(&input).expect("text"), "False");
+}
+
+#[test]
+fn templates_are_found_where_models_keep_them() {
+    let list = json!([
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "tools"},
+    ]);
+    let cases: [(&str, Value, &str, &str); 3] = [
+        (
+            "chat_template.json",
+            json!({"chat_template": "json"}),
+            "json",
+            "json",
+        ),
+        (
+            "tokenizer_config.json",
+            json!({"chat_template": "config"}),
+            "config",
+            "config",
+        ),
+        (
+            "tokenizer_config.json",
+            json!({"chat_template": list}),
+            "plain",
+            "tools",
+        ),
+    ];
+    let with_tools = ChatInput {
+        tools: Some(json!([])),
+        ..input()
+    };
+    for (file, json, plain, tools) in cases {
+        let dir = folder(&[(file, json)]);
+        let template = ChatTemplate::from_huggingface(dir.path()).expect("a template");
+        assert_eq!(template.render(&input()).expect("text"), plain, "{file}");
+        assert_eq!(template.render(&with_tools).expect("text"), tools, "{file}");
+        std::fs::write(dir.path().join("chat_template.jinja"), "jinja").expect("a file");
+        let template = ChatTemplate::from_huggingface(dir.path()).expect("a template");
+        assert_eq!(template.render(&input()).expect("text"), "jinja", "{file}");
+    }
+
+    let text = |text: &str| GgufValue::String(text.into());
+    let gguf = metadata([
+        ("tokenizer.chat_template", text("plain")),
+        ("tokenizer.chat_template.tool_use", text("tools")),
+        ("tokenizer.chat_templates", text("not a template")),
+    ]);
+    let template = ChatTemplate::from_gguf(&gguf).expect("a template");
+    assert_eq!(template.render(&input()).expect("text"), "plain");
+    assert_eq!(template.render(&with_tools).expect("text"), "tools");
+}
+
+#[test]
+fn a_model_without_a_template_says_so() {
+    let empty = folder(&[("tokenizer_config.json", json!({"chat_template": null}))]);
+    let refusals = [
+        ChatTemplate::from_huggingface(empty.path()),
+        ChatTemplate::from_gguf(&metadata([])),
+    ];
+    for refusal in refusals {
+        assert!(matches!(refusal, Err(TextError::NoChatTemplate)));
+    }
+}

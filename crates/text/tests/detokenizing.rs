@@ -1,0 +1,110 @@
+//! Streaming gives what decoding the whole gives, for any tokens in any order.
+
+mod common;
+
+use loquat_text::{Detokenizer, DetokenizerOptions, Special, Tokenizer};
+
+fn stream(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizerOptions) -> Vec<String> {
+    let mut detokenizer = Detokenizer::new(tokenizer.clone(), options);
+    let mut texts: Vec<String> = ids.iter().map(|id| detokenizer.push(*id)).collect();
+    texts.push(detokenizer.finish());
+    texts
+}
+
+/// Sebastiano Vigna's splitmix64: random enough, and the same on every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+#[test]
+fn random_tokens_stream_to_what_they_decode_to() {
+    for (name, tokenizer) in [
+        ("byte level", common::byte_level()),
+        ("sentencepiece", common::sentencepiece()),
+    ] {
+        let mut random = Random(7);
+        // Past the end as well: models pad their vocabulary.
+        let bound = tokenizer.vocab_size() as u64 + 3;
+        for _ in 0..4000 {
+            let length = random.below(12);
+            let ids: Vec<u32> = (0..length).map(|_| random.below(bound) as u32).collect();
+            for skip_special in [false, true] {
+                let options = DetokenizerOptions {
+                    skip_special,
+                    continues: false,
+                };
+                let streamed = stream(&tokenizer, &ids, options).concat();
+                let decoded = tokenizer.decode(&ids, skip_special);
+                assert_eq!(streamed, decoded, "{name} {ids:?} {skip_special}");
+            }
+        }
+    }
+}
+
+#[test]
+fn random_text_comes_back() {
+    let alphabet: Vec<char> = " aabbé 你😀\n<tool>s/|▁".chars().collect();
+    // SentencePiece writes a space as `▁`, so a `▁` of the text comes back as a space.
+    let readable = |name: &str, text: String| match name {
+        "sentencepiece" => text.replace('▁', " "),
+        _ => text,
+    };
+    for (name, tokenizer) in [
+        ("byte level", common::byte_level()),
+        ("sentencepiece", common::sentencepiece()),
+    ] {
+        let mut random = Random(11);
+        for _ in 0..2000 {
+            let length = random.below(20);
+            let pick = |_| alphabet[random.below(alphabet.len() as u64) as usize];
+            let text: String = (0..length).map(pick).collect();
+            if text.contains("<tool>") {
+                // A matched token takes a space of its own after it, which decoding shows.
+                continue;
+            }
+            let ids = tokenizer.encode(&text, Special::PLAIN).expect("ids");
+            assert_eq!(
+                tokenizer.decode(&ids, false),
+                readable(name, text),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn characters_come_whole_and_spaces_where_they_belong() {
+    let shown = DetokenizerOptions::default();
+    let hidden = DetokenizerOptions {
+        skip_special: true,
+        ..shown
+    };
+    let continuing = DetokenizerOptions {
+        continues: true,
+        ..hidden
+    };
+    let byte = |byte: u32| 3 + byte;
+    let (a, space_ab) = (260, 265);
+    type Case<'a> = (&'a [u32], DetokenizerOptions, &'a [&'a str]);
+    let euro = [byte(0xe2), byte(0x82), byte(0xac)];
+    let cases: [Case<'_>; 6] = [
+        (&euro, shown, &["", "", "€", ""]),
+        (&euro[..2], shown, &["", "", "\u{fffd}"]),
+        (&[byte(0xe2), a], shown, &["", "\u{fffd}a", ""]),
+        (&[1, space_ab, space_ab], hidden, &["", "ab", " ab", ""]),
+        (&[1, space_ab], shown, &["<s>", " ab", ""]),
+        (&[space_ab, 2], continuing, &[" ab", "", ""]),
+    ];
+    let tokenizer = common::sentencepiece();
+    for (ids, options, texts) in cases {
+        assert_eq!(stream(&tokenizer, ids, options), texts, "{ids:?}");
+    }
+}
