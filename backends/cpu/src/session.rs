@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::pool::Pool;
 use crate::transfer;
 
-/// Emitted rows whose logits are computed together; bounds the buffer, not the result.
+/// Greedy positions whose logits are computed together; bounds the buffer, not the result.
 const HEAD_BLOCK: usize = 16;
 
 pub struct CpuSession<T: KvElement> {
@@ -142,11 +142,7 @@ impl<T: KvElement> CpuSession<T> {
         match emit {
             Emit::Nothing => output.push_nothing(),
             Emit::Logits { .. } => {
-                let logits = output.push_logits(positions);
-                let blocks = logits.chunks_mut(HEAD_BLOCK * vocab);
-                for (tokens, logits) in emitted.chunks(HEAD_BLOCK).zip(blocks) {
-                    forward.logits(tokens, logits);
-                }
+                forward.logits(&emitted, output.push_logits(positions));
             }
             Emit::Greedy { .. } => {
                 let greedy = output.push_greedy(positions);

@@ -204,14 +204,21 @@ fn ranged(parameter: Parameter) -> impl Fn(&str) -> Result<f32, String> + Clone 
         if (parameter.min..=parameter.max).contains(&value) {
             Ok(value)
         } else {
-            Err(format!("must be from {} to {}", parameter.min, parameter.max))
+            Err(format!(
+                "must be from {} to {}",
+                parameter.min, parameter.max
+            ))
         }
     }
 }
 
 fn bias(text: &str) -> Result<(u32, f32), String> {
-    let (token, bias) = text.split_once('=').ok_or("must be TOKEN=BIAS, such as 42=-100")?;
-    let token = token.parse().map_err(|_| format!("`{token}` is not a token id"))?;
+    let (token, bias) = text
+        .split_once('=')
+        .ok_or("must be TOKEN=BIAS, such as 42=-100")?;
+    let token = token
+        .parse()
+        .map_err(|_| format!("`{token}` is not a token id"))?;
     Ok((token, ranged(LOGIT_BIAS)(bias)?))
 }
 

@@ -13,9 +13,16 @@ static BACKENDS: &[&dyn Backend] = &[&CpuBackend];
 pub fn select(name: &str) -> Result<&'static dyn Backend, CliError> {
     if name == "auto" {
         let available = |backend: &&&dyn Backend| matches!(backend.probe(), Probe::Available(_));
-        return BACKENDS.iter().copied().find(|backend| available(&backend)).ok_or_else(unknown(name));
+        return BACKENDS
+            .iter()
+            .copied()
+            .find(|backend| available(&backend))
+            .ok_or_else(unknown(name));
     }
-    let found = BACKENDS.iter().copied().find(|backend| backend.name() == name);
+    let found = BACKENDS
+        .iter()
+        .copied()
+        .find(|backend| backend.name() == name);
     let backend = found.ok_or_else(unknown(name))?;
     match backend.probe() {
         Probe::Available(_) => Ok(backend),
@@ -42,11 +49,18 @@ pub fn list() -> Result<(), CliError> {
             Probe::Available(devices) => {
                 for device in devices {
                     let memory = device.memory_bytes.map(bytes).unwrap_or_default();
-                    print(&format!("{:<8} available    {} {memory}\n", backend.name(), device.label))?;
+                    print(&format!(
+                        "{:<8} available    {} {memory}\n",
+                        backend.name(),
+                        device.label
+                    ))?;
                 }
             }
             Probe::Unavailable { why, remedy } => {
-                print(&format!("{:<8} unavailable  {why} {remedy}\n", backend.name()))?;
+                print(&format!(
+                    "{:<8} unavailable  {why} {remedy}\n",
+                    backend.name()
+                ))?;
             }
         }
     }

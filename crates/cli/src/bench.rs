@@ -17,8 +17,14 @@ use crate::terminal::print;
 /// What one row of the table measures.
 #[derive(Debug, Clone, Copy)]
 enum Work {
-    Prompt { tokens: usize },
-    Decode { tokens: usize, depth: usize, batch: usize },
+    Prompt {
+        tokens: usize,
+    },
+    Decode {
+        tokens: usize,
+        depth: usize,
+        batch: usize,
+    },
 }
 
 /// Tokens per second, round by round.
@@ -48,8 +54,12 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
             let (engine, returned) = through_engine(session, *work)?;
             session = returned;
             if round > 0 {
-                speeds.session.push(work.tokens() as f64 / bare.as_secs_f64());
-                speeds.engine.push(work.tokens() as f64 / engine.as_secs_f64());
+                speeds
+                    .session
+                    .push(work.tokens() as f64 / bare.as_secs_f64());
+                speeds
+                    .engine
+                    .push(work.tokens() as f64 / engine.as_secs_f64());
             }
         }
     }
@@ -102,8 +112,16 @@ impl Work {
     fn name(&self) -> String {
         match self {
             Work::Prompt { tokens } => format!("prompt {tokens}"),
-            Work::Decode { tokens, depth, batch } => {
-                let batch = if *batch > 1 { format!(" × {batch}") } else { String::new() };
+            Work::Decode {
+                tokens,
+                depth,
+                batch,
+            } => {
+                let batch = if *batch > 1 {
+                    format!(" × {batch}")
+                } else {
+                    String::new()
+                };
                 format!("decode {tokens}{batch} at {depth}")
             }
         }
@@ -118,7 +136,11 @@ fn check(works: &[Work], session: &dyn Session) -> Result<(), CliError> {
         let len = prompt + generated;
         if len > context || len * work.batch() > capacity {
             return Err(CliError::Usage {
-                what: format!("`{}`, {len} tokens in each of {} sequences,", work.name(), work.batch()),
+                what: format!(
+                    "`{}`, {len} tokens in each of {} sequences,",
+                    work.name(),
+                    work.batch()
+                ),
                 expected: format!("within the context of {context} and {capacity} tokens of KV"),
             });
         }
@@ -131,7 +153,9 @@ fn prompt(session_vocab: usize, len: usize, sequence: usize) -> Vec<u32> {
     let vocab = session_vocab as u64;
     let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_add(sequence as u64 * 7919);
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         ((state >> 33) % vocab) as u32
     };
     (0..len).map(|_| next()).collect()
@@ -185,7 +209,11 @@ fn bare(session: &mut dyn Session, work: Work) -> Result<Duration, CliError> {
     })
 }
 
-fn step(session: &mut dyn Session, batch: &StepBatch, output: &mut StepOutput) -> Result<(), CliError> {
+fn step(
+    session: &mut dyn Session,
+    batch: &StepBatch,
+    output: &mut StepOutput,
+) -> Result<(), CliError> {
     let failed = |error: SessionError| CliError::Engine(error.into());
     session.step(batch, output).map_err(failed)?;
     match output.rows().iter().find_map(|row| row.error.clone()) {
@@ -237,12 +265,23 @@ fn median(values: &[f64]) -> f64 {
 impl Speeds {
     /// The median of the rounds' own ratios: each compares two runs made back to back.
     fn ratio(&self) -> f64 {
-        let ratios: Vec<f64> = self.engine.iter().zip(&self.session).map(|(e, s)| e / s).collect();
+        let ratios: Vec<f64> = self
+            .engine
+            .iter()
+            .zip(&self.session)
+            .map(|(e, s)| e / s)
+            .collect();
         median(&ratios)
     }
 }
 
-fn as_table(model: &Model, device: &str, load: Duration, works: &[Work], speeds: &[Speeds]) -> String {
+fn as_table(
+    model: &Model,
+    device: &str,
+    load: Duration,
+    works: &[Work],
+    speeds: &[Speeds],
+) -> String {
     let rounds = speeds.first().map_or(0, |speeds| speeds.engine.len());
     let mut text = format!(
         "{} on {device}, loaded in {:.2} s, median of {rounds} rounds, tokens/s\n\n{:<24}{:>10}{:>10}{:>8}\n",

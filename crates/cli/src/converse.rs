@@ -25,7 +25,10 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
         Some(prompt) => Some(prompt),
         None => prompt::from_stdin()?,
     };
-    if prompt.as_deref().is_some_and(|prompt| prompt.trim().is_empty()) {
+    if prompt
+        .as_deref()
+        .is_some_and(|prompt| prompt.trim().is_empty())
+    {
         return Err(CliError::NoPrompt);
     }
     let path = locate(&store, words.model.as_deref())?;

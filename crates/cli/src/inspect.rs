@@ -28,7 +28,9 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
 
 fn parameters(model: &Model) -> usize {
     let matrices = model.source.weights.matrices();
-    matrices.map(|(_, matrix)| matrix.rows() * matrix.cols()).sum()
+    matrices
+        .map(|(_, matrix)| matrix.rows() * matrix.cols())
+        .sum()
 }
 
 /// Matrix formats and how many matrices have each.
@@ -58,10 +60,19 @@ fn as_text(model: &Model, plan: &Plan, tensors: bool) -> String {
         ("model", model.name.clone()),
         ("format", model.checkpoint.format.name().to_owned()),
         ("family", spec.family.to_owned()),
-        ("parameters", format!("{:.1} M in matrices", parameters(model) as f64 / 1e6)),
+        (
+            "parameters",
+            format!("{:.1} M in matrices", parameters(model) as f64 / 1e6),
+        ),
         ("vocabulary", spec.vocab_size.to_string()),
         ("hidden size", spec.hidden_size.to_string()),
-        ("context", format!("{} (model: {})", plan.capabilities.max_context, spec.max_context)),
+        (
+            "context",
+            format!(
+                "{} (model: {})",
+                plan.capabilities.max_context, spec.max_context
+            ),
+        ),
         ("head", head(spec)),
         ("matrices", formats.join(", ")),
         ("file weights", bytes(model.source.weights.bytes())),
@@ -70,7 +81,12 @@ fn as_text(model: &Model, plan: &Plan, tensors: bool) -> String {
         ("weights in memory", bytes(plan.memory.weight_bytes)),
         (
             "KV at this context",
-            format!("{} ({} per token, {})", bytes(kv), bytes(plan.memory.kv_bytes_per_token), plan.capabilities.kv_format),
+            format!(
+                "{} ({} per token, {})",
+                bytes(kv),
+                bytes(plan.memory.kv_bytes_per_token),
+                plan.capabilities.kv_format
+            ),
         ),
         ("together", bytes(plan.memory.weight_bytes + kv)),
         ("can", capabilities(&plan.capabilities).join(", ")),
@@ -88,15 +104,29 @@ fn as_text(model: &Model, plan: &Plan, tensors: bool) -> String {
         text.push('\n');
         for tensor in model.checkpoint.tensors() {
             let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-            let _ = writeln!(text, "{:<48} {:<6} {}", tensor.name, tensor.dtype.name(), shape.join(" × "));
+            let _ = writeln!(
+                text,
+                "{:<48} {:<6} {}",
+                tensor.name,
+                tensor.dtype.name(),
+                shape.join(" × ")
+            );
         }
     }
     text
 }
 
 fn head(spec: &ModelSpec) -> String {
-    let tied = if spec.head.tied { "tied to the embedding" } else { "its own" };
-    let cap = spec.head.softcap.map(|cap| format!(", softcap {cap}")).unwrap_or_default();
+    let tied = if spec.head.tied {
+        "tied to the embedding"
+    } else {
+        "its own"
+    };
+    let cap = spec
+        .head
+        .softcap
+        .map(|cap| format!(", softcap {cap}"))
+        .unwrap_or_default();
     format!("{tied}{cap}")
 }
 
@@ -122,7 +152,12 @@ fn describe(layer: &Layer) -> String {
         "attention {} heads, {} kv, dim {}",
         attention.heads, attention.kv_heads, attention.head_dim
     )];
-    parts.push(attention.rope.as_ref().map_or("no positions".to_owned(), rope));
+    parts.push(
+        attention
+            .rope
+            .as_ref()
+            .map_or("no positions".to_owned(), rope),
+    );
     parts.extend(attention.window.map(|window| format!("window {window}")));
     parts.extend(attention.qk_norm.map(|_| "normed q and k".to_owned()));
     parts.extend(attention.qkv_bias.then(|| "biased q, k, v".to_owned()));
@@ -137,7 +172,10 @@ fn describe(layer: &Layer) -> String {
         Some(_) => "; sandwich norms",
         None => "",
     };
-    format!("{}; gated feed-forward {size}, {activation}{norms}", parts.join(", "))
+    format!(
+        "{}; gated feed-forward {size}, {activation}{norms}",
+        parts.join(", ")
+    )
 }
 
 fn rope(rope: &Rope) -> String {

@@ -119,7 +119,9 @@ impl Speaker {
     pub fn max_tokens(&self, asked: Option<usize>, prompt: usize) -> usize {
         asked.unwrap_or_else(|| {
             let context = self.engine.capabilities().max_context;
-            let room = context.min(self.engine.memory().kv_capacity).saturating_sub(prompt);
+            let room = context
+                .min(self.engine.memory().kv_capacity)
+                .saturating_sub(prompt);
             DEFAULT_MAX_TOKENS.min(room.max(1))
         })
     }

@@ -21,7 +21,6 @@ use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 use args::{Cli, Command};
-use error::CliError;
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();

@@ -29,11 +29,13 @@ pub fn sort(store: &Store, first: Option<&str>, second: Option<&str>) -> Result<
     match store.resolve(first) {
         Ok(_) => Ok(words(Some(first), None)),
         Err(_) if first.trim().contains(char::is_whitespace) => Ok(words(None, Some(first))),
-        Err(loquat_store::StoreError::UnknownModel { reference, known }) => Err(CliError::OneWord {
-            word: reference,
-            known,
-            default: store.default_model().to_string(),
-        }),
+        Err(loquat_store::StoreError::UnknownModel { reference, known }) => {
+            Err(CliError::OneWord {
+                word: reference,
+                known,
+                default: store.default_model().to_string(),
+            })
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -45,7 +47,9 @@ pub fn from_stdin() -> Result<Option<String>, CliError> {
         return Ok(None);
     }
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).map_err(CliError::Stdin)?;
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .map_err(CliError::Stdin)?;
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {

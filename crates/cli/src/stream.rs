@@ -38,7 +38,10 @@ pub fn show(
                 print(&rest)?;
                 text.push_str(&rest);
                 finish_line(&text)?;
-                close(verbose, &closing_line(reason, &usage, &timings, seed, verbose));
+                close(
+                    verbose,
+                    &closing_line(reason, &usage, &timings, seed, verbose),
+                );
                 return Ok(Printed {
                     text,
                     interrupted: false,
@@ -62,7 +65,11 @@ pub fn show(
 
 /// The shell's prompt belongs on a line of its own.
 fn finish_line(text: &str) -> Result<(), CliError> {
-    if text.ends_with('\n') { Ok(()) } else { print("\n") }
+    if text.ends_with('\n') {
+        Ok(())
+    } else {
+        print("\n")
+    }
 }
 
 fn close(verbose: bool, line: &str) {
@@ -78,7 +85,11 @@ fn closing_line(
     seed: u64,
     verbose: bool,
 ) -> String {
-    let plural = if usage.completion_tokens == 1 { "" } else { "s" };
+    let plural = if usage.completion_tokens == 1 {
+        ""
+    } else {
+        "s"
+    };
     let mut parts = vec![
         format!("{} token{plural}", usage.completion_tokens),
         format!("first after {:.2} s", timings.first_token.as_secs_f64()),
@@ -93,7 +104,10 @@ fn closing_line(
     }
     if verbose {
         let prompt = usage.prompt_tokens as f64 / timings.first_token.as_secs_f64();
-        parts.push(format!("prompt {} tokens at {prompt:.0} tokens/s", usage.prompt_tokens));
+        parts.push(format!(
+            "prompt {} tokens at {prompt:.0} tokens/s",
+            usage.prompt_tokens
+        ));
         parts.push(format!("seed {seed}"));
     }
     parts.join(" · ")

@@ -11,7 +11,9 @@ pub fn stderr_is_fancy() -> bool {
 /// Writes to stdout at once.
 pub fn print(text: &str) -> Result<(), CliError> {
     let mut stdout = std::io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let written = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
     written.map_err(CliError::Output)
 }
 

@@ -40,10 +40,9 @@ impl Default for EngineOptions {
 }
 
 /// A session at work on its own thread. Dropping the engine shuts it down.
-#[derive(Debug)]
 pub struct Engine {
     commands: mpsc::Sender<Command>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Option<Box<dyn Session>>>>>,
     shared: Arc<Shared>,
     capabilities: Capabilities,
     tokenizer: Option<Tokenizer>,
@@ -139,14 +138,22 @@ impl Engine {
 
     /// Cancels every request, then drops the session, and returns when both are done.
     pub fn shutdown(&self) {
+        drop(self.stop());
+    }
+
+    /// Cancels every request and gives the session back, without sequences.
+    pub fn into_session(self) -> Result<Box<dyn Session>, EngineError> {
+        self.stop().ok_or_else(|| self.shared.end_reason())
+    }
+
+    fn stop(&self) -> Option<Box<dyn Session>> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         // A thread that ended by itself takes no commands and is joined all the same.
         let _ = self.commands.send(Command::Shutdown);
-        if let Some(thread) = thread.take()
-            && thread.join().is_err()
-        {
+        thread.take()?.join().unwrap_or_else(|_| {
             tracing::error!("the engine's thread panicked outside every guard");
-        }
+            None
+        })
     }
 }
 

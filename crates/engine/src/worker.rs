@@ -63,8 +63,9 @@ impl Worker {
         }
     }
 
-    /// The thread's whole life.
-    pub fn run_to_end(mut self) {
+    /// The thread's whole life. A session that was shut down whole comes back empty; one that
+    /// failed does not.
+    pub fn run_to_end(mut self) -> Option<Box<dyn Session>> {
         let served = catch_unwind(AssertUnwindSafe(|| self.serve()));
         let why = match served {
             Ok(Ok(())) => EngineError::ShutDown,
@@ -77,14 +78,16 @@ impl Worker {
         self.shared.end(why.clone());
         let shared = Arc::clone(&self.shared);
         let closed = catch_unwind(AssertUnwindSafe(move || self.close(why)));
-        if let Err(panic) = closed {
+        let session = closed.unwrap_or_else(|panic| {
             tracing::error!(panic = panic_message(&*panic), "closing the session failed");
-        }
+            None
+        });
         let memory = Memory {
             kv_in_use: 0,
             ..shared.memory()
         };
         shared.publish(memory, 0, 0);
+        session
     }
 
     /// Serves until told to stop, parked whenever there is nothing to do.
@@ -212,13 +215,15 @@ impl Worker {
     }
 
     /// Gives everything back. A session that failed is not asked to do more than be dropped.
-    fn close(mut self, why: EngineError) {
-        if why == EngineError::ShutDown {
-            for sequence in &mut self.running {
-                sequence.end(Ending::Cancelled);
-            }
-            retire(&mut self.running, &mut *self.session);
+    fn close(mut self, why: EngineError) -> Option<Box<dyn Session>> {
+        if why != EngineError::ShutDown {
+            return None;
         }
+        for sequence in &mut self.running {
+            sequence.end(Ending::Cancelled);
+        }
+        retire(&mut self.running, &mut *self.session);
+        Some(self.session)
     }
 }
 

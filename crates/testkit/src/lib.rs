@@ -2,3 +2,4 @@
 
 pub mod fake_session;
 pub mod goldens;
+pub mod real;
