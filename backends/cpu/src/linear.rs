@@ -27,6 +27,7 @@ pub struct Activations {
     codes: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i32>,
+    scaled_sums: Vec<f32>,
 }
 
 /// Where a matrix's results go: `[token][row]`.
@@ -163,9 +164,11 @@ impl Activations {
         self.codes.resize(tokens * cols, 0);
         self.scales.resize(tokens * cols / GROUP, 0.0);
         self.sums.resize(tokens * cols / SUM_GROUP, 0);
+        self.scaled_sums.resize(tokens * cols / GROUP, 0.0);
         let codes = SharedMut::new(&mut self.codes);
         let scales = SharedMut::new(&mut self.scales);
         let sums = SharedMut::new(&mut self.sums);
+        let scaled_sums = SharedMut::new(&mut self.scaled_sums);
         let values = &self.values;
         for_tokens(pool, tokens, cols, &|token| {
             // SAFETY: each token's task writes its own rows, and the table was chosen for this
@@ -176,6 +179,7 @@ impl Activations {
                     codes.slice(token * cols, cols),
                     scales.slice(token * cols / GROUP, cols / GROUP),
                     sums.slice(token * cols / SUM_GROUP, cols / SUM_GROUP),
+                    scaled_sums.slice(token * cols / GROUP, cols / GROUP),
                 );
             }
         });
@@ -188,6 +192,7 @@ impl Activations {
             codes: &self.codes[tokens.start * self.cols..],
             scales: &self.scales[tokens.start * self.cols / GROUP..],
             sums: &self.sums[tokens.start * self.cols / SUM_GROUP..],
+            scaled_sums: &self.scaled_sums[tokens.start * self.cols / GROUP..],
         }
     }
 }

@@ -9,9 +9,10 @@ use crate::terminal::{bytes, print};
 /// In the order `auto` tries them.
 static BACKENDS: &[&dyn Backend] = &[&CpuBackend];
 
-/// The backend called `name`, or for `auto` the first that can run here.
+/// The backend called `name`, or for `auto` the first that can run here. An environment variable
+/// that is set but empty counts as not set.
 pub fn select(name: &str) -> Result<&'static dyn Backend, CliError> {
-    if name == "auto" {
+    if name == "auto" || name.is_empty() {
         let available = |backend: &&&dyn Backend| matches!(backend.probe(), Probe::Available(_));
         return BACKENDS
             .iter()
@@ -48,17 +49,19 @@ pub fn list() -> Result<(), CliError> {
         match backend.probe() {
             Probe::Available(devices) => {
                 for device in devices {
-                    let memory = device.memory_bytes.map(bytes).unwrap_or_default();
+                    let memory = device.memory_bytes.map(bytes);
+                    let memory = memory.map(|size| format!(", {size} of memory"));
                     print(&format!(
-                        "{:<8} available    {} {memory}\n",
+                        "{:<8} available    {}{}\n",
                         backend.name(),
-                        device.label
+                        device.label,
+                        memory.unwrap_or_default()
                     ))?;
                 }
             }
             Probe::Unavailable { why, remedy } => {
                 print(&format!(
-                    "{:<8} unavailable  {why} {remedy}\n",
+                    "{:<8} unavailable  {why}; {remedy}\n",
                     backend.name()
                 ))?;
             }

@@ -10,6 +10,7 @@ use loquat_session::{Emit, SequenceId, Session, SessionError, StepBatch, StepOut
 use serde_json::json;
 
 use crate::args::BenchArgs;
+use crate::backends;
 use crate::error::CliError;
 use crate::load::{Model, locate, open_store};
 use crate::terminal::print;
@@ -36,12 +37,13 @@ struct Speeds {
 
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     let store = open_store()?;
+    let backend = backends::select(&args.session.backend)?;
     let model = Model::open(&locate(&store, args.model.as_deref())?)?;
     let works = works(args);
     let sequences = works.iter().map(Work::batch).max().unwrap_or(1);
     let options = args.session.options(sequences);
     let started = Instant::now();
-    let mut session = model.session(&args.session.backend, &options)?;
+    let mut session = model.session(backend, &options)?;
     let load = started.elapsed();
     check(&works, session.as_ref())?;
     let device = session.capabilities().device.clone();
@@ -136,11 +138,10 @@ fn check(works: &[Work], session: &dyn Session) -> Result<(), CliError> {
         let len = prompt + generated;
         if len > context || len * work.batch() > capacity {
             return Err(CliError::Usage {
-                what: format!(
-                    "`{}`, {len} tokens in each of {} sequences,",
-                    work.name(),
-                    work.batch()
-                ),
+                what: match work.batch() {
+                    1 => format!("`{}`, {len} tokens in all,", work.name()),
+                    batch => format!("`{}`, {batch} × {len} tokens in all,", work.name()),
+                },
                 expected: format!("within the context of {context} and {capacity} tokens of KV"),
             });
         }

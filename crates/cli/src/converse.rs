@@ -1,12 +1,16 @@
 //! `loquat run`: one answer, or a conversation.
 
-use loquat_chat::{ChatRequest, Conversation};
+use std::path::Path;
+
+use loquat_chat::{Chat, ChatError, ChatRequest, Conversation};
+use loquat_engine::EngineError;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use crate::args::RunArgs;
+use crate::backends;
 use crate::error::CliError;
-use crate::load::{Speaker, locate, open_store};
+use crate::load::{Model, Speaker, locate, open_store};
 use crate::prompt;
 use crate::stream::{Printed, show};
 use crate::terminal::remark;
@@ -21,6 +25,8 @@ Ctrl-C stops an answer.";
 pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let store = open_store()?;
     let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
+    // Before a download, which a misspelt backend would make vain.
+    let backend = backends::select(&args.session.backend)?;
     let prompt = match words.prompt {
         Some(prompt) => Some(prompt),
         None => prompt::from_stdin()?,
@@ -31,10 +37,12 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     {
         return Err(CliError::NoPrompt);
     }
-    let path = locate(&store, words.model.as_deref())?;
-    let speaker = Speaker::load(&path, &args.session)?;
+    let model = Model::open(&locate(&store, words.model.as_deref())?)?;
+    let template = model.template()?.ok_or(ChatError::NoTemplate)?;
+    let speaker = Speaker::load(&model, backend, &args.session)?;
     let talk = Talk {
         args,
+        chat: Chat::new(speaker.tokenizer.clone(), Some(template)),
         speaker,
         interrupts: Interrupts::listen()?,
         verbose,
@@ -54,6 +62,7 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
 
 struct Talk<'a> {
     args: &'a RunArgs,
+    chat: Chat,
     speaker: Speaker,
     interrupts: Interrupts,
     verbose: bool,
@@ -61,7 +70,7 @@ struct Talk<'a> {
 
 impl Talk<'_> {
     fn answer(&self, conversation: &Conversation) -> Result<Printed, CliError> {
-        let mut request = self.speaker.chat.lower(ChatRequest {
+        let mut request = self.chat.lower(ChatRequest {
             messages: conversation.messages(),
             max_tokens: 0,
             sampling: self.args.output.sampling(),
@@ -71,15 +80,10 @@ impl Talk<'_> {
         let asked = self.args.output.max_tokens;
         request.max_tokens = self.speaker.max_tokens(asked, request.prompt.len());
         let generation = self.speaker.engine.submit(request)?;
-        self.interrupts.clear();
         show(generation, &self.interrupts, self.verbose)
     }
 
-    fn converse(
-        &self,
-        mut conversation: Conversation,
-        history: &std::path::Path,
-    ) -> Result<(), CliError> {
+    fn converse(&self, mut conversation: Conversation, history: &Path) -> Result<(), CliError> {
         let terminal = |error: ReadlineError| CliError::Terminal(error.to_string());
         let mut editor = DefaultEditor::new().map_err(terminal)?;
         // No history yet is no reason not to talk.
@@ -108,13 +112,13 @@ impl Talk<'_> {
                     remark("Forgotten.");
                 }
                 command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
-                    remark(&format!("There is no {command}. {HELP}"));
+                    remark(&format!("There is no {command}. There are:\n{HELP}"));
                 }
                 said => self.turn(&mut conversation, said)?,
             }
         }
-        if let Err(error) = editor.save_history(history) {
-            tracing::info!("the line history was not saved: {error}");
+        if let Err(error) = save(&mut editor, history) {
+            tracing::warn!("the line history was not saved: {error}");
         }
         Ok(())
     }
@@ -123,14 +127,37 @@ impl Talk<'_> {
     /// asked.
     fn turn(&self, conversation: &mut Conversation, said: &str) -> Result<(), CliError> {
         conversation.push_user(said);
+        // A press from before this question is not about its answer.
+        self.interrupts.clear();
         match self.answer(conversation) {
             Ok(printed) => conversation.push_assistant(printed.text),
-            Err(error @ CliError::Output(_)) => return Err(error),
+            Err(
+                error @ (CliError::Output(_)
+                | CliError::Engine(EngineError::Dead { .. } | EngineError::ShutDown)),
+            ) => return Err(error),
             Err(error) => {
                 conversation.pop();
-                remark(&format!("error: {error}"));
+                let full = matches!(
+                    error,
+                    CliError::Engine(
+                        EngineError::ContextExceeded { .. } | EngineError::NeverFits { .. }
+                    )
+                );
+                let hint = match full && !conversation.is_empty() {
+                    true => "; /clear starts over",
+                    false => "",
+                };
+                remark(&format!("error: {error}{hint}"));
             }
         }
         Ok(())
     }
+}
+
+/// The cache directory is not there yet when no model was ever downloaded.
+fn save(editor: &mut DefaultEditor, history: &Path) -> Result<(), ReadlineError> {
+    if let Some(directory) = history.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    editor.save_history(history)
 }

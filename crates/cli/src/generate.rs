@@ -4,8 +4,9 @@ use loquat_engine::GenerateRequest;
 use loquat_text::Special;
 
 use crate::args::GenerateArgs;
+use crate::backends;
 use crate::error::CliError;
-use crate::load::{Speaker, locate, open_store};
+use crate::load::{Model, Speaker, locate, open_store};
 use crate::prompt;
 use crate::stream::show;
 use crate::wait::Interrupts;
@@ -13,12 +14,15 @@ use crate::wait::Interrupts;
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let store = open_store()?;
     let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
+    // Before a download, which a misspelt backend would make vain.
+    let backend = backends::select(&args.session.backend)?;
     let prompt = match words.prompt {
         Some(prompt) => prompt,
         None => prompt::from_stdin()?.ok_or(CliError::NoPrompt)?,
     };
-    let path = locate(&store, words.model.as_deref())?;
-    let speaker = Speaker::load(&path, &args.session)?;
+    let model = Model::open(&locate(&store, words.model.as_deref())?)?;
+    let speaker = Speaker::load(&model, backend, &args.session)?;
+    let interrupts = Interrupts::listen()?;
     let prompt = speaker.tokenizer.encode(&prompt, Special::PROMPT)?;
     if prompt.is_empty() {
         return Err(CliError::NoPrompt);
@@ -38,7 +42,7 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
         skip_special: true,
         fresh_text: false,
     })?;
-    match show(generation, &Interrupts::listen()?, verbose)?.interrupted {
+    match show(generation, &interrupts, verbose)?.interrupted {
         true => Err(CliError::Interrupted),
         false => Ok(()),
     }

@@ -15,8 +15,8 @@ use crate::terminal::{bytes, print};
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let store = open_store()?;
-    let model = Model::open(&locate(&store, args.model.as_deref())?)?;
     let backend = backends::select(&args.session.backend)?;
+    let model = Model::open(&locate(&store, args.model.as_deref())?)?;
     let plan = backend.plan(&model.source, &args.session.options(1))?;
     let text = match args.json {
         true => serde_json::to_string_pretty(&as_json(&model, &plan, args.tensors))
@@ -94,7 +94,7 @@ fn as_text(model: &Model, plan: &Plan, tensors: bool) -> String {
     let mut text = String::new();
     for (name, value) in rows {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{name:<19}{value}");
+        let _ = writeln!(text, "{}", format!("{name:<19}{value}").trim_end());
     }
     text.push('\n');
     for (range, layer) in runs(&spec.layers) {
@@ -228,6 +228,7 @@ fn as_json(model: &Model, plan: &Plan, tensors: bool) -> Value {
         "weight_bytes": plan.memory.weight_bytes,
         "kv_bytes_per_token": plan.memory.kv_bytes_per_token,
         "kv_bytes_at_context": kv_bytes(plan),
+        "total_bytes": plan.memory.weight_bytes + kv_bytes(plan),
         "kv_format": plan.capabilities.kv_format,
         "capabilities": capabilities(&plan.capabilities),
         "layers": layers,

@@ -1,18 +1,17 @@
 //! From what a person typed to a model that answers.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use loquat_chat::Chat;
 use loquat_engine::{Engine, EngineOptions};
-use loquat_session::{ModelSource, Session, SessionOptions};
+use loquat_session::{Backend, ModelSource, Session, SessionOptions};
 use loquat_store::{Resolved, Store, StoreOptions};
 use loquat_text::{ChatTemplate, TextError, Tokenizer};
 use loquat_weights::{Checkpoint, Format};
 
 use crate::args::SessionArgs;
-use crate::backends;
 use crate::error::CliError;
 use crate::progress::{DownloadBar, LoadBar};
 
@@ -77,13 +76,13 @@ impl Model {
 
     pub fn session(
         &self,
-        backend: &str,
+        backend: &dyn Backend,
         options: &SessionOptions,
     ) -> Result<Box<dyn Session>, CliError> {
-        let backend = backends::select(backend)?;
         let started = Instant::now();
         let bar = LoadBar::start(&self.name);
         let session = backend.open(self.source.clone(), options, &mut |share| bar.set(share))?;
+        drop(bar);
         tracing::info!(
             "loaded {} on {} in {:.2} s",
             self.name,
@@ -98,26 +97,24 @@ impl Model {
 pub struct Speaker {
     pub engine: Engine,
     pub tokenizer: Tokenizer,
-    pub chat: Chat,
 }
 
 impl Speaker {
-    pub fn load(path: &Path, args: &SessionArgs) -> Result<Self, CliError> {
-        let model = Model::open(path)?;
+    pub fn load(
+        model: &Model,
+        backend: &dyn Backend,
+        args: &SessionArgs,
+    ) -> Result<Self, CliError> {
         let tokenizer = model.tokenizer()?;
-        let session = model.session(&args.backend, &args.options(1))?;
+        let session = model.session(backend, &args.options(1))?;
         let engine = Engine::start(session, Some(tokenizer.clone()), EngineOptions::default())?;
-        Ok(Self {
-            chat: Chat::new(tokenizer.clone(), model.template()?),
-            engine,
-            tokenizer,
-        })
+        Ok(Self { engine, tokenizer })
     }
 
     /// What to ask for when nobody said: [`DEFAULT_MAX_TOKENS`], or what the context and the
     /// KV memory have room for.
-    pub fn max_tokens(&self, asked: Option<usize>, prompt: usize) -> usize {
-        asked.unwrap_or_else(|| {
+    pub fn max_tokens(&self, asked: Option<NonZeroUsize>, prompt: usize) -> usize {
+        asked.map(NonZeroUsize::get).unwrap_or_else(|| {
             let context = self.engine.capabilities().max_context;
             let room = context
                 .min(self.engine.memory().kv_capacity)

@@ -21,22 +21,22 @@ use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 use args::{Cli, Command};
+use error::CliError;
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
-    start_logging(cli.verbose);
-    let outcome = match &cli.command {
+    let outcome = start_logging(cli.verbose).and_then(|()| match &cli.command {
         Command::Run(args) => converse::run(args, cli.verbose),
         Command::Generate(args) => generate::run(args, cli.verbose),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Backends => backends::list(),
-    };
+    });
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             if !error.is_silent() {
-                eprintln!("error: {error}");
+                terminal::complain(&error);
             }
             error.exit_code().into()
         }
@@ -44,13 +44,25 @@ fn main() -> std::process::ExitCode {
 }
 
 /// Warnings always, more with `--verbose`, anything by `LOQUAT_LOG`.
-fn start_logging(verbose: bool) {
+fn start_logging(verbose: bool) -> Result<(), CliError> {
     let level = if verbose { "info" } else { "warn" };
-    let filter = EnvFilter::try_from_env("LOQUAT_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let filter = match std::env::var("LOQUAT_LOG") {
+        Ok(filter) if !filter.is_empty() => {
+            EnvFilter::try_new(&filter).map_err(|error| CliError::Usage {
+                what: format!("LOQUAT_LOG is {filter:?}, which does not read ({error}); it"),
+                expected: "a level or a list such as info,loquat_engine=debug".to_owned(),
+            })?
+        }
+        _ => EnvFilter::new(level),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(terminal::stderr_is_fancy())
+        .with_target(false)
         .without_time()
+        // It would complain on stderr, which is what cannot be written.
+        .log_internal_errors(false)
         .init();
+    Ok(())
 }

@@ -26,6 +26,9 @@ pub fn sort(store: &Store, first: Option<&str>, second: Option<&str>) -> Result<
     if second.is_some() {
         return Ok(words(Some(first), second));
     }
+    if first.trim().is_empty() {
+        return Err(CliError::NoPrompt);
+    }
     match store.resolve(first) {
         Ok(_) => Ok(words(Some(first), None)),
         Err(_) if first.trim().contains(char::is_whitespace) => Ok(words(None, Some(first))),
@@ -40,10 +43,10 @@ pub fn sort(store: &Store, first: Option<&str>, second: Option<&str>) -> Result<
     }
 }
 
-/// The prompt on stdin, or `None` when a person sits there. One line break at the end is the
-/// pipe's, not the prompt's.
+/// The prompt on stdin, or `None` when a person sits there to converse. One line break at the
+/// end is the pipe's, not the prompt's.
 pub fn from_stdin() -> Result<Option<String>, CliError> {
-    if std::io::stdin().is_terminal() {
+    if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
         return Ok(None);
     }
     let mut text = String::new();
@@ -57,4 +60,59 @@ pub fn from_stdin() -> Result<Option<String>, CliError> {
         }
     }
     Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_store::StoreOptions;
+
+    use super::*;
+
+    fn store(cache: &std::path::Path) -> Store {
+        let options = StoreOptions {
+            cache_dir: Some(cache.to_owned()),
+            ..StoreOptions::default()
+        };
+        Store::open(options).unwrap()
+    }
+
+    #[test]
+    fn words_are_models_or_prompts() {
+        let cache = tempfile::tempdir().unwrap();
+        let store = store(cache.path());
+        let directory = cache.path().to_str().unwrap();
+        let name = store.default_model().to_string();
+        let table = [
+            (None, None, (None, None)),
+            (Some(directory), None, (Some(directory), None)),
+            (Some(&name), None, (Some(&name), None)),
+            (Some(&name), Some("hi"), (Some(&name), Some("hi"))),
+            // Whatever it is: with a prompt beside it, it was meant as a model.
+            (Some("nope"), Some("hi"), (Some("nope"), Some("hi"))),
+            (Some("Who are you?"), None, (None, Some("Who are you?"))),
+            (Some("1/2 or 2/4?"), None, (None, Some("1/2 or 2/4?"))),
+        ];
+        for (first, second, (model, prompt)) in table {
+            let expected = Words {
+                model: model.map(str::to_owned),
+                prompt: prompt.map(str::to_owned),
+            };
+            let found = sort(&store, first, second).unwrap();
+            assert_eq!(found, expected, "{first:?} {second:?}");
+        }
+    }
+
+    #[test]
+    fn one_word_that_is_no_model_is_not_guessed_at() {
+        let cache = tempfile::tempdir().unwrap();
+        let store = store(cache.path());
+        for (word, code) in [("hello", 2), (" hello ", 2), ("", 2), ("  ", 2)] {
+            let error = sort(&store, Some(word), None).unwrap_err();
+            assert_eq!(error.exit_code(), code, "{word:?}: {error}");
+        }
+        for word in ["owner/name", "./missing.gguf", "missing/model.gguf"] {
+            let error = sort(&store, Some(word), None).unwrap_err();
+            assert_eq!(error.exit_code(), 3, "{word:?}: {error}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use loquat_engine::{Event, FinishReason, Generation, Timings, Usage};
 
 use crate::error::CliError;
-use crate::terminal::{print, remark};
+use crate::terminal::{print, remark, tame};
 use crate::wait::{Interrupts, Next};
 
 /// What was printed, and how it ended.
@@ -24,7 +24,7 @@ pub fn show(
     loop {
         match interrupts.next(&mut generation) {
             Next::Event(Event::Tokens { text: piece, .. }) => {
-                print(&piece)?;
+                speak(&piece)?;
                 text.push_str(&piece);
             }
             Next::Event(Event::PromptLogprobs(_)) => {}
@@ -35,7 +35,7 @@ pub fn show(
                 timings,
                 seed,
             }) => {
-                print(&rest)?;
+                speak(&rest)?;
                 text.push_str(&rest);
                 finish_line(&text)?;
                 close(
@@ -60,6 +60,14 @@ pub fn show(
                 });
             }
         }
+    }
+}
+
+/// Untouched into a file or a pipe, tame on a terminal.
+fn speak(text: &str) -> Result<(), CliError> {
+    match std::io::stdout().is_terminal() {
+        true => print(&tame(text)),
+        false => print(text),
     }
 }
 

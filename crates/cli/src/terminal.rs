@@ -27,6 +27,23 @@ pub fn remark(text: &str) {
     };
 }
 
+/// Why a command failed, on stderr if that still takes it.
+pub fn complain(error: &CliError) {
+    let _ = writeln!(std::io::stderr(), "error: {error}");
+}
+
+/// What a model wrote, as it may appear on a terminal: control characters would move the
+/// cursor, rewrite the screen or set the clipboard.
+pub fn tame(text: &str) -> String {
+    let text = text.chars().filter(|letter| *letter != '\r');
+    text.map(|letter| match letter {
+        '\n' | '\t' => letter,
+        _ if letter.is_control() => char::REPLACEMENT_CHARACTER,
+        _ => letter,
+    })
+    .collect()
+}
+
 /// `98.4 MB`
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
@@ -45,7 +62,18 @@ pub fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::{bytes, tame};
+
+    #[test]
+    fn control_characters_stay_off_the_terminal() {
+        for (text, expected) in [
+            ("a\tb\r\nc", "a\tb\nc"),
+            ("\x1b[2J é", "\u{fffd}[2J é"),
+            ("\u{9b}2J\x07", "\u{fffd}2J\u{fffd}"),
+        ] {
+            assert_eq!(tame(text), expected);
+        }
+    }
 
     #[test]
     fn sizes_keep_three_digits() {

@@ -129,8 +129,11 @@ impl fmt::Display for Short<'_> {
     }
 }
 
-/// What families ask of a GGUF header; the parser itself lives in `weights`.
+/// What families ask of a GGUF header; the parser itself lives in `weights`. A typed getter
+/// answers `None` for a value of another type too.
 pub trait GgufHeader {
+    /// Whether the key is there, whatever its type.
+    fn contains(&self, key: &str) -> bool;
     fn str(&self, key: &str) -> Option<&str>;
     fn u64(&self, key: &str) -> Option<u64>;
     fn f64(&self, key: &str) -> Option<f64>;
@@ -156,26 +159,46 @@ impl GgufConfig<'_> {
     }
 
     pub fn usize_opt(&self, field: &str) -> Result<Option<usize>, SpecError> {
-        let key = self.key(field);
-        match self.header.u64(&key) {
+        let expected = "one whole number below 4294967296";
+        match self.typed(field, expected, |key| self.header.u64(key))? {
             None => Ok(None),
             Some(n) => u32::try_from(n)
                 .map(|n| Some(n as usize))
-                .map_err(|_| SpecError::invalid(key, n, "below 4294967296")),
+                .map_err(|_| SpecError::invalid(self.key(field), n, expected)),
         }
     }
 
     pub fn f64(&self, field: &str) -> Result<f64, SpecError> {
-        self.f64_opt(field).ok_or_else(|| SpecError::Missing {
+        self.f64_opt(field)?.ok_or_else(|| SpecError::Missing {
             field: self.key(field),
         })
     }
 
-    pub fn f64_opt(&self, field: &str) -> Option<f64> {
-        self.header.f64(&self.key(field))
+    pub fn f64_opt(&self, field: &str) -> Result<Option<f64>, SpecError> {
+        self.typed(field, "a float", |key| self.header.f64(key))
+    }
+
+    pub fn str_opt(&self, field: &str) -> Result<Option<&str>, SpecError> {
+        self.typed(field, "a string", |key| self.header.str(key))
     }
 
     pub fn has(&self, tensor: &str) -> bool {
         self.header.tensor_shape(tensor).is_some()
+    }
+
+    /// A key of the wrong type must not pass for an absent one, which may have a default.
+    fn typed<T>(
+        &self,
+        field: &str,
+        expected: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, SpecError> {
+        let key = self.key(field);
+        match read(&key) {
+            None if self.header.contains(&key) => {
+                Err(SpecError::invalid(key, "of another type", expected))
+            }
+            value => Ok(value),
+        }
     }
 }

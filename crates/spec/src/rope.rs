@@ -119,11 +119,12 @@ impl Rope {
 
 impl RopeScaling {
     fn from_config(table: &Config) -> Result<Self, SpecError> {
-        let kind = match table.str("rope_type")? {
-            Some(kind) => Some(kind),
-            None => table.str("type")?,
-        };
-        match kind.unwrap_or("default") {
+        // Older configs say `type`; newer ones may carry both.
+        let field = ["rope_type", "type"]
+            .into_iter()
+            .find(|field| table.get(field).is_some())
+            .unwrap_or("rope_type");
+        match table.str(field)?.unwrap_or("default") {
             "default" => Ok(Self::None),
             "linear" => Ok(Self::Linear {
                 factor: table.f64("factor")? as f32,
@@ -135,7 +136,7 @@ impl RopeScaling {
                 original_context: table.usize("original_max_position_embeddings")?,
             }),
             other => Err(SpecError::Unsupported {
-                field: table.path("rope_type"),
+                field: table.path(field),
                 found: format!("`{other}`"),
                 supported: "default, linear, llama3",
             }),

@@ -9,7 +9,7 @@ use loquat_spec::{Kind, ModelSpec, Naming, Role, Slot, Transform};
 use crate::decode::MlxMode;
 use crate::matrix::{Matrix, Storage, file_row};
 use crate::quantization::MlxQuantization;
-use crate::{RawTensor, WeightsError, decode};
+use crate::{Dtype, RawTensor, WeightsError, decode};
 
 /// A model's weights by role. Matrices stay in the file's encoding; norms, biases and other
 /// vectors are small and come as the `f32` values that are multiplied or added.
@@ -28,6 +28,8 @@ pub struct Mismatch {
     pub surplus: Vec<String>,
     /// Name, expected and found shape.
     pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
+    /// Names of tensors whose type cannot fill their role, and that type.
+    pub mistyped: Vec<(String, Dtype)>,
 }
 
 impl Weights {
@@ -70,7 +72,7 @@ pub fn bind(
     for slot in naming.slots(spec) {
         match slot.kind {
             Kind::Matrix { rows, cols } => {
-                if let Some(matrix) = binder.matrix(&slot, rows, cols) {
+                if let Some(matrix) = binder.matrix(&slot, rows, cols)? {
                     weights.matrices.insert(slot.role, matrix);
                 }
             }
@@ -102,37 +104,62 @@ struct Binder<'a> {
 }
 
 impl<'a> Binder<'a> {
-    /// The tensor, if it is there in this shape; what is wrong goes into the report.
-    fn take(&mut self, name: &str, shape: &[usize]) -> Option<&'a RawTensor> {
+    /// The tensor, if it is there in this shape and a readable type; what is wrong goes into
+    /// the report, once where one tensor fills several roles.
+    fn take(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        readable: impl FnOnce(Dtype) -> bool,
+    ) -> Option<&'a RawTensor> {
         let Some(tensor) = self.by_name.get(name).copied() else {
-            self.mismatch.missing.push(name.to_owned());
+            report(&mut self.mismatch.missing, name.to_owned());
             return None;
         };
         self.used.insert(tensor.name.as_str());
-        if tensor.shape == shape {
-            return Some(tensor);
+        if tensor.shape != shape {
+            let entry = (name.to_owned(), shape.to_vec(), tensor.shape.clone());
+            report(&mut self.mismatch.misshapen, entry);
+            return None;
         }
-        let entry = (name.to_owned(), shape.to_vec(), tensor.shape.clone());
-        if !self.mismatch.misshapen.contains(&entry) {
-            self.mismatch.misshapen.push(entry);
+        if !readable(tensor.dtype) {
+            report(&mut self.mismatch.mistyped, (name.to_owned(), tensor.dtype));
+            return None;
         }
-        None
+        Some(tensor)
     }
 
-    fn matrix(&mut self, slot: &Slot, rows: usize, cols: usize) -> Option<Matrix> {
+    fn matrix(
+        &mut self,
+        slot: &Slot,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Option<Matrix>, WeightsError> {
         let file_rows = slot.rows.as_ref().map_or(rows, |fused| fused.total);
         let storage = match self.quantized(slot) {
             Some((module, quantization)) => {
-                self.mlx_storage(module, quantization, file_rows, cols)?
+                let mode = quantization.mode_of(module);
+                if !cols.is_multiple_of(mode.group()) {
+                    return Err(WeightsError::Quantization {
+                        field: "quantization.group_size".into(),
+                        found: mode.group().to_string(),
+                        expected: format!("a divisor of {cols}, the row length of `{module}`"),
+                    });
+                }
+                self.mlx_storage(module, mode, file_rows, cols)
             }
-            None => Storage::Plain(self.take(&slot.name, &[file_rows, cols])?.clone()),
+            None => self
+                .take(&slot.name, &[file_rows, cols], decodable)
+                .map(|tensor| Storage::Plain(tensor.clone())),
         };
         let first_row = slot.rows.as_ref().map_or(0, |fused| fused.range.start);
-        let matrix = Matrix::new(rows, cols, storage, first_row);
-        Some(match slot.transform {
-            Transform::Unpermute { heads } => matrix.interleaved(heads),
-            Transform::None | Transform::AddOne => matrix,
-        })
+        Ok(storage.map(|storage| {
+            let matrix = Matrix::new(rows, cols, storage, first_row);
+            match slot.transform {
+                Transform::Unpermute { heads } => matrix.interleaved(heads),
+                Transform::None | Transform::AddOne => matrix,
+            }
+        }))
     }
 
     /// The module's name and how it was quantized, if its scales are in the file.
@@ -148,18 +175,20 @@ impl<'a> Binder<'a> {
     fn mlx_storage(
         &mut self,
         module: &str,
-        quantization: &MlxQuantization,
+        mode: MlxMode,
         rows: usize,
         cols: usize,
     ) -> Option<Storage> {
-        let mode = quantization.mode_of(module);
         let words = cols * usize::from(mode.bits()) / 32;
         let groups = cols / mode.group();
-        let codes = self.take(&format!("{module}.weight"), &[rows, words]);
-        let scales = self.take(&format!("{module}.scales"), &[rows, groups]);
+        let is_scale = |dtype| decode::decode_mlx_scales(mode, &[], dtype, 0).is_ok();
+        let codes = self.take(&format!("{module}.weight"), &[rows, words], |dtype| {
+            dtype == Dtype::U32
+        });
+        let scales = self.take(&format!("{module}.scales"), &[rows, groups], is_scale);
         let biases = match mode {
             MlxMode::Affine { .. } => Some(
-                self.take(&format!("{module}.biases"), &[rows, groups])?
+                self.take(&format!("{module}.biases"), &[rows, groups], is_scale)?
                     .clone(),
             ),
             MlxMode::Mxfp4 | MlxMode::Mxfp8 | MlxMode::Nvfp4 => None,
@@ -174,7 +203,7 @@ impl<'a> Binder<'a> {
 
     fn vector(&mut self, slot: &Slot, len: usize) -> Result<Option<Vec<f32>>, WeightsError> {
         let file_len = slot.rows.as_ref().map_or(len, |fused| fused.total);
-        let Some(tensor) = self.take(&slot.name, &[file_len]) else {
+        let Some(tensor) = self.take(&slot.name, &[file_len], decodable) else {
             return Ok(None);
         };
         let mut stored = vec![0.0; file_len];
@@ -195,6 +224,17 @@ impl<'a> Binder<'a> {
     }
 }
 
+fn report<T: PartialEq>(list: &mut Vec<T>, entry: T) {
+    if !list.contains(&entry) {
+        list.push(entry);
+    }
+}
+
+/// Whether the type has `f32` values, which `decode` alone knows.
+fn decodable(dtype: Dtype) -> bool {
+    decode::decode_row(dtype, &[], &mut []).is_ok()
+}
+
 /// How many names of each kind a message lists before it counts the rest.
 const LISTED: usize = 8;
 
@@ -205,10 +245,16 @@ impl fmt::Display for Mismatch {
             .iter()
             .map(|(name, expected, found)| format!("{name} is {found:?}, must be {expected:?}"))
             .collect();
+        let mistyped: Vec<String> = self
+            .mistyped
+            .iter()
+            .map(|(name, found)| format!("{name} is {found}"))
+            .collect();
         let kinds = [
             ("missing", &self.missing),
             ("not asked for", &self.surplus),
             ("of the wrong shape", &misshapen),
+            ("of a type that cannot fill its role", &mistyped),
         ];
         let mut first = true;
         for (kind, names) in kinds.iter().filter(|(_, names)| !names.is_empty()) {

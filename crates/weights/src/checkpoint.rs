@@ -31,7 +31,7 @@ impl Format {
 pub struct Checkpoint {
     pub spec: ModelSpec,
     pub format: Format,
-    /// The weight files.
+    /// What was opened: the weight file, or the index of several.
     pub paths: Vec<PathBuf>,
     naming: Naming,
     tensors: Vec<RawTensor>,
@@ -50,18 +50,18 @@ impl Checkpoint {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
             Self::open_directory(path)
+        } else if !path.exists() {
+            Err(not_a_model(path, "there is no such file or directory"))
         } else if name.ends_with(".gguf") {
             Self::open_gguf(path)
         } else if name.ends_with(".safetensors") || name.ends_with(".index.json") {
             let directory = path.parent().unwrap_or(Path::new("."));
             Self::open_safetensors(directory, path)
-        } else if path.exists() {
+        } else {
             Err(not_a_model(
                 path,
                 "expected a directory, a .gguf file, a .safetensors file or its .index.json",
             ))
-        } else {
-            Err(not_a_model(path, "there is no such file or directory"))
         }
     }
 
@@ -176,6 +176,10 @@ impl Checkpoint {
 }
 
 impl GgufHeader for Gguf {
+    fn contains(&self, key: &str) -> bool {
+        self.metadata().get(key).is_some()
+    }
+
     fn str(&self, key: &str) -> Option<&str> {
         self.metadata().str(key)
     }

@@ -68,33 +68,47 @@ fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 }
 
 /// Rounds `x` to `i8` per group of [`GROUP`]: `scales` gets one factor per group, `sums` the
-/// sum of the rounded values per [`SUM_GROUP`]. `x` is whole groups.
+/// sum of the rounded values per [`SUM_GROUP`], `scaled_sums` scale times sum per group. `x` is
+/// whole groups.
 #[inline(always)]
-fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [i32]) {
-    let groups = x.chunks_exact(GROUP).zip(codes.chunks_exact_mut(GROUP));
-    let outputs = scales
-        .iter_mut()
-        .zip(sums.chunks_exact_mut(GROUP / SUM_GROUP));
-    for ((x, codes), (scale, sums)) in groups.zip(outputs) {
-        // `max` passes over NaN; a NaN activation must not hide as zero.
-        let largest = x.iter().fold(0.0f32, |max, v| {
-            if v.abs() > max || v.is_nan() {
-                v.abs()
-            } else {
-                max
-            }
-        });
+fn quantize(
+    x: &[f32],
+    codes: &mut [i8],
+    scales: &mut [f32],
+    sums: &mut [i32],
+    scaled_sums: &mut [f32],
+) {
+    let groups = x.as_chunks::<GROUP>().0.iter();
+    let groups = groups.zip(codes.as_chunks_mut::<GROUP>().0);
+    let sums = sums.as_chunks_mut::<{ GROUP / SUM_GROUP }>().0;
+    let outputs = scales.iter_mut().zip(sums).zip(scaled_sums);
+    for ((x, codes), ((scale, sums), scaled_sum)) in groups.zip(outputs) {
+        // Hidden, so that the compiler makes registers of a group's values and not of the same
+        // value of many groups, which it would have to gather.
+        let x = std::hint::black_box(x);
+        // As integers, magnitudes order as they do as floats, with NaN above all: a NaN
+        // activation must not hide as zero.
+        let mut largest = [0u32; GROUP];
+        for i in 0..GROUP {
+            largest[i] = x[i].to_bits() & 0x7fff_ffff;
+        }
+        let largest = f32::from_bits(largest.iter().fold(0, |max, bits| max.max(*bits)));
         let nothing = largest < VANISHING;
         *scale = if nothing { 0.0 } else { largest / 127.0 };
         let inverse = if nothing { 0.0 } else { 127.0 / largest };
-        for (code, v) in codes.iter_mut().zip(x) {
+        let mut rounded = [0i32; GROUP];
+        for i in 0..GROUP {
             // Adding this leaves the nearest whole number, ties to even, in the low bits.
-            let rounded = v * inverse + ROUND_MAGIC;
-            *code = (rounded.to_bits() as i32).wrapping_sub(ROUND_MAGIC.to_bits() as i32) as i8;
+            let bits = (x[i] * inverse + ROUND_MAGIC).to_bits() as i32;
+            rounded[i] = bits.wrapping_sub(ROUND_MAGIC.to_bits() as i32);
         }
-        for (sum, codes) in sums.iter_mut().zip(codes.chunks_exact(SUM_GROUP)) {
-            *sum = codes.iter().map(|code| i32::from(*code)).sum();
+        for i in 0..GROUP {
+            codes[i] = rounded[i] as i8;
+            rounded[i] = i32::from(codes[i]);
         }
+        sums[0] = rounded[..SUM_GROUP].iter().sum();
+        sums[1] = rounded[SUM_GROUP..].iter().sum();
+        *scaled_sum = *scale * (sums[0] + sums[1]) as f32;
     }
 }
 
@@ -300,28 +314,47 @@ fn page_total(weights: &[f32; PAGE]) -> f32 {
     sum[0]
 }
 
-/// `out = out * correction + Σ weight · value`, token after token, a register of the head at a
-/// time.
+/// `out = out * correction + Σ weight · value`, token after token.
 #[inline(always)]
 fn accumulate<T: KvElement>(weights: &[f32], values: &[T], correction: f32, out: &mut [f32]) {
     let head_dim = out.len();
-    let mut blocks = out.chunks_exact_mut(LANES);
-    for (block, out) in blocks.by_ref().enumerate() {
-        let mut sum: Lanes = std::array::from_fn(|i| out[i] * correction);
-        for (weight, row) in weights.iter().zip(values.chunks_exact(head_dim)) {
-            let row = &row[block * LANES..(block + 1) * LANES];
-            sum = std::array::from_fn(|i| weight.mul_add(row[i].load(), sum[i]));
-        }
-        out.copy_from_slice(&sum);
+    let mut done = 0;
+    // Four registers of the head at a time, so that their chains overlap.
+    while done + CHAINS * LANES <= head_dim {
+        accumulate_block::<T, { CHAINS * LANES }>(weights, values, correction, out, done);
+        done += CHAINS * LANES;
     }
-    let done = head_dim / LANES * LANES;
-    for (i, out) in blocks.into_remainder().iter_mut().enumerate() {
-        let mut sum = *out * correction;
-        for (weight, row) in weights.iter().zip(values.chunks_exact(head_dim)) {
-            sum = weight.mul_add(row[done + i].load(), sum);
-        }
-        *out = sum;
+    while done + LANES <= head_dim {
+        accumulate_block::<T, LANES>(weights, values, correction, out, done);
+        done += LANES;
     }
+    while done < head_dim {
+        accumulate_block::<T, 1>(weights, values, correction, out, done);
+        done += 1;
+    }
+}
+
+#[inline(always)]
+fn accumulate_block<T: KvElement, const N: usize>(
+    weights: &[f32],
+    values: &[T],
+    correction: f32,
+    out: &mut [f32],
+    at: usize,
+) {
+    let head_dim = out.len();
+    let mut sum = [0.0; N];
+    sum.copy_from_slice(&out[at..at + N]);
+    for value in &mut sum {
+        *value *= correction;
+    }
+    for (weight, row) in weights.iter().zip(values.chunks_exact(head_dim)) {
+        let row = &row[at..at + N];
+        for i in 0..N {
+            sum[i] = weight.mul_add(row[i].load(), sum[i]);
+        }
+    }
+    out[at..at + N].copy_from_slice(&sum);
 }
 
 /// Builds every kernel under one set of target features, and the table that holds them.
@@ -334,7 +367,13 @@ macro_rules! build {
             build!(@kernels $(#[$feature])*;
                 fn dot(a: &[f32], b: &[f32]) -> f32;
                 fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
-                fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [i32]);
+                fn quantize(
+                    x: &[f32],
+                    codes: &mut [i8],
+                    scales: &mut [f32],
+                    sums: &mut [i32],
+                    scaled_sums: &mut [f32]
+                );
                 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]);
                 fn silu_gate(gate: &mut [f32], up: &[f32]);
                 fn gelu_gate(gate: &mut [f32], up: &[f32]);

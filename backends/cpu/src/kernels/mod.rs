@@ -97,9 +97,10 @@ impl KvElement for Half {
 /// Exact for every finite half.
 #[inline(always)]
 pub fn f16_to_f32(bits: u16) -> f32 {
-    // The exponent's bias differs by 112; the multiplication shifts it and normalises.
-    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
-    f32::from_bits(magnitude.to_bits() | (u32::from(bits & 0x8000) << 16))
+    // Sign-extended and shifted, the sign lands on the sign and the rest on exponent and
+    // fraction; the exponent's bias differs by 112, which the multiplication puts right.
+    let placed = (i32::from(bits as i16) << 13) as u32 & 0x8fff_e000;
+    f32::from_bits(placed) * f32::from_bits(0x7780_0000)
 }
 
 /// One instruction set's kernels.
@@ -110,7 +111,7 @@ pub struct Kernels {
     pub name: &'static str,
     pub dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
-    pub quantize: unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i32]),
+    pub quantize: unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i32], &mut [f32]),
     pub rotate: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub silu_gate: unsafe fn(&mut [f32], &[f32]),
     pub gelu_gate: unsafe fn(&mut [f32], &[f32]),

@@ -41,8 +41,10 @@ pub struct TileInput<'a> {
     pub codes: &'a [i8],
     /// Per [`GROUP`] columns.
     pub scales: &'a [f32],
-    /// Per [`SUM_GROUP`] columns.
+    /// Per [`SUM_GROUP`] columns: the sum of the codes.
     pub sums: &'a [i32],
+    /// Per [`GROUP`] columns: scale times sum.
+    pub scaled_sums: &'a [f32],
 }
 
 impl TileInput<'_> {
@@ -51,7 +53,7 @@ impl TileInput<'_> {
         let groups = self.cols / tile.group;
         let quads = self.cols / 4;
         assert!(self.cols.is_multiple_of(GROUP) && matches!(tile.group, 16 | 32));
-        assert!(!tile.four_bit || tile.group == GROUP);
+        assert!(tile.group == GROUP || (!tile.four_bit && tile.mins.is_none()));
         let code_bytes = quads * 64 / if tile.four_bit { 2 } else { 1 };
         assert_eq!(tile.codes.len(), code_bytes);
         assert_eq!(tile.scales.len(), groups * TILE_ROWS);
@@ -62,22 +64,7 @@ impl TileInput<'_> {
         assert!(self.codes.len() >= self.tokens * self.cols);
         assert!(self.scales.len() >= self.tokens * self.cols / GROUP);
         assert!(self.sums.len() >= self.tokens * self.cols / SUM_GROUP);
-    }
-
-    /// The sum of one token's codes over weight group `group` of `size` columns.
-    #[inline(always)]
-    pub fn sum(&self, token: usize, group: usize, size: usize) -> i32 {
-        let sums = &self.sums[token * (self.cols / SUM_GROUP)..];
-        if size == SUM_GROUP {
-            sums[group]
-        } else {
-            sums[2 * group] + sums[2 * group + 1]
-        }
-    }
-
-    #[inline(always)]
-    pub fn scale(&self, token: usize, group: usize, size: usize) -> f32 {
-        self.scales[token * (self.cols / GROUP) + group * size / GROUP]
+        assert!(self.scaled_sums.len() >= self.tokens * self.cols / GROUP);
     }
 }
 
@@ -130,13 +117,18 @@ pub unsafe fn portable(tile: &Tile, input: &TileInput, out: *mut f32, stride: us
                 let dot: i32 = cols
                     .map(|col| tile.code(row, col) * i32::from(x[col]))
                     .sum();
-                let sum = input.sum(token, group, tile.group);
-                let scale = input.scale(token, group, tile.group);
+                let sums = &input.sums[token * input.cols / SUM_GROUP..];
+                let sums =
+                    &sums[group * tile.group / SUM_GROUP..(group + 1) * tile.group / SUM_GROUP];
+                let activation_group = (token * input.cols + group * tile.group) / GROUP;
                 let index = group * TILE_ROWS + row;
-                let signed = dot - tile.zero * sum;
-                total = (signed as f32).mul_add(tile.scales.get(index) * scale, total);
+                let signed = dot - tile.zero * sums.iter().sum::<i32>();
+                let scale = tile.scales.get(index) * input.scales[activation_group];
+                total = (signed as f32).mul_add(scale, total);
                 if let Some(mins) = tile.mins {
-                    total = mins.get(index).mul_add(scale * sum as f32, total);
+                    total = mins
+                        .get(index)
+                        .mul_add(input.scaled_sums[activation_group], total);
                 }
             }
             // SAFETY: the caller promises sixteen writable values at `token * stride`.

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::tile::Scales;
-use super::{GROUP, TILE_ROWS, Tile, TileInput};
+use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 
 /// Tokens whose sums stay in registers together; each weight is unpacked once for all.
 const BLOCK: usize = 8;
@@ -43,19 +43,31 @@ unsafe fn avx512_shape<const N: usize>(
     out: *mut f32,
     stride: usize,
 ) {
-    // SAFETY: as the caller's; lengths were checked.
+    // SAFETY: as the caller's; lengths were checked, and with them that mins come with groups
+    // of 32.
     unsafe {
-        match (tile.four_bit, tile.group) {
-            (true, _) => avx512_block::<N, true, 8>(tile, input, token, out, stride),
-            (false, GROUP) => avx512_block::<N, false, 8>(tile, input, token, out, stride),
-            (false, _) => avx512_block::<N, false, 4>(tile, input, token, out, stride),
+        match (tile.four_bit, tile.group, tile.mins.is_some()) {
+            (true, _, true) => avx512_block::<N, true, 8, true>(tile, input, token, out, stride),
+            (true, _, false) => avx512_block::<N, true, 8, false>(tile, input, token, out, stride),
+            (false, GROUP, true) => {
+                avx512_block::<N, false, 8, true>(tile, input, token, out, stride)
+            }
+            (false, GROUP, false) => {
+                avx512_block::<N, false, 8, false>(tile, input, token, out, stride)
+            }
+            (false, _, _) => avx512_block::<N, false, 4, false>(tile, input, token, out, stride),
         }
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn avx512_block<const N: usize, const FOUR_BIT: bool, const QUADS: usize>(
+unsafe fn avx512_block<
+    const N: usize,
+    const FOUR_BIT: bool,
+    const QUADS: usize,
+    const MINS: bool,
+>(
     tile: &Tile,
     input: &TileInput,
     token: usize,
@@ -66,61 +78,74 @@ unsafe fn avx512_block<const N: usize, const FOUR_BIT: bool, const QUADS: usize>
     let mut totals = [_mm512_setzero_ps(); N];
     let low = _mm512_set1_epi8(15);
     for group in 0..groups {
-        let mut dots = [_mm512_setzero_si512(); N];
-        // SAFETY: `check` gave every group its whole run of code bytes, and every token its
-        // `cols` activation codes.
+        // SAFETY: `check` gave every group its whole run of code bytes and sixteen scales, and
+        // every token its codes, scales and sums.
         unsafe {
-            let quad = |n: usize, quad: usize| {
-                let at = (token + n) * input.cols + (group * QUADS + quad) * 4;
-                let bytes = input.codes.as_ptr().add(at).cast::<i32>().read_unaligned();
-                _mm512_set1_epi32(bytes)
+            let line = |line: usize| _mm512_loadu_si512(tile.codes.as_ptr().add(line * 64).cast());
+            let weights: [__m512i; QUADS] = std::array::from_fn(|c| {
+                if !FOUR_BIT {
+                    line(group * QUADS + c)
+                } else if c < QUADS / 2 {
+                    _mm512_and_si512(line(group * QUADS / 2 + c), low)
+                } else {
+                    let both = line(group * QUADS / 2 + c - QUADS / 2);
+                    _mm512_and_si512(_mm512_srli_epi16::<4>(both), low)
+                }
+            });
+            let scales = avx512_scales(&tile.scales, group);
+            let mins = match &tile.mins {
+                Some(mins) if MINS => avx512_scales(mins, group),
+                _ => _mm512_setzero_ps(),
             };
-            if FOUR_BIT {
-                for c in 0..QUADS / 2 {
-                    let at = tile.codes.as_ptr().add((group * QUADS / 2 + c) * 64);
-                    let both = _mm512_loadu_si512(at.cast());
-                    let first = _mm512_and_si512(both, low);
-                    let second = _mm512_and_si512(_mm512_srli_epi16::<4>(both), low);
-                    for (n, dot) in dots.iter_mut().enumerate() {
-                        *dot = _mm512_dpbusd_epi32(*dot, first, quad(n, c));
-                        *dot = _mm512_dpbusd_epi32(*dot, second, quad(n, c + QUADS / 2));
-                    }
+            // Tokens outside, quads inside: each activation is read once, straight into its
+            // product, and the tokens' chains overlap.
+            for (n, total) in totals.iter_mut().enumerate() {
+                let first = (token + n) * input.cols + group * QUADS * 4;
+                let mut dots = [_mm512_setzero_si512(); 2];
+                if !MINS {
+                    let sums = input.sums.as_ptr().add(first / SUM_GROUP);
+                    let sum = if QUADS * 4 == GROUP {
+                        *sums + *sums.add(1)
+                    } else {
+                        *sums
+                    };
+                    dots[1] = _mm512_set1_epi32(-tile.zero * sum);
                 }
-            } else {
-                for c in 0..QUADS {
-                    let at = tile.codes.as_ptr().add((group * QUADS + c) * 64);
-                    let codes = _mm512_loadu_si512(at.cast());
-                    for (n, dot) in dots.iter_mut().enumerate() {
-                        *dot = _mm512_dpbusd_epi32(*dot, codes, quad(n, c));
-                    }
+                let codes = input.codes.as_ptr().add(first).cast::<i32>();
+                for (c, weights) in weights.iter().enumerate() {
+                    let quad = _mm512_set1_epi32(codes.add(c).read_unaligned());
+                    dots[c % 2] = _mm512_dpbusd_epi32(dots[c % 2], *weights, quad);
                 }
-            }
-        }
-        // SAFETY: `check` gave every group sixteen scales, and mins where there are any.
-        let (scales, mins) = unsafe {
-            let load = |scales: &Scales| match scales {
-                Scales::F16(values) => {
-                    let at = values.as_ptr().add(group * TILE_ROWS);
-                    _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()))
+                let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(dots[0], dots[1]));
+                let scale = _mm512_set1_ps(*input.scales.as_ptr().add(first / GROUP));
+                *total = _mm512_fmadd_ps(dot, _mm512_mul_ps(scales, scale), *total);
+                if MINS {
+                    let sum = _mm512_set1_ps(*input.scaled_sums.as_ptr().add(first / GROUP));
+                    *total = _mm512_fmadd_ps(mins, sum, *total);
                 }
-                Scales::F32(values) => _mm512_loadu_ps(values.as_ptr().add(group * TILE_ROWS)),
-            };
-            (load(&tile.scales), tile.mins.as_ref().map(load))
-        };
-        for (n, total) in totals.iter_mut().enumerate() {
-            let sum = input.sum(token + n, group, QUADS * 4);
-            let scale = input.scale(token + n, group, QUADS * 4);
-            let signed = _mm512_sub_epi32(dots[n], _mm512_set1_epi32(tile.zero * sum));
-            let factor = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
-            *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(signed), factor, *total);
-            if let Some(mins) = mins {
-                *total = _mm512_fmadd_ps(mins, _mm512_set1_ps(scale * sum as f32), *total);
             }
         }
     }
     for (n, total) in totals.iter().enumerate() {
         // SAFETY: the caller promises sixteen writable values at every token's place.
         unsafe { _mm512_storeu_ps(out.add((token + n) * stride), *total) };
+    }
+}
+
+/// # Safety
+/// `scales` must hold sixteen values for `group`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn avx512_scales(scales: &Scales, group: usize) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match scales {
+            Scales::F16(values) => {
+                let at = values.as_ptr().add(group * TILE_ROWS);
+                _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()))
+            }
+            Scales::F32(values) => _mm512_loadu_ps(values.as_ptr().add(group * TILE_ROWS)),
+        }
     }
 }
 
@@ -220,14 +245,18 @@ unsafe fn avx2_half<const N: usize, const FOUR_BIT: bool, const QUADS: usize>(
         };
         let (scales, mins) = (load(&tile.scales), tile.mins.as_ref().map(load));
         for (n, total) in totals.iter_mut().enumerate() {
-            let sum = input.sum(token + n, group, QUADS * 4);
-            let scale = input.scale(token + n, group, QUADS * 4);
+            let first = (token + n) * input.cols + group * QUADS * 4;
+            let sum = match QUADS * 4 {
+                GROUP => input.sums[first / SUM_GROUP] + input.sums[first / SUM_GROUP + 1],
+                _ => input.sums[first / SUM_GROUP],
+            };
             let dot = _mm256_hadd_epi32(sums[n][0], sums[n][1]);
             let signed = _mm256_sub_epi32(dot, _mm256_set1_epi32(tile.zero * sum));
-            let factor = _mm256_mul_ps(scales, _mm256_set1_ps(scale));
+            let factor = _mm256_mul_ps(scales, _mm256_set1_ps(input.scales[first / GROUP]));
             *total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(signed), factor, *total);
             if let Some(mins) = mins {
-                *total = _mm256_fmadd_ps(mins, _mm256_set1_ps(scale * sum as f32), *total);
+                let sum = _mm256_set1_ps(input.scaled_sums[first / GROUP]);
+                *total = _mm256_fmadd_ps(mins, sum, *total);
             }
         }
     }

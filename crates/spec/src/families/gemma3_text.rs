@@ -1,7 +1,7 @@
 //! Gemma 3 (text): sandwich norms, normalised queries and keys, scaled embeddings, and local
 //! layers with a window and a rope of their own between the global ones.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, windowed_layers};
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied, interval, windowed_layers};
 use super::{Family, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -44,7 +44,10 @@ const LAYERS_OF_27B: usize = 62;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_config(config)?;
-    let pattern = config.usize_or("sliding_window_pattern", PATTERN)?.max(1);
+    let pattern = interval(
+        config.path("sliding_window_pattern"),
+        config.usize_or("sliding_window_pattern", PATTERN)?,
+    )?;
     let windowed = windowed_layers(config, sizes.layers, |layer| (layer + 1) % pattern != 0)?;
     let global = Rope::from_config(config, Some("full_attention"), GLOBAL_THETA, sizes.head_dim)?;
     let local = match config.object("rope_parameters")? {
@@ -64,7 +67,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         window: config.usize("sliding_window")?,
         global,
         local,
-        scale: 1.0 / (config.f64_or("query_pre_attn_scalar", 256.0)? as f32).sqrt(),
+        scale: query_scale(config)?,
         bias: config.bool_or("attention_bias", false)?,
         activation: activation(config, "hidden_activation", Activation::GeluTanh)?,
         tied: config.bool_or("tie_word_embeddings", true)?,
@@ -79,7 +82,25 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
             supported: "null",
         });
     }
+    // Embedding models share the family's name, not its attention.
+    if config.bool_or("use_bidirectional_attention", false)? {
+        return Err(SpecError::Unsupported {
+            field: "use_bidirectional_attention".into(),
+            found: "true".into(),
+            supported: "false",
+        });
+    }
     Ok(parts.model(&sizes))
+}
+
+fn query_scale(config: &Config) -> Result<f32, SpecError> {
+    let field = "query_pre_attn_scalar";
+    let scalar = config.f64_or(field, 256.0)?;
+    if scalar > 0.0 {
+        Ok(1.0 / (scalar as f32).sqrt())
+    } else {
+        Err(SpecError::invalid(config.path(field), scalar, "above 0"))
+    }
 }
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
@@ -90,22 +111,29 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
         sizes.head_dim
     };
     let mut global = gguf_rope(config, sizes.head_dim)?;
-    if config.f64_opt("rope.freq_base").is_none() {
+    if config.f64_opt("rope.freq_base")?.is_none() {
         global.theta = GLOBAL_THETA as f32;
     }
+    let pattern = interval(
+        config.key("attention.sliding_window_pattern"),
+        config
+            .usize_opt("attention.sliding_window_pattern")?
+            .unwrap_or(PATTERN),
+    )?;
+    let local_theta = config.f64_opt("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA);
     let parts = Parts {
         windowed: (0..sizes.layers)
-            .map(|layer| (layer + 1) % PATTERN != 0)
+            .map(|layer| (layer + 1) % pattern != 0)
             .collect(),
         window: config.usize("attention.sliding_window")?,
         global,
-        local: Rope::plain(LOCAL_THETA as f32, sizes.head_dim),
+        local: Rope::plain(local_theta as f32, sizes.head_dim),
         scale: 1.0 / (scaled_by as f32).sqrt(),
         bias: false,
         activation: Activation::GeluTanh,
         tied: gguf_tied(config),
         softcap: config
-            .f64_opt("final_logit_softcapping")
+            .f64_opt("final_logit_softcapping")?
             .map(|cap| cap as f32),
     };
     Ok(parts.model(&sizes))

@@ -75,7 +75,26 @@ pub fn from_gguf(header: &dyn GgufHeader) -> Result<(ModelSpec, Naming), SpecErr
         architecture,
     })?;
     spec.validate()?;
+    if family.gguf.interleaved_rope {
+        whole_head_rope(&spec, architecture)?;
+    }
     Ok((spec, family.gguf))
+}
+
+/// Rows stored for interleaved rope are put back by whole heads, which is right only where
+/// the whole head turns.
+fn whole_head_rope(spec: &ModelSpec, architecture: &str) -> Result<(), SpecError> {
+    let mut ropes = spec
+        .attentions()
+        .filter_map(|a| a.rope.as_ref().map(|rope| (rope.dims, a.head_dim)));
+    match ropes.find(|(dims, head_dim)| dims != head_dim) {
+        None => Ok(()),
+        Some((dims, head_dim)) => Err(SpecError::invalid(
+            format!("{architecture}.rope.dimension_count"),
+            dims,
+            format!("the head's whole length ({head_dim})"),
+        )),
+    }
 }
 
 /// The `model_type`s that load.

@@ -45,7 +45,12 @@ impl Sizes {
         let heads = config.usize("attention.head_count")?;
         let head_dim = match config.usize_opt("attention.key_length")? {
             Some(dim) => dim,
-            None => even_split("embedding_length", hidden, "attention.head_count", heads)?,
+            None => even_split(
+                &config.key("embedding_length"),
+                hidden,
+                &config.key("attention.head_count"),
+                heads,
+            )?,
         };
         let value_dim = config.usize_opt("attention.value_length")?;
         if value_dim.is_some_and(|dim| dim != head_dim) {
@@ -62,7 +67,7 @@ impl Sizes {
                 field: "tensor token_embd.weight".into(),
             })?,
             hidden,
-            layers: bounded_layers("block_count", config.usize("block_count")?)?,
+            layers: bounded_layers(&config.key("block_count"), config.usize("block_count")?)?,
             heads,
             kv_heads: config
                 .usize_opt("attention.head_count_kv")?
@@ -186,27 +191,40 @@ pub(super) fn windowed_layers(
 /// Rope as a GGUF header states it, whole-head or partial, unscaled or linear; Llama 3's
 /// scaling travels as a tensor of divisors.
 pub(super) fn gguf_rope(config: &GgufConfig, head_dim: usize) -> Result<Rope, SpecError> {
-    let scaling = match config.header.str(&config.key("rope.scaling.type")) {
-        _ if config.has("rope_freqs.weight") => RopeScaling::Tensor,
-        None | Some("none") => RopeScaling::None,
-        Some("linear") => RopeScaling::Linear {
+    let divisors = config.has("rope_freqs.weight");
+    let scaling = match config.str_opt("rope.scaling.type")?.unwrap_or("none") {
+        "none" if divisors => RopeScaling::Tensor,
+        "none" => RopeScaling::None,
+        "linear" if !divisors => RopeScaling::Linear {
             factor: config.f64("rope.scaling.factor")? as f32,
         },
-        Some(other) => {
+        other => {
             return Err(SpecError::Unsupported {
                 field: config.key("rope.scaling.type"),
                 found: format!("`{other}`"),
-                supported: "none, linear",
+                supported: if divisors {
+                    "none, beside the tensor rope_freqs.weight"
+                } else {
+                    "none, linear"
+                },
             });
         }
     };
     Ok(Rope {
-        theta: config.f64_opt("rope.freq_base").unwrap_or(10_000.0) as f32,
+        theta: config.f64_opt("rope.freq_base")?.unwrap_or(10_000.0) as f32,
         dims: config
             .usize_opt("rope.dimension_count")?
             .unwrap_or(head_dim),
         scaling,
     })
+}
+
+/// How often a layer differs from its neighbours: never is said by other fields, not by 0.
+pub(super) fn interval(field: String, interval: usize) -> Result<usize, SpecError> {
+    match interval {
+        0 => Err(SpecError::invalid(field, 0, "at least 1")),
+        interval => Ok(interval),
+    }
 }
 
 pub(super) fn gguf_tied(config: &GgufConfig) -> bool {

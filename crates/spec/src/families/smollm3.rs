@@ -1,6 +1,6 @@
 //! SmolLM3: Llama with every fourth layer free of positions.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied, interval};
 use super::{Family, PLAIN, qwen2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -59,22 +59,24 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
 /// `no_rope_layers` lists 1 for layers *with* rope, whatever its name says.
 fn layers_with_rope(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     let Some(flags) = config.array("no_rope_layers")? else {
-        let interval = config
-            .usize_or("no_rope_layer_interval", NO_ROPE_INTERVAL)?
-            .max(1);
+        let interval = interval(
+            config.path("no_rope_layer_interval"),
+            config.usize_or("no_rope_layer_interval", NO_ROPE_INTERVAL)?,
+        )?;
         return Ok((0..layers)
             .map(|layer| (layer + 1) % interval != 0)
             .collect());
     };
-    let flags: Option<Vec<bool>> = flags
-        .iter()
-        .map(|flag| flag.as_u64().map(|flag| flag != 0))
-        .collect();
-    flags.filter(|flags| flags.len() == layers).ok_or_else(|| {
-        SpecError::invalid(
-            "no_rope_layers",
-            "something else",
-            format!("a list of 0 or 1 for each of {layers} layers"),
-        )
-    })
+    let refuse = |found: String| {
+        let expected = format!("a list of 0 or 1 for each of {layers} layers");
+        SpecError::invalid("no_rope_layers", found, expected)
+    };
+    if flags.len() != layers {
+        return Err(refuse(format!("a list of {}", flags.len())));
+    }
+    let flags = flags.iter().map(|flag| match flag.as_u64() {
+        Some(flag @ 0..=1) => Ok(flag == 1),
+        _ => Err(refuse(format!("a list with {flag}"))),
+    });
+    flags.collect()
 }
