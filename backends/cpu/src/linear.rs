@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use loquat_session::Precision;
 use loquat_weights::{Dtype, EncodedRow, Matrix, WeightsError};
 
-use crate::kernels::{GROUP, Kernels, SUM_GROUP, TILE_ROWS, TileInput};
+use crate::kernels::{GROUP, Kernels, Quantized, SUM_GROUP, TILE_ROWS, TileInput};
 use crate::pack::Packed;
 use crate::pool::Pool;
 use crate::shared::SharedMut;
@@ -126,17 +126,18 @@ impl Linear {
 /// Decodes a row with the machine's kernels where they have one. Binding has matched every
 /// length, so decoding cannot fail; a row that did would be NaN, not silently zero.
 fn decode(kernels: &Kernels, matrix: &Matrix, row: usize, out: &mut [f32]) {
-    // SAFETY (both): the table was chosen for this machine.
-    match matrix.encoded_row(row) {
-        Some(EncodedRow::Plain {
-            dtype: Dtype::BF16,
-            bytes,
-        }) => unsafe { (kernels.decode_bf16)(bytes, out) },
-        Some(EncodedRow::Plain {
-            dtype: Dtype::F16,
-            bytes,
-        }) => unsafe { (kernels.decode_f16)(bytes, out) },
-        _ => {
+    let half = match matrix.encoded_row(row) {
+        Some(EncodedRow::Plain { dtype, bytes }) => match dtype {
+            Dtype::BF16 => Some((kernels.decode_bf16, bytes)),
+            Dtype::F16 => Some((kernels.decode_f16, bytes)),
+            _ => None,
+        },
+        _ => None,
+    };
+    match half {
+        // SAFETY: the table was chosen for this machine.
+        Some((kernel, bytes)) => unsafe { kernel(bytes, out) },
+        None => {
             if matrix.decode_row(row, out).is_err() {
                 out.fill(f32::NAN);
             }
@@ -174,13 +175,13 @@ impl Activations {
             // SAFETY: each token's task writes its own rows, and the table was chosen for this
             // machine.
             unsafe {
-                (kernels.quantize)(
-                    &values[token * cols..(token + 1) * cols],
-                    codes.slice(token * cols, cols),
-                    scales.slice(token * cols / GROUP, cols / GROUP),
-                    sums.slice(token * cols / SUM_GROUP, cols / SUM_GROUP),
-                    scaled_sums.slice(token * cols / GROUP, cols / GROUP),
-                );
+                let out = Quantized {
+                    codes: codes.slice(token * cols, cols),
+                    scales: scales.slice(token * cols / GROUP, cols / GROUP),
+                    sums: sums.slice(token * cols / SUM_GROUP, cols / SUM_GROUP),
+                    scaled_sums: scaled_sums.slice(token * cols / GROUP, cols / GROUP),
+                };
+                (kernels.quantize)(&values[token * cols..(token + 1) * cols], out);
             }
         });
     }

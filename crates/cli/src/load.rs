@@ -69,7 +69,7 @@ impl Model {
         };
         match template {
             Ok(template) => Ok(Some(template)),
-            Err(TextError::NoChatTemplate { .. }) => Ok(None),
+            Err(TextError::NoChatTemplate) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -27,7 +27,7 @@ pub struct DownloadBar(Option<ProgressBar>);
 impl Progress for DownloadBar {
     fn start(&mut self, what: &str, total_bytes: Option<u64>) {
         if !std::io::stderr().is_terminal() {
-            crate::terminal::remark(&format!("downloading {what}"));
+            crate::terminal::remark(what);
         }
         self.0 = Some(bar(total_bytes, DOWNLOAD, what.to_owned()));
     }

@@ -1,5 +1,6 @@
 //! The handle to an engine: start it, give it requests, stop it.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -39,10 +40,13 @@ impl Default for EngineOptions {
     }
 }
 
+/// Ends with the session it owned, if that is still whole.
+type Thread = JoinHandle<Option<Box<dyn Session>>>;
+
 /// A session at work on its own thread. Dropping the engine shuts it down.
 pub struct Engine {
     commands: mpsc::Sender<Command>,
-    thread: Mutex<Option<JoinHandle<Option<Box<dyn Session>>>>>,
+    thread: Mutex<Option<Thread>>,
     shared: Arc<Shared>,
     capabilities: Capabilities,
     tokenizer: Option<Tokenizer>,
@@ -154,6 +158,15 @@ impl Engine {
             tracing::error!("the engine's thread panicked outside every guard");
             None
         })
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("capabilities", &self.capabilities)
+            .field("load", &self.load())
+            .finish_non_exhaustive()
     }
 }
 

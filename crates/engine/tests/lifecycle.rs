@@ -342,3 +342,19 @@ fn dropping_the_engine_drops_the_session() {
     assert!(counters.dropped());
     assert_eq!(running.collect_blocking(), Err(EngineError::ShutDown));
 }
+
+#[test]
+fn the_session_comes_back_empty_and_works_again() {
+    let (engine, counters) = start_default();
+    let expected = ids(&engine, greedy(&[1, 2, 3], 20));
+    let running = engine.submit(greedy(&[4], 200)).expect("accepted");
+    let session = engine.into_session().expect("a whole session");
+    assert_eq!(counters.live(), 0, "the running sequence was released");
+    assert!(!counters.dropped());
+    assert!(running.collect_blocking().is_err());
+    let again = loquat_engine::Engine::start(session, None, EngineOptions::default());
+    assert_eq!(
+        ids(&again.expect("an engine"), greedy(&[1, 2, 3], 20)),
+        expected
+    );
+}

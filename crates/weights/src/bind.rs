@@ -45,6 +45,11 @@ impl Weights {
         self.matrices.iter().map(|(role, matrix)| (*role, matrix))
     }
 
+    pub fn vectors(&self) -> impl Iterator<Item = (Role, &[f32])> {
+        let vectors = self.vectors.iter();
+        vectors.map(|(role, values)| (*role, values.as_slice()))
+    }
+
     /// Bytes of all bound tensors as they stand in the files.
     pub fn bytes(&self) -> u64 {
         let vectors: usize = self.vectors.values().map(|values| values.len() * 4).sum();
@@ -65,6 +70,7 @@ pub fn bind(
             .map(|tensor| (tensor.name.as_str(), tensor))
             .collect(),
         used: HashSet::new(),
+        reported: HashSet::new(),
         quantization,
         mismatch: Mismatch::default(),
     };
@@ -99,34 +105,40 @@ pub fn bind(
 struct Binder<'a> {
     by_name: HashMap<&'a str, &'a RawTensor>,
     used: HashSet<&'a str>,
+    /// Names already in the report: one tensor may fill several roles.
+    reported: HashSet<String>,
     quantization: Option<&'a MlxQuantization>,
     mismatch: Mismatch,
 }
 
 impl<'a> Binder<'a> {
     /// The tensor, if it is there in this shape and a readable type; what is wrong goes into
-    /// the report, once where one tensor fills several roles.
+    /// the report.
     fn take(
         &mut self,
         name: &str,
         shape: &[usize],
         readable: impl FnOnce(Dtype) -> bool,
     ) -> Option<&'a RawTensor> {
-        let Some(tensor) = self.by_name.get(name).copied() else {
-            report(&mut self.mismatch.missing, name.to_owned());
-            return None;
-        };
-        self.used.insert(tensor.name.as_str());
-        if tensor.shape != shape {
-            let entry = (name.to_owned(), shape.to_vec(), tensor.shape.clone());
-            report(&mut self.mismatch.misshapen, entry);
-            return None;
+        let found = self.by_name.get(name).copied();
+        if let Some(tensor) = found {
+            self.used.insert(tensor.name.as_str());
+            if tensor.shape == shape && readable(tensor.dtype) {
+                return Some(tensor);
+            }
         }
-        if !readable(tensor.dtype) {
-            report(&mut self.mismatch.mistyped, (name.to_owned(), tensor.dtype));
-            return None;
+        if self.reported.insert(name.to_owned()) {
+            let (name, mismatch) = (name.to_owned(), &mut self.mismatch);
+            match found {
+                None => mismatch.missing.push(name),
+                Some(tensor) if tensor.shape != shape => {
+                    let entry = (name, shape.to_vec(), tensor.shape.clone());
+                    mismatch.misshapen.push(entry);
+                }
+                Some(tensor) => mismatch.mistyped.push((name, tensor.dtype)),
+            }
         }
-        Some(tensor)
+        None
     }
 
     fn matrix(
@@ -221,12 +233,6 @@ impl<'a> Binder<'a> {
             }
         }
         Ok(Some(values))
-    }
-}
-
-fn report<T: PartialEq>(list: &mut Vec<T>, entry: T) {
-    if !list.contains(&entry) {
-        list.push(entry);
     }
 }
 

@@ -67,21 +67,24 @@ fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
-/// Rounds `x` to `i8` per group of [`GROUP`]: `scales` gets one factor per group, `sums` the
-/// sum of the rounded values per [`SUM_GROUP`], `scaled_sums` scale times sum per group. `x` is
-/// whole groups.
+/// Where a row of rounded activations goes.
+pub struct Quantized<'a> {
+    pub codes: &'a mut [i8],
+    /// The factor of each [`GROUP`].
+    pub scales: &'a mut [f32],
+    /// The sum of the codes of each [`SUM_GROUP`].
+    pub sums: &'a mut [i32],
+    /// Scale times sum of each [`GROUP`].
+    pub scaled_sums: &'a mut [f32],
+}
+
+/// Rounds `x` to `i8`, group by group. `x` is whole groups.
 #[inline(always)]
-fn quantize(
-    x: &[f32],
-    codes: &mut [i8],
-    scales: &mut [f32],
-    sums: &mut [i32],
-    scaled_sums: &mut [f32],
-) {
+fn quantize(x: &[f32], out: Quantized) {
     let groups = x.as_chunks::<GROUP>().0.iter();
-    let groups = groups.zip(codes.as_chunks_mut::<GROUP>().0);
-    let sums = sums.as_chunks_mut::<{ GROUP / SUM_GROUP }>().0;
-    let outputs = scales.iter_mut().zip(sums).zip(scaled_sums);
+    let groups = groups.zip(out.codes.as_chunks_mut::<GROUP>().0);
+    let sums = out.sums.as_chunks_mut::<{ GROUP / SUM_GROUP }>().0;
+    let outputs = out.scales.iter_mut().zip(sums).zip(out.scaled_sums);
     for ((x, codes), ((scale, sums), scaled_sum)) in groups.zip(outputs) {
         // Hidden, so that the compiler makes registers of a group's values and not of the same
         // value of many groups, which it would have to gather.
@@ -361,19 +364,13 @@ fn accumulate_block<T: KvElement, const N: usize>(
 macro_rules! build {
     ($module:ident, $name:literal, $tile:path, $(#[$feature:meta])*) => {
         pub mod $module {
-            use super::{AttendArgs, Half};
+            use super::{AttendArgs, Half, Quantized};
             use crate::kernels::Kernels;
 
             build!(@kernels $(#[$feature])*;
                 fn dot(a: &[f32], b: &[f32]) -> f32;
                 fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
-                fn quantize(
-                    x: &[f32],
-                    codes: &mut [i8],
-                    scales: &mut [f32],
-                    sums: &mut [i32],
-                    scaled_sums: &mut [f32]
-                );
+                fn quantize(x: &[f32], out: Quantized);
                 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]);
                 fn silu_gate(gate: &mut [f32], up: &[f32]);
                 fn gelu_gate(gate: &mut [f32], up: &[f32]);

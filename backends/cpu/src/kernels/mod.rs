@@ -12,7 +12,7 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tile_x86;
 
-pub use float::{AttendArgs, HeadPages};
+pub use float::{AttendArgs, HeadPages, Quantized};
 pub use tile::{Scales, TILE_ROWS, Tile, TileInput};
 
 /// Values handled together; the widest register's worth of `f32`.
@@ -111,7 +111,7 @@ pub struct Kernels {
     pub name: &'static str,
     pub dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
-    pub quantize: unsafe fn(&[f32], &mut [i8], &mut [f32], &mut [i32], &mut [f32]),
+    pub quantize: unsafe fn(&[f32], Quantized),
     pub rotate: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub silu_gate: unsafe fn(&mut [f32], &[f32]),
     pub gelu_gate: unsafe fn(&mut [f32], &[f32]),

@@ -1,5 +1,10 @@
 //! Every table against the portable reference, bit for bit, on random and hostile input.
 
+#![expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every call is of a table from `supported`, which lists what this machine can run"
+)]
+
 use super::*;
 use crate::shared::PagePtr;
 
@@ -50,7 +55,6 @@ fn dot_and_norm_agree_at_every_length() {
     let mut random = Random(1);
     for len in (1..100).chain([127, 128, 129, 576, 1000]) {
         let (a, b) = (random.floats(len, 3.0), random.floats(len, 3.0));
-        // SAFETY (here and below): `supported` lists only tables this machine can run.
         let dot = agree("dot", |k| vec![unsafe { (k.dot)(&a, &b) }]);
         let exact: f64 = a
             .iter()
@@ -128,7 +132,13 @@ fn quantize_agrees_and_reconstructs() {
             let (mut codes, mut scales) = (vec![0i8; x.len()], vec![0.0; groups]);
             let mut sums = vec![0i32; x.len() / SUM_GROUP];
             let mut scaled = vec![0.0; groups];
-            unsafe { (k.quantize)(&x, &mut codes, &mut scales, &mut sums, &mut scaled) };
+            let out = Quantized {
+                codes: &mut codes,
+                scales: &mut scales,
+                sums: &mut sums,
+                scaled_sums: &mut scaled,
+            };
+            unsafe { (k.quantize)(&x, out) };
             scales.extend(scaled);
             (codes, scales, sums)
         };
@@ -160,7 +170,13 @@ fn a_nan_activation_is_not_hidden() {
     for table in supported() {
         let (mut codes, mut sums) = (vec![0i8; GROUP], vec![0i32; 2]);
         let (mut scales, mut scaled) = ([0.0], [0.0]);
-        unsafe { (table.quantize)(&x, &mut codes, &mut scales, &mut sums, &mut scaled) };
+        let out = Quantized {
+            codes: &mut codes,
+            scales: &mut scales,
+            sums: &mut sums,
+            scaled_sums: &mut scaled,
+        };
+        unsafe { (table.quantize)(&x, out) };
         assert!(scales[0].is_nan(), "{}", table.name);
     }
 }

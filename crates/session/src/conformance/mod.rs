@@ -11,9 +11,11 @@ use crate::{
     Emit, OpenError, SequenceId, Session, SessionError, SessionOptions, StepBatch, StepOutput,
 };
 
+type Opened = Result<Box<dyn Session>, OpenError>;
+
 /// What is judged: a way to open sessions over one model.
 pub struct Subject<'a> {
-    pub open: &'a dyn Fn(&SessionOptions) -> Result<Box<dyn Session>, OpenError>,
+    pub open: &'a dyn Fn(&SessionOptions) -> Opened,
     /// Largest difference between logits that should be equal, for sessions that do not
     /// promise equal bits.
     pub tolerance: f32,

@@ -1,0 +1,11 @@
+//! The real binary, as a shell sees it: streams, exit codes, signals and terminals.
+//!
+//! The models are the test kit's tiny random ones: gibberish, but the same for the same seed.
+
+#[cfg(unix)]
+mod interactive;
+mod refusals;
+mod reports;
+mod speaking;
+mod streams;
+mod support;

@@ -1,0 +1,232 @@
+//! `inspect`, `bench`, `backends` and the help texts.
+
+use serde_json::Value;
+
+use crate::support::{golden, loquat};
+
+fn inspect(args: &[&str]) -> Value {
+    let report = loquat(["inspect", "--json"].iter().chain(args).copied());
+    serde_json::from_str(&report.quiet()).unwrap()
+}
+
+#[test]
+fn inspect_tells_what_a_model_is_and_takes() {
+    let report = inspect(&[&golden("llama")]);
+    for (field, expected) in [
+        ("model", Value::from("llama")),
+        ("format", Value::from("safetensors")),
+        ("family", Value::from("llama")),
+        ("vocab_size", Value::from(288)),
+        ("hidden_size", Value::from(64)),
+        ("context", Value::from(512)),
+        ("model_context", Value::from(512)),
+        ("tied_head", Value::from(false)),
+    ] {
+        assert_eq!(report[field], expected, "{field}");
+    }
+    assert_eq!(report.get("tensors"), None);
+    assert_eq!(report["layers"][0]["layers"], "layers 0-1");
+    let number = |field: &str| report[field].as_u64().expect(field);
+    // Two layers of two KV heads of 16, key and value, in two bytes each.
+    assert_eq!(number("kv_bytes_per_token"), 2 * 2 * 16 * 2 * 2);
+    assert_eq!(
+        number("kv_bytes_at_context"),
+        number("kv_bytes_per_token") * 512
+    );
+    assert_eq!(
+        number("total_bytes"),
+        number("weight_bytes") + number("kv_bytes_at_context")
+    );
+    // Embedding, head, and in each layer q, k, v, o, gate, up and down.
+    let layer = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128;
+    assert_eq!(number("parameters"), 2 * 288 * 64 + 2 * layer);
+}
+
+#[test]
+fn inspect_knows_the_families_apart() {
+    for (golden_name, family, tied) in [
+        ("gemma3_text", "gemma3_text", true),
+        ("llama_tied", "llama", true),
+        ("mistral_swa", "mistral", false),
+        ("qwen2", "qwen2", false),
+        ("qwen3", "qwen3", true),
+        ("smollm3", "smollm3", true),
+    ] {
+        let report = inspect(&[&golden(golden_name)]);
+        assert_eq!(report["family"], family);
+        assert_eq!(report["tied_head"], tied, "{golden_name}");
+    }
+}
+
+#[test]
+fn a_shorter_context_takes_less_memory() {
+    let model = golden("llama");
+    let (whole, half) = (inspect(&[&model]), inspect(&[&model, "--context=256"]));
+    assert_eq!(half["context"], 256);
+    assert_eq!(half["model_context"], 512);
+    assert_eq!(half["weight_bytes"], whole["weight_bytes"]);
+    let kv = |report: &Value| report["kv_bytes_at_context"].as_u64().unwrap();
+    assert_eq!(kv(&half) * 2, kv(&whole));
+    let exact = inspect(&[&model, "--precision=reference"]);
+    assert_eq!(kv(&exact), kv(&whole) * 2, "fp32 keys and values");
+}
+
+#[test]
+fn tensors_are_listed_when_asked_for() {
+    let model = golden("llama");
+    let tensors = inspect(&[&model, "--tensors"])["tensors"].clone();
+    let embedding = (tensors.as_array().unwrap().iter())
+        .find(|tensor| tensor["name"] == "model.embed_tokens.weight")
+        .unwrap();
+    assert_eq!(embedding["dtype"], "BF16");
+    assert_eq!(embedding["shape"], Value::from(vec![288, 64]));
+
+    let plain = loquat(["inspect", &model]).quiet();
+    let listed = loquat(["inspect", &model, "--tensors"]).quiet();
+    assert!(!plain.contains("embed_tokens"));
+    assert!(listed.contains("model.embed_tokens.weight") && listed.contains("288 × 64"));
+}
+
+#[test]
+fn inspect_reads_well() {
+    let text = loquat(["inspect", &golden("gemma3_text")]).quiet();
+    for row in [
+        "family             gemma3_text",
+        "context            512 (model: 512)",
+        "KV at this context 131 kB (256 B per token, f16)",
+        "window 8",
+        "sandwich norms",
+    ] {
+        assert!(text.contains(row), "no {row:?} in:\n{text}");
+    }
+    assert!(text.lines().all(|line| line.trim_end() == line), "{text:?}");
+}
+
+const TINY: [&str; 6] = [
+    "--prompt-tokens=8,16",
+    "--decode-tokens=4",
+    "--depth=3",
+    "--batch=1,2",
+    "--rounds=2",
+    "--json",
+];
+
+#[test]
+fn bench_measures_every_size_twice_over() {
+    let model = golden("llama");
+    let report = loquat(["bench", &model].into_iter().chain(TINY)).quiet();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["model"], "llama");
+    assert!(report["load_seconds"].as_f64().unwrap() > 0.0);
+    let rows = report["results"].as_array().unwrap();
+    let sizes: Vec<_> = (rows.iter())
+        .map(|row| {
+            let number = |field: &str| row[field].as_u64().unwrap();
+            let work = row["work"].as_str().unwrap();
+            (work, number("tokens"), number("depth"), number("batch"))
+        })
+        .collect();
+    let expected = [
+        ("prompt", 8, 0, 1),
+        ("prompt", 16, 0, 1),
+        ("decode", 4, 3, 1),
+        ("decode", 4, 3, 2),
+    ];
+    assert_eq!(sizes, expected);
+    for row in rows {
+        for side in ["engine", "session"] {
+            let rounds = row[format!("{side}_rounds")].as_array().unwrap();
+            assert_eq!(rounds.len(), 2);
+            let median = row[format!("{side}_tokens_per_second")].as_f64().unwrap();
+            let mean = rounds.iter().map(|v| v.as_f64().unwrap()).sum::<f64>() / 2.0;
+            assert!(median > 0.0 && (median / mean - 1.0).abs() < 1e-9, "{row}");
+        }
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn bench_has_a_table_for_people() {
+    let args = ["bench", &golden("llama"), "--prompt-tokens=8"];
+    let sizes = ["--decode-tokens=4", "--batch=2", "--rounds=1"];
+    let table = loquat(args.into_iter().chain(sizes)).quiet();
+    for word in [
+        "engine",
+        "session",
+        "ratio",
+        "prompt 8 ",
+        "decode 4 × 2 at 1",
+    ] {
+        assert!(table.contains(word), "no {word:?} in:\n{table}");
+    }
+}
+
+#[test]
+fn bench_refuses_sizes_that_do_not_fit() {
+    let model = golden("llama");
+    for (flags, words) in [
+        (
+            ["--prompt-tokens=512", "-v"],
+            ["prompt 512", "context of 512"],
+        ),
+        (
+            ["--prompt-tokens=8", "--depth=500"],
+            ["at 500", "context of 512"],
+        ),
+        (
+            ["--prompt-tokens=0", "-v"],
+            ["--prompt-tokens", "at least 1"],
+        ),
+        (
+            ["--prompt-tokens=8", "--rounds=0"],
+            ["--rounds", "at least 1"],
+        ),
+        (
+            ["--prompt-tokens=8,x", "-v"],
+            ["--prompt-tokens", "at least 1"],
+        ),
+    ] {
+        let refused = loquat(["bench", &model].into_iter().chain(flags));
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        for word in words {
+            assert!(refused.stderr.contains(word), "{}", refused.stderr);
+        }
+    }
+}
+
+#[test]
+fn backends_are_listed() {
+    let list = loquat(["backends"]).quiet();
+    let cpu = list.lines().find(|line| line.starts_with("cpu ")).unwrap();
+    assert!(cpu.contains(" available "), "{cpu}");
+}
+
+#[test]
+fn help_shows_defaults_and_ranges() {
+    let help = loquat(["run", "--help"]).quiet();
+    // However the lines were broken.
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "[0 to 100] [default: 0.6]",
+        "[0 to 1] [default: 0.95]",
+        "[-2 to 2] [default: 0]",
+        "[possible values: fast, reference]",
+        "LOQUAT_BACKEND",
+    ] {
+        assert!(help.contains(words), "no {words:?} in: {help}");
+    }
+    for command in ["run", "generate", "inspect", "bench", "backends"] {
+        let short = loquat([command, "-h"]).quiet();
+        assert!(
+            short.contains(&format!("Usage: loquat {command}")),
+            "{short}"
+        );
+        for line in short.lines().filter(|line| line.contains("  --")) {
+            let words = line.split_whitespace().count();
+            let described = words > 2 || line.trim_end().ends_with('>');
+            assert!(described, "{command}: {line:?} says nothing");
+        }
+    }
+    let version = loquat(["--version"]).quiet();
+    assert_eq!(version, concat!("loquat ", env!("CARGO_PKG_VERSION"), "\n"));
+}

@@ -1,0 +1,435 @@
+//! Configs as people download them, and the spec each one is.
+
+mod common;
+
+use std::path::Path;
+
+use common::{load, tiny, with};
+use loquat_spec::{Activation, Config, FeedForward, ModelSpec, Norm, Rope, RopeScaling, families};
+use serde_json::{Value, json};
+
+const GOLDENS: &[&str] = &[
+    "gemma3_text",
+    "llama",
+    "llama_tied",
+    "mistral",
+    "mistral_swa",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+];
+
+#[test]
+fn both_styles_of_a_config_are_one_spec() {
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/goldens");
+    for name in GOLDENS {
+        let [newer, older] = ["config.json", "config.hub_style.json"].map(|file| {
+            let text = std::fs::read_to_string(goldens.join(name).join(file)).unwrap();
+            families::from_config(&Config::parse(&text, file).unwrap())
+                .unwrap()
+                .0
+        });
+        assert_eq!(newer, older, "{name}");
+        assert_eq!((newer.layers.len(), newer.hidden_size), (2, 64), "{name}");
+    }
+}
+
+/// What is asserted of a whole model; `layers` holds what may differ between them.
+#[derive(Debug, PartialEq)]
+struct Facts {
+    family: &'static str,
+    vocab: usize,
+    hidden: usize,
+    context: usize,
+    heads: (usize, usize, usize),
+    feed_forward: (usize, Activation, bool),
+    biases: (bool, bool),
+    eps: f32,
+    qk_norm: bool,
+    sandwich: bool,
+    scale: f32,
+    embedding_scale: f32,
+    tied: bool,
+    layers: Vec<(Option<usize>, Option<Rope>)>,
+}
+
+fn facts(spec: &ModelSpec) -> Facts {
+    let first = spec.attentions().next().unwrap();
+    let FeedForward::Gated {
+        size,
+        activation,
+        bias,
+    } = spec.layers[0].feed_forward.inner;
+    for attention in spec.attentions() {
+        let same = loquat_spec::Attention {
+            rope: first.rope.clone(),
+            window: first.window,
+            ..attention.clone()
+        };
+        assert_eq!(same, *first, "layers differ in more than rope and window");
+    }
+    let norm = Norm::rms(spec.final_norm.eps);
+    for layer in &spec.layers {
+        assert_eq!(layer.mixer.pre_norm, Some(norm));
+        assert_eq!(layer.feed_forward.pre_norm, Some(norm));
+        assert_eq!(layer.mixer.post_norm, layer.feed_forward.post_norm);
+        assert_eq!(layer.feed_forward, spec.layers[0].feed_forward);
+    }
+    Facts {
+        family: spec.family,
+        vocab: spec.vocab_size,
+        hidden: spec.hidden_size,
+        context: spec.max_context,
+        heads: (first.heads, first.kv_heads, first.head_dim),
+        feed_forward: (size, activation, bias),
+        biases: (first.qkv_bias, first.output_bias),
+        eps: spec.final_norm.eps,
+        qk_norm: first.qk_norm == Some(norm),
+        sandwich: spec.layers[0].mixer.post_norm == Some(norm),
+        scale: first.scale,
+        embedding_scale: spec.embedding_scale,
+        tied: spec.head.tied,
+        layers: spec
+            .attentions()
+            .map(|a| (a.window, a.rope.clone()))
+            .collect(),
+    }
+}
+
+/// Facts most models share.
+fn plain(family: &'static str, head_dim: usize, layers: usize, rope: Rope) -> Facts {
+    Facts {
+        family,
+        vocab: 0,
+        hidden: 0,
+        context: 0,
+        heads: (0, 0, head_dim),
+        feed_forward: (0, Activation::Silu, false),
+        biases: (false, false),
+        eps: 1e-6,
+        qk_norm: false,
+        sandwich: false,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        embedding_scale: 1.0,
+        tied: false,
+        layers: vec![(None, Some(rope)); layers],
+    }
+}
+
+fn check(config: Value, expected: Facts) {
+    let (spec, _) = load(&config).unwrap_or_else(|error| panic!("{error}: {config}"));
+    assert_eq!(facts(&spec), expected);
+}
+
+#[test]
+fn llama_3_2_1b() {
+    let rope = Rope {
+        theta: 500_000.0,
+        dims: 64,
+        scaling: RopeScaling::Llama3 {
+            factor: 32.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context: 8192,
+        },
+    };
+    check(
+        json!({
+            "architectures": ["LlamaForCausalLM"], "attention_bias": false,
+            "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001,
+            "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048,
+            "initializer_range": 0.02, "intermediate_size": 8192,
+            "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+            "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+            "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+            "rope_scaling": {
+                "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192, "rope_type": "llama3"
+            },
+            "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+            "use_cache": true, "vocab_size": 128256
+        }),
+        Facts {
+            vocab: 128_256,
+            hidden: 2048,
+            context: 131_072,
+            heads: (32, 8, 64),
+            feed_forward: (8192, Activation::Silu, false),
+            eps: 1e-5,
+            tied: true,
+            ..plain("llama", 64, 16, rope)
+        },
+    );
+}
+
+#[test]
+fn llama_2_7b_says_neither_head_dim_nor_theta() {
+    check(
+        json!({
+            "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+            "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+            "intermediate_size": 11008, "max_position_embeddings": 4096,
+            "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+            "num_key_value_heads": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+            "rope_scaling": null, "tie_word_embeddings": false, "torch_dtype": "float16",
+            "use_cache": true, "vocab_size": 32000
+        }),
+        Facts {
+            vocab: 32_000,
+            hidden: 4096,
+            context: 4096,
+            heads: (32, 32, 128),
+            feed_forward: (11_008, Activation::Silu, false),
+            eps: 1e-5,
+            ..plain("llama", 128, 32, Rope::plain(10_000.0, 128))
+        },
+    );
+}
+
+#[test]
+fn mistral_7b_has_its_window_only_in_v0_1() {
+    let v1 = json!({
+        "architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+        "intermediate_size": 14336, "max_position_embeddings": 32768,
+        "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+        "sliding_window": 4096, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+        "use_cache": true, "vocab_size": 32000
+    });
+    let rope = Rope::plain(10_000.0, 128);
+    let expected = |vocab, window, rope| Facts {
+        vocab,
+        hidden: 4096,
+        context: 32_768,
+        heads: (32, 8, 128),
+        feed_forward: (14_336, Activation::Silu, false),
+        eps: 1e-5,
+        layers: vec![(window, Some(rope)); 32],
+        ..plain("mistral", 128, 0, Rope::plain(0.0, 0))
+    };
+    let mut v3 = with(
+        v1.clone(),
+        json!({"rope_theta": 1000000.0, "vocab_size": 32768}),
+    );
+    v3["sliding_window"] = Value::Null;
+    check(v1, expected(32_000, Some(4096), rope));
+    check(v3, expected(32_768, None, Rope::plain(1e6, 128)));
+}
+
+#[test]
+fn qwen2_5_0_5b_has_a_window_it_does_not_use() {
+    check(
+        json!({
+            "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+            "bos_token_id": 151643, "eos_token_id": 151645, "hidden_act": "silu",
+            "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+            "max_position_embeddings": 32768, "max_window_layers": 21,
+            "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+            "sliding_window": 32768, "tie_word_embeddings": true,
+            "torch_dtype": "bfloat16", "use_cache": true, "use_sliding_window": false,
+            "vocab_size": 151936
+        }),
+        Facts {
+            vocab: 151_936,
+            hidden: 896,
+            context: 32_768,
+            heads: (14, 2, 64),
+            feed_forward: (4864, Activation::Silu, false),
+            biases: (true, false),
+            tied: true,
+            ..plain("qwen2", 64, 24, Rope::plain(1e6, 64))
+        },
+    );
+}
+
+#[test]
+fn qwen3_0_6b_has_heads_wider_than_its_hidden_size_splits_into() {
+    check(
+        json!({
+            "architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+            "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645,
+            "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+            "initializer_range": 0.02, "intermediate_size": 3072,
+            "max_position_embeddings": 40960, "max_window_layers": 28,
+            "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+            "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+            "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+            "torch_dtype": "bfloat16", "use_cache": true, "use_sliding_window": false,
+            "vocab_size": 151936
+        }),
+        Facts {
+            vocab: 151_936,
+            hidden: 1024,
+            context: 40_960,
+            heads: (16, 8, 128),
+            feed_forward: (3072, Activation::Silu, false),
+            qk_norm: true,
+            tied: true,
+            ..plain("qwen3", 128, 28, Rope::plain(1e6, 128))
+        },
+    );
+}
+
+#[test]
+fn gemma_3_1b_is_global_every_sixth_layer() {
+    let local = (Some(512), Some(Rope::plain(1e4, 256)));
+    let global = (None, Some(Rope::plain(1e6, 256)));
+    check(
+        json!({
+            "architectures": ["Gemma3ForCausalLM"], "attention_bias": false,
+            "attention_dropout": 0.0, "attn_logit_softcapping": null, "bos_token_id": 2,
+            "cache_implementation": "hybrid", "eos_token_id": [1, 106],
+            "final_logit_softcapping": null, "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152,
+            "initializer_range": 0.02, "intermediate_size": 6912,
+            "max_position_embeddings": 32768, "model_type": "gemma3_text",
+            "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+            "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+            "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000,
+            "sliding_window": 512, "sliding_window_pattern": 6,
+            "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 262144
+        }),
+        Facts {
+            vocab: 262_144,
+            hidden: 1152,
+            context: 32_768,
+            heads: (4, 1, 256),
+            feed_forward: (6912, Activation::GeluTanh, false),
+            qk_norm: true,
+            sandwich: true,
+            scale: 1.0 / 16.0,
+            embedding_scale: (1152f32).sqrt(),
+            tied: true,
+            layers: (1..=26)
+                .map(|layer| if layer % 6 == 0 { &global } else { &local })
+                .cloned()
+                .collect(),
+            ..plain("gemma3_text", 256, 0, Rope::plain(0.0, 0))
+        },
+    );
+}
+
+#[test]
+fn smollm3_3b_forgets_positions_every_fourth_layer() {
+    let with_rope: Vec<u32> = (1..=36).map(|layer| u32::from(layer % 4 != 0)).collect();
+    check(
+        json!({
+            "architectures": ["SmolLM3ForCausalLM"], "attention_bias": false,
+            "attention_dropout": 0.0, "bos_token_id": null, "eos_token_id": 128012,
+            "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+            "intermediate_size": 11008, "layer_types": vec!["full_attention"; 36],
+            "max_position_embeddings": 65536, "max_window_layers": 28, "mlp_bias": false,
+            "model_type": "smollm3", "no_rope_layer_interval": 4,
+            "no_rope_layers": with_rope, "num_attention_heads": 16,
+            "num_hidden_layers": 36, "num_key_value_heads": 4, "pretraining_tp": 2,
+            "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 5000000.0,
+            "sliding_window": null, "torch_dtype": "bfloat16",
+            "use_sliding_window": false, "vocab_size": 128256
+        }),
+        Facts {
+            vocab: 128_256,
+            hidden: 2048,
+            context: 65_536,
+            heads: (16, 4, 128),
+            feed_forward: (11_008, Activation::Silu, false),
+            tied: true,
+            layers: with_rope
+                .iter()
+                .map(|&with| (None, (with == 1).then(|| Rope::plain(5e6, 128))))
+                .collect(),
+            ..plain("smollm3", 128, 0, Rope::plain(0.0, 0))
+        },
+    );
+}
+
+#[test]
+fn windows_stand_where_the_config_puts_them() {
+    let (full, sliding) = ("full_attention", "sliding_attention");
+    let qwen = json!({"use_sliding_window": true, "sliding_window": 8});
+    let table = [
+        // Qwen counts from the first windowed layer, where it does not list them.
+        (tiny("qwen2"), json!({}), [None, None]),
+        (
+            with(tiny("qwen2"), qwen.clone()),
+            json!({"max_window_layers": 1}),
+            [None, Some(8)],
+        ),
+        (with(tiny("qwen2"), qwen.clone()), json!({}), [None, None]),
+        (
+            with(tiny("qwen3"), qwen),
+            json!({"layer_types": [sliding, full]}),
+            [Some(8), None],
+        ),
+        (
+            tiny("gemma3_text"),
+            json!({"layer_types": [full, sliding]}),
+            [None, Some(8)],
+        ),
+        (
+            tiny("gemma3_text"),
+            json!({"sliding_window_pattern": 1}),
+            [None, None],
+        ),
+        (tiny("gemma3_text"), json!({}), [Some(8), Some(8)]),
+    ];
+    for (config, changes, expected) in table {
+        let (spec, _) = load(&with(config, changes.clone())).unwrap();
+        let windows: Vec<_> = spec.attentions().map(|a| a.window).collect();
+        assert_eq!(windows, expected, "{} {changes}", spec.family);
+    }
+}
+
+#[test]
+fn rope_may_be_scaled_or_partial() {
+    let linear = |factor| RopeScaling::Linear { factor };
+    let table = [
+        (json!({}), 10_000.0, 16, RopeScaling::None),
+        (
+            json!({"rope_scaling": {"type": "linear", "factor": 4}}),
+            10_000.0,
+            16,
+            linear(4.0),
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5.0}}),
+            5.0,
+            16,
+            linear(2.0),
+        ),
+        (
+            json!({"partial_rotary_factor": 0.5}),
+            10_000.0,
+            8,
+            RopeScaling::None,
+        ),
+    ];
+    for (changes, theta, dims, scaling) in table {
+        let (spec, _) = load(&with(tiny("llama"), changes)).unwrap();
+        let expected = Rope {
+            theta,
+            dims,
+            scaling,
+        };
+        let found = spec.attentions().next().unwrap().rope.as_ref();
+        assert_eq!(found, Some(&expected));
+    }
+}
+
+#[test]
+fn only_the_global_layers_of_gemma_3_are_scaled() {
+    let changes = json!({
+        "sliding_window_pattern": 2,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    });
+    let (spec, _) = load(&with(tiny("gemma3_text"), changes)).unwrap();
+    let scalings: Vec<_> = spec
+        .attentions()
+        .map(|a| a.rope.as_ref().unwrap().scaling.clone())
+        .collect();
+    assert_eq!(
+        scalings,
+        [RopeScaling::None, RopeScaling::Linear { factor: 8.0 }]
+    );
+}
