@@ -283,9 +283,12 @@ fn as_table(
     works: &[Work],
     speeds: &[Speeds],
 ) -> String {
-    let rounds = speeds.first().map_or(0, |speeds| speeds.engine.len());
+    let rounds = match speeds.first().map_or(0, |speeds| speeds.engine.len()) {
+        1 => "one round".to_owned(),
+        rounds => format!("median of {rounds} rounds"),
+    };
     let mut text = format!(
-        "{} on {device}, loaded in {:.2} s, median of {rounds} rounds, tokens/s\n\n{:<24}{:>10}{:>10}{:>8}\n",
+        "{} on {device}, loaded in {:.2} s, {rounds}, tokens/s\n\n{:<24}{:>10}{:>10}{:>8}\n",
         model.name,
         load.as_secs_f64(),
         "",

@@ -80,7 +80,12 @@ impl Talk<'_> {
         let asked = self.args.output.max_tokens;
         request.max_tokens = self.speaker.max_tokens(asked, request.prompt.len());
         let generation = self.speaker.engine.submit(request)?;
-        show(generation, &self.interrupts, self.verbose)
+        show(
+            generation,
+            &self.interrupts,
+            self.speaker.room(),
+            self.verbose,
+        )
     }
 
     fn converse(&self, mut conversation: Conversation, history: &Path) -> Result<(), CliError> {

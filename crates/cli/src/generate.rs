@@ -42,7 +42,7 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
         skip_special: true,
         fresh_text: false,
     })?;
-    match show(generation, &interrupts, verbose)?.interrupted {
+    match show(generation, &interrupts, speaker.room(), verbose)?.interrupted {
         true => Err(CliError::Interrupted),
         false => Ok(()),
     }

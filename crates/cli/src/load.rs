@@ -111,14 +111,17 @@ impl Speaker {
         Ok(Self { engine, tokenizer })
     }
 
+    /// The most tokens that a prompt and its answer can have together.
+    pub fn room(&self) -> usize {
+        let context = self.engine.capabilities().max_context;
+        context.min(self.engine.memory().kv_capacity)
+    }
+
     /// What to ask for when nobody said: [`DEFAULT_MAX_TOKENS`], or what the context and the
     /// KV memory have room for.
     pub fn max_tokens(&self, asked: Option<NonZeroUsize>, prompt: usize) -> usize {
         asked.map(NonZeroUsize::get).unwrap_or_else(|| {
-            let context = self.engine.capabilities().max_context;
-            let room = context
-                .min(self.engine.memory().kv_capacity)
-                .saturating_sub(prompt);
+            let room = self.room().saturating_sub(prompt);
             DEFAULT_MAX_TOKENS.min(room.max(1))
         })
     }

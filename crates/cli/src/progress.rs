@@ -5,6 +5,8 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressStyle};
 use loquat_store::Progress;
 
+use crate::terminal::remark;
+
 const DOWNLOAD: &str = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 const LOAD: &str = "{msg} {bar:30} {percent}%";
 
@@ -27,7 +29,7 @@ pub struct DownloadBar(Option<ProgressBar>);
 impl Progress for DownloadBar {
     fn start(&mut self, what: &str, total_bytes: Option<u64>) {
         if !std::io::stderr().is_terminal() {
-            crate::terminal::remark(what);
+            remark(what);
         }
         self.0 = Some(bar(total_bytes, DOWNLOAD, what.to_owned()));
     }
@@ -39,9 +41,9 @@ impl Progress for DownloadBar {
     }
 
     fn note(&mut self, text: &str) {
-        tracing::info!("{text}");
-        if let Some(bar) = &self.0 {
-            bar.set_message(text.to_owned());
+        match &self.0 {
+            Some(bar) => bar.suspend(|| remark(text)),
+            None => remark(text),
         }
     }
 

@@ -14,10 +14,12 @@ pub struct Printed {
     pub interrupted: bool,
 }
 
-/// Prints until the generation ends or is interrupted, then says what it cost.
+/// Prints until the generation ends or is interrupted, then says what it cost. `room` is the
+/// most tokens that prompt and answer could have together.
 pub fn show(
     mut generation: Generation,
     interrupts: &Interrupts,
+    room: usize,
     verbose: bool,
 ) -> Result<Printed, CliError> {
     let mut text = String::new();
@@ -38,10 +40,14 @@ pub fn show(
                 speak(&rest)?;
                 text.push_str(&rest);
                 finish_line(&text)?;
-                close(
-                    verbose,
-                    &closing_line(reason, &usage, &timings, seed, verbose),
-                );
+                let limit = (reason == FinishReason::Length).then(|| {
+                    match usage.prompt_tokens + usage.completion_tokens < room {
+                        true => "stopped at the limit (--max-tokens)",
+                        false => "stopped because the context is full",
+                    }
+                });
+                let seed = verbose.then_some(seed);
+                close(verbose, &closing_line(limit, &usage, &timings, seed));
                 return Ok(Printed {
                     text,
                     interrupted: false,
@@ -87,11 +93,10 @@ fn close(verbose: bool, line: &str) {
 }
 
 fn closing_line(
-    reason: FinishReason,
+    limit: Option<&str>,
     usage: &Usage,
     timings: &Timings,
-    seed: u64,
-    verbose: bool,
+    seed: Option<u64>,
 ) -> String {
     let plural = if usage.completion_tokens == 1 {
         ""
@@ -107,10 +112,8 @@ fn closing_line(
         let speed = decoded as f64 / timings.decode.as_secs_f64();
         parts.push(format!("{speed:.1} tokens/s"));
     }
-    if reason == FinishReason::Length {
-        parts.push("stopped at the limit (--max-tokens)".to_owned());
-    }
-    if verbose {
+    parts.extend(limit.map(str::to_owned));
+    if let Some(seed) = seed {
         let prompt = usage.prompt_tokens as f64 / timings.first_token.as_secs_f64();
         parts.push(format!(
             "prompt {} tokens at {prompt:.0} tokens/s",

@@ -4,8 +4,30 @@ mod folder;
 
 use folder::Folder;
 use loquat_spec::{Config, LayerRole, Naming, Role, families};
-use loquat_weights::{Dtype, Mismatch, WeightsError, bind};
+use loquat_weights::{Blob, Dtype, Mismatch, RawTensor, Weights, WeightsError, bind};
 use serde_json::{Value, json};
+
+impl Folder {
+    fn bind(&self) -> Result<Weights, WeightsError> {
+        self.open()?.bind()
+    }
+
+    fn remove(&mut self, name: &str) {
+        let before = self.tensors.len();
+        self.tensors.retain(|tensor| tensor.name != name);
+        assert_eq!(self.tensors.len(), before - 1, "{name}");
+    }
+
+    fn add(&mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) {
+        let tensor = RawTensor::new(name, dtype, shape.to_vec(), Blob::from_vec(bytes));
+        self.tensors.push(tensor.unwrap());
+    }
+
+    fn add_zeros(&mut self, name: &str, dtype: Dtype, shape: &[usize]) {
+        let bytes = shape.iter().product::<usize>() * dtype.block_bytes();
+        self.add(name, dtype, shape, vec![0; bytes]);
+    }
+}
 
 fn mismatch(error: &WeightsError) -> &Mismatch {
     match error {

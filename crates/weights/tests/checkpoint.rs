@@ -7,8 +7,29 @@ use std::path::{Path, PathBuf};
 
 use folder::{Folder, golden, values};
 use loquat_weights::gguf::{Metadata, Value, write_gguf};
+use loquat_weights::safetensors::write_safetensors;
 use loquat_weights::{Checkpoint, Format, IndexFault, WeightsError};
 use serde_json::json;
+
+impl Folder {
+    /// Writes the tensors as `shards` files and their index.
+    fn write_shards(&self, shards: usize) -> PathBuf {
+        let mut weight_map = serde_json::Map::new();
+        for shard in 0..shards {
+            let name = format!("model-{:05}-of-{shards:05}.safetensors", shard + 1);
+            let tensors: Vec<_> = (self.tensors.iter().enumerate())
+                .filter(|(index, _)| index % shards == shard)
+                .map(|(_, tensor)| tensor.clone())
+                .collect();
+            self.write(&name, write_safetensors(&tensors).unwrap());
+            for tensor in tensors {
+                weight_map.insert(tensor.name, name.clone().into());
+            }
+        }
+        let index = json!({"metadata": {"total_size": 0}, "weight_map": weight_map});
+        self.write("model.safetensors.index.json", index.to_string())
+    }
+}
 
 fn bound(path: &Path) -> Vec<(String, Vec<u32>)> {
     values(&Checkpoint::open(path).unwrap().bind().unwrap())

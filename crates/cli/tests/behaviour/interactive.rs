@@ -88,3 +88,10 @@ fn control_characters_of_a_model_stay_off_the_terminal() {
     let flags = ["-n", "4", "--logit-bias=215=100"];
     play("escapes", &golden("llama"), cache.path(), &flags);
 }
+
+#[test]
+fn output_that_goes_elsewhere_makes_no_conversation() {
+    let cache = TempDir::new().unwrap();
+    let flags = ["-n", "4", &letters()];
+    play("redirected", &golden("llama"), cache.path(), &flags);
+}

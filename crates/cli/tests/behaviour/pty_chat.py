@@ -155,7 +155,18 @@ def escapes(terminal):
     terminal.ends(0)
 
 
+def redirected(terminal):
+    terminal.press("a question\r" + CTRL_D)
+    terminal.expect("a question\r\nAAAA\r\n")
+    terminal.ends(0)
+    if "\x1b" in terminal.shown or PROMPT in terminal.shown:
+        sys.exit(f"not plain: {terminal.shown!r}")
+
+
 if __name__ == "__main__":
-    scenarios = [memory, commands, interrupt, full, no_template, escapes]
+    scenarios = [memory, commands, interrupt, full, no_template, escapes, redirected]
     named = {scenario.__name__: scenario for scenario in scenarios}
-    named[sys.argv[1]](Terminal(sys.argv[2:]))
+    scenario, command = named[sys.argv[1]], sys.argv[2:]
+    if scenario is redirected:
+        command = ["/bin/sh", "-c", '"$0" "$@" 2>/dev/null | cat', *command]
+    scenario(Terminal(command))

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use loquat_store::{Store, StoreOptions};
 use tempfile::TempDir;
 
 use crate::support::{Altered, Outcome, command, golden, loquat, piped};
@@ -209,6 +210,17 @@ fn without_a_model_the_default_is_fetched() {
         assert!(lines[1].starts_with("error: "), "{}", lines[1]);
         assert!(lines[1].contains("/nope/python"), "{}", lines[1]);
     }
+    let store = Store::open(StoreOptions {
+        cache_dir: Some(cache.path().to_owned()),
+        ..StoreOptions::default()
+    });
+    let store = store.unwrap();
+    let place = store.path_of(store.default_model());
+    fs::create_dir_all(place.parent().unwrap()).unwrap();
+    fs::write(&place, "half a model").unwrap();
+    let stderr = ask(&["inspect"]).stderr;
+    assert!(stderr.contains("downloading it again\n"), "{stderr}");
+
     // Nothing is fetched for a question that was not asked.
     ask(&["run"]).refused(2, &["no prompt"]);
 }

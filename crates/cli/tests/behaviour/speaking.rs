@@ -118,6 +118,7 @@ fn an_answer_left_to_itself_ends_with_the_context() {
     let said = loquat(["run", &model, "hi", "-v", "--context=64", &bias(LETTER_A)]);
     let prompt = count(&said.stderr, "prompt ", " tokens at");
     assert_eq!(said.text().trim_end().len(), 64 - prompt);
+    assert!(said.stderr.contains("context is full"), "{}", said.stderr);
 }
 
 #[test]

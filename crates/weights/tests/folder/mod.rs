@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use loquat_weights::safetensors::write_safetensors;
-use loquat_weights::{Blob, Checkpoint, Dtype, RawTensor, Weights, WeightsError, safetensors};
-use serde_json::{Value, json};
+use loquat_weights::{Checkpoint, RawTensor, Weights, WeightsError, safetensors};
+use serde_json::Value;
 use tempfile::TempDir;
 
 pub fn golden(family: &str) -> PathBuf {
@@ -46,24 +46,6 @@ impl Folder {
         self.write("config.json", self.config.to_string());
     }
 
-    /// Writes the tensors as `shards` files and their index.
-    pub fn write_shards(&self, shards: usize) -> PathBuf {
-        let mut weight_map = serde_json::Map::new();
-        for shard in 0..shards {
-            let name = format!("model-{:05}-of-{shards:05}.safetensors", shard + 1);
-            let tensors: Vec<_> = (self.tensors.iter().enumerate())
-                .filter(|(index, _)| index % shards == shard)
-                .map(|(_, tensor)| tensor.clone())
-                .collect();
-            self.write(&name, write_safetensors(&tensors).unwrap());
-            for tensor in tensors {
-                weight_map.insert(tensor.name, name.clone().into());
-            }
-        }
-        let index = json!({"metadata": {"total_size": 0}, "weight_map": weight_map});
-        self.write("model.safetensors.index.json", index.to_string())
-    }
-
     pub fn open(&self) -> Result<Checkpoint, WeightsError> {
         self.write_config();
         self.write(
@@ -71,26 +53,6 @@ impl Folder {
             write_safetensors(&self.tensors).unwrap(),
         );
         Checkpoint::open(self.path())
-    }
-
-    pub fn bind(&self) -> Result<Weights, WeightsError> {
-        self.open()?.bind()
-    }
-
-    pub fn remove(&mut self, name: &str) {
-        let before = self.tensors.len();
-        self.tensors.retain(|tensor| tensor.name != name);
-        assert_eq!(self.tensors.len(), before - 1, "{name}");
-    }
-
-    pub fn add(&mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) {
-        let tensor = RawTensor::new(name, dtype, shape.to_vec(), Blob::from_vec(bytes));
-        self.tensors.push(tensor.unwrap());
-    }
-
-    pub fn add_zeros(&mut self, name: &str, dtype: Dtype, shape: &[usize]) {
-        let bytes = shape.iter().product::<usize>() * dtype.block_bytes();
-        self.add(name, dtype, shape, vec![0; bytes]);
     }
 }
 

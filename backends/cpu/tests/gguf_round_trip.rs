@@ -1,0 +1,168 @@
+//! Golden checkpoints rewritten as GGUF files are still the models they were.
+
+use std::sync::Arc;
+
+use loquat_cpu::CpuBackend;
+use loquat_session::conformance::max_difference;
+use loquat_session::{
+    Backend, Emit, ModelSource, Precision, SessionOptions, StepBatch, StepOutput,
+};
+use loquat_spec::{Mixer, ModelSpec, Role, RopeScaling};
+use loquat_testkit::gguf::{Matrices, from_golden_as};
+use loquat_testkit::goldens::{self, Arrays};
+use loquat_weights::{Checkpoint, Format, Weights};
+
+/// Opens `family` as a folder that holds one GGUF file.
+fn open(family: &str, matrices: Matrices) -> ModelSource {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    std::fs::write(&file, from_golden_as(family, matrices)).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.format, Format::Gguf);
+    assert_eq!(checkpoint.paths, [file]);
+    ModelSource {
+        weights: Arc::new(checkpoint.bind().unwrap()),
+        paths: checkpoint.paths.clone(),
+        spec: Arc::new(checkpoint.spec),
+    }
+}
+
+fn logits(source: &ModelSource, precision: Precision, tokens: &[u32]) -> Vec<f32> {
+    let options = SessionOptions {
+        precision,
+        ..SessionOptions::default()
+    };
+    let mut session = CpuBackend
+        .open(source.clone(), &options, &mut |_| {})
+        .unwrap();
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    let emit = Emit::Logits {
+        positions: tokens.len(),
+    };
+    batch.push(session.create().unwrap(), tokens, emit);
+    session.step(&batch, &mut output).unwrap();
+    assert!(output.rows()[0].error.is_none());
+    let positions = 0..output.logit_positions(0);
+    positions
+        .flat_map(|position| output.logits(0, position).to_vec())
+        .collect()
+}
+
+/// The difference's length as a share of the expected one's.
+fn relative_error(found: &[f32], expected: &[f32]) -> f32 {
+    let length = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
+    let mut difference = found.iter().zip(expected).map(|(a, b)| a - b);
+    length(&mut difference) / length(&mut expected.iter().copied())
+}
+
+/// Every value by role, without the divisors that stand for a scaling in the config.
+fn values(weights: &Weights) -> Vec<(Role, Vec<u32>)> {
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
+    let matrices = weights.matrices().map(|(role, matrix)| {
+        let mut all = vec![0.0; matrix.rows() * matrix.cols()];
+        for (row, out) in all.chunks_mut(matrix.cols()).enumerate() {
+            matrix.decode_row(row, out).unwrap();
+        }
+        (role, bits(&all))
+    });
+    let vectors = weights
+        .vectors()
+        .filter(|(role, _)| *role != Role::RopeFactors)
+        .map(|(role, values)| (role, bits(values)));
+    matrices.chain(vectors).collect()
+}
+
+/// The golden's spec with what GGUF says otherwise, though it means the same.
+fn as_gguf_says(golden: &ModelSpec) -> ModelSpec {
+    let mut spec = golden.clone();
+    if spec.family == "mistral" {
+        spec.family = "llama";
+    }
+    for layer in &mut spec.layers {
+        let Mixer::Attention(attention) = &mut layer.mixer.inner;
+        if let Some(rope) = &mut attention.rope
+            && matches!(rope.scaling, RopeScaling::Llama3 { .. })
+        {
+            rope.scaling = RopeScaling::Tensor;
+        }
+    }
+    spec
+}
+
+/// The golden leaves every second layer without rope; GGUF can only mean every fourth.
+fn without_rope_on_layer_1(spec: &ModelSpec) -> ModelSpec {
+    let mut spec = spec.clone();
+    let Mixer::Attention(attention) = &mut spec.layers[1].mixer.inner;
+    assert!(attention.rope.take().is_some());
+    spec
+}
+
+#[test]
+fn every_family_survives_the_round_trip() {
+    for family in goldens::FAMILIES {
+        let folder = goldens::family(family);
+        let golden = goldens::source(&folder).unwrap();
+        let mut source = open(family, Matrices::Golden);
+        if *family == "smollm3" {
+            source.spec = Arc::new(without_rope_on_layer_1(&source.spec));
+        }
+        assert_eq!(*source.spec, as_gguf_says(&golden.spec), "{family}");
+        assert!(
+            values(&source.weights) == values(&golden.weights),
+            "{family}: bound values differ"
+        );
+        let arrays = Arrays::open(&folder).unwrap();
+        for prompt in ["a", "b"] {
+            let tokens = arrays.tokens(&format!("prompt_{prompt}"));
+            let expected = arrays.floats(&format!("logits_{prompt}"));
+            let found = logits(&source, Precision::Reference, &tokens);
+            assert_eq!(found.len(), expected.len());
+            let difference = max_difference(&found, &expected);
+            assert!(difference <= 1e-4, "{family}: differs by {difference}");
+        }
+    }
+}
+
+/// The divisors are not only carried: without them the same prompt gives other logits.
+#[test]
+fn rope_divisors_are_used() {
+    let source = open("llama", Matrices::Golden);
+    assert!(source.weights.vector(Role::RopeFactors).is_some());
+    let mut unscaled = (*source.spec).clone();
+    for layer in &mut unscaled.layers {
+        let Mixer::Attention(attention) = &mut layer.mixer.inner;
+        attention.rope.as_mut().unwrap().scaling = RopeScaling::None;
+    }
+    let tokens = Arrays::open(&goldens::family("llama"))
+        .unwrap()
+        .tokens("prompt_a");
+    let scaled = logits(&source, Precision::Reference, &tokens);
+    let spec = Arc::new(unscaled);
+    let without = logits(
+        &ModelSource { spec, ..source },
+        Precision::Reference,
+        &tokens,
+    );
+    assert!(max_difference(&scaled, &without) > 1e-3);
+}
+
+#[test]
+fn q8_0_is_exactly_the_values_it_stores() {
+    let (q8_0, as_f32) = (
+        open("qwen2", Matrices::Q8_0),
+        open("qwen2", Matrices::Q8_0Values),
+    );
+    assert_eq!(q8_0.weights.matrix(Role::Head).unwrap().format(), "Q8_0");
+    assert_eq!(as_f32.weights.matrix(Role::Head).unwrap().format(), "F32");
+    let tokens = Arrays::open(&goldens::family("qwen2"))
+        .unwrap()
+        .tokens("prompt_a");
+    let reference = logits(&q8_0, Precision::Reference, &tokens);
+    let expected = logits(&as_f32, Precision::Reference, &tokens);
+    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&reference), bits(&expected));
+
+    let error = |source| relative_error(&logits(source, Precision::Fast, &tokens), &reference);
+    let (fast_q8_0, fast_f32) = (error(&q8_0), error(&as_f32));
+    println!("fast: {fast_q8_0} over Q8_0, {fast_f32} over F32");
+}
