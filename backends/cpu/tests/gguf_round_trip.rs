@@ -146,6 +146,12 @@ fn rope_divisors_are_used() {
     assert!(max_difference(&scaled, &without) > 1e-3);
 }
 
+/// Over integers, activations are rounded to eight bits in groups of 32: a plain simulation of
+/// that on this model, written apart from the backend, is off by 2.1 %.
+const FAST_Q8_0_ERROR: f32 = 0.03;
+/// Over floats only KV is rounded, to half precision.
+const FAST_F32_ERROR: f32 = 0.001;
+
 #[test]
 fn q8_0_is_exactly_the_values_it_stores() {
     let (q8_0, as_f32) = (
@@ -163,6 +169,9 @@ fn q8_0_is_exactly_the_values_it_stores() {
     assert_eq!(bits(&reference), bits(&expected));
 
     let error = |source| relative_error(&logits(source, Precision::Fast, &tokens), &reference);
-    let (fast_q8_0, fast_f32) = (error(&q8_0), error(&as_f32));
-    println!("fast: {fast_q8_0} over Q8_0, {fast_f32} over F32");
+    for (source, most) in [(&q8_0, FAST_Q8_0_ERROR), (&as_f32, FAST_F32_ERROR)] {
+        let found = error(source);
+        assert!(found > 0.0, "fast and reference are one path");
+        assert!(found <= most, "fast is off by {found}, more than {most}");
+    }
 }

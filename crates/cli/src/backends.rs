@@ -12,19 +12,16 @@ static BACKENDS: &[&dyn Backend] = &[&CpuBackend];
 /// The backend called `name`, or for `auto` the first that can run here. An environment variable
 /// that is set but empty counts as not set.
 pub fn select(name: &str) -> Result<&'static dyn Backend, CliError> {
+    let can_run = |backend: &&dyn Backend| matches!(backend.probe(), Probe::Available(_));
     if name == "auto" || name.is_empty() {
-        let available = |backend: &&&dyn Backend| matches!(backend.probe(), Probe::Available(_));
-        return BACKENDS
-            .iter()
-            .copied()
-            .find(|backend| available(&backend))
-            .ok_or_else(unknown(name));
+        let first = BACKENDS.iter().copied().find(can_run);
+        return first.ok_or(CliError::NoBackend);
     }
     let found = BACKENDS
         .iter()
         .copied()
         .find(|backend| backend.name() == name);
-    let backend = found.ok_or_else(unknown(name))?;
+    let backend = found.ok_or_else(|| unknown(name))?;
     match backend.probe() {
         Probe::Available(_) => Ok(backend),
         Probe::Unavailable { why, remedy } => Err(CliError::Open(OpenError::Unavailable {
@@ -35,13 +32,12 @@ pub fn select(name: &str) -> Result<&'static dyn Backend, CliError> {
     }
 }
 
-fn unknown(name: &str) -> impl FnOnce() -> CliError {
+fn unknown(name: &str) -> CliError {
     let known: Vec<_> = BACKENDS.iter().map(|backend| backend.name()).collect();
-    let error = CliError::UnknownBackend {
+    CliError::UnknownBackend {
         name: name.to_owned(),
         known: known.join(", "),
-    };
-    move || error
+    }
 }
 
 pub fn list() -> Result<(), CliError> {

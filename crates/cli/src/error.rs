@@ -23,6 +23,8 @@ pub enum CliError {
     Engine(#[from] EngineError),
     #[error("no backend is called `{name}`; there are: auto, {known}")]
     UnknownBackend { name: String, known: String },
+    #[error("no backend can run here; `loquat backends` says why")]
+    NoBackend,
     #[error(
         "`{word}` is neither a model nor, being one word, taken for a prompt; models: {known}, or \
          a path. To ask it of the default model: loquat run {default} {word:?}"
@@ -56,7 +58,7 @@ impl CliError {
             | Self::NoPrompt
             | Self::Usage { .. } => 2,
             Self::Open(OpenError::Option { .. }) => 2,
-            Self::Store(_) | Self::Weights(_) | Self::Open(_) => 3,
+            Self::Store(_) | Self::Weights(_) | Self::Open(_) | Self::NoBackend => 3,
             Self::Text(error) => match error.blame() {
                 loquat_text::Blame::Request => 4,
                 loquat_text::Blame::System => 3,

@@ -13,8 +13,9 @@ pub struct Words {
     pub prompt: Option<String>,
 }
 
-/// One word alone is the model if it can be one, and a prompt if it has spaces. A single
-/// unknown word is neither: it may be a misspelt model, and answering it would be a guess.
+/// One word alone is the model if it can be one, and a prompt if it has spaces, unless it ends
+/// like a model file. A single unknown word is neither: it may be a misspelt model, and
+/// answering it would be a guess.
 pub fn sort(store: &Store, first: Option<&str>, second: Option<&str>) -> Result<Words, CliError> {
     let words = |model: Option<&str>, prompt: Option<&str>| Words {
         model: model.map(str::to_owned),
@@ -31,7 +32,7 @@ pub fn sort(store: &Store, first: Option<&str>, second: Option<&str>) -> Result<
     }
     match store.resolve(first) {
         Ok(_) => Ok(words(Some(first), None)),
-        Err(_) if first.trim().contains(char::is_whitespace) => Ok(words(None, Some(first))),
+        Err(_) if is_sentence(first) => Ok(words(None, Some(first))),
         Err(loquat_store::StoreError::UnknownModel { reference, known }) => {
             Err(CliError::OneWord {
                 word: reference,
@@ -41,6 +42,14 @@ pub fn sort(store: &Store, first: Option<&str>, second: Option<&str>) -> Result<
         }
         Err(error) => Err(error.into()),
     }
+}
+
+fn is_sentence(word: &str) -> bool {
+    let file_endings = [".gguf", ".safetensors", ".json"];
+    word.trim().contains(char::is_whitespace)
+        && !file_endings
+            .iter()
+            .any(|ending| word.trim().ends_with(ending))
 }
 
 /// The prompt on stdin, or `None` when a person sits there to converse. One line break at the
@@ -110,7 +119,7 @@ mod tests {
             let error = sort(&store, Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), code, "{word:?}: {error}");
         }
-        for word in ["owner/name", "./missing.gguf", "missing/model.gguf"] {
+        for word in ["owner/name", "./missing.gguf", "my models/missing.gguf"] {
             let error = sort(&store, Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), 3, "{word:?}: {error}");
         }

@@ -40,6 +40,11 @@ impl Config {
         self.fields.get(field).filter(|value| !value.is_null())
     }
 
+    /// Whether the field stands there, `null` included.
+    pub fn mentions(&self, field: &str) -> bool {
+        self.fields.contains_key(field)
+    }
+
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.fields.keys().map(String::as_str)
     }

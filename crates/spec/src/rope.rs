@@ -85,10 +85,12 @@ impl Rope {
         head_dim: usize,
     ) -> Result<Self, SpecError> {
         let parameters = match config.object("rope_parameters")? {
-            Some(table) => match group {
-                Some(group) => table.object(group)?,
-                None => Some(table),
-            },
+            Some(table) => Some(match group {
+                Some(group) => table.object(group)?.ok_or_else(|| SpecError::Missing {
+                    field: table.path(group),
+                })?,
+                None => table,
+            }),
             None => None,
         };
         let (theta, scaling) = match &parameters {
@@ -124,7 +126,16 @@ impl RopeScaling {
             .into_iter()
             .find(|field| table.get(field).is_some())
             .unwrap_or("rope_type");
-        match table.str(field)?.unwrap_or("default") {
+        let Some(kind) = table.str(field)? else {
+            // A factor without a kind would be scaling that we leave out.
+            return match table.get("factor") {
+                Some(_) => Err(SpecError::Missing {
+                    field: table.path(field),
+                }),
+                None => Ok(Self::None),
+            };
+        };
+        match kind {
             "default" => Ok(Self::None),
             "linear" => Ok(Self::Linear {
                 factor: table.f64("factor")? as f32,

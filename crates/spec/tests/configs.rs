@@ -213,6 +213,10 @@ fn mistral_7b_has_its_window_only_in_v0_1() {
         json!({"rope_theta": 1000000.0, "vocab_size": 32768}),
     );
     v3["sliding_window"] = Value::Null;
+    // Not a word about it is the window that transformers assumes.
+    let mut silent = v1.clone();
+    silent.as_object_mut().unwrap().remove("sliding_window");
+    check(silent, expected(32_000, Some(4096), rope.clone()));
     check(v1, expected(32_000, Some(4096), rope));
     check(v3, expected(32_768, None, Rope::plain(1e6, 128)));
 }

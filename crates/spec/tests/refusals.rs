@@ -271,8 +271,16 @@ fn rope_that_cannot_turn_is_refused() {
             Missing,
             "rope_scaling.factor",
         ),
+        (
+            json!({"rope_scaling": {"factor": 4.0}}),
+            Missing,
+            "rope_scaling.rope_type",
+        ),
     ];
     refused(tiny("llama"), table);
+    let flat = json!({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}});
+    let table = vec![(flat, Missing, "rope_parameters.full_attention")];
+    refused(tiny("gemma3_text"), table);
     let error = load(&with(
         tiny("llama"),
         json!({"rope_scaling": yarn("rope_type")}),

@@ -16,11 +16,18 @@ pub(super) const FAMILY: Family = Family {
     gguf: PLAIN.1,
 };
 
+/// Where the config does not mention a window at all; `null` is how it says that there is none.
+const DEFAULT_WINDOW: usize = 4096;
+
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_config(config)?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let window = match config.mentions("sliding_window") {
+        true => config.usize_opt("sliding_window")?,
+        false => Some(DEFAULT_WINDOW),
+    };
     let attention = Attention {
-        window: config.usize_opt("sliding_window")?,
+        window,
         ..sizes.attention(Some(rope))
     };
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);

@@ -150,7 +150,6 @@ pub fn decode_mlx_row(
     Ok(())
 }
 
-/// One scale for each group.
 /// One scale for each group of a row.
 pub fn decode_mlx_scales(
     mode: MlxMode,
