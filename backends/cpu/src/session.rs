@@ -32,6 +32,31 @@ struct Accepted {
     tokens: usize,
 }
 
+/// The planned tokens after which something is emitted, in the rows' order.
+#[derive(Default)]
+struct Emitted {
+    greedy: Vec<usize>,
+    logits: Vec<usize>,
+}
+
+impl Emitted {
+    /// Notes a row's positions and makes room for what they will give.
+    fn push(&mut self, emit: Emit, row: &Accepted, output: &mut StepOutput) {
+        let end = row.first + row.tokens;
+        match emit {
+            Emit::Nothing => output.push_nothing(),
+            Emit::Greedy { positions } => {
+                output.push_greedy(positions);
+                self.greedy.extend(end - positions..end);
+            }
+            Emit::Logits { positions } => {
+                output.push_logits(positions);
+                self.logits.extend(end - positions..end);
+            }
+        }
+    }
+}
+
 impl<T: KvElement> CpuSession<T> {
     pub fn new(
         model: Model,
@@ -126,12 +151,9 @@ impl<T: KvElement> CpuSession<T> {
         Ok(())
     }
 
-    fn emit(&mut self, emit: Emit, row: &Accepted, output: &mut StepOutput) {
-        let vocab = self.model.vocab_size;
-        let positions = emit.positions();
-        let first = row.first + row.tokens - positions;
-        let emitted: Vec<usize> = (first..first + positions).collect();
-        let mut forward = Forward {
+    /// The step's view of everything.
+    fn forward(&mut self) -> (Forward<'_, T>, &mut Vec<f32>) {
+        let forward = Forward {
             model: &self.model,
             kernels: self.kernels,
             pool: &mut self.pool,
@@ -139,23 +161,23 @@ impl<T: KvElement> CpuSession<T> {
             plan: &self.plan,
             scratch: &mut self.scratch,
         };
-        match emit {
-            Emit::Nothing => output.push_nothing(),
-            Emit::Logits { .. } => {
-                forward.logits(&emitted, output.push_logits(positions));
-            }
-            Emit::Greedy { .. } => {
-                let greedy = output.push_greedy(positions);
-                for (tokens, greedy) in emitted
-                    .chunks(HEAD_BLOCK)
-                    .zip(greedy.chunks_mut(HEAD_BLOCK))
-                {
-                    self.logits.resize(tokens.len() * vocab, 0.0);
-                    forward.logits(tokens, &mut self.logits);
-                    for (token, logits) in greedy.iter_mut().zip(self.logits.chunks_exact(vocab)) {
-                        *token = argmax(logits);
-                    }
-                }
+        (forward, &mut self.logits)
+    }
+
+    /// Computes what the accepted rows emit, all rows' positions together: the head's matrix is
+    /// read once for all.
+    fn emit(&mut self, emitted: &Emitted, output: &mut StepOutput) {
+        let vocab = self.model.vocab_size;
+        let (mut forward, scratch) = self.forward();
+        if !emitted.logits.is_empty() {
+            forward.logits(&emitted.logits, output.all_logits_mut());
+        }
+        let greedy = output.all_greedy_mut().chunks_mut(HEAD_BLOCK);
+        for (tokens, greedy) in emitted.greedy.chunks(HEAD_BLOCK).zip(greedy) {
+            scratch.resize(tokens.len() * vocab, 0.0);
+            forward.logits(tokens, scratch);
+            for (token, logits) in greedy.iter_mut().zip(scratch.chunks_exact(vocab)) {
+                *token = argmax(logits);
             }
         }
     }
@@ -215,25 +237,19 @@ impl<T: KvElement> Session for CpuSession<T> {
             .map(|index| self.accept(batch, index))
             .collect();
         if !self.plan.tokens.is_empty() {
-            let mut forward = Forward {
-                model: &self.model,
-                kernels: self.kernels,
-                pool: &mut self.pool,
-                layout: self.cache.layout(),
-                plan: &self.plan,
-                scratch: &mut self.scratch,
-            };
-            forward.run();
+            self.forward().0.run();
         }
+        let mut emitted = Emitted::default();
         for (row, accepted) in batch.rows().iter().zip(rows) {
             match accepted {
                 Ok(accepted) => {
-                    self.emit(row.emit, &accepted, output);
+                    emitted.push(row.emit, &accepted, output);
                     self.cache.commit(row.sequence, accepted.tokens);
                 }
                 Err(error) => output.push_error(error),
             }
         }
+        self.emit(&emitted, output);
         Ok(())
     }
 

@@ -5,28 +5,16 @@
 
 use std::time::{Duration, Instant};
 
-use loquat_engine::{Engine, EngineOptions, GenerateRequest, SamplingParams};
-use loquat_session::{Emit, SequenceId, Session, SessionError, StepBatch, StepOutput};
+use loquat_session::Session;
 use serde_json::json;
 
 use crate::args::BenchArgs;
 use crate::backends;
 use crate::error::CliError;
 use crate::load::{Model, locate, open_store};
+use crate::measure::{Work, bare, through_engine};
+use crate::progress::ShareBar;
 use crate::terminal::print;
-
-/// What one row of the table measures.
-#[derive(Debug, Clone, Copy)]
-enum Work {
-    Prompt {
-        tokens: usize,
-    },
-    Decode {
-        tokens: usize,
-        depth: usize,
-        batch: usize,
-    },
-}
 
 /// Tokens per second, round by round.
 #[derive(Default)]
@@ -48,6 +36,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     check(&works, session.as_ref())?;
     let device = session.capabilities().device.clone();
 
+    let bar = ShareBar::start(&format!("measuring {}", model.name));
     let mut speeds: Vec<Speeds> = works.iter().map(|_| Speeds::default()).collect();
     // The first round warms caches and clocks, and is not counted.
     for round in 0..=args.rounds.get() {
@@ -56,15 +45,13 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
             let (engine, returned) = through_engine(session, *work)?;
             session = returned;
             if round > 0 {
-                speeds
-                    .session
-                    .push(work.tokens() as f64 / bare.as_secs_f64());
-                speeds
-                    .engine
-                    .push(work.tokens() as f64 / engine.as_secs_f64());
+                speeds.session.push(bare);
+                speeds.engine.push(engine);
             }
         }
+        bar.set((round + 1) as f32 / (args.rounds.get() + 1) as f32);
     }
+    drop(bar);
     let report = match args.json {
         true => as_json(&model, &device, load, &works, &speeds)?,
         false => as_table(&model, &device, load, &works, &speeds),
@@ -86,55 +73,11 @@ fn works(args: &BenchArgs) -> Vec<Work> {
     prompts.chain(decodes).collect()
 }
 
-impl Work {
-    fn batch(&self) -> usize {
-        match self {
-            Work::Prompt { .. } => 1,
-            Work::Decode { batch, .. } => *batch,
-        }
-    }
-
-    /// Tokens the measured time is divided by.
-    fn tokens(&self) -> usize {
-        match self {
-            Work::Prompt { tokens } => *tokens,
-            Work::Decode { tokens, batch, .. } => tokens * batch,
-        }
-    }
-
-    /// Prompt and generated tokens of one sequence.
-    fn shape(&self) -> (usize, usize) {
-        match *self {
-            Work::Prompt { tokens } => (tokens, 1),
-            // One token comes with the prompt, outside the measured time.
-            Work::Decode { tokens, depth, .. } => (depth, tokens + 1),
-        }
-    }
-
-    fn name(&self) -> String {
-        match self {
-            Work::Prompt { tokens } => format!("prompt {tokens}"),
-            Work::Decode {
-                tokens,
-                depth,
-                batch,
-            } => {
-                let batch = if *batch > 1 {
-                    format!(" × {batch}")
-                } else {
-                    String::new()
-                };
-                format!("decode {tokens}{batch} at {depth}")
-            }
-        }
-    }
-}
-
 fn check(works: &[Work], session: &dyn Session) -> Result<(), CliError> {
     let context = session.capabilities().max_context;
     let capacity = session.memory().kv_capacity;
     for work in works {
-        let (prompt, generated) = work.shape();
+        let (prompt, generated) = work.shape(session.capabilities());
         let len = prompt + generated;
         if len > context || len * work.batch() > capacity {
             return Err(CliError::Usage {
@@ -147,110 +90,6 @@ fn check(works: &[Work], session: &dyn Session) -> Result<(), CliError> {
         }
     }
     Ok(())
-}
-
-/// Tokens that no prefix cache has seen, the same in every round.
-fn prompt(session_vocab: usize, len: usize, sequence: usize) -> Vec<u32> {
-    let vocab = session_vocab as u64;
-    let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_add(sequence as u64 * 7919);
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % vocab) as u32
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-/// The loop a program without an engine would write.
-fn bare(session: &mut dyn Session, work: Work) -> Result<Duration, CliError> {
-    let device = |error: SessionError| CliError::Engine(error.into());
-    let (prompt_len, generated) = work.shape();
-    let (vocab, chunk) = {
-        let capabilities = session.capabilities();
-        (capabilities.vocab_size, capabilities.max_step_tokens)
-    };
-    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
-    let started = Instant::now();
-    let mut rows: Vec<(SequenceId, u32)> = Vec::new();
-    for index in 0..work.batch() {
-        let sequence = session.create().map_err(device)?;
-        let tokens = prompt(vocab, prompt_len, index);
-        let chunks = tokens.chunks(chunk);
-        let last = chunks.len() - 1;
-        for (place, tokens) in chunks.enumerate() {
-            let emit = match place == last {
-                true => Emit::Greedy { positions: 1 },
-                false => Emit::Nothing,
-            };
-            batch.clear();
-            batch.push(sequence, tokens, emit);
-            step(session, &batch, &mut output)?;
-        }
-        rows.push((sequence, output.greedy(0)[0]));
-    }
-    let prompted = Instant::now();
-    for _ in 1..generated {
-        batch.clear();
-        for (sequence, token) in &rows {
-            batch.push(*sequence, &[*token], Emit::Greedy { positions: 1 });
-        }
-        step(session, &batch, &mut output)?;
-        for (row, (_, token)) in rows.iter_mut().enumerate() {
-            *token = output.greedy(row)[0];
-        }
-    }
-    let ended = Instant::now();
-    for (sequence, _) in rows {
-        session.release(sequence).map_err(device)?;
-    }
-    Ok(match work {
-        Work::Prompt { .. } => prompted - started,
-        Work::Decode { .. } => ended - prompted,
-    })
-}
-
-fn step(
-    session: &mut dyn Session,
-    batch: &StepBatch,
-    output: &mut StepOutput,
-) -> Result<(), CliError> {
-    let failed = |error: SessionError| CliError::Engine(error.into());
-    session.step(batch, output).map_err(failed)?;
-    match output.rows().iter().find_map(|row| row.error.clone()) {
-        Some(error) => Err(failed(error)),
-        None => Ok(()),
-    }
-}
-
-fn through_engine(
-    session: Box<dyn Session>,
-    work: Work,
-) -> Result<(Duration, Box<dyn Session>), CliError> {
-    let vocab = session.capabilities().vocab_size;
-    let (prompt_len, generated) = work.shape();
-    let engine = Engine::start(session, None, EngineOptions::default())?;
-    let requests: Vec<GenerateRequest> = (0..work.batch())
-        .map(|index| GenerateRequest {
-            prompt: prompt(vocab, prompt_len, index),
-            max_tokens: generated,
-            sampling: SamplingParams::greedy(),
-            ..GenerateRequest::default()
-        })
-        .collect();
-    let mut generations = Vec::new();
-    for request in requests {
-        generations.push(engine.submit(request)?);
-    }
-    let mut longest = Duration::ZERO;
-    for generation in generations {
-        let timings = generation.collect_blocking()?.timings;
-        longest = longest.max(match work {
-            Work::Prompt { .. } => timings.first_token,
-            Work::Decode { .. } => timings.decode,
-        });
-    }
-    Ok((longest, engine.into_session()?))
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -319,15 +158,15 @@ fn as_json(
         .iter()
         .zip(speeds)
         .map(|(work, speeds)| {
-            let (depth, batch) = match work {
-                Work::Prompt { .. } => (0, 1),
-                Work::Decode { depth, batch, .. } => (*depth, *batch),
+            let (kind, tokens, depth) = match *work {
+                Work::Prompt { tokens } => ("prompt", tokens, 0),
+                Work::Decode { tokens, depth, .. } => ("decode", tokens, depth),
             };
             json!({
-                "work": if matches!(work, Work::Prompt { .. }) { "prompt" } else { "decode" },
-                "tokens": work.tokens() / batch,
+                "work": kind,
+                "tokens": tokens,
                 "depth": depth,
-                "batch": batch,
+                "batch": work.batch(),
                 "engine_tokens_per_second": median(&speeds.engine),
                 "session_tokens_per_second": median(&speeds.session),
                 "ratio": speeds.ratio(),

@@ -13,7 +13,7 @@ use loquat_weights::{Checkpoint, Format};
 
 use crate::args::SessionArgs;
 use crate::error::CliError;
-use crate::progress::{DownloadBar, LoadBar};
+use crate::progress::{DownloadBar, ShareBar};
 
 pub fn open_store() -> Result<Store, CliError> {
     Ok(Store::open(StoreOptions::default())?)
@@ -80,7 +80,7 @@ impl Model {
         options: &SessionOptions,
     ) -> Result<Box<dyn Session>, CliError> {
         let started = Instant::now();
-        let bar = LoadBar::start(&self.name);
+        let bar = ShareBar::start(&format!("loading {}", self.name));
         let session = backend.open(self.source.clone(), options, &mut |share| bar.set(share))?;
         drop(bar);
         tracing::info!(

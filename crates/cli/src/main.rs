@@ -11,6 +11,7 @@ mod error;
 mod generate;
 mod inspect;
 mod load;
+mod measure;
 mod progress;
 mod prompt;
 mod stream;

@@ -8,7 +8,7 @@ use loquat_store::Progress;
 use crate::terminal::remark;
 
 const DOWNLOAD: &str = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-const LOAD: &str = "{msg} {bar:30} {percent}%";
+const SHARE: &str = "{msg} {bar:30} {percent}%";
 
 fn bar(total: Option<u64>, template: &str, message: String) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
@@ -54,14 +54,14 @@ impl Progress for DownloadBar {
     }
 }
 
-/// Shows a model being loaded.
-pub struct LoadBar(ProgressBar);
+/// Shows which share of something is done.
+pub struct ShareBar(ProgressBar);
 
-impl LoadBar {
+impl ShareBar {
     const STEPS: u64 = 1000;
 
     pub fn start(what: &str) -> Self {
-        Self(bar(Some(Self::STEPS), LOAD, format!("loading {what}")))
+        Self(bar(Some(Self::STEPS), SHARE, what.to_owned()))
     }
 
     pub fn set(&self, share: f32) {
@@ -69,7 +69,7 @@ impl LoadBar {
     }
 }
 
-impl Drop for LoadBar {
+impl Drop for ShareBar {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

@@ -140,6 +140,16 @@ impl StepOutput {
         &mut self.logits[range.start * self.vocab_size..]
     }
 
+    /// For sessions: all rows' greedy tokens, in the order they were pushed.
+    pub fn all_greedy_mut(&mut self) -> &mut [u32] {
+        &mut self.greedy
+    }
+
+    /// For sessions: all rows' logits, in the order they were pushed.
+    pub fn all_logits_mut(&mut self) -> &mut [f32] {
+        &mut self.logits
+    }
+
     pub fn rows(&self) -> &[RowOutput] {
         &self.rows
     }

@@ -1,0 +1,249 @@
+//! What `loquat bench` measures: the same work on the bare session and through the engine.
+
+use std::time::Instant;
+
+use loquat_engine::{
+    Engine, EngineError, EngineOptions, Event, GenerateRequest, Generation, SamplingParams,
+};
+use loquat_session::{
+    Capabilities, Emit, SequenceId, Session, SessionError, StepBatch, StepOutput,
+};
+
+use crate::error::CliError;
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub enum Work {
+    Prompt {
+        tokens: usize,
+    },
+    Decode {
+        tokens: usize,
+        depth: usize,
+        batch: usize,
+    },
+}
+
+impl Work {
+    pub fn batch(&self) -> usize {
+        match self {
+            Work::Prompt { .. } => 1,
+            Work::Decode { batch, .. } => *batch,
+        }
+    }
+
+    pub fn name(&self) -> String {
+        match self {
+            Work::Prompt { tokens } => format!("prompt {tokens}"),
+            Work::Decode {
+                tokens,
+                depth,
+                batch: 1,
+            } => format!("decode {tokens} at {depth}"),
+            Work::Decode {
+                tokens,
+                depth,
+                batch,
+            } => format!("decode {tokens} × {batch} at {depth}"),
+        }
+    }
+
+    /// Prompt and generated tokens of one sequence, at most.
+    ///
+    /// The first token comes with the prompt, outside the measured time. Through the engine,
+    /// sequences whose prompts were done early decode beside the others' prompts: they get that
+    /// many tokens more, so that all decode together for as long as is measured.
+    pub fn shape(&self, capabilities: &Capabilities) -> (usize, usize) {
+        match *self {
+            Work::Prompt { tokens } => (tokens, 1),
+            Work::Decode {
+                tokens,
+                depth,
+                batch,
+            } => {
+                let step = capabilities.max_step_tokens.saturating_sub(batch).max(1);
+                let head_start = (depth * (batch - 1)).div_ceil(step) + usize::from(batch > 1);
+                (depth, tokens + 1 + head_start)
+            }
+        }
+    }
+}
+
+/// Tokens that no prefix cache has seen, the same in every round.
+fn prompt(vocab_size: usize, len: usize, sequence: usize) -> Vec<u32> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_add(sequence as u64 * 7919);
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % vocab_size as u64) as u32
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Tokens per second of the loop a program without an engine would write.
+pub fn bare(session: &mut dyn Session, work: Work) -> Result<f64, CliError> {
+    let (prompt_len, generated) = match work {
+        Work::Prompt { tokens } => (tokens, 0),
+        Work::Decode { tokens, depth, .. } => (depth, tokens),
+    };
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    let started = Instant::now();
+    let mut rows = Vec::new();
+    for index in 0..work.batch() {
+        let tokens = prompt(session.capabilities().vocab_size, prompt_len, index);
+        rows.push(prefill(session, &tokens, &mut batch, &mut output)?);
+    }
+    let prompted = Instant::now();
+    for _ in 0..generated {
+        batch.clear();
+        for (sequence, token) in &rows {
+            batch.push(*sequence, &[*token], Emit::Greedy { positions: 1 });
+        }
+        step(session, &batch, &mut output)?;
+        for (row, (_, token)) in rows.iter_mut().enumerate() {
+            *token = output.greedy(row)[0];
+        }
+    }
+    let ended = Instant::now();
+    for (sequence, _) in &rows {
+        session.release(*sequence).map_err(EngineError::from)?;
+    }
+    Ok(match work {
+        Work::Prompt { tokens } => tokens as f64 / (prompted - started).as_secs_f64(),
+        Work::Decode { .. } => (generated * rows.len()) as f64 / (ended - prompted).as_secs_f64(),
+    })
+}
+
+/// A new sequence with its prompt computed, and the token that follows it.
+fn prefill(
+    session: &mut dyn Session,
+    tokens: &[u32],
+    batch: &mut StepBatch,
+    output: &mut StepOutput,
+) -> Result<(SequenceId, u32), CliError> {
+    let sequence = session.create().map_err(EngineError::from)?;
+    let chunks = tokens.chunks(session.capabilities().max_step_tokens);
+    let last = chunks.len() - 1;
+    for (place, tokens) in chunks.enumerate() {
+        let emit = match place == last {
+            true => Emit::Greedy { positions: 1 },
+            false => Emit::Nothing,
+        };
+        batch.clear();
+        batch.push(sequence, tokens, emit);
+        step(session, batch, output)?;
+    }
+    Ok((sequence, output.greedy(0)[0]))
+}
+
+fn step(
+    session: &mut dyn Session,
+    batch: &StepBatch,
+    output: &mut StepOutput,
+) -> Result<(), CliError> {
+    let failed = |error: SessionError| CliError::Engine(error.into());
+    session.step(batch, output).map_err(failed)?;
+    match output.rows().iter().find_map(|row| row.error.clone()) {
+        Some(error) => Err(failed(error)),
+        None => Ok(()),
+    }
+}
+
+/// Tokens per second through the engine, and the session back.
+pub fn through_engine(
+    session: Box<dyn Session>,
+    work: Work,
+) -> Result<(f64, Box<dyn Session>), CliError> {
+    let vocab_size = session.capabilities().vocab_size;
+    let (prompt_len, generated) = work.shape(session.capabilities());
+    let engine = Engine::start(session, None, EngineOptions::default())?;
+    let requests: Vec<GenerateRequest> = (0..work.batch())
+        .map(|index| GenerateRequest {
+            prompt: prompt(vocab_size, prompt_len, index),
+            max_tokens: generated,
+            sampling: SamplingParams::greedy(),
+            ..GenerateRequest::default()
+        })
+        .collect();
+    let started = Instant::now();
+    let generations: Vec<Generation> = requests
+        .into_iter()
+        .map(|request| engine.submit(request))
+        .collect::<Result<_, _>>()?;
+    let arrivals = arrivals(generations)?;
+    let speed = match work {
+        Work::Prompt { tokens } => tokens as f64 / (arrivals[0][0] - started).as_secs_f64(),
+        Work::Decode { .. } => speed_together(&arrivals),
+    };
+    Ok((speed, engine.into_session()?))
+}
+
+/// When each generation's tokens came.
+fn arrivals(generations: Vec<Generation>) -> Result<Vec<Vec<Instant>>, CliError> {
+    let read = |mut generation: Generation| {
+        let mut arrivals = Vec::new();
+        while let Some(event) = generation.recv_blocking() {
+            match event {
+                Event::Tokens { tokens, .. } => {
+                    arrivals.extend(tokens.iter().map(|_| Instant::now()));
+                }
+                Event::Failed(error) => return Err(CliError::Engine(error)),
+                Event::PromptLogprobs(_) | Event::Finished { .. } => {}
+            }
+        }
+        Ok(arrivals)
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = generations
+            .into_iter()
+            .map(|generation| scope.spawn(move || read(generation)))
+            .collect();
+        let joined = readers.into_iter().map(|reader| reader.join());
+        joined
+            .map(|arrivals| arrivals.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Tokens per second while all sequences decode: from the last one's first token to the first
+/// one's last. Sequences so short that they hardly meet are counted over the whole time.
+fn speed_together(arrivals: &[Vec<Instant>]) -> f64 {
+    let starts = || arrivals.iter().filter_map(|times| times.first());
+    let ends = || arrivals.iter().filter_map(|times| times.last());
+    let together = starts()
+        .max()
+        .zip(ends().min())
+        .filter(|(start, end)| start < end);
+    let Some((start, end)) = together.or_else(|| starts().min().zip(ends().max())) else {
+        return f64::NAN;
+    };
+    let inside = arrivals
+        .iter()
+        .flatten()
+        .filter(|time| *time > start && *time <= end);
+    inside.count() as f64 / (*end - *start).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_the_time_together_counts() {
+        let zero = Instant::now();
+        let at = |seconds: &[u64]| -> Vec<Instant> {
+            seconds
+                .iter()
+                .map(|s| zero + Duration::from_secs(*s))
+                .collect()
+        };
+        // The first decodes alone for two seconds, the second for one at the end.
+        let arrivals = [at(&[1, 2, 3, 4, 5]), at(&[3, 4, 5, 6])];
+        assert_eq!(speed_together(&arrivals), 2.0);
+        assert_eq!(speed_together(&arrivals[..1]), 1.0);
+        assert_eq!(speed_together(&[at(&[1, 2]), at(&[2, 3])]), 1.5);
+    }
+}
