@@ -69,6 +69,9 @@ fn plan<T: KvElement>(source: &ModelSource, options: &SessionOptions) -> Result<
     let spec = &source.spec;
     let layout = PageLayout::new(spec);
     let limits = Limits::new::<T>(spec.max_context, &layout, options)?;
+    let weight_bytes = Model::predict_bytes(spec, &source.weights, options.precision);
+    let kv_bytes_per_token = (layout.token_len() * T::BYTES) as u64;
+    check_memory(weight_bytes, kv_bytes_per_token, &limits, options.precision)?;
     Ok(Plan {
         capabilities: Capabilities {
             device: label(limits.threads, kernels::kernels()),
@@ -86,8 +89,8 @@ fn plan<T: KvElement>(source: &ModelSource, options: &SessionOptions) -> Result<
             batch_invariant: true,
         },
         memory: Memory {
-            weight_bytes: Model::predict_bytes(spec, &source.weights, options.precision),
-            kv_bytes_per_token: (layout.token_len() * T::BYTES) as u64,
+            weight_bytes,
+            kv_bytes_per_token,
             kv_capacity: limits.kv_tokens,
             kv_in_use: 0,
             kv_granularity: PAGE,
@@ -112,7 +115,7 @@ fn open<T: KvElement>(
         expected: format!("as many as the system can start ({error})"),
     })?;
     let model = Model::load(spec, &source.weights, options.precision, progress)?;
-    let fingerprint = transfer::fnv1a(format!("{spec:?} {}", T::NAME).as_bytes());
+    let fingerprint = transfer::fingerprint(&source, T::NAME);
     let layout = PageLayout::new(spec);
     let cache = Cache::<T>::new(layout, memory.kv_capacity, options.max_sequences);
     Ok(Box::new(CpuSession::new(
@@ -163,8 +166,32 @@ impl Limits {
         Ok(Self {
             threads,
             context,
-            kv_tokens: kv_tokens.next_multiple_of(PAGE),
+            kv_tokens: kv_tokens.div_ceil(PAGE).saturating_mul(PAGE),
         })
+    }
+}
+
+/// Refuses what the machine could only answer by killing the process later.
+fn check_memory(
+    weight_bytes: u64,
+    kv_bytes_per_token: u64,
+    limits: &Limits,
+    precision: Precision,
+) -> Result<(), OpenError> {
+    let packed = match precision {
+        Precision::Fast => weight_bytes,
+        // Read from the mapped file as needed.
+        Precision::Reference => 0,
+    };
+    let kv = kv_bytes_per_token.saturating_mul(limits.kv_tokens as u64);
+    let wanted = packed.saturating_add(kv);
+    match memory_bytes() {
+        Some(memory) if wanted > memory => Err(OpenError::OutOfMemory {
+            what: "model with its KV memory",
+            wanted,
+            available: memory,
+        }),
+        _ => Ok(()),
     }
 }
 

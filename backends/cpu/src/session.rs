@@ -36,6 +36,8 @@ struct Accepted {
 #[derive(Default)]
 struct Emitted {
     greedy: Vec<usize>,
+    /// The row of the batch that each greedy token is for.
+    greedy_rows: Vec<usize>,
     logits: Vec<usize>,
 }
 
@@ -48,6 +50,8 @@ impl Emitted {
             Emit::Greedy { positions } => {
                 output.push_greedy(positions);
                 self.greedy.extend(end - positions..end);
+                let row = output.rows().len() - 1;
+                self.greedy_rows.resize(self.greedy.len(), row);
             }
             Emit::Logits { positions } => {
                 output.push_logits(positions);
@@ -172,26 +176,32 @@ impl<T: KvElement> CpuSession<T> {
         if !emitted.logits.is_empty() {
             forward.logits(&emitted.logits, output.all_logits_mut());
         }
-        let greedy = output.all_greedy_mut().chunks_mut(HEAD_BLOCK);
-        for (tokens, greedy) in emitted.greedy.chunks(HEAD_BLOCK).zip(greedy) {
+        let blocks = emitted.greedy.chunks(HEAD_BLOCK);
+        let rows = emitted.greedy_rows.chunks(HEAD_BLOCK);
+        for (block, (tokens, rows)) in blocks.zip(rows).enumerate() {
             scratch.resize(tokens.len() * vocab, 0.0);
             forward.logits(tokens, scratch);
-            for (token, logits) in greedy.iter_mut().zip(scratch.chunks_exact(vocab)) {
-                *token = argmax(logits);
+            for (i, logits) in scratch.chunks_exact(vocab).enumerate() {
+                match argmax(logits) {
+                    Some(token) => output.all_greedy_mut()[block * HEAD_BLOCK + i] = token,
+                    None => output.fail(rows[i], SessionError::NotANumber),
+                }
             }
         }
     }
 }
 
-/// The largest value's place, the first of equals; NaN never wins.
-fn argmax(values: &[f32]) -> u32 {
-    let mut best = (0, f32::NEG_INFINITY);
+/// The largest value's place, the first of equals; `None` where nothing is a number.
+fn argmax(values: &[f32]) -> Option<u32> {
+    let mut best = None;
+    let mut largest = f32::NEG_INFINITY;
     for (index, value) in values.iter().enumerate() {
-        if *value > best.1 {
-            best = (index as u32, *value);
+        if *value > largest {
+            largest = *value;
+            best = Some(index as u32);
         }
     }
-    best.0
+    best
 }
 
 impl<T: KvElement> Session for CpuSession<T> {
@@ -240,16 +250,24 @@ impl<T: KvElement> Session for CpuSession<T> {
             self.forward().0.run();
         }
         let mut emitted = Emitted::default();
-        for (row, accepted) in batch.rows().iter().zip(rows) {
+        for (row, accepted) in batch.rows().iter().zip(&rows) {
             match accepted {
-                Ok(accepted) => {
-                    emitted.push(row.emit, &accepted, output);
-                    self.cache.commit(row.sequence, accepted.tokens);
-                }
-                Err(error) => output.push_error(error),
+                Ok(accepted) => emitted.push(row.emit, accepted, output),
+                Err(error) => output.push_error(error.clone()),
             }
         }
         self.emit(&emitted, output);
+        for ((row, accepted), given) in batch.rows().iter().zip(rows).zip(output.rows()) {
+            match (accepted, &given.error) {
+                (Ok(accepted), None) => self.cache.commit(row.sequence, accepted.tokens),
+                // Gives back the room that was made for the row.
+                (Ok(_), Some(_)) => {
+                    let len = self.cache.len(row.sequence)?;
+                    self.cache.truncate(row.sequence, len)?;
+                }
+                (Err(_), _) => {}
+            }
+        }
         Ok(())
     }
 

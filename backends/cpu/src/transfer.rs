@@ -1,6 +1,7 @@
 //! A sequence's keys and values as bytes, and back.
 
-use loquat_session::{SequenceId, SessionError};
+use loquat_session::{ModelSource, SequenceId, SessionError};
+use loquat_weights::EncodedRow;
 
 use crate::kernels::KvElement;
 use crate::kv::Cache;
@@ -65,8 +66,25 @@ pub fn import<T: KvElement>(
     cache.import_tokens(len, data)
 }
 
+/// Tells models and KV formats apart: the spec, the format, and each matrix's first bytes, so
+/// that a fine-tune of the same shape counts as another model.
+pub fn fingerprint(source: &ModelSource, kv_format: &str) -> u64 {
+    const SAMPLED: usize = 256;
+    let mut sample = format!("{:?} {kv_format}", source.spec).into_bytes();
+    for (_, matrix) in source.weights.matrices() {
+        sample.extend_from_slice(matrix.format().as_bytes());
+        let first = match matrix.encoded_row(0) {
+            Some(EncodedRow::Plain { bytes, .. }) => bytes,
+            Some(EncodedRow::Mlx { codes, .. }) => codes,
+            None => &[],
+        };
+        sample.extend_from_slice(&first[..first.len().min(SAMPLED)]);
+    }
+    fnv1a(&sample)
+}
+
 /// Damage detection, not security: whoever can forge an export owns the process already.
-pub fn fnv1a(bytes: &[u8]) -> u64 {
+fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })

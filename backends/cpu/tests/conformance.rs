@@ -2,7 +2,9 @@
 
 use loquat_cpu::CpuBackend;
 use loquat_session::conformance::{Subject, run};
-use loquat_session::{Backend, Precision, SessionOptions};
+use loquat_session::{
+    Backend, Emit, OpenError, Precision, SessionError, SessionOptions, StepBatch, StepOutput,
+};
 use loquat_testkit::goldens;
 
 fn judge(folder: &std::path::Path, precision: Precision) {
@@ -61,5 +63,89 @@ fn a_plan_foretells_the_session() {
             assert_eq!(&plan.capabilities, session.capabilities());
             assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
         }
+    }
+}
+
+#[test]
+fn another_models_sequence_is_not_imported() {
+    let options = SessionOptions::default();
+    let open = |family: &str| {
+        let source = goldens::source(&goldens::family(family)).unwrap();
+        CpuBackend.open(source, &options, &mut |_| {}).unwrap()
+    };
+    let mut session = open("llama");
+    let sequence = session.create().unwrap();
+    let bytes = session.export(sequence).unwrap();
+    assert!(
+        open("llama").import(&bytes).is_ok(),
+        "its own, empty as it is"
+    );
+    assert!(matches!(
+        open("mistral").import(&bytes),
+        Err(SessionError::BadImport(_))
+    ));
+    // The same shape with other weights.
+    let folder = tempfile::tempdir().unwrap();
+    let golden = goldens::family("llama");
+    std::fs::copy(
+        golden.join("config.json"),
+        folder.path().join("config.json"),
+    )
+    .unwrap();
+    let mut weights = std::fs::read(golden.join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    weights[8 + header] ^= 1;
+    std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    let source = goldens::source(folder.path()).unwrap();
+    let mut tuned = CpuBackend.open(source, &options, &mut |_| {}).unwrap();
+    assert!(matches!(
+        tuned.import(&bytes),
+        Err(SessionError::BadImport(_))
+    ));
+}
+
+#[test]
+fn broken_weights_fail_the_row_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = goldens::family("llama");
+    std::fs::copy(
+        golden.join("config.json"),
+        folder.path().join("config.json"),
+    )
+    .unwrap();
+    let mut weights = std::fs::read(golden.join("model.safetensors")).unwrap();
+    // The file ends with the final norm: two bytes of it become a bf16 NaN.
+    let end = weights.len();
+    weights[end - 2..].copy_from_slice(&0x7fc0u16.to_le_bytes());
+    std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    let source = goldens::source(folder.path()).unwrap();
+    let mut session = CpuBackend
+        .open(source, &SessionOptions::default(), &mut |_| {})
+        .unwrap();
+    let (broken, fine) = (session.create().unwrap(), session.create().unwrap());
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    batch.push(broken, &[1, 2, 3], Emit::Greedy { positions: 1 });
+    batch.push(fine, &[1, 2], Emit::Nothing);
+    session.step(&batch, &mut output).unwrap();
+    assert_eq!(output.rows()[0].error, Some(SessionError::NotANumber));
+    assert_eq!((session.len(broken), session.len(fine)), (Ok(0), Ok(2)));
+    session.release(broken).unwrap();
+    session.release(fine).unwrap();
+    assert_eq!(session.memory().kv_in_use, 0);
+}
+
+#[test]
+fn more_than_the_machine_has_is_refused() {
+    let source = goldens::source(&goldens::family("llama")).unwrap();
+    for kv_tokens in [1 << 40, usize::MAX] {
+        let options = SessionOptions {
+            kv_tokens: Some(kv_tokens),
+            ..SessionOptions::default()
+        };
+        let refused = CpuBackend.plan(&source, &options);
+        assert!(
+            matches!(refused, Err(OpenError::OutOfMemory { .. })),
+            "{refused:?}"
+        );
     }
 }

@@ -140,6 +140,14 @@ impl StepOutput {
         &mut self.logits[range.start * self.vocab_size..]
     }
 
+    /// For sessions: a row that was pushed came to nothing after all.
+    pub fn fail(&mut self, row: usize, error: SessionError) {
+        self.rows[row] = RowOutput {
+            error: Some(error),
+            ..RowOutput::default()
+        };
+    }
+
     /// For sessions: all rows' greedy tokens, in the order they were pushed.
     pub fn all_greedy_mut(&mut self) -> &mut [u32] {
         &mut self.greedy

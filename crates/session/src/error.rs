@@ -25,6 +25,8 @@ pub enum SessionError {
     KvExhausted { wanted: usize, available: usize },
     #[error("{max} sequences are alive already, the most this session takes")]
     TooManySequences { max: usize },
+    #[error("the model computed no number: its weights or the arithmetic are broken")]
+    NotANumber,
     #[error("not a sequence this session can import: {0}")]
     BadImport(String),
     #[error("`{0}` is not supported by this backend")]
@@ -58,8 +60,12 @@ pub enum OpenError {
         why: String,
         remedy: String,
     },
-    #[error("the {what} needs {wanted} bytes, more than this machine has to give")]
-    OutOfMemory { what: &'static str, wanted: u64 },
+    #[error("the {what} needs {wanted} bytes, and this machine has {available}")]
+    OutOfMemory {
+        what: &'static str,
+        wanted: u64,
+        available: u64,
+    },
     #[error(transparent)]
     Weights(#[from] loquat_weights::WeightsError),
 }
