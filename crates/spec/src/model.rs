@@ -117,11 +117,6 @@ pub struct Head {
 }
 
 impl ModelSpec {
-    /// Values of key and value together that one token adds to the cache.
-    pub fn kv_values_per_token(&self) -> usize {
-        self.attentions().map(|a| 2 * a.kv_dim()).sum()
-    }
-
     /// The attention layers, bottom to top.
     pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
         self.layers.iter().map(|layer| match &layer.mixer.inner {

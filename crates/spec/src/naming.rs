@@ -94,7 +94,7 @@ pub struct Naming {
     pub layer: &'static [(LayerRole, &'static str)],
     /// Looked up before `layer`: where a family departs from its format's habit.
     pub overrides: &'static [(LayerRole, &'static str)],
-    /// One tensor that holds several roles' rows, in this order.
+    /// One tensor that holds several roles' rows, in this order, as Phi-3 stores q, k and v.
     pub fused: &'static [(&'static str, &'static [LayerRole])],
     pub norms_minus_one: bool,
     pub interleaved_rope: bool,
@@ -174,7 +174,7 @@ impl LayerRole {
         }
     }
 
-    fn is_residual_norm(self) -> bool {
+    fn is_norm(self) -> bool {
         matches!(
             self,
             MixerPreNorm
@@ -259,7 +259,7 @@ impl Naming {
             Key if self.interleaved_rope => Transform::Unpermute {
                 heads: attention.kv_heads,
             },
-            norm if norm.is_residual_norm() && self.norms_minus_one => Transform::AddOne,
+            norm if norm.is_norm() && self.norms_minus_one => Transform::AddOne,
             _ => Transform::None,
         };
         let (pattern, rows) = self

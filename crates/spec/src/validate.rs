@@ -4,7 +4,7 @@ use crate::rope::RopeScaling;
 
 /// More than any model has; a larger number is a broken or hostile config, and is refused
 /// before anything is allocated by it.
-const MAX_LAYERS: usize = 4096;
+pub(crate) const MAX_LAYERS: usize = 4096;
 const MAX_DIM: usize = 1 << 24;
 
 impl ModelSpec {

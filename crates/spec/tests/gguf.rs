@@ -365,3 +365,47 @@ fn bad_values_are_refused_by_name() {
     let dims = spec(&partial).attentions().next().unwrap().rope.clone();
     assert_eq!(dims.unwrap().dims, 8);
 }
+
+#[test]
+fn zero_heads_divide_nothing() {
+    for architecture in ARCHITECTURES {
+        let mut broken = header(architecture);
+        broken.set(architecture, "block_count", Whole(62));
+        broken.set(architecture, "attention.head_count", Whole(0));
+        broken.set(architecture, "attention.key_length", Whole(256));
+        let error = families::from_gguf(&broken).unwrap_err();
+        assert!(
+            error.to_string().contains("attention.head_count"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn scaling_is_read_or_refused_never_dropped() {
+    let scaled = |key: &str, entry| {
+        let mut header = header("llama");
+        header.set("llama", key, entry);
+        families::from_gguf(&header).map(|(spec, _)| {
+            let rope = spec.attentions().next().unwrap().rope.clone();
+            rope.unwrap().scaling
+        })
+    };
+    let linear = Ok(RopeScaling::Linear { factor: 4.0 });
+    assert_eq!(scaled("rope.scaling.factor", Float(4.0)), linear);
+    assert_eq!(scaled("rope.scale_linear", Float(4.0)), linear);
+    assert_eq!(
+        scaled("rope.scaling.attn_factor", Float(1.0)),
+        Ok(RopeScaling::None)
+    );
+    let error = scaled("rope.scaling.attn_factor", Float(1.2)).unwrap_err();
+    assert!(
+        error.to_string().contains("llama.rope.scaling.attn_factor"),
+        "{error}"
+    );
+    let error = scaled("rope.scaling.type", Text("linear")).unwrap_err();
+    assert!(
+        error.to_string().contains("llama.rope.scaling.factor"),
+        "{error}"
+    );
+}

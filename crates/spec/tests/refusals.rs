@@ -278,6 +278,22 @@ fn rope_that_cannot_turn_is_refused() {
         ),
     ];
     refused(tiny("llama"), table);
+    // Their own defaults are not Llama's, so nothing is assumed.
+    for (family, field) in [
+        ("qwen3", "head_dim"),
+        ("gemma3_text", "head_dim"),
+        ("qwen2", "num_key_value_heads"),
+        ("mistral", "num_key_value_heads"),
+    ] {
+        let error = load(&with(tiny(family), json!({field: null}))).unwrap_err();
+        assert_eq!(
+            error,
+            SpecError::Missing {
+                field: field.into()
+            },
+            "{family}"
+        );
+    }
     let flat = json!({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}});
     let table = vec![(flat, Missing, "rope_parameters.full_attention")];
     refused(tiny("gemma3_text"), table);

@@ -43,7 +43,7 @@ const PATTERN: usize = 6;
 const LAYERS_OF_27B: usize = 62;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    let sizes = Sizes::from_config(config)?;
+    let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
     let pattern = interval(
         config.path("sliding_window_pattern"),
         config.usize_or("sliding_window_pattern", PATTERN)?,

@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
 const DEFAULT_WINDOW: usize = 4096;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    let sizes = Sizes::from_config(config)?;
+    let sizes = Sizes::explicit(config, &["num_key_value_heads"])?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let window = match config.mentions("sliding_window") {
         true => config.usize_opt("sliding_window")?,

@@ -6,6 +6,7 @@ use crate::model::{
     Activation, Attention, Block, FeedForward, Head, Layer, Mixer, ModelSpec, Norm,
 };
 use crate::rope::{Rope, RopeScaling};
+use crate::validate::MAX_LAYERS;
 
 /// The sizes every decoder-only transformer states.
 pub(super) struct Sizes {
@@ -21,9 +22,20 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
+    /// For families whose own default for a missing field is not Llama's: `required` must stand
+    /// in the config.
+    pub fn explicit(config: &Config, required: &[&str]) -> Result<Self, SpecError> {
+        for field in required {
+            config.usize(field)?;
+        }
+        Self::from_config(config)
+    }
+
+    /// By Llama's rules: no `num_key_value_heads` is one for each head, no `head_dim` is an even
+    /// share of the hidden size.
     pub fn from_config(config: &Config) -> Result<Self, SpecError> {
         let hidden = config.usize("hidden_size")?;
-        let heads = config.usize("num_attention_heads")?;
+        let heads = positive("num_attention_heads", config.usize("num_attention_heads")?)?;
         Ok(Self {
             vocab: config.usize("vocab_size")?,
             hidden,
@@ -42,7 +54,8 @@ impl Sizes {
 
     pub fn from_gguf(config: &GgufConfig) -> Result<Self, SpecError> {
         let hidden = config.usize("embedding_length")?;
-        let heads = config.usize("attention.head_count")?;
+        let field = config.key("attention.head_count");
+        let heads = positive(&field, config.usize("attention.head_count")?)?;
         let head_dim = match config.usize_opt("attention.key_length")? {
             Some(dim) => dim,
             None => even_split(
@@ -192,11 +205,19 @@ pub(super) fn windowed_layers(
 /// scaling travels as a tensor of divisors.
 pub(super) fn gguf_rope(config: &GgufConfig, head_dim: usize) -> Result<Rope, SpecError> {
     let divisors = config.has("rope_freqs.weight");
-    let scaling = match config.str_opt("rope.scaling.type")?.unwrap_or("none") {
+    // Older files have only this; a factor without a type is linear, as llama.cpp reads it.
+    let factor = match config.f64_opt("rope.scaling.factor")? {
+        Some(factor) => Some(factor),
+        None => config.f64_opt("rope.scale_linear")?,
+    };
+    let implied = if factor.is_some() { "linear" } else { "none" };
+    let scaling = match config.str_opt("rope.scaling.type")?.unwrap_or(implied) {
         "none" if divisors => RopeScaling::Tensor,
         "none" => RopeScaling::None,
         "linear" if !divisors => RopeScaling::Linear {
-            factor: config.f64("rope.scaling.factor")? as f32,
+            factor: factor.ok_or_else(|| SpecError::Missing {
+                field: config.key("rope.scaling.factor"),
+            })? as f32,
         },
         other => {
             return Err(SpecError::Unsupported {
@@ -210,6 +231,16 @@ pub(super) fn gguf_rope(config: &GgufConfig, head_dim: usize) -> Result<Rope, Sp
             });
         }
     };
+    if let Some(factor) = config
+        .f64_opt("rope.scaling.attn_factor")?
+        .filter(|f| *f != 1.0)
+    {
+        return Err(SpecError::Unsupported {
+            field: config.key("rope.scaling.attn_factor"),
+            found: factor.to_string(),
+            supported: "1",
+        });
+    }
     Ok(Rope {
         theta: config.f64_opt("rope.freq_base")?.unwrap_or(10_000.0) as f32,
         dims: config
@@ -221,10 +252,7 @@ pub(super) fn gguf_rope(config: &GgufConfig, head_dim: usize) -> Result<Rope, Sp
 
 /// How often a layer differs from its neighbours: never is said by other fields, not by 0.
 pub(super) fn interval(field: String, interval: usize) -> Result<usize, SpecError> {
-    match interval {
-        0 => Err(SpecError::invalid(field, 0, "at least 1")),
-        interval => Ok(interval),
-    }
+    positive(&field, interval)
 }
 
 pub(super) fn gguf_tied(config: &GgufConfig) -> bool {
@@ -233,10 +261,22 @@ pub(super) fn gguf_tied(config: &GgufConfig) -> bool {
 
 /// Refused here already, since the layers are allocated before the spec is validated.
 fn bounded_layers(field: &str, layers: usize) -> Result<usize, SpecError> {
-    if layers <= 4096 {
+    if layers <= MAX_LAYERS {
         Ok(layers)
     } else {
-        Err(SpecError::invalid(field, layers, "at most 4096"))
+        Err(SpecError::invalid(
+            field,
+            layers,
+            format!("at most {MAX_LAYERS}"),
+        ))
+    }
+}
+
+/// Refused here already, since sizes are divided by it before the spec is validated.
+fn positive(field: &str, value: usize) -> Result<usize, SpecError> {
+    match value {
+        0 => Err(SpecError::invalid(field, 0, "at least 1")),
+        value => Ok(value),
     }
 }
 

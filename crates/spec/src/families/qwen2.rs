@@ -17,7 +17,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    let sizes = Sizes::from_config(config)?;
+    let sizes = Sizes::explicit(config, &["num_key_value_heads"])?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let windows = windows(config, sizes.layers)?;
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);

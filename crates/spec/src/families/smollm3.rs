@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
 const NO_ROPE_INTERVAL: usize = 4;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    let sizes = Sizes::from_config(config)?;
+    let sizes = Sizes::explicit(config, &["num_key_value_heads"])?;
     let rope = Rope::from_config(config, None, 2_000_000.0, sizes.head_dim)?;
     let with_rope = layers_with_rope(config, sizes.layers)?;
     let windows = qwen2::windows(config, sizes.layers)?;

@@ -71,18 +71,6 @@ impl MlxMode {
             MlxMode::Nvfp4 => 16,
         }
     }
-
-    /// Bytes of a row of `cols` packed codes, or `None` where `cols` is not a
-    /// whole number of groups.
-    pub const fn packed_bytes(self, cols: usize) -> Option<usize> {
-        if self.group() == 0 || !cols.is_multiple_of(self.group()) {
-            return None;
-        }
-        match cols.checked_mul(self.bits() as usize) {
-            Some(bits) => Some(bits / 8),
-            None => None,
-        }
-    }
 }
 
 fn check_bits(bits: u8) -> Result<(), DecodeFault> {
