@@ -1,4 +1,5 @@
-//! Arbitrary bytes as a GGUF file: refused, or tensors that all decode.
+//! Arbitrary bytes as a GGUF file: refused, or tensors that all decode, and a model where the
+//! metadata describes one.
 
 #![no_main]
 
@@ -7,11 +8,15 @@ mod decode_all;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use loquat_weights::Blob;
+use loquat_spec::families;
 use loquat_weights::gguf::Gguf;
+use loquat_weights::{Blob, bind};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(file) = Gguf::parse(Blob::from_vec(bytes.to_vec()), Path::new("fuzz")) {
         decode_all::decode_all(file.tensors());
+        if let Ok((spec, naming)) = families::from_gguf(&file) {
+            let _ = bind(&spec, &naming, file.tensors(), None);
+        }
     }
 });

@@ -79,7 +79,8 @@ impl<T: KvElement> Forward<'_, T> {
         for (row, token) in tokens.iter().enumerate() {
             let x = &self.scratch.x[token * hidden..(token + 1) * hidden];
             let out = &mut self.scratch.input.values[row * hidden..(row + 1) * hidden];
-            model.final_norm.apply(self.kernels, x, out);
+            out.copy_from_slice(x);
+            model.final_norm.apply(self.kernels, out);
         }
         self.scratch
             .input
@@ -200,7 +201,7 @@ impl<T: KvElement> Forward<'_, T> {
             for (rows, norm) in [&mut *query, &mut *key].into_iter().zip(norms) {
                 for head in rows.chunks_exact_mut(spec.head_dim) {
                     if let Some(norm) = norm {
-                        norm.apply_in_place(kernels, head);
+                        norm.apply(kernels, head);
                     }
                     if let Some((cos, sin)) = angles {
                         let pairs = cos.len() / plan.tokens.len();
@@ -318,9 +319,9 @@ impl<T: KvElement> Forward<'_, T> {
             // SAFETY: each token's task writes its own row.
             let out = unsafe { out.slice(token * hidden, hidden) };
             let x = &x[token * hidden..(token + 1) * hidden];
-            match norm {
-                Some(norm) => norm.apply(kernels, x, out),
-                None => out.copy_from_slice(x),
+            out.copy_from_slice(x);
+            if let Some(norm) = norm {
+                norm.apply(kernels, out);
             }
         });
         self.scratch.input.prepare(kernels, self.pool, readers);
@@ -354,7 +355,7 @@ impl<T: KvElement> Forward<'_, T> {
             };
             add(branch, bias);
             if let Some(norm) = norm {
-                norm.apply_in_place(kernels, branch);
+                norm.apply(kernels, branch);
             }
             add(x, Some(branch));
         });
@@ -362,18 +363,9 @@ impl<T: KvElement> Forward<'_, T> {
 }
 
 impl NormWeights {
-    fn apply(&self, kernels: &Kernels, x: &[f32], out: &mut [f32]) {
+    fn apply(&self, kernels: &Kernels, values: &mut [f32]) {
         // SAFETY: the table was chosen for this machine.
-        unsafe { (kernels.rms_norm)(x, &self.weight, self.eps, out) };
-    }
-
-    fn apply_in_place(&self, kernels: &Kernels, values: &mut [f32]) {
-        // SAFETY: the table was chosen for this machine.
-        let squares = unsafe { (kernels.dot)(values, values) };
-        let scale = 1.0 / (squares / values.len() as f32 + self.eps).sqrt();
-        for (value, weight) in values.iter_mut().zip(&self.weight) {
-            *value = *value * scale * weight;
-        }
+        unsafe { (kernels.rms_norm)(values, &self.weight, self.eps) };
     }
 }
 

@@ -208,6 +208,8 @@ impl<T: KvElement> Cache<T> {
     /// Makes room for `tokens` more, so that writing them touches no shared page. The length
     /// stays as it was until [`Cache::commit`].
     pub fn reserve(&mut self, id: SequenceId, tokens: usize) -> Result<(), SessionError> {
+        // Room that was made for tokens which never came is given back first.
+        self.truncate(id, self.get(id)?.len)?;
         let sequence = self.get(id)?;
         let (len, held) = (sequence.len, sequence.pages.len());
         let partial = (len % PAGE != 0).then(|| sequence.pages[held - 1]);
@@ -317,7 +319,7 @@ impl<T: KvElement> Cache<T> {
 impl<T: KvElement> Drop for Cache<T> {
     fn drop(&mut self) {
         for page in self.pages.drain(..) {
-            // SAFETY: pointers to pages live only inside a step, which borrows the cache.
+            // SAFETY: pointers to pages are used only inside a step, which borrows the cache.
             unsafe { page.data.free() };
         }
     }

@@ -49,26 +49,18 @@ impl Linear {
         Ok(packed.map_or_else(|| Self::Decoded(matrix.clone()), Self::Packed))
     }
 
-    /// What [`Linear::new`] would take, without making it.
-    pub fn predict_bytes(matrix: &Matrix, precision: Precision) -> u64 {
-        let packed = match precision {
-            Precision::Fast => Packed::predict_bytes(matrix),
+    /// What [`Linear::new`] would allocate, or `None` where it would read the mapped file.
+    pub fn predict_packed(matrix: &Matrix, precision: Precision) -> Option<u64> {
+        match precision {
+            Precision::Fast => Packed::predict_bytes(matrix).map(|bytes| bytes as u64),
             Precision::Reference => None,
-        };
-        packed.map_or_else(|| matrix.bytes(), |bytes| bytes as u64)
+        }
     }
 
     pub fn rows(&self) -> usize {
         match self {
             Self::Packed(packed) => packed.rows(),
             Self::Decoded(matrix) => matrix.rows(),
-        }
-    }
-
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Self::Packed(packed) => packed.bytes() as u64,
-            Self::Decoded(matrix) => matrix.bytes(),
         }
     }
 

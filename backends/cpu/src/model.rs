@@ -103,26 +103,28 @@ impl Model {
         Ok(model)
     }
 
-    /// What [`Model::bytes`] will be, without loading.
-    pub fn predict_bytes(spec: &ModelSpec, weights: &Weights, precision: Precision) -> u64 {
-        let matrices = weights.matrices();
-        let linears = matrices.filter(|(role, _)| *role != Role::Embedding || spec.head.tied);
-        linears
-            .map(|(_, matrix)| Linear::predict_bytes(matrix, precision))
-            .sum()
+    /// Bytes of all weights as the session will hold them, packed or mapped, without loading.
+    pub fn predict_bytes(spec: &ModelSpec, weights: &Weights, precision: Precision) -> WeightBytes {
+        let mut bytes = WeightBytes::default();
+        for (role, matrix) in weights.matrices() {
+            let multiplied = role != Role::Embedding || spec.head.tied;
+            match Linear::predict_packed(matrix, precision).filter(|_| multiplied) {
+                Some(packed) => bytes.packed += packed,
+                None => bytes.mapped += matrix.bytes(),
+            }
+        }
+        for (_, vector) in weights.vectors() {
+            bytes.packed += vector.len() as u64 * 4;
+        }
+        bytes
     }
+}
 
-    /// Bytes the forward pass reads, packed or mapped.
-    pub fn bytes(&self) -> u64 {
-        let layers = self.layers.iter().map(|layer| {
-            let (a, f) = (&layer.attention, &layer.feed_forward);
-            let matrices = [
-                &a.query, &a.key, &a.value, &a.output, &f.gate, &f.up, &f.down,
-            ];
-            matrices.iter().map(|linear| linear.bytes()).sum::<u64>()
-        });
-        layers.sum::<u64>() + self.head.bytes()
-    }
+/// Where a model's weights will be: in memory of ours, or in the mapped file.
+#[derive(Default)]
+pub struct WeightBytes {
+    pub packed: u64,
+    pub mapped: u64,
 }
 
 struct Loader<'a> {

@@ -76,10 +76,10 @@ impl Packed {
             mins: vec![0.0; groups],
         };
         for index in 0..rows {
-            if let Some(encoded) = matrix.encoded_row(index) {
-                row.read(&encoded)?;
-                packed.place(index, &row);
-            }
+            let encoded = matrix.encoded_row(index);
+            let missing = WeightsError::RowOutOfRange { row: index, rows };
+            row.read(&encoded.ok_or(missing)?)?;
+            packed.place(index, &row);
         }
         Ok(Some(packed))
     }
@@ -98,7 +98,8 @@ impl Packed {
         self.rows
     }
 
-    pub fn bytes(&self) -> usize {
+    #[cfg(test)]
+    fn bytes(&self) -> usize {
         let scales = self.scales.bytes() + self.mins.as_ref().map_or(0, ScaleStore::bytes);
         self.codes.len() * 64 + scales
     }
@@ -151,6 +152,7 @@ fn bytes_of(lines: &[Line]) -> &[u8] {
 }
 
 impl ScaleStore {
+    #[cfg(test)]
     fn bytes(&self) -> usize {
         match self {
             ScaleStore::F16(values) => values.len() * 2,
@@ -198,9 +200,16 @@ impl Shape {
                 Dtype::Q6K => shape(false, 16, Some(32), false),
                 _ => None,
             },
-            Storage::Mlx { mode, scales, .. } => match mode {
+            Storage::Mlx {
+                mode,
+                scales,
+                biases,
+                ..
+            } => match mode {
                 MlxMode::Affine { bits, .. } => {
-                    shape(*bits <= 4, 32, None, scales.dtype == Dtype::F16)
+                    let stored = [Some(scales), biases.as_ref()];
+                    let halves = stored.into_iter().flatten().all(|t| t.dtype == Dtype::F16);
+                    shape(*bits <= 4, 32, None, halves)
                 }
                 MlxMode::Mxfp4 => shape(false, 32, Some(FP4_ZERO), false),
                 MlxMode::Nvfp4 => shape(false, 16, Some(FP4_ZERO), false),
@@ -422,6 +431,7 @@ mod tests {
             let weights = embedding(dtype, rows, cols);
             let matrix = weights.matrix(Role::Embedding).unwrap();
             let packed = Packed::new(matrix).unwrap().unwrap();
+            assert_eq!(Packed::predict_bytes(matrix), Some(packed.bytes()));
             let mut expected = vec![0.0; cols];
             for row in 0..rows {
                 matrix.decode_row(row, &mut expected).unwrap();

@@ -15,18 +15,20 @@ use crate::transfer;
 const HEAD_BLOCK: usize = 16;
 
 pub struct CpuSession<T: KvElement> {
-    model: Model,
-    kernels: &'static Kernels,
-    pool: Pool,
-    cache: Cache<T>,
-    capabilities: Capabilities,
-    fingerprint: u64,
-    plan: Plan<T>,
-    scratch: Scratch,
-    logits: Vec<f32>,
+    pub model: Model,
+    pub kernels: &'static Kernels,
+    pub pool: Pool,
+    pub cache: Cache<T>,
+    pub capabilities: Capabilities,
+    pub weight_bytes: u64,
+    pub fingerprint: u64,
+    /// Empty between steps.
+    pub plan: Plan<T>,
+    pub scratch: Scratch,
+    pub logits: Vec<f32>,
 }
 
-/// A row of the batch after checking: its tokens' place in the plan, or nothing.
+/// A row of the batch after checking: its tokens' place in the plan.
 struct Accepted {
     first: usize,
     tokens: usize,
@@ -62,27 +64,6 @@ impl Emitted {
 }
 
 impl<T: KvElement> CpuSession<T> {
-    pub fn new(
-        model: Model,
-        kernels: &'static Kernels,
-        pool: Pool,
-        cache: Cache<T>,
-        capabilities: Capabilities,
-        fingerprint: u64,
-    ) -> Self {
-        Self {
-            model,
-            kernels,
-            pool,
-            cache,
-            capabilities,
-            fingerprint,
-            plan: Plan::default(),
-            scratch: Scratch::default(),
-            logits: Vec::new(),
-        }
-    }
-
     /// Checks one row and makes room for it; on error nothing has changed.
     fn accept(&mut self, batch: &StepBatch, index: usize) -> Result<Accepted, SessionError> {
         let row = &batch.rows()[index];
@@ -211,7 +192,7 @@ impl<T: KvElement> Session for CpuSession<T> {
 
     fn memory(&self) -> Memory {
         Memory {
-            weight_bytes: self.model.bytes(),
+            weight_bytes: self.weight_bytes,
             kv_bytes_per_token: (self.cache.layout().token_len() * T::BYTES) as u64,
             kv_capacity: self.cache.capacity_tokens(),
             kv_in_use: self.cache.tokens_in_use(),
@@ -268,6 +249,8 @@ impl<T: KvElement> Session for CpuSession<T> {
                 (Err(_), _) => {}
             }
         }
+        self.plan.tokens.clear();
+        self.plan.pages.clear();
         Ok(())
     }
 

@@ -66,19 +66,29 @@ pub fn import<T: KvElement>(
     cache.import_tokens(len, data)
 }
 
-/// Tells models and KV formats apart: the spec, the format, and each matrix's first bytes, so
-/// that a fine-tune of the same shape counts as another model.
+/// Tells models and KV formats apart: the spec, the format, all vectors, and each matrix's first
+/// bytes, so that a fine-tune of the same shape counts as another model.
 pub fn fingerprint(source: &ModelSource, kv_format: &str) -> u64 {
     const SAMPLED: usize = 256;
     let mut sample = format!("{:?} {kv_format}", source.spec).into_bytes();
     for (_, matrix) in source.weights.matrices() {
         sample.extend_from_slice(matrix.format().as_bytes());
-        let first = match matrix.encoded_row(0) {
-            Some(EncodedRow::Plain { bytes, .. }) => bytes,
-            Some(EncodedRow::Mlx { codes, .. }) => codes,
-            None => &[],
+        let parts = match matrix.encoded_row(0) {
+            Some(EncodedRow::Plain { bytes, .. }) => [bytes, &[], &[]],
+            Some(EncodedRow::Mlx {
+                codes,
+                scales,
+                biases,
+                ..
+            }) => [codes, scales.0, biases.map_or(&[][..], |biases| biases.0)],
+            None => [&[][..]; 3],
         };
-        sample.extend_from_slice(&first[..first.len().min(SAMPLED)]);
+        for part in parts {
+            sample.extend_from_slice(&part[..part.len().min(SAMPLED)]);
+        }
+    }
+    for (_, vector) in source.weights.vectors() {
+        sample.extend(vector.iter().flat_map(|value| value.to_le_bytes()));
     }
     fnv1a(&sample)
 }

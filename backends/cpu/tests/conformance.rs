@@ -1,5 +1,7 @@
 //! The session contract, judged on every block kind and both precisions.
 
+use std::path::Path;
+
 use loquat_cpu::CpuBackend;
 use loquat_session::conformance::{Subject, run};
 use loquat_session::{
@@ -14,7 +16,7 @@ fn judge(folder: &std::path::Path, precision: Precision) {
             precision,
             ..options.clone()
         };
-        CpuBackend.open(source.clone(), &options, &mut |_| {})
+        CpuBackend::AUTO.open(source.clone(), &options, &mut |_| {})
     };
     let subject = Subject {
         open: &open,
@@ -54,9 +56,9 @@ fn a_plan_foretells_the_session() {
                 kv_tokens: Some(100),
                 ..SessionOptions::default()
             };
-            let plan = CpuBackend.plan(&source, &options).unwrap();
+            let plan = CpuBackend::AUTO.plan(&source, &options).unwrap();
             let mut heard = Vec::new();
-            let session = CpuBackend
+            let session = CpuBackend::AUTO
                 .open(source, &options, &mut |share| heard.push(share))
                 .unwrap();
             assert_eq!(plan.memory, session.memory(), "{}", folder.display());
@@ -66,12 +68,26 @@ fn a_plan_foretells_the_session() {
     }
 }
 
+/// The llama golden with its weights changed; the closure gets the file and where data starts.
+fn altered_llama(alter: impl FnOnce(&mut Vec<u8>, usize)) -> tempfile::TempDir {
+    let (golden, folder) = (goldens::family("llama"), tempfile::tempdir().unwrap());
+    let config = folder.path().join("config.json");
+    std::fs::copy(golden.join("config.json"), config).unwrap();
+    let mut weights = std::fs::read(golden.join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    alter(&mut weights, 8 + header);
+    std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    folder
+}
+
 #[test]
 fn another_models_sequence_is_not_imported() {
     let options = SessionOptions::default();
     let open = |family: &str| {
         let source = goldens::source(&goldens::family(family)).unwrap();
-        CpuBackend.open(source, &options, &mut |_| {}).unwrap()
+        CpuBackend::AUTO
+            .open(source, &options, &mut |_| {})
+            .unwrap()
     };
     let mut session = open("llama");
     let sequence = session.create().unwrap();
@@ -85,19 +101,11 @@ fn another_models_sequence_is_not_imported() {
         Err(SessionError::BadImport(_))
     ));
     // The same shape with other weights.
-    let folder = tempfile::tempdir().unwrap();
-    let golden = goldens::family("llama");
-    std::fs::copy(
-        golden.join("config.json"),
-        folder.path().join("config.json"),
-    )
-    .unwrap();
-    let mut weights = std::fs::read(golden.join("model.safetensors")).unwrap();
-    let header = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
-    weights[8 + header] ^= 1;
-    std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    let folder = altered_llama(|weights, data| weights[data] ^= 1);
     let source = goldens::source(folder.path()).unwrap();
-    let mut tuned = CpuBackend.open(source, &options, &mut |_| {}).unwrap();
+    let mut tuned = CpuBackend::AUTO
+        .open(source, &options, &mut |_| {})
+        .unwrap();
     assert!(matches!(
         tuned.import(&bytes),
         Err(SessionError::BadImport(_))
@@ -106,20 +114,13 @@ fn another_models_sequence_is_not_imported() {
 
 #[test]
 fn broken_weights_fail_the_row_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let golden = goldens::family("llama");
-    std::fs::copy(
-        golden.join("config.json"),
-        folder.path().join("config.json"),
-    )
-    .unwrap();
-    let mut weights = std::fs::read(golden.join("model.safetensors")).unwrap();
     // The file ends with the final norm: two bytes of it become a bf16 NaN.
-    let end = weights.len();
-    weights[end - 2..].copy_from_slice(&0x7fc0u16.to_le_bytes());
-    std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    let folder = altered_llama(|weights, _| {
+        let end = weights.len();
+        weights[end - 2..].copy_from_slice(&0x7fc0u16.to_le_bytes());
+    });
     let source = goldens::source(folder.path()).unwrap();
-    let mut session = CpuBackend
+    let mut session = CpuBackend::AUTO
         .open(source, &SessionOptions::default(), &mut |_| {})
         .unwrap();
     let (broken, fine) = (session.create().unwrap(), session.create().unwrap());
@@ -135,17 +136,66 @@ fn broken_weights_fail_the_row_and_nothing_else() {
 }
 
 #[test]
-fn more_than_the_machine_has_is_refused() {
-    let source = goldens::source(&goldens::family("llama")).unwrap();
+fn more_than_the_machine_has_is_planned_but_not_opened() {
     for kv_tokens in [1 << 40, usize::MAX] {
+        let source = goldens::source(&goldens::family("llama")).unwrap();
         let options = SessionOptions {
             kv_tokens: Some(kv_tokens),
             ..SessionOptions::default()
         };
-        let refused = CpuBackend.plan(&source, &options);
-        assert!(
-            matches!(refused, Err(OpenError::OutOfMemory { .. })),
-            "{refused:?}"
-        );
+        let plan = CpuBackend::AUTO.plan(&source, &options).unwrap();
+        assert!(plan.memory.kv_capacity > 1 << 39);
+        let opened = CpuBackend::AUTO.open(source, &options, &mut |_| {});
+        assert!(matches!(opened.err(), Some(OpenError::OutOfMemory { .. })));
+    }
+}
+
+/// Logits after every token of a prompt that crosses pages and windows.
+fn logits(backend: &CpuBackend, folder: &Path, precision: Precision, threads: usize) -> Vec<u32> {
+    let options = SessionOptions {
+        precision,
+        threads: Some(threads),
+        ..SessionOptions::default()
+    };
+    let source = goldens::source(folder).unwrap();
+    let mut session = backend.open(source, &options, &mut |_| {}).unwrap();
+    let sequence = session.create().unwrap();
+    let tokens: Vec<u32> = (0..70).map(|i| i * 37 % 251).collect();
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    batch.push(sequence, &tokens, Emit::Logits { positions: 70 });
+    session.step(&batch, &mut output).unwrap();
+    output
+        .all_logits_mut()
+        .iter()
+        .map(|logit| logit.to_bits())
+        .collect()
+}
+
+#[test]
+fn every_instruction_set_and_thread_count_gives_the_same_bits() {
+    let mlx = [
+        "llama__affine_b4_g32",
+        "qwen3__affine_b6_g64",
+        "gemma3_text__nvfp4",
+    ];
+    let mlx = mlx.map(|name| goldens::fixtures().join("goldens-mlx").join(name));
+    let families = goldens::FAMILIES
+        .iter()
+        .map(|family| goldens::family(family));
+    for folder in families.chain(mlx) {
+        for precision in [Precision::Fast, Precision::Reference] {
+            let expected = logits(&CpuBackend::AUTO, &folder, precision, 1);
+            for backend in CpuBackend::every_instruction_set() {
+                for threads in [1, 2, 3] {
+                    let found = logits(&backend, &folder, precision, threads);
+                    assert!(
+                        found == expected,
+                        "{} {threads}: {:?}",
+                        folder.display(),
+                        backend.probe()
+                    );
+                }
+            }
+        }
     }
 }

@@ -32,7 +32,7 @@ fn logits(source: &ModelSource, precision: Precision, tokens: &[u32]) -> Vec<f32
         precision,
         ..SessionOptions::default()
     };
-    let mut session = CpuBackend
+    let mut session = CpuBackend::AUTO
         .open(source.clone(), &options, &mut |_| {})
         .unwrap();
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());

@@ -12,7 +12,7 @@ fn check(source: &ModelSource, cases: &[(Vec<u32>, Vec<f32>)], tolerance: f32) -
             precision: Precision::Reference,
             ..options.clone()
         };
-        CpuBackend.open(source.clone(), &options, &mut |_| {})
+        CpuBackend::AUTO.open(source.clone(), &options, &mut |_| {})
     };
     let subject = Subject {
         open: &open,

@@ -7,7 +7,7 @@ use crate::error::CliError;
 use crate::terminal::{bytes, print};
 
 /// In the order `auto` tries them.
-static BACKENDS: &[&dyn Backend] = &[&CpuBackend];
+static BACKENDS: &[&dyn Backend] = &[&CpuBackend::AUTO];
 
 /// The backend called `name`, or for `auto` the first that can run here. An environment variable
 /// that is set but empty counts as not set.

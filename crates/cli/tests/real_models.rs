@@ -49,7 +49,7 @@ impl Subject {
             max_step_tokens: 1024,
             ..SessionOptions::default()
         };
-        let session = CpuBackend.open(self.source.clone(), &options, &mut |_| {});
+        let session = CpuBackend::AUTO.open(self.source.clone(), &options, &mut |_| {});
         session.unwrap()
     }
 

@@ -11,7 +11,9 @@ fn engine(family: &str, precision: Precision, step_tokens: usize) -> Engine {
         ..SessionOptions::default()
     };
     let source = goldens::source(&goldens::family(family)).unwrap();
-    let session = CpuBackend.open(source, &options, &mut |_| {}).unwrap();
+    let session = CpuBackend::AUTO
+        .open(source, &options, &mut |_| {})
+        .unwrap();
     let options = EngineOptions {
         step_tokens: Some(step_tokens),
         ..EngineOptions::default()

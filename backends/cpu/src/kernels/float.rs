@@ -22,16 +22,22 @@ fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
 
 #[inline(always)]
 fn reduce(chains: [Lanes; CHAINS]) -> f32 {
-    let mut sum: Lanes =
-        std::array::from_fn(|i| (chains[0][i] + chains[1][i]) + (chains[2][i] + chains[3][i]));
+    fold(std::array::from_fn(|i| {
+        (chains[0][i] + chains[1][i]) + (chains[2][i] + chains[3][i])
+    }))
+}
+
+/// The sum of the lanes, halves onto halves.
+#[inline(always)]
+fn fold(mut lanes: Lanes) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {
-            sum[i] += sum[i + width];
+            lanes[i] += lanes[i + width];
         }
         width /= 2;
     }
-    sum[0]
+    lanes[0]
 }
 
 /// Σ a·b; both slices are equally long.
@@ -59,11 +65,12 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     reduce(chains)
 }
 
+/// `x = x / sqrt(mean(x²) + eps) * weight`
 #[inline(always)]
-fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
     let scale = 1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt();
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = x * scale * weight;
+    for (x, weight) in x.iter_mut().zip(weight) {
+        *x = *x * scale * weight;
     }
 }
 
@@ -268,7 +275,10 @@ fn attend<T: KvElement>(args: &AttendArgs<T>, out: &mut [f32]) {
         } else {
             correction
         };
-        total = total.mul_add(correction, page_total(&weights));
+        total = total.mul_add(
+            correction,
+            fold(std::array::from_fn(|i| weights[i] + weights[i + LANES])),
+        );
         max = page_max;
         accumulate(
             &weights[from..to],
@@ -302,19 +312,6 @@ fn scores<T: KvElement>(query: &[f32], keys: &[T], scale: f32) -> [f32; PAGE] {
         }
     }
     std::array::from_fn(|i| (even[i] + odd[i]) * scale)
-}
-
-#[inline(always)]
-fn page_total(weights: &[f32; PAGE]) -> f32 {
-    let mut sum: Lanes = std::array::from_fn(|i| weights[i] + weights[i + LANES]);
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            sum[i] += sum[i + width];
-        }
-        width /= 2;
-    }
-    sum[0]
 }
 
 /// `out = out * correction + Σ weight · value`, token after token.
@@ -369,7 +366,7 @@ macro_rules! build {
 
             build!(@kernels $(#[$feature])*;
                 fn dot(a: &[f32], b: &[f32]) -> f32;
-                fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+                fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32);
                 fn quantize(x: &[f32], out: Quantized);
                 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]);
                 fn silu_gate(gate: &mut [f32], up: &[f32]);

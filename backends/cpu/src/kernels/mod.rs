@@ -94,13 +94,19 @@ impl KvElement for Half {
     }
 }
 
-/// Exact for every finite half.
+/// Exact for every half, infinities and NaN included.
 #[inline(always)]
 pub fn f16_to_f32(bits: u16) -> f32 {
     // Sign-extended and shifted, the sign lands on the sign and the rest on exponent and
     // fraction; the exponent's bias differs by 112, which the multiplication puts right.
     let placed = (i32::from(bits as i16) << 13) as u32 & 0x8fff_e000;
-    f32::from_bits(placed) * f32::from_bits(0x7780_0000)
+    let finite = f32::from_bits(placed) * f32::from_bits(0x7780_0000);
+    let special = f32::from_bits(placed | 0x7f80_0000);
+    if bits & 0x7c00 == 0x7c00 {
+        special
+    } else {
+        finite
+    }
 }
 
 /// One instruction set's kernels.
@@ -110,7 +116,7 @@ pub fn f16_to_f32(bits: u16) -> f32 {
 pub struct Kernels {
     pub name: &'static str,
     pub dot: unsafe fn(&[f32], &[f32]) -> f32,
-    pub rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
+    pub rms_norm: unsafe fn(&mut [f32], &[f32], f32),
     pub quantize: unsafe fn(&[f32], Quantized),
     pub rotate: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub silu_gate: unsafe fn(&mut [f32], &[f32]),
@@ -121,11 +127,6 @@ pub struct Kernels {
     pub attend_f32: unsafe fn(&AttendArgs<f32>, &mut [f32]),
     pub attend_f16: unsafe fn(&AttendArgs<Half>, &mut [f32]),
     pub tile: unsafe fn(&Tile, &TileInput, *mut f32, usize),
-}
-
-/// The fastest table this machine can run.
-pub fn kernels() -> &'static Kernels {
-    supported()[0]
 }
 
 /// Every table this machine can run, fastest first; the last is the portable reference.

@@ -66,8 +66,8 @@ fn dot_and_norm_agree_at_every_length() {
             "dot of {len}"
         );
         agree("rms_norm", |k| {
-            let mut out = vec![0.0; len];
-            unsafe { (k.rms_norm)(&a, &b, 1e-5, &mut out) };
+            let mut out = a.clone();
+            unsafe { (k.rms_norm)(&mut out, &b, 1e-5) };
             out
         });
     }
@@ -150,7 +150,7 @@ fn quantize_agrees_and_reconstructs() {
                 .chain(sums.iter().map(|sum| *sum as f32))
                 .collect()
         });
-        let (codes, scales, sums) = run(kernels());
+        let (codes, scales, sums) = run(supported()[0]);
         for (i, (x, code)) in x.iter().zip(&codes).enumerate() {
             let error = (x - f32::from(*code) * scales[i / GROUP]).abs();
             assert!(
@@ -190,10 +190,9 @@ fn halves_decode_exactly() {
         out
     });
     for (code, value) in (0..=u16::MAX).zip(values) {
-        let expected = half::f16::from_bits(code);
-        if expected.is_finite() {
-            assert_eq!(value.to_bits(), expected.to_f32().to_bits(), "{code:#x}");
-        }
+        let expected = half::f16::from_bits(code).to_f32();
+        let equal = value.to_bits() == expected.to_bits() || (value.is_nan() && expected.is_nan());
+        assert!(equal, "{code:#x}: {value} for {expected}");
     }
     agree("decode_bf16", |k| {
         let mut out = vec![0.0; all.len() / 2];

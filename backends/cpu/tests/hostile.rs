@@ -1,0 +1,106 @@
+//! Damaged models, from the file to the first token: each an error or a session that steps,
+//! never a panic.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use loquat_cpu::CpuBackend;
+use loquat_session::{Backend, Emit, SessionOptions, StepBatch, StepOutput};
+use loquat_testkit::{gguf, goldens};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % limit
+    }
+}
+
+/// Loads as far as it goes; whether it went all the way.
+fn load_and_step(path: &Path) -> bool {
+    let options = SessionOptions {
+        kv_tokens: Some(64),
+        threads: Some(1),
+        ..SessionOptions::default()
+    };
+    let Ok(source) = goldens::source(path) else {
+        return false;
+    };
+    let Ok(mut session) = CpuBackend::AUTO.open(source, &options, &mut |_| {}) else {
+        return false;
+    };
+    let sequence = session.create().unwrap();
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    batch.push(sequence, &[0, 1, 2], Emit::Greedy { positions: 1 });
+    session.step(&batch, &mut output).unwrap();
+    true
+}
+
+/// Cuts or flips bytes of `file`, half of the time among the first `header`, where structure
+/// lies.
+fn damage(file: &[u8], header: usize, random: &mut Random) -> Vec<u8> {
+    let mut damaged = file.to_vec();
+    if random.below(4) == 0 {
+        damaged.truncate(random.below(file.len()));
+        return damaged;
+    }
+    for _ in 0..=random.below(4) {
+        let limit = if random.below(2) == 0 {
+            header
+        } else {
+            file.len()
+        };
+        let place = random.below(limit.min(file.len()));
+        damaged[place] ^= 1 << random.below(8);
+    }
+    damaged
+}
+
+/// Damages `file` of the model at `path` a thousand times over.
+fn survives(path: &Path, file: &Path, header: usize, seed: u64) {
+    let whole = std::fs::read(file).unwrap();
+    assert!(load_and_step(path), "the model works undamaged");
+    let mut random = Random(seed);
+    let (mut loaded, mut refused) = (0, 0);
+    for round in 0..1000 {
+        std::fs::write(file, damage(&whole, header, &mut random)).unwrap();
+        match catch_unwind(AssertUnwindSafe(|| load_and_step(path))) {
+            Ok(true) => loaded += 1,
+            Ok(false) => refused += 1,
+            Err(_) => panic!("{}: round {round} of seed {seed} panicked", file.display()),
+        }
+    }
+    println!("{}: {loaded} loaded, {refused} refused", file.display());
+    assert!(refused > 100, "the damage is real");
+}
+
+#[test]
+fn damaged_gguf_models() {
+    let folder = tempfile::tempdir().unwrap();
+    for (family, seed) in [("llama", 1), ("gemma3_text", 2)] {
+        let path = folder.path().join(format!("{family}.gguf"));
+        std::fs::write(&path, gguf::from_golden(family)).unwrap();
+        survives(&path, &path, 4096, seed);
+    }
+}
+
+#[test]
+fn damaged_safetensors_models() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        let golden = goldens::family("qwen3").join(file);
+        std::fs::copy(golden, folder.path().join(file)).unwrap();
+    }
+    survives(
+        folder.path(),
+        &folder.path().join("model.safetensors"),
+        3000,
+        3,
+    );
+    let golden = goldens::family("qwen3").join("model.safetensors");
+    std::fs::copy(golden, folder.path().join("model.safetensors")).unwrap();
+    survives(folder.path(), &folder.path().join("config.json"), 900, 4);
+}

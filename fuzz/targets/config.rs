@@ -1,0 +1,20 @@
+//! Arbitrary text as a `config.json`: refused, or a spec whose tensors can be named.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use loquat_spec::{Config, families};
+use loquat_weights::{MlxQuantization, bind};
+
+fuzz_target!(|text: &str| {
+    let Ok(config) = Config::parse(text, "fuzz") else {
+        return;
+    };
+    let _ = MlxQuantization::from_config(&config);
+    if let Ok((spec, naming)) = families::from_config(&config) {
+        assert!(
+            bind(&spec, &naming, &[], None).is_err(),
+            "nothing binds to no tensors"
+        );
+    }
+});
