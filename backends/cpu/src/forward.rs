@@ -162,17 +162,10 @@ impl<T: KvElement> Forward<'_, T> {
         multiply(self.kernels, self.pool, &scratch.input, &mut products);
         self.place_tokens(index, attention);
         self.attend(index, attention);
-        self.scratch
-            .mixed
-            .prepare(self.kernels, self.pool, &[&attention.output]);
         let mixed = std::mem::take(&mut self.scratch.mixed);
-        self.leave(
-            &mixed,
-            &attention.output,
-            attention.output_bias.as_deref(),
-            layer.mixer_post.as_ref(),
-        );
-        self.scratch.mixed = mixed;
+        let bias = attention.output_bias.as_deref();
+        let norm = layer.mixer_post.as_ref();
+        self.scratch.mixed = self.leave(mixed, &attention.output, bias, norm);
     }
 
     /// Biases, head norms and rope, then keys and values into their pages.
@@ -276,17 +269,10 @@ impl<T: KvElement> Forward<'_, T> {
         ];
         multiply(self.kernels, self.pool, &scratch.input, &mut products);
         self.activate(weights);
-        self.scratch
-            .gate
-            .prepare(self.kernels, self.pool, &[&weights.down]);
         let gate = std::mem::take(&mut self.scratch.gate);
-        self.leave(
-            &gate,
-            &weights.down,
-            weights.down_bias.as_deref(),
-            layer.feed_forward_post.as_ref(),
-        );
-        self.scratch.gate = gate;
+        let bias = weights.down_bias.as_deref();
+        let norm = layer.feed_forward_post.as_ref();
+        self.scratch.gate = self.leave(gate, &weights.down, bias, norm);
     }
 
     fn activate(&mut self, weights: &GatedWeights) {
@@ -327,22 +313,24 @@ impl<T: KvElement> Forward<'_, T> {
         self.scratch.input.prepare(kernels, self.pool, readers);
     }
 
-    /// Closes a residual branch: through `linear`, its bias and norm, onto the stream.
+    /// Closes a residual branch: `input` through `linear`, its bias and norm, onto the stream.
+    /// Gives the input's buffers back.
     fn leave(
         &mut self,
-        input: &Activations,
+        mut input: Activations,
         linear: &Linear,
         bias: Option<&[f32]>,
         norm: Option<&NormWeights>,
-    ) {
+    ) -> Activations {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
+        input.prepare(kernels, self.pool, &[linear]);
         let tokens = self.plan.tokens.len();
         self.scratch.branch.resize(tokens * hidden, 0.0);
         let mut products = [Product {
             linear,
             out: &mut self.scratch.branch,
         }];
-        multiply(kernels, self.pool, input, &mut products);
+        multiply(kernels, self.pool, &input, &mut products);
         let x = SharedMut::new(&mut self.scratch.x);
         let branch = SharedMut::new(&mut self.scratch.branch);
         for_tokens(self.pool, tokens, hidden, &|token| {
@@ -359,6 +347,7 @@ impl<T: KvElement> Forward<'_, T> {
             }
             add(x, Some(branch));
         });
+        input
     }
 }
 

@@ -73,18 +73,27 @@ fn works(args: &BenchArgs) -> Vec<Work> {
     prompts.chain(decodes).collect()
 }
 
+/// Refuses, before anything runs, what would not fit.
 fn check(works: &[Work], session: &dyn Session) -> Result<(), CliError> {
-    let context = session.capabilities().max_context;
-    let capacity = session.memory().kv_capacity;
+    let (capabilities, memory) = (session.capabilities(), session.memory());
+    let context = capabilities.max_context;
     for work in works {
-        let (prompt, generated) = work.shape(session.capabilities());
-        let len = prompt + generated;
-        if len > context || len * work.batch() > capacity {
+        let batch = work.batch();
+        if batch > capabilities.max_step_tokens {
             return Err(CliError::Usage {
-                what: match work.batch() {
-                    1 => format!("`{}`, {len} tokens in all,", work.name()),
-                    batch => format!("`{}`, {batch} × {len} tokens in all,", work.name()),
-                },
+                what: format!("`--batch {batch}`"),
+                expected: format!("at most {}, a step's tokens", capabilities.max_step_tokens),
+            });
+        }
+        let len = work.len(capabilities).filter(|len| *len <= context);
+        let held = len.map(|len| len.next_multiple_of(memory.kv_granularity.max(1)));
+        let fits = held
+            .and_then(|held| held.checked_mul(batch))
+            .is_some_and(|all| all <= memory.kv_capacity);
+        if !fits {
+            let capacity = memory.kv_capacity;
+            return Err(CliError::Usage {
+                what: format!("`{}`", work.name()),
                 expected: format!("within the context of {context} and {capacity} tokens of KV"),
             });
         }

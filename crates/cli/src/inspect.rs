@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use loquat_session::{Capabilities, Plan, PrefixCopy};
+use loquat_session::{Capabilities, Plan, PrefixCopy, Probe};
 use loquat_spec::{Activation, FeedForward, Layer, Mixer, ModelSpec, Rope, RopeScaling};
 use serde_json::{Value, json};
 
@@ -18,10 +18,14 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let backend = backends::select(&args.session.backend)?;
     let model = Model::open(&locate(&store, args.model.as_deref())?)?;
     let plan = backend.plan(&model.source, &args.session.options(1))?;
+    let memory = match backend.probe() {
+        Probe::Available(devices) => devices.first().and_then(|device| device.memory_bytes),
+        Probe::Unavailable { .. } => None,
+    };
     let text = match args.json {
-        true => serde_json::to_string_pretty(&as_json(&model, &plan, args.tensors))
+        true => serde_json::to_string_pretty(&as_json(&model, &plan, memory, args.tensors))
             .map_err(|error| CliError::Output(error.into()))?,
-        false => as_text(&model, &plan, args.tensors),
+        false => as_text(&model, &plan, memory, args.tensors),
     };
     print(&format!("{}\n", text.trim_end()))
 }
@@ -49,7 +53,7 @@ fn kv_bytes(plan: &Plan) -> u64 {
     tokens as u64 * plan.memory.kv_bytes_per_token
 }
 
-fn as_text(model: &Model, plan: &Plan, tensors: bool) -> String {
+fn as_text(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> String {
     let spec = &model.checkpoint.spec;
     let formats: Vec<String> = formats(model)
         .iter()
@@ -88,7 +92,7 @@ fn as_text(model: &Model, plan: &Plan, tensors: bool) -> String {
                 plan.capabilities.kv_format
             ),
         ),
-        ("together", bytes(plan.memory.weight_bytes + kv)),
+        ("together", together(plan.memory.weight_bytes + kv, memory)),
         ("can", capabilities(&plan.capabilities).join(", ")),
     ];
     let mut text = String::new();
@@ -114,6 +118,18 @@ fn as_text(model: &Model, plan: &Plan, tensors: bool) -> String {
         }
     }
     text
+}
+
+fn together(wanted: u64, memory: Option<u64>) -> String {
+    match memory {
+        None => bytes(wanted),
+        Some(memory) if wanted <= memory => format!("{} of {}", bytes(wanted), bytes(memory)),
+        Some(memory) => format!(
+            "{}, more than this machine's {}",
+            bytes(wanted),
+            bytes(memory)
+        ),
+    }
 }
 
 fn head(spec: &ModelSpec) -> String {
@@ -206,7 +222,7 @@ fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
     flags.chain(prefix).collect()
 }
 
-fn as_json(model: &Model, plan: &Plan, tensors: bool) -> Value {
+fn as_json(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> Value {
     let spec = &model.checkpoint.spec;
     let layers: Vec<Value> = runs(&spec.layers)
         .into_iter()
@@ -229,6 +245,7 @@ fn as_json(model: &Model, plan: &Plan, tensors: bool) -> Value {
         "kv_bytes_per_token": plan.memory.kv_bytes_per_token,
         "kv_bytes_at_context": kv_bytes(plan),
         "total_bytes": plan.memory.weight_bytes + kv_bytes(plan),
+        "device_memory_bytes": memory,
         "kv_format": plan.capabilities.kv_format,
         "capabilities": capabilities(&plan.capabilities),
         "layers": layers,

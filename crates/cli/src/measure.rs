@@ -48,24 +48,40 @@ impl Work {
         }
     }
 
-    /// Prompt and generated tokens of one sequence, at most.
-    ///
-    /// The first token comes with the prompt, outside the measured time. Through the engine,
-    /// sequences whose prompts were done early decode beside the others' prompts: they get that
-    /// many tokens more, so that all decode together for as long as is measured.
-    pub fn shape(&self, capabilities: &Capabilities) -> (usize, usize) {
+    fn prompt_tokens(&self) -> usize {
         match *self {
-            Work::Prompt { tokens } => (tokens, 1),
+            Work::Prompt { tokens } => tokens,
+            Work::Decode { depth, .. } => depth,
+        }
+    }
+
+    /// Tokens one sequence generates through the engine; `None` where that is no number.
+    ///
+    /// The first token comes with the prompt, outside the measured time. Sequences whose prompts
+    /// were done early decode beside the others' prompts: they get that many tokens more, so
+    /// that all decode together for as long as is measured.
+    fn generated(&self, capabilities: &Capabilities) -> Option<usize> {
+        match *self {
+            Work::Prompt { .. } => Some(1),
+            Work::Decode {
+                tokens, batch: 1, ..
+            } => tokens.checked_add(1),
             Work::Decode {
                 tokens,
                 depth,
                 batch,
             } => {
                 let step = capabilities.max_step_tokens.saturating_sub(batch).max(1);
-                let head_start = (depth * (batch - 1)).div_ceil(step) + usize::from(batch > 1);
-                (depth, tokens + 1 + head_start)
+                let head_start = depth.checked_mul(batch - 1)?.div_ceil(step);
+                tokens.checked_add(head_start)?.checked_add(2)
             }
         }
+    }
+
+    /// Tokens one sequence comes to hold; `None` where that is no number.
+    pub fn len(&self, capabilities: &Capabilities) -> Option<usize> {
+        self.prompt_tokens()
+            .checked_add(self.generated(capabilities)?)
     }
 }
 
@@ -83,9 +99,10 @@ fn prompt(vocab_size: usize, len: usize, sequence: usize) -> Vec<u32> {
 
 /// Tokens per second of the loop a program without an engine would write.
 pub fn bare(session: &mut dyn Session, work: Work) -> Result<f64, CliError> {
-    let (prompt_len, generated) = match work {
-        Work::Prompt { tokens } => (tokens, 0),
-        Work::Decode { tokens, depth, .. } => (depth, tokens),
+    let prompt_len = work.prompt_tokens();
+    let generated = match work {
+        Work::Prompt { .. } => 0,
+        Work::Decode { tokens, .. } => tokens,
     };
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
     let started = Instant::now();
@@ -156,12 +173,13 @@ pub fn through_engine(
     work: Work,
 ) -> Result<(f64, Box<dyn Session>), CliError> {
     let vocab_size = session.capabilities().vocab_size;
-    let (prompt_len, generated) = work.shape(session.capabilities());
+    // What is no number was refused before anything ran.
+    let max_tokens = work.generated(session.capabilities()).unwrap_or(1);
     let engine = Engine::start(session, None, EngineOptions::default())?;
     let requests: Vec<GenerateRequest> = (0..work.batch())
         .map(|index| GenerateRequest {
-            prompt: prompt(vocab_size, prompt_len, index),
-            max_tokens: generated,
+            prompt: prompt(vocab_size, work.prompt_tokens(), index),
+            max_tokens,
             sampling: SamplingParams::greedy(),
             ..GenerateRequest::default()
         })

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Read};
 use loquat_store::Store;
 
 use crate::error::CliError;
+use crate::terminal::remark;
 
 /// What the two optional words on the command line came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,6 +58,9 @@ fn is_sentence(word: &str) -> bool {
 pub fn from_stdin() -> Result<Option<String>, CliError> {
     if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
         return Ok(None);
+    }
+    if std::io::stdin().is_terminal() {
+        remark("Reading the prompt until Ctrl-D.");
     }
     let mut text = String::new();
     std::io::stdin()

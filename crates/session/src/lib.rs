@@ -51,8 +51,9 @@ pub trait Session: Send {
     /// Appends each row's tokens to its sequence and fills `output`, one entry per row in the
     /// batch's order, replacing what it held.
     ///
-    /// A row that is refused (see [`RowOutput::error`]) leaves its sequence as it was and does
-    /// not disturb the others. `Err` means that the device itself failed: the sequences named
+    /// A row that is refused (see [`RowOutput::error`]) leaves its sequence's tokens as they were
+    /// and does not disturb the others. A greedy row over logits that are no numbers is refused;
+    /// a row that asked for the logits gets them as they are. `Err` means that the device itself failed: the sequences named
     /// in the batch must then be released.
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError>;
 

@@ -174,6 +174,18 @@ fn bench_refuses_sizes_that_do_not_fit() {
             ["at 500", "context of 512"],
         ),
         (
+            ["--prompt-tokens=18446744073709551615", "-v"],
+            ["prompt 18446744073709551615", "context of 512"],
+        ),
+        (
+            ["--prompt-tokens=8", "--depth=18446744073709551615"],
+            ["at 18446744073709551615", "context of 512"],
+        ),
+        (
+            ["--prompt-tokens=8", "--batch=600"],
+            ["--batch 600", "at most 512"],
+        ),
+        (
             ["--prompt-tokens=0", "-v"],
             ["--prompt-tokens", "at least 1"],
         ),

@@ -22,16 +22,7 @@ fn an_answer_goes_to_stdout_and_nothing_else_does() {
 
 #[test]
 fn every_family_speaks() {
-    for family in [
-        "gemma3_text",
-        "llama",
-        "llama_tied",
-        "mistral",
-        "mistral_swa",
-        "qwen2",
-        "qwen3",
-        "smollm3",
-    ] {
+    for family in loquat_testkit::goldens::FAMILIES {
         let model = golden(family);
         let forced = bias(LETTER_A);
         for command in ["run", "generate"] {

@@ -130,6 +130,46 @@ pub fn forks_are_apart(subject: &Subject) -> Result<(), String> {
     probe.same("fork after the source ended", &expected_right, &found_right)
 }
 
+pub fn truncated_fork_is_apart(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let tokens = probe.tokens(14, 45);
+    let (tail, next) = (probe.tokens(15, 10), probe.tokens(16, 1));
+    let join = |len: usize, tail: &[u32]| -> Vec<u32> {
+        tokens[..len].iter().chain(tail).copied().collect()
+    };
+    let expected_fork = fresh(&mut probe, &join(40, &tail))?;
+    let expected_source = fresh(&mut probe, &join(45, &next))?;
+    let source = probe.create()?;
+    probe.logits(source, &tokens, 0)?;
+    let forked = probe.session.fork(source, 45);
+    let fork = forked.map_err(|error| format!("fork: {error}"))?;
+    // Cut inside what both share, then written over by the fork alone.
+    let cut = probe.session.truncate(fork, 40);
+    cut.map_err(|error| format!("truncate: {error}"))?;
+    let found_fork = probe.logits(fork, &tail, 1)?;
+    let found_source = probe.logits(source, &next, 1)?;
+    probe.same("the fork", &expected_fork, &found_fork)?;
+    probe.same("its source", &expected_source, &found_source)
+}
+
+pub fn edges(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    probe.step(&[])?;
+    for context in [1, 33] {
+        let options = SessionOptions {
+            context: Some(context),
+            ..SessionOptions::default()
+        };
+        let mut small = Probe::open(subject, &options)?;
+        let tokens = small.tokens(17, context);
+        let expected = fresh(&mut probe, &tokens)?;
+        let sequence = small.create()?;
+        let found = small.logits(sequence, &tokens, 1)?;
+        probe.same(&format!("a full context of {context}"), &expected, &found)?;
+    }
+    Ok(())
+}
+
 pub fn truncated_equals_fresh(subject: &Subject) -> Result<(), String> {
     let mut probe = open(subject)?;
     let tokens = probe.tokens(8, LENGTH);
@@ -158,10 +198,12 @@ pub fn imported_equals_exported(subject: &Subject) -> Result<(), String> {
     }
     let mut other = open(subject)?;
     let tail = probe.tokens(11, 3);
-    for len in [1, 32, 50] {
+    for len in [0, 1, 32, 50] {
         let sequence = probe.create()?;
         let tokens = probe.tokens(10, len);
-        probe.logits(sequence, &tokens, 0)?;
+        if len > 0 {
+            probe.logits(sequence, &tokens, 0)?;
+        }
         let bytes = probe
             .session
             .export(sequence)

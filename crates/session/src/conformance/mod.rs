@@ -49,6 +49,10 @@ const CHECKS: &[(&str, Check)] = &[
     ),
     ("forks do not see each other", equivalence::forks_are_apart),
     (
+        "a truncated fork leaves its source alone",
+        equivalence::truncated_fork_is_apart,
+    ),
+    (
         "truncation equals never having been",
         equivalence::truncated_equals_fresh,
     ),
@@ -63,6 +67,10 @@ const CHECKS: &[(&str, Check)] = &[
     (
         "several emitted positions equal one at a time",
         equivalence::positions_equal_steps,
+    ),
+    (
+        "edges work: an empty batch, a context filled to the last token",
+        equivalence::edges,
     ),
     ("bad rows are refused and change nothing", refusal::bad_rows),
     ("bad lengths and ids are refused", refusal::bad_calls),

@@ -211,6 +211,16 @@ pub fn kv_runs_out(subject: &Subject) -> Result<(), String> {
     if refused.is_some_and(|error| !error.is_retryable()) {
         return Err("a lack of room must be retryable".into());
     }
+    if probe.session.capabilities().export {
+        let bytes = probe
+            .session
+            .export(held[0])
+            .map_err(|error| error.to_string())?;
+        let imported = probe.session.import(&bytes);
+        expect("an import without room", imported.err().as_ref(), |e| {
+            matches!(e, SessionError::KvExhausted { .. })
+        })?;
+    }
     let last = held[held.len() - 1];
     if probe.session.len(last) != Ok(0) {
         return Err("the refused row left tokens behind".into());
