@@ -416,17 +416,7 @@ mod tests {
 
     #[test]
     fn packed_codes_stand_for_the_decoded_values() {
-        let types = [
-            Dtype::Q4_0,
-            Dtype::Q4_1,
-            Dtype::Q5_0,
-            Dtype::Q5_1,
-            Dtype::Q8_0,
-            Dtype::Q4K,
-            Dtype::Q5K,
-            Dtype::Q6K,
-        ];
-        for dtype in types {
+        for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.block_len() > 1) {
             let (rows, cols) = (19, 512);
             let weights = embedding(dtype, rows, cols);
             let matrix = weights.matrix(Role::Embedding).unwrap();

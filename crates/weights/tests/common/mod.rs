@@ -5,24 +5,12 @@ use loquat_weights::{Blob, Dtype, RawTensor};
 
 /// Types that GGUF files can hold; safetensors files hold the first sixteen of
 /// [`Dtype::ALL`].
-const GGUF_DTYPES: [Dtype; 16] = [
-    Dtype::F64,
-    Dtype::F32,
-    Dtype::F16,
-    Dtype::BF16,
-    Dtype::I64,
-    Dtype::I32,
-    Dtype::I16,
-    Dtype::I8,
-    Dtype::Q4_0,
-    Dtype::Q4_1,
-    Dtype::Q5_0,
-    Dtype::Q5_1,
-    Dtype::Q8_0,
-    Dtype::Q4K,
-    Dtype::Q5K,
-    Dtype::Q6K,
-];
+fn gguf_dtypes() -> impl Iterator<Item = Dtype> {
+    use Dtype::{BF16, F16, F32, F64, I8, I16, I32, I64};
+    let plain = [F64, F32, F16, BF16, I64, I32, I16, I8];
+    let quantized = Dtype::ALL.into_iter().filter(|dtype| dtype.block_len() > 1);
+    plain.into_iter().chain(quantized)
+}
 
 /// One metadata entry and one tensor of every type.
 pub fn gguf_content() -> (Metadata, Vec<RawTensor>) {
@@ -56,7 +44,10 @@ pub fn gguf_content() -> (Metadata, Vec<RawTensor>) {
             Value::Array(Array::String(vec!["▁枇杷".into(), String::new()])),
         ),
     ];
-    (metadata.into_iter().collect(), tensors(&GGUF_DTYPES))
+    (
+        metadata.into_iter().collect(),
+        tensors(&gguf_dtypes().collect::<Vec<_>>()),
+    )
 }
 
 /// One tensor of every type, a scalar and an empty one.
