@@ -3,42 +3,59 @@
 use std::collections::HashMap;
 
 use loquat_session::{SequenceId, SessionError};
-use loquat_spec::ModelSpec;
+use loquat_spec::{KvSource, Mixer, ModelSpec};
 
 use crate::kernels::{KvElement, PAGE};
 use crate::shared::PagePtr;
+use crate::state::{StateId, StateLayout, StatePool};
+
+/// A recurrent model's sequence keeps a snapshot after so many tokens, and again…
+const SNAPSHOT_INTERVAL: usize = 256;
+/// …but no more than its latest so many.
+const MAX_SNAPSHOTS: usize = 4;
 
 /// Where each layer's keys and values lie inside a page.
 #[derive(Clone)]
 pub struct PageLayout {
+    /// Layers without keys of their own have an empty one.
     layers: Vec<LayerLayout>,
     len: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct LayerLayout {
     keys: usize,
     values: usize,
-    head_dim: usize,
     kv_heads: usize,
+    key_dim: usize,
+    /// 0: values are a part of the keys.
+    value_dim: usize,
 }
 
 impl PageLayout {
     pub fn new(spec: &ModelSpec) -> Self {
-        let mut len = 0;
-        let layers = spec.attentions().map(|attention| {
-            let size = attention.kv_dim() * PAGE;
-            let layer = LayerLayout {
-                keys: len,
-                values: len + size,
-                head_dim: attention.head_dim,
-                kv_heads: attention.kv_heads,
+        let mut layout = Self {
+            layers: vec![LayerLayout::default(); spec.layers.len()],
+            len: 0,
+        };
+        for (layer, mixer) in spec.mixers() {
+            let (kv_heads, key_dim, value_dim) = match mixer {
+                Mixer::Attention(a) if matches!(a.kv, KvSource::Layer(_)) => continue,
+                Mixer::Attention(a) => (a.kv_heads, a.head_dim, a.value_dim),
+                Mixer::Latent(latent) => (1, latent.cached_len(), 0),
+                Mixer::ShortConv(_) | Mixer::DeltaRule(_) | Mixer::Mamba2(_) => continue,
             };
-            len += 2 * size;
-            layer
-        });
-        let layers = layers.collect();
-        Self { layers, len }
+            let values = layout.len + kv_heads * key_dim * PAGE;
+            layout.layers[layer] = LayerLayout {
+                keys: layout.len,
+                values,
+                kv_heads,
+                key_dim,
+                value_dim,
+            };
+            layout.len = values + kv_heads * value_dim * PAGE;
+        }
+        layout
     }
 
     pub fn layer(&self, index: usize) -> LayerLayout {
@@ -53,11 +70,24 @@ impl PageLayout {
 
 impl LayerLayout {
     pub fn key_offset(&self, head: usize) -> usize {
-        self.keys + head * self.head_dim * PAGE
+        self.keys + head * self.key_dim * PAGE
     }
 
     pub fn value_offset(&self, head: usize) -> usize {
-        self.values + head * self.head_dim * PAGE
+        self.values + head * self.value_dim * PAGE
+    }
+
+    /// Writes one token's only key, where values are a part of it.
+    #[inline]
+    pub fn write_key(
+        &self,
+        slot: usize,
+        key: impl Iterator<Item = f32>,
+        mut write: impl FnMut(usize, f32),
+    ) {
+        for (d, key) in key.enumerate() {
+            write(self.keys + d * PAGE + slot, key);
+        }
     }
 
     /// Writes one token's keys and values, all heads, into its page through `write(at, value)`.
@@ -69,13 +99,14 @@ impl LayerLayout {
         values: &[f32],
         mut write: impl FnMut(usize, f32),
     ) {
-        for head in 0..self.kv_heads {
-            let range = head * self.head_dim..(head + 1) * self.head_dim;
-            for (d, key) in keys[range.clone()].iter().enumerate() {
+        let heads = keys.chunks_exact(self.key_dim);
+        let heads = heads.zip(values.chunks_exact(self.value_dim));
+        for (head, (key, value)) in heads.enumerate() {
+            for (d, key) in key.iter().enumerate() {
                 write(self.key_offset(head) + d * PAGE + slot, *key);
             }
-            for (d, value) in values[range].iter().enumerate() {
-                write(self.value_offset(head) + slot * self.head_dim + d, *value);
+            for (d, value) in value.iter().enumerate() {
+                write(self.value_offset(head) + slot * self.value_dim + d, *value);
             }
         }
     }
@@ -84,9 +115,9 @@ impl LayerLayout {
     fn token_places(&self, slot: usize) -> impl Iterator<Item = usize> + use<> {
         let layout = *self;
         (0..layout.kv_heads).flat_map(move |head| {
-            let keys = (0..layout.head_dim).map(move |d| layout.key_offset(head) + d * PAGE + slot);
-            let values = (0..layout.head_dim)
-                .map(move |d| layout.value_offset(head) + slot * layout.head_dim + d);
+            let keys = (0..layout.key_dim).map(move |d| layout.key_offset(head) + d * PAGE + slot);
+            let values = (0..layout.value_dim)
+                .map(move |d| layout.value_offset(head) + slot * layout.value_dim + d);
             keys.chain(values)
         })
     }
@@ -99,6 +130,8 @@ pub struct Cache<T: KvElement> {
     pages: Vec<Page<T>>,
     free: Vec<u32>,
     capacity: usize,
+    state_layout: StateLayout,
+    states: StatePool,
     sequences: HashMap<SequenceId, Sequence>,
     max_sequences: usize,
     next_id: u64,
@@ -113,13 +146,55 @@ struct Page<T> {
 struct Sequence {
     len: usize,
     pages: Vec<u32>,
+    /// After the last token; `None` before the first, or where no layer is recurrent.
+    state: Option<StateId>,
+    /// States after earlier tokens, oldest first.
+    snapshots: Vec<Snapshot>,
+}
+
+#[derive(Clone, Copy)]
+struct Snapshot {
+    len: usize,
+    state: StateId,
+}
+
+impl Sequence {
+    /// Every state it holds.
+    fn states(&self) -> impl Iterator<Item = StateId> {
+        let snapshots = self.snapshots.iter().map(|snapshot| snapshot.state);
+        self.state.into_iter().chain(snapshots)
+    }
+}
+
+/// The states a row of a step works with.
+pub struct RowStates {
+    pub before: Option<StateId>,
+    pub after: StateId,
+    /// Taken on the way, at these lengths.
+    snapshots: Vec<Snapshot>,
+}
+
+impl RowStates {
+    /// Lengths and states of the copies that are wanted on the way.
+    pub fn snapshots(&self) -> impl Iterator<Item = (usize, StateId)> {
+        self.snapshots.iter().map(|taken| (taken.len, taken.state))
+    }
 }
 
 impl<T: KvElement> Cache<T> {
-    /// A cache of at most `capacity_tokens`, rounded down to whole pages.
-    pub fn new(layout: PageLayout, capacity_tokens: usize, max_sequences: usize) -> Self {
+    /// A cache of at most `capacity_tokens`, rounded down to whole pages, and `max_states`
+    /// recurrent states.
+    pub fn new(
+        spec: &ModelSpec,
+        capacity_tokens: usize,
+        max_states: usize,
+        max_sequences: usize,
+    ) -> Self {
+        let state_layout = StateLayout::new(spec);
         Self {
-            layout,
+            layout: PageLayout::new(spec),
+            states: StatePool::new(state_layout.len(), max_states),
+            state_layout,
             pages: Vec::new(),
             free: Vec::new(),
             capacity: capacity_tokens / PAGE,
@@ -131,6 +206,18 @@ impl<T: KvElement> Cache<T> {
 
     pub fn layout(&self) -> &PageLayout {
         &self.layout
+    }
+
+    pub fn state_layout(&self) -> &StateLayout {
+        &self.state_layout
+    }
+
+    pub fn states(&self) -> &StatePool {
+        &self.states
+    }
+
+    fn is_recurrent(&self) -> bool {
+        self.state_layout.len() > 0
     }
 
     pub fn capacity_tokens(&self) -> usize {
@@ -154,6 +241,9 @@ impl<T: KvElement> Cache<T> {
         for page in &sequence.pages {
             self.pages[*page as usize].holders += 1;
         }
+        for state in sequence.states() {
+            self.states.hold(state);
+        }
         let id = SequenceId(self.next_id);
         self.next_id += 1;
         self.sequences.insert(id, sequence);
@@ -170,29 +260,120 @@ impl<T: KvElement> Cache<T> {
             .ok_or(SessionError::UnknownSequence(id))
     }
 
+    /// The longest length up to `at_most` at which the sequence can be forked or cut.
+    pub fn reusable(&self, id: SequenceId, at_most: usize) -> Result<usize, SessionError> {
+        let sequence = self.get(id)?;
+        if at_most >= sequence.len || !self.is_recurrent() {
+            return Ok(at_most.min(sequence.len));
+        }
+        let lengths = sequence.snapshots.iter().map(|snapshot| snapshot.len);
+        Ok(lengths.filter(|len| *len <= at_most).max().unwrap_or(0))
+    }
+
+    /// The sequence as it was after `len` tokens.
+    fn cut(&self, id: SequenceId, len: usize) -> Result<Sequence, SessionError> {
+        let sequence = self.get(id)?;
+        check_len(len, sequence.len)?;
+        let reusable = self.reusable(id, len)?;
+        if reusable != len {
+            return Err(SessionError::NoSnapshot { len, reusable });
+        }
+        let kept = |snapshot: &&Snapshot| snapshot.len <= len;
+        let snapshots: Vec<Snapshot> = sequence.snapshots.iter().filter(kept).copied().collect();
+        let at_len = snapshots.iter().find(|snapshot| snapshot.len == len);
+        Ok(Sequence {
+            len,
+            pages: sequence.pages[..len.div_ceil(PAGE)].to_vec(),
+            state: match len {
+                0 => None,
+                _ if len == sequence.len => sequence.state,
+                _ => at_len.map(|snapshot| snapshot.state),
+            },
+            snapshots,
+        })
+    }
+
     pub fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
-        let source = self.get(source)?;
-        check_len(len, source.len)?;
-        let pages = source.pages[..len.div_ceil(PAGE)].to_vec();
-        self.insert(Sequence { len, pages })
+        let fork = self.cut(source, len)?;
+        self.insert(fork)
     }
 
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), SessionError> {
-        check_len(len, self.get(id)?.len)?;
-        let Some(sequence) = self.sequences.get_mut(&id) else {
-            return Err(SessionError::UnknownSequence(id));
-        };
-        sequence.len = len;
-        let dropped = sequence.pages.split_off(len.div_ceil(PAGE));
-        self.drop_pages(&dropped);
+        let cut = self.cut(id, len)?;
+        for page in &cut.pages {
+            self.pages[*page as usize].holders += 1;
+        }
+        for state in cut.states() {
+            self.states.hold(state);
+        }
+        if let Some(before) = self.sequences.insert(id, cut) {
+            self.drop_sequence(&before);
+        }
         Ok(())
     }
 
     pub fn release(&mut self, id: SequenceId) -> Result<(), SessionError> {
         let sequence = self.sequences.remove(&id);
         let sequence = sequence.ok_or(SessionError::UnknownSequence(id))?;
-        self.drop_pages(&sequence.pages);
+        self.drop_sequence(&sequence);
         Ok(())
+    }
+
+    fn drop_sequence(&mut self, sequence: &Sequence) {
+        self.drop_pages(&sequence.pages);
+        for state in sequence.states() {
+            self.states.drop_hold(state);
+        }
+    }
+
+    /// States for a row of `tokens`; `None` where the model has none. They are the caller's
+    /// until [`Cache::commit`] or [`Cache::give_back`].
+    pub fn take_states(
+        &mut self,
+        id: SequenceId,
+        tokens: usize,
+    ) -> Result<Option<RowStates>, SessionError> {
+        if !self.is_recurrent() {
+            return Ok(None);
+        }
+        let (before, len) = (self.get(id)?.state, self.get(id)?.len);
+        if self.states.available() == 0 {
+            self.forget_a_snapshot();
+        }
+        let after = self.states.take()?;
+        let mut snapshots = Vec::new();
+        let interval = SNAPSHOT_INTERVAL;
+        let first = (len / interval + 1) * interval;
+        for len in (first..len + tokens).step_by(interval) {
+            // A snapshot is a convenience: none is taken where a sequence may want the room.
+            if self.states.available() > self.sequences.len() {
+                let state = self.states.take()?;
+                snapshots.push(Snapshot { len, state });
+            }
+        }
+        Ok(Some(RowStates {
+            before,
+            after,
+            snapshots,
+        }))
+    }
+
+    /// Makes room by dropping some sequence's oldest snapshot.
+    fn forget_a_snapshot(&mut self) {
+        let mut sequences = self.sequences.values_mut();
+        let holder = sequences.find(|sequence| !sequence.snapshots.is_empty());
+        if let Some(holder) = holder {
+            let oldest = holder.snapshots.remove(0);
+            self.states.drop_hold(oldest.state);
+        }
+    }
+
+    /// Drops the states of a row that came to nothing.
+    pub fn give_back(&mut self, row: RowStates) {
+        self.states.drop_hold(row.after);
+        for (_, state) in row.snapshots() {
+            self.states.drop_hold(state);
+        }
     }
 
     fn drop_pages(&mut self, pages: &[u32]) {
@@ -208,8 +389,7 @@ impl<T: KvElement> Cache<T> {
     /// Makes room for `tokens` more, so that writing them touches no shared page. The length
     /// stays as it was until [`Cache::commit`].
     pub fn reserve(&mut self, id: SequenceId, tokens: usize) -> Result<(), SessionError> {
-        // Room that was made for tokens which never came is given back first.
-        self.truncate(id, self.get(id)?.len)?;
+        self.trim(id)?;
         let sequence = self.get(id)?;
         let (len, held) = (sequence.len, sequence.pages.len());
         let partial = (len % PAGE != 0).then(|| sequence.pages[held - 1]);
@@ -237,10 +417,36 @@ impl<T: KvElement> Cache<T> {
         Ok(())
     }
 
-    /// Counts tokens that have been written into reserved room.
-    pub fn commit(&mut self, id: SequenceId, tokens: usize) {
-        if let Some(sequence) = self.sequences.get_mut(&id) {
+    /// Gives back room that was made for tokens which never came.
+    pub fn trim(&mut self, id: SequenceId) -> Result<(), SessionError> {
+        self.truncate(id, self.get(id)?.len)
+    }
+
+    /// Counts tokens that have been written into reserved room, and keeps their states.
+    pub fn commit(&mut self, id: SequenceId, tokens: usize, states: Option<RowStates>) {
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        let Some(row) = states else {
             sequence.len += tokens;
+            return;
+        };
+        // The state before the row stays as the nearest way back, until the next row.
+        let is_regular = |snapshot: &Snapshot| snapshot.len.is_multiple_of(SNAPSHOT_INTERVAL);
+        let before = sequence.state.replace(row.after).map(|state| Snapshot {
+            len: sequence.len,
+            state,
+        });
+        let (regular, passed) = sequence.snapshots.drain(..).partition(is_regular);
+        let mut dropped: Vec<Snapshot> = passed;
+        sequence.snapshots = regular;
+        sequence.snapshots.extend(before);
+        sequence.snapshots.extend(row.snapshots);
+        let surplus = sequence.snapshots.len().saturating_sub(MAX_SNAPSHOTS);
+        dropped.extend(sequence.snapshots.drain(..surplus));
+        sequence.len += tokens;
+        for snapshot in dropped {
+            self.states.drop_hold(snapshot.state);
         }
     }
 
@@ -275,7 +481,18 @@ impl<T: KvElement> Cache<T> {
         pages.iter().map(|page| self.pages[*page as usize].data)
     }
 
-    /// The first `len` tokens' elements, token after token.
+    /// Bytes of an exported sequence of `len` tokens.
+    pub fn export_len(&self, len: usize) -> Option<usize> {
+        let tokens = len.checked_mul(self.layout.token_len() * T::BYTES)?;
+        let state = if len == 0 {
+            0
+        } else {
+            self.state_layout.len() * 4
+        };
+        tokens.checked_add(state)
+    }
+
+    /// All tokens' elements, token after token, then the recurrent state.
     pub fn export_tokens(&self, id: SequenceId, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let sequence = self.get(id)?;
         for position in 0..sequence.len {
@@ -288,17 +505,30 @@ impl<T: KvElement> Cache<T> {
                 }
             }
         }
+        if let Some(state) = sequence.state {
+            // SAFETY: as above.
+            let state = unsafe { self.states.data(state).slice(0, self.state_layout.len()) };
+            out.extend(state.iter().flat_map(|value| value.to_le_bytes()));
+        }
         Ok(())
     }
 
     /// Makes a sequence of `len` tokens from exported bytes, which the caller has measured.
     pub fn import_tokens(&mut self, len: usize, bytes: &[u8]) -> Result<SequenceId, SessionError> {
         let id = self.create()?;
-        if let Err(error) = self.reserve(id, len) {
-            self.release(id)?;
-            return Err(error);
-        }
-        let mut elements = bytes.chunks_exact(T::BYTES).map(T::from_bytes);
+        let room = match self.reserve(id, len) {
+            Ok(()) if len > 0 => self.take_states(id, 0),
+            other => other.map(|()| None),
+        };
+        let states = match room {
+            Ok(states) => states,
+            Err(error) => {
+                self.release(id)?;
+                return Err(error);
+            }
+        };
+        let (tokens, state) = bytes.split_at(len * self.layout.token_len() * T::BYTES);
+        let mut elements = tokens.chunks_exact(T::BYTES).map(T::from_bytes);
         let layers = self.layout.layers.clone();
         for position in 0..len {
             let Some(page) = self.page_of(id, position) else {
@@ -311,7 +541,15 @@ impl<T: KvElement> Cache<T> {
                 }
             }
         }
-        self.commit(id, len);
+        if let Some(states) = &states {
+            let data = self.states.data(states.after);
+            // SAFETY: the state is this new sequence's own, reached through `&mut self`.
+            let values = unsafe { data.slice_mut(0, self.state_layout.len()) };
+            for (value, bytes) in values.iter_mut().zip(state.as_chunks::<4>().0) {
+                *value = f32::from_le_bytes(*bytes);
+            }
+        }
+        self.commit(id, len, states);
         Ok(id)
     }
 }

@@ -9,12 +9,14 @@ mod kernels;
 mod kv;
 mod limits;
 mod linear;
+mod load;
 mod machine;
 mod model;
 mod pack;
 mod pool;
 mod session;
 mod shared;
+mod state;
 mod transfer;
 
 use loquat_session::{
@@ -28,6 +30,7 @@ use limits::Limits;
 use model::Model;
 use pool::Pool;
 use session::CpuSession;
+use state::StateLayout;
 
 /// The backend on one instruction set.
 pub struct CpuBackend {
@@ -65,8 +68,10 @@ impl CpuBackend {
     ) -> Result<(Plan, Limits), OpenError> {
         let spec = &source.spec;
         let kv_bytes_per_token = (PageLayout::new(spec).token_len() * T::BYTES) as u64;
+        let state_bytes = StateLayout::new(spec).bytes();
         let weights = Model::predict_bytes(spec, &source.weights, options.precision);
-        let limits = Limits::new(spec, options, kv_bytes_per_token, &weights)?;
+        let limits = Limits::new(spec, options, kv_bytes_per_token, state_bytes, &weights)?;
+        let recurrent = spec.is_recurrent();
         let plan = Plan {
             capabilities: Capabilities {
                 device: self.label(limits.threads),
@@ -75,8 +80,11 @@ impl CpuBackend {
                 max_sequences: options.max_sequences,
                 max_step_tokens: options.max_step_tokens,
                 structured_output: true,
-                speculative_decoding: true,
-                prefix_copy: PrefixCopy::AnyLength,
+                speculative_decoding: !recurrent,
+                prefix_copy: match recurrent {
+                    true => PrefixCopy::AtSnapshots,
+                    false => PrefixCopy::AnyLength,
+                },
                 multimodal: false,
                 batched_serving: true,
                 export: true,
@@ -89,6 +97,8 @@ impl CpuBackend {
                 kv_capacity: limits.kv_tokens,
                 kv_in_use: 0,
                 kv_granularity: PAGE,
+                state_bytes,
+                states_in_use: 0,
             },
         };
         Ok((plan, limits))
@@ -107,12 +117,24 @@ impl CpuBackend {
             found: limits.threads.to_string(),
             expected: format!("as many as the system can start ({error})"),
         })?;
-        let layout = PageLayout::new(&source.spec);
+        let model = Model::load(
+            &source.spec,
+            &source.weights,
+            options.precision,
+            limits.context,
+            progress,
+        )?;
+        let cache = Cache::<T>::new(
+            &source.spec,
+            limits.kv_tokens,
+            limits.states,
+            options.max_sequences,
+        );
         Ok(Box::new(CpuSession {
-            model: Model::load(&source.spec, &source.weights, options.precision, progress)?,
+            model,
             kernels: self.kernels(),
             pool,
-            cache: Cache::<T>::new(layout, limits.kv_tokens, options.max_sequences),
+            cache,
             capabilities: plan.capabilities,
             weight_bytes: plan.memory.weight_bytes,
             fingerprint: transfer::fingerprint(source, T::NAME),

@@ -1,11 +1,11 @@
 //! Session options, checked against the model and the machine.
 
 use loquat_session::{OpenError, SessionOptions};
-use loquat_spec::{FeedForward, ModelSpec};
+use loquat_spec::{FeedForward, Inner, Mixer, ModelSpec};
 
 use crate::kernels::PAGE;
+use crate::load::WeightBytes;
 use crate::machine;
-use crate::model::WeightBytes;
 
 /// KV memory by default: a quarter of the machine's, which leaves room for weights and others.
 const KV_SHARE: u64 = 4;
@@ -19,6 +19,8 @@ pub struct Limits {
     pub context: usize,
     /// Whole pages.
     pub kv_tokens: usize,
+    /// Recurrent states, snapshots among them.
+    pub states: usize,
     /// Bytes of weights, KV and buffers that will be allocated if all is used.
     pub resident_bytes: u64,
 }
@@ -28,6 +30,7 @@ impl Limits {
         spec: &ModelSpec,
         options: &SessionOptions,
         kv_bytes_per_token: u64,
+        state_bytes: u64,
         weights: &WeightBytes,
     ) -> Result<Self, OpenError> {
         positive("max_sequences", options.max_sequences)?;
@@ -41,9 +44,13 @@ impl Limits {
             let expected = format!("at most the model's {}", spec.max_context);
             return Err(refuse("context", context, expected));
         }
-        let fixed = weights.packed + scratch_bytes(spec, options.max_step_tokens);
         let memory = machine::memory_bytes().unwrap_or(ASSUMED_MEMORY);
-        let budget = (memory / KV_SHARE).min(memory.saturating_sub(fixed)) / kv_bytes_per_token;
+        let states = states(options.max_sequences, state_bytes, memory / KV_SHARE);
+        let fixed = (weights.packed + scratch_bytes(spec, options.max_step_tokens))
+            .saturating_add(state_bytes.saturating_mul(states as u64));
+        // A model without attention keeps no keys, and any number of tokens costs nothing.
+        let per_token = kv_bytes_per_token.max(1);
+        let budget = (memory / KV_SHARE).min(memory.saturating_sub(fixed)) / per_token;
         let all = context
             .next_multiple_of(PAGE)
             .saturating_mul(options.max_sequences);
@@ -55,6 +62,7 @@ impl Limits {
             threads,
             context,
             kv_tokens,
+            states,
             resident_bytes: fixed.saturating_add(kv),
         })
     }
@@ -72,15 +80,45 @@ impl Limits {
     }
 }
 
+/// As many states as every sequence can use, within `budget`; a step needs two for a sequence,
+/// the rest are snapshots.
+fn states(max_sequences: usize, state_bytes: u64, budget: u64) -> usize {
+    const PER_SEQUENCE: usize = 4;
+    if state_bytes == 0 {
+        return 0;
+    }
+    let affordable = usize::try_from(budget / state_bytes).unwrap_or(usize::MAX);
+    max_sequences
+        .saturating_mul(PER_SEQUENCE)
+        .min(affordable.max(PER_SEQUENCE))
+}
+
 /// What a step's buffers come to: the rows of `forward::Scratch`, in `f32` and rounded.
 fn scratch_bytes(spec: &ModelSpec, tokens: usize) -> u64 {
-    let widest = |sizes: &mut dyn Iterator<Item = usize>| sizes.max().unwrap_or(0);
-    let attention = widest(&mut spec.attentions().map(|a| 2 * a.q_dim() + 2 * a.kv_dim()));
-    let feed_forward = widest(&mut spec.layers.iter().map(|layer| {
-        let FeedForward::Gated { size, .. } = layer.feed_forward.inner;
-        2 * size
-    }));
-    let values = (3 * spec.hidden_size + attention + feed_forward) as u64;
+    let widest = spec.branches().map(|(_, branch)| match &branch.inner {
+        Inner::Mixer(Mixer::Attention(a)) => {
+            a.query_len() + a.key_len() + a.value_len() + 2 * a.mixed_len()
+        }
+        Inner::Mixer(Mixer::Latent(a)) => {
+            a.query_len() + a.mixed_len() + a.heads * (2 * a.latent_dim + a.cached_len())
+        }
+        Inner::Mixer(Mixer::ShortConv(conv)) => 4 * conv.channels,
+        Inner::Mixer(Mixer::DeltaRule(delta)) => 2 * delta.conv_len() + 2 * delta.value_len(),
+        Inner::Mixer(Mixer::Mamba2(mamba)) => mamba.projected_len() + mamba.inner_len(),
+        Inner::FeedForward(FeedForward::Dense(dense)) => 2 * dense.size,
+        Inner::FeedForward(FeedForward::Experts(experts)) => {
+            let shared = experts.shared.map_or(0, |shared| 2 * shared.dense.size);
+            experts.top_k * (2 * experts.expert.size + 2 * spec.hidden_size)
+                + experts.count
+                + shared
+                + spec.hidden_size
+        }
+        Inner::FeedForward(FeedForward::PerLayerInput { dim, .. }) => *dim,
+    });
+    let per_layer = spec
+        .per_layer_inputs
+        .map_or(0, |inputs| inputs.dim * spec.layers.len());
+    let values = (4 * spec.hidden_size + per_layer + widest.max().unwrap_or(0)) as u64;
     // A rounded copy takes a byte and a third beside each value's four.
     values.saturating_mul(tokens as u64).saturating_mul(6)
 }

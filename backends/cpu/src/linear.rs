@@ -1,6 +1,7 @@
 //! A matrix times activations, whatever the matrix's format.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use loquat_session::Precision;
 use loquat_weights::{Dtype, EncodedRow, Matrix, WeightsError};
@@ -30,10 +31,32 @@ pub struct Activations {
     scaled_sums: Vec<f32>,
 }
 
-/// Where a matrix's results go: `[token][row]`.
+/// A matrix times some rows of the activations; the results go to `[token][row]`.
 pub struct Product<'a> {
     pub linear: &'a Linear,
+    pub input: &'a Activations,
+    pub tokens: Range<usize>,
     pub out: &'a mut [f32],
+}
+
+impl<'a> Product<'a> {
+    /// All of the activations' rows.
+    pub fn new(linear: &'a Linear, input: &'a Activations, out: &'a mut [f32]) -> Self {
+        Self {
+            linear,
+            input,
+            tokens: 0..input.tokens,
+            out,
+        }
+    }
+}
+
+/// A [`Product`] that threads share.
+struct Job<'a> {
+    linear: &'a Linear,
+    input: &'a Activations,
+    tokens: Range<usize>,
+    out: SharedMut<'a, f32>,
 }
 
 thread_local! {
@@ -67,12 +90,17 @@ impl Linear {
     fn tiles(&self) -> usize {
         self.rows().div_ceil(TILE_ROWS)
     }
+}
 
-    fn run_tile(&self, kernels: &Kernels, input: &Activations, tile: usize, out: &SharedMut<f32>) {
+impl Job<'_> {
+    fn run_tile(&self, kernels: &Kernels, tile: usize) {
+        let Job {
+            linear, input, out, ..
+        } = self;
         let first = tile * TILE_ROWS;
-        let rows = TILE_ROWS.min(self.rows() - first);
-        match self {
-            Self::Packed(packed) => {
+        let rows = TILE_ROWS.min(linear.rows() - first);
+        match linear {
+            Linear::Packed(packed) => {
                 let tile = packed.tile(tile);
                 let write = |input: &TileInput, at: *mut f32, stride: usize| {
                     // SAFETY: the table was chosen for this machine, and `at` is valid for
@@ -82,10 +110,10 @@ impl Linear {
                 if rows == TILE_ROWS {
                     // SAFETY: tile `tile` alone writes columns `first..first + 16`.
                     let at = unsafe { out.pointer(first) };
-                    write(&input.tile_input(0..input.tokens), at, self.rows());
+                    write(&input.tile_input(self.tokens.clone()), at, linear.rows());
                 } else {
                     // The last tile's padding must not land in the next token's row.
-                    for token in 0..input.tokens {
+                    for (row, token) in self.tokens.clone().enumerate() {
                         let mut padded = [0.0; TILE_ROWS];
                         write(
                             &input.tile_input(token..token + 1),
@@ -93,21 +121,20 @@ impl Linear {
                             TILE_ROWS,
                         );
                         // SAFETY: this tile alone writes these columns of this token.
-                        let place = unsafe { out.slice(token * self.rows() + first, rows) };
+                        let place = unsafe { out.slice(row * linear.rows() + first, rows) };
                         place.copy_from_slice(&padded[..rows]);
                     }
                 }
             }
-            Self::Decoded(matrix) => DECODED_ROW.with_borrow_mut(|decoded| {
+            Linear::Decoded(matrix) => DECODED_ROW.with_borrow_mut(|decoded| {
                 decoded.resize(matrix.cols(), 0.0);
                 for row in first..first + rows {
                     decode(kernels, matrix, row, decoded);
-                    for token in 0..input.tokens {
-                        let x = &input.values[token * input.cols..(token + 1) * input.cols];
+                    for (place, token) in self.tokens.clone().enumerate() {
                         // SAFETY: the table was chosen for this machine.
-                        let dot = unsafe { (kernels.dot)(decoded, x) };
+                        let dot = unsafe { (kernels.dot)(decoded, input.row(token)) };
                         // SAFETY: this tile alone writes this row of every token.
-                        unsafe { out.slice(token * self.rows() + row, 1)[0] = dot };
+                        unsafe { out.slice(place * linear.rows() + row, 1)[0] = dot };
                     }
                 }
             }),
@@ -145,6 +172,14 @@ impl Activations {
         self.values.resize(tokens * cols, 0.0);
     }
 
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    pub fn row(&self, token: usize) -> &[f32] {
+        &self.values[token * self.cols..(token + 1) * self.cols]
+    }
+
     /// Rounds the values for `readers`, if any of them is packed.
     pub fn prepare(&mut self, kernels: &Kernels, pool: &mut Pool, readers: &[&Linear]) {
         if !readers
@@ -178,7 +213,7 @@ impl Activations {
         });
     }
 
-    fn tile_input(&self, tokens: std::ops::Range<usize>) -> TileInput<'_> {
+    fn tile_input(&self, tokens: Range<usize>) -> TileInput<'_> {
         TileInput {
             tokens: tokens.len(),
             cols: self.cols,
@@ -190,28 +225,37 @@ impl Activations {
     }
 }
 
-/// Multiplies the same activations by several matrices in one parallel loop.
-pub fn multiply(kernels: &Kernels, pool: &mut Pool, input: &Activations, products: &mut [Product]) {
+/// Runs several products in one parallel loop.
+pub fn multiply(kernels: &Kernels, pool: &mut Pool, products: &mut [Product]) {
     // Enough pieces that a delayed thread costs little, few enough that taking one is nothing.
     let total: usize = products.iter().map(|product| product.linear.tiles()).sum();
     let per_task = (total / (pool.threads() * 8)).clamp(1, 16);
-    let outs: Vec<(&Linear, SharedMut<f32>)> = products
+    let jobs: Vec<Job> = products
         .iter_mut()
         .map(|product| {
-            assert_eq!(product.out.len(), input.tokens * product.linear.rows());
-            (product.linear, SharedMut::new(product.out))
+            let wanted = product.tokens.len() * product.linear.rows();
+            assert_eq!(product.out.len(), wanted);
+            Job {
+                linear: product.linear,
+                input: product.input,
+                tokens: product.tokens.clone(),
+                out: SharedMut::new(product.out),
+            }
+        })
+        .collect();
+    // Where each job's tiles begin among all.
+    let starts: Vec<usize> = jobs
+        .iter()
+        .scan(0, |next, job| {
+            let start = *next;
+            *next += job.linear.tiles();
+            Some(start)
         })
         .collect();
     pool.run(total.div_ceil(per_task), &|task| {
         for index in task * per_task..((task + 1) * per_task).min(total) {
-            let mut tile = index;
-            for (linear, out) in &outs {
-                if tile < linear.tiles() {
-                    linear.run_tile(kernels, input, tile, out);
-                    break;
-                }
-                tile -= linear.tiles();
-            }
+            let job = starts.partition_point(|start| *start <= index) - 1;
+            jobs[job].run_tile(kernels, index - starts[job]);
         }
     });
 }

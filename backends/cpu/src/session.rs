@@ -4,9 +4,9 @@ use loquat_session::{
     Capabilities, Emit, Memory, Row, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
-use crate::forward::{Forward, Plan, PlannedToken, Scratch};
+use crate::forward::{Forward, Plan, PlannedRow, PlannedState, PlannedToken, Scratch};
 use crate::kernels::{Kernels, KvElement, PAGE};
-use crate::kv::Cache;
+use crate::kv::{Cache, RowStates};
 use crate::model::Model;
 use crate::pool::Pool;
 use crate::transfer;
@@ -32,6 +32,7 @@ pub struct CpuSession<T: KvElement> {
 struct Accepted {
     first: usize,
     tokens: usize,
+    states: Option<RowStates>,
 }
 
 /// The planned tokens after which something is emitted, in the rows' order.
@@ -71,6 +72,7 @@ impl<T: KvElement> CpuSession<T> {
         self.check(batch, index, row, tokens)?;
         let len = self.cache.len(row.sequence)?;
         self.cache.reserve(row.sequence, tokens.len())?;
+        let states = self.cache.take_states(row.sequence, tokens.len())?;
         let first = self.plan.tokens.len();
         let pages = self.plan.pages.len();
         self.plan.pages.extend(self.cache.pages(row.sequence));
@@ -84,10 +86,31 @@ impl<T: KvElement> CpuSession<T> {
                 pages: (pages, self.plan.pages.len()),
             });
         }
+        self.plan.rows.push(PlannedRow {
+            first,
+            tokens: tokens.len(),
+            state: states
+                .as_ref()
+                .map(|states| self.planned_state(states, len)),
+        });
         Ok(Accepted {
             first,
             tokens: tokens.len(),
+            states,
         })
+    }
+
+    /// The states' places for a row that starts after `len` tokens.
+    fn planned_state(&self, row: &RowStates, len: usize) -> PlannedState {
+        let states = self.cache.states();
+        PlannedState {
+            before: row.before.map(|state| states.data(state)),
+            after: states.data(row.after),
+            snapshots: row
+                .snapshots()
+                .map(|(at, state)| (at - len, states.data(state)))
+                .collect(),
+        }
     }
 
     fn check(
@@ -143,6 +166,7 @@ impl<T: KvElement> CpuSession<T> {
             kernels: self.kernels,
             pool: &mut self.pool,
             layout: self.cache.layout(),
+            states: self.cache.state_layout(),
             plan: &self.plan,
             scratch: &mut self.scratch,
         };
@@ -197,6 +221,8 @@ impl<T: KvElement> Session for CpuSession<T> {
             kv_capacity: self.cache.capacity_tokens(),
             kv_in_use: self.cache.tokens_in_use(),
             kv_granularity: PAGE,
+            state_bytes: self.cache.state_layout().bytes(),
+            states_in_use: self.cache.states().in_use(),
         }
     }
 
@@ -206,6 +232,10 @@ impl<T: KvElement> Session for CpuSession<T> {
 
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
         self.cache.len(sequence)
+    }
+
+    fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
+        self.cache.reusable(sequence, at_most)
     }
 
     fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
@@ -222,8 +252,7 @@ impl<T: KvElement> Session for CpuSession<T> {
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(self.model.vocab_size);
-        self.plan.tokens.clear();
-        self.plan.pages.clear();
+        self.plan.clear();
         let rows: Vec<Result<Accepted, SessionError>> = (0..batch.rows().len())
             .map(|index| self.accept(batch, index))
             .collect();
@@ -240,17 +269,21 @@ impl<T: KvElement> Session for CpuSession<T> {
         self.emit(&emitted, output);
         for ((row, accepted), given) in batch.rows().iter().zip(rows).zip(output.rows()) {
             match (accepted, &given.error) {
-                (Ok(accepted), None) => self.cache.commit(row.sequence, accepted.tokens),
+                (Ok(accepted), None) => {
+                    let Accepted { tokens, states, .. } = accepted;
+                    self.cache.commit(row.sequence, tokens, states);
+                }
                 // Gives back the room that was made for the row.
-                (Ok(_), Some(_)) => {
-                    let len = self.cache.len(row.sequence)?;
-                    self.cache.truncate(row.sequence, len)?;
+                (Ok(accepted), Some(_)) => {
+                    if let Some(states) = accepted.states {
+                        self.cache.give_back(states);
+                    }
+                    self.cache.trim(row.sequence)?;
                 }
                 (Err(_), _) => {}
             }
         }
-        self.plan.tokens.clear();
-        self.plan.pages.clear();
+        self.plan.clear();
         Ok(())
     }
 

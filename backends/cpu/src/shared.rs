@@ -83,6 +83,14 @@ impl<T: Copy + Default> PagePtr<T> {
     }
 
     /// # Safety
+    /// The page must live, and nobody else may touch `at..at + len` while the result does.
+    pub unsafe fn slice_mut<'a>(self, at: usize, len: usize) -> &'a mut [T] {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: in bounds by the assertion, alive and unaliased by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
+    }
+
+    /// # Safety
     /// The page must live, and nobody else may touch element `at` meanwhile.
     pub unsafe fn write(self, at: usize, value: T) {
         assert!(at < self.len);

@@ -1,4 +1,4 @@
-//! A sequence's keys and values as bytes, and back.
+//! A sequence's keys, values and recurrent state as bytes, and back.
 
 use loquat_session::{ModelSource, SequenceId, SessionError};
 use loquat_weights::EncodedRow;
@@ -6,7 +6,7 @@ use loquat_weights::EncodedRow;
 use crate::kernels::KvElement;
 use crate::kv::Cache;
 
-const MAGIC: &[u8; 8] = b"LOQKV\0\0\x01";
+const MAGIC: &[u8; 8] = b"LOQKV\0\0\x02";
 /// Magic, fingerprint, length, checksum.
 const HEADER: usize = 8 + 8 + 8 + 8;
 
@@ -16,7 +16,7 @@ pub fn export<T: KvElement>(
     fingerprint: u64,
 ) -> Result<Vec<u8>, SessionError> {
     let len = cache.len(sequence)?;
-    let mut bytes = Vec::with_capacity(HEADER + len * cache.layout().token_len() * T::BYTES);
+    let mut bytes = Vec::with_capacity(HEADER + cache.export_len(len).unwrap_or(0));
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&fingerprint.to_le_bytes());
     bytes.extend_from_slice(&(len as u64).to_le_bytes());
@@ -48,9 +48,8 @@ pub fn import<T: KvElement>(
     if number(8) != fingerprint {
         return refuse("it comes from another model or another KV format");
     }
-    let token_bytes = cache.layout().token_len() * T::BYTES;
     let expected = usize::try_from(number(16)).ok();
-    let expected = expected.filter(|len| len.checked_mul(token_bytes) == Some(data.len()));
+    let expected = expected.filter(|len| cache.export_len(*len) == Some(data.len()));
     let Some(len) = expected else {
         return refuse("its size does not match its length field");
     };

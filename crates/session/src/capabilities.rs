@@ -31,7 +31,7 @@ pub struct Capabilities {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCopy {
     AnyLength,
-    /// Only where the session kept a snapshot; recurrent models.
+    /// Only where the session kept a snapshot, as `Session::reusable` says; recurrent models.
     AtSnapshots,
     None,
 }
@@ -47,4 +47,8 @@ pub struct Memory {
     pub kv_in_use: usize,
     /// KV is handed out in runs of this many tokens: a sequence of one costs this much.
     pub kv_granularity: usize,
+    /// Bytes of one recurrent state; 0 where the model has none. A sequence holds one beside its
+    /// KV, and one for each snapshot.
+    pub state_bytes: u64,
+    pub states_in_use: usize,
 }

@@ -17,12 +17,16 @@ pub enum SessionError {
     EmitOutOfRange { positions: usize, tokens: usize },
     #[error("length {len} is beyond the sequence's {available} tokens")]
     LengthOutOfRange { len: usize, available: usize },
+    #[error("no state was kept at length {len}; the nearest below is {reusable}")]
+    NoSnapshot { len: usize, reusable: usize },
     #[error("{wanted} tokens exceed the context of {max_context}")]
     ContextExceeded { wanted: usize, max_context: usize },
     #[error("{tokens} new tokens in one step, but at most {max} are taken")]
     StepTooLarge { tokens: usize, max: usize },
     #[error("{wanted} more tokens of KV wanted, {available} free")]
     KvExhausted { wanted: usize, available: usize },
+    #[error("all {max} recurrent states are in use")]
+    StatesExhausted { max: usize },
     #[error("{max} sequences are alive already, the most this session takes")]
     TooManySequences { max: usize },
     #[error("the model computed no number: its weights or the arithmetic are broken")]
@@ -40,7 +44,9 @@ impl SessionError {
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
-            SessionError::KvExhausted { .. } | SessionError::TooManySequences { .. }
+            SessionError::KvExhausted { .. }
+                | SessionError::StatesExhausted { .. }
+                | SessionError::TooManySequences { .. }
         )
     }
 }

@@ -37,12 +37,19 @@ pub trait Session: Send {
     /// Tokens the sequence holds.
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError>;
 
+    /// The longest length up to `at_most` at which the sequence can be forked or truncated now.
+    /// Its own length always can.
+    fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
+        Ok(at_most.min(self.len(sequence)?))
+    }
+
     /// Makes a sequence that holds the first `len` tokens of `source`, sharing their state.
     /// `source` is unchanged, and neither sees what the other does afterwards. The caller owns
     /// the result.
     fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError>;
 
-    /// Forgets the sequence's tokens from `len` on.
+    /// Forgets the sequence's tokens from `len` on. Where the session keeps snapshots only, `len`
+    /// must be one that [`reusable`](Session::reusable) gives; likewise for `fork`.
     fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError>;
 
     /// Ends the sequence and frees what only it held. The id is dead afterwards.

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::{Map, Value};
@@ -15,7 +16,7 @@ pub struct Config {
 impl Config {
     /// `source_name` is the file the text came from, for the error.
     pub fn parse(text: &str, source_name: &str) -> Result<Self, SpecError> {
-        match serde_json::from_str(text) {
+        match serde_json::from_str(&spell_floats(text)) {
             Ok(Value::Object(fields)) => Ok(Self {
                 prefix: String::new(),
                 fields,
@@ -29,6 +30,18 @@ impl Config {
                 reason: error.to_string(),
             }),
         }
+    }
+
+    /// The same with `defaults`, an object, for the fields it does not mention; `null` is a
+    /// mention.
+    pub(crate) fn with_defaults(&self, defaults: Value) -> Self {
+        let mut config = self.clone();
+        if let Value::Object(defaults) = defaults {
+            for (field, value) in defaults {
+                config.fields.entry(field).or_insert(value);
+            }
+        }
+        config
     }
 
     /// The field's full name, as error messages say it.
@@ -47,6 +60,18 @@ impl Config {
 
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.fields.keys().map(String::as_str)
+    }
+
+    /// With fields under the names they usually go by: of each pair the first, where it stands,
+    /// takes the second's place.
+    pub fn renamed(&self, pairs: &[(&str, &str)]) -> Config {
+        let mut renamed = self.clone();
+        for (from, to) in pairs {
+            if let Some(value) = self.get(from) {
+                renamed.fields.insert((*to).to_owned(), value.clone());
+            }
+        }
+        renamed
     }
 
     pub fn object(&self, field: &str) -> Result<Option<Config>, SpecError> {
@@ -79,9 +104,7 @@ impl Config {
 
     /// Counts stay below 2³²: nothing real is larger, and products of two cannot overflow.
     pub fn usize_opt(&self, field: &str) -> Result<Option<usize>, SpecError> {
-        self.typed(field, "a whole number below 4294967296", |value| {
-            u32::try_from(value.as_u64()?).ok().map(|n| n as usize)
-        })
+        self.typed(field, "a whole number below 4294967296", count)
     }
 
     pub fn f64(&self, field: &str) -> Result<f64, SpecError> {
@@ -93,7 +116,16 @@ impl Config {
     }
 
     pub fn f64_opt(&self, field: &str) -> Result<Option<f64>, SpecError> {
-        self.typed(field, "a number", Value::as_f64)
+        self.typed(field, "a number", number)
+    }
+
+    /// A list of numbers, one for each of `len` things.
+    pub fn f64s(&self, field: &str, len: usize) -> Result<Option<Vec<f64>>, SpecError> {
+        let expected = format!("a list of {len} numbers");
+        self.typed(field, &expected, |value| {
+            let list = value.as_array().filter(|list| list.len() == len)?;
+            list.iter().map(number).collect()
+        })
     }
 
     pub fn array(&self, field: &str) -> Result<Option<&[Value]>, SpecError> {
@@ -121,6 +153,44 @@ impl Config {
     }
 }
 
+fn count(value: &Value) -> Option<usize> {
+    u32::try_from(value.as_u64()?).ok().map(|n| n as usize)
+}
+
+/// JSON has no word for infinity; transformers spells it `{"__float__": "Infinity"}`.
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Object(fields) => fields.get("__float__")?.as_str()?.parse().ok(),
+        value => value.as_f64(),
+    }
+}
+
+/// Older configs were written by Python, which does have words for it, and puts them bare.
+fn spell_floats(text: &str) -> Cow<'_, str> {
+    const BARE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    if !BARE.iter().any(|word| text.contains(word)) {
+        return Cow::Borrowed(text);
+    }
+    let mut spelled = String::with_capacity(text.len());
+    let (mut rest, mut quoted) = (text, false);
+    while let Some(next) = rest.chars().next() {
+        let word = BARE.iter().find(|word| !quoted && rest.starts_with(**word));
+        let taken = match (word, next) {
+            (Some(word), _) => word.len(),
+            // A backslash inside a string keeps its quote from ending it.
+            (None, '\\') if quoted => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            (None, next) => next.len_utf8(),
+        };
+        quoted ^= next == '"';
+        match word {
+            Some(word) => spelled.push_str(&format!("{{\"__float__\": \"{word}\"}}")),
+            None => spelled.push_str(&rest[..taken]),
+        }
+        rest = &rest[taken..];
+    }
+    Cow::Owned(spelled)
+}
+
 /// A value as an error message shows it: never a page long.
 struct Short<'a>(&'a Value);
 
@@ -140,8 +210,12 @@ pub trait GgufHeader {
     /// Whether the key is there, whatever its type.
     fn contains(&self, key: &str) -> bool;
     fn str(&self, key: &str) -> Option<&str>;
+    fn bool(&self, key: &str) -> Option<bool>;
     fn u64(&self, key: &str) -> Option<u64>;
     fn f64(&self, key: &str) -> Option<f64>;
+    /// A list of whole numbers, or of truth values as 0 and 1.
+    fn u64s(&self, key: &str) -> Option<Vec<u64>>;
+    fn f64s(&self, key: &str) -> Option<Vec<f64>>;
     /// The shape of a tensor in the file, outermost dimension first.
     fn tensor_shape(&self, name: &str) -> Option<&[usize]>;
 }
@@ -183,8 +257,60 @@ impl GgufConfig<'_> {
         self.typed(field, "a float", |key| self.header.f64(key))
     }
 
+    pub fn bool_or(&self, field: &str, default: bool) -> Result<bool, SpecError> {
+        let found = self.typed(field, "true or false", |key| self.header.bool(key))?;
+        Ok(found.unwrap_or(default))
+    }
+
     pub fn str_opt(&self, field: &str) -> Result<Option<&str>, SpecError> {
         self.typed(field, "a string", |key| self.header.str(key))
+    }
+
+    /// A number that the file gives once, or for every layer the same.
+    pub fn uniform_opt(&self, field: &str) -> Result<Option<usize>, SpecError> {
+        let key = self.key(field);
+        match self.header.u64s(&key).as_deref() {
+            None => self.usize_opt(field),
+            Some([first, rest @ ..]) if rest.iter().all(|other| other == first) => {
+                match u32::try_from(*first) {
+                    Ok(number) => Ok(Some(number as usize)),
+                    Err(_) => Err(SpecError::invalid(key, first, "below 4294967296")),
+                }
+            }
+            Some(_) => Err(SpecError::invalid(
+                key,
+                "a list",
+                "the same number for every layer",
+            )),
+        }
+    }
+
+    /// A number for each of `layers` layers, which the file gives as one for all or as a list.
+    pub fn per_layer(&self, field: &str, layers: usize) -> Result<Option<Vec<usize>>, SpecError> {
+        let key = self.key(field);
+        let Some(list) = self.header.u64s(&key) else {
+            let one = self.usize_opt(field)?;
+            return Ok(one.map(|one| vec![one; layers]));
+        };
+        let expected = || format!("whole numbers below 4294967296 for each of {layers} layers");
+        if list.len() < layers {
+            let found = format!("a list of {}", list.len());
+            return Err(SpecError::invalid(key, found, expected()));
+        }
+        let list = list[..layers].iter().map(|n| u32::try_from(*n));
+        match list.collect::<Result<Vec<u32>, _>>() {
+            Ok(list) => Ok(Some(list.into_iter().map(|n| n as usize).collect())),
+            Err(_) => Err(SpecError::invalid(key, "a list with more", expected())),
+        }
+    }
+
+    /// Rows of a tensor, for what the file's keys do not say.
+    pub fn rows(&self, tensor: &str) -> Result<usize, SpecError> {
+        let shape = self.header.tensor_shape(tensor);
+        let rows = shape.and_then(|shape| shape.first().copied());
+        rows.ok_or_else(|| SpecError::Missing {
+            field: format!("tensor {tensor}"),
+        })
     }
 
     pub fn has(&self, tensor: &str) -> bool {
@@ -205,5 +331,34 @@ impl GgufConfig<'_> {
             }
             value => Ok(value),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinity_is_read_however_it_is_spelled() {
+        let text = r#"{"bare": [0.0, Infinity, -Infinity], "spelled": {"__float__": "Infinity"},
+            "word": "an \"Infinity\" of NaN"}"#;
+        let config = Config::parse(text, "config.json").unwrap();
+        let bare = vec![0.0, f64::INFINITY, f64::NEG_INFINITY];
+        assert_eq!(config.f64s("bare", 3).unwrap(), Some(bare));
+        assert_eq!(config.f64("spelled").unwrap(), f64::INFINITY);
+        let word = config.str("word").unwrap();
+        assert_eq!(word, Some("an \"Infinity\" of NaN"));
+    }
+
+    #[test]
+    fn a_renamed_field_takes_the_usual_one_s_place() {
+        let text = r#"{"block_ff_dim": 96, "intermediate_size": 64, "vocab_size": 8}"#;
+        let config = Config::parse(text, "config.json").unwrap();
+        let config = config.renamed(&[
+            ("block_ff_dim", "intermediate_size"),
+            ("absent", "vocab_size"),
+        ]);
+        assert_eq!(config.usize("intermediate_size").unwrap(), 96);
+        assert_eq!(config.usize("vocab_size").unwrap(), 8);
     }
 }

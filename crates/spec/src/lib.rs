@@ -6,16 +6,26 @@
 
 mod config;
 mod error;
+mod experts;
 pub mod families;
+mod mixers;
 mod model;
 mod naming;
+mod roles;
 mod rope;
 mod validate;
 
 pub use config::{Config, GgufHeader};
 pub use error::SpecError;
-pub use model::{
-    Activation, Attention, Block, FeedForward, Head, Layer, Mixer, ModelSpec, Norm, NormKind,
+pub use experts::{ExpertGroups, Experts, GroupScore, Router, RouterInput, Scores, SharedExpert};
+pub use mixers::{
+    Attention, Decay, DeltaOutputGate, DeltaRule, KeySharing, KvSource, LatentAttention, Mamba2,
+    MambaNorm, Mixer, QkNorm, QkSpan, Reach, ShortConv, Temperature,
 };
-pub use naming::{Kind, LayerRole, Naming, Role, Slot, Transform};
-pub use rope::{Rope, RopeScaling};
+pub use model::{
+    Activation, Block, Branch, Dense, Embedding, FeedForward, Head, Inner, Layer, ModelSpec, Norm,
+    NormKind, PerLayerInputs,
+};
+pub use naming::{ConvShape, Fused, Layout, Naming, Orientation, RowMap, Slot, Split, Transform};
+pub use roles::{Kind, LayerRole, Role, norm_roles};
+pub use rope::{Rope, RopePairs, RopeScaling, Yarn};

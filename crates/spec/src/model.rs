@@ -1,4 +1,5 @@
-use crate::rope::Rope;
+use crate::experts::Experts;
+use crate::mixers::Mixer;
 
 /// What a model computes, block by block. Backends read this and nothing else of the config.
 #[derive(Debug, Clone, PartialEq)]
@@ -9,79 +10,109 @@ pub struct ModelSpec {
     pub hidden_size: usize,
     /// The longest context the checkpoint was made for.
     pub max_context: usize,
-    /// Multiplies every embedding row.
-    pub embedding_scale: f32,
+    pub embedding: Embedding,
+    /// Inputs that every layer gets besides the stream, made from the token alone.
+    pub per_layer_inputs: Option<PerLayerInputs>,
     pub layers: Vec<Layer>,
     pub final_norm: Norm,
     pub head: Head,
 }
 
-/// `x += mixer(x)`, then `x += feed_forward(x)`, each inside its norms.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Layer {
-    pub mixer: Block<Mixer>,
-    pub feed_forward: Block<FeedForward>,
+/// From token ids to the residual stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Embedding {
+    /// Multiplies every row.
+    pub scale: f32,
+    /// A learned row for each of so many positions is added.
+    pub positions: Option<usize>,
 }
 
-/// One residual branch: `x + post(inner(pre(x)))`. Which norms stand is the residual scheme:
-/// pre only is the usual pre-norm, both is the sandwich.
+/// `(norm(projection(x) * projection_scale) + embedding[token] * embedding_scale) *
+/// combined_scale`, cut into `dim` values for each layer; `x` is the embedded token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PerLayerInputs {
+    pub dim: usize,
+    pub vocab_size: usize,
+    pub embedding_scale: f32,
+    pub projection_scale: f32,
+    pub combined_scale: f32,
+    pub norm: Norm,
+}
+
+/// Blocks one after another.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Block<T> {
+pub struct Layer {
+    pub blocks: Vec<Block>,
+    /// A learned number multiplies the stream after the last block.
+    pub scaled: bool,
+}
+
+/// One step along the residual stream: `x += scale * post(sum of branches(x))`. One branch is
+/// the usual thing; several read the same `x`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Block {
+    pub branches: Vec<Branch>,
+    /// Over the sum of the branches, each of which may have its own too.
+    pub post_norm: Option<Norm>,
+    pub residual_scale: f32,
+}
+
+/// `post(inner(pre(x) * input_scale) * output_scale)`. Which norms stand is the residual scheme:
+/// pre only, post only, or both.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Branch {
     pub pre_norm: Option<Norm>,
-    pub inner: T,
+    pub input_scale: f32,
+    pub inner: Inner,
+    pub output_scale: f32,
     pub post_norm: Option<Norm>,
 }
 
-/// What moves information between positions.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Mixer {
-    Attention(Attention),
+pub enum Inner {
+    /// Moves information between positions.
+    Mixer(Mixer),
+    /// Works on each position alone.
+    FeedForward(FeedForward),
 }
 
-/// Causal softmax attention with grouped key/value heads.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Attention {
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    pub qkv_bias: bool,
-    pub output_bias: bool,
-    /// Normalises each query and key head before rope.
-    pub qk_norm: Option<Norm>,
-    /// `None`: this layer knows no positions.
-    pub rope: Option<Rope>,
-    /// Multiplies the query-key products.
-    pub scale: f32,
-    /// A position sees itself and the `window - 1` positions before it; `None`: all.
-    pub window: Option<usize>,
-}
-
-impl Attention {
-    pub fn q_dim(&self) -> usize {
-        self.heads * self.head_dim
-    }
-
-    pub fn kv_dim(&self) -> usize {
-        self.kv_heads * self.head_dim
-    }
-}
-
-/// What works on each position alone.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FeedForward {
-    /// `down(activation(gate(x)) * up(x))`
-    Gated {
-        size: usize,
+    Dense(Dense),
+    Experts(Experts),
+    /// `output(activation(gate(x)) * input)` with the layer's own [`PerLayerInputs`].
+    PerLayerInput {
+        dim: usize,
         activation: Activation,
-        bias: bool,
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// `down(activation(gate(x) * gate_scale) * up(x))`, or without a gate
+/// `down(activation(up(x)))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dense {
+    pub size: usize,
+    pub gated: bool,
+    pub activation: Activation,
+    pub bias: bool,
+    pub gate_scale: f32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     Silu,
+    /// With the error function.
+    Gelu,
     /// The tanh approximation.
     GeluTanh,
+    Relu,
+    /// `max(x, 0)²`
+    Relu2,
+    /// `gate * sigmoid(alpha * gate) * (up + 1)`, the gate at most `limit`, `up` within it.
+    ClampedSwiglu {
+        alpha: f32,
+        limit: f32,
+    },
 }
 
 /// A normalisation whose weight is stored as it multiplies: families that keep `weight - 1`
@@ -90,12 +121,16 @@ pub enum Activation {
 pub struct Norm {
     pub kind: NormKind,
     pub eps: f32,
+    pub weight: bool,
+    pub bias: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
     /// `x / sqrt(mean(x²) + eps) * weight`
     Rms,
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`
+    Layer,
 }
 
 impl Norm {
@@ -103,6 +138,26 @@ impl Norm {
         Self {
             kind: NormKind::Rms,
             eps,
+            weight: true,
+            bias: false,
+        }
+    }
+
+    pub fn layer(eps: f32, bias: bool) -> Self {
+        Self {
+            kind: NormKind::Layer,
+            eps,
+            weight: true,
+            bias,
+        }
+    }
+
+    /// The same without learned weights.
+    pub fn weightless(self) -> Self {
+        Self {
+            weight: false,
+            bias: false,
+            ..self
         }
     }
 }
@@ -112,15 +167,133 @@ impl Norm {
 pub struct Head {
     /// The embedding matrix is the head's matrix too.
     pub tied: bool,
+    pub bias: bool,
+    /// Multiplies the logits, before any cap.
+    pub scale: f32,
     /// `logits = tanh(logits / cap) * cap`
     pub softcap: Option<f32>,
 }
 
 impl ModelSpec {
-    /// The attention layers, bottom to top.
-    pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
-        self.layers.iter().map(|layer| match &layer.mixer.inner {
-            Mixer::Attention(attention) => attention,
+    /// All branches with the layer they stand in, bottom to top.
+    pub fn branches(&self) -> impl Iterator<Item = (usize, &Branch)> {
+        let layers = self.layers.iter().enumerate();
+        layers.flat_map(|(index, layer)| layer.branches().map(move |branch| (index, branch)))
+    }
+
+    pub fn mixers(&self) -> impl Iterator<Item = (usize, &Mixer)> {
+        self.branches()
+            .filter_map(|(layer, branch)| match &branch.inner {
+                Inner::Mixer(mixer) => Some((layer, mixer)),
+                Inner::FeedForward(_) => None,
+            })
+    }
+
+    /// Whether any layer keeps state that cannot be cut at an arbitrary length.
+    pub fn is_recurrent(&self) -> bool {
+        self.mixers().any(|(_, mixer)| mixer.is_recurrent())
+    }
+}
+
+impl Layer {
+    pub fn new(blocks: Vec<Block>) -> Self {
+        Self {
+            blocks,
+            scaled: false,
+        }
+    }
+
+    pub fn branches(&self) -> impl Iterator<Item = &Branch> {
+        self.blocks.iter().flat_map(|block| &block.branches)
+    }
+
+    pub fn mixer(&self) -> Option<&Mixer> {
+        self.branches().find_map(|branch| match &branch.inner {
+            Inner::Mixer(mixer) => Some(mixer),
+            Inner::FeedForward(_) => None,
         })
+    }
+}
+
+impl From<Branch> for Block {
+    fn from(branch: Branch) -> Self {
+        Self::parallel(vec![branch])
+    }
+}
+
+impl Block {
+    /// Branches that all read the block's input.
+    pub fn parallel(branches: Vec<Branch>) -> Self {
+        Self {
+            branches,
+            post_norm: None,
+            residual_scale: 1.0,
+        }
+    }
+}
+
+impl Branch {
+    pub fn new(inner: impl Into<Inner>) -> Self {
+        Self {
+            pre_norm: None,
+            input_scale: 1.0,
+            inner: inner.into(),
+            output_scale: 1.0,
+            post_norm: None,
+        }
+    }
+
+    pub fn pre_norm(norm: Norm, inner: impl Into<Inner>) -> Self {
+        Self {
+            pre_norm: Some(norm),
+            ..Self::new(inner)
+        }
+    }
+
+    pub fn post_norm(norm: Norm, inner: impl Into<Inner>) -> Self {
+        Self {
+            post_norm: Some(norm),
+            ..Self::new(inner)
+        }
+    }
+
+    /// A norm before and a norm after.
+    pub fn sandwich(norm: Norm, inner: impl Into<Inner>) -> Self {
+        Self {
+            post_norm: Some(norm),
+            ..Self::pre_norm(norm, inner)
+        }
+    }
+}
+
+impl From<Mixer> for Inner {
+    fn from(mixer: Mixer) -> Self {
+        Inner::Mixer(mixer)
+    }
+}
+
+impl From<FeedForward> for Inner {
+    fn from(feed_forward: FeedForward) -> Self {
+        Inner::FeedForward(feed_forward)
+    }
+}
+
+impl Dense {
+    pub fn gated(size: usize, activation: Activation) -> Self {
+        Self {
+            size,
+            gated: true,
+            activation,
+            bias: false,
+            gate_scale: 1.0,
+        }
+    }
+
+    pub fn plain(size: usize, activation: Activation, bias: bool) -> Self {
+        Self {
+            gated: false,
+            bias,
+            ..Self::gated(size, activation)
+        }
     }
 }

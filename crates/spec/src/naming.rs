@@ -1,51 +1,6 @@
-use std::fmt;
-use std::ops::Range;
-
-use crate::model::{Block, FeedForward, Mixer, ModelSpec};
-use crate::rope::RopeScaling;
-
-/// What a tensor is for. Backends ask for roles; only this module knows names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Role {
-    Embedding,
-    FinalNorm,
-    Head,
-    RopeFactors,
-    Layer(usize, LayerRole),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum LayerRole {
-    MixerPreNorm,
-    MixerPostNorm,
-    Query,
-    Key,
-    Value,
-    Output,
-    QueryBias,
-    KeyBias,
-    ValueBias,
-    OutputBias,
-    QueryNorm,
-    KeyNorm,
-    FeedForwardPreNorm,
-    FeedForwardPostNorm,
-    Gate,
-    Up,
-    Down,
-    GateBias,
-    UpBias,
-    DownBias,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Role::Layer(layer, role) => write!(f, "layer {layer} {role:?}"),
-            role => write!(f, "{role:?}"),
-        }
-    }
-}
+use crate::mixers::{KvSource, Mixer};
+use crate::model::{Layer, ModelSpec};
+use crate::roles::{Kind, LayerRole, Role, layer_roles, roles};
 
 /// How a role's values stand in the file, and what binding must do to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,324 +8,537 @@ pub enum Transform {
     None,
     /// A norm stored as `weight - 1`.
     AddOne,
-    /// Query or key rows stored with rope pairs interleaved; ours are in halves.
-    Unpermute {
-        heads: usize,
-    },
+    /// A decay rate stored as `log(-rate)`.
+    NegExp,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Matrix { rows: usize, cols: usize },
-    Vector { len: usize },
-}
-
-/// One role, the tensor that fills it, and the shape it must have.
+/// One role and the tensor that fills it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slot {
     pub role: Role,
-    pub name: String,
     pub kind: Kind,
+    /// One tensor for the whole role, or for a stack one for each of its matrices.
+    pub names: Vec<String>,
+    pub layout: Layout,
     pub transform: Transform,
-    /// The rows of the file's tensor that are this role's, where one tensor fills several.
-    pub rows: Option<FusedRows>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub struct FusedRows {
-    pub range: Range<usize>,
-    /// Rows of the whole tensor in the file.
+/// Where a role's rows lie in its tensor, or in each matrix of a stacked one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    pub rows: RowMap,
+    /// Rows of the whole tensor, along the axis that `rows` walks.
     pub total: usize,
+    pub orientation: Orientation,
 }
 
-/// The names one format gives to roles. `{}` stands for the layer's number; `.weight` and
-/// `.bias` are added.
+/// Row `r` of the role is row `first + r / block * stride + r % block` of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowMap {
+    pub first: usize,
+    pub block: usize,
+    pub stride: usize,
+}
+
+impl RowMap {
+    pub fn file_row(&self, row: usize) -> usize {
+        self.first + row / self.block * self.stride + row % self.block
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Orientation {
+    /// The file's rows are the role's.
+    Rows,
+    /// The whole file tensor stands transposed: the map walks its columns.
+    Columns,
+    /// The map picks rows of the file, and those, transposed, are the role's matrix.
+    PartColumns,
+}
+
+/// One tensor that holds several roles' rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Fused {
+    pub name: &'static str,
+    pub parts: &'static [LayerRole],
+    pub split: Split,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// One part after another.
+    Sequential,
+    /// For each head in turn, its rows of each part. A delta rule's heads are its key heads.
+    PerHead,
+    /// A row of each part in turn.
+    Alternate,
+}
+
+/// How a format shapes a convolution's weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConvShape {
+    /// `[channels, 1, kernel]`
+    ChannelFirst,
+    /// `[channels, kernel, 1]`
+    ChannelLast,
+    /// `[channels, kernel]`
+    Flat,
+}
+
+/// The names one format gives to roles. `{}` stands for the layer's number, `{e}` for the
+/// expert's; a stack whose name has no `{e}` is one tensor. A bias is called as its matrix with
+/// `.bias` for `.weight`, or `_bias` added.
 #[derive(Debug, Clone, Copy)]
 pub struct Naming {
-    pub embedding: &'static str,
-    pub final_norm: &'static str,
-    pub head: &'static str,
-    pub rope_factors: &'static str,
+    pub globals: &'static [(Role, &'static str)],
     pub layer: &'static [(LayerRole, &'static str)],
-    /// Looked up before `layer`: where a family departs from its format's habit.
+    /// Looked up before `globals`: where a family departs from its format's habit.
+    pub global_overrides: &'static [(Role, &'static str)],
+    /// Looked up before `layer`.
     pub overrides: &'static [(LayerRole, &'static str)],
-    /// One tensor that holds several roles' rows, in this order, as Phi-3 stores q, k and v.
-    pub fused: &'static [(&'static str, &'static [LayerRole])],
+    pub fused: &'static [Fused],
+    /// Roles whose tensors stand transposed as a whole.
+    pub transposed: &'static [LayerRole],
+    pub conv_shape: ConvShape,
     pub norms_minus_one: bool,
-    pub interleaved_rope: bool,
-    /// Name endings that may be left unread: buffers that the config says better.
-    pub ignored: &'static [&'static str],
+    pub log_rates: bool,
+    /// Tensors that may be left unread, by how their names begin or end.
+    pub ignored: Ignored,
+    /// Changes the spec for files whose matrices hold some of its multipliers already.
+    pub refit: Option<fn(&mut ModelSpec)>,
+    /// How other tools write the same format: tried next.
+    pub also: Option<&'static Naming>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Ignored {
+    pub beginnings: &'static [&'static str],
+    pub endings: &'static [&'static str],
+    /// Layers past the spec's last, which predict further tokens.
+    pub further_layers: bool,
 }
 
 use LayerRole::*;
 
 pub(crate) const HUGGING_FACE: Naming = Naming {
-    embedding: "model.embed_tokens",
-    final_norm: "model.norm",
-    head: "lm_head",
-    rope_factors: "rope_factors",
+    globals: &[
+        (Role::Embedding, "model.embed_tokens.weight"),
+        (Role::FinalNorm, "model.norm.weight"),
+        (Role::Head, "lm_head.weight"),
+    ],
     layer: &[
-        (MixerPreNorm, "model.layers.{}.input_layernorm"),
-        (Query, "model.layers.{}.self_attn.q_proj"),
-        (Key, "model.layers.{}.self_attn.k_proj"),
-        (Value, "model.layers.{}.self_attn.v_proj"),
-        (Output, "model.layers.{}.self_attn.o_proj"),
-        (QueryNorm, "model.layers.{}.self_attn.q_norm"),
-        (KeyNorm, "model.layers.{}.self_attn.k_norm"),
+        (MixerPreNorm, "model.layers.{}.input_layernorm.weight"),
+        (Query, "model.layers.{}.self_attn.q_proj.weight"),
+        (Key, "model.layers.{}.self_attn.k_proj.weight"),
+        (Value, "model.layers.{}.self_attn.v_proj.weight"),
+        (Output, "model.layers.{}.self_attn.o_proj.weight"),
+        (QueryNorm, "model.layers.{}.self_attn.q_norm.weight"),
+        (KeyNorm, "model.layers.{}.self_attn.k_norm.weight"),
         (
             FeedForwardPreNorm,
-            "model.layers.{}.post_attention_layernorm",
+            "model.layers.{}.post_attention_layernorm.weight",
         ),
-        (Gate, "model.layers.{}.mlp.gate_proj"),
-        (Up, "model.layers.{}.mlp.up_proj"),
-        (Down, "model.layers.{}.mlp.down_proj"),
+        (
+            ExpertsPreNorm,
+            "model.layers.{}.post_attention_layernorm.weight",
+        ),
+        (Gate, "model.layers.{}.mlp.gate_proj.weight"),
+        (Up, "model.layers.{}.mlp.up_proj.weight"),
+        (Down, "model.layers.{}.mlp.down_proj.weight"),
+        (Router, "model.layers.{}.mlp.gate.weight"),
+        (
+            RouterCorrection,
+            "model.layers.{}.mlp.gate.e_score_correction_bias",
+        ),
+        (
+            ExpertGate,
+            "model.layers.{}.mlp.experts.{e}.gate_proj.weight",
+        ),
+        (ExpertUp, "model.layers.{}.mlp.experts.{e}.up_proj.weight"),
+        (
+            ExpertDown,
+            "model.layers.{}.mlp.experts.{e}.down_proj.weight",
+        ),
+        (
+            SharedGate,
+            "model.layers.{}.mlp.shared_experts.gate_proj.weight",
+        ),
+        (
+            SharedUp,
+            "model.layers.{}.mlp.shared_experts.up_proj.weight",
+        ),
+        (
+            SharedDown,
+            "model.layers.{}.mlp.shared_experts.down_proj.weight",
+        ),
+        (QueryDown, "model.layers.{}.self_attn.q_a_proj.weight"),
+        (
+            QueryDownNorm,
+            "model.layers.{}.self_attn.q_a_layernorm.weight",
+        ),
+        (QueryUp, "model.layers.{}.self_attn.q_b_proj.weight"),
+        (
+            LatentNorm,
+            "model.layers.{}.self_attn.kv_a_layernorm.weight",
+        ),
+        (DeltaGate, "model.layers.{}.linear_attn.in_proj_z.weight"),
+        (DeltaBeta, "model.layers.{}.linear_attn.in_proj_b.weight"),
+        (DeltaDecay, "model.layers.{}.linear_attn.in_proj_a.weight"),
+        (DeltaDecayBias, "model.layers.{}.linear_attn.dt_bias"),
+        (DeltaRate, "model.layers.{}.linear_attn.A_log"),
+        (DeltaNorm, "model.layers.{}.linear_attn.norm.weight"),
+        (DeltaOutput, "model.layers.{}.linear_attn.out_proj.weight"),
+        (MambaIn, "model.layers.{}.mamba.in_proj.weight"),
+        (MambaConv, "model.layers.{}.mamba.conv1d.weight"),
+        (MambaStepBias, "model.layers.{}.mamba.dt_bias"),
+        (MambaRate, "model.layers.{}.mamba.A_log"),
+        (MambaSkip, "model.layers.{}.mamba.D"),
+        (MambaOutNorm, "model.layers.{}.mamba.norm.weight"),
+        (MambaOut, "model.layers.{}.mamba.out_proj.weight"),
     ],
+    global_overrides: &[],
     overrides: &[],
     fused: &[],
+    transposed: &[],
+    conv_shape: ConvShape::ChannelFirst,
     norms_minus_one: false,
-    interleaved_rope: false,
-    ignored: &[".rotary_emb.inv_freq"],
+    log_rates: true,
+    ignored: Ignored {
+        beginnings: &["mtp."],
+        endings: &[".rotary_emb.inv_freq"],
+        further_layers: false,
+    },
+    refit: None,
+    also: None,
 };
 
 pub(crate) const GGUF: Naming = Naming {
-    embedding: "token_embd",
-    final_norm: "output_norm",
-    head: "output",
-    rope_factors: "rope_freqs",
-    layer: &[
-        (MixerPreNorm, "blk.{}.attn_norm"),
-        (MixerPostNorm, "blk.{}.post_attention_norm"),
-        (Query, "blk.{}.attn_q"),
-        (Key, "blk.{}.attn_k"),
-        (Value, "blk.{}.attn_v"),
-        (Output, "blk.{}.attn_output"),
-        (QueryNorm, "blk.{}.attn_q_norm"),
-        (KeyNorm, "blk.{}.attn_k_norm"),
-        (FeedForwardPreNorm, "blk.{}.ffn_norm"),
-        (FeedForwardPostNorm, "blk.{}.post_ffw_norm"),
-        (Gate, "blk.{}.ffn_gate"),
-        (Up, "blk.{}.ffn_up"),
-        (Down, "blk.{}.ffn_down"),
+    globals: &[
+        (Role::Embedding, "token_embd.weight"),
+        (Role::Positions, "position_embd.weight"),
+        (Role::FinalNorm, "output_norm.weight"),
+        (Role::Head, "output.weight"),
+        (Role::RopeFactors, "rope_freqs.weight"),
+        (Role::RopeFactorsShort, "rope_factors_short.weight"),
+        (Role::RopeFactorsLong, "rope_factors_long.weight"),
+        (Role::PerLayerEmbedding, "per_layer_token_embd.weight"),
+        (Role::PerLayerProjection, "per_layer_model_proj.weight"),
+        (Role::PerLayerNorm, "per_layer_proj_norm.weight"),
     ],
-    overrides: &[],
-    fused: &[],
-    norms_minus_one: false,
-    interleaved_rope: false,
-    ignored: &[],
+    layer: &[
+        (MixerPreNorm, "blk.{}.attn_norm.weight"),
+        (MixerPostNorm, "blk.{}.post_attention_norm.weight"),
+        (Query, "blk.{}.attn_q.weight"),
+        (Key, "blk.{}.attn_k.weight"),
+        (Value, "blk.{}.attn_v.weight"),
+        (Output, "blk.{}.attn_output.weight"),
+        (QueryNorm, "blk.{}.attn_q_norm.weight"),
+        (KeyNorm, "blk.{}.attn_k_norm.weight"),
+        (Sinks, "blk.{}.attn_sinks.weight"),
+        (FeedForwardPreNorm, "blk.{}.ffn_norm.weight"),
+        (FeedForwardPostNorm, "blk.{}.post_ffw_norm.weight"),
+        (ExpertsPreNorm, "blk.{}.ffn_norm.weight"),
+        (Gate, "blk.{}.ffn_gate.weight"),
+        (Up, "blk.{}.ffn_up.weight"),
+        (Down, "blk.{}.ffn_down.weight"),
+        (Router, "blk.{}.ffn_gate_inp.weight"),
+        (RouterCorrection, "blk.{}.exp_probs_b.bias"),
+        (ExpertGate, "blk.{}.ffn_gate_exps.weight"),
+        (ExpertUp, "blk.{}.ffn_up_exps.weight"),
+        (ExpertDown, "blk.{}.ffn_down_exps.weight"),
+        (SharedRouter, "blk.{}.ffn_gate_inp_shexp.weight"),
+        (SharedGate, "blk.{}.ffn_gate_shexp.weight"),
+        (SharedUp, "blk.{}.ffn_up_shexp.weight"),
+        (SharedDown, "blk.{}.ffn_down_shexp.weight"),
+        (QueryDown, "blk.{}.attn_q_a.weight"),
+        (QueryDownNorm, "blk.{}.attn_q_a_norm.weight"),
+        (QueryUp, "blk.{}.attn_q_b.weight"),
+        (LatentNorm, "blk.{}.attn_kv_a_norm.weight"),
+        (KeyAbsorb, "blk.{}.attn_k_b.weight"),
+        (ValueUp, "blk.{}.attn_v_b.weight"),
+        (ConvIn, "blk.{}.shortconv.in_proj.weight"),
+        (Conv, "blk.{}.shortconv.conv.weight"),
+        (ConvOut, "blk.{}.shortconv.out_proj.weight"),
+        (DeltaGate, "blk.{}.attn_gate.weight"),
+        (DeltaBeta, "blk.{}.ssm_beta.weight"),
+        (DeltaDecay, "blk.{}.ssm_alpha.weight"),
+        (DeltaDecayBias, "blk.{}.ssm_dt.bias"),
+        (DeltaRate, "blk.{}.ssm_a"),
+        (DeltaNorm, "blk.{}.ssm_norm.weight"),
+        (DeltaOutput, "blk.{}.ssm_out.weight"),
+        (MambaIn, "blk.{}.ssm_in.weight"),
+        (MambaConv, "blk.{}.ssm_conv1d.weight"),
+        (MambaStepBias, "blk.{}.ssm_dt.bias"),
+        (MambaRate, "blk.{}.ssm_a"),
+        (MambaSkip, "blk.{}.ssm_d"),
+        (MambaOutNorm, "blk.{}.ssm_norm.weight"),
+        (MambaOut, "blk.{}.ssm_out.weight"),
+    ],
+    conv_shape: ConvShape::Flat,
+    log_rates: false,
+    ignored: Ignored {
+        beginnings: &[],
+        endings: &[],
+        further_layers: false,
+    },
+    ..HUGGING_FACE
 };
 
-impl LayerRole {
-    /// The role whose name this one shares, and the ending that tells them apart.
-    fn base(self) -> (LayerRole, &'static str) {
-        match self {
-            QueryBias => (Query, ".bias"),
-            KeyBias => (Key, ".bias"),
-            ValueBias => (Value, ".bias"),
-            OutputBias => (Output, ".bias"),
-            GateBias => (Gate, ".bias"),
-            UpBias => (Up, ".bias"),
-            DownBias => (Down, ".bias"),
-            role => (role, ".weight"),
+/// Tables one after another, `N` entries in all: a family's own names and those it shares.
+pub(crate) const fn join<const N: usize>(
+    tables: &[&[(LayerRole, &'static str)]],
+) -> [(LayerRole, &'static str); N] {
+    let mut joined = [(LayerRole::MixerPreNorm, ""); N];
+    let (mut filled, mut table) = (0, 0);
+    while table < tables.len() {
+        let mut entry = 0;
+        while entry < tables[table].len() {
+            joined[filled] = tables[table][entry];
+            (filled, entry) = (filled + 1, entry + 1);
         }
+        table += 1;
     }
-
-    fn is_norm(self) -> bool {
-        matches!(
-            self,
-            MixerPreNorm
-                | MixerPostNorm
-                | QueryNorm
-                | KeyNorm
-                | FeedForwardPreNorm
-                | FeedForwardPostNorm
-        )
-    }
+    assert!(filled == N, "`N` counts the entries of all tables");
+    joined
 }
 
 impl Naming {
+    /// This one and those to try after it.
+    pub(crate) fn variants(self) -> impl Iterator<Item = Naming> {
+        std::iter::successors(Some(self), |naming| naming.also.copied())
+    }
+
+    /// What `spec` becomes for files that follow this naming.
+    pub fn fitted(&self, mut spec: ModelSpec) -> ModelSpec {
+        if let Some(refit) = self.refit {
+            refit(&mut spec);
+        }
+        spec
+    }
+
     /// Every tensor `spec` needs, under this naming.
     pub fn slots(&self, spec: &ModelSpec) -> Vec<Slot> {
-        let (vocab, hidden) = (spec.vocab_size, spec.hidden_size);
-        let mut slots = vec![
-            self.global(Role::Embedding, self.embedding, matrix(vocab, hidden)),
-            self.global(Role::FinalNorm, self.final_norm, vector(hidden)),
-        ];
-        if !spec.head.tied {
-            slots.push(self.global(Role::Head, self.head, matrix(vocab, hidden)));
-        }
-        let tensor_rope = spec
-            .attentions()
-            .filter_map(|a| a.rope.as_ref())
-            .find(|rope| rope.scaling == RopeScaling::Tensor);
-        if let Some(rope) = tensor_rope {
-            let kind = vector(rope.dims / 2);
-            slots.push(self.global(Role::RopeFactors, self.rope_factors, kind));
-        }
-        for (index, layer) in spec.layers.iter().enumerate() {
-            let mut roles = Vec::new();
-            mixer_roles(&layer.mixer, hidden, &mut roles);
-            feed_forward_roles(&layer.feed_forward, hidden, &mut roles);
-            slots.extend(
-                roles
-                    .iter()
-                    .map(|role| self.layer_slot(index, *role, &roles, spec)),
-            );
-        }
-        slots
+        let roles = roles(spec).into_iter();
+        roles
+            .map(|(role, kind)| match role {
+                Role::Layer(index, of_layer) => {
+                    self.layer_slot(index, of_layer, kind, &spec.layers[index], spec.hidden_size)
+                }
+                role => self.global_slot(role, kind),
+            })
+            .collect()
     }
 
     /// Whether a tensor that fills no role may be passed over in silence.
     pub fn ignores(&self, spec: &ModelSpec, name: &str) -> bool {
+        let head = self.global_name(Role::Head);
         let redundant_head = spec.head.tied
-            && name
-                .strip_prefix(self.head)
-                .is_some_and(|rest| matches!(rest, ".weight" | ".scales" | ".biases"));
-        redundant_head || self.ignored.iter().any(|ending| name.ends_with(ending))
+            && module_of(name) == module_of(&head)
+            && [".weight", ".scales", ".biases"]
+                .iter()
+                .any(|ending| name.ends_with(ending));
+        let ignored = &self.ignored;
+        redundant_head
+            || self.is_unread_key(spec, name)
+            || ignored.endings.iter().any(|ending| name.ends_with(ending))
+            || ignored
+                .beginnings
+                .iter()
+                .any(|start| name.starts_with(start))
+            || (ignored.further_layers
+                && layer_number(name).is_some_and(|layer| layer >= spec.layers.len()))
     }
 
-    fn global(&self, role: Role, name: &str, kind: Kind) -> Slot {
-        let norm = role == Role::FinalNorm && self.norms_minus_one;
+    /// A layer that reads another's keys and values may still come with its own.
+    fn is_unread_key(&self, spec: &ModelSpec, name: &str) -> bool {
+        let Some(index) = layer_number(name) else {
+            return false;
+        };
+        let mixer = spec.layers.get(index).and_then(Layer::mixer);
+        let attention = mixer.and_then(Mixer::as_attention);
+        attention.is_some_and(|attention| matches!(attention.kv, KvSource::Layer(_)))
+            && [Key, Value, KeyNorm].into_iter().any(|role| {
+                let listed = self.listed(role).unwrap_or_default();
+                let module = listed.replace("{}", &index.to_string());
+                module_of(&module) == module_of(name)
+            })
+    }
+
+    fn global_name(&self, role: Role) -> String {
+        let (base, bias) = match role {
+            Role::FinalNormBias => (Role::FinalNorm, true),
+            Role::HeadBias => (Role::Head, true),
+            role => (role, false),
+        };
+        let mut table = self.global_overrides.iter().chain(self.globals);
+        let name = table
+            .find(|(of, _)| *of == base)
+            .map_or("", |(_, name)| name);
+        if bias {
+            bias_name(name)
+        } else {
+            name.to_owned()
+        }
+    }
+
+    fn global_slot(&self, role: Role, kind: Kind) -> Slot {
+        let norm = matches!(role, Role::FinalNorm | Role::PerLayerNorm);
         Slot {
             role,
-            name: format!("{name}.weight"),
             kind,
-            transform: if norm {
+            names: vec![self.global_name(role)],
+            layout: Layout::whole(kind),
+            transform: if norm && self.norms_minus_one {
                 Transform::AddOne
             } else {
                 Transform::None
             },
-            rows: None,
         }
     }
 
     fn layer_slot(
         &self,
         index: usize,
-        (role, kind): (LayerRole, Kind),
-        all: &[(LayerRole, Kind)],
-        spec: &ModelSpec,
+        role: LayerRole,
+        kind: Kind,
+        layer: &Layer,
+        hidden: usize,
     ) -> Slot {
-        let (base, ending) = role.base();
-        let Mixer::Attention(attention) = &spec.layers[index].mixer.inner;
-        let transform = match base {
-            Query if self.interleaved_rope => Transform::Unpermute {
-                heads: attention.heads,
-            },
-            Key if self.interleaved_rope => Transform::Unpermute {
-                heads: attention.kv_heads,
-            },
-            norm if norm.is_norm() && self.norms_minus_one => Transform::AddOne,
-            _ => Transform::None,
+        let base = role.biased().unwrap_or(role);
+        let listed = self.listed(role);
+        let fused = self.fused.iter().find(|fused| fused.parts.contains(&base));
+        let (pattern, layout) = match fused {
+            Some(fused) => (fused.name, fused_layout(fused, role, layer, hidden)),
+            None => (
+                listed.or(self.listed(base)).unwrap_or(""),
+                Layout::whole(kind),
+            ),
         };
-        let (pattern, rows) = self
-            .fused_rows(role, all)
-            .unwrap_or_else(|| (self.pattern(base), None));
+        let named_apart = role == base || (fused.is_none() && listed.is_some());
+        let name = if named_apart {
+            pattern.to_owned()
+        } else {
+            bias_name(pattern)
+        };
+        let name = name.replace("{}", &index.to_string());
+        let names = if name.contains("{e}") {
+            let members = 0..kind.count();
+            members
+                .map(|member| name.replace("{e}", &member.to_string()))
+                .collect()
+        } else {
+            vec![name]
+        };
         Slot {
             role: Role::Layer(index, role),
-            name: pattern.replace("{}", &index.to_string()) + ending,
             kind,
-            transform,
-            rows,
+            names,
+            layout: Layout {
+                orientation: self.orientation(role, fused.is_some()),
+                ..layout
+            },
+            transform: self.transform(role),
         }
     }
 
-    fn pattern(&self, base: LayerRole) -> &'static str {
+    fn orientation(&self, role: LayerRole, fused: bool) -> Orientation {
+        if self.transposed.contains(&role) {
+            Orientation::Columns
+        } else if role == KeyAbsorb && fused {
+            Orientation::PartColumns
+        } else {
+            Orientation::Rows
+        }
+    }
+
+    fn transform(&self, role: LayerRole) -> Transform {
+        match role {
+            norm if norm.is_stream_norm() && self.norms_minus_one => Transform::AddOne,
+            DeltaRate | MambaRate if self.log_rates => Transform::NegExp,
+            _ => Transform::None,
+        }
+    }
+
+    /// The role's own entry, which for a bias may differ from its matrix's.
+    fn listed(&self, role: LayerRole) -> Option<&'static str> {
         let mut table = self.overrides.iter().chain(self.layer);
-        table
-            .find(|(role, _)| *role == base)
-            .map_or("", |(_, name)| name)
-    }
-
-    fn fused_rows(
-        &self,
-        role: LayerRole,
-        all: &[(LayerRole, Kind)],
-    ) -> Option<(&'static str, Option<FusedRows>)> {
-        let (base, ending) = role.base();
-        let (name, parts) = self.fused.iter().find(|(_, parts)| parts.contains(&base))?;
-        let rows_of = |part: LayerRole| {
-            all.iter()
-                .find(|(role, _)| role.base() == (part, ending))
-                .map_or(0, |(_, kind)| kind.rows())
-        };
-        let before = parts.iter().take_while(|part| **part != base);
-        let start = before.map(|part| rows_of(*part)).sum::<usize>();
-        let rows = FusedRows {
-            range: start..start + rows_of(base),
-            total: parts.iter().map(|part| rows_of(*part)).sum(),
-        };
-        Some((name, Some(rows)))
+        table.find(|(of, _)| *of == role).map(|(_, name)| *name)
     }
 }
 
-impl Kind {
-    pub fn rows(self) -> usize {
-        match self {
-            Kind::Matrix { rows, .. } => rows,
-            Kind::Vector { len } => len,
+impl Layout {
+    fn whole(kind: Kind) -> Self {
+        let rows = kind.rows();
+        Self {
+            rows: RowMap {
+                first: 0,
+                block: rows.max(1),
+                stride: rows,
+            },
+            total: rows,
+            orientation: Orientation::Rows,
         }
     }
 }
 
-fn matrix(rows: usize, cols: usize) -> Kind {
-    Kind::Matrix { rows, cols }
-}
-
-fn vector(len: usize) -> Kind {
-    Kind::Vector { len }
-}
-
-fn mixer_roles(block: &Block<Mixer>, hidden: usize, roles: &mut Vec<(LayerRole, Kind)>) {
-    let Mixer::Attention(attention) = &block.inner;
-    let (q, kv) = (attention.q_dim(), attention.kv_dim());
-    let mut add = |present: bool, role, kind| {
-        if present {
-            roles.push((role, kind));
-        }
+fn fused_layout(fused: &Fused, role: LayerRole, layer: &Layer, hidden: usize) -> Layout {
+    let all = layer_roles(layer, hidden);
+    // A bias is fused as its matrix is, among the parts' biases.
+    let is_bias = role.biased().is_some();
+    let rows_of = |part: LayerRole| {
+        let found = all.iter().find(|(other, _)| match other.biased() {
+            Some(base) => is_bias && base == part,
+            None => !is_bias && *other == part,
+        });
+        found.map_or(0, |(other, kind)| match other {
+            // Its rows in the file are the columns of its matrices.
+            KeyAbsorb => kind.cols(),
+            _ => kind.rows(),
+        })
     };
-    add(block.pre_norm.is_some(), MixerPreNorm, vector(hidden));
-    add(true, Query, matrix(q, hidden));
-    add(true, Key, matrix(kv, hidden));
-    add(true, Value, matrix(kv, hidden));
-    add(true, Output, matrix(hidden, q));
-    add(attention.qkv_bias, QueryBias, vector(q));
-    add(attention.qkv_bias, KeyBias, vector(kv));
-    add(attention.qkv_bias, ValueBias, vector(kv));
-    add(attention.output_bias, OutputBias, vector(hidden));
-    add(
-        attention.qk_norm.is_some(),
-        QueryNorm,
-        vector(attention.head_dim),
-    );
-    add(
-        attention.qk_norm.is_some(),
-        KeyNorm,
-        vector(attention.head_dim),
-    );
-    add(block.post_norm.is_some(), MixerPostNorm, vector(hidden));
+    let base = role.biased().unwrap_or(role);
+    let before = fused.parts.iter().take_while(|part| **part != base);
+    let first: usize = before.map(|part| rows_of(*part)).sum();
+    let total: usize = fused.parts.iter().map(|part| rows_of(*part)).sum();
+    let own = rows_of(base);
+    let groups = match fused.split {
+        Split::Sequential => 1,
+        Split::PerHead => heads(layer),
+        Split::Alternate => own,
+    }
+    .max(1);
+    Layout {
+        rows: RowMap {
+            first: first / groups,
+            block: (own / groups).max(1),
+            stride: total / groups,
+        },
+        total,
+        orientation: Orientation::Rows,
+    }
 }
 
-fn feed_forward_roles(
-    block: &Block<FeedForward>,
-    hidden: usize,
-    roles: &mut Vec<(LayerRole, Kind)>,
-) {
-    let FeedForward::Gated { size, bias, .. } = block.inner;
-    let mut add = |present: bool, role, kind| {
-        if present {
-            roles.push((role, kind));
-        }
-    };
-    add(block.pre_norm.is_some(), FeedForwardPreNorm, vector(hidden));
-    add(true, Gate, matrix(size, hidden));
-    add(true, Up, matrix(size, hidden));
-    add(true, Down, matrix(hidden, size));
-    add(bias, GateBias, vector(size));
-    add(bias, UpBias, vector(size));
-    add(bias, DownBias, vector(hidden));
-    add(
-        block.post_norm.is_some(),
-        FeedForwardPostNorm,
-        vector(hidden),
-    );
+fn heads(layer: &Layer) -> usize {
+    match layer.mixer() {
+        Some(Mixer::Attention(attention)) => attention.heads,
+        Some(Mixer::Latent(latent)) => latent.heads,
+        Some(Mixer::DeltaRule(delta)) => delta.key_heads,
+        Some(Mixer::ShortConv(_) | Mixer::Mamba2(_)) | None => 1,
+    }
+}
+
+fn bias_name(name: &str) -> String {
+    match name.strip_suffix(".weight") {
+        Some(module) => format!("{module}.bias"),
+        None => format!("{name}_bias"),
+    }
+}
+
+fn module_of(name: &str) -> Option<&str> {
+    name.rsplit_once('.').map(|(module, _)| module)
+}
+
+/// The first number between dots.
+fn layer_number(name: &str) -> Option<usize> {
+    name.split('.').find_map(|part| part.parse().ok())
 }

@@ -1,13 +1,25 @@
+use std::f64::consts::TAU;
+
 use crate::config::Config;
 use crate::error::SpecError;
+use crate::roles::Role;
 
-/// Rotary position embedding over the first `dims` values of a head, pairing value `i` with
-/// value `i + dims / 2`. Checkpoints that store interleaved pairs are unpermuted when bound.
+/// Rotary position embedding over the first `dims` values of a head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     pub theta: f32,
     pub dims: usize,
+    pub pairs: RopePairs,
     pub scaling: RopeScaling,
+}
+
+/// Which two values turn together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopePairs {
+    /// Value `i` and value `i + dims / 2`.
+    Halves,
+    /// Values `2i` and `2i + 1`.
+    Neighbours,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -24,8 +36,43 @@ pub enum RopeScaling {
         high_freq_factor: f32,
         original_context: usize,
     },
-    /// Divisors per frequency, carried by the checkpoint as [`crate::Role::RopeFactors`].
+    Yarn(Yarn),
+    /// Divisors per pair, the long ones where the session's context is above
+    /// `original_context`. The choice is the session's, made once: a sequence that grew past
+    /// the limit would else hold keys of both kinds.
+    LongRope {
+        short: Vec<f32>,
+        long: Vec<f32>,
+        original_context: usize,
+        attention_factor: f32,
+    },
+    /// Only the first `turning` pairs turn, at the frequencies they have among all `dims / 2`.
+    Proportional {
+        turning: usize,
+        factor: f32,
+    },
+    /// Divisors per pair, carried by the checkpoint as [`Role::RopeFactors`].
     Tensor,
+    /// [`RopeScaling::LongRope`] whose divisors the checkpoint carries as
+    /// [`Role::RopeFactorsShort`] and [`Role::RopeFactorsLong`].
+    LongTensor {
+        original_context: usize,
+        attention_factor: f32,
+    },
+}
+
+/// Frequencies that turn often within the original context are kept, those that turn seldom
+/// divided by `factor`, with a ramp between the two.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Yarn {
+    pub factor: f32,
+    pub beta_fast: f32,
+    pub beta_slow: f32,
+    pub original_context: usize,
+    /// The ramp's ends are rounded to whole pairs.
+    pub truncate: bool,
+    /// Multiplies sines and cosines.
+    pub attention_factor: f32,
 }
 
 impl Rope {
@@ -33,45 +80,119 @@ impl Rope {
         Self {
             theta,
             dims,
+            pairs: RopePairs::Halves,
             scaling: RopeScaling::None,
         }
     }
 
+    pub fn neighbours(self) -> Self {
+        Self {
+            pairs: RopePairs::Neighbours,
+            ..self
+        }
+    }
+
     /// Angle per position for each of the `dims / 2` pairs, so that every backend rotates by
-    /// the same numbers. `tensor_factors` answers for [`RopeScaling::Tensor`].
-    pub fn frequencies(&self, tensor_factors: Option<&[f32]>) -> Vec<f32> {
+    /// the same numbers, in a session of at most `context` tokens. `tensor` finds the divisors
+    /// that the checkpoint carries.
+    pub fn frequencies<'w>(
+        &self,
+        context: usize,
+        tensor: impl Fn(Role) -> Option<&'w [f32]>,
+    ) -> Vec<f32> {
+        let divisors = self.divisors(context);
+        let divisors = match (&self.scaling, divisors) {
+            (RopeScaling::LongRope { short, long, .. }, Some(role)) => {
+                if role == Role::RopeFactorsLong {
+                    long
+                } else {
+                    short
+                }
+            }
+            (_, Some(role)) => tensor(role).unwrap_or_default(),
+            (_, None) => &[],
+        };
         (0..self.dims / 2)
             .map(|i| {
                 let exponent = (2 * i) as f64 / self.dims as f64;
                 let base = f64::from(self.theta).powf(-exponent);
-                let factor = tensor_factors.and_then(|f| f.get(i)).copied();
-                self.scale(base, factor) as f32
+                let divided = base / f64::from(divisors.get(i).copied().unwrap_or(1.0));
+                let scaled = match &self.scaling {
+                    RopeScaling::None => base,
+                    RopeScaling::Linear { factor } => base / f64::from(*factor),
+                    RopeScaling::Tensor
+                    | RopeScaling::LongRope { .. }
+                    | RopeScaling::LongTensor { .. } => divided,
+                    RopeScaling::Llama3 { .. } => self.llama3(base),
+                    RopeScaling::Yarn(yarn) => {
+                        let interpolated = base / f64::from(yarn.factor);
+                        let kept = 1.0 - yarn.ramp(i, self);
+                        interpolated * (1.0 - kept) + base * kept
+                    }
+                    RopeScaling::Proportional { turning, factor } => {
+                        if i < *turning {
+                            base / f64::from(*factor)
+                        } else {
+                            0.0
+                        }
+                    }
+                };
+                scaled as f32
             })
             .collect()
     }
 
-    fn scale(&self, base: f64, tensor_factor: Option<f32>) -> f64 {
+    /// The role of the divisors in a session of at most `context` tokens.
+    fn divisors(&self, context: usize) -> Option<Role> {
         match self.scaling {
-            RopeScaling::None => base,
-            RopeScaling::Linear { factor } => base / f64::from(factor),
-            RopeScaling::Tensor => base / f64::from(tensor_factor.unwrap_or(1.0)),
-            RopeScaling::Llama3 {
-                factor,
-                low_freq_factor,
-                high_freq_factor,
-                original_context,
-            } => {
-                let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
-                let turns = original_context as f64 * base / std::f64::consts::TAU;
-                if turns < low {
-                    base / f64::from(factor)
-                } else if turns > high {
-                    base
-                } else {
-                    let smooth = (turns - low) / (high - low);
-                    (1.0 - smooth) * base / f64::from(factor) + smooth * base
-                }
+            RopeScaling::Tensor => Some(Role::RopeFactors),
+            RopeScaling::LongRope {
+                original_context, ..
             }
+            | RopeScaling::LongTensor {
+                original_context, ..
+            } => Some(if context > original_context {
+                Role::RopeFactorsLong
+            } else {
+                Role::RopeFactorsShort
+            }),
+            _ => None,
+        }
+    }
+
+    /// Multiplies the sines and cosines.
+    pub fn attention_factor(&self) -> f32 {
+        match &self.scaling {
+            RopeScaling::Yarn(yarn) => yarn.attention_factor,
+            RopeScaling::LongRope {
+                attention_factor, ..
+            }
+            | RopeScaling::LongTensor {
+                attention_factor, ..
+            } => *attention_factor,
+            _ => 1.0,
+        }
+    }
+
+    fn llama3(&self, base: f64) -> f64 {
+        let RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_context,
+        } = self.scaling
+        else {
+            return base;
+        };
+        let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
+        let turns = original_context as f64 * base / TAU;
+        if turns < low {
+            base / f64::from(factor)
+        } else if turns > high {
+            base
+        } else {
+            let smooth = (turns - low) / (high - low);
+            (1.0 - smooth) * base / f64::from(factor) + smooth * base
         }
     }
 
@@ -104,23 +225,34 @@ impl Rope {
             ),
         };
         let partial = match &parameters {
-            Some(table) => table.f64_or("partial_rotary_factor", 1.0)?,
+            Some(table) => table.f64_opt("partial_rotary_factor")?,
+            None => None,
+        };
+        let partial = match partial {
+            Some(partial) => partial,
+            // A number beside the groups' tables does not say which group it is of.
+            None if group.is_some() => 1.0,
             None => config.f64_or("partial_rotary_factor", 1.0)?,
         };
-        let scaling = match scaling {
-            Some(table) => RopeScaling::from_config(&table)?,
-            None => RopeScaling::None,
-        };
-        Ok(Self {
+        let dims = (head_dim as f64 * partial) as usize;
+        let mut rope = Self {
             theta: theta as f32,
-            dims: (head_dim as f64 * partial) as usize,
-            scaling,
-        })
+            dims,
+            pairs: RopePairs::Halves,
+            scaling: RopeScaling::None,
+        };
+        if let Some(table) = scaling {
+            rope.scaling = RopeScaling::from_config(config, &table, dims)?;
+        }
+        if let RopeScaling::Proportional { .. } = rope.scaling {
+            rope.dims = head_dim;
+        }
+        Ok(rope)
     }
 }
 
 impl RopeScaling {
-    fn from_config(table: &Config) -> Result<Self, SpecError> {
+    fn from_config(config: &Config, table: &Config, dims: usize) -> Result<Self, SpecError> {
         // Older configs say `type`; newer ones may carry both.
         let field = ["rope_type", "type"]
             .into_iter()
@@ -136,7 +268,8 @@ impl RopeScaling {
             };
         };
         match kind {
-            "default" => Ok(Self::None),
+            // `dynamic` stretches only past `max_position_embeddings`, where no session goes.
+            "default" | "mrope" | "dynamic" => Ok(Self::None),
             "linear" => Ok(Self::Linear {
                 factor: table.f64("factor")? as f32,
             }),
@@ -146,33 +279,152 @@ impl RopeScaling {
                 high_freq_factor: table.f64("high_freq_factor")? as f32,
                 original_context: table.usize("original_max_position_embeddings")?,
             }),
+            "yarn" => Yarn::from_config(config, table).map(Self::Yarn),
+            "longrope" | "su" => long_rope(config, table, dims),
+            "proportional" => Ok(Self::Proportional {
+                turning: dims / 2,
+                factor: table.f64_or("factor", 1.0)? as f32,
+            }),
             other => Err(SpecError::Unsupported {
                 field: table.path(field),
                 found: format!("`{other}`"),
-                supported: "default, linear, llama3",
+                supported: "default, dynamic, linear, llama3, yarn, longrope, proportional",
             }),
         }
     }
+}
+
+/// Grows slowly with the stretch of the context; `weight` says how much.
+pub(crate) fn yarn_magnitude(stretch: f64, weight: f64) -> f64 {
+    if stretch <= 1.0 {
+        1.0
+    } else {
+        0.1 * weight * stretch.ln() + 1.0
+    }
+}
+
+/// The context the frequencies were trained for, and how far the config stretches it.
+fn original_context(config: &Config, table: &Config) -> Result<(usize, Option<f64>), SpecError> {
+    let field = "original_max_position_embeddings";
+    // Where both stand, transformers goes by the one outside.
+    let original = match config.usize_opt(field)? {
+        Some(original) => Some(original),
+        None => table.usize_opt(field)?,
+    };
+    let context = config.usize_opt("max_position_embeddings")?;
+    let Some(original) = original.or(context) else {
+        return Err(SpecError::Missing {
+            field: table.path(field),
+        });
+    };
+    if original == 0 {
+        return Err(SpecError::invalid(table.path(field), 0, "at least 1"));
+    }
+    let stretch = context.map(|context| context as f64 / original as f64);
+    Ok((original, stretch))
+}
+
+impl Yarn {
+    fn from_config(config: &Config, table: &Config) -> Result<Self, SpecError> {
+        let (original_context, stretch) = original_context(config, table)?;
+        let factor = match table.f64_opt("factor")?.or(stretch) {
+            Some(factor) => factor,
+            None => table.f64("factor")?,
+        };
+        let weights = (table.f64_opt("mscale")?, table.f64_opt("mscale_all_dim")?);
+        let attention_factor = match (table.f64_opt("attention_factor")?, weights) {
+            (Some(given), _) => given,
+            (None, (Some(part), Some(all))) if part != 0.0 && all != 0.0 => {
+                yarn_magnitude(factor, part) / yarn_magnitude(factor, all)
+            }
+            (None, _) => yarn_magnitude(factor, 1.0),
+        };
+        Ok(Self {
+            factor: factor as f32,
+            beta_fast: table.f64_or("beta_fast", 32.0)? as f32,
+            beta_slow: table.f64_or("beta_slow", 1.0)? as f32,
+            original_context,
+            truncate: table.bool_or("truncate", true)?,
+            attention_factor: attention_factor as f32,
+        })
+    }
+
+    /// From 0, kept, to 1, divided.
+    fn ramp(&self, pair: usize, rope: &Rope) -> f64 {
+        let dims = rope.dims as f64;
+        // The pair that turns `turns` times within the original context.
+        let pair_of = |turns: f64| {
+            dims * (self.original_context as f64 / (turns * TAU)).ln()
+                / (2.0 * f64::from(rope.theta).ln())
+        };
+        let mut low = pair_of(f64::from(self.beta_fast));
+        let mut high = pair_of(f64::from(self.beta_slow));
+        if self.truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        (low, high) = (low.max(0.0), high.min(dims - 1.0));
+        if low == high {
+            high += 0.001;
+        }
+        ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0)
+    }
+}
+
+fn long_rope(config: &Config, table: &Config, dims: usize) -> Result<RopeScaling, SpecError> {
+    let (original_context, stretch) = original_context(config, table)?;
+    let stretch = table.f64_opt("factor")?.or(stretch).unwrap_or(1.0);
+    let attention_factor = match table.f64_opt("attention_factor")? {
+        Some(given) => given,
+        None if stretch <= 1.0 => 1.0,
+        None => (1.0 + stretch.ln() / (original_context as f64).ln()).sqrt(),
+    };
+    Ok(RopeScaling::LongRope {
+        short: factors(table, "short_factor", dims / 2)?,
+        long: factors(table, "long_factor", dims / 2)?,
+        original_context,
+        attention_factor: attention_factor as f32,
+    })
+}
+
+fn factors(table: &Config, field: &str, pairs: usize) -> Result<Vec<f32>, SpecError> {
+    let list = table.array(field)?.ok_or_else(|| SpecError::Missing {
+        field: table.path(field),
+    })?;
+    let refuse = |found: String| {
+        let expected = format!("a list of {pairs} numbers above 0, one for each pair");
+        SpecError::invalid(table.path(field), found, expected)
+    };
+    if list.len() != pairs {
+        return Err(refuse(format!("a list of {}", list.len())));
+    }
+    let numbers = list.iter().map(|value| match value.as_f64() {
+        Some(number) if number > 0.0 && number.is_finite() => Ok(number as f32),
+        _ => Err(refuse(format!("a list with {value}"))),
+    });
+    numbers.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn none(_: Role) -> Option<&'static [f32]> {
+        None
+    }
+
     #[test]
     fn llama3_scaling_keeps_high_divides_low_and_ramps_between() {
         let rope = Rope {
-            theta: 500_000.0,
-            dims: 128,
             scaling: RopeScaling::Llama3 {
                 factor: 8.0,
                 low_freq_factor: 1.0,
                 high_freq_factor: 4.0,
                 original_context: 8192,
             },
+            ..Rope::plain(500_000.0, 128)
         };
-        let plain = Rope::plain(500_000.0, 128).frequencies(None);
-        let scaled = rope.frequencies(None);
+        let plain = Rope::plain(500_000.0, 128).frequencies(8192, none);
+        let scaled = rope.frequencies(8192, none);
         assert_eq!(scaled[0], plain[0]);
         assert_eq!(scaled[63], plain[63] / 8.0);
         // Pair 31 turns 8192 * 500000^(-62/128) / tau = 2.26 times: between 1 and 4.
@@ -185,6 +437,34 @@ mod tests {
             scaling: RopeScaling::Tensor,
             ..Rope::plain(10_000.0, 4)
         };
-        assert_eq!(rope.frequencies(Some(&[1.0, 4.0])), [1.0, 0.01 / 4.0]);
+        let tensor = |role| (role == Role::RopeFactors).then_some(&[1.0, 4.0][..]);
+        assert_eq!(rope.frequencies(64, tensor), [1.0, 0.01 / 4.0]);
+    }
+
+    #[test]
+    fn long_rope_goes_by_the_session_s_context() {
+        let rope = Rope {
+            scaling: RopeScaling::LongRope {
+                short: vec![1.0, 2.0],
+                long: vec![4.0, 8.0],
+                original_context: 32,
+                attention_factor: 1.0,
+            },
+            ..Rope::plain(10_000.0, 4)
+        };
+        assert_eq!(rope.frequencies(32, none), [1.0, 0.01 / 2.0]);
+        assert_eq!(rope.frequencies(33, none), [1.0 / 4.0, 0.01 / 8.0]);
+    }
+
+    #[test]
+    fn proportional_rope_leaves_later_pairs_where_they_are() {
+        let rope = Rope {
+            scaling: RopeScaling::Proportional {
+                turning: 1,
+                factor: 1.0,
+            },
+            ..Rope::plain(10_000.0, 8)
+        };
+        assert_eq!(rope.frequencies(64, none), [1.0, 0.0, 0.0, 0.0]);
     }
 }

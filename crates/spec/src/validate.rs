@@ -1,11 +1,21 @@
+use std::cmp::Ordering;
+
 use crate::error::SpecError;
-use crate::model::{Attention, FeedForward, Mixer, ModelSpec, Norm};
-use crate::rope::RopeScaling;
+use crate::experts::{Experts, GroupScore};
+use crate::mixers::{
+    Attention, Decay, DeltaOutputGate, DeltaRule, KvSource, LatentAttention, Mamba2, MambaNorm,
+    Mixer, Reach, ShortConv,
+};
+use crate::model::{Branch, Dense, FeedForward, Inner, ModelSpec, Norm};
+use crate::rope::{Rope, RopeScaling};
 
 /// More than any model has; a larger number is a broken or hostile config, and is refused
 /// before anything is allocated by it.
 pub(crate) const MAX_LAYERS: usize = 4096;
 const MAX_DIM: usize = 1 << 24;
+const MAX_HEAD_DIM: usize = 4096;
+const MAX_EXPERTS: usize = 1 << 16;
+const MAX_KERNEL: usize = 64;
 
 impl ModelSpec {
     /// Checks that the numbers fit together, before any weight is read.
@@ -18,32 +28,88 @@ impl ModelSpec {
             u32::MAX as usize,
         )?;
         within("num_hidden_layers", self.layers.len(), MAX_LAYERS)?;
-        positive("embedding_scale", self.embedding_scale)?;
+        finite("embedding scale", self.embedding.scale)?;
+        if let Some(positions) = self.embedding.positions {
+            within("positions", positions, MAX_DIM)?;
+        }
+        if let Some(inputs) = &self.per_layer_inputs {
+            within("hidden_size_per_layer_input", inputs.dim, MAX_DIM)?;
+            within("vocab_size_per_layer_input", inputs.vocab_size, MAX_DIM)?;
+            check_norm(&inputs.norm)?;
+        }
         check_norm(&self.final_norm)?;
+        finite("logit scale", self.head.scale)?;
         if let Some(cap) = self.head.softcap {
             positive("final_logit_softcapping", cap)?;
         }
-        for layer in &self.layers {
-            let norms = [
-                layer.mixer.pre_norm,
-                layer.mixer.post_norm,
-                layer.feed_forward.pre_norm,
-                layer.feed_forward.post_norm,
-            ];
-            norms.iter().flatten().try_for_each(check_norm)?;
-            let Mixer::Attention(attention) = &layer.mixer.inner;
-            check_attention(attention)?;
-            let FeedForward::Gated { size, .. } = layer.feed_forward.inner;
-            within("intermediate_size", size, MAX_DIM)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            for block in &layer.blocks {
+                finite("residual scale", block.residual_scale)?;
+                block.post_norm.iter().try_for_each(check_norm)?;
+                for branch in &block.branches {
+                    self.check_branch(index, branch)?;
+                }
+            }
         }
         Ok(())
+    }
+
+    fn check_branch(&self, layer: usize, branch: &Branch) -> Result<(), SpecError> {
+        branch.pre_norm.iter().try_for_each(check_norm)?;
+        branch.post_norm.iter().try_for_each(check_norm)?;
+        finite("branch input scale", branch.input_scale)?;
+        finite("branch output scale", branch.output_scale)?;
+        match &branch.inner {
+            Inner::Mixer(Mixer::Attention(attention)) => {
+                check_attention(attention)?;
+                self.check_kv_source(layer, attention)
+            }
+            Inner::Mixer(Mixer::Latent(latent)) => check_latent(latent),
+            Inner::Mixer(Mixer::ShortConv(conv)) => check_short_conv(conv),
+            Inner::Mixer(Mixer::DeltaRule(delta)) => check_delta_rule(delta),
+            Inner::Mixer(Mixer::Mamba2(mamba)) => check_mamba2(mamba),
+            Inner::FeedForward(FeedForward::Dense(dense)) => check_dense(dense),
+            Inner::FeedForward(FeedForward::Experts(experts)) => check_experts(experts),
+            Inner::FeedForward(FeedForward::PerLayerInput { dim, .. }) => {
+                match self.per_layer_inputs {
+                    Some(inputs) if inputs.dim == *dim => Ok(()),
+                    _ => Err(SpecError::invalid(
+                        "hidden_size_per_layer_input",
+                        dim,
+                        "the same for the model and its layers",
+                    )),
+                }
+            }
+        }
+    }
+
+    /// Shared keys and values must exist by then, in the shape that is read.
+    fn check_kv_source(&self, layer: usize, attention: &Attention) -> Result<(), SpecError> {
+        let KvSource::Layer(source) = attention.kv else {
+            return Ok(());
+        };
+        let shape = |a: &Attention| (a.kv_heads, a.head_dim, a.value_dim);
+        let owner = self.layers.get(source).filter(|_| source < layer);
+        match owner.and_then(|owner| owner.mixer()?.as_attention()) {
+            Some(owner)
+                if shape(owner) == shape(attention) && !matches!(owner.kv, KvSource::Layer(_)) =>
+            {
+                Ok(())
+            }
+            _ => Err(SpecError::invalid(
+                "num_kv_shared_layers",
+                format!("such that layer {layer} reads layer {source}"),
+                "such that it reads an earlier layer of the same kind",
+            )),
+        }
     }
 }
 
 fn check_attention(attention: &Attention) -> Result<(), SpecError> {
     within("num_attention_heads", attention.heads, MAX_DIM)?;
     within("num_key_value_heads", attention.kv_heads, MAX_DIM)?;
-    within("head_dim", attention.head_dim, 4096)?;
+    within("head_dim", attention.head_dim, MAX_HEAD_DIM)?;
+    within("v_head_dim", attention.value_dim, MAX_HEAD_DIM)?;
     if !attention.heads.is_multiple_of(attention.kv_heads) {
         return Err(SpecError::invalid(
             "num_key_value_heads",
@@ -51,31 +117,199 @@ fn check_attention(attention: &Attention) -> Result<(), SpecError> {
             format!("a divisor of num_attention_heads ({})", attention.heads),
         ));
     }
-    positive("attention scale", attention.scale)?;
-    if let Some(norm) = &attention.qk_norm {
-        check_norm(norm)?;
-    }
-    if attention.window == Some(0) {
+    if attention.kv == KvSource::KeyIsValue && attention.head_dim != attention.value_dim {
         return Err(SpecError::invalid(
+            "v_head_dim",
+            attention.value_dim,
+            "head_dim, where keys are values",
+        ));
+    }
+    positive("attention scale", attention.scale)?;
+    finite("attention value scale", attention.value_scale)?;
+    if let Some(temperature) = &attention.temperature {
+        finite("attn_scale", temperature.beta)?;
+        within("floor_scale", temperature.span, u32::MAX as usize)?;
+    }
+    if let Some(cap) = attention.softcap {
+        positive("attn_logit_softcapping", cap)?;
+    }
+    if let Some(qk) = &attention.qk_norm {
+        check_norm(&qk.norm)?;
+    }
+    attention.value_norm.iter().try_for_each(check_norm)?;
+    match attention.reach {
+        Reach::Window(0) => Err(SpecError::invalid(
             "sliding_window",
             0,
             "at least 1, or absent",
+        )),
+        Reach::Chunk(0) => Err(SpecError::invalid(
+            "attention_chunk_size",
+            0,
+            "at least 1, or absent",
+        )),
+        _ => check_rope(attention.rope.as_ref(), attention.head_dim),
+    }
+}
+
+fn check_latent(latent: &LatentAttention) -> Result<(), SpecError> {
+    within("num_attention_heads", latent.heads, MAX_DIM)?;
+    if let Some(rank) = latent.query_rank {
+        within("q_lora_rank", rank, MAX_DIM)?;
+    }
+    within("kv_lora_rank", latent.latent_dim, MAX_DIM)?;
+    within("qk_nope_head_dim", latent.nope_dim, MAX_HEAD_DIM)?;
+    within("qk_rope_head_dim", latent.rope_dim, MAX_HEAD_DIM)?;
+    within("v_head_dim", latent.value_dim, MAX_HEAD_DIM)?;
+    positive("attention scale", latent.scale)?;
+    check_norm(&latent.norm)?;
+    check_rope(latent.rope.as_ref(), latent.rope_dim)
+}
+
+fn check_short_conv(conv: &ShortConv) -> Result<(), SpecError> {
+    within("conv_dim", conv.channels, MAX_DIM)?;
+    within("conv_L_cache", conv.kernel, MAX_KERNEL)
+}
+
+fn check_delta_rule(delta: &DeltaRule) -> Result<(), SpecError> {
+    within("linear_num_key_heads", delta.key_heads, MAX_DIM)?;
+    within("linear_num_value_heads", delta.value_heads, MAX_DIM)?;
+    within("linear_key_head_dim", delta.key_dim, MAX_HEAD_DIM)?;
+    within("linear_value_head_dim", delta.value_dim, MAX_HEAD_DIM)?;
+    within("linear_conv_kernel_dim", delta.kernel, MAX_KERNEL)?;
+    if !delta.value_heads.is_multiple_of(delta.key_heads) {
+        return Err(SpecError::invalid(
+            "linear_num_value_heads",
+            delta.value_heads,
+            format!("a multiple of linear_num_key_heads ({})", delta.key_heads),
         ));
     }
-    let Some(rope) = &attention.rope else {
+    if let Decay::PerChannel { rank } = delta.decay {
+        within("decay rank", rank, MAX_DIM)?;
+    }
+    if let DeltaOutputGate::LowRankSigmoid { rank } = delta.gate {
+        within("gate rank", rank, MAX_DIM)?;
+    }
+    check_norm(&delta.norm)
+}
+
+fn check_mamba2(mamba: &Mamba2) -> Result<(), SpecError> {
+    within("mamba heads", mamba.heads, MAX_DIM)?;
+    within("mamba head size", mamba.head_dim, MAX_HEAD_DIM)?;
+    within("mamba groups", mamba.groups, MAX_DIM)?;
+    within("mamba state size", mamba.state, MAX_HEAD_DIM)?;
+    within("mamba convolution", mamba.kernel, MAX_KERNEL)?;
+    let divides = |field: &str, parts: usize, whole: usize| {
+        if parts > 0 && whole.is_multiple_of(parts) {
+            Ok(())
+        } else {
+            let expected = format!("a divisor of {whole}");
+            Err(SpecError::invalid(field, parts, expected))
+        }
+    };
+    divides("mamba groups", mamba.groups, mamba.heads)?;
+    if let MambaNorm::AfterGate { norm, groups } | MambaNorm::BeforeGate { norm, groups } =
+        &mamba.norm
+    {
+        check_norm(norm)?;
+        divides("mamba norm groups", *groups, mamba.inner_len())?;
+    }
+    let (least, most) = mamba.step_limits;
+    if least.partial_cmp(&most).is_none_or(Ordering::is_gt) {
+        return Err(SpecError::invalid(
+            "time_step_limit",
+            format!("{:?}", mamba.step_limits),
+            "a smaller and a larger number",
+        ));
+    }
+    let mut scales = mamba.scales.iter();
+    scales.try_for_each(|scale| finite("ssm_multipliers", *scale))
+}
+
+fn check_dense(dense: &Dense) -> Result<(), SpecError> {
+    within("intermediate_size", dense.size, MAX_DIM)?;
+    finite("mlp_multipliers", dense.gate_scale)
+}
+
+fn check_experts(experts: &Experts) -> Result<(), SpecError> {
+    within("num_experts", experts.count, MAX_EXPERTS)?;
+    within("num_experts_per_tok", experts.top_k, experts.count)?;
+    check_dense(&experts.expert)?;
+    if let Some(shared) = &experts.shared {
+        check_dense(&shared.dense)?;
+    }
+    let router = &experts.router;
+    finite("routed_scaling_factor", router.scale)?;
+    if let Some(input) = &router.input {
+        check_norm(&input.norm)?;
+        finite("router input scale", input.scale)?;
+    }
+    let Some(groups) = router.groups else {
+        return Ok(());
+    };
+    within("n_group", groups.count, experts.count)?;
+    within("topk_group", groups.keep, groups.count)?;
+    let size = experts.count / groups.count;
+    let least = match groups.score {
+        GroupScore::Best => 1,
+        GroupScore::BestTwo => 2,
+    };
+    if !experts.count.is_multiple_of(groups.count) || size < least {
+        return Err(SpecError::invalid(
+            "n_group",
+            groups.count,
+            format!(
+                "such that {} experts fall into equal groups of at least {least}",
+                experts.count
+            ),
+        ));
+    }
+    within("num_experts_per_tok", experts.top_k, size * groups.keep)
+}
+
+fn check_rope(rope: Option<&Rope>, head_dim: usize) -> Result<(), SpecError> {
+    let Some(rope) = rope else {
         return Ok(());
     };
     positive("rope_theta", rope.theta)?;
-    if rope.dims == 0 || rope.dims > attention.head_dim || rope.dims % 2 != 0 {
+    if rope.dims == 0 || rope.dims > head_dim || rope.dims % 2 != 0 {
         return Err(SpecError::invalid(
             "rotary dimensions",
             rope.dims,
-            format!("even and between 2 and head_dim ({})", attention.head_dim),
+            format!("even and between 2 and head_dim ({head_dim})"),
         ));
     }
+    let original = |context: usize| {
+        within(
+            "rope_scaling.original_max_position_embeddings",
+            context,
+            u32::MAX as usize,
+        )
+    };
     match rope.scaling {
         RopeScaling::None | RopeScaling::Tensor => Ok(()),
-        RopeScaling::Linear { factor } => positive("rope_scaling.factor", factor),
+        RopeScaling::Linear { factor } | RopeScaling::Proportional { factor, .. } => {
+            positive("rope_scaling.factor", factor)
+        }
+        RopeScaling::LongRope {
+            original_context,
+            attention_factor,
+            ..
+        }
+        | RopeScaling::LongTensor {
+            original_context,
+            attention_factor,
+        } => {
+            positive("rope_scaling.attention_factor", attention_factor)?;
+            original(original_context)
+        }
+        RopeScaling::Yarn(yarn) => {
+            positive("rope_scaling.factor", yarn.factor)?;
+            positive("rope_scaling.beta_fast", yarn.beta_fast)?;
+            positive("rope_scaling.beta_slow", yarn.beta_slow)?;
+            positive("rope_scaling.attention_factor", yarn.attention_factor)?;
+            original(yarn.original_context)
+        }
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,
@@ -84,11 +318,7 @@ fn check_attention(attention: &Attention) -> Result<(), SpecError> {
         } => {
             positive("rope_scaling.factor", factor)?;
             positive("rope_scaling.low_freq_factor", low_freq_factor)?;
-            within(
-                "rope_scaling.original_max_position_embeddings",
-                original_context,
-                u32::MAX as usize,
-            )?;
+            original(original_context)?;
             if high_freq_factor > low_freq_factor {
                 Ok(())
             } else {
@@ -111,6 +341,14 @@ fn check_norm(norm: &Norm) -> Result<(), SpecError> {
             norm.eps,
             "finite and not negative",
         ))
+    }
+}
+
+fn finite(field: &str, value: f32) -> Result<(), SpecError> {
+    if value.is_finite() {
+        Ok(())
+    } else {
+        Err(SpecError::invalid(field, value, "a finite number"))
     }
 }
 

@@ -2,32 +2,12 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-
 use common::{load, tiny, with};
-use loquat_spec::{Activation, Config, FeedForward, ModelSpec, Norm, Rope, RopeScaling, families};
+use loquat_spec::{
+    Activation, Attention, Branch, FeedForward, Inner, ModelSpec, Norm, QkNorm, Reach, Rope,
+    RopeScaling,
+};
 use serde_json::{Value, json};
-
-#[test]
-fn both_styles_of_a_config_are_one_spec() {
-    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/goldens");
-    let entries = std::fs::read_dir(goldens).unwrap();
-    let folders: Vec<PathBuf> = entries
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.is_dir())
-        .collect();
-    assert!(folders.len() >= families::model_types().len());
-    for folder in folders {
-        let [newer, older] = ["config.json", "config.hub_style.json"].map(|file| {
-            let text = std::fs::read_to_string(folder.join(file)).unwrap();
-            families::from_config(&Config::parse(&text, file).unwrap())
-                .unwrap()
-                .0
-        });
-        assert_eq!(newer, older, "{}", folder.display());
-        assert_eq!((newer.layers.len(), newer.hidden_size), (2, 64));
-    }
-}
 
 /// What is asserted of a whole model; `layers` holds what may differ between them.
 #[derive(Debug, PartialEq)]
@@ -45,48 +25,65 @@ struct Facts {
     scale: f32,
     embedding_scale: f32,
     tied: bool,
-    layers: Vec<(Option<usize>, Option<Rope>)>,
+    layers: Vec<(Reach, Option<Rope>)>,
+}
+
+fn attentions(spec: &ModelSpec) -> impl Iterator<Item = &Attention> {
+    spec.mixers()
+        .map(|(_, mixer)| mixer.as_attention().expect("attention in every layer"))
+}
+
+/// A layer's mixer and its dense feed-forward, one after the other.
+fn halves(spec: &ModelSpec, layer: usize) -> (&Branch, &Branch) {
+    let blocks: Vec<_> = spec.layers[layer].blocks.iter().collect();
+    let [mixer, feed_forward] = blocks[..] else {
+        panic!("{} blocks in layer {layer}", blocks.len());
+    };
+    match (&mixer.branches[..], &feed_forward.branches[..]) {
+        ([mixer], [feed_forward]) => (mixer, feed_forward),
+        _ => panic!("layer {layer} has branches side by side"),
+    }
 }
 
 fn facts(spec: &ModelSpec) -> Facts {
-    let first = spec.attentions().next().unwrap();
-    let FeedForward::Gated {
-        size,
-        activation,
-        bias,
-    } = spec.layers[0].feed_forward.inner;
-    for attention in spec.attentions() {
-        let same = loquat_spec::Attention {
+    let first = attentions(spec).next().unwrap();
+    for attention in attentions(spec) {
+        let same = Attention {
             rope: first.rope.clone(),
-            window: first.window,
+            reach: first.reach,
             ..attention.clone()
         };
-        assert_eq!(same, *first, "layers differ in more than rope and window");
+        assert_eq!(same, *first, "layers differ in more than rope and reach");
     }
     let norm = Norm::rms(spec.final_norm.eps);
-    for layer in &spec.layers {
-        assert_eq!(layer.mixer.pre_norm, Some(norm));
-        assert_eq!(layer.feed_forward.pre_norm, Some(norm));
-        assert_eq!(layer.mixer.post_norm, layer.feed_forward.post_norm);
-        assert_eq!(layer.feed_forward, spec.layers[0].feed_forward);
+    let (first_mixer, first_feed_forward) = halves(spec, 0);
+    for layer in 0..spec.layers.len() {
+        let (mixer, feed_forward) = halves(spec, layer);
+        assert_eq!(mixer.pre_norm, Some(norm));
+        assert_eq!(feed_forward.pre_norm, Some(norm));
+        assert_eq!(mixer.post_norm, feed_forward.post_norm);
+        assert_eq!(feed_forward, first_feed_forward);
     }
+    let Inner::FeedForward(FeedForward::Dense(dense)) = first_feed_forward.inner else {
+        panic!("{first_feed_forward:?}");
+    };
+    assert!(dense.gated);
     Facts {
         family: spec.family,
         vocab: spec.vocab_size,
         hidden: spec.hidden_size,
         context: spec.max_context,
         heads: (first.heads, first.kv_heads, first.head_dim),
-        feed_forward: (size, activation, bias),
+        feed_forward: (dense.size, dense.activation, dense.bias),
         biases: (first.qkv_bias, first.output_bias),
         eps: spec.final_norm.eps,
-        qk_norm: first.qk_norm == Some(norm),
-        sandwich: spec.layers[0].mixer.post_norm == Some(norm),
+        qk_norm: first.qk_norm == Some(QkNorm::per_head(norm)),
+        sandwich: first_mixer.post_norm == Some(norm),
         scale: first.scale,
-        embedding_scale: spec.embedding_scale,
+        embedding_scale: spec.embedding.scale,
         tied: spec.head.tied,
-        layers: spec
-            .attentions()
-            .map(|a| (a.window, a.rope.clone()))
+        layers: attentions(spec)
+            .map(|attention| (attention.reach, attention.rope.clone()))
             .collect(),
     }
 }
@@ -107,26 +104,25 @@ fn plain(family: &'static str, head_dim: usize, layers: usize, rope: Rope) -> Fa
         scale: 1.0 / (head_dim as f32).sqrt(),
         embedding_scale: 1.0,
         tied: false,
-        layers: vec![(None, Some(rope)); layers],
+        layers: vec![(Reach::All, Some(rope)); layers],
     }
 }
 
 fn check(config: Value, expected: Facts) {
-    let (spec, _) = load(&config).unwrap_or_else(|error| panic!("{error}: {config}"));
-    assert_eq!(facts(&spec), expected);
+    let described = load(&config).unwrap_or_else(|error| panic!("{error}: {config}"));
+    assert_eq!(facts(&described.spec), expected);
 }
 
 #[test]
 fn llama_3_2_1b() {
     let rope = Rope {
-        theta: 500_000.0,
-        dims: 64,
         scaling: RopeScaling::Llama3 {
             factor: 32.0,
             low_freq_factor: 1.0,
             high_freq_factor: 4.0,
             original_context: 8192,
         },
+        ..Rope::plain(500_000.0, 64)
     };
     check(
         json!({
@@ -193,14 +189,14 @@ fn mistral_7b_has_its_window_only_in_v0_1() {
         "use_cache": true, "vocab_size": 32000
     });
     let rope = Rope::plain(10_000.0, 128);
-    let expected = |vocab, window, rope| Facts {
+    let expected = |vocab, reach, rope| Facts {
         vocab,
         hidden: 4096,
         context: 32_768,
         heads: (32, 8, 128),
         feed_forward: (14_336, Activation::Silu, false),
         eps: 1e-5,
-        layers: vec![(window, Some(rope)); 32],
+        layers: vec![(reach, Some(rope)); 32],
         ..plain("mistral", 128, 0, Rope::plain(0.0, 0))
     };
     let mut v3 = with(
@@ -211,9 +207,9 @@ fn mistral_7b_has_its_window_only_in_v0_1() {
     // Not a word about it is the window that transformers assumes.
     let mut silent = v1.clone();
     silent.as_object_mut().unwrap().remove("sliding_window");
-    check(silent, expected(32_000, Some(4096), rope.clone()));
-    check(v1, expected(32_000, Some(4096), rope));
-    check(v3, expected(32_768, None, Rope::plain(1e6, 128)));
+    check(silent, expected(32_000, Reach::Window(4096), rope.clone()));
+    check(v1, expected(32_000, Reach::Window(4096), rope));
+    check(v3, expected(32_768, Reach::All, Rope::plain(1e6, 128)));
 }
 
 #[test]
@@ -273,8 +269,8 @@ fn qwen3_0_6b_has_heads_wider_than_its_hidden_size_splits_into() {
 
 #[test]
 fn gemma_3_1b_is_global_every_sixth_layer() {
-    let local = (Some(512), Some(Rope::plain(1e4, 256)));
-    let global = (None, Some(Rope::plain(1e6, 256)));
+    let local = (Reach::Window(512), Some(Rope::plain(1e4, 256)));
+    let global = (Reach::All, Some(Rope::plain(1e6, 256)));
     check(
         json!({
             "architectures": ["Gemma3ForCausalLM"], "attention_bias": false,
@@ -336,7 +332,7 @@ fn smollm3_3b_forgets_positions_every_fourth_layer() {
             tied: true,
             layers: with_rope
                 .iter()
-                .map(|&with| (None, (with == 1).then(|| Rope::plain(5e6, 128))))
+                .map(|&with| (Reach::All, (with == 1).then(|| Rope::plain(5e6, 128))))
                 .collect(),
             ..plain("smollm3", 128, 0, Rope::plain(0.0, 0))
         },
@@ -345,38 +341,39 @@ fn smollm3_3b_forgets_positions_every_fourth_layer() {
 
 #[test]
 fn windows_stand_where_the_config_puts_them() {
+    use Reach::{All, Window};
     let (full, sliding) = ("full_attention", "sliding_attention");
     let qwen = json!({"use_sliding_window": true, "sliding_window": 8});
     let table = [
         // Qwen counts from the first windowed layer, where it does not list them.
-        (tiny("qwen2"), json!({}), [None, None]),
+        (tiny("qwen2"), json!({}), [All, All]),
         (
             with(tiny("qwen2"), qwen.clone()),
             json!({"max_window_layers": 1}),
-            [None, Some(8)],
+            [All, Window(8)],
         ),
-        (with(tiny("qwen2"), qwen.clone()), json!({}), [None, None]),
+        (with(tiny("qwen2"), qwen.clone()), json!({}), [All, All]),
         (
             with(tiny("qwen3"), qwen),
             json!({"layer_types": [sliding, full]}),
-            [Some(8), None],
+            [Window(8), All],
         ),
         (
             tiny("gemma3_text"),
             json!({"layer_types": [full, sliding]}),
-            [None, Some(8)],
+            [All, Window(8)],
         ),
         (
             tiny("gemma3_text"),
             json!({"sliding_window_pattern": 1}),
-            [None, None],
+            [All, All],
         ),
-        (tiny("gemma3_text"), json!({}), [Some(8), Some(8)]),
+        (tiny("gemma3_text"), json!({}), [Window(8), Window(8)]),
     ];
     for (config, changes, expected) in table {
-        let (spec, _) = load(&with(config, changes.clone())).unwrap();
-        let windows: Vec<_> = spec.attentions().map(|a| a.window).collect();
-        assert_eq!(windows, expected, "{} {changes}", spec.family);
+        let spec = load(&with(config, changes.clone())).unwrap().spec;
+        let reaches: Vec<_> = attentions(&spec).map(|a| a.reach).collect();
+        assert_eq!(reaches, expected, "{} {changes}", spec.family);
     }
 }
 
@@ -405,13 +402,12 @@ fn rope_may_be_scaled_or_partial() {
         ),
     ];
     for (changes, theta, dims, scaling) in table {
-        let (spec, _) = load(&with(tiny("llama"), changes)).unwrap();
+        let spec = load(&with(tiny("llama"), changes)).unwrap().spec;
         let expected = Rope {
-            theta,
-            dims,
             scaling,
+            ..Rope::plain(theta, dims)
         };
-        let found = spec.attentions().next().unwrap().rope.as_ref();
+        let found = attentions(&spec).next().unwrap().rope.as_ref();
         assert_eq!(found, Some(&expected));
     }
 }
@@ -422,9 +418,8 @@ fn only_the_global_layers_of_gemma_3_are_scaled() {
         "sliding_window_pattern": 2,
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},
     });
-    let (spec, _) = load(&with(tiny("gemma3_text"), changes)).unwrap();
-    let scalings: Vec<_> = spec
-        .attentions()
+    let spec = load(&with(tiny("gemma3_text"), changes)).unwrap().spec;
+    let scalings: Vec<_> = attentions(&spec)
         .map(|a| a.rope.as_ref().unwrap().scaling.clone())
         .collect();
     assert_eq!(

@@ -346,6 +346,8 @@ impl Session for FakeSession {
             kv_capacity: self.options.kv_capacity,
             kv_in_use: self.pages.len() * self.options.kv_granularity,
             kv_granularity: self.options.kv_granularity,
+            state_bytes: 0,
+            states_in_use: 0,
         }
     }
 

@@ -60,6 +60,10 @@ impl Arrays {
         )?))
     }
 
+    pub fn names(&self) -> Vec<&str> {
+        self.0.iter().map(|tensor| tensor.name.as_str()).collect()
+    }
+
     fn get(&self, name: &str) -> &loquat_weights::RawTensor {
         let tensor = self.0.iter().find(|tensor| tensor.name == name);
         tensor.unwrap_or_else(|| panic!("golden.safetensors has no `{name}`"))

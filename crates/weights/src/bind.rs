@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use loquat_spec::{Kind, ModelSpec, Naming, Role, Slot, Transform};
+use loquat_spec::{ConvShape, Kind, ModelSpec, Naming, Orientation, Role, RowMap, Slot, Transform};
 
 use crate::decode::MlxMode;
-use crate::matrix::{Matrix, Storage, file_row};
+use crate::matrix::{Matrix, Storage};
 use crate::quantization::MlxQuantization;
 use crate::{Dtype, RawTensor, WeightsError, decode};
 
@@ -15,7 +15,7 @@ use crate::{Dtype, RawTensor, WeightsError, decode};
 /// vectors are small and come as the `f32` values that are multiplied or added.
 #[derive(Clone, Debug, Default)]
 pub struct Weights {
-    matrices: BTreeMap<Role, Matrix>,
+    matrices: BTreeMap<Role, Vec<Matrix>>,
     vectors: BTreeMap<Role, Vec<f32>>,
 }
 
@@ -34,15 +34,22 @@ pub struct Mismatch {
 
 impl Weights {
     pub fn matrix(&self, role: Role) -> Option<&Matrix> {
-        self.matrices.get(&role)
+        self.stack(role)?.first()
+    }
+
+    /// All matrices of a role that has several.
+    pub fn stack(&self, role: Role) -> Option<&[Matrix]> {
+        self.matrices.get(&role).map(Vec::as_slice)
     }
 
     pub fn vector(&self, role: Role) -> Option<&[f32]> {
         self.vectors.get(&role).map(Vec::as_slice)
     }
 
+    /// Every matrix; a role's several one after another.
     pub fn matrices(&self) -> impl Iterator<Item = (Role, &Matrix)> {
-        self.matrices.iter().map(|(role, matrix)| (*role, matrix))
+        let stacks = self.matrices.iter();
+        stacks.flat_map(|(role, stack)| stack.iter().map(|matrix| (*role, matrix)))
     }
 
     pub fn vectors(&self) -> impl Iterator<Item = (Role, &[f32])> {
@@ -53,17 +60,41 @@ impl Weights {
     /// Bytes of all bound tensors as they stand in the files.
     pub fn bytes(&self) -> u64 {
         let vectors: usize = self.vectors.values().map(|values| values.len() * 4).sum();
-        self.matrices.values().map(Matrix::bytes).sum::<u64>() + vectors as u64
+        let matrices = self.matrices().map(|(_, matrix)| matrix.bytes());
+        matrices.sum::<u64>() + vectors as u64
     }
 }
 
-/// Binds `tensors` to the roles of `spec` under `naming`.
+/// Binds `tensors` to the roles of `spec` under the first of `namings` that fits; where none
+/// does, the answer is what is wrong under the one that comes nearest.
 pub fn bind(
+    spec: &ModelSpec,
+    namings: &[Naming],
+    tensors: &[RawTensor],
+    quantization: Option<&MlxQuantization>,
+) -> Result<Weights, WeightsError> {
+    let mut nearest: Option<Mismatch> = None;
+    for naming in namings {
+        let (weights, mismatch) = bind_as(spec, naming, tensors, quantization)?;
+        if mismatch == Mismatch::default() {
+            return Ok(weights);
+        }
+        if nearest
+            .as_ref()
+            .is_none_or(|best| mismatch.faults() < best.faults())
+        {
+            nearest = Some(mismatch);
+        }
+    }
+    Err(WeightsError::Binding(nearest.unwrap_or_default()))
+}
+
+fn bind_as(
     spec: &ModelSpec,
     naming: &Naming,
     tensors: &[RawTensor],
     quantization: Option<&MlxQuantization>,
-) -> Result<Weights, WeightsError> {
+) -> Result<(Weights, Mismatch), WeightsError> {
     let mut binder = Binder {
         by_name: tensors
             .iter()
@@ -72,18 +103,19 @@ pub fn bind(
         used: HashSet::new(),
         reported: HashSet::new(),
         quantization,
+        conv_shape: naming.conv_shape,
         mismatch: Mismatch::default(),
     };
     let mut weights = Weights::default();
     for slot in naming.slots(spec) {
         match slot.kind {
-            Kind::Matrix { rows, cols } => {
-                if let Some(matrix) = binder.matrix(&slot, rows, cols)? {
-                    weights.matrices.insert(slot.role, matrix);
+            Kind::Matrix { .. } | Kind::Stack { .. } => {
+                if let Some(matrices) = binder.matrices(&slot)? {
+                    weights.matrices.insert(slot.role, matrices);
                 }
             }
-            Kind::Vector { len } => {
-                if let Some(vector) = binder.vector(&slot, len)? {
+            Kind::Vector { .. } | Kind::Vectors { .. } | Kind::Conv { .. } => {
+                if let Some(vector) = binder.vector(&slot)? {
                     weights.vectors.insert(slot.role, vector);
                 }
             }
@@ -95,11 +127,7 @@ pub fn bind(
         .filter(|name| !binder.used.contains(name) && !naming.ignores(spec, name))
         .map(str::to_owned)
         .collect();
-    if mismatch == Mismatch::default() {
-        Ok(weights)
-    } else {
-        Err(WeightsError::Binding(mismatch))
-    }
+    Ok((weights, mismatch))
 }
 
 struct Binder<'a> {
@@ -108,7 +136,37 @@ struct Binder<'a> {
     /// Names already in the report: one tensor may fill several roles.
     reported: HashSet<String>,
     quantization: Option<&'a MlxQuantization>,
+    conv_shape: ConvShape,
     mismatch: Mismatch,
+}
+
+/// The matrices one file tensor holds: `members` of `rows × cols`, as the file has them.
+#[derive(Clone, Copy)]
+struct FileShape {
+    members: usize,
+    rows: usize,
+    cols: usize,
+}
+
+impl FileShape {
+    /// Dimensions of one do not count, and a stack may stand as one tall matrix.
+    fn matches(self, shape: &[usize]) -> bool {
+        let squeezed = |dims: &[usize]| -> Vec<usize> {
+            dims.iter().copied().filter(|dim| *dim != 1).collect()
+        };
+        let found = squeezed(shape);
+        found == squeezed(&[self.members, self.rows, self.cols])
+            || found == squeezed(&[self.members * self.rows, self.cols])
+    }
+
+    fn dims(self) -> Vec<usize> {
+        let dims = [self.members, self.rows, self.cols];
+        dims[usize::from(self.members == 1)..].to_vec()
+    }
+
+    fn with_cols(self, cols: usize) -> Self {
+        Self { cols, ..self }
+    }
 }
 
 impl<'a> Binder<'a> {
@@ -117,66 +175,116 @@ impl<'a> Binder<'a> {
     fn take(
         &mut self,
         name: &str,
-        shape: &[usize],
+        expected: &[usize],
+        fits: impl FnOnce(&[usize]) -> bool,
         readable: impl FnOnce(Dtype) -> bool,
     ) -> Option<&'a RawTensor> {
         let found = self.by_name.get(name).copied();
-        if let Some(tensor) = found {
+        let fitting = found.map(|tensor| (tensor, fits(&tensor.shape)));
+        if let Some((tensor, fitting)) = fitting {
             self.used.insert(tensor.name.as_str());
-            if tensor.shape == shape && readable(tensor.dtype) {
+            if fitting && readable(tensor.dtype) {
                 return Some(tensor);
             }
         }
         if self.reported.insert(name.to_owned()) {
             let (name, mismatch) = (name.to_owned(), &mut self.mismatch);
-            match found {
+            match fitting {
                 None => mismatch.missing.push(name),
-                Some(tensor) if tensor.shape != shape => {
-                    let entry = (name, shape.to_vec(), tensor.shape.clone());
+                Some((tensor, false)) => {
+                    let entry = (name, expected.to_vec(), tensor.shape.clone());
                     mismatch.misshapen.push(entry);
                 }
-                Some(tensor) => mismatch.mistyped.push((name, tensor.dtype)),
+                Some((tensor, true)) => mismatch.mistyped.push((name, tensor.dtype)),
             }
         }
         None
     }
 
-    fn matrix(
+    fn take_matrix(
+        &mut self,
+        name: &str,
+        shape: FileShape,
+        readable: impl FnOnce(Dtype) -> bool,
+    ) -> Option<&'a RawTensor> {
+        self.take(name, &shape.dims(), |dims| shape.matches(dims), readable)
+    }
+
+    /// All matrices of the role, or `None` where the report says why not.
+    fn matrices(&mut self, slot: &Slot) -> Result<Option<Vec<Matrix>>, WeightsError> {
+        let count = slot.kind.count();
+        let per_tensor = if slot.names.len() == count { 1 } else { count };
+        let mut matrices = Some(Vec::with_capacity(count));
+        for name in &slot.names {
+            let Some((storage, orientation)) = self.storage(slot, name, per_tensor)? else {
+                // Go on, so that the report is whole.
+                matrices = None;
+                continue;
+            };
+            if let Some(matrices) = &mut matrices {
+                for member in 0..per_tensor {
+                    matrices.push(member_matrix(slot, &storage, orientation, member)?);
+                }
+            }
+        }
+        Ok(matrices)
+    }
+
+    /// The tensor `name` as a matrix's storage, and how the role's rows lie in it.
+    fn storage(
         &mut self,
         slot: &Slot,
-        rows: usize,
-        cols: usize,
-    ) -> Result<Option<Matrix>, WeightsError> {
-        let file_rows = slot.rows.as_ref().map_or(rows, |fused| fused.total);
-        let storage = match self.quantized(slot) {
+        name: &str,
+        members: usize,
+    ) -> Result<Option<(Storage, Orientation)>, WeightsError> {
+        let (rows, cols) = (slot.kind.rows(), slot.kind.cols());
+        let natural = FileShape {
+            members,
+            rows: slot.layout.total,
+            cols,
+        };
+        // The hub's MXFP4 files keep rows as rows, whatever their bf16 kin do.
+        if !self.by_name.contains_key(name)
+            && self.by_name.contains_key(format!("{name}_blocks").as_str())
+        {
+            let storage = self.mxfp4_blocks(name, natural);
+            return Ok(storage.map(|storage| (storage, Orientation::Rows)));
+        }
+        let orientation = slot.layout.orientation;
+        let shape = match orientation {
+            Orientation::Rows => natural,
+            Orientation::Columns => FileShape {
+                rows: cols,
+                cols: slot.layout.total,
+                ..natural
+            },
+            Orientation::PartColumns => natural.with_cols(rows),
+        };
+        let storage = match self.quantized(name) {
             Some((module, quantization)) => {
                 let mode = quantization.mode_of(module);
-                if !cols.is_multiple_of(mode.group()) {
+                if !shape.cols.is_multiple_of(mode.group()) {
                     return Err(WeightsError::Quantization {
                         field: "quantization.group_size".into(),
                         found: mode.group().to_string(),
-                        expected: format!("a divisor of {cols}, the row length of `{module}`"),
+                        expected: format!(
+                            "a divisor of {}, the row length of `{module}`",
+                            shape.cols
+                        ),
                     });
                 }
-                self.mlx_storage(module, mode, file_rows, cols)
+                self.mlx_storage(module, mode, shape)
             }
             None => self
-                .take(&slot.name, &[file_rows, cols], decodable)
+                .take_matrix(name, shape, decodable)
                 .map(|tensor| Storage::Plain(tensor.clone())),
         };
-        let first_row = slot.rows.as_ref().map_or(0, |fused| fused.range.start);
-        Ok(storage.map(|storage| {
-            let matrix = Matrix::new(rows, cols, storage, first_row);
-            match slot.transform {
-                Transform::Unpermute { heads } => matrix.interleaved(heads),
-                Transform::None | Transform::AddOne => matrix,
-            }
-        }))
+        Ok(storage.map(|storage| (storage, orientation)))
     }
 
     /// The module's name and how it was quantized, if its scales are in the file.
-    fn quantized<'s>(&self, slot: &'s Slot) -> Option<(&'s str, &'a MlxQuantization)> {
-        let module = slot.name.strip_suffix(".weight")?;
+    fn quantized<'s>(&self, name: &'s str) -> Option<(&'s str, &'a MlxQuantization)> {
+        let module = name.strip_suffix(".weight")?;
         let scales = format!("{module}.scales");
         let quantization = self.quantization?;
         self.by_name
@@ -184,23 +292,16 @@ impl<'a> Binder<'a> {
             .then_some((module, quantization))
     }
 
-    fn mlx_storage(
-        &mut self,
-        module: &str,
-        mode: MlxMode,
-        rows: usize,
-        cols: usize,
-    ) -> Option<Storage> {
-        let words = cols * usize::from(mode.bits()) / 32;
-        let groups = cols / mode.group();
+    fn mlx_storage(&mut self, module: &str, mode: MlxMode, shape: FileShape) -> Option<Storage> {
+        let words = shape.with_cols(shape.cols * usize::from(mode.bits()) / 32);
+        let groups = shape.with_cols(shape.cols / mode.group());
         let is_scale = |dtype| decode::decode_mlx_scales(mode, &[], dtype, 0).is_ok();
-        let codes = self.take(&format!("{module}.weight"), &[rows, words], |dtype| {
-            dtype == Dtype::U32
-        });
-        let scales = self.take(&format!("{module}.scales"), &[rows, groups], is_scale);
+        let is_code = |dtype| dtype == Dtype::U32;
+        let codes = self.take_matrix(&format!("{module}.weight"), words, is_code);
+        let scales = self.take_matrix(&format!("{module}.scales"), groups, is_scale);
         let biases = match mode {
             MlxMode::Affine { .. } => Some(
-                self.take(&format!("{module}.biases"), &[rows, groups], is_scale)?
+                self.take_matrix(&format!("{module}.biases"), groups, is_scale)?
                     .clone(),
             ),
             MlxMode::Mxfp4 | MlxMode::Mxfp8 | MlxMode::Nvfp4 => None,
@@ -213,26 +314,113 @@ impl<'a> Binder<'a> {
         })
     }
 
-    fn vector(&mut self, slot: &Slot, len: usize) -> Result<Option<Vec<f32>>, WeightsError> {
-        let file_len = slot.rows.as_ref().map_or(len, |fused| fused.total);
-        let Some(tensor) = self.take(&slot.name, &[file_len], decodable) else {
+    /// Blocks of 16 bytes, each 32 codes in the order MLX packs them too, and their scales.
+    fn mxfp4_blocks(&mut self, name: &str, shape: FileShape) -> Option<Storage> {
+        const VALUES: usize = 32;
+        const BYTES: usize = 16;
+        let groups = shape.with_cols(shape.cols / VALUES);
+        let is_byte = |dtype| dtype == Dtype::U8;
+        let mut blocks_shape = groups.dims();
+        blocks_shape.push(BYTES);
+        let blocks = self.take(
+            &format!("{name}_blocks"),
+            &blocks_shape,
+            |dims| {
+                let whole = shape.cols.is_multiple_of(VALUES);
+                whole
+                    && dims
+                        .split_last()
+                        .is_some_and(|(last, outer)| *last == BYTES && groups.matches(outer))
+            },
+            is_byte,
+        );
+        let scales = self.take_matrix(&format!("{name}_scales"), groups, is_byte);
+        let (blocks, scales) = (blocks?, scales?);
+        Some(Storage::Mlx {
+            mode: MlxMode::Mxfp4,
+            codes: RawTensor {
+                dtype: Dtype::U32,
+                shape: vec![shape.members * shape.rows, shape.cols / 8],
+                ..blocks.clone()
+            },
+            scales: RawTensor {
+                shape: vec![shape.members * shape.rows, shape.cols / VALUES],
+                ..scales.clone()
+            },
+            biases: None,
+        })
+    }
+
+    fn vector(&mut self, slot: &Slot) -> Result<Option<Vec<f32>>, WeightsError> {
+        let (count, rows, kernel) = (slot.kind.count(), slot.kind.rows(), slot.kind.cols());
+        let total = slot.layout.total;
+        let Some(name) = slot.names.first() else {
             return Ok(None);
         };
-        let mut stored = vec![0.0; file_len];
+        let expected = match (slot.kind, self.conv_shape) {
+            (Kind::Conv { .. }, ConvShape::ChannelFirst) => vec![total, 1, kernel],
+            (Kind::Conv { .. }, ConvShape::ChannelLast) => vec![total, kernel, 1],
+            (Kind::Conv { .. }, ConvShape::Flat) => vec![total, kernel],
+            _ if count > 1 => vec![count, total],
+            _ => vec![total],
+        };
+        let exact = matches!(slot.kind, Kind::Conv { .. });
+        let len: usize = expected.iter().product();
+        let fits = |shape: &[usize]| {
+            if exact {
+                shape == expected
+            } else {
+                shape.iter().product::<usize>() == len
+            }
+        };
+        let Some(tensor) = self.take(name, &expected, fits, decodable) else {
+            return Ok(None);
+        };
+        let mut stored = vec![0.0; len];
         decode::decode_row(tensor.dtype, &tensor.data, &mut stored)?;
-        let first = slot.rows.as_ref().map_or(0, |fused| fused.range.start);
-        let mut values = stored[first..first + len].to_vec();
+        let mut values = Vec::with_capacity(count * rows * kernel);
+        for member in 0..count {
+            for row in 0..rows {
+                let at = (member * total + slot.layout.rows.file_row(row)) * kernel;
+                values.extend_from_slice(&stored[at..at + kernel]);
+            }
+        }
         match slot.transform {
             Transform::None => {}
             Transform::AddOne => values.iter_mut().for_each(|value| *value += 1.0),
-            Transform::Unpermute { heads } => {
-                let head = len / heads;
-                for (row, value) in values.iter_mut().enumerate() {
-                    *value = stored[first + file_row(row, Some(head))];
-                }
-            }
+            Transform::NegExp => values.iter_mut().for_each(|value| *value = -value.exp()),
         }
         Ok(Some(values))
+    }
+}
+
+/// The role's matrix number `member` of those the storage holds.
+fn member_matrix(
+    slot: &Slot,
+    storage: &Storage,
+    orientation: Orientation,
+    member: usize,
+) -> Result<Matrix, WeightsError> {
+    let (rows, cols) = (slot.kind.rows(), slot.kind.cols());
+    let (map, total) = (slot.layout.rows, slot.layout.total);
+    let of_member = RowMap {
+        first: map.first + member * total,
+        ..map
+    };
+    let in_order = |first: usize, len: usize| RowMap {
+        first,
+        block: len.max(1),
+        stride: len,
+    };
+    match orientation {
+        Orientation::Rows => Ok(Matrix::new(rows, cols, storage.clone(), of_member)),
+        Orientation::PartColumns => {
+            Matrix::new(cols, rows, storage.clone(), of_member).columns(rows, in_order(0, rows))
+        }
+        Orientation::Columns => {
+            let whole = in_order(member * cols, cols);
+            Matrix::new(cols, total, storage.clone(), whole).columns(rows, map)
+        }
     }
 }
 
@@ -243,6 +431,12 @@ fn decodable(dtype: Dtype) -> bool {
 
 /// How many names of each kind a message lists before it counts the rest.
 const LISTED: usize = 8;
+
+impl Mismatch {
+    fn faults(&self) -> usize {
+        self.missing.len() + self.surplus.len() + self.misshapen.len() + self.mistyped.len()
+    }
+}
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

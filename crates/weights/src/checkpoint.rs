@@ -33,7 +33,7 @@ pub struct Checkpoint {
     pub format: Format,
     /// What was opened: the weight file, or the index of several.
     pub paths: Vec<PathBuf>,
-    naming: Naming,
+    namings: Vec<Naming>,
     tensors: Vec<RawTensor>,
     quantization: Option<MlxQuantization>,
     metadata: Option<Metadata>,
@@ -101,12 +101,12 @@ impl Checkpoint {
 
     fn open_gguf(path: &Path) -> Result<Self, WeightsError> {
         let gguf = Gguf::open(path)?;
-        let (spec, naming) = families::from_gguf(&gguf).map_err(in_file(path))?;
+        let described = families::from_gguf(&gguf).map_err(in_file(path))?;
         Ok(Self {
-            spec,
+            spec: described.spec,
             format: Format::Gguf,
             paths: vec![path.to_owned()],
-            naming,
+            namings: described.namings,
             tensors: gguf.tensors().to_vec(),
             quantization: None,
             metadata: Some(gguf.metadata().clone()),
@@ -126,21 +126,25 @@ impl Checkpoint {
             source,
         })?;
         let config = Config::parse(&text, CONFIG).map_err(in_file(&config_path))?;
-        let (spec, naming) = families::from_config(&config).map_err(in_file(&config_path))?;
-        let quantization = MlxQuantization::from_config(&config)?;
-        let tensors = if weights.extension().is_some_and(|ending| ending == "json") {
+        let described = families::from_config(&config).map_err(in_file(&config_path))?;
+        let mut quantization = MlxQuantization::from_config(&config)?;
+        let mut tensors = if weights.extension().is_some_and(|ending| ending == "json") {
             safetensors::open_index(weights)?
         } else {
             safetensors::parse(Blob::map(weights)?, weights)?
         };
+        if described.wrapped {
+            tensors = text_model(tensors);
+            quantization = quantization.map(|table| table.renamed(text_model_name));
+        }
         Ok(Self {
-            spec,
+            spec: described.spec,
             format: match quantization {
                 Some(_) => Format::Mlx,
                 None => Format::Safetensors,
             },
             paths: vec![weights.to_owned()],
-            naming,
+            namings: described.namings,
             tensors,
             quantization,
             metadata: None,
@@ -151,7 +155,7 @@ impl Checkpoint {
     pub fn bind(&self) -> Result<Weights, WeightsError> {
         bind(
             &self.spec,
-            &self.naming,
+            &self.namings,
             &self.tensors,
             self.quantization.as_ref(),
         )
@@ -184,6 +188,10 @@ impl GgufHeader for Gguf {
         self.metadata().str(key)
     }
 
+    fn bool(&self, key: &str) -> Option<bool> {
+        self.metadata().bool(key)
+    }
+
     fn u64(&self, key: &str) -> Option<u64> {
         self.metadata().u64(key)
     }
@@ -192,9 +200,42 @@ impl GgufHeader for Gguf {
         self.metadata().f64(key)
     }
 
+    fn u64s(&self, key: &str) -> Option<Vec<u64>> {
+        let bools = || {
+            let bools = self.metadata().bools(key)?;
+            Some(bools.iter().map(|flag| u64::from(*flag)).collect())
+        };
+        self.metadata().u64s(key).or_else(bools)
+    }
+
+    fn f64s(&self, key: &str) -> Option<Vec<f64>> {
+        let list = self.metadata().f32s(key)?;
+        Some(list.iter().map(|value| f64::from(*value)).collect())
+    }
+
     fn tensor_shape(&self, name: &str) -> Option<&[usize]> {
         let tensor = self.tensors().iter().find(|tensor| tensor.name == name)?;
         Some(&tensor.shape)
+    }
+}
+
+/// The text model's tensors of a larger model, under the names they have on their own.
+fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
+    let own = tensors.into_iter().filter_map(|tensor| {
+        let name = text_model_name(&tensor.name)?;
+        Some(RawTensor { name, ..tensor })
+    });
+    own.collect()
+}
+
+/// `None` for what belongs to the image or audio parts.
+fn text_model_name(name: &str) -> Option<String> {
+    if let Some(rest) = name.strip_prefix("model.language_model.") {
+        Some(format!("model.{rest}"))
+    } else if let Some(rest) = name.strip_prefix("language_model.") {
+        Some(rest.to_owned())
+    } else {
+        name.starts_with("lm_head").then(|| name.to_owned())
     }
 }
 

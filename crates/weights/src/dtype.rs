@@ -33,10 +33,12 @@ pub enum Dtype {
     Q4K,
     Q5K,
     Q6K,
+    /// Microscaling 4-bit floats as GGUF lays them out.
+    Mxfp4,
 }
 
 impl Dtype {
-    pub const ALL: [Dtype; 24] = [
+    pub const ALL: [Dtype; 25] = [
         Dtype::F64,
         Dtype::F32,
         Dtype::F16,
@@ -61,6 +63,7 @@ impl Dtype {
         Dtype::Q4K,
         Dtype::Q5K,
         Dtype::Q6K,
+        Dtype::Mxfp4,
     ];
 
     /// Name, values per block, bytes per block.
@@ -90,6 +93,7 @@ impl Dtype {
             Dtype::Q4K => ("Q4_K", 256, 144),
             Dtype::Q5K => ("Q5_K", 256, 176),
             Dtype::Q6K => ("Q6_K", 256, 210),
+            Dtype::Mxfp4 => ("MXFP4", 32, 17),
         }
     }
 

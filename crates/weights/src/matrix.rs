@@ -1,19 +1,18 @@
 //! A weight matrix bound to its role: rows in the spec's order, still in the file's encoding.
 
-use crate::decode::{self, MlxMode};
-use crate::{Dtype, RawTensor, WeightsError};
+use loquat_spec::RowMap;
 
-/// One role's matrix. Reordering and slicing that formats need are row maps, so nothing is
-/// copied until a backend packs it.
+use crate::decode::{self, MlxMode};
+use crate::{Blob, Dtype, RawTensor, WeightsError};
+
+/// One role's matrix. Slicing and reordering that formats need are row maps, so nothing is
+/// copied until a backend packs it; only a tensor that stands transposed is turned when bound.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     rows: usize,
     cols: usize,
     storage: Storage,
-    /// The role's first row in the file's tensor.
-    first_row: usize,
-    /// Rows of one head, where the file interleaves its halves.
-    interleaved_head: Option<usize>,
+    map: RowMap,
 }
 
 #[derive(Clone, Debug)]
@@ -43,21 +42,77 @@ pub enum EncodedRow<'a> {
 }
 
 impl Matrix {
-    /// The caller has checked that the storage holds rows `first_row..first_row + rows`.
-    pub(crate) fn new(rows: usize, cols: usize, storage: Storage, first_row: usize) -> Self {
+    /// The caller has checked that the storage holds every row that `map` can name.
+    pub(crate) fn new(rows: usize, cols: usize, storage: Storage, map: RowMap) -> Self {
         Self {
             rows,
             cols,
             storage,
-            first_row,
-            interleaved_head: None,
+            map,
         }
     }
 
-    /// Says that the file interleaves the two halves of each of `heads` heads.
-    pub(crate) fn interleaved(mut self, heads: usize) -> Self {
-        self.interleaved_head = Some(self.rows / heads);
-        self
+    /// Columns of this matrix as the rows of another, copied: its row `r` is column
+    /// `map.file_row(r)`, which the caller has checked.
+    pub(crate) fn columns(&self, count: usize, map: RowMap) -> Result<Self, WeightsError> {
+        let (dtype, bytes) = match &self.storage {
+            Storage::Plain(tensor) if tensor.dtype.block_len() == 1 => {
+                let width = tensor.dtype.block_bytes();
+                (tensor.dtype, self.column_bytes(count, map, width)?)
+            }
+            _ => (Dtype::F32, self.column_values(count, map)?),
+        };
+        let shape = vec![count, self.rows];
+        let tensor = RawTensor::new("columns", dtype, shape, Blob::from_vec(bytes))?;
+        let in_order = RowMap {
+            first: 0,
+            block: count.max(1),
+            stride: count,
+        };
+        let storage = Storage::Plain(tensor);
+        Ok(Self::new(count, self.rows, storage, in_order))
+    }
+
+    fn column_bytes(
+        &self,
+        count: usize,
+        map: RowMap,
+        width: usize,
+    ) -> Result<Vec<u8>, WeightsError> {
+        let mut out = vec![0; count * self.rows * width];
+        for row in 0..self.rows {
+            let Some(EncodedRow::Plain { bytes, .. }) = self.encoded_row(row) else {
+                return Err(self.no_row(row));
+            };
+            for column in 0..count {
+                let (from, to) = (
+                    map.file_row(column) * width,
+                    (column * self.rows + row) * width,
+                );
+                out[to..to + width].copy_from_slice(&bytes[from..from + width]);
+            }
+        }
+        Ok(out)
+    }
+
+    fn column_values(&self, count: usize, map: RowMap) -> Result<Vec<u8>, WeightsError> {
+        let mut out = vec![0; count * self.rows * 4];
+        let mut values = vec![0.0; self.cols];
+        for row in 0..self.rows {
+            self.decode_row(row, &mut values)?;
+            for column in 0..count {
+                let to = (column * self.rows + row) * 4;
+                out[to..to + 4].copy_from_slice(&values[map.file_row(column)].to_le_bytes());
+            }
+        }
+        Ok(out)
+    }
+
+    fn no_row(&self, row: usize) -> WeightsError {
+        WeightsError::RowOutOfRange {
+            row,
+            rows: self.rows,
+        }
     }
 
     pub fn rows(&self) -> usize {
@@ -104,7 +159,7 @@ impl Matrix {
         if row >= self.rows {
             return None;
         }
-        let row = self.first_row + file_row(row, self.interleaved_head);
+        let row = self.map.file_row(row);
         Some(match &self.storage {
             Storage::Plain(tensor) => EncodedRow::Plain {
                 dtype: tensor.dtype,
@@ -131,10 +186,7 @@ impl Matrix {
     pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), WeightsError> {
         match self.encoded_row(row) {
             Some(encoded) => encoded.decode(out),
-            None => Err(WeightsError::RowOutOfRange {
-                row,
-                rows: self.rows,
-            }),
+            None => Err(self.no_row(row)),
         }
     }
 }
@@ -152,16 +204,6 @@ impl EncodedRow<'_> {
         }
         Ok(())
     }
-}
-
-/// Where the file keeps our `row`: value `j` of half `p` of a head stands at `2j + p` there.
-pub(crate) fn file_row(row: usize, interleaved_head: Option<usize>) -> usize {
-    let Some(head) = interleaved_head else {
-        return row;
-    };
-    let (start, within) = (row / head * head, row % head);
-    let (half, j) = (within / (head / 2), within % (head / 2));
-    start + 2 * j + half
 }
 
 #[cfg(test)]
@@ -188,17 +230,43 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_rows_come_back_in_halves() {
-        let matrix = Matrix::new(8, 1, numbered(8), 0).interleaved(2);
-        assert_eq!(read(&matrix), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    fn rows_are_found_by_their_map() {
+        // The second of two parts that take turns, two rows each time.
+        let map = RowMap {
+            first: 2,
+            block: 2,
+            stride: 4,
+        };
+        let matrix = Matrix::new(4, 1, numbered(8), map);
+        assert_eq!(read(&matrix), [2.0, 3.0, 6.0, 7.0]);
+        assert!(matrix.encoded_row(4).is_none());
+        assert!(matrix.decode_row(4, &mut [0.0]).is_err());
+        assert_eq!(matrix.bytes(), 16);
     }
 
     #[test]
-    fn fused_rows_start_where_the_role_does() {
-        let matrix = Matrix::new(2, 1, numbered(8), 4);
-        assert_eq!(read(&matrix), [4.0, 5.0]);
-        assert!(matrix.encoded_row(2).is_none());
-        assert!(matrix.decode_row(2, &mut [0.0]).is_err());
-        assert_eq!(matrix.bytes(), 8);
+    fn columns_become_rows() {
+        let bytes: Vec<u8> = (0..6).flat_map(|n| (n as f32).to_le_bytes()).collect();
+        let tensor = RawTensor::new("t", Dtype::F32, vec![2, 3], Blob::from_vec(bytes)).unwrap();
+        let map = |block| RowMap {
+            first: 0,
+            block,
+            stride: 2,
+        };
+        let matrix = Matrix::new(2, 3, Storage::Plain(tensor), map(2));
+        // Every second column, then all.
+        let cases = [
+            (2, map(1), vec![[0.0, 3.0], [2.0, 5.0]]),
+            (3, map(3), vec![[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]),
+        ];
+        for (count, map, expected) in cases {
+            let turned = matrix.columns(count, map).unwrap();
+            assert_eq!((turned.rows(), turned.cols()), (count, 2));
+            for (index, expected) in expected.iter().enumerate() {
+                let mut row = [0.0; 2];
+                turned.decode_row(index, &mut row).unwrap();
+                assert_eq!(&row, expected);
+            }
+        }
     }
 }

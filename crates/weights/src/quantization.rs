@@ -26,10 +26,13 @@ impl MlxQuantization {
             return Ok(None);
         };
         match table.str("quant_method")? {
+            // The hub's form of gpt-oss: its experts say so by their tensors' names.
+            Some("mxfp4") => Ok(None),
             Some(method) => Err(WeightsError::Quantization {
                 field: "quantization_config.quant_method".into(),
                 found: method.to_owned(),
-                expected: "absent: only MLX's own quantization is supported".into(),
+                expected: "absent or mxfp4: others than MLX's own quantization are not supported"
+                    .into(),
             }),
             None => Self::from_table(&table).map(Some),
         }
@@ -37,6 +40,17 @@ impl MlxQuantization {
 
     pub fn mode_of(&self, module: &str) -> MlxMode {
         self.modules.get(module).copied().unwrap_or(self.default)
+    }
+
+    /// The table for modules under other names; those without one are dropped.
+    pub(crate) fn renamed(self, name: impl Fn(&str) -> Option<String>) -> Self {
+        let modules = self.modules.into_iter();
+        Self {
+            modules: modules
+                .filter_map(|(module, mode)| Some((name(&module)?, mode)))
+                .collect(),
+            ..self
+        }
     }
 
     fn from_table(table: &Config) -> Result<Self, WeightsError> {

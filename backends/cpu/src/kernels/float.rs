@@ -1,5 +1,7 @@
 //! Floating-point kernels over arrays of lanes, built once per instruction set by [`build!`].
 
+use loquat_spec::Activation;
+
 use super::{GROUP, Half, KvElement, LANES, PAGE, SUM_GROUP, f16_to_f32};
 use crate::shared::PagePtr;
 
@@ -65,13 +67,37 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     reduce(chains)
 }
 
-/// `x = x / sqrt(mean(x²) + eps) * weight`
+/// `x = x / sqrt(mean(x²) + eps) * weight`; no weight counts as ones.
 #[inline(always)]
 fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
     let scale = 1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt();
+    if weight.is_empty() {
+        x.iter_mut().for_each(|x| *x *= scale);
+    }
     for (x, weight) in x.iter_mut().zip(weight) {
         *x = *x * scale * weight;
     }
+}
+
+/// `x = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`; what is empty is left out.
+#[inline(always)]
+fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
+    let mean = sum(x) / x.len() as f32;
+    x.iter_mut().for_each(|x| *x -= mean);
+    rms_norm(x, weight, eps);
+    for (x, bias) in x.iter_mut().zip(bias) {
+        *x += bias;
+    }
+}
+
+#[inline(always)]
+fn sum(x: &[f32]) -> f32 {
+    let mut total = [0.0; LANES];
+    for block in x.chunks(LANES) {
+        let block = lanes(block);
+        total = std::array::from_fn(|i| total[i] + block[i]);
+    }
+    fold(total)
 }
 
 /// Where a row of rounded activations goes.
@@ -168,12 +194,85 @@ fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// `gate = silu(gate) * up`
+/// Turns pairs `(2i, 2i + 1)`.
 #[inline(always)]
-fn silu_gate(gate: &mut [f32], up: &[f32]) {
-    for (gate, up) in gate.iter_mut().zip(up) {
-        *gate = *gate / (1.0 + exp(-*gate)) * up;
+fn rotate_neighbours(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let pairs = head.as_chunks_mut::<2>().0;
+    for ([a, b], (cos, sin)) in pairs.iter_mut().zip(cos.iter().zip(sin)) {
+        let (x, y) = (*a, *b);
+        *a = x * cos - y * sin;
+        *b = y * cos + x * sin;
     }
+}
+
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+#[inline(always)]
+fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// `values = values * sigmoid(gate)`
+#[inline(always)]
+fn sigmoid_gate(values: &mut [f32], gate: &[f32]) {
+    for (value, gate) in values.iter_mut().zip(gate) {
+        *value *= sigmoid(*gate);
+    }
+}
+
+/// `values = values * silu(gate)`
+#[inline(always)]
+fn silu_gate(values: &mut [f32], gate: &[f32]) {
+    for (value, gate) in values.iter_mut().zip(gate) {
+        *value *= silu(*gate);
+    }
+}
+
+/// `gate = activation(gate) * up`; no `up` counts as ones.
+#[inline(always)]
+fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    match activation {
+        Activation::Silu => gated(gate, up, silu),
+        Activation::Gelu => gated(gate, up, gelu),
+        Activation::GeluTanh => gated(gate, up, gelu_tanh),
+        Activation::Relu => gated(gate, up, |x| if x > 0.0 { x } else { x * 0.0 }),
+        Activation::Relu2 => gated(gate, up, |x| if x > 0.0 { x * x } else { x * 0.0 }),
+        Activation::ClampedSwiglu { alpha, limit } => {
+            for (gate, up) in gate.iter_mut().zip(up) {
+                // Written so that NaN stays NaN.
+                let x = if *gate > limit { limit } else { *gate };
+                let up = if *up > limit { limit } else { *up };
+                let up = if up < -limit { -limit } else { up };
+                *gate = x * sigmoid(alpha * x) * (up + 1.0);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn gated(gate: &mut [f32], up: &[f32], activation: impl Fn(f32) -> f32) {
+    if up.is_empty() {
+        gate.iter_mut().for_each(|x| *x = activation(*x));
+    }
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate = activation(*gate) * up;
+    }
+}
+
+/// With the error function, by Abramowitz and Stegun 7.1.26: within 1.5e-7.
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    let z = (x * std::f32::consts::FRAC_1_SQRT_2).abs();
+    let t = 1.0 / 0.327_591_1f32.mul_add(z, 1.0);
+    let mut p = 1.061_405_4f32;
+    for c in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
+        p = p.mul_add(t, c);
+    }
+    let tail = p * t * exp(-z * z);
+    0.5 * x * if x < 0.0 { tail } else { 2.0 - tail }
 }
 
 #[inline(always)]
@@ -185,15 +284,11 @@ fn tanh(x: f32) -> f32 {
     if squared < 0.0016 { small } else { large }
 }
 
-/// `gate = gelu(gate) * up`, the tanh form.
 #[inline(always)]
-fn gelu_gate(gate: &mut [f32], up: &[f32]) {
+fn gelu_tanh(x: f32) -> f32 {
     const SQRT_2_OVER_PI: f32 = 0.797_884_6;
-    for (gate, up) in gate.iter_mut().zip(up) {
-        let x = *gate;
-        let inner = SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x);
-        *gate = 0.5 * x * (1.0 + tanh(inner)) * up;
-    }
+    let inner = SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x);
+    0.5 * x * (1.0 + tanh(inner))
 }
 
 /// `x = tanh(x / cap) * cap`
@@ -225,23 +320,28 @@ pub struct HeadPages<'a, T> {
     /// The sequence's pages, oldest first.
     pub pages: &'a [PagePtr<T>],
     pub key_offset: usize,
-    pub value_offset: usize,
+    /// `None`: the values are the keys' first dimensions.
+    pub value_offset: Option<usize>,
 }
 
 /// One query against the positions `start..end`.
 pub struct AttendArgs<'a, T> {
     pub query: &'a [f32],
     pub scale: f32,
+    /// `score = tanh(score / cap) * cap`
+    pub softcap: Option<f32>,
+    /// A score that takes part without a value.
+    pub sink: Option<f32>,
     pub pages: HeadPages<'a, T>,
     pub start: usize,
     pub end: usize,
 }
 
-/// Softmax attention, page by page in order with a running maximum. What a position computes
-/// depends on its own pages' contents at `start..end` alone.
+/// Softmax attention, page by page in order with a running maximum; `out` is as long as a
+/// value. What a position computes depends on its own pages' contents at `start..end` alone.
 #[inline(always)]
 fn attend<T: KvElement>(args: &AttendArgs<T>, out: &mut [f32]) {
-    let head_dim = args.query.len();
+    let (head_dim, value_dim) = (args.query.len(), out.len());
     out.fill(0.0);
     let (mut max, mut total) = (f32::NEG_INFINITY, 0.0f32);
     for page_index in args.start / PAGE..args.end.div_ceil(PAGE) {
@@ -254,13 +354,17 @@ fn attend<T: KvElement>(args: &AttendArgs<T>, out: &mut [f32]) {
         // SAFETY: the step has written its tokens and waited for all threads before any of them
         // attends, and pages live as long as the cache.
         let (keys, values) = unsafe {
+            let values = args.pages.value_offset;
             (
                 page.slice(args.pages.key_offset, head_dim * PAGE),
-                page.slice(args.pages.value_offset, head_dim * PAGE),
+                values.map(|offset| page.slice(offset, value_dim * PAGE)),
             )
         };
 
         let mut weights = scores(args.query, keys, args.scale);
+        if let Some(cap) = args.softcap {
+            softcap(&mut weights, cap);
+        }
         let page_max = weights[from..to]
             .iter()
             .fold(max, |m, s| if *s > m { *s } else { m });
@@ -280,14 +384,18 @@ fn attend<T: KvElement>(args: &AttendArgs<T>, out: &mut [f32]) {
             fold(std::array::from_fn(|i| weights[i] + weights[i + LANES])),
         );
         max = page_max;
-        accumulate(
-            &weights[from..to],
-            &values[from * head_dim..to * head_dim],
-            correction,
-            out,
-        );
+        match values {
+            Some(values) => accumulate(
+                &weights[from..to],
+                &values[from * value_dim..to * value_dim],
+                correction,
+                out,
+            ),
+            None => accumulate_keys(&weights, from..to, keys, correction, out),
+        }
     }
-    let inverse = 1.0 / total;
+    let sink = args.sink.map_or(0.0, |sink| exp(sink - max));
+    let inverse = 1.0 / (total + sink);
     out.iter_mut().for_each(|value| *value *= inverse);
 }
 
@@ -317,20 +425,41 @@ fn scores<T: KvElement>(query: &[f32], keys: &[T], scale: f32) -> [f32; PAGE] {
 /// `out = out * correction + Σ weight · value`, token after token.
 #[inline(always)]
 fn accumulate<T: KvElement>(weights: &[f32], values: &[T], correction: f32, out: &mut [f32]) {
-    let head_dim = out.len();
+    let value_dim = out.len();
     let mut done = 0;
     // Four registers of the head at a time, so that their chains overlap.
-    while done + CHAINS * LANES <= head_dim {
+    while done + CHAINS * LANES <= value_dim {
         accumulate_block::<T, { CHAINS * LANES }>(weights, values, correction, out, done);
         done += CHAINS * LANES;
     }
-    while done + LANES <= head_dim {
+    while done + LANES <= value_dim {
         accumulate_block::<T, LANES>(weights, values, correction, out, done);
         done += LANES;
     }
-    while done < head_dim {
+    while done < value_dim {
         accumulate_block::<T, 1>(weights, values, correction, out, done);
         done += 1;
+    }
+}
+
+/// The same where each of the value's dimensions lies as a row of tokens.
+#[inline(always)]
+fn accumulate_keys<T: KvElement>(
+    weights: &[f32; PAGE],
+    seen: std::ops::Range<usize>,
+    keys: &[T],
+    correction: f32,
+    out: &mut [f32],
+) {
+    for (out, row) in out.iter_mut().zip(keys.as_chunks::<PAGE>().0) {
+        // What lies beyond the sequence's end may be anything, NaN included.
+        let product = |i: usize| {
+            let value = row[i].load();
+            let value = if seen.contains(&i) { value } else { 0.0 };
+            weights[i] * value
+        };
+        let sums = std::array::from_fn(|i| product(i) + product(i + LANES));
+        *out = out.mul_add(correction, fold(sums));
     }
 }
 
@@ -342,13 +471,13 @@ fn accumulate_block<T: KvElement, const N: usize>(
     out: &mut [f32],
     at: usize,
 ) {
-    let head_dim = out.len();
+    let value_dim = out.len();
     let mut sum = [0.0; N];
     sum.copy_from_slice(&out[at..at + N]);
     for value in &mut sum {
         *value *= correction;
     }
-    for (weight, row) in weights.iter().zip(values.chunks_exact(head_dim)) {
+    for (weight, row) in weights.iter().zip(values.chunks_exact(value_dim)) {
         let row = &row[at..at + N];
         for i in 0..N {
             sum[i] = weight.mul_add(row[i].load(), sum[i]);
@@ -357,20 +486,149 @@ fn accumulate_block<T: KvElement, const N: usize>(
     out[at..at + N].copy_from_slice(&sum);
 }
 
+/// A causal convolution's next output for each channel, in place of the new input. `past` holds
+/// the inputs before it, oldest first, as `[kernel - 1][channel]`, and moves on; `weights` is
+/// `[kernel][channel]`.
+#[inline(always)]
+fn conv_step(x: &mut [f32], weights: &[f32], bias: &[f32], past: &mut [f32]) {
+    let channels = x.len();
+    for first in (0..channels).step_by(LANES) {
+        let span = first..(first + LANES).min(channels);
+        let width = span.len();
+        let new = lanes(&x[span.clone()]);
+        let mut total = bias.get(span.clone()).map_or([0.0; LANES], lanes);
+        let mut at = first;
+        while at < past.len() {
+            let before = lanes(&past[at..at + width]);
+            total = fma(lanes(&weights[at..at + width]), before, total);
+            let next = match past.get(at + channels..at + channels + width) {
+                Some(next) => lanes(next),
+                None => new,
+            };
+            past[at..at + width].copy_from_slice(&next[..width]);
+            at += channels;
+        }
+        total = fma(lanes(&weights[at..at + width]), new, total);
+        x[span].copy_from_slice(&total[..width]);
+    }
+}
+
+/// Stretches `x` to length one, as far as `eps` lets it.
+#[inline(always)]
+fn unit_length(x: &mut [f32], eps: f32) {
+    let scale = 1.0 / (dot(x, x) + eps).sqrt();
+    x.iter_mut().for_each(|x| *x *= scale);
+}
+
+/// One token of a delta rule's head.
+pub struct DeltaStep<'a> {
+    pub query: &'a [f32],
+    pub key: &'a [f32],
+    pub value: &'a [f32],
+    /// What is left of the state: one factor, or one for each key channel.
+    pub decay: &'a [f32],
+    pub beta: f32,
+}
+
+/// Decays the `[key channel][value channel]` state, moves what it answers to the key towards the
+/// value, and leaves its answer to the query in `out`.
+#[inline(always)]
+fn delta_step(step: &DeltaStep, state: &mut [f32], out: &mut [f32]) {
+    let width = out.len();
+    out.fill(0.0);
+    let decay = |row: usize| step.decay[if step.decay.len() == 1 { 0 } else { row }];
+    for (row, values) in state.chunks_exact_mut(width).enumerate() {
+        let (decay, key) = (decay(row), step.key[row]);
+        for (value, out) in values.iter_mut().zip(out.iter_mut()) {
+            *value *= decay;
+            *out = key.mul_add(*value, *out);
+        }
+    }
+    for (out, value) in out.iter_mut().zip(step.value) {
+        *out = (value - *out) * step.beta;
+    }
+    // `out` now holds what is written; the answer gathers in its place, block by block.
+    let mut first = 0;
+    while first + LANES <= width {
+        delta_answer::<LANES>(step, state, out, first);
+        first += LANES;
+    }
+    while first < width {
+        delta_answer::<1>(step, state, out, first);
+        first += 1;
+    }
+}
+
+#[inline(always)]
+fn delta_answer<const N: usize>(
+    step: &DeltaStep,
+    state: &mut [f32],
+    out: &mut [f32],
+    first: usize,
+) {
+    let width = out.len();
+    let mut change = [0.0; N];
+    change.copy_from_slice(&out[first..first + N]);
+    let mut answer = [0.0; N];
+    let rows = state.chunks_exact_mut(width);
+    for ((values, key), query) in rows.zip(step.key).zip(step.query) {
+        let values = &mut values[first..first + N];
+        for i in 0..N {
+            values[i] = key.mul_add(change[i], values[i]);
+            answer[i] = query.mul_add(values[i], answer[i]);
+        }
+    }
+    out[first..first + N].copy_from_slice(&answer);
+}
+
+/// One token of a Mamba-2 head.
+pub struct MambaStep<'a> {
+    pub x: &'a [f32],
+    pub b: &'a [f32],
+    pub c: &'a [f32],
+    pub decay: f32,
+    /// The step size.
+    pub step: f32,
+    /// The share of x that passes by.
+    pub skip: f32,
+}
+
+/// Decays the `[head channel][state]` state, adds `step * x * b`, and reads it through `c`.
+#[inline(always)]
+fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]) {
+    let rows = state.chunks_exact_mut(step.b.len());
+    for ((row, x), out) in rows.zip(step.x).zip(out) {
+        let added = step.step * x;
+        for (value, b) in row.iter_mut().zip(step.b) {
+            *value = value.mul_add(step.decay, added * b);
+        }
+        *out = step.skip.mul_add(*x, dot(row, step.c));
+    }
+}
+
 /// Builds every kernel under one set of target features, and the table that holds them.
 macro_rules! build {
     ($module:ident, $name:literal, $tile:path, $(#[$feature:meta])*) => {
         pub mod $module {
-            use super::{AttendArgs, Half, Quantized};
+            use loquat_spec::Activation;
+
+            use super::{AttendArgs, DeltaStep, Half, MambaStep, Quantized};
             use crate::kernels::Kernels;
 
             build!(@kernels $(#[$feature])*;
                 fn dot(a: &[f32], b: &[f32]) -> f32;
                 fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32);
+                fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32);
+                fn unit_length(x: &mut [f32], eps: f32);
                 fn quantize(x: &[f32], out: Quantized);
                 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]);
-                fn silu_gate(gate: &mut [f32], up: &[f32]);
-                fn gelu_gate(gate: &mut [f32], up: &[f32]);
+                fn rotate_neighbours(head: &mut [f32], cos: &[f32], sin: &[f32]);
+                fn activate(activation: Activation, gate: &mut [f32], up: &[f32]);
+                fn sigmoid_gate(values: &mut [f32], gate: &[f32]);
+                fn silu_gate(values: &mut [f32], gate: &[f32]);
+                fn conv_step(x: &mut [f32], weights: &[f32], bias: &[f32], past: &mut [f32]);
+                fn delta_step(step: &DeltaStep, state: &mut [f32], out: &mut [f32]);
+                fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]);
                 fn softcap(values: &mut [f32], cap: f32);
                 fn decode_bf16(bytes: &[u8], out: &mut [f32]);
                 fn decode_f16(bytes: &[u8], out: &mut [f32]);
@@ -390,10 +648,17 @@ macro_rules! build {
                 name: $name,
                 dot,
                 rms_norm,
+                layer_norm,
+                unit_length,
                 quantize,
                 rotate,
+                rotate_neighbours,
+                activate,
+                sigmoid_gate,
                 silu_gate,
-                gelu_gate,
+                conv_step,
+                delta_step,
+                mamba_step,
                 softcap,
                 decode_bf16,
                 decode_f16,

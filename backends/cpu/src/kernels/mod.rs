@@ -12,8 +12,10 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tile_x86;
 
-pub use float::{AttendArgs, HeadPages, Quantized};
+pub use float::{AttendArgs, DeltaStep, HeadPages, MambaStep, Quantized};
 pub use tile::{Scales, TILE_ROWS, Tile, TileInput};
+
+use loquat_spec::Activation;
 
 /// Values handled together; the widest register's worth of `f32`.
 pub const LANES: usize = 16;
@@ -117,10 +119,17 @@ pub struct Kernels {
     pub name: &'static str,
     pub dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub rms_norm: unsafe fn(&mut [f32], &[f32], f32),
+    pub layer_norm: unsafe fn(&mut [f32], &[f32], &[f32], f32),
+    pub unit_length: unsafe fn(&mut [f32], f32),
     pub quantize: unsafe fn(&[f32], Quantized),
     pub rotate: unsafe fn(&mut [f32], &[f32], &[f32]),
+    pub rotate_neighbours: unsafe fn(&mut [f32], &[f32], &[f32]),
+    pub activate: unsafe fn(Activation, &mut [f32], &[f32]),
+    pub sigmoid_gate: unsafe fn(&mut [f32], &[f32]),
     pub silu_gate: unsafe fn(&mut [f32], &[f32]),
-    pub gelu_gate: unsafe fn(&mut [f32], &[f32]),
+    pub conv_step: unsafe fn(&mut [f32], &[f32], &[f32], &mut [f32]),
+    pub delta_step: unsafe fn(&DeltaStep, &mut [f32], &mut [f32]),
+    pub mamba_step: unsafe fn(&MambaStep, &mut [f32], &mut [f32]),
     pub softcap: unsafe fn(&mut [f32], f32),
     pub decode_bf16: unsafe fn(&[u8], &mut [f32]),
     pub decode_f16: unsafe fn(&[u8], &mut [f32]),

@@ -1,178 +1,115 @@
-//! Gemma 3 (text): sandwich norms, normalised queries and keys, scaled embeddings, and local
-//! layers with a window and a rope of their own between the global ones.
+//! Gemma 3 (text): Gemma 2 with normalised queries and keys instead of caps, and a rope of their
+//! own for the local layers between the global ones.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, interval, windowed_layers};
-use super::{Family, PLAIN};
+use serde_json::json;
+
+use super::gemma2::{self, Parts};
+use super::parts::{
+    Sizes, activation, gguf_rope, gguf_tied, gguf_windowed_layers, interval, refuse_switch,
+    windowed_layers,
+};
+use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
-use crate::model::{Activation, Attention, ModelSpec, Norm};
-use crate::naming::{LayerRole, Naming};
-use crate::rope::Rope;
+use crate::mixers::{Attention, QkNorm};
+use crate::model::{Activation, ModelSpec, Norm};
+use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    model_type: "gemma3_text",
-    architecture: "gemma3",
+    model_types: &["gemma3_text", "gemma3"],
     from_config,
-    from_gguf,
-    hugging_face: Naming {
-        overrides: &[
-            (
-                LayerRole::MixerPostNorm,
-                "model.layers.{}.post_attention_layernorm",
-            ),
-            (
-                LayerRole::FeedForwardPreNorm,
-                "model.layers.{}.pre_feedforward_layernorm",
-            ),
-            (
-                LayerRole::FeedForwardPostNorm,
-                "model.layers.{}.post_feedforward_layernorm",
-            ),
-        ],
-        norms_minus_one: true,
-        ..PLAIN.0
-    },
-    gguf: PLAIN.1,
+    hugging_face: gemma2::NAMING,
+    mlx: None,
+    gguf: Some(GgufFamily {
+        architectures: &["gemma3"],
+        from_gguf,
+        naming: PLAIN.1,
+    }),
 };
 
 const LOCAL_THETA: f64 = 10_000.0;
 const GLOBAL_THETA: f64 = 1_000_000.0;
 /// Every sixth layer is global unless the config says otherwise.
 const PATTERN: usize = 6;
-/// The one size whose queries are not scaled by their head dimension; GGUF has no key for it.
 const LAYERS_OF_27B: usize = 62;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    // The text part of the released multimodal configs says only what differs from these.
+    let config = &config.with_defaults(json!({
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-6,
+        "sliding_window": 4096,
+    }));
+    // Embedding models share the family's name, not its attention.
+    refuse_switch(config, "use_bidirectional_attention")?;
+    if config.get("attn_logit_softcapping").is_some() {
+        return Err(SpecError::Unsupported {
+            field: config.path("attn_logit_softcapping"),
+            found: "set".into(),
+            supported: "null",
+        });
+    }
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
     let pattern = interval(
         config.path("sliding_window_pattern"),
         config.usize_or("sliding_window_pattern", PATTERN)?,
     )?;
-    let windowed = windowed_layers(config, sizes.layers, |layer| (layer + 1) % pattern != 0)?;
-    let global = Rope::from_config(config, Some("full_attention"), GLOBAL_THETA, sizes.head_dim)?;
-    let local = match config.object("rope_parameters")? {
-        Some(_) => Rope::from_config(
-            config,
-            Some("sliding_attention"),
-            LOCAL_THETA,
-            sizes.head_dim,
-        )?,
-        None => Rope::plain(
-            config.f64_or("rope_local_base_freq", LOCAL_THETA)? as f32,
-            sizes.head_dim,
-        ),
-    };
+    let rope = |group, theta| Rope::from_config(config, Some(group), theta, sizes.head_dim);
+    let bias = config.bool_or("attention_bias", false)?;
+    let softcap = config.f64_opt("final_logit_softcapping")?;
     let parts = Parts {
-        windowed,
-        window: config.usize("sliding_window")?,
-        global,
-        local,
-        scale: query_scale(config)?,
-        bias: config.bool_or("attention_bias", false)?,
+        windowed: windowed_layers(config, sizes.layers, |layer| (layer + 1) % pattern != 0)?,
+        window: Some(config.usize("sliding_window")?),
+        global: rope("full_attention", GLOBAL_THETA)?,
+        local: match config.object("rope_parameters")? {
+            Some(_) => rope("sliding_attention", LOCAL_THETA)?,
+            None => Rope::plain(
+                config.f64_or("rope_local_base_freq", LOCAL_THETA)? as f32,
+                sizes.head_dim,
+            ),
+        },
+        attention: Attention {
+            qkv_bias: bias,
+            output_bias: bias,
+            qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
+            scale: gemma2::query_scale(config)?,
+            ..sizes.attention(None)
+        },
         activation: activation(config, "hidden_activation", Activation::GeluTanh)?,
         tied: config.bool_or("tie_word_embeddings", true)?,
-        softcap: config
-            .f64_opt("final_logit_softcapping")?
-            .map(|cap| cap as f32),
+        softcap: softcap.map(|cap| cap as f32),
     };
-    if config.get("attn_logit_softcapping").is_some() {
-        return Err(SpecError::Unsupported {
-            field: "attn_logit_softcapping".into(),
-            found: "set".into(),
-            supported: "null",
-        });
-    }
-    // Embedding models share the family's name, not its attention.
-    if config.bool_or("use_bidirectional_attention", false)? {
-        return Err(SpecError::Unsupported {
-            field: "use_bidirectional_attention".into(),
-            found: "true".into(),
-            supported: "false",
-        });
-    }
-    Ok(parts.model(&sizes))
-}
-
-fn query_scale(config: &Config) -> Result<f32, SpecError> {
-    let field = "query_pre_attn_scalar";
-    let scalar = config.f64_or(field, 256.0)?;
-    if scalar > 0.0 {
-        Ok(1.0 / (scalar as f32).sqrt())
-    } else {
-        Err(SpecError::invalid(config.path(field), scalar, "above 0"))
-    }
+    Ok(parts.model("gemma3_text", &sizes))
 }
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let scaled_by = if sizes.layers == LAYERS_OF_27B {
-        sizes.hidden / sizes.heads
-    } else {
-        sizes.head_dim
-    };
-    let mut global = gguf_rope(config, sizes.head_dim)?;
+    let mut global = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
     if config.f64_opt("rope.freq_base")?.is_none() {
         global.theta = GLOBAL_THETA as f32;
     }
-    let pattern = interval(
-        config.key("attention.sliding_window_pattern"),
-        config
-            .usize_opt("attention.sliding_window_pattern")?
-            .unwrap_or(PATTERN),
-    )?;
     let local_theta = config.f64_opt("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA);
+    let softcap = config.f64_opt("final_logit_softcapping")?;
     let parts = Parts {
-        windowed: (0..sizes.layers)
-            .map(|layer| (layer + 1) % pattern != 0)
-            .collect(),
-        window: config.usize("attention.sliding_window")?,
+        windowed: gguf_windowed_layers(config, sizes.layers, PATTERN)?,
+        window: Some(config.usize("attention.sliding_window")?),
         global,
         local: Rope::plain(local_theta as f32, sizes.head_dim),
-        scale: 1.0 / (scaled_by as f32).sqrt(),
-        bias: false,
+        attention: Attention {
+            qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
+            scale: gemma2::gguf_query_scale(&sizes, LAYERS_OF_27B),
+            ..sizes.gguf_attention(config, None)
+        },
         activation: Activation::GeluTanh,
         tied: gguf_tied(config),
-        softcap: config
-            .f64_opt("final_logit_softcapping")?
-            .map(|cap| cap as f32),
+        softcap: softcap.map(|cap| cap as f32),
     };
-    Ok(parts.model(&sizes))
-}
-
-struct Parts {
-    windowed: Vec<bool>,
-    window: usize,
-    global: Rope,
-    local: Rope,
-    scale: f32,
-    bias: bool,
-    activation: Activation,
-    tied: bool,
-    softcap: Option<f32>,
-}
-
-impl Parts {
-    fn model(self, sizes: &Sizes) -> ModelSpec {
-        let norm = Norm::rms(sizes.eps);
-        let feed_forward = sizes.gated(self.activation, false);
-        let mut spec = sizes.pre_norm_model("gemma3_text", self.tied, feed_forward, |layer| {
-            let local = self.windowed[layer];
-            let rope = if local { &self.local } else { &self.global };
-            Attention {
-                qkv_bias: self.bias,
-                output_bias: self.bias,
-                qk_norm: Some(norm),
-                scale: self.scale,
-                window: local.then_some(self.window),
-                ..sizes.attention(Some(rope.clone()))
-            }
-        });
-        for layer in &mut spec.layers {
-            layer.mixer.post_norm = Some(norm);
-            layer.feed_forward.post_norm = Some(norm);
-        }
-        spec.embedding_scale = (sizes.hidden as f32).sqrt();
-        spec.head.softcap = self.softcap;
-        spec
-    }
+    Ok(parts.model("gemma3_text", &sizes))
 }

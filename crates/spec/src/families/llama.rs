@@ -1,23 +1,25 @@
 //! Llama 2, 3, 3.x, and the many that kept its shape (SmolLM2, Yi, TinyLlama…).
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
-use super::{Family, PLAIN};
+use super::experts_parts::gguf_experts;
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach};
+use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
-use crate::model::{Activation, Attention, ModelSpec};
-use crate::naming::Naming;
-use crate::rope::Rope;
+use crate::experts::Router;
+use crate::mixers::Attention;
+use crate::model::{Activation, FeedForward, ModelSpec};
+use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    model_type: "llama",
-    architecture: "llama",
+    model_types: &["llama"],
     from_config,
-    from_gguf,
     hugging_face: PLAIN.0,
-    gguf: Naming {
-        interleaved_rope: true,
-        ..PLAIN.1
-    },
+    mlx: None,
+    gguf: Some(GgufFamily {
+        architectures: &["llama"],
+        from_gguf,
+        naming: PLAIN.1,
+    }),
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -37,24 +39,27 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(sizes.pre_norm_model("llama", tied, feed_forward, |_| attention.clone()))
 }
 
-/// Mistral checkpoints are written with this architecture too, with their window if they have
-/// one.
+/// Mistral and Mixtral checkpoints are written with this architecture too, with their window if
+/// they have one.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
-    if let Some(experts @ 1..) = config.usize_opt("expert_count")? {
-        return Err(SpecError::Unsupported {
-            field: config.key("expert_count"),
-            found: experts.to_string(),
-            supported: "dense models (0 or absent)",
-        });
-    }
     let sizes = Sizes::from_gguf(config)?;
     let attention = Attention {
         qkv_bias: config.has("blk.0.attn_q.bias"),
         output_bias: config.has("blk.0.attn_output.bias"),
-        window: config.usize_opt("attention.sliding_window")?,
-        ..sizes.attention(Some(gguf_rope(config, sizes.head_dim)?))
+        reach: reach(config.usize_opt("attention.sliding_window")?),
+        ..sizes.attention(Some(gguf_rope(
+            config,
+            sizes.head_dim,
+            RopePairs::Neighbours,
+        )?))
     };
-    let feed_forward = sizes.gated(Activation::Silu, config.has("blk.0.ffn_gate.bias"));
+    let feed_forward = match config.usize_opt("expert_count")? {
+        None | Some(0) => sizes.gated(Activation::Silu, config.has("blk.0.ffn_gate.bias")),
+        Some(_) => {
+            let router = Router::softmax(true);
+            FeedForward::Experts(gguf_experts(config, sizes.feed_forward, router)?)
+        }
+    };
     Ok(
         sizes.pre_norm_model("llama", gguf_tied(config), feed_forward, |_| {
             attention.clone()

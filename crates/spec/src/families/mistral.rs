@@ -1,44 +1,34 @@
 //! Mistral 7B and its kin: Llama's shape, optionally with a sliding window on every layer.
 
-use super::parts::{Sizes, activation};
+use serde_json::json;
+
+use super::parts::{Sizes, activation, reach};
 use super::{Family, PLAIN};
-use crate::config::{Config, GgufConfig};
+use crate::config::Config;
 use crate::error::SpecError;
-use crate::model::{Activation, Attention, ModelSpec};
+use crate::mixers::Attention;
+use crate::model::{Activation, ModelSpec};
 use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
-    model_type: "mistral",
-    architecture: "",
+    model_types: &["mistral"],
     from_config,
-    from_gguf: written_as_llama,
     hugging_face: PLAIN.0,
-    gguf: PLAIN.1,
+    mlx: None,
+    // Written as `llama`.
+    gguf: None,
 };
 
-/// Where the config does not mention a window at all; `null` is how it says that there is none.
-const DEFAULT_WINDOW: usize = 4096;
-
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    // A window of `null` is how a config says that there is none.
+    let config = &config.with_defaults(json!({"rms_norm_eps": 1e-6, "sliding_window": 4096}));
     let sizes = Sizes::explicit(config, &["num_key_value_heads"])?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let window = match config.mentions("sliding_window") {
-        true => config.usize_opt("sliding_window")?,
-        false => Some(DEFAULT_WINDOW),
-    };
     let attention = Attention {
-        window,
+        reach: reach(config.usize_opt("sliding_window")?),
         ..sizes.attention(Some(rope))
     };
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", false)?;
     Ok(sizes.pre_norm_model("mistral", tied, feed_forward, |_| attention.clone()))
-}
-
-fn written_as_llama(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
-    Err(SpecError::invalid(
-        "general.architecture",
-        config.architecture,
-        "`llama`, as GGUF writes Mistral models",
-    ))
 }

@@ -1,12 +1,62 @@
 //! One file per family, named for its `model_type`; this table is the only list of them.
 
+mod afmoe;
+mod cohere;
+mod cohere2;
+mod deepseek_v2;
+mod deepseek_v3;
+mod ernie4_5;
+mod ernie4_5_moe;
+mod exaone4;
+mod experts_parts;
+mod falcon_h1;
+mod gemma;
+mod gemma2;
 mod gemma3_text;
+mod gemma4_text;
+mod glm4;
+mod glm4_moe;
+mod glm4_moe_lite;
+mod gpt2;
+mod gpt_neox;
+mod gpt_oss;
+mod granite;
+mod granite_parts;
+mod granitemoe;
+mod granitemoehybrid;
+mod helium;
+mod hunyuan_v1_dense;
+mod kimi_linear;
+mod latent_parts;
+mod lfm2;
+mod lfm2_moe;
 mod llama;
+mod llama4_text;
+mod mamba2;
+mod mimo_v2_flash;
+mod minimax_m2;
+mod ministral3;
 mod mistral;
+mod mixtral;
+mod nemotron;
+mod nemotron_h;
+mod olmo2;
+mod olmo3;
+mod olmoe;
 mod parts;
+mod phi;
+mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_5_moe;
+mod qwen3_moe;
+mod qwen3_next;
+mod recurrent_parts;
+mod seed_oss;
 mod smollm3;
+mod starcoder2;
 
 use crate::config::{Config, GgufConfig, GgufHeader};
 use crate::error::SpecError;
@@ -15,56 +65,132 @@ use crate::naming::{GGUF, HUGGING_FACE, Naming};
 
 /// A family: how each kind of config becomes a spec, and what its tensors are called there.
 pub(crate) struct Family {
-    /// `model_type` in `config.json`.
-    pub model_type: &'static str,
-    /// `general.architecture` in a GGUF header; empty where another family's entry reads it.
-    pub architecture: &'static str,
+    /// `model_type`s in `config.json`. A config that wraps the text model's own in
+    /// `text_config` may say either its own type or that one's.
+    pub model_types: &'static [&'static str],
     pub from_config: fn(&Config) -> Result<ModelSpec, SpecError>,
-    pub from_gguf: fn(&GgufConfig) -> Result<ModelSpec, SpecError>,
+    /// As transformers names tensors.
     pub hugging_face: Naming,
-    pub gguf: Naming,
+    /// As mlx-lm names them, where that differs.
+    pub mlx: Option<Naming>,
+    pub gguf: Option<GgufFamily>,
+}
+
+/// A family as llama.cpp writes it.
+pub(crate) struct GgufFamily {
+    /// `general.architecture`s.
+    pub architectures: &'static [&'static str],
+    pub from_gguf: fn(&GgufConfig) -> Result<ModelSpec, SpecError>,
+    pub naming: Naming,
 }
 
 const FAMILIES: &[Family] = &[
+    afmoe::FAMILY,
+    cohere::FAMILY,
+    cohere2::FAMILY,
+    deepseek_v2::FAMILY,
+    deepseek_v3::FAMILY,
+    ernie4_5::FAMILY,
+    ernie4_5_moe::FAMILY,
+    exaone4::FAMILY,
+    falcon_h1::FAMILY,
+    gemma::FAMILY,
+    gemma2::FAMILY,
     gemma3_text::FAMILY,
+    gemma4_text::FAMILY,
+    glm4::FAMILY,
+    glm4_moe::FAMILY,
+    glm4_moe_lite::FAMILY,
+    gpt2::FAMILY,
+    gpt_neox::FAMILY,
+    gpt_oss::FAMILY,
+    granite::FAMILY,
+    granitemoe::FAMILY,
+    granitemoehybrid::FAMILY,
+    helium::FAMILY,
+    hunyuan_v1_dense::FAMILY,
+    kimi_linear::FAMILY,
+    lfm2::FAMILY,
+    lfm2_moe::FAMILY,
     llama::FAMILY,
+    llama4_text::FAMILY,
+    mamba2::FAMILY,
+    mimo_v2_flash::FAMILY,
+    minimax_m2::FAMILY,
+    ministral3::FAMILY,
     mistral::FAMILY,
+    mixtral::FAMILY,
+    nemotron::FAMILY,
+    nemotron_h::FAMILY,
+    olmo2::FAMILY,
+    olmo3::FAMILY,
+    olmoe::FAMILY,
+    phi::FAMILY,
+    phi3::FAMILY,
     qwen2::FAMILY,
+    qwen2_moe::FAMILY,
     qwen3::FAMILY,
+    qwen3_5::FAMILY,
+    qwen3_5_moe::FAMILY,
+    qwen3_moe::FAMILY,
+    qwen3_next::FAMILY,
+    seed_oss::FAMILY,
     smollm3::FAMILY,
+    starcoder2::FAMILY,
 ];
 
 /// What a family's file leaves unsaid.
 const PLAIN: (Naming, Naming) = (HUGGING_FACE, GGUF);
 
+/// What a config says: the model, and the namings its tensors may follow, likeliest first.
+pub struct Described {
+    pub spec: ModelSpec,
+    pub namings: Vec<Naming>,
+    /// The text model is a part of a larger one, whose other tensors are not ours.
+    pub wrapped: bool,
+}
+
 /// Reads the spec of a Hugging Face style checkpoint (plain or MLX-quantized safetensors).
-pub fn from_config(config: &Config) -> Result<(ModelSpec, Naming), SpecError> {
-    let found = config
-        .str("model_type")?
-        .ok_or_else(|| SpecError::Missing {
-            field: "model_type".into(),
-        })?;
-    let family = FAMILIES.iter().find(|family| family.model_type == found);
+pub fn from_config(config: &Config) -> Result<Described, SpecError> {
+    let inner = config.object("text_config")?;
+    let text = inner.as_ref().unwrap_or(config);
+    let field = "model_type";
+    let outer_type = config.str(field)?.ok_or_else(|| SpecError::Missing {
+        field: field.into(),
+    })?;
+    let inner_type = text.str(field)?.unwrap_or(outer_type);
+    let named = |name: &str| {
+        let mut families = FAMILIES.iter();
+        families.find(|family| family.model_types.contains(&name))
+    };
+    let family = named(inner_type).or_else(|| named(outer_type));
     let family = family.ok_or_else(|| SpecError::UnknownFamily {
-        field: "model_type",
-        found: found.to_owned(),
+        field,
+        found: inner_type.to_owned(),
         supported: model_types(),
     })?;
-    let spec = (family.from_config)(config)?;
+    let spec = (family.from_config)(text)?;
     spec.validate()?;
-    Ok((spec, family.hugging_face))
+    Ok(Described {
+        spec,
+        namings: [Some(family.hugging_face), family.mlx]
+            .into_iter()
+            .flatten()
+            .flat_map(Naming::variants)
+            .collect(),
+        wrapped: inner.is_some(),
+    })
 }
 
 /// Reads the spec of a GGUF file.
-pub fn from_gguf(header: &dyn GgufHeader) -> Result<(ModelSpec, Naming), SpecError> {
+pub fn from_gguf(header: &dyn GgufHeader) -> Result<Described, SpecError> {
     let architecture = header
         .str("general.architecture")
         .ok_or_else(|| SpecError::Missing {
             field: "general.architecture".into(),
         })?;
-    let family = FAMILIES
-        .iter()
-        .find(|family| !family.architecture.is_empty() && family.architecture == architecture);
+    let mut families = FAMILIES.iter().filter_map(|family| family.gguf.as_ref());
+    let family = families.find(|family| family.architectures.contains(&architecture));
     let family = family.ok_or_else(|| SpecError::UnknownFamily {
         field: "general.architecture",
         found: architecture.to_owned(),
@@ -75,38 +201,24 @@ pub fn from_gguf(header: &dyn GgufHeader) -> Result<(ModelSpec, Naming), SpecErr
         architecture,
     })?;
     spec.validate()?;
-    if family.gguf.interleaved_rope {
-        whole_head_rope(&spec, architecture)?;
-    }
-    Ok((spec, family.gguf))
-}
-
-/// Rows stored for interleaved rope are put back by whole heads, which is right only where
-/// the whole head turns.
-fn whole_head_rope(spec: &ModelSpec, architecture: &str) -> Result<(), SpecError> {
-    let mut ropes = spec
-        .attentions()
-        .filter_map(|a| a.rope.as_ref().map(|rope| (rope.dims, a.head_dim)));
-    match ropes.find(|(dims, head_dim)| dims != head_dim) {
-        None => Ok(()),
-        Some((dims, head_dim)) => Err(SpecError::invalid(
-            format!("{architecture}.rope.dimension_count"),
-            dims,
-            format!("the head's whole length ({head_dim})"),
-        )),
-    }
+    Ok(Described {
+        spec,
+        namings: family.naming.variants().collect(),
+        wrapped: false,
+    })
 }
 
 /// The `model_type`s that load.
 pub fn model_types() -> Vec<&'static str> {
-    FAMILIES.iter().map(|family| family.model_type).collect()
+    let types = FAMILIES.iter().flat_map(|family| family.model_types);
+    types.copied().collect()
 }
 
 /// The GGUF architectures that load.
 pub fn architectures() -> Vec<&'static str> {
-    FAMILIES
-        .iter()
-        .map(|family| family.architecture)
-        .filter(|name| !name.is_empty())
+    let families = FAMILIES.iter().filter_map(|family| family.gguf.as_ref());
+    families
+        .flat_map(|family| family.architectures)
+        .copied()
         .collect()
 }

@@ -1,19 +1,23 @@
 //! Qwen2 and Qwen2.5: biases on q, k and v; a window on the upper layers where switched on.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, windowed_layers};
-use super::{Family, PLAIN};
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach, windowed_layers};
+use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
-use crate::model::{Activation, Attention, ModelSpec};
-use crate::rope::Rope;
+use crate::mixers::Attention;
+use crate::model::{Activation, ModelSpec};
+use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    model_type: "qwen2",
-    architecture: "qwen2",
+    model_types: &["qwen2"],
     from_config,
-    from_gguf,
     hugging_face: PLAIN.0,
-    gguf: PLAIN.1,
+    mlx: None,
+    gguf: Some(GgufFamily {
+        architectures: &["qwen2"],
+        from_gguf,
+        naming: PLAIN.1,
+    }),
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -25,7 +29,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(
         sizes.pre_norm_model("qwen2", tied, feed_forward, |layer| Attention {
             qkv_bias: true,
-            window: windows[layer],
+            reach: reach(windows[layer]),
             ..sizes.attention(Some(rope.clone()))
         }),
     )
@@ -33,7 +37,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
     let feed_forward = sizes.gated(Activation::Silu, false);
     Ok(
         sizes.pre_norm_model("qwen2", gguf_tied(config), feed_forward, |_| Attention {

@@ -1,19 +1,23 @@
 //! Qwen3 (dense): normalised queries and keys, biases only where the config asks.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
-use super::{Family, PLAIN, qwen2};
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach};
+use super::{Family, GgufFamily, PLAIN, qwen2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
-use crate::model::{Activation, Attention, ModelSpec, Norm};
-use crate::rope::Rope;
+use crate::mixers::{Attention, QkNorm};
+use crate::model::{Activation, ModelSpec, Norm};
+use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    model_type: "qwen3",
-    architecture: "qwen3",
+    model_types: &["qwen3"],
     from_config,
-    from_gguf,
     hugging_face: PLAIN.0,
-    gguf: PLAIN.1,
+    mlx: None,
+    gguf: Some(GgufFamily {
+        architectures: &["qwen3"],
+        from_gguf,
+        naming: PLAIN.1,
+    }),
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -27,8 +31,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         sizes.pre_norm_model("qwen3", tied, feed_forward, |layer| Attention {
             qkv_bias: bias,
             output_bias: bias,
-            qk_norm: Some(Norm::rms(sizes.eps)),
-            window: windows[layer],
+            qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
+            reach: reach(windows[layer]),
             ..sizes.attention(Some(rope.clone()))
         }),
     )
@@ -36,11 +40,11 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
     let feed_forward = sizes.gated(Activation::Silu, false);
     Ok(
         sizes.pre_norm_model("qwen3", gguf_tied(config), feed_forward, |_| Attention {
-            qk_norm: Some(Norm::rms(sizes.eps)),
+            qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
             ..sizes.attention(Some(rope.clone()))
         }),
     )

@@ -1,23 +1,23 @@
 //! SmolLM3: Llama with every fourth layer free of positions.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, interval};
-use super::{Family, PLAIN, qwen2};
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied, interval, reach};
+use super::{Family, GgufFamily, PLAIN, qwen2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
-use crate::model::{Activation, Attention, ModelSpec};
-use crate::naming::Naming;
-use crate::rope::Rope;
+use crate::mixers::Attention;
+use crate::model::{Activation, ModelSpec};
+use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    model_type: "smollm3",
-    architecture: "smollm3",
+    model_types: &["smollm3"],
     from_config,
-    from_gguf,
     hugging_face: PLAIN.0,
-    gguf: Naming {
-        interleaved_rope: true,
-        ..PLAIN.1
-    },
+    mlx: None,
+    gguf: Some(GgufFamily {
+        architectures: &["smollm3"],
+        from_gguf,
+        naming: PLAIN.1,
+    }),
 };
 
 /// GGUF has no key for it; llama.cpp fixes the interval.
@@ -38,7 +38,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         sizes.pre_norm_model("smollm3", tied, feed_forward, |layer| Attention {
             qkv_bias: bias,
             output_bias: bias,
-            window: windows[layer],
+            reach: reach(windows[layer]),
             ..sizes.attention(with_rope[layer].then(|| rope.clone()))
         }),
     )
@@ -46,7 +46,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
     let feed_forward = sizes.gated(Activation::Silu, false);
     Ok(
         sizes.pre_norm_model("smollm3", gguf_tied(config), feed_forward, |layer| {
@@ -57,8 +57,9 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
 }
 
 /// `no_rope_layers` lists 1 for layers *with* rope, whatever its name says.
-fn layers_with_rope(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
-    let Some(flags) = config.array("no_rope_layers")? else {
+pub(super) fn layers_with_rope(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
+    let flags = config.array("no_rope_layers")?;
+    let Some(flags) = flags.filter(|flags| !flags.is_empty()) else {
         let interval = interval(
             config.path("no_rope_layer_interval"),
             config.usize_or("no_rope_layer_interval", NO_ROPE_INTERVAL)?,
@@ -69,7 +70,7 @@ fn layers_with_rope(config: &Config, layers: usize) -> Result<Vec<bool>, SpecErr
     };
     let refuse = |found: String| {
         let expected = format!("a list of 0 or 1 for each of {layers} layers");
-        SpecError::invalid("no_rope_layers", found, expected)
+        SpecError::invalid(config.path("no_rope_layers"), found, expected)
     };
     if flags.len() != layers {
         return Err(refuse(format!("a list of {}", flags.len())));

@@ -1,9 +1,10 @@
 //! Configs that load, for tests to look at or to break.
 
-use loquat_spec::{Config, ModelSpec, Naming, SpecError, families};
+use loquat_spec::families::{self, Described};
+use loquat_spec::{Config, SpecError};
 use serde_json::{Value, json};
 
-pub fn load(config: &Value) -> Result<(ModelSpec, Naming), SpecError> {
+pub fn load(config: &Value) -> Result<Described, SpecError> {
     families::from_config(&Config::parse(&config.to_string(), "config.json")?)
 }
 

@@ -7,6 +7,8 @@
 
 use half::f16;
 
+use super::float8::{e2m1, e8m0};
+
 fn half(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
@@ -26,6 +28,15 @@ pub(super) fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
     for (i, &byte) in block[4..].iter().enumerate() {
         out[i] = f32::from(byte & 0xF) * d + m;
         out[i + 16] = f32::from(byte >> 4) * d + m;
+    }
+}
+
+/// A power of two, then 16 bytes of 4-bit floats.
+pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
+    let scale = e8m0(block[0]);
+    for (i, &byte) in block[1..].iter().enumerate() {
+        out[i] = scale * e2m1(byte & 0xF);
+        out[i + 16] = scale * e2m1(byte >> 4);
     }
 }
 

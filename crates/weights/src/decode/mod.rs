@@ -34,6 +34,7 @@ pub fn decode_row(dtype: Dtype, row: &[u8], out: &mut [f32]) -> Result<(), Decod
         Dtype::Q4K => blocks(row, out, ggml::q4_k),
         Dtype::Q5K => blocks(row, out, ggml::q5_k),
         Dtype::Q6K => blocks(row, out, ggml::q6_k),
+        Dtype::Mxfp4 => blocks(row, out, ggml::mxfp4),
         Dtype::F64
         | Dtype::F8E4M3
         | Dtype::F8E5M2

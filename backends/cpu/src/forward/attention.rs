@@ -1,0 +1,260 @@
+//! Softmax attention over the sequence's pages.
+
+use loquat_spec::{KvSource, QkNorm, QkSpan, Reach, RopePairs, Temperature};
+
+use super::{Forward, add, scale};
+use crate::kernels::{AttendArgs, HeadPages, Kernels, KvElement, PAGE};
+use crate::linear::{Linear, Product, for_tokens, multiply};
+use crate::model::{AttentionWeights, Branch, Model, Norm};
+use crate::shared::SharedMut;
+
+impl<T: KvElement> Forward<'_, T> {
+    pub(super) fn attention(&mut self, layer: usize, branch: &Branch, weights: &AttentionWeights) {
+        let spec = &weights.spec;
+        let linears = [
+            Some(&weights.query),
+            weights.key.as_ref(),
+            weights.value.as_ref(),
+            weights.gate.as_ref(),
+        ];
+        let readers: Vec<&Linear> = linears.into_iter().flatten().collect();
+        self.enter(branch, &readers);
+        let tokens = self.tokens();
+        let scratch = &mut *self.scratch;
+        let buffers = [
+            &mut scratch.query,
+            &mut scratch.key,
+            &mut scratch.value,
+            &mut scratch.gate,
+        ];
+        let mut products = Vec::with_capacity(4);
+        for (linear, buffer) in linears.into_iter().zip(buffers) {
+            if let Some(linear) = linear {
+                buffer.resize(tokens * linear.rows(), 0.0);
+                products.push(Product::new(linear, &scratch.input, buffer));
+            }
+        }
+        multiply(self.kernels, self.pool, &mut products);
+        let kv_layer = match spec.kv {
+            KvSource::Layer(source) => source,
+            KvSource::Own | KvSource::KeyIsValue => {
+                self.place_keys(layer, weights);
+                layer
+            }
+        };
+        self.place_queries(weights);
+        self.attend(kv_layer, weights);
+        if weights.gate.is_some() {
+            self.gate_output(spec.mixed_len(), weights.gate_bias.as_deref());
+        }
+    }
+
+    /// Biases, norms and rope of keys and values, and into their pages with them.
+    fn place_keys(&mut self, layer: usize, weights: &AttentionWeights) {
+        let (kernels, plan) = (self.kernels, self.plan);
+        let layout = self.layout.layer(layer);
+        let spec = &weights.spec;
+        let (key_len, value_len) = (spec.key_len(), spec.value_len());
+        let tokens = plan.tokens.len();
+        self.scratch.value.resize(tokens * value_len, 0.0);
+        let angles = AllAngles::new(self.model, &self.scratch.angles, weights.rope);
+        let key = SharedMut::new(&mut self.scratch.key);
+        let value = SharedMut::new(&mut self.scratch.value);
+        for_tokens(self.pool, tokens, 4 * (key_len + value_len), &|token| {
+            // SAFETY: each token's task touches its own rows.
+            let (key, value) = unsafe {
+                (
+                    key.slice(token * key_len, key_len),
+                    value.slice(token * value_len, value_len),
+                )
+            };
+            add(key, weights.key_bias.as_deref());
+            if spec.kv == KvSource::KeyIsValue {
+                value.copy_from_slice(key);
+            } else {
+                add(value, weights.value_bias.as_deref());
+            }
+            let norm = spec.qk_norm.as_ref().zip(weights.key_norm.as_ref());
+            place_heads(kernels, key, spec.head_dim, norm, |head| {
+                if let Some(angles) = &angles {
+                    angles.turn(kernels, token, head);
+                }
+            });
+            if let Some(norm) = &weights.value_norm {
+                for head in value.chunks_exact_mut(spec.value_dim) {
+                    norm.apply(kernels, head);
+                }
+            }
+            scale(value, spec.value_scale);
+            let planned = &plan.tokens[token];
+            layout.write_token(planned.position % PAGE, key, value, |at, value| {
+                // SAFETY: no two tokens share a slot, the session has made the page this
+                // sequence's own, and reading waits for the pool.
+                unsafe { planned.page.write(at, T::store(value)) };
+            });
+        });
+    }
+
+    fn place_queries(&mut self, weights: &AttentionWeights) {
+        let (kernels, plan) = (self.kernels, self.plan);
+        let spec = &weights.spec;
+        let len = spec.query_len();
+        let angles = AllAngles::new(self.model, &self.scratch.angles, weights.rope);
+        let query = SharedMut::new(&mut self.scratch.query);
+        for_tokens(self.pool, plan.tokens.len(), len, &|token| {
+            // SAFETY: each token's task touches its own row.
+            let query = unsafe { query.slice(token * len, len) };
+            add(query, weights.query_bias.as_deref());
+            let norm = spec.qk_norm.as_ref().zip(weights.query_norm.as_ref());
+            place_heads(kernels, query, spec.head_dim, norm, |head| {
+                if let Some(angles) = &angles {
+                    angles.turn(kernels, token, head);
+                }
+            });
+            if let Some(temperature) = &spec.temperature {
+                scale(query, warmth(temperature, plan.tokens[token].position));
+            }
+        });
+    }
+
+    fn attend(&mut self, kv_layer: usize, weights: &AttentionWeights) {
+        let (kernels, plan) = (self.kernels, self.plan);
+        let layout = self.layout.layer(kv_layer);
+        let spec = &weights.spec;
+        let (heads, head_dim, value_dim) = (spec.heads, spec.head_dim, spec.value_dim);
+        let tokens = plan.tokens.len();
+        self.scratch.inner.resize(tokens, spec.mixed_len());
+        let query = &self.scratch.query;
+        let out = SharedMut::new(&mut self.scratch.inner.values);
+        let pairs = tokens * heads;
+        let per_task = (pairs / (self.pool.threads() * 8)).clamp(1, 16);
+        self.pool.run(pairs.div_ceil(per_task), &|task| {
+            for pair in task * per_task..((task + 1) * per_task).min(pairs) {
+                let (token, head) = (&plan.tokens[pair / heads], pair % heads);
+                let kv_head = head / (heads / spec.kv_heads);
+                let end = token.position + 1;
+                let args = AttendArgs {
+                    query: &query[pair * head_dim..(pair + 1) * head_dim],
+                    scale: spec.scale,
+                    softcap: spec.softcap,
+                    sink: weights.sinks.as_ref().map(|sinks| sinks[head]),
+                    pages: HeadPages {
+                        pages: &plan.pages[token.pages.0..token.pages.1],
+                        key_offset: layout.key_offset(kv_head),
+                        value_offset: Some(layout.value_offset(kv_head)),
+                    },
+                    start: match spec.reach {
+                        Reach::All => 0,
+                        Reach::Window(window) => end.saturating_sub(window),
+                        Reach::Chunk(chunk) => token.position / chunk * chunk,
+                    },
+                    end,
+                };
+                // SAFETY: each pair writes its own head, and the table was chosen for this
+                // machine.
+                unsafe { T::attend(kernels)(&args, out.slice(pair * value_dim, value_dim)) };
+            }
+        });
+    }
+
+    fn gate_output(&mut self, len: usize, bias: Option<&[f32]>) {
+        let kernels = self.kernels;
+        let gate = SharedMut::new(&mut self.scratch.gate);
+        let mixed = SharedMut::new(&mut self.scratch.inner.values);
+        for_tokens(self.pool, self.plan.tokens.len(), 4 * len, &|token| {
+            // SAFETY: each token's task touches its own rows, and the table was chosen for this
+            // machine.
+            unsafe {
+                let gate = gate.slice(token * len, len);
+                add(gate, bias);
+                (kernels.sigmoid_gate)(mixed.slice(token * len, len), gate);
+            }
+        });
+    }
+}
+
+/// The angles of every token under one of the model's ropes.
+pub(super) struct AllAngles<'a> {
+    pairs: RopePairs,
+    per_token: usize,
+    cos: &'a [f32],
+    sin: &'a [f32],
+}
+
+impl<'a> AllAngles<'a> {
+    pub fn new(
+        model: &Model,
+        angles: &'a [(Vec<f32>, Vec<f32>)],
+        rope: Option<usize>,
+    ) -> Option<Self> {
+        let rope = rope?;
+        let (cos, sin) = &angles[rope];
+        let table = &model.ropes[rope];
+        Some(Self {
+            pairs: table.rope.pairs,
+            per_token: table.frequencies.len(),
+            cos,
+            sin,
+        })
+    }
+
+    /// Turns a head of `token`.
+    pub fn turn(&self, kernels: &Kernels, token: usize, head: &mut [f32]) {
+        let of_token = token * self.per_token..(token + 1) * self.per_token;
+        let (cos, sin) = (&self.cos[of_token.clone()], &self.sin[of_token]);
+        // SAFETY: the table was chosen for this machine.
+        unsafe {
+            match self.pairs {
+                RopePairs::Halves => (kernels.rotate)(head, cos, sin),
+                RopePairs::Neighbours => (kernels.rotate_neighbours)(head, cos, sin),
+            }
+        }
+    }
+}
+
+/// Norm and rope of one token's heads, in the order the norm asks for.
+fn place_heads(
+    kernels: &Kernels,
+    heads: &mut [f32],
+    head_dim: usize,
+    norm: Option<(&QkNorm, &Norm)>,
+    turn: impl Fn(&mut [f32]),
+) {
+    let (before, after) = match norm {
+        Some((qk, _)) if qk.after_rope => (None, norm),
+        norm => (norm, None),
+    };
+    apply_norm(kernels, heads, head_dim, before);
+    heads.chunks_exact_mut(head_dim).for_each(turn);
+    apply_norm(kernels, heads, head_dim, after);
+}
+
+fn apply_norm(
+    kernels: &Kernels,
+    heads: &mut [f32],
+    head_dim: usize,
+    norm: Option<(&QkNorm, &Norm)>,
+) {
+    let Some((qk, norm)) = norm else {
+        return;
+    };
+    match qk.span {
+        QkSpan::AllHeads => norm.apply(kernels, heads),
+        QkSpan::Head => {
+            for head in heads.chunks_exact_mut(head_dim) {
+                norm.apply(kernels, head);
+            }
+        }
+        QkSpan::HeadWeights => {
+            for (index, head) in heads.chunks_exact_mut(head_dim).enumerate() {
+                norm.apply_part(kernels, head, index * head_dim);
+            }
+        }
+    }
+}
+
+/// What a temperature multiplies a position's query by.
+fn warmth(temperature: &Temperature, position: usize) -> f32 {
+    let spans = (position + temperature.offset) / temperature.span;
+    temperature.beta.mul_add((spans as f32).ln_1p(), 1.0)
+}

@@ -1,0 +1,354 @@
+//! Experts: each position to a few of many feed-forwards, grouped so that an expert's matrices
+//! are read once for all the positions that chose it.
+
+use loquat_spec::{ExpertGroups, GroupScore, Scores};
+
+use super::{Forward, add, add_scaled, scale};
+use crate::kernels::{Kernels, KvElement};
+use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
+use crate::model::{Branch, ExpertsWeights, SharedWeights};
+use crate::shared::SharedMut;
+
+/// Buffers of the expert layers.
+#[derive(Default)]
+pub struct Scratch {
+    router_input: Activations,
+    logits: Vec<f32>,
+    /// Which token goes to which expert, how heavily: by expert, then token.
+    routes: Vec<Route>,
+    /// The routes' places by token, then expert: as many for each token.
+    by_token: Vec<usize>,
+    /// The routes' inputs, in their order.
+    input: Activations,
+    gate: Activations,
+    up: Vec<f32>,
+    down: Vec<f32>,
+    /// `[token][hidden]`
+    shared: Vec<f32>,
+    shared_gate: Vec<f32>,
+}
+
+#[derive(Clone, Copy)]
+struct Route {
+    expert: usize,
+    token: usize,
+    weight: f32,
+}
+
+impl<T: KvElement> Forward<'_, T> {
+    /// The experts' weighted sum into `scratch.branch`.
+    pub(super) fn experts(&mut self, branch: &Branch, weights: &ExpertsWeights) {
+        let mut readers: Vec<&Linear> = weights.gates.iter().chain(&weights.ups).collect();
+        if let Some(shared) = &weights.shared {
+            readers.extend(shared.dense.readers());
+            readers.extend(shared.router.as_ref());
+        }
+        if weights.router_norm.is_none() {
+            readers.push(&weights.router);
+        }
+        self.enter(branch, &readers);
+        self.route(weights);
+        self.run_experts(weights);
+        if let Some(shared) = &weights.shared {
+            self.shared_expert(shared);
+        }
+        self.combine(weights);
+    }
+
+    /// Fills the routes.
+    fn route(&mut self, weights: &ExpertsWeights) {
+        let (kernels, tokens) = (self.kernels, self.tokens());
+        let count = weights.spec.count;
+        self.read_for_router(weights);
+        let scratch = &mut *self.scratch;
+        let input = match weights.router_norm {
+            Some(_) => &scratch.experts.router_input,
+            None => &scratch.input,
+        };
+        scratch.experts.logits.resize(tokens * count, 0.0);
+        let out = &mut scratch.experts.logits;
+        let mut products = [Product::new(&weights.router, input, out)];
+        multiply(kernels, self.pool, &mut products);
+        let routes = &mut scratch.experts.routes;
+        routes.clear();
+        let logits = scratch.experts.logits.chunks_exact_mut(count);
+        for (token, logits) in logits.enumerate() {
+            add(logits, weights.router_bias.as_deref());
+            choose(weights, logits, |expert, weight| {
+                routes.push(Route {
+                    expert,
+                    token,
+                    weight,
+                });
+            });
+        }
+        // Ascending experts also fix the order in which a token's answers are added.
+        routes.sort_unstable_by_key(|route| (route.expert, route.token));
+        let by_token = &mut scratch.experts.by_token;
+        by_token.clear();
+        by_token.extend(0..routes.len());
+        by_token.sort_by_key(|place| routes[*place].token);
+    }
+
+    fn read_for_router(&mut self, weights: &ExpertsWeights) {
+        let (Some(norm), Some(input)) = (&weights.router_norm, &weights.spec.router.input) else {
+            return;
+        };
+        let (tokens, hidden) = (self.tokens(), self.model.hidden_size);
+        let scratch = &mut *self.scratch;
+        let reads = &mut scratch.experts.router_input;
+        reads.resize(tokens, hidden);
+        reads.values.copy_from_slice(&scratch.x);
+        for row in reads.values.chunks_exact_mut(hidden) {
+            norm.apply(self.kernels, row);
+            scale(row, input.scale);
+        }
+        reads.prepare(self.kernels, self.pool, &[&weights.router]);
+    }
+
+    fn run_experts(&mut self, weights: &ExpertsWeights) {
+        let (kernels, hidden) = (self.kernels, self.model.hidden_size);
+        let spec = &weights.spec;
+        let size = spec.expert.size;
+        let scratch = &mut *self.scratch;
+        let experts = &mut scratch.experts;
+        let routes = &experts.routes;
+        experts.input.resize(routes.len(), hidden);
+        for (route, out) in routes
+            .iter()
+            .zip(experts.input.values.chunks_exact_mut(hidden))
+        {
+            out.copy_from_slice(scratch.input.row(route.token));
+            if spec.weigh_input {
+                scale(out, route.weight);
+            }
+        }
+        let readers: Vec<&Linear> = weights.gates.iter().chain(&weights.ups).collect();
+        experts.input.prepare(kernels, self.pool, &readers);
+        experts.gate.resize(routes.len(), size);
+        experts.up.resize(
+            if spec.expert.gated {
+                routes.len() * size
+            } else {
+                0
+            },
+            0.0,
+        );
+        let first = if spec.expert.gated {
+            &weights.gates
+        } else {
+            &weights.ups
+        };
+        let mut products = per_expert(routes, first, &experts.input, &mut experts.gate.values);
+        if spec.expert.gated {
+            products.extend(per_expert(
+                routes,
+                &weights.ups,
+                &experts.input,
+                &mut experts.up,
+            ));
+        }
+        multiply(kernels, self.pool, &mut products);
+        activate(
+            kernels,
+            weights,
+            routes,
+            &mut experts.gate.values,
+            &mut experts.up,
+        );
+        let downs: Vec<&Linear> = weights.downs.iter().collect();
+        experts.gate.prepare(kernels, self.pool, &downs);
+        experts.down.resize(routes.len() * hidden, 0.0);
+        let mut products = per_expert(routes, &weights.downs, &experts.gate, &mut experts.down);
+        multiply(kernels, self.pool, &mut products);
+    }
+
+    /// Leaves the shared expert's answers in `experts.shared`.
+    fn shared_expert(&mut self, shared: &SharedWeights) {
+        self.dense_inside(&shared.dense);
+        let (kernels, tokens) = (self.kernels, self.tokens());
+        let hidden = self.model.hidden_size;
+        let scratch = &mut *self.scratch;
+        scratch.inner.prepare(kernels, self.pool, &[&shared.down]);
+        scratch.experts.shared.resize(tokens * hidden, 0.0);
+        scratch.experts.shared_gate.resize(tokens, 0.0);
+        let out = &mut scratch.experts.shared;
+        let mut products = vec![Product::new(&shared.down, &scratch.inner, out)];
+        if let Some(router) = &shared.router {
+            let gate = &mut scratch.experts.shared_gate;
+            products.push(Product::new(router, &scratch.input, gate));
+        }
+        multiply(kernels, self.pool, &mut products);
+        if shared.router.is_some() {
+            let answers = scratch.experts.shared.chunks_exact_mut(hidden);
+            for (answer, gate) in answers.zip(&scratch.experts.shared_gate) {
+                scale(answer, sigmoid(*gate));
+            }
+        }
+    }
+
+    fn combine(&mut self, weights: &ExpertsWeights) {
+        let (tokens, hidden) = (self.tokens(), self.model.hidden_size);
+        let scratch = &mut *self.scratch;
+        scratch.branch.resize(tokens * hidden, 0.0);
+        let experts = &scratch.experts;
+        let out = SharedMut::new(&mut scratch.branch);
+        let cost = hidden * (weights.spec.top_k + 1);
+        for_tokens(self.pool, tokens, cost, &|token| {
+            // SAFETY: each token's task writes its own row.
+            let out = unsafe { out.slice(token * hidden, hidden) };
+            out.fill(0.0);
+            let top_k = weights.spec.top_k;
+            for place in &experts.by_token[token * top_k..(token + 1) * top_k] {
+                let route = &experts.routes[*place];
+                let answer = &experts.down[place * hidden..(place + 1) * hidden];
+                let weight = if weights.spec.weigh_input {
+                    1.0
+                } else {
+                    route.weight
+                };
+                add_scaled(out, answer, weight);
+                if let Some(bias) = &weights.down_bias {
+                    let of_expert = route.expert * hidden..(route.expert + 1) * hidden;
+                    add_scaled(out, &bias[of_expert], weight);
+                }
+            }
+            if weights.shared.is_some() {
+                add(
+                    out,
+                    Some(&experts.shared[token * hidden..(token + 1) * hidden]),
+                );
+            }
+        });
+    }
+}
+
+/// One product for each expert that anyone chose.
+fn per_expert<'a>(
+    routes: &[Route],
+    linears: &'a [Linear],
+    input: &'a Activations,
+    mut out: &'a mut [f32],
+) -> Vec<Product<'a>> {
+    let mut products = Vec::new();
+    let mut first = 0;
+    for run in routes.chunk_by(|a, b| a.expert == b.expert) {
+        let linear = &linears[run[0].expert];
+        let (own, rest) = out.split_at_mut(run.len() * linear.rows());
+        products.push(Product {
+            linear,
+            input,
+            tokens: first..first + run.len(),
+            out: own,
+        });
+        out = rest;
+        first += run.len();
+    }
+    products
+}
+
+fn activate(
+    kernels: &Kernels,
+    weights: &ExpertsWeights,
+    routes: &[Route],
+    gates: &mut [f32],
+    ups: &mut [f32],
+) {
+    let expert = &weights.spec.expert;
+    let size = expert.size;
+    let of = |bias: &'_ Option<Vec<f32>>, route: &Route| {
+        let bias = bias.as_deref()?;
+        Some(bias[route.expert * size..(route.expert + 1) * size].to_vec())
+    };
+    for (index, (route, gate)) in routes.iter().zip(gates.chunks_exact_mut(size)).enumerate() {
+        let up = match expert.gated {
+            true => &mut ups[index * size..(index + 1) * size],
+            false => &mut [],
+        };
+        if expert.gated {
+            add(gate, of(&weights.gate_bias, route).as_deref());
+            add(up, of(&weights.up_bias, route).as_deref());
+            scale(gate, expert.gate_scale);
+        } else {
+            add(gate, of(&weights.up_bias, route).as_deref());
+        }
+        // SAFETY: the table was chosen for this machine.
+        unsafe { (kernels.activate)(expert.activation, gate, up) };
+    }
+}
+
+/// Picks a token's experts from the router's answers and gives each its weight.
+fn choose(weights: &ExpertsWeights, logits: &mut [f32], mut give: impl FnMut(usize, f32)) {
+    let router = &weights.spec.router;
+    match router.scores {
+        Scores::Softmax => softmax(logits),
+        Scores::Sigmoid => logits.iter_mut().for_each(|score| *score = sigmoid(*score)),
+    }
+    let scores = &*logits;
+    let mut ranking = scores.to_vec();
+    add(&mut ranking, weights.correction.as_deref());
+    if let Some(groups) = router.groups {
+        keep_groups(&mut ranking, groups);
+    }
+    let chosen = best(&ranking, weights.spec.top_k);
+    let total = match router.normalise {
+        Some(eps) => chosen.iter().map(|expert| scores[*expert]).sum::<f32>() + eps,
+        None => 1.0,
+    };
+    for expert in chosen {
+        let own = weights
+            .expert_scale
+            .as_ref()
+            .map_or(1.0, |scale| scale[expert]);
+        give(expert, scores[expert] / total * router.scale * own);
+    }
+}
+
+/// Puts experts outside the best groups out of reach.
+fn keep_groups(ranking: &mut [f32], groups: ExpertGroups) {
+    let size = ranking.len() / groups.count;
+    let scores: Vec<f32> = ranking
+        .chunks_exact(size)
+        .map(|group| match groups.score {
+            GroupScore::Best => best(group, 1).iter().map(|expert| group[*expert]).sum(),
+            GroupScore::BestTwo => best(group, 2).iter().map(|expert| group[*expert]).sum(),
+        })
+        .collect();
+    let kept = best(&scores, groups.keep);
+    for (index, group) in ranking.chunks_exact_mut(size).enumerate() {
+        if !kept.contains(&index) {
+            group.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+/// The places of the `count` largest values, largest first; the first of equals. NaN counts as
+/// smallest, so that a broken row still has its experts.
+fn best(values: &[f32], count: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..values.len()).collect();
+    let key = |place: &usize| {
+        let value = values[*place];
+        if value.is_nan() {
+            f32::NEG_INFINITY
+        } else {
+            value
+        }
+    };
+    places.sort_by(|a, b| key(b).total_cmp(&key(a)));
+    places.truncate(count);
+    places
+}
+
+fn softmax(values: &mut [f32]) {
+    let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut total = 0.0;
+    for value in values.iter_mut() {
+        *value = (*value - max).exp();
+        total += *value;
+    }
+    values.iter_mut().for_each(|value| *value /= total);
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}

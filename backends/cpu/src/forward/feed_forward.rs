@@ -1,0 +1,99 @@
+//! What works on each position alone, experts apart.
+
+use loquat_spec::Activation;
+
+use super::{Forward, add, scale};
+use crate::kernels::{Kernels, KvElement};
+use crate::linear::{Linear, Product, for_tokens, multiply};
+use crate::model::{Branch, DenseWeights};
+use crate::shared::SharedMut;
+
+impl<T: KvElement> Forward<'_, T> {
+    /// The activated inside of a feed-forward into `scratch.inner`.
+    pub(super) fn dense(&mut self, branch: &Branch, weights: &DenseWeights) {
+        self.enter(branch, &weights.readers());
+        self.dense_inside(weights);
+    }
+
+    /// The same from what `scratch.input` already holds.
+    pub(super) fn dense_inside(&mut self, weights: &DenseWeights) {
+        let tokens = self.tokens();
+        let scratch = &mut *self.scratch;
+        scratch.inner.resize(tokens, weights.size);
+        let (input, inner) = (&scratch.input, &mut scratch.inner.values);
+        let up = match &weights.gate {
+            Some(gate) => {
+                scratch.gate.resize(tokens * weights.size, 0.0);
+                let mut products = [
+                    Product::new(gate, input, inner),
+                    Product::new(&weights.up, input, &mut scratch.gate),
+                ];
+                multiply(self.kernels, self.pool, &mut products);
+                &mut scratch.gate[..]
+            }
+            None => {
+                let mut products = [Product::new(&weights.up, input, inner)];
+                multiply(self.kernels, self.pool, &mut products);
+                &mut []
+            }
+        };
+        let (kernels, size) = (self.kernels, weights.size);
+        let up_len = if up.is_empty() { 0 } else { size };
+        let inner = SharedMut::new(inner);
+        let up = SharedMut::new(up);
+        for_tokens(self.pool, tokens, size, &|token| {
+            // SAFETY: each token's task touches its own rows.
+            let (inner, up) = unsafe {
+                (
+                    inner.slice(token * size, size),
+                    up.slice(token * up_len, up_len),
+                )
+            };
+            weights.activate(kernels, inner, up);
+        });
+    }
+
+    /// `activation(gate(x)) * input` with the layer's own input, into `scratch.inner`.
+    pub(super) fn per_layer_input(
+        &mut self,
+        layer: usize,
+        branch: &Branch,
+        dim: usize,
+        activation: Activation,
+        gate: &Linear,
+    ) {
+        self.enter(branch, &[gate]);
+        let (kernels, tokens) = (self.kernels, self.tokens());
+        let all = dim * self.model.layers.len();
+        let scratch = &mut *self.scratch;
+        scratch.inner.resize(tokens, dim);
+        let inner = &mut scratch.inner.values;
+        let mut products = [Product::new(gate, &scratch.input, inner)];
+        multiply(kernels, self.pool, &mut products);
+        for (token, inner) in scratch.inner.values.chunks_exact_mut(dim).enumerate() {
+            let from = token * all + layer * dim;
+            // SAFETY: the table was chosen for this machine.
+            unsafe { (kernels.activate)(activation, inner, &scratch.per_layer[from..from + dim]) };
+        }
+    }
+}
+
+impl DenseWeights {
+    pub(super) fn readers(&self) -> Vec<&Linear> {
+        self.gate.iter().chain([&self.up]).collect()
+    }
+
+    /// One token's gate (or its only matrix's answer, with no `up`) to what goes down.
+    pub(super) fn activate(&self, kernels: &Kernels, gate: &mut [f32], up: &mut [f32]) {
+        match &self.gate {
+            Some(_) => {
+                add(gate, self.gate_bias.as_deref());
+                add(up, self.up_bias.as_deref());
+                scale(gate, self.gate_scale);
+            }
+            None => add(gate, self.up_bias.as_deref()),
+        }
+        // SAFETY: the table was chosen for this machine.
+        unsafe { (kernels.activate)(self.activation, gate, up) };
+    }
+}

@@ -1,0 +1,219 @@
+//! Attention over one latent vector per token, all heads sharing it.
+
+use super::attention::AllAngles;
+use super::{Forward, add};
+use crate::kernels::{AttendArgs, HeadPages, KvElement, PAGE};
+use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
+use crate::model::{Branch, LatentWeights, QueryDown};
+use crate::shared::SharedMut;
+
+impl<T: KvElement> Forward<'_, T> {
+    pub(super) fn latent(&mut self, layer: usize, branch: &Branch, weights: &LatentWeights) {
+        let queries = match &weights.query_down {
+            Some(down) => &down.linear,
+            None => &weights.query,
+        };
+        self.enter(branch, &[queries, &weights.latent, &weights.rope_key]);
+        let tokens = self.tokens();
+        let spec = &weights.spec;
+        let scratch = &mut *self.scratch;
+        scratch.key.resize(tokens * spec.latent_dim, 0.0);
+        scratch.value.resize(tokens * spec.rope_dim, 0.0);
+        let mut products = vec![
+            Product::new(&weights.latent, &scratch.input, &mut scratch.key),
+            Product::new(&weights.rope_key, &scratch.input, &mut scratch.value),
+        ];
+        match &weights.query_down {
+            Some(down) => {
+                scratch.narrow.resize(tokens, down.linear.rows());
+                let narrow = &mut scratch.narrow.values;
+                products.push(Product::new(&down.linear, &scratch.input, narrow));
+            }
+            None => {
+                scratch.query.resize(tokens * spec.query_len(), 0.0);
+                let query = &mut scratch.query;
+                products.push(Product::new(&weights.query, &scratch.input, query));
+            }
+        }
+        multiply(self.kernels, self.pool, &mut products);
+        if let Some(down) = &weights.query_down {
+            self.raise_queries(down, &weights.query);
+        }
+        self.place_latents(layer, weights);
+        self.absorb_queries(weights);
+        self.attend_latent(layer, weights);
+        self.raise_values(weights);
+    }
+
+    fn raise_queries(&mut self, down: &QueryDown, up: &Linear) {
+        let kernels = self.kernels;
+        let tokens = self.tokens();
+        let rank = down.linear.rows();
+        let narrow = SharedMut::new(&mut self.scratch.narrow.values);
+        for_tokens(self.pool, tokens, rank, &|token| {
+            // SAFETY: each token's task touches its own row.
+            let narrow = unsafe { narrow.slice(token * rank, rank) };
+            add(narrow, down.bias.as_deref());
+            down.norm.apply(kernels, narrow);
+        });
+        let scratch = &mut *self.scratch;
+        scratch.narrow.prepare(kernels, self.pool, &[up]);
+        scratch.query.resize(tokens * up.rows(), 0.0);
+        let query = &mut scratch.query;
+        let mut products = [Product::new(up, &scratch.narrow, query)];
+        multiply(kernels, self.pool, &mut products);
+    }
+
+    /// The normed latent and the turned rope key into the token's page, as one long key.
+    fn place_latents(&mut self, layer: usize, weights: &LatentWeights) {
+        let (kernels, plan) = (self.kernels, self.plan);
+        let layout = self.layout.layer(layer);
+        let spec = &weights.spec;
+        let angles = AllAngles::new(self.model, &self.scratch.angles, weights.rope);
+        let latent = SharedMut::new(&mut self.scratch.key);
+        let rope_key = SharedMut::new(&mut self.scratch.value);
+        let cost = 4 * spec.cached_len();
+        for_tokens(self.pool, plan.tokens.len(), cost, &|token| {
+            // SAFETY: each token's task touches its own rows.
+            let (latent, rope_key) = unsafe {
+                (
+                    latent.slice(token * spec.latent_dim, spec.latent_dim),
+                    rope_key.slice(token * spec.rope_dim, spec.rope_dim),
+                )
+            };
+            add(latent, weights.latent_bias.as_deref());
+            add(rope_key, weights.rope_key_bias.as_deref());
+            weights.latent_norm.apply(kernels, latent);
+            if let Some(angles) = &angles {
+                angles.turn(kernels, token, rope_key);
+            }
+            let planned = &plan.tokens[token];
+            let whole = latent.iter().chain(&*rope_key).copied();
+            layout.write_key(planned.position % PAGE, whole, |at, value| {
+                // SAFETY: no two tokens share a slot, the session has made the page this
+                // sequence's own, and reading waits for the pool.
+                unsafe { planned.page.write(at, T::store(value)) };
+            });
+        });
+    }
+
+    /// Each head's query, taken to where the latents live: `[head][token][latent, rope]` into
+    /// `scratch.key`.
+    fn absorb_queries(&mut self, weights: &LatentWeights) {
+        let (kernels, tokens) = (self.kernels, self.tokens());
+        let spec = &weights.spec;
+        let (nope, query_dim) = (spec.nope_dim, spec.nope_dim + spec.rope_dim);
+        let scratch = &mut *self.scratch;
+        // Heads' queries without their rope parts, `[head][token]`, so that a head's are rows of
+        // their own.
+        scratch.inner.resize(spec.heads * tokens, nope);
+        for token in 0..tokens {
+            for head in 0..spec.heads {
+                let from = (token * spec.heads + head) * query_dim;
+                let to = (head * tokens + token) * nope;
+                scratch.inner.values[to..to + nope]
+                    .copy_from_slice(&scratch.query[from..from + nope]);
+            }
+        }
+        let readers: Vec<&Linear> = weights.key_absorb.iter().collect();
+        scratch.inner.prepare(kernels, self.pool, &readers);
+        scratch
+            .gate
+            .resize(spec.heads * tokens * spec.latent_dim, 0.0);
+        let mut products = per_head(
+            &weights.key_absorb,
+            &scratch.inner,
+            tokens,
+            &mut scratch.gate,
+        );
+        multiply(kernels, self.pool, &mut products);
+        let angles = AllAngles::new(self.model, &scratch.angles, weights.rope);
+        let cached = spec.cached_len();
+        scratch.key.resize(spec.heads * tokens * cached, 0.0);
+        for (row, out) in scratch.key.chunks_exact_mut(cached).enumerate() {
+            let (head, token) = (row / tokens, row % tokens);
+            let (latent, rope) = out.split_at_mut(spec.latent_dim);
+            let absorbed = row * spec.latent_dim..(row + 1) * spec.latent_dim;
+            latent.copy_from_slice(&scratch.gate[absorbed]);
+            let from = (token * spec.heads + head) * query_dim + nope;
+            rope.copy_from_slice(&scratch.query[from..from + spec.rope_dim]);
+            if let Some(angles) = &angles {
+                angles.turn(kernels, token, rope);
+            }
+        }
+    }
+
+    /// Mixed latents, `[head][token]`, into `scratch.inner`.
+    fn attend_latent(&mut self, layer: usize, weights: &LatentWeights) {
+        let (kernels, plan) = (self.kernels, self.plan);
+        let layout = self.layout.layer(layer);
+        let spec = &weights.spec;
+        let (tokens, cached) = (plan.tokens.len(), spec.cached_len());
+        let latent_dim = spec.latent_dim;
+        self.scratch.inner.resize(spec.heads * tokens, latent_dim);
+        let query = &self.scratch.key;
+        let out = SharedMut::new(&mut self.scratch.inner.values);
+        let pairs = tokens * spec.heads;
+        let per_task = (pairs / (self.pool.threads() * 8)).clamp(1, 16);
+        self.pool.run(pairs.div_ceil(per_task), &|task| {
+            for pair in task * per_task..((task + 1) * per_task).min(pairs) {
+                let token = &plan.tokens[pair % tokens];
+                let args = AttendArgs {
+                    query: &query[pair * cached..(pair + 1) * cached],
+                    scale: spec.scale,
+                    softcap: None,
+                    sink: None,
+                    pages: HeadPages {
+                        pages: &plan.pages[token.pages.0..token.pages.1],
+                        key_offset: layout.key_offset(0),
+                        value_offset: None,
+                    },
+                    start: 0,
+                    end: token.position + 1,
+                };
+                // SAFETY: each pair writes its own row, and the table was chosen for this
+                // machine.
+                unsafe { T::attend(kernels)(&args, out.slice(pair * latent_dim, latent_dim)) };
+            }
+        });
+    }
+
+    /// Each head's mixed latent to its value, `[token][head]`, into `scratch.inner`.
+    fn raise_values(&mut self, weights: &LatentWeights) {
+        let (kernels, tokens) = (self.kernels, self.tokens());
+        let spec = &weights.spec;
+        let value_dim = spec.value_dim;
+        let scratch = &mut *self.scratch;
+        let readers: Vec<&Linear> = weights.value_up.iter().collect();
+        scratch.inner.prepare(kernels, self.pool, &readers);
+        scratch.gate.resize(spec.heads * tokens * value_dim, 0.0);
+        let mut products = per_head(&weights.value_up, &scratch.inner, tokens, &mut scratch.gate);
+        multiply(kernels, self.pool, &mut products);
+        scratch.inner.resize(tokens, spec.mixed_len());
+        for (row, value) in scratch.gate.chunks_exact(value_dim).enumerate() {
+            let (head, token) = (row / tokens, row % tokens);
+            let to = (token * spec.heads + head) * value_dim;
+            scratch.inner.values[to..to + value_dim].copy_from_slice(value);
+        }
+    }
+}
+
+/// Each head's matrix times its own rows of `input`, `[head][token]`.
+fn per_head<'a>(
+    linears: &'a [Linear],
+    input: &'a Activations,
+    tokens: usize,
+    out: &'a mut [f32],
+) -> Vec<Product<'a>> {
+    let rows = linears.first().map_or(1, Linear::rows);
+    let heads = linears.iter().zip(out.chunks_exact_mut(tokens * rows));
+    heads
+        .enumerate()
+        .map(|(head, (linear, out))| Product {
+            linear,
+            input,
+            tokens: head * tokens..(head + 1) * tokens,
+            out,
+        })
+        .collect()
+}

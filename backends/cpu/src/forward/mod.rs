@@ -1,0 +1,443 @@
+//! One step through the layers, for the tokens of all rows together.
+
+mod attention;
+mod experts;
+mod feed_forward;
+mod latent;
+mod recurrent;
+
+use loquat_spec::NormKind;
+
+use crate::kernels::{Kernels, KvElement};
+use crate::kv::PageLayout;
+use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
+use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
+use crate::pool::Pool;
+use crate::shared::{PagePtr, SharedMut};
+use crate::state::StateLayout;
+
+/// The step's tokens, flattened over its rows, and where their keys and values go.
+pub struct Plan<T> {
+    pub rows: Vec<PlannedRow>,
+    pub tokens: Vec<PlannedToken<T>>,
+    /// All rows' pages, one run per sequence.
+    pub pages: Vec<PagePtr<T>>,
+}
+
+/// A sequence's tokens in [`Plan::tokens`], and its recurrent state.
+pub struct PlannedRow {
+    pub first: usize,
+    pub tokens: usize,
+    pub state: Option<PlannedState>,
+}
+
+pub struct PlannedState {
+    /// The state before the row; `None`: zeros.
+    pub before: Option<PagePtr<f32>>,
+    /// The state after it, this row's own.
+    pub after: PagePtr<f32>,
+    /// Copies wanted after so many of the row's tokens.
+    pub snapshots: Vec<(usize, PagePtr<f32>)>,
+}
+
+pub struct PlannedToken<T> {
+    pub id: u32,
+    pub position: usize,
+    pub page: PagePtr<T>,
+    /// The sequence's run in [`Plan::pages`].
+    pub pages: (usize, usize),
+}
+
+impl<T> Default for Plan<T> {
+    fn default() -> Self {
+        Self {
+            rows: Vec::new(),
+            tokens: Vec::new(),
+            pages: Vec::new(),
+        }
+    }
+}
+
+impl<T> Plan<T> {
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.tokens.clear();
+        self.pages.clear();
+    }
+}
+
+/// Buffers that live from step to step. Which mixer uses which is its own business; a branch
+/// leaves its answer in `inner` for the output matrix, or in `branch` where it has none.
+#[derive(Default)]
+pub struct Scratch {
+    /// The residual stream, `[token][hidden]`.
+    x: Vec<f32>,
+    /// What a branch reads: the stream through its norm.
+    input: Activations,
+    query: Vec<f32>,
+    key: Vec<f32>,
+    value: Vec<f32>,
+    gate: Vec<f32>,
+    /// A delta rule's decays and write strengths.
+    decay: Vec<f32>,
+    beta: Vec<f32>,
+    narrow: Activations,
+    inner: Activations,
+    branch: Vec<f32>,
+    /// The sum of a block's branches, where it has several.
+    sum: Vec<f32>,
+    /// Every token's inputs for every layer, `[token][layer][dim]`.
+    per_layer: Vec<f32>,
+    /// Per rope: cosines and sines, `[token][pair]`.
+    angles: Vec<(Vec<f32>, Vec<f32>)>,
+    experts: experts::Scratch,
+}
+
+/// Everything a step works with, so that its parts need not pass it around.
+pub struct Forward<'a, T> {
+    pub model: &'a Model,
+    pub kernels: &'static Kernels,
+    pub pool: &'a mut Pool,
+    pub layout: &'a PageLayout,
+    pub states: &'a StateLayout,
+    pub plan: &'a Plan<T>,
+    pub scratch: &'a mut Scratch,
+}
+
+impl<T: KvElement> Forward<'_, T> {
+    /// Fills the residual stream with the last layer's output for every token.
+    pub fn run(&mut self) {
+        let model = self.model;
+        self.embed();
+        self.per_layer_inputs();
+        self.turn_angles();
+        for (index, layer) in model.layers.iter().enumerate() {
+            for block in &layer.blocks {
+                self.block(index, block);
+            }
+            if let Some(scale) = layer.scale {
+                self.scratch.x.iter_mut().for_each(|x| *x *= scale);
+            }
+        }
+    }
+
+    /// Logits of the given tokens, `[token][vocab]`.
+    pub fn logits(&mut self, tokens: &[usize], out: &mut [f32]) {
+        let model = self.model;
+        let hidden = model.hidden_size;
+        let input = &mut self.scratch.input;
+        input.resize(tokens.len(), hidden);
+        for (row, token) in tokens.iter().enumerate() {
+            let x = &self.scratch.x[token * hidden..(token + 1) * hidden];
+            let out = &mut input.values[row * hidden..(row + 1) * hidden];
+            out.copy_from_slice(x);
+            model.final_norm.apply(self.kernels, out);
+        }
+        input.prepare(self.kernels, self.pool, &[&model.head]);
+        let mut products = [Product::new(&model.head, input, out)];
+        multiply(self.kernels, self.pool, &mut products);
+        for logits in out.chunks_exact_mut(model.vocab_size) {
+            add(logits, model.head_bias.as_deref());
+            scale(logits, model.head_scale);
+            if let Some(cap) = model.softcap {
+                // SAFETY: the table was chosen for this machine.
+                unsafe { (self.kernels.softcap)(logits, cap) };
+            }
+        }
+    }
+
+    fn tokens(&self) -> usize {
+        self.plan.tokens.len()
+    }
+
+    fn embed(&mut self) {
+        let (model, plan) = (self.model, self.plan);
+        let hidden = model.hidden_size;
+        self.scratch.x.resize(plan.tokens.len() * hidden, 0.0);
+        let x = SharedMut::new(&mut self.scratch.x);
+        for_tokens(self.pool, plan.tokens.len(), hidden, &|token| {
+            // SAFETY: each token's task writes its own row.
+            let row = unsafe { x.slice(token * hidden, hidden) };
+            let planned = &plan.tokens[token];
+            // The session has checked the id, and binding the row's length.
+            if model
+                .embedding
+                .decode_row(planned.id as usize, row)
+                .is_err()
+            {
+                row.fill(f32::NAN);
+            }
+            scale(row, model.embedding_scale);
+            if let Some(positions) = &model.positions {
+                let mut position = vec![0.0; hidden];
+                if positions
+                    .decode_row(planned.position, &mut position)
+                    .is_err()
+                {
+                    position.fill(f32::NAN);
+                }
+                add(row, Some(&position));
+            }
+        });
+    }
+
+    fn per_layer_inputs(&mut self) {
+        let (model, plan, kernels) = (self.model, self.plan, self.kernels);
+        let Some(weights) = &model.per_layer_inputs else {
+            return;
+        };
+        let spec = &weights.spec;
+        let all = spec.dim * model.layers.len();
+        let tokens = plan.tokens.len();
+        let scratch = &mut *self.scratch;
+        scratch.input.resize(tokens, model.hidden_size);
+        scratch.input.values.copy_from_slice(&scratch.x);
+        let projection = &weights.projection;
+        scratch.input.prepare(kernels, self.pool, &[projection]);
+        scratch.per_layer.resize(tokens * all, 0.0);
+        let out = &mut scratch.per_layer;
+        let mut products = [Product::new(projection, &scratch.input, out)];
+        multiply(kernels, self.pool, &mut products);
+        let out = SharedMut::new(&mut scratch.per_layer);
+        for_tokens(self.pool, tokens, all, &|token| {
+            // SAFETY: each token's task writes its own row.
+            let out = unsafe { out.slice(token * all, all) };
+            let id = plan.tokens[token].id as usize;
+            let mut embedded = vec![0.0; all];
+            if weights.embedding.decode_row(id, &mut embedded).is_err() {
+                embedded.fill(f32::NAN);
+            }
+            scale(&mut embedded, spec.embedding_scale);
+            scale(out, spec.projection_scale);
+            for part in out.chunks_exact_mut(spec.dim) {
+                weights.norm.apply(kernels, part);
+            }
+            add(out, Some(&embedded));
+            scale(out, spec.combined_scale);
+        });
+    }
+
+    fn turn_angles(&mut self) {
+        self.scratch
+            .angles
+            .resize_with(self.model.ropes.len(), Default::default);
+        for (table, (cos, sin)) in self.model.ropes.iter().zip(&mut self.scratch.angles) {
+            let factor = table.rope.attention_factor();
+            cos.clear();
+            sin.clear();
+            for token in &self.plan.tokens {
+                let position = token.position as f32;
+                for frequency in &table.frequencies {
+                    let (s, c) = (position * frequency).sin_cos();
+                    cos.push(c * factor);
+                    sin.push(s * factor);
+                }
+            }
+        }
+    }
+
+    fn block(&mut self, layer: usize, block: &Block) {
+        let alone = block.branches.len() == 1 && block.post_norm.is_none();
+        for (index, branch) in block.branches.iter().enumerate() {
+            self.branch(layer, branch);
+            if alone {
+                self.settle(branch, block.residual_scale);
+            } else {
+                self.gather(branch, index == 0);
+            }
+        }
+        if !alone {
+            self.add_sum(block);
+        }
+    }
+
+    /// Leaves the branch's answer, before its scale and norm, in `scratch.branch`.
+    fn branch(&mut self, layer: usize, branch: &Branch) {
+        match &branch.inner {
+            Inner::Attention(weights) => self.attention(layer, branch, weights),
+            Inner::Latent(weights) => self.latent(layer, branch, weights),
+            Inner::ShortConv(weights) => self.short_conv(layer, branch, weights),
+            Inner::DeltaRule(weights) => self.delta_rule(layer, branch, weights),
+            Inner::Mamba2(weights) => self.mamba2(layer, branch, weights),
+            Inner::Dense(weights) => self.dense(branch, weights),
+            Inner::Experts(weights) => self.experts(branch, weights),
+            Inner::PerLayerInput {
+                dim,
+                activation,
+                gate,
+            } => self.per_layer_input(layer, branch, *dim, *activation, gate),
+        }
+        let Output::Linear { linear, .. } = &branch.output else {
+            return;
+        };
+        let tokens = self.tokens();
+        let scratch = &mut *self.scratch;
+        scratch.inner.prepare(self.kernels, self.pool, &[linear]);
+        let wanted = tokens * self.model.hidden_size;
+        scratch.branch.resize(wanted, 0.0);
+        let out = &mut scratch.branch;
+        let mut products = [Product::new(linear, &scratch.inner, out)];
+        multiply(self.kernels, self.pool, &mut products);
+    }
+
+    /// Opens a branch: the stream through its norm, ready for `readers`.
+    fn enter(&mut self, branch: &Branch, readers: &[&Linear]) {
+        let (kernels, hidden) = (self.kernels, self.model.hidden_size);
+        let tokens = self.tokens();
+        self.scratch.input.resize(tokens, hidden);
+        let x = &self.scratch.x;
+        let out = SharedMut::new(&mut self.scratch.input.values);
+        for_tokens(self.pool, tokens, hidden, &|token| {
+            // SAFETY: each token's task writes its own row.
+            let out = unsafe { out.slice(token * hidden, hidden) };
+            out.copy_from_slice(&x[token * hidden..(token + 1) * hidden]);
+            if let Some(norm) = &branch.pre_norm {
+                norm.apply(kernels, out);
+            }
+            scale(out, branch.input_scale);
+        });
+        self.scratch.input.prepare(kernels, self.pool, readers);
+    }
+
+    /// Closes a branch that stands alone: onto the stream.
+    fn settle(&mut self, branch: &Branch, residual_scale: f32) {
+        let (kernels, hidden) = (self.kernels, self.model.hidden_size);
+        let tokens = self.tokens();
+        let x = SharedMut::new(&mut self.scratch.x);
+        let answer = SharedMut::new(&mut self.scratch.branch);
+        for_tokens(self.pool, tokens, hidden, &|token| {
+            // SAFETY: each token's task touches its own rows.
+            let (x, answer) = unsafe {
+                (
+                    x.slice(token * hidden, hidden),
+                    answer.slice(token * hidden, hidden),
+                )
+            };
+            branch.finish(kernels, answer);
+            add_scaled(x, answer, residual_scale);
+        });
+    }
+
+    /// Adds a branch to its block's sum.
+    fn gather(&mut self, branch: &Branch, first: bool) {
+        let (kernels, hidden) = (self.kernels, self.model.hidden_size);
+        let tokens = self.tokens();
+        self.scratch.sum.resize(tokens * hidden, 0.0);
+        let sum = SharedMut::new(&mut self.scratch.sum);
+        let answer = SharedMut::new(&mut self.scratch.branch);
+        for_tokens(self.pool, tokens, hidden, &|token| {
+            // SAFETY: each token's task touches its own rows.
+            let (sum, answer) = unsafe {
+                (
+                    sum.slice(token * hidden, hidden),
+                    answer.slice(token * hidden, hidden),
+                )
+            };
+            branch.finish(kernels, answer);
+            if first {
+                sum.copy_from_slice(answer);
+            } else {
+                add(sum, Some(answer));
+            }
+        });
+    }
+
+    fn add_sum(&mut self, block: &Block) {
+        let (kernels, hidden) = (self.kernels, self.model.hidden_size);
+        let tokens = self.tokens();
+        let x = SharedMut::new(&mut self.scratch.x);
+        let sum = SharedMut::new(&mut self.scratch.sum);
+        for_tokens(self.pool, tokens, hidden, &|token| {
+            // SAFETY: each token's task touches its own rows.
+            let (x, sum) = unsafe {
+                (
+                    x.slice(token * hidden, hidden),
+                    sum.slice(token * hidden, hidden),
+                )
+            };
+            if let Some(norm) = &block.post_norm {
+                norm.apply(kernels, sum);
+            }
+            add_scaled(x, sum, block.residual_scale);
+        });
+    }
+
+    /// `scratch.input` through one matrix or two, `[token][row]` into `out`.
+    fn low_rank(&mut self, weights: &LowRank, out: &mut Vec<f32>) {
+        let tokens = self.tokens();
+        out.resize(tokens * weights.up.rows(), 0.0);
+        let scratch = &mut *self.scratch;
+        let input = match &weights.down {
+            None => &scratch.input,
+            Some(down) => {
+                scratch.narrow.resize(tokens, down.rows());
+                let narrow = &mut scratch.narrow.values;
+                let mut products = [Product::new(down, &scratch.input, narrow)];
+                multiply(self.kernels, self.pool, &mut products);
+                scratch
+                    .narrow
+                    .prepare(self.kernels, self.pool, &[&weights.up]);
+                &scratch.narrow
+            }
+        };
+        let mut products = [Product::new(&weights.up, input, out)];
+        multiply(self.kernels, self.pool, &mut products);
+    }
+}
+
+impl Branch {
+    /// Bias, scale and norm of a finished answer.
+    fn finish(&self, kernels: &Kernels, answer: &mut [f32]) {
+        if let Output::Linear { bias, .. } = &self.output {
+            add(answer, bias.as_deref());
+        }
+        scale(answer, self.output_scale);
+        if let Some(norm) = &self.post_norm {
+            norm.apply(kernels, answer);
+        }
+    }
+}
+
+impl Norm {
+    fn apply(&self, kernels: &Kernels, values: &mut [f32]) {
+        self.apply_part(kernels, values, 0);
+    }
+
+    /// To values that are only a part of what the weights cover, from `at` on.
+    fn apply_part(&self, kernels: &Kernels, values: &mut [f32], at: usize) {
+        let part = |weights: &'_ [f32]| -> std::ops::Range<usize> {
+            if weights.is_empty() {
+                0..0
+            } else {
+                at..at + values.len()
+            }
+        };
+        let weight = &self.weight[part(&self.weight)];
+        let bias = &self.bias[part(&self.bias)];
+        // SAFETY: the table was chosen for this machine.
+        unsafe {
+            match self.kind {
+                NormKind::Rms => (kernels.rms_norm)(values, weight, self.eps),
+                NormKind::Layer => (kernels.layer_norm)(values, weight, bias, self.eps),
+            }
+        }
+    }
+}
+
+fn add(values: &mut [f32], others: Option<&[f32]>) {
+    for (value, other) in values.iter_mut().zip(others.unwrap_or_default()) {
+        *value += other;
+    }
+}
+
+fn add_scaled(values: &mut [f32], others: &[f32], scale: f32) {
+    for (value, other) in values.iter_mut().zip(others) {
+        *value += other * scale;
+    }
+}
+
+fn scale(values: &mut [f32], scale: f32) {
+    if scale != 1.0 {
+        values.iter_mut().for_each(|value| *value *= scale);
+    }
+}

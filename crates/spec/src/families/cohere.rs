@@ -1,0 +1,103 @@
+//! Command R: attention and feed-forward side by side under one layer norm without bias, rope
+//! over neighbouring values, scaled logits.
+
+use serde_json::json;
+
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied, parallel_layer};
+use super::{Family, GgufFamily, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::mixers::{Attention, Mixer, QkNorm, QkSpan};
+use crate::model::{Activation, FeedForward, ModelSpec, Norm};
+use crate::naming::Naming;
+use crate::roles::LayerRole;
+use crate::rope::{Rope, RopePairs};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["cohere"],
+    from_config,
+    hugging_face: NAMING,
+    mlx: None,
+    gguf: Some(GgufFamily {
+        architectures: &["command-r"],
+        from_gguf,
+        naming: GGUF_NAMING,
+    }),
+};
+
+/// Both branches read through the one norm there is.
+pub(super) const NAMING: Naming = Naming {
+    overrides: &[(
+        LayerRole::FeedForwardPreNorm,
+        "model.layers.{}.input_layernorm.weight",
+    )],
+    ..PLAIN.0
+};
+
+pub(super) const GGUF_NAMING: Naming = Naming {
+    overrides: &[(LayerRole::FeedForwardPreNorm, "blk.{}.attn_norm.weight")],
+    ..PLAIN.1
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.with_defaults(json!({"layer_norm_eps": 1e-5, "logit_scale": 0.0625}));
+    let sizes = Sizes::with_eps(config, "layer_norm_eps")?;
+    let rope = Rope::from_config(config, None, 500_000.0, sizes.head_dim)?;
+    let bias = config.bool_or("attention_bias", false)?;
+    let normed = config.bool_or("use_qk_norm", false)?;
+    let attention = Attention {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: normed.then(|| qk_norm(&sizes)),
+        ..sizes.attention(Some(rope.neighbours()))
+    };
+    let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
+    let tied = config.bool_or("tie_word_embeddings", true)?;
+    let mut spec = model("cohere", &sizes, tied, feed_forward, |_| attention.clone());
+    spec.head.scale = config.f64("logit_scale")? as f32;
+    Ok(spec)
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_gguf(config)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let normed = config.has("blk.0.attn_q_norm.weight");
+    let attention = Attention {
+        qk_norm: normed.then(|| qk_norm(&sizes)),
+        ..sizes.gguf_attention(config, Some(rope))
+    };
+    let feed_forward = sizes.gated(Activation::Silu, false);
+    let tied = gguf_tied(config);
+    let mut spec = model("cohere", &sizes, tied, feed_forward, |_| attention.clone());
+    spec.head.scale = gguf_logit_scale(config)?;
+    Ok(spec)
+}
+
+fn qk_norm(sizes: &Sizes) -> QkNorm {
+    QkNorm {
+        norm: Norm::layer(sizes.eps, false),
+        span: QkSpan::HeadWeights,
+        after_rope: false,
+    }
+}
+
+/// 0 stands for none.
+pub(super) fn gguf_logit_scale(config: &GgufConfig) -> Result<f32, SpecError> {
+    let scale = config.f64_opt("logit_scale")?;
+    Ok(scale.filter(|scale| *scale != 0.0).unwrap_or(1.0) as f32)
+}
+
+pub(super) fn model(
+    family: &'static str,
+    sizes: &Sizes,
+    tied: bool,
+    feed_forward: FeedForward,
+    attention: impl Fn(usize) -> Attention,
+) -> ModelSpec {
+    let norm = Norm::layer(sizes.eps, false);
+    let layers = (0..sizes.layers).map(|layer| {
+        let mixer = Mixer::Attention(attention(layer));
+        parallel_layer(norm, mixer, feed_forward.clone())
+    });
+    sizes.model(family, tied, norm, layers.collect())
+}

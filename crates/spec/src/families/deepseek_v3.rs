@@ -1,0 +1,132 @@
+//! DeepSeek-V3 and R1, Kimi K2: latent attention, and experts chosen in groups with a learned
+//! correction. GGUF writes DeepSeek-V2 and GLM-4.7-Flash as the same architecture.
+
+use serde_json::json;
+
+use super::experts_parts::{
+    CorrectedDefaults, FURTHER_LAYERS, Mixture, SWITCH_MLP, corrected_experts, gguf_experts,
+    gguf_router, sparse_after_dense, sparse_from, without_further_layers,
+};
+use super::latent_parts::{
+    FUSED, GGUF_FUSED, GGUF_OLDER_FUSED, MLX_FUSED, MLX_KEY, MLX_VALUE, gguf_latent, latent,
+    latent_rope,
+};
+use super::parts::{Sizes, gguf_tied};
+use super::{Family, GgufFamily, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::experts::Router;
+use crate::mixers::Mixer;
+use crate::model::{Activation, ModelSpec};
+use crate::naming::{Naming, join};
+use crate::roles::LayerRole;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["deepseek_v3", "kimi_k2"],
+    from_config,
+    hugging_face: HUGGING_FACE,
+    mlx: Some(MLX),
+    gguf: Some(GgufFamily {
+        architectures: &["deepseek2"],
+        from_gguf,
+        naming: Naming {
+            fused: GGUF_FUSED,
+            ignored: FURTHER_LAYERS,
+            also: Some(&Naming {
+                fused: GGUF_OLDER_FUSED,
+                ignored: FURTHER_LAYERS,
+                ..PLAIN.1
+            }),
+            ..PLAIN.1
+        },
+    }),
+};
+
+pub(super) const HUGGING_FACE: Naming = Naming {
+    fused: FUSED,
+    ignored: FURTHER_LAYERS,
+    ..PLAIN.0
+};
+
+pub(super) const MLX: Naming = Naming {
+    overrides: &MLX_NAMES,
+    fused: MLX_FUSED,
+    ignored: FURTHER_LAYERS,
+    also: Some(&OLDER_MLX),
+    ..PLAIN.0
+};
+
+const MLX_NAMES: [(LayerRole, &str); 5] = join(&[&[MLX_KEY, MLX_VALUE], &SWITCH_MLP]);
+
+/// From before mlx-lm took keys and values apart; its DeepSeek-V2 never does.
+pub(super) const OLDER_MLX: Naming = Naming {
+    overrides: &SWITCH_MLP,
+    ..HUGGING_FACE
+};
+
+const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
+    scale: 2.5,
+    groups: 8,
+    groups_kept: 4,
+    shared: 1,
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.with_defaults(json!({
+        "rms_norm_eps": 1e-6,
+        "num_experts_per_tok": 8,
+        "max_position_embeddings": 4096,
+        "q_lora_rank": 1536,
+    }));
+    let experts = corrected_experts(config, &DEFAULTS)?;
+    let sizes = latent_sizes(config)?;
+    let mixture = Mixture {
+        dense: sizes.gated(experts.expert.activation, false),
+        experts,
+        sparse: sparse_after_dense(config, 3, sizes.layers)?,
+    };
+    latent_model(config, &sizes, "deepseek_v3", &mixture)
+}
+
+/// Heads have parts of their own sizes; the rope part is what transformers calls `head_dim`.
+pub(super) fn latent_sizes(config: &Config) -> Result<Sizes, SpecError> {
+    Sizes::with_head_dim(config, "rms_norm_eps", config.usize("qk_rope_head_dim")?)
+}
+
+pub(super) fn latent_model(
+    config: &Config,
+    sizes: &Sizes,
+    family: &'static str,
+    mixture: &Mixture,
+) -> Result<ModelSpec, SpecError> {
+    let latent = latent(config, sizes.heads, Some(latent_rope(config)?))?;
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(mixture.pre_norm_model(sizes, family, tied, |_| Mixer::Latent(latent.clone())))
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let rope_dim = config.usize("rope.dimension_count")?;
+    let sizes = Sizes::gguf_with_heads(config, rope_dim, None)?;
+    let sizes = without_further_layers(config, sizes)?;
+    let latent = gguf_latent(config, sizes.heads)?;
+    let dense = config.usize_opt("leading_dense_block_count")?.unwrap_or(0);
+    // Older files do not name the scores; a correction came with sigmoid.
+    let corrected = config.has(&format!("blk.{dense}.exp_probs_b.bias"));
+    let base = if corrected {
+        Router::sigmoid()
+    } else {
+        Router::softmax(false)
+    };
+    let router = gguf_router(config, base, dense)?;
+    let size = config.usize("expert_feed_forward_length")?;
+    let mixture = Mixture {
+        experts: gguf_experts(config, size, router)?,
+        dense: sizes.gated(Activation::Silu, false),
+        sparse: sparse_from(dense, sizes.layers),
+    };
+    Ok(
+        mixture.pre_norm_model(&sizes, "deepseek_v3", gguf_tied(config), |_| {
+            Mixer::Latent(latent.clone())
+        }),
+    )
+}

@@ -1,0 +1,99 @@
+//! GLM-4.5 to 4.7: DeepSeek-V3's experts over plain attention of which half turns.
+
+use serde_json::json;
+
+use super::experts_parts::{
+    CorrectedDefaults, FURTHER_LAYERS, Mixture, SWITCH_MLP, corrected_experts, gguf_experts,
+    gguf_router, sparse_after_dense, sparse_from, without_further_layers,
+};
+use super::parts::{Sizes, gguf_rope, gguf_tied};
+use super::recurrent_parts::GGUF_POST_ATTENTION;
+use super::{Family, GgufFamily, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::experts::Router;
+use crate::mixers::{Attention, Mixer, QkNorm};
+use crate::model::{Activation, ModelSpec, Norm};
+use crate::naming::Naming;
+use crate::rope::{Rope, RopePairs};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["glm4_moe"],
+    from_config,
+    hugging_face: Naming {
+        ignored: FURTHER_LAYERS,
+        ..PLAIN.0
+    },
+    mlx: Some(Naming {
+        overrides: &SWITCH_MLP,
+        ignored: FURTHER_LAYERS,
+        ..PLAIN.0
+    }),
+    gguf: Some(GgufFamily {
+        architectures: &["glm4moe"],
+        from_gguf,
+        naming: Naming {
+            overrides: &GGUF_POST_ATTENTION,
+            ignored: FURTHER_LAYERS,
+            ..PLAIN.1
+        },
+    }),
+};
+
+const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
+    scale: 1.0,
+    groups: 1,
+    groups_kept: 1,
+    shared: 1,
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.with_defaults(json!({
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "num_experts_per_tok": 8,
+        "max_position_embeddings": 131072,
+        "partial_rotary_factor": 0.5,
+    }));
+    let sizes = Sizes::from_config(config)?;
+    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let normalised = config.bool_or("use_qk_norm", false)?;
+    let attention = Attention {
+        qkv_bias: config.bool_or("attention_bias", false)?,
+        qk_norm: normalised.then_some(QkNorm::per_head(Norm::rms(sizes.eps))),
+        ..sizes.attention(Some(rope))
+    };
+    let experts = corrected_experts(config, &DEFAULTS)?;
+    let mixture = Mixture {
+        dense: sizes.gated(experts.expert.activation, false),
+        experts,
+        sparse: sparse_after_dense(config, 1, sizes.layers)?,
+    };
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(mixture.pre_norm_model(&sizes, "glm4_moe", tied, |_| {
+        Mixer::Attention(attention.clone())
+    }))
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let sizes = without_further_layers(config, Sizes::from_gguf(config)?)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
+    let normalised = config.has("blk.0.attn_q_norm.weight");
+    let attention = Attention {
+        qk_norm: normalised.then_some(QkNorm::per_head(Norm::rms(sizes.eps))),
+        ..sizes.gguf_attention(config, Some(rope))
+    };
+    let dense = config.usize_opt("leading_dense_block_count")?.unwrap_or(0);
+    let router = gguf_router(config, Router::sigmoid(), dense)?;
+    let size = config.usize("expert_feed_forward_length")?;
+    let mixture = Mixture {
+        experts: gguf_experts(config, size, router)?,
+        dense: sizes.gated(Activation::Silu, false),
+        sparse: sparse_from(dense, sizes.layers),
+    };
+    Ok(
+        mixture.pre_norm_model(&sizes, "glm4_moe", gguf_tied(config), |_| {
+            Mixer::Attention(attention.clone())
+        }),
+    )
+}

@@ -1,0 +1,43 @@
+//! GLM-4.7-Flash: DeepSeek-V3's blocks, with a list that says which layers have experts.
+
+use serde_json::json;
+
+use super::Family;
+use super::deepseek_v3::{HUGGING_FACE, MLX, latent_model, latent_sizes};
+use super::experts_parts::{CorrectedDefaults, Mixture, corrected_experts, sparse_layers};
+use crate::config::Config;
+use crate::error::SpecError;
+use crate::model::ModelSpec;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["glm4_moe_lite"],
+    from_config,
+    hugging_face: HUGGING_FACE,
+    mlx: Some(MLX),
+    // Written as DeepSeek-V3.
+    gguf: None,
+};
+
+const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
+    scale: 1.8,
+    groups: 1,
+    groups_kept: 1,
+    shared: 1,
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.with_defaults(json!({
+        "rms_norm_eps": 1e-5,
+        "num_experts_per_tok": 4,
+        "max_position_embeddings": 202752,
+        "q_lora_rank": 768,
+    }));
+    let experts = corrected_experts(config, &DEFAULTS)?;
+    let sizes = latent_sizes(config)?;
+    let mixture = Mixture {
+        dense: sizes.gated(experts.expert.activation, false),
+        experts,
+        sparse: sparse_layers(config, 1, sizes.layers)?,
+    };
+    latent_model(config, &sizes, "glm4_moe_lite", &mixture)
+}

@@ -1,0 +1,116 @@
+//! GPT-NeoX and Pythia: attention and feed-forward side by side, each under a layer norm of its
+//! own; q, k and v in one matrix, head by head; rope over a part of each head.
+
+use serde_json::json;
+
+use super::parts::{Sizes, activation, gguf_rope, gguf_tied, parallel_layer, pre_norm_layer};
+use super::phi3::GGUF_QKV;
+use super::{Family, GgufFamily, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::mixers::{Attention, Mixer};
+use crate::model::{Activation, FeedForward, ModelSpec, Norm};
+use crate::naming::{Fused, Ignored, Naming, Split};
+use crate::roles::LayerRole::*;
+use crate::roles::Role;
+use crate::rope::{Rope, RopePairs};
+
+macro_rules! naming {
+    ($head:literal, $model:literal, $layer:literal) => {
+        Naming {
+            global_overrides: &[
+                (Role::Embedding, concat!($model, "embed_in.weight")),
+                (Role::FinalNorm, concat!($model, "final_layer_norm.weight")),
+                (Role::Head, $head),
+            ],
+            overrides: &[
+                (MixerPreNorm, concat!($layer, "input_layernorm.weight")),
+                (Output, concat!($layer, "attention.dense.weight")),
+                (
+                    FeedForwardPreNorm,
+                    concat!($layer, "post_attention_layernorm.weight"),
+                ),
+                (Up, concat!($layer, "mlp.dense_h_to_4h.weight")),
+                (Down, concat!($layer, "mlp.dense_4h_to_h.weight")),
+            ],
+            fused: &[Fused {
+                name: concat!($layer, "attention.query_key_value.weight"),
+                parts: &[Query, Key, Value],
+                split: Split::PerHead,
+            }],
+            ignored: Ignored {
+                endings: &[
+                    ".rotary_emb.inv_freq",
+                    ".attention.bias",
+                    ".attention.masked_bias",
+                ],
+                ..PLAIN.0.ignored
+            },
+            ..PLAIN.0
+        }
+    };
+}
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["gpt_neox"],
+    from_config,
+    hugging_face: naming!("embed_out.weight", "gpt_neox.", "gpt_neox.layers.{}."),
+    mlx: Some(naming!("model.embed_out.weight", "model.", "model.h.{}.")),
+    gguf: Some(GgufFamily {
+        architectures: &["gptneox"],
+        from_gguf,
+        naming: Naming {
+            fused: &[GGUF_QKV],
+            ..PLAIN.1
+        },
+    }),
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    // Older configs have names of their own for rope.
+    let turning = config.f64_or("rotary_pct", 0.25)?;
+    let theta = config.f64_or("rotary_emb_base", 10_000.0)?;
+    let config = &config.with_defaults(json!({
+        "layer_norm_eps": 1e-5,
+        "partial_rotary_factor": turning,
+    }));
+    let sizes = Sizes::with_eps(config, "layer_norm_eps")?;
+    let rope = Rope::from_config(config, None, theta, sizes.head_dim)?;
+    let bias = config.bool_or("attention_bias", true)?;
+    let attention = Attention {
+        qkv_bias: bias,
+        output_bias: bias,
+        ..sizes.attention(Some(rope))
+    };
+    let feed_forward = sizes.plain(activation(config, "hidden_act", Activation::Gelu)?, true);
+    let parallel = config.bool_or("use_parallel_residual", true)?;
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(model(&sizes, tied, parallel, attention, feed_forward))
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_gguf(config)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
+    let attention = sizes.gguf_attention(config, Some(rope));
+    let feed_forward = sizes.plain(Activation::Gelu, true);
+    let parallel = config.bool_or("use_parallel_residual", true)?;
+    let tied = gguf_tied(config);
+    Ok(model(&sizes, tied, parallel, attention, feed_forward))
+}
+
+fn model(
+    sizes: &Sizes,
+    tied: bool,
+    parallel: bool,
+    attention: Attention,
+    feed_forward: FeedForward,
+) -> ModelSpec {
+    let norm = Norm::layer(sizes.eps, true);
+    let arrange = if parallel {
+        parallel_layer
+    } else {
+        pre_norm_layer
+    };
+    let layer = arrange(norm, Mixer::Attention(attention), feed_forward);
+    sizes.model("gpt_neox", tied, norm, vec![layer; sizes.layers])
+}

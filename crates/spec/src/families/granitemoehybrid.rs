@@ -1,0 +1,149 @@
+//! Granite 4: Granite's multipliers, Mamba-2 in most layers, and beside the experts, where there
+//! are any, one for all positions.
+
+use super::experts_parts::{BLOCK_SPARSE_SWITCH, gated_experts};
+use super::granite_parts::{EXPERT_DOWN, EXPERT_INPUT, Multipliers, ROUTER};
+use super::granitemoe::gguf_granite_experts;
+use super::parts::{Sizes, gguf_rope, gguf_tied};
+use super::recurrent_parts::{
+    Hybrid, PREFIXED, gguf_any_layer, gguf_hybrid, gguf_mamba2, recurrent_layers, require_silu,
+};
+use super::{Family, GgufFamily, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::experts::{Experts, Router, SharedExpert};
+use crate::mixers::{Attention, Mamba2, MambaNorm, Mixer};
+use crate::model::{Activation, Dense, FeedForward, ModelSpec, Norm};
+use crate::naming::{ConvShape, Fused, Naming, Split};
+use crate::roles::LayerRole;
+use crate::rope::{Rope, RopePairs};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["granitemoehybrid"],
+    from_config,
+    hugging_face: Naming {
+        overrides: &[
+            ROUTER,
+            EXPERT_DOWN,
+            SHARED_DOWN,
+            (LayerRole::Down, SHARED_DOWN.1),
+        ],
+        fused: &[
+            EXPERT_INPUT,
+            SHARED_INPUT,
+            // Without experts the one for all is all there is.
+            Fused {
+                parts: &[LayerRole::Gate, LayerRole::Up],
+                ..SHARED_INPUT
+            },
+        ],
+        ..PLAIN.0
+    },
+    mlx: Some(Naming {
+        overrides: &[
+            ROUTER,
+            SHARED_DOWN,
+            BLOCK_SPARSE_SWITCH[0],
+            BLOCK_SPARSE_SWITCH[1],
+            BLOCK_SPARSE_SWITCH[2],
+        ],
+        fused: &[SHARED_INPUT],
+        conv_shape: ConvShape::ChannelLast,
+        ..PLAIN.0
+    }),
+    gguf: Some(GgufFamily {
+        architectures: &["granitehybrid"],
+        from_gguf,
+        naming: PLAIN.1,
+    }),
+};
+
+const SHARED_INPUT: Fused = Fused {
+    name: "model.layers.{}.shared_mlp.input_linear.weight",
+    parts: &[LayerRole::SharedGate, LayerRole::SharedUp],
+    split: Split::Sequential,
+};
+
+const SHARED_DOWN: (LayerRole, &str) = (
+    LayerRole::SharedDown,
+    "model.layers.{}.shared_mlp.output_linear.weight",
+);
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.renamed(&[("layers_block_type", "layer_types")]);
+    let sizes = Sizes::from_config(config)?;
+    require_silu(config, "hidden_act")?;
+    let known = &["mamba", "linear_attention", "attention", "full_attention"];
+    let recurrent = recurrent_layers(config, sizes.layers, known)?;
+    let bias = config.bool_or("attention_bias", false)?;
+    let inner = config.usize_or("mamba_expand", 2)? * sizes.hidden;
+    let mixers = Hybrid {
+        recurrent: recurrent.unwrap_or_else(|| vec![true; sizes.layers]),
+        mixer: Mixer::Mamba2(Mamba2 {
+            norm: MambaNorm::AfterGate {
+                norm: Norm::rms(sizes.eps),
+                groups: 1,
+            },
+            ..PREFIXED.read(config, inner)?
+        }),
+        attention: Mixer::Attention(Attention {
+            qkv_bias: bias,
+            output_bias: bias,
+            ..sizes.attention(rope(config, sizes.head_dim)?)
+        }),
+    };
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    let feed_forward = feed_forward(config)?;
+    let spec = mixers.model(&sizes, "granitemoehybrid", tied, |_| feed_forward.clone());
+    Ok(Multipliers::from_config(config)?.applied(spec))
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let (sizes, recurrent) = gguf_hybrid(config)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    // The key says of this architecture whether there are positions at all.
+    let turns = config.bool_or("rope.scaling.finetuned", true)?;
+    let mixers = Hybrid {
+        recurrent,
+        mixer: Mixer::Mamba2(gguf_mamba2(config, sizes.layers, sizes.eps)?),
+        attention: Mixer::Attention(Attention {
+            qkv_bias: gguf_any_layer(config, sizes.layers, "attn_q.bias"),
+            output_bias: gguf_any_layer(config, sizes.layers, "attn_output.bias"),
+            ..sizes.attention(turns.then_some(rope))
+        }),
+    };
+    let feed_forward = match config.usize_opt("expert_count")? {
+        None | Some(0) => sizes.gated(Activation::Silu, false),
+        Some(_) => FeedForward::Experts(gguf_granite_experts(config, &sizes)?),
+    };
+    let tied = gguf_tied(config);
+    let spec = mixers.model(&sizes, "granitemoehybrid", tied, |_| feed_forward.clone());
+    Ok(Multipliers::from_gguf(config)?.applied(spec))
+}
+
+fn feed_forward(config: &Config) -> Result<FeedForward, SpecError> {
+    let shared = Dense::gated(config.usize("shared_intermediate_size")?, Activation::Silu);
+    if config.usize("num_local_experts")? == 0 {
+        return Ok(FeedForward::Dense(shared));
+    }
+    let fields = [
+        "num_local_experts",
+        "num_experts_per_tok",
+        "intermediate_size",
+    ];
+    Ok(FeedForward::Experts(Experts {
+        shared: Some(SharedExpert {
+            dense: shared,
+            gated: false,
+        }),
+        ..gated_experts(config, fields, Router::softmax(true))?
+    }))
+}
+
+/// Most of its models know no positions but by what the recurrent layers tell.
+fn rope(config: &Config, head_dim: usize) -> Result<Option<Rope>, SpecError> {
+    match config.str("position_embedding_type")? {
+        Some("rope") => Rope::from_config(config, None, 10_000.0, head_dim).map(Some),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,39 @@
+//! Helium: Llama's shape with rope over neighbouring values.
+
+use serde_json::json;
+
+use super::parts::{Sizes, activation};
+use super::{Family, PLAIN};
+use crate::config::Config;
+use crate::error::SpecError;
+use crate::mixers::Attention;
+use crate::model::{Activation, ModelSpec};
+use crate::rope::Rope;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["helium"],
+    from_config,
+    hugging_face: PLAIN.0,
+    mlx: None,
+    gguf: None,
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.with_defaults(json!({
+        "num_key_value_heads": 20,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-8,
+    }));
+    let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
+    let rope = Rope::from_config(config, None, 100_000.0, sizes.head_dim)?;
+    let attention = Attention {
+        qkv_bias: config.bool_or("attention_bias", false)?,
+        ..sizes.attention(Some(rope.neighbours()))
+    };
+    let feed_forward = sizes.gated(
+        activation(config, "hidden_act", Activation::Silu)?,
+        config.bool_or("mlp_bias", false)?,
+    );
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(sizes.pre_norm_model("helium", tied, feed_forward, |_| attention.clone()))
+}

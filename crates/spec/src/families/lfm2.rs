@@ -1,0 +1,173 @@
+//! LFM2 (dense): short gated convolutions, attention in a few layers only.
+
+use super::experts_parts::layer_numbers;
+use super::parts::{Sizes, gguf_rope, gguf_tied, reach};
+use super::recurrent_parts::{Hybrid, gguf_any_layer, gguf_hybrid, recurrent_layers};
+use super::{Family, GgufFamily, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::mixers::{Attention, Mixer, QkNorm, ShortConv};
+use crate::model::{Activation, ModelSpec, Norm};
+use crate::naming::{ConvShape, Naming, join};
+use crate::roles::{LayerRole, Role};
+use crate::rope::{Rope, RopePairs};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["lfm2"],
+    from_config,
+    hugging_face: HUGGING_FACE,
+    mlx: Some(Naming {
+        conv_shape: ConvShape::ChannelLast,
+        ..HUGGING_FACE
+    }),
+    gguf: Some(GgufFamily {
+        architectures: &["lfm2"],
+        from_gguf,
+        naming: GGUF,
+    }),
+};
+
+const HUGGING_FACE: Naming = Naming {
+    overrides: &join::<12>(&[&MIXERS, &DENSE]),
+    ..UNNAMED
+};
+
+pub(super) const DENSE: [(LayerRole, &str); 3] = [
+    (LayerRole::Gate, "model.layers.{}.feed_forward.w1.weight"),
+    (LayerRole::Up, "model.layers.{}.feed_forward.w3.weight"),
+    (LayerRole::Down, "model.layers.{}.feed_forward.w2.weight"),
+];
+
+/// All but the feed-forwards.
+pub(super) const MIXERS: [(LayerRole, &str); 9] = [
+    (
+        LayerRole::MixerPreNorm,
+        "model.layers.{}.operator_norm.weight",
+    ),
+    (LayerRole::ConvIn, "model.layers.{}.conv.in_proj.weight"),
+    (LayerRole::Conv, "model.layers.{}.conv.conv.weight"),
+    (LayerRole::ConvOut, "model.layers.{}.conv.out_proj.weight"),
+    (
+        LayerRole::Output,
+        "model.layers.{}.self_attn.out_proj.weight",
+    ),
+    (
+        LayerRole::QueryNorm,
+        "model.layers.{}.self_attn.q_layernorm.weight",
+    ),
+    (
+        LayerRole::KeyNorm,
+        "model.layers.{}.self_attn.k_layernorm.weight",
+    ),
+    (
+        LayerRole::FeedForwardPreNorm,
+        "model.layers.{}.ffn_norm.weight",
+    ),
+    (LayerRole::ExpertsPreNorm, "model.layers.{}.ffn_norm.weight"),
+];
+
+/// Without its layers' names.
+pub(super) const UNNAMED: Naming = Naming {
+    global_overrides: &[(Role::FinalNorm, "model.embedding_norm.weight")],
+    ..PLAIN.0
+};
+
+pub(super) const GGUF: Naming = Naming {
+    global_overrides: &[(Role::FinalNorm, "token_embd_norm.weight")],
+    ..PLAIN.1
+};
+
+/// What its first checkpoints called some fields.
+pub(super) const OLD_NAMES: &[(&str, &str)] = &[
+    ("block_ff_dim", "intermediate_size"),
+    ("tie_embedding", "tie_word_embeddings"),
+];
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.renamed(OLD_NAMES);
+    let mut sizes = sizes(config)?;
+    sizes.feed_forward = feed_forward(config, sizes.feed_forward)?;
+    let tied = config.bool_or("tie_word_embeddings", true)?;
+    let feed_forward = sizes.gated(Activation::Silu, false);
+    let mixers = mixers(config, &sizes)?;
+    Ok(mixers.model(&sizes, "lfm2", tied, |_| feed_forward.clone()))
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let (sizes, recurrent) = gguf_hybrid(config)?;
+    let feed_forward = sizes.gated(Activation::Silu, false);
+    let mixers = gguf_mixers(config, &sizes, recurrent)?;
+    Ok(mixers.model(&sizes, "lfm2", gguf_tied(config), |_| feed_forward.clone()))
+}
+
+pub(super) fn sizes(config: &Config) -> Result<Sizes, SpecError> {
+    config.usize("num_key_value_heads")?;
+    Sizes::with_eps(config, "norm_eps")
+}
+
+pub(super) fn mixers(config: &Config, sizes: &Sizes) -> Result<Hybrid, SpecError> {
+    let known = &["conv", "full_attention"];
+    let recurrent = match recurrent_layers(config, sizes.layers, known)? {
+        Some(recurrent) => recurrent,
+        None => {
+            let attention = layer_numbers(config, "full_attn_idxs")?;
+            let recurrent = |layer| matches!(&attention, Some(list) if !list.contains(&layer));
+            (0..sizes.layers).map(recurrent).collect()
+        }
+    };
+    let conv = ShortConv {
+        channels: sizes.hidden,
+        kernel: config.usize_or("conv_L_cache", 3)?,
+        bias: config.bool_or("conv_bias", false)?,
+    };
+    let rope = Rope::from_config(config, None, 1_000_000.0, sizes.head_dim)?;
+    Ok(hybrid(sizes, recurrent, conv, rope))
+}
+
+pub(super) fn gguf_mixers(
+    config: &GgufConfig,
+    sizes: &Sizes,
+    recurrent: Vec<bool>,
+) -> Result<Hybrid, SpecError> {
+    let conv = ShortConv {
+        channels: sizes.hidden,
+        kernel: config.usize("shortconv.l_cache")?,
+        bias: gguf_any_layer(config, sizes.layers, "shortconv.conv.bias"),
+    };
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
+    let mut hybrid = hybrid(sizes, recurrent, conv, rope);
+    if let Mixer::Attention(attention) = &mut hybrid.attention {
+        let window = config.usize_opt("attention.sliding_window")?;
+        attention.reach = reach(window.filter(|window| *window > 0));
+    }
+    Ok(hybrid)
+}
+
+fn hybrid(sizes: &Sizes, recurrent: Vec<bool>, conv: ShortConv, rope: Rope) -> Hybrid {
+    Hybrid {
+        recurrent,
+        mixer: Mixer::ShortConv(conv),
+        attention: Mixer::Attention(Attention {
+            qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
+            ..sizes.attention(Some(rope))
+        }),
+    }
+}
+
+/// Older configs state the width of a feed-forward without a gate, which is cut to two thirds,
+/// then stretched and rounded up.
+fn feed_forward(config: &Config, stated: usize) -> Result<usize, SpecError> {
+    if !config.bool_or("block_auto_adjust_ff_dim", true)? {
+        return Ok(stated);
+    }
+    let cut = 2 * stated / 3;
+    let field = "block_ffn_dim_multiplier";
+    if config.mentions(field) && config.get(field).is_none() {
+        return Ok(cut);
+    }
+    let multiple = config.usize_or("block_multiple_of", 256)?;
+    let stretched = (config.f64_or(field, 1.0)? * cut as f64) as usize;
+    let rounded = stretched.checked_next_multiple_of(multiple);
+    rounded
+        .ok_or_else(|| SpecError::invalid(config.path("block_multiple_of"), multiple, "at least 1"))
+}

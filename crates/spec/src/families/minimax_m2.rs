@@ -1,0 +1,113 @@
+//! MiniMax-M2: experts by sigmoid with a learned correction, queries and keys normalised across
+//! all heads, and rope on a part of each.
+
+use serde_json::json;
+
+use super::experts_parts::{
+    BLOCK_SPARSE, BLOCK_SPARSE_MLX, count_field, expect_switch, expect_word, gated_experts,
+    gguf_experts, gguf_router, layer_numbers, partial_rope,
+};
+use super::parts::{Sizes, gguf_rope, gguf_tied, layer_types};
+use super::{Family, GgufFamily, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::experts::{Experts, Router};
+use crate::mixers::{Attention, QkNorm};
+use crate::model::{FeedForward, ModelSpec, Norm};
+use crate::naming::Naming;
+use crate::rope::{Rope, RopePairs};
+
+pub(super) const FAMILY: Family = Family {
+    // The second is what its first checkpoints say, and MiniMax-01 too.
+    model_types: &["minimax_m2", "minimax"],
+    from_config,
+    hugging_face: Naming {
+        overrides: &BLOCK_SPARSE,
+        ..PLAIN.0
+    },
+    mlx: Some(Naming {
+        overrides: &BLOCK_SPARSE_MLX,
+        ..PLAIN.0
+    }),
+    gguf: Some(GgufFamily {
+        architectures: &["minimax-m2"],
+        from_gguf,
+        naming: PLAIN.1,
+    }),
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.with_defaults(json!({
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-6,
+        "num_experts_per_tok": 8,
+        "max_position_embeddings": 196608,
+    }));
+    let sizes = Sizes::from_config(config)?;
+    refuse_other_blocks(config, sizes.layers)?;
+    let turning = config.usize_or("rotary_dim", sizes.head_dim)?;
+    let rope = partial_rope(config, 5_000_000.0, sizes.head_dim, turning)?;
+    let fields = [
+        count_field(config),
+        "num_experts_per_tok",
+        "intermediate_size",
+    ];
+    let router = Router {
+        correction: true,
+        ..router()
+    };
+    let experts = gated_experts(config, fields, router)?;
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(model(&sizes, tied, rope, experts))
+}
+
+/// MiniMax-01's linear attention, and what M2's config could switch on and never does.
+fn refuse_other_blocks(config: &Config, layers: usize) -> Result<(), SpecError> {
+    layer_types(config, layers, &["full_attention"])?;
+    let kinds = layer_numbers(config, "attn_type_list")?.unwrap_or_default();
+    if kinds.iter().any(|kind| *kind != 1) {
+        return Err(SpecError::Unsupported {
+            field: config.path("attn_type_list"),
+            found: "a list with linear attention".into(),
+            supported: "1 for every layer",
+        });
+    }
+    let shared = config.usize_or("shared_intermediate_size", 0)?;
+    if shared != 0 {
+        return Err(SpecError::Unsupported {
+            field: config.path("shared_intermediate_size"),
+            found: shared.to_string(),
+            supported: "0",
+        });
+    }
+    expect_switch(config, "use_qk_norm", true)?;
+    expect_switch(config, "use_routing_bias", true)?;
+    expect_word(config, "qk_norm_type", "per_layer")?;
+    expect_word(config, "scoring_func", "sigmoid")
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_gguf(config)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
+    let router = gguf_router(config, router(), 0)?;
+    let experts = gguf_experts(config, sizes.feed_forward, router)?;
+    Ok(model(&sizes, gguf_tied(config), rope, experts))
+}
+
+fn router() -> Router {
+    Router {
+        normalise: Some(0.0),
+        ..Router::sigmoid()
+    }
+}
+
+fn model(sizes: &Sizes, tied: bool, rope: Rope, experts: Experts) -> ModelSpec {
+    let attention = Attention {
+        qk_norm: Some(QkNorm::all_heads(Norm::rms(sizes.eps))),
+        ..sizes.attention(Some(rope))
+    };
+    sizes.pre_norm_model("minimax_m2", tied, FeedForward::Experts(experts), |_| {
+        attention.clone()
+    })
+}

@@ -1,0 +1,56 @@
+//! Mixtral: Mistral with eight experts for each layer's one feed-forward.
+
+use serde_json::json;
+
+use super::experts_parts::{BLOCK_SPARSE, BLOCK_SPARSE_MLX, count_field, gated_experts};
+use super::parts::{Sizes, reach};
+use super::{Family, PLAIN};
+use crate::config::Config;
+use crate::error::SpecError;
+use crate::experts::Router;
+use crate::mixers::Attention;
+use crate::model::{FeedForward, ModelSpec};
+use crate::naming::Naming;
+use crate::rope::Rope;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["mixtral"],
+    from_config,
+    hugging_face: Naming {
+        overrides: &BLOCK_SPARSE,
+        ..PLAIN.0
+    },
+    mlx: Some(Naming {
+        overrides: &BLOCK_SPARSE_MLX,
+        ..PLAIN.0
+    }),
+    // Written as `llama`.
+    gguf: None,
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.with_defaults(json!({
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "num_experts_per_tok": 2,
+        "max_position_embeddings": 131072,
+    }));
+    let sizes = Sizes::from_config(config)?;
+    let rope = Rope::from_config(config, None, 1_000_000.0, sizes.head_dim)?;
+    let attention = Attention {
+        reach: reach(config.usize_opt("sliding_window")?),
+        ..sizes.attention(Some(rope))
+    };
+    let fields = [
+        count_field(config),
+        "num_experts_per_tok",
+        "intermediate_size",
+    ];
+    let experts = gated_experts(config, fields, Router::softmax(true))?;
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(
+        sizes.pre_norm_model("mixtral", tied, FeedForward::Experts(experts), |_| {
+            attention.clone()
+        }),
+    )
+}

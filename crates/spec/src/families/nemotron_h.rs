@@ -1,0 +1,305 @@
+//! Nemotron-H: layers of one block each, which is Mamba-2, attention without positions, a
+//! feed-forward without a gate, or experts of the same kind.
+
+use serde_json::{Value, json};
+
+use super::experts_parts::{
+    CorrectedDefaults, FURTHER_LAYERS, corrected_experts, expect_switch, gguf_experts, gguf_router,
+    without_further_layers,
+};
+use super::mamba2::{BACKBONE, MIXER};
+use super::parts::{Sizes, activation, bounded_layers, gguf_tied};
+use super::recurrent_parts::{MambaFields, gguf_any_layer, gguf_hybrid, gguf_mamba2, require_silu};
+use super::{Family, GgufFamily, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::experts::{Experts, Router, SharedExpert};
+use crate::mixers::{Attention, Mamba2, MambaNorm, Mixer};
+use crate::model::{Activation, Branch, Dense, FeedForward, Inner, Layer, ModelSpec, Norm};
+use crate::naming::{ConvShape, Naming, join};
+use crate::roles::LayerRole;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["nemotron_h"],
+    from_config,
+    hugging_face: Naming {
+        overrides: &HUGGING_FACE,
+        ..BACKBONE
+    },
+    mlx: Some(Naming {
+        overrides: &MLX,
+        conv_shape: ConvShape::ChannelLast,
+        ..BACKBONE
+    }),
+    gguf: Some(GgufFamily {
+        architectures: &["nemotron_h", "nemotron_h_moe"],
+        from_gguf,
+        naming: Naming {
+            overrides: &[
+                (LayerRole::FeedForwardPreNorm, "blk.{}.attn_norm.weight"),
+                (LayerRole::ExpertsPreNorm, "blk.{}.attn_norm.weight"),
+            ],
+            ignored: FURTHER_LAYERS,
+            ..PLAIN.1
+        },
+    }),
+};
+
+const HUGGING_FACE: [(LayerRole, &str); 22] = join(&[
+    &MIXER,
+    &OTHERS,
+    &[
+        (
+            LayerRole::ExpertUp,
+            "backbone.layers.{}.mixer.experts.{e}.up_proj.weight",
+        ),
+        (
+            LayerRole::ExpertDown,
+            "backbone.layers.{}.mixer.experts.{e}.down_proj.weight",
+        ),
+    ],
+]);
+
+const MLX: [(LayerRole, &str); 22] = join(&[
+    &MIXER,
+    &OTHERS,
+    &[
+        (
+            LayerRole::ExpertUp,
+            "backbone.layers.{}.mixer.switch_mlp.fc1.weight",
+        ),
+        (
+            LayerRole::ExpertDown,
+            "backbone.layers.{}.mixer.switch_mlp.fc2.weight",
+        ),
+    ],
+]);
+
+const OTHERS: [(LayerRole, &str); 12] = [
+    (
+        LayerRole::FeedForwardPreNorm,
+        "backbone.layers.{}.norm.weight",
+    ),
+    (LayerRole::ExpertsPreNorm, "backbone.layers.{}.norm.weight"),
+    (LayerRole::Query, "backbone.layers.{}.mixer.q_proj.weight"),
+    (LayerRole::Key, "backbone.layers.{}.mixer.k_proj.weight"),
+    (LayerRole::Value, "backbone.layers.{}.mixer.v_proj.weight"),
+    (LayerRole::Output, "backbone.layers.{}.mixer.o_proj.weight"),
+    (LayerRole::Up, "backbone.layers.{}.mixer.up_proj.weight"),
+    (LayerRole::Down, "backbone.layers.{}.mixer.down_proj.weight"),
+    (LayerRole::Router, "backbone.layers.{}.mixer.gate.weight"),
+    (
+        LayerRole::RouterCorrection,
+        "backbone.layers.{}.mixer.gate.e_score_correction_bias",
+    ),
+    (
+        LayerRole::SharedUp,
+        "backbone.layers.{}.mixer.shared_experts.up_proj.weight",
+    ),
+    (
+        LayerRole::SharedDown,
+        "backbone.layers.{}.mixer.shared_experts.down_proj.weight",
+    ),
+];
+
+const FIELDS: MambaFields = MambaFields {
+    heads: "mamba_num_heads",
+    head_dim: "mamba_head_dim",
+    groups: "n_groups",
+    state: "ssm_state_size",
+    kernel: "conv_kernel",
+    conv_bias: "use_conv_bias",
+    projection_bias: "use_bias",
+};
+
+/// What older configs call some of them.
+const OLD_NAMES: &[(&str, &str)] = &[
+    ("mamba_n_groups", "n_groups"),
+    ("mamba_d_conv", "conv_kernel"),
+    ("mamba_dt_min", "time_step_min"),
+    ("mamba_conv_bias", "use_conv_bias"),
+];
+
+const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
+    scale: 1.0,
+    groups: 1,
+    groups_kept: 1,
+    shared: 1,
+};
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Mamba,
+    Attention,
+    Dense,
+    Experts,
+}
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let kinds = kinds(config)?;
+    let config = &config.renamed(OLD_NAMES);
+    let config = &config.with_defaults(json!({
+        "num_hidden_layers": kinds.len(),
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    }));
+    let sizes = Sizes::with_eps(config, "layer_norm_epsilon")?;
+    require_silu(config, "mamba_hidden_act")?;
+    expect_switch(config, "attention_bias", false)?;
+    expect_switch(config, "mlp_bias", false)?;
+    let activation = activation(config, "mlp_hidden_act", Activation::Relu2)?;
+    let mamba = FIELDS.read(config, sizes.hidden)?;
+    let parts = Parts {
+        mamba: Mamba2 {
+            norm: MambaNorm::AfterGate {
+                norm: Norm::rms(sizes.eps),
+                groups: mamba.groups,
+            },
+            step_limits: (config.f64_or("time_step_min", 0.001)? as f32, f32::INFINITY),
+            ..mamba
+        },
+        attention: sizes.attention(None),
+        dense: Dense::plain(sizes.feed_forward, activation, false),
+        experts: match kinds.contains(&Kind::Experts) {
+            true => Some(experts(config, activation)?),
+            false => None,
+        },
+    };
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(parts.model(&sizes, tied, &kinds))
+}
+
+/// A layer's kind shows in its tensors.
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let (sizes, _) = gguf_hybrid(config)?;
+    let sizes = without_further_layers(config, sizes)?;
+    let kind = |layer: usize| {
+        let has = |tensor| config.has(&format!("blk.{layer}.{tensor}.weight"));
+        match () {
+            () if has("ssm_in") => Kind::Mamba,
+            () if has("attn_q") => Kind::Attention,
+            () if has("ffn_gate_inp") => Kind::Experts,
+            () => Kind::Dense,
+        }
+    };
+    let kinds: Vec<Kind> = (0..sizes.layers).map(kind).collect();
+    let layer_of = |kind| kinds.iter().position(|other| *other == kind);
+    let dense = match layer_of(Kind::Dense) {
+        Some(layer) => config.rows(&format!("blk.{layer}.ffn_up.weight"))?,
+        None => 0,
+    };
+    let parts = Parts {
+        mamba: gguf_mamba2(config, sizes.layers, sizes.eps)?,
+        attention: Attention {
+            qkv_bias: gguf_any_layer(config, sizes.layers, "attn_q.bias"),
+            output_bias: gguf_any_layer(config, sizes.layers, "attn_output.bias"),
+            ..sizes.attention(None)
+        },
+        dense: Dense::plain(
+            dense,
+            Activation::Relu2,
+            gguf_any_layer(config, sizes.layers, "ffn_up.bias"),
+        ),
+        experts: match layer_of(Kind::Experts) {
+            Some(layer) => Some(gguf_plain_experts(config, layer)?),
+            None => None,
+        },
+    };
+    Ok(parts.model(&sizes, gguf_tied(config), &kinds))
+}
+
+/// Experts that work on a shorter vector than the stream's are another kind of block.
+fn refuse_latent(field: String, size: Option<usize>) -> Result<(), SpecError> {
+    match size {
+        None => Ok(()),
+        Some(size) => Err(SpecError::Unsupported {
+            field,
+            found: size.to_string(),
+            supported: "absent",
+        }),
+    }
+}
+
+fn experts(config: &Config, activation: Activation) -> Result<Experts, SpecError> {
+    let latent = "moe_latent_size";
+    refuse_latent(config.path(latent), config.usize_opt(latent)?)?;
+    let experts = corrected_experts(config, &DEFAULTS)?;
+    let shared = config.usize("moe_shared_expert_intermediate_size")?;
+    Ok(ungated(experts, shared, activation))
+}
+
+fn gguf_plain_experts(config: &GgufConfig, layer: usize) -> Result<Experts, SpecError> {
+    let latent = "moe_latent_size";
+    refuse_latent(config.key(latent), config.usize_opt(latent)?)?;
+    let router = gguf_router(config, Router::sigmoid(), layer)?;
+    let size = config.usize("expert_feed_forward_length")?;
+    let experts = gguf_experts(config, size, router)?;
+    let shared = config.usize("expert_shared_feed_forward_length")?;
+    Ok(ungated(experts, shared, Activation::Relu2))
+}
+
+fn ungated(experts: Experts, shared: usize, activation: Activation) -> Experts {
+    Experts {
+        expert: Dense::plain(experts.expert.size, activation, false),
+        shared: Some(SharedExpert {
+            dense: Dense::plain(shared, activation, false),
+            gated: false,
+        }),
+        ..experts
+    }
+}
+
+/// From a list of words, or in older configs of letters, as a list or as one string.
+fn kinds(config: &Config) -> Result<Vec<Kind>, SpecError> {
+    let field = match config.get("layers_block_type") {
+        Some(_) => "layers_block_type",
+        None => "hybrid_override_pattern",
+    };
+    let words: Vec<String> = match config.get(field) {
+        Some(Value::String(pattern)) => pattern.chars().map(String::from).collect(),
+        _ => {
+            let list = config.array(field)?.ok_or_else(|| SpecError::Missing {
+                field: config.path(field),
+            })?;
+            let words = list.iter().map(|word| word.as_str().unwrap_or_default());
+            words.map(str::to_owned).collect()
+        }
+    };
+    bounded_layers(field, words.len())?;
+    let kinds = words.iter().map(|word| match word.as_str() {
+        "linear_attention" | "mamba" | "M" => Ok(Kind::Mamba),
+        "full_attention" | "attention" | "*" => Ok(Kind::Attention),
+        "mlp" | "-" => Ok(Kind::Dense),
+        "moe" | "E" => Ok(Kind::Experts),
+        other => Err(SpecError::invalid(
+            config.path(field),
+            format!("a list with `{other}`"),
+            "a list of mamba, attention, mlp, moe",
+        )),
+    });
+    kinds.collect()
+}
+
+struct Parts {
+    mamba: Mamba2,
+    attention: Attention,
+    dense: Dense,
+    /// Where any layer has them.
+    experts: Option<Experts>,
+}
+
+impl Parts {
+    fn model(&self, sizes: &Sizes, tied: bool, kinds: &[Kind]) -> ModelSpec {
+        let norm = Norm::rms(sizes.eps);
+        let layers = kinds.iter().map(|kind| {
+            let inner: Inner = match (kind, &self.experts) {
+                (Kind::Mamba, _) => Mixer::Mamba2(self.mamba).into(),
+                (Kind::Attention, _) => Mixer::Attention(self.attention.clone()).into(),
+                (Kind::Experts, Some(experts)) => FeedForward::Experts(experts.clone()).into(),
+                (Kind::Dense | Kind::Experts, _) => FeedForward::Dense(self.dense).into(),
+            };
+            Layer::new(vec![Branch::pre_norm(norm, inner).into()])
+        });
+        sizes.model("nemotron_h", tied, norm, layers.collect())
+    }
+}

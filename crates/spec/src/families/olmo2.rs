@@ -1,0 +1,77 @@
+//! OLMo 2: norms after attention and feed-forward instead of before, queries and keys normalised
+//! over all heads at once.
+
+use serde_json::json;
+
+use super::parts::{Sizes, activation, post_norm_layer};
+use super::{Family, PLAIN};
+use crate::config::Config;
+use crate::error::SpecError;
+use crate::mixers::{Attention, Mixer, QkNorm};
+use crate::model::{Activation, FeedForward, ModelSpec, Norm};
+use crate::naming::Naming;
+use crate::roles::LayerRole;
+use crate::rope::Rope;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["olmo2"],
+    from_config,
+    hugging_face: NAMING,
+    mlx: None,
+    // Read with OLMo 3's, which has the same architecture.
+    gguf: None,
+};
+
+pub(super) const NAMING: Naming = Naming {
+    overrides: &[
+        (
+            LayerRole::MixerPostNorm,
+            "model.layers.{}.post_attention_layernorm.weight",
+        ),
+        (
+            LayerRole::FeedForwardPostNorm,
+            "model.layers.{}.post_feedforward_layernorm.weight",
+        ),
+    ],
+    ..PLAIN.0
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.with_defaults(json!({"rms_norm_eps": 1e-5}));
+    let sizes = Sizes::from_config(config)?;
+    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let attention = attention(config, &sizes)?;
+    let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(model("olmo2", &sizes, tied, feed_forward, |_| Attention {
+        rope: Some(rope.clone()),
+        ..attention.clone()
+    }))
+}
+
+/// But for rope and reach.
+pub(super) fn attention(config: &Config, sizes: &Sizes) -> Result<Attention, SpecError> {
+    let bias = config.bool_or("attention_bias", false)?;
+    Ok(Attention {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: Some(QkNorm::all_heads(Norm::rms(sizes.eps))),
+        ..sizes.attention(None)
+    })
+}
+
+/// A spec of post-norm layers, each with the attention `attention(layer)` says.
+pub(super) fn model(
+    family: &'static str,
+    sizes: &Sizes,
+    tied: bool,
+    feed_forward: FeedForward,
+    attention: impl Fn(usize) -> Attention,
+) -> ModelSpec {
+    let norm = Norm::rms(sizes.eps);
+    let layers = (0..sizes.layers).map(|layer| {
+        let mixer = Mixer::Attention(attention(layer));
+        post_norm_layer(norm, mixer, feed_forward.clone())
+    });
+    sizes.model(family, tied, norm, layers.collect())
+}

@@ -1,0 +1,69 @@
+//! Qwen3.5 with experts (the text model): Qwen3.5's mixers, Qwen3-Next's experts in every layer.
+
+use super::experts_parts::{SHARED_EXPERT, SHARED_EXPERT_MLX};
+use super::parts::Sizes;
+use super::recurrent_parts::qwen_hybrid;
+use super::{Family, GgufFamily, qwen3_5, qwen3_next};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::mixers::KeySharing;
+use crate::model::{FeedForward, ModelSpec};
+use crate::naming::{Fused, Naming, Split, join};
+use crate::roles::LayerRole;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["qwen3_5_moe_text", "qwen3_5_moe"],
+    from_config,
+    hugging_face: Naming {
+        overrides: &SHARED_EXPERT,
+        also: Some(&PUBLISHED),
+        ..qwen3_5::HUGGING_FACE
+    },
+    mlx: Some(Naming {
+        overrides: &SHARED_EXPERT_MLX,
+        ..qwen3_5::MLX
+    }),
+    gguf: Some(GgufFamily {
+        architectures: &["qwen35moe"],
+        from_gguf,
+        naming: qwen3_5::GGUF,
+    }),
+};
+
+/// As Qwen's own checkpoints have it: a layer's experts stand in two tensors.
+const PUBLISHED: Naming = Naming {
+    overrides: &join::<5>(&[
+        &SHARED_EXPERT,
+        &[(
+            LayerRole::ExpertDown,
+            "model.layers.{}.mlp.experts.down_proj",
+        )],
+    ]),
+    fused: &[
+        qwen3_5::HUGGING_FACE.fused[0],
+        qwen3_5::HUGGING_FACE.fused[1],
+        qwen3_5::HUGGING_FACE.fused[2],
+        Fused {
+            name: "model.layers.{}.mlp.experts.gate_up_proj",
+            parts: &[LayerRole::ExpertGate, LayerRole::ExpertUp],
+            split: Split::Sequential,
+        },
+    ],
+    ..qwen3_5::HUGGING_FACE
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    // It has no dense layers, nor need its config say how large they would be.
+    let config = &config.renamed(&[("moe_intermediate_size", "intermediate_size")]);
+    let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
+    let experts = qwen3_next::experts(config, true)?;
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    let mixers = qwen_hybrid(config, &sizes)?;
+    Ok(mixers.model(&sizes, "qwen3_5_moe", tied, |_| {
+        FeedForward::Experts(experts.clone())
+    }))
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    qwen3_next::gguf_model(config, "qwen3_5_moe", KeySharing::Turns)
+}

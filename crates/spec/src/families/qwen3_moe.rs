@@ -1,0 +1,86 @@
+//! Qwen3-MoE: Qwen3 with experts, in every layer unless the config sets a step.
+
+use serde_json::json;
+
+use super::experts_parts::{
+    Mixture, SWITCH_MLP, count_field, gated_experts, gguf_experts, sparse_by_step,
+};
+use super::parts::{Sizes, gguf_rope, gguf_tied, reach};
+use super::{Family, GgufFamily, PLAIN};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::experts::Router;
+use crate::mixers::{Attention, Mixer, QkNorm};
+use crate::model::{FeedForward, ModelSpec, Norm};
+use crate::naming::Naming;
+use crate::rope::{Rope, RopePairs};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["qwen3_moe"],
+    from_config,
+    hugging_face: PLAIN.0,
+    mlx: Some(Naming {
+        overrides: &SWITCH_MLP,
+        ..PLAIN.0
+    }),
+    gguf: Some(GgufFamily {
+        architectures: &["qwen3moe"],
+        from_gguf,
+        naming: PLAIN.1,
+    }),
+};
+
+fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+    let config = &config.with_defaults(json!({
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-6,
+        "num_experts_per_tok": 8,
+        "max_position_embeddings": 32768,
+    }));
+    let sizes = Sizes::from_config(config)?;
+    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let window = match config.bool_or("use_sliding_window", false)? {
+        true => Some(config.usize_or("sliding_window", 4096)?),
+        false => None,
+    };
+    let bias = config.bool_or("attention_bias", false)?;
+    let attention = Attention {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
+        reach: reach(window),
+        ..sizes.attention(Some(rope))
+    };
+    let fields = [
+        count_field(config),
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+    ];
+    let router = Router::softmax(config.bool_or("norm_topk_prob", false)?);
+    let experts = gated_experts(config, fields, router)?;
+    let mixture = Mixture {
+        dense: sizes.gated(experts.expert.activation, false),
+        experts,
+        sparse: sparse_by_step(config, sizes.layers)?,
+    };
+    let tied = config.bool_or("tie_word_embeddings", false)?;
+    Ok(mixture.pre_norm_model(&sizes, "qwen3_moe", tied, |_| {
+        Mixer::Attention(attention.clone())
+    }))
+}
+
+fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::from_gguf(config)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
+    let size = config.usize("expert_feed_forward_length")?;
+    let experts = gguf_experts(config, size, Router::softmax(true))?;
+    Ok(sizes.pre_norm_model(
+        "qwen3_moe",
+        gguf_tied(config),
+        FeedForward::Experts(experts),
+        |_| Attention {
+            qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
+            ..sizes.gguf_attention(config, Some(rope.clone()))
+        },
+    ))
+}
