@@ -75,9 +75,9 @@ pub fn bind(
 ) -> Result<Weights, WeightsError> {
     let mut nearest: Option<Mismatch> = None;
     for naming in namings {
-        let (weights, mismatch) = bind_as(spec, naming, tensors, quantization)?;
+        let (found, mismatch) = find(spec, naming, tensors, quantization)?;
         if mismatch == Mismatch::default() {
-            return Ok(weights);
+            return build(found);
         }
         if nearest
             .as_ref()
@@ -89,12 +89,50 @@ pub fn bind(
     Err(WeightsError::Binding(nearest.unwrap_or_default()))
 }
 
-fn bind_as(
-    spec: &ModelSpec,
-    naming: &Naming,
+/// The naming that `tensors` follow, or come nearest to, and what it makes of the spec.
+pub(crate) fn fit(
+    spec: ModelSpec,
+    namings: &[Naming],
     tensors: &[RawTensor],
     quantization: Option<&MlxQuantization>,
-) -> Result<(Weights, Mismatch), WeightsError> {
+) -> Result<(ModelSpec, Option<Naming>), WeightsError> {
+    let mut nearest: Option<(usize, ModelSpec, Naming)> = None;
+    for naming in namings {
+        let fitted = naming.fitted(spec.clone());
+        let (_, mismatch) = find(&fitted, naming, tensors, quantization)?;
+        let faults = mismatch.faults();
+        if nearest.as_ref().is_none_or(|(least, ..)| faults < *least) {
+            nearest = Some((faults, fitted, *naming));
+        }
+        if faults == 0 {
+            break;
+        }
+    }
+    Ok(match nearest {
+        Some((_, fitted, naming)) => (fitted, Some(naming)),
+        None => (spec, None),
+    })
+}
+
+/// A role's tensors as they stand in the file.
+struct Found<'a> {
+    slot: Slot,
+    tensors: FoundTensors<'a>,
+}
+
+enum FoundTensors<'a> {
+    /// For each name: its storage, how the role's rows lie in it, and how many matrices it has.
+    Matrices(Vec<(Storage, Orientation, usize)>),
+    Vector(&'a RawTensor),
+}
+
+/// Looks up every role's tensors and everything that is wrong with them; reads no values.
+fn find<'a>(
+    spec: &ModelSpec,
+    naming: &Naming,
+    tensors: &'a [RawTensor],
+    quantization: Option<&'a MlxQuantization>,
+) -> Result<(Vec<Found<'a>>, Mismatch), WeightsError> {
     let mut binder = Binder {
         by_name: tensors
             .iter()
@@ -106,19 +144,16 @@ fn bind_as(
         conv_shape: naming.conv_shape,
         mismatch: Mismatch::default(),
     };
-    let mut weights = Weights::default();
+    let mut found = Vec::new();
     for slot in naming.slots(spec) {
-        match slot.kind {
-            Kind::Matrix { .. } | Kind::Stack { .. } => {
-                if let Some(matrices) = binder.matrices(&slot)? {
-                    weights.matrices.insert(slot.role, matrices);
-                }
-            }
+        let tensors = match slot.kind {
+            Kind::Matrix { .. } | Kind::Stack { .. } => binder.matrices(&slot)?,
             Kind::Vector { .. } | Kind::Vectors { .. } | Kind::Conv { .. } => {
-                if let Some(vector) = binder.vector(&slot)? {
-                    weights.vectors.insert(slot.role, vector);
-                }
+                binder.vector(&slot).map(FoundTensors::Vector)
             }
+        };
+        if let Some(tensors) = tensors {
+            found.push(Found { slot, tensors });
         }
     }
     let mut mismatch = binder.mismatch;
@@ -127,7 +162,28 @@ fn bind_as(
         .filter(|name| !binder.used.contains(name) && !naming.ignores(spec, name))
         .map(str::to_owned)
         .collect();
-    Ok((weights, mismatch))
+    Ok((found, mismatch))
+}
+
+fn build(found: Vec<Found>) -> Result<Weights, WeightsError> {
+    let mut weights = Weights::default();
+    for Found { slot, tensors } in found {
+        match tensors {
+            FoundTensors::Matrices(storages) => {
+                let mut matrices = Vec::with_capacity(slot.kind.count());
+                for (storage, orientation, members) in &storages {
+                    for member in 0..*members {
+                        matrices.push(member_matrix(&slot, storage, *orientation, member)?);
+                    }
+                }
+                weights.matrices.insert(slot.role, matrices);
+            }
+            FoundTensors::Vector(tensor) => {
+                weights.vectors.insert(slot.role, values(&slot, tensor)?);
+            }
+        }
+    }
+    Ok(weights)
 }
 
 struct Binder<'a> {
@@ -210,24 +266,19 @@ impl<'a> Binder<'a> {
         self.take(name, &shape.dims(), |dims| shape.matches(dims), readable)
     }
 
-    /// All matrices of the role, or `None` where the report says why not.
-    fn matrices(&mut self, slot: &Slot) -> Result<Option<Vec<Matrix>>, WeightsError> {
+    /// The role's storages, or `None` where the report says why not.
+    fn matrices(&mut self, slot: &Slot) -> Result<Option<FoundTensors<'a>>, WeightsError> {
         let count = slot.kind.count();
-        let per_tensor = if slot.names.len() == count { 1 } else { count };
-        let mut matrices = Some(Vec::with_capacity(count));
+        let members = if slot.names.len() == count { 1 } else { count };
+        let mut storages = Vec::with_capacity(slot.names.len());
         for name in &slot.names {
-            let Some((storage, orientation)) = self.storage(slot, name, per_tensor)? else {
-                // Go on, so that the report is whole.
-                matrices = None;
-                continue;
-            };
-            if let Some(matrices) = &mut matrices {
-                for member in 0..per_tensor {
-                    matrices.push(member_matrix(slot, &storage, orientation, member)?);
-                }
+            // A missing one does not end the search, so that the report is whole.
+            if let Some((storage, orientation)) = self.storage(slot, name, members)? {
+                storages.push((storage, orientation, members));
             }
         }
-        Ok(matrices)
+        let whole = storages.len() == slot.names.len();
+        Ok(whole.then_some(FoundTensors::Matrices(storages)))
     }
 
     /// The tensor `name` as a matrix's storage, and how the role's rows lie in it.
@@ -351,12 +402,8 @@ impl<'a> Binder<'a> {
         })
     }
 
-    fn vector(&mut self, slot: &Slot) -> Result<Option<Vec<f32>>, WeightsError> {
-        let (count, rows, kernel) = (slot.kind.count(), slot.kind.rows(), slot.kind.cols());
-        let total = slot.layout.total;
-        let Some(name) = slot.names.first() else {
-            return Ok(None);
-        };
+    fn vector(&mut self, slot: &Slot) -> Option<&'a RawTensor> {
+        let (count, total, kernel) = (slot.kind.count(), slot.layout.total, slot.kind.cols());
         let expected = match (slot.kind, self.conv_shape) {
             (Kind::Conv { .. }, ConvShape::ChannelFirst) => vec![total, 1, kernel],
             (Kind::Conv { .. }, ConvShape::ChannelLast) => vec![total, kernel, 1],
@@ -364,34 +411,39 @@ impl<'a> Binder<'a> {
             _ if count > 1 => vec![count, total],
             _ => vec![total],
         };
-        let exact = matches!(slot.kind, Kind::Conv { .. });
         let len: usize = expected.iter().product();
-        let fits = |shape: &[usize]| {
-            if exact {
-                shape == expected
-            } else {
-                shape.iter().product::<usize>() == len
+        let conv_shape = matches!(slot.kind, Kind::Conv { .. }).then_some(self.conv_shape);
+        let fits = |shape: &[usize]| match conv_shape {
+            // How the weights are shaped tells conventions apart.
+            Some(ConvShape::ChannelFirst | ConvShape::ChannelLast) => shape == expected,
+            Some(ConvShape::Flat) => {
+                shape.last() == Some(&kernel) && shape.iter().product::<usize>() == len
             }
+            None => shape.iter().product::<usize>() == len,
         };
-        let Some(tensor) = self.take(name, &expected, fits, decodable) else {
-            return Ok(None);
-        };
-        let mut stored = vec![0.0; len];
-        decode::decode_row(tensor.dtype, &tensor.data, &mut stored)?;
-        let mut values = Vec::with_capacity(count * rows * kernel);
-        for member in 0..count {
-            for row in 0..rows {
-                let at = (member * total + slot.layout.rows.file_row(row)) * kernel;
-                values.extend_from_slice(&stored[at..at + kernel]);
-            }
-        }
-        match slot.transform {
-            Transform::None => {}
-            Transform::AddOne => values.iter_mut().for_each(|value| *value += 1.0),
-            Transform::NegExp => values.iter_mut().for_each(|value| *value = -value.exp()),
-        }
-        Ok(Some(values))
+        self.take(slot.names.first()?, &expected, fits, decodable)
     }
+}
+
+/// A vector role's values out of its tensor, whose shape has been checked.
+fn values(slot: &Slot, tensor: &RawTensor) -> Result<Vec<f32>, WeightsError> {
+    let (count, rows, kernel) = (slot.kind.count(), slot.kind.rows(), slot.kind.cols());
+    let total = slot.layout.total;
+    let mut stored = vec![0.0; count * total * kernel];
+    decode::decode_row(tensor.dtype, &tensor.data, &mut stored)?;
+    let mut values = Vec::with_capacity(count * rows * kernel);
+    for member in 0..count {
+        for row in 0..rows {
+            let at = (member * total + slot.layout.rows.file_row(row)) * kernel;
+            values.extend_from_slice(&stored[at..at + kernel]);
+        }
+    }
+    match slot.transform {
+        Transform::None => {}
+        Transform::AddOne => values.iter_mut().for_each(|value| *value += 1.0),
+        Transform::NegExp => values.iter_mut().for_each(|value| *value = -value.exp()),
+    }
+    Ok(values)
 }
 
 /// The role's matrix number `member` of those the storage holds.

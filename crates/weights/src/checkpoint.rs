@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use loquat_spec::{Config, GgufHeader, ModelSpec, Naming, SpecError, families};
 
-use crate::bind::{Weights, bind};
+use crate::bind::{Weights, bind, fit};
 use crate::gguf::{Gguf, Metadata};
 use crate::quantization::MlxQuantization;
 use crate::{Blob, RawTensor, WeightsError, safetensors};
@@ -33,7 +33,7 @@ pub struct Checkpoint {
     pub format: Format,
     /// What was opened: the weight file, or the index of several.
     pub paths: Vec<PathBuf>,
-    namings: Vec<Naming>,
+    naming: Option<Naming>,
     tensors: Vec<RawTensor>,
     quantization: Option<MlxQuantization>,
     metadata: Option<Metadata>,
@@ -102,11 +102,12 @@ impl Checkpoint {
     fn open_gguf(path: &Path) -> Result<Self, WeightsError> {
         let gguf = Gguf::open(path)?;
         let described = families::from_gguf(&gguf).map_err(in_file(path))?;
+        let (spec, naming) = fit(described.spec, &described.namings, gguf.tensors(), None)?;
         Ok(Self {
-            spec: described.spec,
+            spec,
             format: Format::Gguf,
             paths: vec![path.to_owned()],
-            namings: described.namings,
+            naming,
             tensors: gguf.tensors().to_vec(),
             quantization: None,
             metadata: Some(gguf.metadata().clone()),
@@ -137,14 +138,20 @@ impl Checkpoint {
             tensors = text_model(tensors);
             quantization = quantization.map(|table| table.renamed(text_model_name));
         }
+        let (spec, naming) = fit(
+            described.spec,
+            &described.namings,
+            &tensors,
+            quantization.as_ref(),
+        )?;
         Ok(Self {
-            spec: described.spec,
+            spec,
             format: match quantization {
                 Some(_) => Format::Mlx,
                 None => Format::Safetensors,
             },
             paths: vec![weights.to_owned()],
-            namings: described.namings,
+            naming,
             tensors,
             quantization,
             metadata: None,
@@ -155,7 +162,7 @@ impl Checkpoint {
     pub fn bind(&self) -> Result<Weights, WeightsError> {
         bind(
             &self.spec,
-            &self.namings,
+            self.naming.as_slice(),
             &self.tensors,
             self.quantization.as_ref(),
         )
@@ -219,8 +226,13 @@ impl GgufHeader for Gguf {
     }
 }
 
-/// The text model's tensors of a larger model, under the names they have on their own.
+/// The text model's tensors of a larger model, under the names they have on their own. Some
+/// files have that model alone, and only its config is wrapped.
 fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
+    let prefixed = |tensor: &RawTensor| tensor.name.contains("language_model.");
+    if !tensors.iter().any(prefixed) {
+        return tensors;
+    }
     let own = tensors.into_iter().filter_map(|tensor| {
         let name = text_model_name(&tensor.name)?;
         Some(RawTensor { name, ..tensor })

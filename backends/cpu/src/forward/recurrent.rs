@@ -165,7 +165,7 @@ impl<T: KvElement> Forward<'_, T> {
         each_head(self.pool, plan, heads, &|row, state, head| {
             state.carry(start + head * size, size, row.tokens, |memory, offset| {
                 let token = row.first + offset;
-                let key_head = head / (heads / spec.key_heads);
+                let key_head = spec.key_head(head);
                 let of_key = token * key_len + key_head * key_dim;
                 let of_value = token * value_len + head * value_dim;
                 let of_decay = token * decays + head * per_head;

@@ -1,7 +1,7 @@
 //! However a sequence came to hold its tokens, it must answer the same.
 
 use super::{Probe, Subject};
-use crate::{Emit, SessionOptions};
+use crate::{Emit, PrefixCopy, SequenceId, SessionError, SessionOptions};
 
 /// Longer than any page, window or chunk a tiny model uses.
 const LENGTH: usize = 75;
@@ -18,7 +18,7 @@ fn fresh(probe: &mut Probe, tokens: &[u32]) -> Result<Vec<f32>, String> {
     Ok(logits)
 }
 
-fn release(probe: &mut Probe, sequence: crate::SequenceId) -> Result<(), String> {
+fn release(probe: &mut Probe, sequence: SequenceId) -> Result<(), String> {
     probe
         .session
         .release(sequence)
@@ -86,6 +86,28 @@ pub fn batched_equals_single(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
+/// The length nearest below `len` at which the sequence can be cut, after checking that the
+/// session keeps its word about `len` itself.
+fn nearest(probe: &mut Probe, sequence: SequenceId, len: usize) -> Result<usize, String> {
+    let reusable = probe.session.reusable(sequence, len);
+    let reusable = reusable.map_err(|error| format!("reusable: {error}"))?;
+    let any = probe.session.capabilities().prefix_copy == PrefixCopy::AnyLength;
+    if reusable > len || (any && reusable != len) {
+        return Err(format!("{reusable} is said to be reusable for {len}"));
+    }
+    if reusable < len {
+        let expected = Err(SessionError::NoSnapshot { len, reusable });
+        if probe.session.fork(sequence, len) != expected {
+            return Err(format!("a fork at {len} is not refused"));
+        }
+        if probe.session.truncate(sequence, len) != Err(SessionError::NoSnapshot { len, reusable })
+        {
+            return Err(format!("a cut at {len} is not refused"));
+        }
+    }
+    Ok(reusable)
+}
+
 pub fn fork_equals_fresh(subject: &Subject) -> Result<(), String> {
     let mut probe = open(subject)?;
     let tokens = probe.tokens(3, LENGTH);
@@ -93,6 +115,7 @@ pub fn fork_equals_fresh(subject: &Subject) -> Result<(), String> {
     let source = probe.create()?;
     probe.logits(source, &tokens, 1)?;
     for len in [0, 1, 31, 32, 33, 64, LENGTH] {
+        let len = nearest(&mut probe, source, len)?;
         let prompt: Vec<u32> = tokens[..len].iter().chain(&tail).copied().collect();
         let expected = fresh(&mut probe, &prompt)?;
         let fork = probe
@@ -137,14 +160,17 @@ pub fn truncated_fork_is_apart(subject: &Subject) -> Result<(), String> {
     let join = |len: usize, tail: &[u32]| -> Vec<u32> {
         tokens[..len].iter().chain(tail).copied().collect()
     };
-    let expected_fork = fresh(&mut probe, &join(40, &tail))?;
-    let expected_source = fresh(&mut probe, &join(45, &next))?;
     let source = probe.create()?;
-    probe.logits(source, &tokens, 0)?;
+    // In two steps: a session that keeps snapshots has one between them.
+    probe.logits(source, &tokens[..40], 0)?;
+    probe.logits(source, &tokens[40..], 0)?;
     let forked = probe.session.fork(source, 45);
     let fork = forked.map_err(|error| format!("fork: {error}"))?;
+    let len = nearest(&mut probe, fork, 40)?;
+    let expected_fork = fresh(&mut probe, &join(len, &tail))?;
+    let expected_source = fresh(&mut probe, &join(45, &next))?;
     // Cut inside what both share, then written over by the fork alone.
-    let cut = probe.session.truncate(fork, 40);
+    let cut = probe.session.truncate(fork, len);
     cut.map_err(|error| format!("truncate: {error}"))?;
     let found_fork = probe.logits(fork, &tail, 1)?;
     let found_source = probe.logits(source, &next, 1)?;
@@ -175,10 +201,13 @@ pub fn truncated_equals_fresh(subject: &Subject) -> Result<(), String> {
     let tokens = probe.tokens(8, LENGTH);
     let tail = probe.tokens(9, 3);
     for len in [0, 1, 31, 32, 33, 64, LENGTH] {
+        let sequence = probe.create()?;
+        for tokens in tokens.chunks(33) {
+            probe.logits(sequence, tokens, 0)?;
+        }
+        let len = nearest(&mut probe, sequence, len)?;
         let prompt: Vec<u32> = tokens[..len].iter().chain(&tail).copied().collect();
         let expected = fresh(&mut probe, &prompt)?;
-        let sequence = probe.create()?;
-        probe.logits(sequence, &tokens, 0)?;
         let cut = probe.session.truncate(sequence, len);
         cut.map_err(|error| format!("truncate: {error}"))?;
         if probe.session.len(sequence) != Ok(len) {
@@ -187,6 +216,52 @@ pub fn truncated_equals_fresh(subject: &Subject) -> Result<(), String> {
         let found = probe.logits(sequence, &tail, 1)?;
         probe.same(&format!("truncated to {len}"), &expected, &found)?;
         release(&mut probe, sequence)?;
+    }
+    Ok(())
+}
+
+/// Long enough for a session to keep snapshots on the way.
+pub fn long_prefixes_are_reusable(subject: &Subject) -> Result<(), String> {
+    const LONG: usize = 600;
+    let mut probe = open(subject)?;
+    let length = LONG.min(probe.session.capabilities().max_context - 8);
+    let (tokens, tail) = (probe.tokens(18, length), probe.tokens(19, 3));
+    let source = probe.create()?;
+    for tokens in tokens.chunks(97) {
+        probe.logits(source, tokens, 0)?;
+    }
+    for len in [length - 1, length - 50, length / 2] {
+        let len = nearest(&mut probe, source, len)?;
+        let forked = probe.session.fork(source, len);
+        let fork = forked.map_err(|error| format!("fork: {error}"))?;
+        let prompt: Vec<u32> = tokens[..len].iter().chain(&tail).copied().collect();
+        let expected = fresh(&mut probe, &prompt)?;
+        let found = probe.logits(fork, &tail, 1)?;
+        probe.same(&format!("fork at {len} of {length}"), &expected, &found)?;
+        release(&mut probe, fork)?;
+    }
+    Ok(())
+}
+
+/// What a session holds goes back when sequences end, states and snapshots too.
+pub fn nothing_is_kept(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let tokens = probe.tokens(20, 40);
+    for _ in 0..3 {
+        let sequence = probe.create()?;
+        for token in &tokens {
+            probe.logits(sequence, &[*token], 0)?;
+        }
+        let forked = probe.session.fork(sequence, tokens.len());
+        release(&mut probe, sequence)?;
+        release(
+            &mut probe,
+            forked.map_err(|error| format!("fork: {error}"))?,
+        )?;
+        let memory = probe.session.memory();
+        if (memory.kv_in_use, memory.states_in_use) != (0, 0) {
+            return Err(format!("still in use: {memory:?}"));
+        }
     }
     Ok(())
 }

@@ -57,6 +57,14 @@ const CHECKS: &[(&str, Check)] = &[
         equivalence::truncated_equals_fresh,
     ),
     (
+        "long prefixes can be shared where the session says so",
+        equivalence::long_prefixes_are_reusable,
+    ),
+    (
+        "nothing is kept once sequences end",
+        equivalence::nothing_is_kept,
+    ),
+    (
         "import gives back what export took",
         equivalence::imported_equals_exported,
     ),

@@ -1,0 +1,80 @@
+//! Every flag, defined once.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use loquat_session::Backend;
+
+use crate::backends;
+
+/// Judges tiny checkpoints by logits that other implementations computed.
+///
+/// Each checkpoint is opened with fp32 activations and compared with its reference: two prompts
+/// as a whole, a greedy continuation token by token, and one prompt in chunks of 1, 7 and 16
+/// against the whole. A checkpoint that has both config.json and config.hub_style.json must be
+/// the same model by either, and is judged by both; the table shows the worse.
+///
+/// The committed set of crates/testkit comes first, then ../shared/goldens and
+/// ../shared/goldens-mlx when they are there, then the paths given. The exit status is 1 if any
+/// checkpoint fails; a family of ../shared that nobody has written yet is listed instead.
+#[derive(Parser)]
+#[command(name = "cargo xtask goldens", bin_name = "cargo xtask goldens")]
+pub struct Args {
+    /// More to judge: a checkpoint with its golden.safetensors, a .gguf file, or a folder of
+    /// either.
+    pub paths: Vec<PathBuf>,
+    /// The backend to judge.
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backends::named)]
+    pub backend: &'static dyn Backend,
+    /// Where the references of the given .gguf files are: DIR/<stem>/golden.safetensors.
+    /// Without one a file is only loaded.
+    #[arg(long, value_name = "DIR", requires = "paths")]
+    pub logits: Option<PathBuf>,
+    /// Judge only checkpoints whose name contains this.
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
+    /// Judge the committed set and nothing else.
+    #[arg(long, conflicts_with = "paths")]
+    pub committed: bool,
+    /// Of two references in one golden, take transformers' over MLX's.
+    #[arg(long)]
+    pub prefer_hf: bool,
+    /// Print one JSON array instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the support matrix, as the committed set shows it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "prefer_hf", "check_matrix"])]
+    pub write_matrix: Option<PathBuf>,
+    /// Fail unless FILE is the support matrix that the committed set shows.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "prefer_hf"])]
+    pub check_matrix: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_matrix_of_a_part_is_refused() {
+        let refused = [
+            "--only llama --check-matrix x",
+            "--only llama --write-matrix x",
+            "--prefer-hf --write-matrix x",
+            "--check-matrix x --write-matrix x",
+            "--committed folder",
+            "--logits folder",
+            "--backend abacus",
+        ];
+        for line in refused {
+            let words = std::iter::once("goldens").chain(line.split_whitespace());
+            assert!(Args::try_parse_from(words).is_err(), "{line}");
+        }
+    }
+}

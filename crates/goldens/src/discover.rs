@@ -1,0 +1,276 @@
+//! Finding what there is to judge: everything comes from the folders' contents, no list names a
+//! checkpoint.
+
+use std::path::{Path, PathBuf};
+
+use crate::args::Args;
+use crate::error::Error;
+
+/// The file that makes a folder a golden.
+pub const GOLDEN: &str = "golden.safetensors";
+
+/// Checkpoints that stand together.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Set {
+    /// For people: where the checkpoints are.
+    pub title: String,
+    pub origin: Origin,
+    pub cases: Vec<Case>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// In the repository: what the support matrix rests on.
+    Committed,
+    /// Beside the repository: it has families that nobody has written yet.
+    Shared,
+    /// Named on the command line.
+    Given,
+}
+
+/// One checkpoint, and the folder of its reference if it has one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Case {
+    pub name: String,
+    /// A folder or a `.gguf` file.
+    pub model: PathBuf,
+    pub golden: Option<PathBuf>,
+}
+
+/// All that `args` ask for, set by set.
+pub fn sets(args: &Args) -> Result<Vec<Set>, Error> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut sets = committed(&root)?;
+    if sets.is_empty() {
+        return Err(Error::NothingCommitted);
+    }
+    if !args.committed {
+        sets.extend(shared(&root)?);
+        for path in &args.paths {
+            sets.push(given(path, args.logits.as_deref())?);
+        }
+    }
+    if let Some(name) = &args.only {
+        keep_named(&mut sets, name)?;
+    }
+    Ok(sets)
+}
+
+fn committed(root: &Path) -> Result<Vec<Set>, Error> {
+    let goldens = root.join("crates/testkit/goldens");
+    let folders = ["goldens", "goldens-mlx", "goldens-gguf"];
+    let folders = folders.map(|name| format!("crates/testkit/{name}"));
+    present(root, folders, Origin::Committed, Some(&goldens))
+}
+
+fn shared(root: &Path) -> Result<Vec<Set>, Error> {
+    let folders = ["../shared/goldens", "../shared/goldens-mlx"].map(str::to_owned);
+    present(root, folders, Origin::Shared, None)
+}
+
+/// Those of `folders` that are there and hold checkpoints.
+fn present<const N: usize>(
+    root: &Path,
+    folders: [String; N],
+    origin: Origin,
+    logits: Option<&Path>,
+) -> Result<Vec<Set>, Error> {
+    let mut sets = Vec::new();
+    for title in folders {
+        let folder = root.join(&title);
+        if !folder.is_dir() {
+            continue;
+        }
+        let cases = cases(&folder, logits)?;
+        if !cases.is_empty() {
+            sets.push(Set {
+                title,
+                origin,
+                cases,
+            });
+        }
+    }
+    Ok(sets)
+}
+
+fn given(path: &Path, logits: Option<&Path>) -> Result<Set, Error> {
+    // A mistyped folder would otherwise make every file one without a reference.
+    let logits = logits.map(real).transpose()?;
+    let cases = cases(&real(path)?, logits.as_deref())?;
+    if cases.is_empty() {
+        return Err(Error::NoCheckpoint {
+            path: path.to_owned(),
+        });
+    }
+    Ok(Set {
+        title: path.display().to_string(),
+        origin: Origin::Given,
+        cases,
+    })
+}
+
+/// The path in full, so that `.` has a name.
+fn real(path: &Path) -> Result<PathBuf, Error> {
+    path.canonicalize().map_err(|source| Error::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The checkpoint that `path` is, or those directly in it, by name.
+fn cases(path: &Path, logits: Option<&Path>) -> Result<Vec<Case>, Error> {
+    if let Some(case) = case(path, logits) {
+        return Ok(vec![case]);
+    }
+    if !path.is_dir() {
+        return Ok(Vec::new());
+    }
+    let failed = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        found.extend(case(&entry.map_err(failed)?.path(), logits));
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn case(path: &Path, logits: Option<&Path>) -> Option<Case> {
+    let text = |part: Option<&std::ffi::OsStr>| Some(part?.to_string_lossy().into_owned());
+    let has_golden = |folder: &PathBuf| folder.join(GOLDEN).is_file();
+    let (name, golden) = if path.is_dir() {
+        let golden = Some(path.to_owned()).filter(has_golden);
+        if golden.is_none() && !path.join("config.json").is_file() {
+            return None;
+        }
+        (text(path.file_name())?, golden)
+    } else if path.extension().is_some_and(|ending| ending == "gguf") && path.is_file() {
+        let stem = text(path.file_stem())?;
+        let golden = logits.map(|logits| logits.join(&stem)).filter(has_golden);
+        (stem, golden)
+    } else {
+        return None;
+    };
+    Some(Case {
+        name,
+        model: path.to_owned(),
+        golden,
+    })
+}
+
+fn keep_named(sets: &mut Vec<Set>, name: &str) -> Result<(), Error> {
+    for set in sets.iter_mut() {
+        set.cases.retain(|case| case.name.contains(name));
+    }
+    sets.retain(|set| !set.cases.is_empty());
+    match sets.is_empty() {
+        true => Err(Error::NothingNamed {
+            name: name.to_owned(),
+        }),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with these empty files.
+    fn folder(files: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        root
+    }
+
+    /// `name` or `name: golden's folder`, paths seen from `root`.
+    fn shown(root: &Path, cases: &[Case]) -> Vec<String> {
+        let inside = |path: &Path| path.strip_prefix(root).unwrap().display().to_string();
+        let shown = cases.iter().map(|case| match &case.golden {
+            Some(golden) => format!("{}: {}", case.name, inside(golden)),
+            None => case.name.clone(),
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn folders_are_judged_by_what_they_hold() {
+        let table: &[(&[&str], &str, &[&str])] = &[
+            (&["a/golden.safetensors"], "a", &["a: a"]),
+            (
+                &["s/b/golden.safetensors", "s/a/golden.safetensors"],
+                "s",
+                &["a: s/a", "b: s/b"],
+            ),
+            (&["s/a/config.json"], "s", &["a"]),
+            (&["s/a/README.md", "s/README.md"], "s", &[]),
+            (
+                &["s/x.gguf", "s/y.gguf", "l/x/golden.safetensors"],
+                "s",
+                &["x: l/x", "y"],
+            ),
+            (
+                &["s/x.gguf", "l/x/golden.safetensors"],
+                "s/x.gguf",
+                &["x: l/x"],
+            ),
+            (&["s/x.gguf", "l/x/config.json"], "s", &["x"]),
+            (&["s/x.bin"], "s/x.bin", &[]),
+        ];
+        for (files, path, expected) in table {
+            let root = folder(files);
+            let path = root.path().join(path);
+            let found = cases(&path, Some(&root.path().join("l"))).unwrap();
+            assert_eq!(shown(root.path(), &found), *expected, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn the_committed_set_takes_gguf_logits_from_its_own_goldens() {
+        let root = folder(&[
+            "crates/testkit/goldens/llama/golden.safetensors",
+            "crates/testkit/goldens/README.md",
+            "crates/testkit/goldens-gguf/llama.gguf",
+            "crates/testkit/goldens-mlx/README.md",
+        ]);
+        let sets = committed(root.path()).unwrap();
+        let titles: Vec<&str> = sets.iter().map(|set| set.title.as_str()).collect();
+        assert_eq!(titles, ["crates/testkit/goldens", "crates/testkit/goldens-gguf"]);
+        for set in &sets {
+            let shown = shown(&root.path().join("crates/testkit/goldens"), &set.cases);
+            assert_eq!(shown, ["llama: llama"]);
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_that_names_it() {
+        let root = folder(&["empty/README.md", "s/x.gguf"]);
+        let [empty, missing, gguf] = ["empty", "missing", "s"].map(|name| root.path().join(name));
+        let refusals = [
+            given(&empty, None).unwrap_err(),
+            given(&missing, None).unwrap_err(),
+            given(&gguf, Some(&missing)).unwrap_err(),
+        ];
+        for (refusal, name) in refusals.iter().zip(["empty", "missing", "missing"]) {
+            assert!(refusal.to_string().contains(name), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_leaves_nothing_is_an_error() {
+        let root = folder(&["llama/config.json", "llama_tied/config.json", "qwen2/config.json"]);
+        let names = |name: &str| {
+            let mut sets = vec![given(root.path(), None).unwrap()];
+            keep_named(&mut sets, name)?;
+            let cases = sets.iter().flat_map(|set| &set.cases);
+            Ok::<_, Error>(cases.map(|case| case.name.clone()).collect::<Vec<_>>())
+        };
+        assert_eq!(names("llama").unwrap(), ["llama", "llama_tied"]);
+        assert!(matches!(names("bert"), Err(Error::NothingNamed { .. })));
+    }
+}

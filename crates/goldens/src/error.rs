@@ -1,0 +1,45 @@
+//! What ends a run before, or in spite of, its verdicts.
+
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error(
+        "{} holds no checkpoint: neither golden.safetensors, config.json nor a .gguf file, \
+         nor folders with them",
+        path.display()
+    )]
+    NoCheckpoint { path: PathBuf },
+    #[error("there is nothing to judge: no checkpoint has {name:?} in its name")]
+    NothingNamed { name: String },
+    #[error("there is nothing to judge: the committed set is empty")]
+    NothingCommitted,
+    #[error("backend `{backend}` cannot run here: {why} {remedy}")]
+    Unavailable {
+        backend: &'static str,
+        why: String,
+        remedy: String,
+    },
+    #[error("the support matrix cannot be told: the committed set fails")]
+    NoMatrix,
+    #[error(
+        "{}, line {line}, is not what the run shows:\n  page: {page}\n  run:  {run}\n\
+         write it anew: cargo xtask goldens --committed --write-matrix {}",
+        path.display(), path.display()
+    )]
+    StaleMatrix {
+        path: PathBuf,
+        line: usize,
+        page: String,
+        run: String,
+    },
+    #[error("cannot write the results: {0}")]
+    Output(#[from] std::io::Error),
+    #[error("cannot write the results: {0}")]
+    Json(#[from] serde_json::Error),
+}
