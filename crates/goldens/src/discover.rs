@@ -240,7 +240,10 @@ mod tests {
         ]);
         let sets = committed(root.path()).unwrap();
         let titles: Vec<&str> = sets.iter().map(|set| set.title.as_str()).collect();
-        assert_eq!(titles, ["crates/testkit/goldens", "crates/testkit/goldens-gguf"]);
+        assert_eq!(
+            titles,
+            ["crates/testkit/goldens", "crates/testkit/goldens-gguf"]
+        );
         for set in &sets {
             let shown = shown(&root.path().join("crates/testkit/goldens"), &set.cases);
             assert_eq!(shown, ["llama: llama"]);
@@ -263,7 +266,11 @@ mod tests {
 
     #[test]
     fn a_filter_that_leaves_nothing_is_an_error() {
-        let root = folder(&["llama/config.json", "llama_tied/config.json", "qwen2/config.json"]);
+        let root = folder(&[
+            "llama/config.json",
+            "llama_tied/config.json",
+            "qwen2/config.json",
+        ]);
         let names = |name: &str| {
             let mut sets = vec![given(root.path(), None).unwrap()];
             keep_named(&mut sets, name)?;

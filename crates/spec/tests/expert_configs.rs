@@ -125,7 +125,10 @@ fn deepseek_v3_chooses_among_half_of_its_groups() {
         shared: shared(2048, false),
         ..experts(256, 8, 2048, corrected(2.5, Some(groups)))
     };
-    assert_eq!(layers_where(&spec, |layer| is_dense(&spec, layer)), [0, 1, 2]);
+    assert_eq!(
+        layers_where(&spec, |layer| is_dense(&spec, layer)),
+        [0, 1, 2]
+    );
     assert_eq!(feed_forward(&spec, 2), &dense(18_432));
     assert_eq!(feed_forward(&spec, 60), &FeedForward::Experts(mixture));
 }

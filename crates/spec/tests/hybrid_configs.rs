@@ -256,7 +256,10 @@ fn falcon_h1_0_5b_mixes_in_two_ways_at_once() {
         ..mamba(24, 1, MambaNorm::None)
     };
     assert_eq!(recurs.inner, Mixer::Mamba2(mamba).into());
-    assert_eq!((recurs.input_scale, recurs.output_scale), (1.25, 0.235_702_26));
+    assert_eq!(
+        (recurs.input_scale, recurs.output_scale),
+        (1.25, 0.235_702_26)
+    );
     let dense = Dense {
         gate_scale: 0.883_883_5,
         ..silu(2048)

@@ -37,8 +37,8 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             overrides: &[
-                (LayerRole::OutputGate, "blk.{}.attn_gate.weight"),
-                (LayerRole::ExpertsPostNorm, "blk.{}.post_ffw_norm.weight"),
+                (LayerRole::OutputGate, "attn_gate.weight"),
+                (LayerRole::ExpertsPostNorm, "post_ffw_norm.weight"),
             ],
             ..PLAIN.1
         },
@@ -46,35 +46,14 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const NAMES: [(LayerRole, &str); 8] = [
-    (
-        LayerRole::MixerPostNorm,
-        "model.layers.{}.post_attention_layernorm.weight",
-    ),
-    (
-        LayerRole::FeedForwardPreNorm,
-        "model.layers.{}.pre_mlp_layernorm.weight",
-    ),
-    (
-        LayerRole::FeedForwardPostNorm,
-        "model.layers.{}.post_mlp_layernorm.weight",
-    ),
-    (
-        LayerRole::ExpertsPreNorm,
-        "model.layers.{}.pre_mlp_layernorm.weight",
-    ),
-    (
-        LayerRole::ExpertsPostNorm,
-        "model.layers.{}.post_mlp_layernorm.weight",
-    ),
-    (
-        LayerRole::OutputGate,
-        "model.layers.{}.self_attn.gate_proj.weight",
-    ),
-    (LayerRole::Router, "model.layers.{}.mlp.router.gate.weight"),
-    (
-        LayerRole::RouterCorrection,
-        "model.layers.{}.mlp.expert_bias",
-    ),
+    (LayerRole::MixerPostNorm, "post_attention_layernorm.weight"),
+    (LayerRole::FeedForwardPreNorm, "pre_mlp_layernorm.weight"),
+    (LayerRole::FeedForwardPostNorm, "post_mlp_layernorm.weight"),
+    (LayerRole::ExpertsPreNorm, "pre_mlp_layernorm.weight"),
+    (LayerRole::ExpertsPostNorm, "post_mlp_layernorm.weight"),
+    (LayerRole::OutputGate, "self_attn.gate_proj.weight"),
+    (LayerRole::Router, "mlp.router.gate.weight"),
+    (LayerRole::RouterCorrection, "mlp.expert_bias"),
 ];
 
 const MLX: [(LayerRole, &str); 11] = join(&[&NAMES, &STACKED]);

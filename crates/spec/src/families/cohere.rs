@@ -27,15 +27,12 @@ pub(super) const FAMILY: Family = Family {
 
 /// Both branches read through the one norm there is.
 pub(super) const NAMING: Naming = Naming {
-    overrides: &[(
-        LayerRole::FeedForwardPreNorm,
-        "model.layers.{}.input_layernorm.weight",
-    )],
+    overrides: &[(LayerRole::FeedForwardPreNorm, "input_layernorm.weight")],
     ..PLAIN.0
 };
 
 pub(super) const GGUF_NAMING: Naming = Naming {
-    overrides: &[(LayerRole::FeedForwardPreNorm, "blk.{}.attn_norm.weight")],
+    overrides: &[(LayerRole::FeedForwardPreNorm, "attn_norm.weight")],
     ..PLAIN.1
 };
 

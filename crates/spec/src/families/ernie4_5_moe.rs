@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         overrides: &[(
             LayerRole::RouterCorrection,
-            "model.layers.{}.mlp.moe_statics.e_score_correction_bias",
+            "mlp.moe_statics.e_score_correction_bias",
         )],
         ignored: Ignored {
             beginnings: &["model.mtp_"],

@@ -28,7 +28,7 @@ pub(super) const FAMILY: Family = Family {
         architectures: &["falcon-h1"],
         from_gguf,
         naming: Naming {
-            overrides: &[(LayerRole::FeedForwardPreNorm, "blk.{}.ffn_norm")],
+            overrides: &[(LayerRole::FeedForwardPreNorm, "ffn_norm")],
             ..PLAIN.1
         },
     }),
@@ -37,19 +37,10 @@ pub(super) const FAMILY: Family = Family {
 const HUGGING_FACE: Naming = Naming {
     global_overrides: &[(Role::FinalNorm, "model.final_layernorm.weight")],
     overrides: &[
-        (
-            LayerRole::FeedForwardPreNorm,
-            "model.layers.{}.pre_ff_layernorm.weight",
-        ),
-        (
-            LayerRole::Gate,
-            "model.layers.{}.feed_forward.gate_proj.weight",
-        ),
-        (LayerRole::Up, "model.layers.{}.feed_forward.up_proj.weight"),
-        (
-            LayerRole::Down,
-            "model.layers.{}.feed_forward.down_proj.weight",
-        ),
+        (LayerRole::FeedForwardPreNorm, "pre_ff_layernorm.weight"),
+        (LayerRole::Gate, "feed_forward.gate_proj.weight"),
+        (LayerRole::Up, "feed_forward.up_proj.weight"),
+        (LayerRole::Down, "feed_forward.down_proj.weight"),
     ],
     ..PLAIN.0
 };

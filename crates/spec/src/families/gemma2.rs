@@ -29,17 +29,14 @@ pub(super) const FAMILY: Family = Family {
 
 pub(super) const NAMING: Naming = Naming {
     overrides: &[
-        (
-            LayerRole::MixerPostNorm,
-            "model.layers.{}.post_attention_layernorm.weight",
-        ),
+        (LayerRole::MixerPostNorm, "post_attention_layernorm.weight"),
         (
             LayerRole::FeedForwardPreNorm,
-            "model.layers.{}.pre_feedforward_layernorm.weight",
+            "pre_feedforward_layernorm.weight",
         ),
         (
             LayerRole::FeedForwardPostNorm,
-            "model.layers.{}.post_feedforward_layernorm.weight",
+            "post_feedforward_layernorm.weight",
         ),
     ],
     norms_minus_one: true,

@@ -26,12 +26,12 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         fused: &[
             Fused {
-                name: "model.layers.{}.experts.gate_up_proj",
+                name: "experts.gate_up_proj",
                 parts: &[ExpertGate, ExpertUp],
                 split: Split::Sequential,
             },
             Fused {
-                name: "model.layers.{}.experts.down_proj",
+                name: "experts.down_proj",
                 parts: &[ExpertDown],
                 split: Split::Sequential,
             },
@@ -44,7 +44,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             fused: &[Fused {
-                name: "blk.{}.ffn_gate_up_exps.weight",
+                name: "ffn_gate_up_exps.weight",
                 parts: &[ExpertGate, ExpertUp],
                 split: Split::Sequential,
             }],
@@ -57,16 +57,16 @@ pub(super) const FAMILY: Family = Family {
 
 const GGUF_NAMING: Naming = Naming {
     overrides: &[
-        (FeedForwardPostNorm, "blk.{}.post_ffw_norm_1.weight"),
-        (ExpertsPreNorm, "blk.{}.pre_ffw_norm_2.weight"),
-        (ExpertsPostNorm, "blk.{}.post_ffw_norm_2.weight"),
-        (SumPostNorm, "blk.{}.post_ffw_norm.weight"),
-        (LayerRole::RouterInput, "blk.{}.ffn_gate_inp.scale"),
-        (ExpertScale, "blk.{}.ffn_down_exps.scale"),
-        (PerLayerGate, "blk.{}.inp_gate.weight"),
-        (PerLayerOutput, "blk.{}.proj.weight"),
-        (PerLayerPostNorm, "blk.{}.post_norm.weight"),
-        (LayerScale, "blk.{}.layer_output_scale.weight"),
+        (FeedForwardPostNorm, "post_ffw_norm_1.weight"),
+        (ExpertsPreNorm, "pre_ffw_norm_2.weight"),
+        (ExpertsPostNorm, "post_ffw_norm_2.weight"),
+        (SumPostNorm, "post_ffw_norm.weight"),
+        (LayerRole::RouterInput, "ffn_gate_inp.scale"),
+        (ExpertScale, "ffn_down_exps.scale"),
+        (PerLayerGate, "inp_gate.weight"),
+        (PerLayerOutput, "proj.weight"),
+        (PerLayerPostNorm, "post_norm.weight"),
+        (LayerScale, "layer_output_scale.weight"),
     ],
     ..PLAIN.1
 };
@@ -85,55 +85,22 @@ const NAMING: Naming = Naming {
         (Role::PerLayerNorm, "model.per_layer_projection_norm.weight"),
     ],
     overrides: &[
-        (
-            MixerPostNorm,
-            "model.layers.{}.post_attention_layernorm.weight",
-        ),
-        (
-            FeedForwardPreNorm,
-            "model.layers.{}.pre_feedforward_layernorm.weight",
-        ),
-        (
-            FeedForwardPostNorm,
-            "model.layers.{}.post_feedforward_layernorm_1.weight",
-        ),
-        (
-            ExpertsPreNorm,
-            "model.layers.{}.pre_feedforward_layernorm_2.weight",
-        ),
-        (
-            ExpertsPostNorm,
-            "model.layers.{}.post_feedforward_layernorm_2.weight",
-        ),
-        (
-            SumPostNorm,
-            "model.layers.{}.post_feedforward_layernorm.weight",
-        ),
-        (LayerRole::Router, "model.layers.{}.router.proj.weight"),
-        (LayerRole::RouterInput, "model.layers.{}.router.scale"),
-        (ExpertScale, "model.layers.{}.router.per_expert_scale"),
-        (
-            ExpertGate,
-            "model.layers.{}.experts.switch_glu.gate_proj.weight",
-        ),
-        (
-            ExpertUp,
-            "model.layers.{}.experts.switch_glu.up_proj.weight",
-        ),
-        (
-            ExpertDown,
-            "model.layers.{}.experts.switch_glu.down_proj.weight",
-        ),
-        (PerLayerGate, "model.layers.{}.per_layer_input_gate.weight"),
-        (
-            PerLayerOutput,
-            "model.layers.{}.per_layer_projection.weight",
-        ),
-        (
-            PerLayerPostNorm,
-            "model.layers.{}.post_per_layer_input_norm.weight",
-        ),
-        (LayerScale, "model.layers.{}.layer_scalar"),
+        (MixerPostNorm, "post_attention_layernorm.weight"),
+        (FeedForwardPreNorm, "pre_feedforward_layernorm.weight"),
+        (FeedForwardPostNorm, "post_feedforward_layernorm_1.weight"),
+        (ExpertsPreNorm, "pre_feedforward_layernorm_2.weight"),
+        (ExpertsPostNorm, "post_feedforward_layernorm_2.weight"),
+        (SumPostNorm, "post_feedforward_layernorm.weight"),
+        (LayerRole::Router, "router.proj.weight"),
+        (LayerRole::RouterInput, "router.scale"),
+        (ExpertScale, "router.per_expert_scale"),
+        (ExpertGate, "experts.switch_glu.gate_proj.weight"),
+        (ExpertUp, "experts.switch_glu.up_proj.weight"),
+        (ExpertDown, "experts.switch_glu.down_proj.weight"),
+        (PerLayerGate, "per_layer_input_gate.weight"),
+        (PerLayerOutput, "per_layer_projection.weight"),
+        (PerLayerPostNorm, "post_per_layer_input_norm.weight"),
+        (LayerScale, "layer_scalar"),
     ],
     ..PLAIN.0
 };

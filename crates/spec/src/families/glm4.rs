@@ -18,17 +18,11 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[
-            (
-                LayerRole::MixerPostNorm,
-                "model.layers.{}.post_self_attn_layernorm.weight",
-            ),
-            (
-                LayerRole::FeedForwardPostNorm,
-                "model.layers.{}.post_mlp_layernorm.weight",
-            ),
+            (LayerRole::MixerPostNorm, "post_self_attn_layernorm.weight"),
+            (LayerRole::FeedForwardPostNorm, "post_mlp_layernorm.weight"),
         ],
         fused: &[Fused {
-            name: "model.layers.{}.mlp.gate_up_proj.weight",
+            name: "mlp.gate_up_proj.weight",
             parts: &[LayerRole::Gate, LayerRole::Up],
             split: Split::Sequential,
         }],
@@ -47,7 +41,7 @@ pub(super) const FAMILY: Family = Family {
 
 /// llama.cpp keeps the matrix whole, under the name of its second half.
 pub(super) const GGUF_GATE_UP: Fused = Fused {
-    name: "blk.{}.ffn_up.weight",
+    name: "ffn_up.weight",
     parts: &[LayerRole::Gate, LayerRole::Up],
     split: Split::Sequential,
 };

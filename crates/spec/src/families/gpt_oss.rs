@@ -24,13 +24,10 @@ pub(super) const FAMILY: Family = Family {
         overrides: &[
             ROUTER,
             SINKS,
-            (
-                LayerRole::ExpertDown,
-                "model.layers.{}.mlp.experts.down_proj",
-            ),
+            (LayerRole::ExpertDown, "mlp.experts.down_proj"),
         ],
         fused: &[Fused {
-            name: "model.layers.{}.mlp.experts.gate_up_proj",
+            name: "mlp.experts.gate_up_proj",
             parts: &[LayerRole::ExpertGate, LayerRole::ExpertUp],
             split: Split::Alternate,
         }],
@@ -55,8 +52,8 @@ pub(super) const FAMILY: Family = Family {
     }),
 };
 
-const ROUTER: (LayerRole, &str) = (LayerRole::Router, "model.layers.{}.mlp.router.weight");
-const SINKS: (LayerRole, &str) = (LayerRole::Sinks, "model.layers.{}.self_attn.sinks");
+const ROUTER: (LayerRole, &str) = (LayerRole::Router, "mlp.router.weight");
+const SINKS: (LayerRole, &str) = (LayerRole::Sinks, "self_attn.sinks");
 
 const MLX: [(LayerRole, &str); 5] = join(&[&[ROUTER, SINKS], &STACKED]);
 

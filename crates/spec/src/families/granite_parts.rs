@@ -7,21 +7,19 @@ use crate::model::{Inner, ModelSpec};
 use crate::naming::{Fused, Split};
 use crate::roles::LayerRole;
 
-pub(super) const ROUTER: (LayerRole, &str) = (
-    LayerRole::Router,
-    "model.layers.{}.block_sparse_moe.router.layer.weight",
-);
+pub(super) const ROUTER: (LayerRole, &str) =
+    (LayerRole::Router, "block_sparse_moe.router.layer.weight");
 
 /// Gates, then ups, of each expert.
 pub(super) const EXPERT_INPUT: Fused = Fused {
-    name: "model.layers.{}.block_sparse_moe.input_linear.weight",
+    name: "block_sparse_moe.input_linear.weight",
     parts: &[LayerRole::ExpertGate, LayerRole::ExpertUp],
     split: Split::Sequential,
 };
 
 pub(super) const EXPERT_DOWN: (LayerRole, &str) = (
     LayerRole::ExpertDown,
-    "model.layers.{}.block_sparse_moe.output_linear.weight",
+    "block_sparse_moe.output_linear.weight",
 );
 
 pub(super) struct Multipliers {

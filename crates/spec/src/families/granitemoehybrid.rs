@@ -59,15 +59,12 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const SHARED_INPUT: Fused = Fused {
-    name: "model.layers.{}.shared_mlp.input_linear.weight",
+    name: "shared_mlp.input_linear.weight",
     parts: &[LayerRole::SharedGate, LayerRole::SharedUp],
     split: Split::Sequential,
 };
 
-const SHARED_DOWN: (LayerRole, &str) = (
-    LayerRole::SharedDown,
-    "model.layers.{}.shared_mlp.output_linear.weight",
-);
+const SHARED_DOWN: (LayerRole, &str) = (LayerRole::SharedDown, "shared_mlp.output_linear.weight");
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.renamed(&[("layers_block_type", "layer_types")]);

@@ -18,14 +18,8 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[
-            (
-                LayerRole::QueryNorm,
-                "model.layers.{}.self_attn.query_layernorm.weight",
-            ),
-            (
-                LayerRole::KeyNorm,
-                "model.layers.{}.self_attn.key_layernorm.weight",
-            ),
+            (LayerRole::QueryNorm, "self_attn.query_layernorm.weight"),
+            (LayerRole::KeyNorm, "self_attn.key_layernorm.weight"),
         ],
         ..PLAIN.0
     },

@@ -58,33 +58,24 @@ pub(super) const FAMILY: Family = Family {
 const PUBLISHED: [(LayerRole, &str); 24] = join(&[
     &DELTA,
     &[
-        (
-            LayerRole::DeltaQueryConv,
-            "model.layers.{}.self_attn.q_conv1d.weight",
-        ),
-        (
-            LayerRole::DeltaKeyConv,
-            "model.layers.{}.self_attn.k_conv1d.weight",
-        ),
-        (
-            LayerRole::DeltaValueConv,
-            "model.layers.{}.self_attn.v_conv1d.weight",
-        ),
+        (LayerRole::DeltaQueryConv, "self_attn.q_conv1d.weight"),
+        (LayerRole::DeltaKeyConv, "self_attn.k_conv1d.weight"),
+        (LayerRole::DeltaValueConv, "self_attn.v_conv1d.weight"),
         (
             LayerRole::RouterCorrection,
-            "model.layers.{}.block_sparse_moe.gate.e_score_correction_bias",
+            "block_sparse_moe.gate.e_score_correction_bias",
         ),
         (
             LayerRole::SharedGate,
-            "model.layers.{}.block_sparse_moe.shared_experts.gate_proj.weight",
+            "block_sparse_moe.shared_experts.gate_proj.weight",
         ),
         (
             LayerRole::SharedUp,
-            "model.layers.{}.block_sparse_moe.shared_experts.up_proj.weight",
+            "block_sparse_moe.shared_experts.up_proj.weight",
         ),
         (
             LayerRole::SharedDown,
-            "model.layers.{}.block_sparse_moe.shared_experts.down_proj.weight",
+            "block_sparse_moe.shared_experts.down_proj.weight",
         ),
     ],
     &BLOCK_SPARSE,
@@ -92,18 +83,9 @@ const PUBLISHED: [(LayerRole, &str); 24] = join(&[
 
 const SAVED: [(LayerRole, &str); 27] = join(&[
     &[
-        (
-            LayerRole::Gate,
-            "model.layers.{}.block_sparse_moe.gate_proj.weight",
-        ),
-        (
-            LayerRole::Up,
-            "model.layers.{}.block_sparse_moe.up_proj.weight",
-        ),
-        (
-            LayerRole::Down,
-            "model.layers.{}.block_sparse_moe.down_proj.weight",
-        ),
+        (LayerRole::Gate, "block_sparse_moe.gate_proj.weight"),
+        (LayerRole::Up, "block_sparse_moe.up_proj.weight"),
+        (LayerRole::Down, "block_sparse_moe.down_proj.weight"),
     ],
     &PUBLISHED,
 ]);
@@ -114,85 +96,40 @@ const MLX: [(LayerRole, &str); 21] = join(&[
     &[
         MLX_KEY,
         MLX_VALUE,
-        (
-            LayerRole::RouterCorrection,
-            "model.layers.{}.mlp.e_score_correction_bias",
-        ),
-        (
-            LayerRole::DeltaQueryConv,
-            "model.layers.{}.self_attn.q_conv.conv.weight",
-        ),
-        (
-            LayerRole::DeltaKeyConv,
-            "model.layers.{}.self_attn.k_conv.conv.weight",
-        ),
-        (
-            LayerRole::DeltaValueConv,
-            "model.layers.{}.self_attn.v_conv.conv.weight",
-        ),
+        (LayerRole::RouterCorrection, "mlp.e_score_correction_bias"),
+        (LayerRole::DeltaQueryConv, "self_attn.q_conv.conv.weight"),
+        (LayerRole::DeltaKeyConv, "self_attn.k_conv.conv.weight"),
+        (LayerRole::DeltaValueConv, "self_attn.v_conv.conv.weight"),
     ],
 ]);
 
 const DELTA: [(LayerRole, &str); 12] = [
-    (
-        LayerRole::DeltaQuery,
-        "model.layers.{}.self_attn.q_proj.weight",
-    ),
-    (
-        LayerRole::DeltaKey,
-        "model.layers.{}.self_attn.k_proj.weight",
-    ),
-    (
-        LayerRole::DeltaValue,
-        "model.layers.{}.self_attn.v_proj.weight",
-    ),
-    (
-        LayerRole::DeltaBeta,
-        "model.layers.{}.self_attn.b_proj.weight",
-    ),
-    (
-        LayerRole::DeltaDecayDown,
-        "model.layers.{}.self_attn.f_a_proj.weight",
-    ),
-    (
-        LayerRole::DeltaDecayUp,
-        "model.layers.{}.self_attn.f_b_proj.weight",
-    ),
-    (
-        LayerRole::DeltaDecayBias,
-        "model.layers.{}.self_attn.dt_bias",
-    ),
-    (LayerRole::DeltaRate, "model.layers.{}.self_attn.A_log"),
-    (
-        LayerRole::DeltaGateDown,
-        "model.layers.{}.self_attn.g_a_proj.weight",
-    ),
-    (
-        LayerRole::DeltaGateUp,
-        "model.layers.{}.self_attn.g_b_proj.weight",
-    ),
-    (
-        LayerRole::DeltaNorm,
-        "model.layers.{}.self_attn.o_norm.weight",
-    ),
-    (
-        LayerRole::DeltaOutput,
-        "model.layers.{}.self_attn.o_proj.weight",
-    ),
+    (LayerRole::DeltaQuery, "self_attn.q_proj.weight"),
+    (LayerRole::DeltaKey, "self_attn.k_proj.weight"),
+    (LayerRole::DeltaValue, "self_attn.v_proj.weight"),
+    (LayerRole::DeltaBeta, "self_attn.b_proj.weight"),
+    (LayerRole::DeltaDecayDown, "self_attn.f_a_proj.weight"),
+    (LayerRole::DeltaDecayUp, "self_attn.f_b_proj.weight"),
+    (LayerRole::DeltaDecayBias, "self_attn.dt_bias"),
+    (LayerRole::DeltaRate, "self_attn.A_log"),
+    (LayerRole::DeltaGateDown, "self_attn.g_a_proj.weight"),
+    (LayerRole::DeltaGateUp, "self_attn.g_b_proj.weight"),
+    (LayerRole::DeltaNorm, "self_attn.o_norm.weight"),
+    (LayerRole::DeltaOutput, "self_attn.o_proj.weight"),
 ];
 
 const GGUF: [(LayerRole, &str); 11] = [
-    (LayerRole::DeltaQuery, "blk.{}.attn_q.weight"),
-    (LayerRole::DeltaKey, "blk.{}.attn_k.weight"),
-    (LayerRole::DeltaValue, "blk.{}.attn_v.weight"),
-    (LayerRole::DeltaQueryConv, "blk.{}.ssm_conv1d_q.weight"),
-    (LayerRole::DeltaKeyConv, "blk.{}.ssm_conv1d_k.weight"),
-    (LayerRole::DeltaValueConv, "blk.{}.ssm_conv1d_v.weight"),
-    (LayerRole::DeltaDecayDown, "blk.{}.ssm_f_a.weight"),
-    (LayerRole::DeltaDecayUp, "blk.{}.ssm_f_b.weight"),
-    (LayerRole::DeltaGateDown, "blk.{}.ssm_g_a.weight"),
-    (LayerRole::DeltaGateUp, "blk.{}.ssm_g_b.weight"),
-    (LayerRole::DeltaOutput, "blk.{}.attn_output.weight"),
+    (LayerRole::DeltaQuery, "attn_q.weight"),
+    (LayerRole::DeltaKey, "attn_k.weight"),
+    (LayerRole::DeltaValue, "attn_v.weight"),
+    (LayerRole::DeltaQueryConv, "ssm_conv1d_q.weight"),
+    (LayerRole::DeltaKeyConv, "ssm_conv1d_k.weight"),
+    (LayerRole::DeltaValueConv, "ssm_conv1d_v.weight"),
+    (LayerRole::DeltaDecayDown, "ssm_f_a.weight"),
+    (LayerRole::DeltaDecayUp, "ssm_f_b.weight"),
+    (LayerRole::DeltaGateDown, "ssm_g_a.weight"),
+    (LayerRole::DeltaGateUp, "ssm_g_b.weight"),
+    (LayerRole::DeltaOutput, "attn_output.weight"),
 ];
 
 /// What others call the same.

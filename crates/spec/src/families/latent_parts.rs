@@ -17,13 +17,13 @@ const EPS: f32 = 1e-6;
 const LOG_MULTIPLIER_UNIT: f64 = 0.1;
 
 const DOWN: Fused = Fused {
-    name: "model.layers.{}.self_attn.kv_a_proj_with_mqa.weight",
+    name: "self_attn.kv_a_proj_with_mqa.weight",
     parts: &[LayerRole::Latent, LayerRole::RopeKey],
     split: Split::Sequential,
 };
 
 const GGUF_DOWN: Fused = Fused {
-    name: "blk.{}.attn_kv_a_mqa.weight",
+    name: "attn_kv_a_mqa.weight",
     ..DOWN
 };
 
@@ -31,13 +31,13 @@ const GGUF_DOWN: Fused = Fused {
 pub(super) const FUSED: &[Fused] = &[
     DOWN,
     Fused {
-        name: "model.layers.{}.self_attn.kv_b_proj.weight",
+        name: "self_attn.kv_b_proj.weight",
         ..UP
     },
 ];
 
 const UP: Fused = Fused {
-    name: "blk.{}.attn_kv_b.weight",
+    name: "attn_kv_b.weight",
     parts: &[LayerRole::KeyAbsorb, LayerRole::ValueUp],
     split: Split::Sequential,
 };
@@ -45,15 +45,10 @@ const UP: Fused = Fused {
 /// As mlx-lm stores it: keys and values apart, under [`MLX_KEY`] and [`MLX_VALUE`].
 pub(super) const MLX_FUSED: &[Fused] = &[DOWN];
 
-pub(super) const MLX_KEY: (LayerRole, &str) = (
-    LayerRole::KeyAbsorb,
-    "model.layers.{}.self_attn.embed_q.weight",
-);
+pub(super) const MLX_KEY: (LayerRole, &str) = (LayerRole::KeyAbsorb, "self_attn.embed_q.weight");
 
-pub(super) const MLX_VALUE: (LayerRole, &str) = (
-    LayerRole::ValueUp,
-    "model.layers.{}.self_attn.unembed_out.weight",
-);
+pub(super) const MLX_VALUE: (LayerRole, &str) =
+    (LayerRole::ValueUp, "self_attn.unembed_out.weight");
 
 pub(super) const GGUF_FUSED: &[Fused] = &[GGUF_DOWN];
 

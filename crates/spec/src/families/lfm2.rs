@@ -33,37 +33,22 @@ const HUGGING_FACE: Naming = Naming {
 };
 
 pub(super) const DENSE: [(LayerRole, &str); 3] = [
-    (LayerRole::Gate, "model.layers.{}.feed_forward.w1.weight"),
-    (LayerRole::Up, "model.layers.{}.feed_forward.w3.weight"),
-    (LayerRole::Down, "model.layers.{}.feed_forward.w2.weight"),
+    (LayerRole::Gate, "feed_forward.w1.weight"),
+    (LayerRole::Up, "feed_forward.w3.weight"),
+    (LayerRole::Down, "feed_forward.w2.weight"),
 ];
 
 /// All but the feed-forwards.
 pub(super) const MIXERS: [(LayerRole, &str); 9] = [
-    (
-        LayerRole::MixerPreNorm,
-        "model.layers.{}.operator_norm.weight",
-    ),
-    (LayerRole::ConvIn, "model.layers.{}.conv.in_proj.weight"),
-    (LayerRole::Conv, "model.layers.{}.conv.conv.weight"),
-    (LayerRole::ConvOut, "model.layers.{}.conv.out_proj.weight"),
-    (
-        LayerRole::Output,
-        "model.layers.{}.self_attn.out_proj.weight",
-    ),
-    (
-        LayerRole::QueryNorm,
-        "model.layers.{}.self_attn.q_layernorm.weight",
-    ),
-    (
-        LayerRole::KeyNorm,
-        "model.layers.{}.self_attn.k_layernorm.weight",
-    ),
-    (
-        LayerRole::FeedForwardPreNorm,
-        "model.layers.{}.ffn_norm.weight",
-    ),
-    (LayerRole::ExpertsPreNorm, "model.layers.{}.ffn_norm.weight"),
+    (LayerRole::MixerPreNorm, "operator_norm.weight"),
+    (LayerRole::ConvIn, "conv.in_proj.weight"),
+    (LayerRole::Conv, "conv.conv.weight"),
+    (LayerRole::ConvOut, "conv.out_proj.weight"),
+    (LayerRole::Output, "self_attn.out_proj.weight"),
+    (LayerRole::QueryNorm, "self_attn.q_layernorm.weight"),
+    (LayerRole::KeyNorm, "self_attn.k_layernorm.weight"),
+    (LayerRole::FeedForwardPreNorm, "ffn_norm.weight"),
+    (LayerRole::ExpertsPreNorm, "ffn_norm.weight"),
 ];
 
 /// Without its layers' names.

@@ -30,18 +30,9 @@ const HUGGING_FACE: Naming = Naming {
         &ROUTER,
         &lfm2::DENSE,
         &[
-            (
-                LayerRole::ExpertGate,
-                "model.layers.{}.feed_forward.experts.{e}.w1.weight",
-            ),
-            (
-                LayerRole::ExpertUp,
-                "model.layers.{}.feed_forward.experts.{e}.w3.weight",
-            ),
-            (
-                LayerRole::ExpertDown,
-                "model.layers.{}.feed_forward.experts.{e}.w2.weight",
-            ),
+            (LayerRole::ExpertGate, "feed_forward.experts.{e}.w1.weight"),
+            (LayerRole::ExpertUp, "feed_forward.experts.{e}.w3.weight"),
+            (LayerRole::ExpertDown, "feed_forward.experts.{e}.w2.weight"),
         ],
     ]),
     ..lfm2::UNNAMED
@@ -52,26 +43,20 @@ const MLX: Naming = Naming {
         &lfm2::MIXERS,
         &ROUTER,
         &[
-            (
-                LayerRole::Gate,
-                "model.layers.{}.feed_forward.gate_proj.weight",
-            ),
-            (LayerRole::Up, "model.layers.{}.feed_forward.up_proj.weight"),
-            (
-                LayerRole::Down,
-                "model.layers.{}.feed_forward.down_proj.weight",
-            ),
+            (LayerRole::Gate, "feed_forward.gate_proj.weight"),
+            (LayerRole::Up, "feed_forward.up_proj.weight"),
+            (LayerRole::Down, "feed_forward.down_proj.weight"),
             (
                 LayerRole::ExpertGate,
-                "model.layers.{}.feed_forward.switch_mlp.gate_proj.weight",
+                "feed_forward.switch_mlp.gate_proj.weight",
             ),
             (
                 LayerRole::ExpertUp,
-                "model.layers.{}.feed_forward.switch_mlp.up_proj.weight",
+                "feed_forward.switch_mlp.up_proj.weight",
             ),
             (
                 LayerRole::ExpertDown,
-                "model.layers.{}.feed_forward.switch_mlp.down_proj.weight",
+                "feed_forward.switch_mlp.down_proj.weight",
             ),
         ],
     ]),
@@ -80,14 +65,8 @@ const MLX: Naming = Naming {
 };
 
 const ROUTER: [(LayerRole, &str); 2] = [
-    (
-        LayerRole::Router,
-        "model.layers.{}.feed_forward.gate.weight",
-    ),
-    (
-        LayerRole::RouterCorrection,
-        "model.layers.{}.feed_forward.expert_bias",
-    ),
+    (LayerRole::Router, "feed_forward.gate.weight"),
+    (LayerRole::RouterCorrection, "feed_forward.expert_bias"),
 ];
 
 /// Added to the sum that the weights are divided by.

@@ -21,7 +21,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         overrides: &HUGGING_FACE,
         fused: &[Fused {
-            name: "model.layers.{}.feed_forward.experts.gate_up_proj",
+            name: "feed_forward.experts.gate_up_proj",
             parts: &[LayerRole::ExpertGate, LayerRole::ExpertUp],
             split: Split::Sequential,
         }],
@@ -44,39 +44,27 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const NAMES: [(LayerRole, &str); 7] = [
-    (
-        LayerRole::Gate,
-        "model.layers.{}.feed_forward.gate_proj.weight",
-    ),
-    (LayerRole::Up, "model.layers.{}.feed_forward.up_proj.weight"),
-    (
-        LayerRole::Down,
-        "model.layers.{}.feed_forward.down_proj.weight",
-    ),
-    (
-        LayerRole::Router,
-        "model.layers.{}.feed_forward.router.weight",
-    ),
+    (LayerRole::Gate, "feed_forward.gate_proj.weight"),
+    (LayerRole::Up, "feed_forward.up_proj.weight"),
+    (LayerRole::Down, "feed_forward.down_proj.weight"),
+    (LayerRole::Router, "feed_forward.router.weight"),
     (
         LayerRole::SharedGate,
-        "model.layers.{}.feed_forward.shared_expert.gate_proj.weight",
+        "feed_forward.shared_expert.gate_proj.weight",
     ),
     (
         LayerRole::SharedUp,
-        "model.layers.{}.feed_forward.shared_expert.up_proj.weight",
+        "feed_forward.shared_expert.up_proj.weight",
     ),
     (
         LayerRole::SharedDown,
-        "model.layers.{}.feed_forward.shared_expert.down_proj.weight",
+        "feed_forward.shared_expert.down_proj.weight",
     ),
 ];
 
 const HUGGING_FACE: [(LayerRole, &str); 8] = join(&[
     &NAMES,
-    &[(
-        LayerRole::ExpertDown,
-        "model.layers.{}.feed_forward.experts.down_proj",
-    )],
+    &[(LayerRole::ExpertDown, "feed_forward.experts.down_proj")],
 ]);
 
 const MLX: [(LayerRole, &str); 10] = join(&[
@@ -84,15 +72,12 @@ const MLX: [(LayerRole, &str); 10] = join(&[
     &[
         (
             LayerRole::ExpertGate,
-            "model.layers.{}.feed_forward.experts.gate_proj.weight",
+            "feed_forward.experts.gate_proj.weight",
         ),
-        (
-            LayerRole::ExpertUp,
-            "model.layers.{}.feed_forward.experts.up_proj.weight",
-        ),
+        (LayerRole::ExpertUp, "feed_forward.experts.up_proj.weight"),
         (
             LayerRole::ExpertDown,
-            "model.layers.{}.feed_forward.experts.down_proj.weight",
+            "feed_forward.experts.down_proj.weight",
         ),
     ],
 ]);

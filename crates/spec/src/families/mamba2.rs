@@ -30,31 +30,20 @@ pub(super) const BACKBONE: Naming = Naming {
         (Role::Embedding, "backbone.embeddings.weight"),
         (Role::FinalNorm, "backbone.norm_f.weight"),
     ],
+    layers: "backbone.layers.{}.",
     overrides: &MIXER,
     ..PLAIN.0
 };
 
 pub(super) const MIXER: [(LayerRole, &str); 8] = [
-    (LayerRole::MixerPreNorm, "backbone.layers.{}.norm.weight"),
-    (
-        LayerRole::MambaIn,
-        "backbone.layers.{}.mixer.in_proj.weight",
-    ),
-    (
-        LayerRole::MambaConv,
-        "backbone.layers.{}.mixer.conv1d.weight",
-    ),
-    (LayerRole::MambaStepBias, "backbone.layers.{}.mixer.dt_bias"),
-    (LayerRole::MambaRate, "backbone.layers.{}.mixer.A_log"),
-    (LayerRole::MambaSkip, "backbone.layers.{}.mixer.D"),
-    (
-        LayerRole::MambaOutNorm,
-        "backbone.layers.{}.mixer.norm.weight",
-    ),
-    (
-        LayerRole::MambaOut,
-        "backbone.layers.{}.mixer.out_proj.weight",
-    ),
+    (LayerRole::MixerPreNorm, "norm.weight"),
+    (LayerRole::MambaIn, "mixer.in_proj.weight"),
+    (LayerRole::MambaConv, "mixer.conv1d.weight"),
+    (LayerRole::MambaStepBias, "mixer.dt_bias"),
+    (LayerRole::MambaRate, "mixer.A_log"),
+    (LayerRole::MambaSkip, "mixer.D"),
+    (LayerRole::MambaOutNorm, "mixer.norm.weight"),
+    (LayerRole::MambaOut, "mixer.out_proj.weight"),
 ];
 
 const FIELDS: MambaFields = MambaFields {

@@ -46,10 +46,7 @@ pub(super) const FAMILY: Family = Family {
     }),
 };
 
-const SINKS: (LayerRole, &str) = (
-    LayerRole::Sinks,
-    "model.layers.{}.self_attn.attention_sink_bias",
-);
+const SINKS: (LayerRole, &str) = (LayerRole::Sinks, "self_attn.attention_sink_bias");
 
 const MLX: [(LayerRole, &str); 4] = join(&[&[SINKS], &SWITCH_MLP]);
 

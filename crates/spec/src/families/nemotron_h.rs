@@ -36,8 +36,8 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             overrides: &[
-                (LayerRole::FeedForwardPreNorm, "blk.{}.attn_norm.weight"),
-                (LayerRole::ExpertsPreNorm, "blk.{}.attn_norm.weight"),
+                (LayerRole::FeedForwardPreNorm, "attn_norm.weight"),
+                (LayerRole::ExpertsPreNorm, "attn_norm.weight"),
             ],
             ignored: FURTHER_LAYERS,
             ..PLAIN.1
@@ -49,14 +49,8 @@ const HUGGING_FACE: [(LayerRole, &str); 22] = join(&[
     &MIXER,
     &OTHERS,
     &[
-        (
-            LayerRole::ExpertUp,
-            "backbone.layers.{}.mixer.experts.{e}.up_proj.weight",
-        ),
-        (
-            LayerRole::ExpertDown,
-            "backbone.layers.{}.mixer.experts.{e}.down_proj.weight",
-        ),
+        (LayerRole::ExpertUp, "mixer.experts.{e}.up_proj.weight"),
+        (LayerRole::ExpertDown, "mixer.experts.{e}.down_proj.weight"),
     ],
 ]);
 
@@ -64,41 +58,29 @@ const MLX: [(LayerRole, &str); 22] = join(&[
     &MIXER,
     &OTHERS,
     &[
-        (
-            LayerRole::ExpertUp,
-            "backbone.layers.{}.mixer.switch_mlp.fc1.weight",
-        ),
-        (
-            LayerRole::ExpertDown,
-            "backbone.layers.{}.mixer.switch_mlp.fc2.weight",
-        ),
+        (LayerRole::ExpertUp, "mixer.switch_mlp.fc1.weight"),
+        (LayerRole::ExpertDown, "mixer.switch_mlp.fc2.weight"),
     ],
 ]);
 
 const OTHERS: [(LayerRole, &str); 12] = [
-    (
-        LayerRole::FeedForwardPreNorm,
-        "backbone.layers.{}.norm.weight",
-    ),
-    (LayerRole::ExpertsPreNorm, "backbone.layers.{}.norm.weight"),
-    (LayerRole::Query, "backbone.layers.{}.mixer.q_proj.weight"),
-    (LayerRole::Key, "backbone.layers.{}.mixer.k_proj.weight"),
-    (LayerRole::Value, "backbone.layers.{}.mixer.v_proj.weight"),
-    (LayerRole::Output, "backbone.layers.{}.mixer.o_proj.weight"),
-    (LayerRole::Up, "backbone.layers.{}.mixer.up_proj.weight"),
-    (LayerRole::Down, "backbone.layers.{}.mixer.down_proj.weight"),
-    (LayerRole::Router, "backbone.layers.{}.mixer.gate.weight"),
+    (LayerRole::FeedForwardPreNorm, "norm.weight"),
+    (LayerRole::ExpertsPreNorm, "norm.weight"),
+    (LayerRole::Query, "mixer.q_proj.weight"),
+    (LayerRole::Key, "mixer.k_proj.weight"),
+    (LayerRole::Value, "mixer.v_proj.weight"),
+    (LayerRole::Output, "mixer.o_proj.weight"),
+    (LayerRole::Up, "mixer.up_proj.weight"),
+    (LayerRole::Down, "mixer.down_proj.weight"),
+    (LayerRole::Router, "mixer.gate.weight"),
     (
         LayerRole::RouterCorrection,
-        "backbone.layers.{}.mixer.gate.e_score_correction_bias",
+        "mixer.gate.e_score_correction_bias",
     ),
-    (
-        LayerRole::SharedUp,
-        "backbone.layers.{}.mixer.shared_experts.up_proj.weight",
-    ),
+    (LayerRole::SharedUp, "mixer.shared_experts.up_proj.weight"),
     (
         LayerRole::SharedDown,
-        "backbone.layers.{}.mixer.shared_experts.down_proj.weight",
+        "mixer.shared_experts.down_proj.weight",
     ),
 ];
 

@@ -24,13 +24,10 @@ pub(super) const FAMILY: Family = Family {
 
 pub(super) const NAMING: Naming = Naming {
     overrides: &[
-        (
-            LayerRole::MixerPostNorm,
-            "model.layers.{}.post_attention_layernorm.weight",
-        ),
+        (LayerRole::MixerPostNorm, "post_attention_layernorm.weight"),
         (
             LayerRole::FeedForwardPostNorm,
-            "model.layers.{}.post_feedforward_layernorm.weight",
+            "post_feedforward_layernorm.weight",
         ),
     ],
     ..PLAIN.0

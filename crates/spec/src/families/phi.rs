@@ -20,21 +20,12 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         global_overrides: &[(Role::FinalNorm, "model.final_layernorm.weight")],
         overrides: &[
-            (
-                LayerRole::FeedForwardPreNorm,
-                "model.layers.{}.input_layernorm.weight",
-            ),
-            (LayerRole::Output, "model.layers.{}.self_attn.dense.weight"),
-            (
-                LayerRole::QueryNorm,
-                "model.layers.{}.self_attn.q_layernorm.weight",
-            ),
-            (
-                LayerRole::KeyNorm,
-                "model.layers.{}.self_attn.k_layernorm.weight",
-            ),
-            (LayerRole::Up, "model.layers.{}.mlp.fc1.weight"),
-            (LayerRole::Down, "model.layers.{}.mlp.fc2.weight"),
+            (LayerRole::FeedForwardPreNorm, "input_layernorm.weight"),
+            (LayerRole::Output, "self_attn.dense.weight"),
+            (LayerRole::QueryNorm, "self_attn.q_layernorm.weight"),
+            (LayerRole::KeyNorm, "self_attn.k_layernorm.weight"),
+            (LayerRole::Up, "mlp.fc1.weight"),
+            (LayerRole::Down, "mlp.fc2.weight"),
         ],
         ..PLAIN.0
     },

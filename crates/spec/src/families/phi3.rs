@@ -20,12 +20,12 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         fused: &[
             Fused {
-                name: "model.layers.{}.self_attn.qkv_proj.weight",
+                name: "self_attn.qkv_proj.weight",
                 parts: &[LayerRole::Query, LayerRole::Key, LayerRole::Value],
                 split: Split::Sequential,
             },
             Fused {
-                name: "model.layers.{}.mlp.gate_up_proj.weight",
+                name: "mlp.gate_up_proj.weight",
                 parts: &[LayerRole::Gate, LayerRole::Up],
                 split: Split::Sequential,
             },
@@ -44,7 +44,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 pub(super) const GGUF_QKV: Fused = Fused {
-    name: "blk.{}.attn_qkv.weight",
+    name: "attn_qkv.weight",
     parts: &[LayerRole::Query, LayerRole::Key, LayerRole::Value],
     split: Split::Sequential,
 };

@@ -31,7 +31,7 @@ pub(super) const HUGGING_FACE: Naming = Naming {
         QUERY_AND_GATE,
         DELTA_CONV,
         Fused {
-            name: "model.layers.{}.linear_attn.in_proj_qkv.weight",
+            name: "linear_attn.in_proj_qkv.weight",
             ..GGUF_DELTA_QKV
         },
     ],

@@ -34,17 +34,14 @@ pub(super) const FAMILY: Family = Family {
 const PUBLISHED: Naming = Naming {
     overrides: &join::<5>(&[
         &SHARED_EXPERT,
-        &[(
-            LayerRole::ExpertDown,
-            "model.layers.{}.mlp.experts.down_proj",
-        )],
+        &[(LayerRole::ExpertDown, "mlp.experts.down_proj")],
     ]),
     fused: &[
         qwen3_5::HUGGING_FACE.fused[0],
         qwen3_5::HUGGING_FACE.fused[1],
         qwen3_5::HUGGING_FACE.fused[2],
         Fused {
-            name: "model.layers.{}.mlp.experts.gate_up_proj",
+            name: "mlp.experts.gate_up_proj",
             parts: &[LayerRole::ExpertGate, LayerRole::ExpertUp],
             split: Split::Sequential,
         },

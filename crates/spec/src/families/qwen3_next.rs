@@ -43,11 +43,11 @@ const HUGGING_FACE: Naming = Naming {
         QUERY_AND_GATE,
         DELTA_CONV,
         Fused {
-            name: "model.layers.{}.linear_attn.in_proj_qkvz.weight",
+            name: "linear_attn.in_proj_qkvz.weight",
             ..QKVZ
         },
         Fused {
-            name: "model.layers.{}.linear_attn.in_proj_ba.weight",
+            name: "linear_attn.in_proj_ba.weight",
             ..BETA_AND_DECAY
         },
     ],
@@ -75,7 +75,7 @@ const OLDER_GGUF: Naming = Naming {
 };
 
 const QKVZ: Fused = Fused {
-    name: "blk.{}.ssm_in.weight",
+    name: "ssm_in.weight",
     parts: &[
         LayerRole::DeltaQuery,
         LayerRole::DeltaKey,
@@ -86,7 +86,7 @@ const QKVZ: Fused = Fused {
 };
 
 const BETA_AND_DECAY: Fused = Fused {
-    name: "blk.{}.ssm_ba.weight",
+    name: "ssm_ba.weight",
     parts: &[LayerRole::DeltaBeta, LayerRole::DeltaDecay],
     split: Split::PerHead,
 };

@@ -184,29 +184,29 @@ fn all_but_each(interval: usize, layers: usize) -> Vec<bool> {
 
 /// Each head's query rows, then its gate's.
 pub(super) const QUERY_AND_GATE: Fused = Fused {
-    name: "model.layers.{}.self_attn.q_proj.weight",
+    name: "self_attn.q_proj.weight",
     parts: &[LayerRole::Query, LayerRole::OutputGate],
     split: Split::PerHead,
 };
 
 pub(super) const DELTA_CONV: Fused = Fused {
-    name: "model.layers.{}.linear_attn.conv1d.weight",
+    name: "linear_attn.conv1d.weight",
     parts: CONV_PARTS,
     split: Split::Sequential,
 };
 
 pub(super) const GGUF_QUERY_AND_GATE: Fused = Fused {
-    name: "blk.{}.attn_q.weight",
+    name: "attn_q.weight",
     ..QUERY_AND_GATE
 };
 
 pub(super) const GGUF_DELTA_CONV: Fused = Fused {
-    name: "blk.{}.ssm_conv1d.weight",
+    name: "ssm_conv1d.weight",
     ..DELTA_CONV
 };
 
 pub(super) const GGUF_DELTA_QKV: Fused = Fused {
-    name: "blk.{}.attn_qkv.weight",
+    name: "attn_qkv.weight",
     parts: &[
         LayerRole::DeltaQuery,
         LayerRole::DeltaKey,
@@ -310,12 +310,6 @@ fn gguf_inner_split(config: &GgufConfig, heads: usize) -> Result<usize, SpecErro
 
 /// Where Qwen's hybrids keep the norm before the feed-forward.
 pub(super) const GGUF_POST_ATTENTION: [(LayerRole, &str); 2] = [
-    (
-        LayerRole::FeedForwardPreNorm,
-        "blk.{}.post_attention_norm.weight",
-    ),
-    (
-        LayerRole::ExpertsPreNorm,
-        "blk.{}.post_attention_norm.weight",
-    ),
+    (LayerRole::FeedForwardPreNorm, "post_attention_norm.weight"),
+    (LayerRole::ExpertsPreNorm, "post_attention_norm.weight"),
 ];

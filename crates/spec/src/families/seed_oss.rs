@@ -22,10 +22,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             // Called for where it stands, not for what it does.
-            overrides: &[(
-                LayerRole::FeedForwardPreNorm,
-                "blk.{}.post_attention_norm.weight",
-            )],
+            overrides: &[(LayerRole::FeedForwardPreNorm, "post_attention_norm.weight")],
             ..PLAIN.1
         },
     }),

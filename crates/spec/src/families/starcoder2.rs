@@ -17,8 +17,8 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[
-            (LayerRole::Up, "model.layers.{}.mlp.c_fc.weight"),
-            (LayerRole::Down, "model.layers.{}.mlp.c_proj.weight"),
+            (LayerRole::Up, "mlp.c_fc.weight"),
+            (LayerRole::Down, "mlp.c_proj.weight"),
         ],
         ..PLAIN.0
     },

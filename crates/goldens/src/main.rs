@@ -1,0 +1,105 @@
+//! `cargo xtask goldens`: judges checkpoints on a backend by logits that others computed, and
+//! writes or checks the support matrix of the docs.
+//!
+//! Development only. It drives sessions directly, because it judges what a backend computes, not
+//! how the engine schedules it, and it makes no goldens.
+
+mod args;
+mod backends;
+mod discover;
+mod error;
+mod golden;
+mod judge;
+mod knowledge;
+mod lines;
+mod matrix;
+mod report;
+mod table;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use loquat_session::{Backend, Probe};
+
+use args::Args;
+use discover::Set;
+use error::Error;
+use judge::Judge;
+use report::Report;
+use table::Table;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("goldens: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether every checkpoint passed.
+fn run(args: &Args) -> Result<bool, Error> {
+    require(args.backend)?;
+    let sets = discover::sets(args)?;
+    let judge = Judge {
+        backend: args.backend,
+        prefer_hf: args.prefer_hf,
+    };
+    let reports = match args.json {
+        true => print_json(&judge, &sets)?,
+        false => print_table(&judge, &sets)?,
+    };
+    if let Some(path) = &args.write_matrix {
+        matrix::write(path, &matrix::page(&reports)?)?;
+    }
+    if let Some(path) = &args.check_matrix {
+        matrix::check(path, &matrix::page(&reports)?)?;
+    }
+    Ok(!reports.iter().any(Report::fails))
+}
+
+fn require(backend: &dyn Backend) -> Result<(), Error> {
+    match backend.probe() {
+        Probe::Available(_) => Ok(()),
+        Probe::Unavailable { why, remedy } => Err(Error::Unavailable {
+            backend: backend.name(),
+            why,
+            remedy,
+        }),
+    }
+}
+
+/// Each row as soon as it is known.
+fn print_table(judge: &Judge, sets: &[Set]) -> Result<Vec<Report>, Error> {
+    let mut out = std::io::stdout();
+    let table = Table::new(sets);
+    writeln!(out, "{}", table.header())?;
+    let mut reports = Vec::new();
+    for set in sets {
+        writeln!(out, "-- {}", set.title)?;
+        for case in &set.cases {
+            let report = judge.judge(set, case);
+            writeln!(out, "{}", table.row(&report))?;
+            reports.push(report);
+        }
+    }
+    let closing = table::closing(judge.backend.name(), &reports);
+    write!(out, "{closing}")?;
+    Ok(reports)
+}
+
+fn print_json(judge: &Judge, sets: &[Set]) -> Result<Vec<Report>, Error> {
+    let judged = |set| move |case| judge.judge(set, case);
+    let reports: Vec<Report> = sets
+        .iter()
+        .flat_map(|set| set.cases.iter().map(judged(set)))
+        .collect();
+    let mut out = std::io::stdout();
+    serde_json::to_writer_pretty(&mut out, &reports)?;
+    writeln!(out)?;
+    Ok(reports)
+}

@@ -1,0 +1,323 @@
+//! What was found out about one checkpoint.
+
+use loquat_weights::Format;
+use serde::{Serialize, Serializer};
+
+use crate::discover::{Case, Origin, Set};
+
+/// One checkpoint's line in the table.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub backend: &'static str,
+    pub set: String,
+    #[serde(skip)]
+    pub origin: Origin,
+    pub name: String,
+    /// The family of the model the reference ran, which a GGUF file may file under another's
+    /// architecture; `None` while not even the config could be read.
+    pub family: Option<String>,
+    #[serde(serialize_with = "format_name")]
+    pub format: Option<Format>,
+    /// What a GGUF file calls itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// What a reader should know beside the verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Equal to its reference, within the limit.
+    Equal(Measured),
+    /// Opened, with nobody to compare it with.
+    LoadsOnly,
+    /// No family file reads it.
+    NotSupported { model_type: String, why: String },
+    Failed {
+        #[serde(flatten)]
+        measured: Option<Measured>,
+        why: String,
+    },
+}
+
+/// Largest absolute differences from the reference.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Measured {
+    pub limit: f32,
+    pub prompt_a: f32,
+    pub prompt_b: f32,
+    /// `None` where the reference has none, or contradicts itself.
+    pub greedy: Option<f32>,
+    pub chunks: Chunks,
+}
+
+/// A prompt in chunks, against the same prompt as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Chunks {
+    /// To the bit.
+    Identical,
+    Differ {
+        /// Of the chunk size that differs most.
+        size: usize,
+        by: f32,
+        /// Whether the session promises equality.
+        promised: bool,
+    },
+}
+
+impl Report {
+    pub fn new(backend: &'static str, set: &Set, case: &Case) -> Self {
+        Self {
+            backend,
+            set: set.title.clone(),
+            origin: set.origin,
+            name: case.name.clone(),
+            family: None,
+            format: None,
+            architecture: None,
+            outcome: Outcome::LoadsOnly,
+            note: None,
+        }
+    }
+
+    /// Whether the run must fail. Only the shared set is ahead of what we support.
+    pub fn fails(&self) -> bool {
+        match self.outcome {
+            Outcome::Failed { .. } => true,
+            Outcome::NotSupported { .. } => self.origin != Origin::Shared,
+            Outcome::Equal(_) | Outcome::LoadsOnly => false,
+        }
+    }
+
+    pub fn measured(&self) -> Option<&Measured> {
+        match &self.outcome {
+            Outcome::Equal(measured) => Some(measured),
+            Outcome::Failed { measured, .. } => measured.as_ref(),
+            Outcome::LoadsOnly | Outcome::NotSupported { .. } => None,
+        }
+    }
+}
+
+impl Measured {
+    pub fn outcome(self) -> Outcome {
+        match self.fault() {
+            None => Outcome::Equal(self),
+            Some(why) => Outcome::Failed {
+                measured: Some(self),
+                why,
+            },
+        }
+    }
+
+    /// The largest difference from the reference.
+    pub fn worst(&self) -> f32 {
+        let greedy = self.greedy.unwrap_or(0.0);
+        self.prompt_a.max(self.prompt_b).max(greedy)
+    }
+
+    /// Of each difference the larger.
+    pub fn worse(self, other: Self) -> Self {
+        Self {
+            limit: self.limit,
+            prompt_a: self.prompt_a.max(other.prompt_a),
+            prompt_b: self.prompt_b.max(other.prompt_b),
+            greedy: self.greedy.into_iter().chain(other.greedy).reduce(f32::max),
+            chunks: self.chunks.worse(other.chunks),
+        }
+    }
+
+    /// All that is out of bounds.
+    fn fault(&self) -> Option<String> {
+        let Self {
+            limit,
+            prompt_a,
+            prompt_b,
+            greedy,
+            chunks,
+        } = self;
+        let cases = [
+            ("prompt_a", Some(*prompt_a)),
+            ("prompt_b", Some(*prompt_b)),
+            ("greedy", *greedy),
+        ];
+        let mut faults: Vec<String> = cases
+            .into_iter()
+            .filter_map(|(name, difference)| Some((name, difference?)))
+            .filter(|(_, difference)| difference > limit)
+            .map(|(name, difference)| format!("{name} differs by {difference:.1e}"))
+            .collect();
+        if let Chunks::Differ { size, by, promised } = *chunks
+            && (promised || by > *limit)
+        {
+            faults.push(format!("prompt_b in chunks of {size} differs by {by:.1e}"));
+        }
+        match faults.is_empty() {
+            true => None,
+            false => Some(format!("{}; the limit is {limit:.0e}", faults.join(", "))),
+        }
+    }
+}
+
+impl Chunks {
+    pub fn worse(self, other: Self) -> Self {
+        match (self, other) {
+            (Chunks::Identical, other) => other,
+            (Chunks::Differ { by: a, .. }, Chunks::Differ { by: b, .. }) if b > a => other,
+            _ => self,
+        }
+    }
+}
+
+fn format_name<S: Serializer>(format: &Option<Format>, to: S) -> Result<S::Ok, S::Error> {
+    format.map(Format::name).serialize(to)
+}
+
+#[cfg(test)]
+pub mod samples {
+    use super::*;
+
+    pub fn measured(prompt_b: f32) -> Measured {
+        Measured {
+            limit: 1e-4,
+            prompt_a: 1e-6,
+            prompt_b,
+            greedy: Some(2e-6),
+            chunks: Chunks::Identical,
+        }
+    }
+
+    pub fn report(origin: Origin, family: &str, format: Format, outcome: Outcome) -> Report {
+        Report {
+            backend: "cpu",
+            set: "set".into(),
+            origin,
+            name: family.into(),
+            family: Some(family.into()),
+            format: Some(format),
+            architecture: (format == Format::Gguf).then(|| family.into()),
+            outcome,
+            note: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::samples::{measured, report};
+    use super::*;
+
+    const SMALL: f32 = 1e-6;
+
+    fn chunks(by: f32, promised: bool) -> Measured {
+        Measured {
+            chunks: Chunks::Differ {
+                size: 7,
+                by,
+                promised,
+            },
+            ..measured(SMALL)
+        }
+    }
+
+    #[test]
+    fn each_bound_is_judged() {
+        let table = [
+            (measured(1e-4), None),
+            (measured(1.1e-4), Some("prompt_b")),
+            (measured(f32::INFINITY), Some("prompt_b")),
+            (
+                Measured {
+                    prompt_a: 1.0,
+                    ..measured(SMALL)
+                },
+                Some("prompt_a"),
+            ),
+            (
+                Measured {
+                    greedy: Some(1.0),
+                    ..measured(SMALL)
+                },
+                Some("greedy"),
+            ),
+            (
+                Measured {
+                    greedy: None,
+                    ..measured(SMALL)
+                },
+                None,
+            ),
+            (chunks(SMALL, false), None),
+            (chunks(1.0, false), Some("chunks of 7")),
+            (chunks(0.0, true), Some("chunks of 7")),
+        ];
+        for (measured, fault) in table {
+            match (measured.fault(), fault) {
+                (Some(why), Some(named)) => assert!(why.contains(named), "{why}"),
+                (why, named) => assert_eq!(why.as_deref(), named, "{measured:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_worse_of_two_styles_counts() {
+        let (one, other) = (measured(SMALL), chunks(1.0, true));
+        for worse in [one.clone().worse(other.clone()), other.clone().worse(one)] {
+            assert_eq!(worse, other);
+        }
+        let no_greedy = Measured {
+            greedy: None,
+            ..measured(SMALL)
+        };
+        assert_eq!(no_greedy.worse(measured(2.0)), measured(2.0));
+    }
+
+    #[test]
+    fn only_the_shared_set_may_hold_what_is_not_supported() {
+        let unknown = || Outcome::NotSupported {
+            model_type: "x".into(),
+            why: "y".into(),
+        };
+        for (origin, fails) in [
+            (Origin::Committed, true),
+            (Origin::Shared, false),
+            (Origin::Given, true),
+        ] {
+            let report = |outcome| report(origin, "x", Format::Safetensors, outcome);
+            assert_eq!(report(unknown()).fails(), fails, "{origin:?}");
+            assert!(report(measured(1.0).outcome()).fails());
+            assert!(!report(measured(SMALL).outcome()).fails());
+            assert!(!report(Outcome::LoadsOnly).fails());
+        }
+    }
+
+    #[test]
+    fn json_has_what_the_table_has() {
+        let report = report(
+            Origin::Given,
+            "llama",
+            Format::Gguf,
+            measured(0.5).outcome(),
+        );
+        let expected = serde_json::json!({
+            "backend": "cpu",
+            "set": "set",
+            "name": "llama",
+            "family": "llama",
+            "format": "GGUF",
+            "architecture": "llama",
+            "verdict": "failed",
+            "limit": 1e-4f32,
+            "prompt_a": 1e-6f32,
+            "prompt_b": 0.5,
+            "greedy": 2e-6f32,
+            "chunks": "identical",
+            "why": "prompt_b differs by 5.0e-1; the limit is 1e-4",
+        });
+        assert_eq!(serde_json::to_value(&report).unwrap(), expected);
+    }
+}
