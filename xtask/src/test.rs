@@ -1,15 +1,15 @@
 //! The test command: every check CI runs, stage by stage, each with its time.
 
-mod command;
 mod deny;
 mod fuzz;
 mod tools;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::tidy;
+use crate::{command, goldens, tidy};
 
 /// What a stage that passed has to add, such as a part it could not check.
 type Note = Option<String>;
@@ -48,6 +48,11 @@ const STAGES: &[Stage] = &[
         run: cargo_test,
     },
     Stage {
+        name: "goldens",
+        about: "the committed goldens, and the support matrix they show",
+        run: goldens,
+    },
+    Stage {
         name: "fuzz",
         about: "each fuzz target for a bounded time",
         run: fuzz::run,
@@ -76,6 +81,12 @@ fn clippy(root: &Path) -> Result<Note, Error> {
 
 fn cargo_test(root: &Path) -> Result<Note, Error> {
     command::cargo(root, &["test", "--workspace"]).run()?;
+    Ok(None)
+}
+
+fn goldens(root: &Path) -> Result<Note, Error> {
+    let judge = ["--committed", "--check-matrix", "docs/support.md"].map(OsString::from);
+    goldens::command(root, root, &judge).run()?;
     Ok(None)
 }
 
@@ -223,14 +234,14 @@ mod tests {
 
     #[test]
     fn options_choose_stages() {
-        let all = ["fmt", "tidy", "clippy", "deny", "test", "fuzz"];
+        let all = ["fmt", "tidy", "clippy", "deny", "test", "goldens", "fuzz"];
         let cases: &[(&str, Option<&[&str]>)] = &[
             ("", Some(&all)),
             ("--only tidy", Some(&["tidy"])),
             ("--only test,fmt", Some(&["fmt", "test"])),
             (
                 "--skip deny --skip fuzz",
-                Some(&["fmt", "tidy", "clippy", "test"]),
+                Some(&["fmt", "tidy", "clippy", "test", "goldens"]),
             ),
             ("--only tidy,fuzz --skip fuzz", Some(&["tidy"])),
             ("--list", None),

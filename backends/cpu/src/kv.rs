@@ -337,9 +337,7 @@ impl<T: KvElement> Cache<T> {
             return Ok(None);
         }
         let (before, len) = (self.get(id)?.state, self.get(id)?.len);
-        if self.states.available() == 0 {
-            self.forget_a_snapshot();
-        }
+        while self.states.available() == 0 && self.forget_a_snapshot() {}
         let after = self.states.take()?;
         let mut snapshots = Vec::new();
         let interval = SNAPSHOT_INTERVAL;
@@ -358,14 +356,16 @@ impl<T: KvElement> Cache<T> {
         }))
     }
 
-    /// Makes room by dropping some sequence's oldest snapshot.
-    fn forget_a_snapshot(&mut self) {
+    /// Drops some sequence's oldest snapshot, which frees its state unless another holds it.
+    fn forget_a_snapshot(&mut self) -> bool {
         let mut sequences = self.sequences.values_mut();
         let holder = sequences.find(|sequence| !sequence.snapshots.is_empty());
-        if let Some(holder) = holder {
-            let oldest = holder.snapshots.remove(0);
-            self.states.drop_hold(oldest.state);
-        }
+        let Some(holder) = holder else {
+            return false;
+        };
+        let oldest = holder.snapshots.remove(0);
+        self.states.drop_hold(oldest.state);
+        true
     }
 
     /// Drops the states of a row that came to nothing.

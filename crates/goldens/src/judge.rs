@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::discover::{Case, GOLDEN, Set};
 use crate::golden::{Golden, GoldenError, Greedy, Prompt};
-use crate::lines::first_difference;
+use crate::lines::{first_difference, with_context};
 use crate::report::{Chunks, Measured, Outcome, Report};
 
 /// Short of, across and beyond the sizes that kernels work in.
@@ -61,7 +61,7 @@ enum Fault {
     },
     #[error("with {OLDER_CONFIG}: {0}")]
     OlderStyle(Box<Fault>),
-    #[error("{OLDER_CONFIG} says {older} where {CONFIG} says {newer}")]
+    #[error("it describes `{older}`, but {CONFIG} `{newer}`")]
     OtherSpec { newer: String, older: String },
 }
 
@@ -126,10 +126,8 @@ impl Judge {
         let twin = source(&Checkpoint::open(twin)?)?;
         if twin.spec != original.spec {
             let shown = [&original.spec, &twin.spec].map(|spec| format!("{spec:#?}"));
-            let [newer, older] = match first_difference(&shown[0], &shown[1]) {
-                Some((_, newer, older)) => [newer, older].map(|line| line.trim().to_owned()),
-                None => shown,
-            };
+            let line = first_difference(&shown[0], &shown[1]).map_or(0, |(line, ..)| line);
+            let [newer, older] = shown.map(|spec| with_context(&spec, line));
             return Err(Fault::OtherSpec { newer, older });
         }
         self.measure(&twin, golden, limit)

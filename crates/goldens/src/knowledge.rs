@@ -50,10 +50,6 @@ pub const UNSUPPORTED: &[(&str, &str)] = &[
         "longcat_flash",
         "two attentions and two feed-forwards per layer beside the experts, zero experts",
     ),
-    (
-        "nemotron_h",
-        "layers of one block each, without a feed-forward of their own",
-    ),
     ("phimoe", "sparsemixer routing"),
 ];
 

@@ -1,4 +1,4 @@
-//! Where two texts part.
+//! Where two texts part, and where a line of an indented text stands.
 
 /// The first line, counted from 1, in which two texts differ, and what each has there.
 pub fn first_difference<'a>(a: &'a str, b: &'a str) -> Option<(usize, &'a str, &'a str)> {
@@ -12,6 +12,21 @@ pub fn first_difference<'a>(a: &'a str, b: &'a str) -> Option<(usize, &'a str, &
         }
     }
     None
+}
+
+/// The lines that enclose line `number` of an indented text, outermost first, and the line
+/// itself, on one.
+pub fn with_context(text: &str, number: usize) -> String {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let lines: Vec<&str> = text.lines().take(number).collect();
+    let mut path = Vec::new();
+    for line in lines.iter().rev() {
+        if path.last().is_none_or(|inner| indent(line) < indent(inner)) {
+            path.push(*line);
+        }
+    }
+    let path: Vec<&str> = path.iter().rev().map(|line| line.trim()).collect();
+    path.join(" ")
 }
 
 #[cfg(test)]
@@ -29,5 +44,15 @@ mod tests {
         for (a, b, expected) in table {
             assert_eq!(first_difference(a, b), expected, "{a:?} {b:?}");
         }
+    }
+
+    #[test]
+    fn a_line_is_shown_inside_what_encloses_it() {
+        let text = "Model {\n    layers: [\n        Window(\n            9,\n        ),\n        \
+                    Full,\n    ],\n    eps: 1,\n}";
+        assert_eq!(with_context(text, 4), "Model { layers: [ Window( 9,");
+        assert_eq!(with_context(text, 6), "Model { layers: [ Full,");
+        assert_eq!(with_context(text, 8), "Model { eps: 1,");
+        assert_eq!(with_context(text, 1), "Model {");
     }
 }

@@ -117,7 +117,7 @@ fn sums(backend: &str, reports: &[Report]) -> String {
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(n, kind)| format!("{n} {kind}")).collect();
     format!(
-        "goldens: {} checkpoints on {backend}: {}\n",
+        "goldens: {} judged on {backend}: {}\n",
         reports.len(),
         counts.join(", ")
     )
@@ -185,11 +185,11 @@ Not supported
 FAILED
   set/llama: prompt_b differs by 2.5e-1; the limit is 1e-4
 
-goldens: 4 checkpoints on cpu: 1 ok, 1 loads only, 1 not supported, 1 FAILED
+goldens: 4 judged on cpu: 1 ok, 1 loads only, 1 not supported, 1 FAILED
 ",
             knowledge::needs("apertus").unwrap()
         );
         assert_eq!(closing("cpu", &reports()), expected);
-        assert_eq!(closing("cpu", &[]), "\ngoldens: 0 checkpoints on cpu: \n");
+        assert_eq!(closing("cpu", &[]), "\ngoldens: 0 judged on cpu: \n");
     }
 }

@@ -64,6 +64,24 @@ pub struct Fused {
     pub split: Split,
 }
 
+impl Fused {
+    pub(crate) const fn sequential(name: &'static str, parts: &'static [LayerRole]) -> Self {
+        Self {
+            name,
+            parts,
+            split: Split::Sequential,
+        }
+    }
+
+    pub(crate) const fn per_head(name: &'static str, parts: &'static [LayerRole]) -> Self {
+        Self {
+            name,
+            parts,
+            split: Split::PerHead,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
     /// One part after another.
@@ -85,19 +103,23 @@ pub enum ConvShape {
     Flat,
 }
 
+/// What a layer's roles are called, without what [`Naming::layers`] puts before.
+pub type LayerNames = &'static [(LayerRole, &'static str)];
+
 /// The names one format gives to roles. `{e}` stands for the expert's number; a stack whose name
-/// has none is one tensor. A bias is called as its matrix with
-/// `.bias` for `.weight`, or `_bias` added.
+/// has none is one tensor. A bias is called as its matrix with `.bias` for `.weight`, or `_bias`
+/// added.
 #[derive(Debug, Clone, Copy)]
 pub struct Naming {
     pub globals: &'static [(Role, &'static str)],
     /// What the names of a layer's roles begin with; `{}` stands for the layer's number.
     pub layers: &'static str,
-    pub layer: &'static [(LayerRole, &'static str)],
+    pub layer: LayerNames,
     /// Looked up before `globals`: where a family departs from its format's habit.
     pub global_overrides: &'static [(Role, &'static str)],
-    /// Looked up before `layer`.
-    pub overrides: &'static [(LayerRole, &'static str)],
+    /// Tables that are looked up before `layer`, the first first: a family's own names and those
+    /// it shares.
+    pub overrides: &'static [LayerNames],
     pub fused: &'static [Fused],
     /// Roles whose tensors stand transposed as a whole.
     pub transposed: &'static [LayerRole],
@@ -258,24 +280,6 @@ pub(crate) const GGUF: Naming = Naming {
     ..HUGGING_FACE
 };
 
-/// Tables one after another, `N` entries in all: a family's own names and those it shares.
-pub(crate) const fn join<const N: usize>(
-    tables: &[&[(LayerRole, &'static str)]],
-) -> [(LayerRole, &'static str); N] {
-    let mut joined = [(LayerRole::MixerPreNorm, ""); N];
-    let (mut filled, mut table) = (0, 0);
-    while table < tables.len() {
-        let mut entry = 0;
-        while entry < tables[table].len() {
-            joined[filled] = tables[table][entry];
-            (filled, entry) = (filled + 1, entry + 1);
-        }
-        table += 1;
-    }
-    assert!(filled == N, "`N` counts the entries of all tables");
-    joined
-}
-
 impl Naming {
     /// This one and those to try after it.
     pub(crate) fn variants(self) -> impl Iterator<Item = Naming> {
@@ -330,12 +334,18 @@ impl Naming {
         };
         let mixer = spec.layers.get(index).and_then(Layer::mixer);
         let attention = mixer.and_then(Mixer::as_attention);
+        let Some(in_layer) = name.strip_prefix(&self.layer_prefix(index)) else {
+            return false;
+        };
         attention.is_some_and(|attention| matches!(attention.kv, KvSource::Layer(_)))
             && [Key, Value, KeyNorm].into_iter().any(|role| {
                 let listed = self.listed(role).unwrap_or_default();
-                let module = listed.replace("{}", &index.to_string());
-                module_of(&module) == module_of(name)
+                module_of(listed) == module_of(in_layer)
             })
+    }
+
+    fn layer_prefix(&self, index: usize) -> String {
+        self.layers.replace("{}", &index.to_string())
     }
 
     fn global_name(&self, role: Role) -> String {
@@ -394,7 +404,7 @@ impl Naming {
         } else {
             bias_name(pattern)
         };
-        let name = self.layers.replace("{}", &index.to_string()) + &name;
+        let name = self.layer_prefix(index) + &name;
         let names = if name.contains("{e}") {
             let members = 0..kind.count();
             members
@@ -435,7 +445,7 @@ impl Naming {
 
     /// The role's own entry, which for a bias may differ from its matrix's.
     fn listed(&self, role: LayerRole) -> Option<&'static str> {
-        let mut table = self.overrides.iter().chain(self.layer);
+        let mut table = self.overrides.iter().copied().flatten().chain(self.layer);
         table.find(|(of, _)| *of == role).map(|(_, name)| *name)
     }
 }

@@ -1,0 +1,192 @@
+//! What configs and headers say of routers and experts, read once, and where their tensors
+//! stand.
+
+use super::parts::{Sizes, activation, interval, pre_norm_layer, word_per_layer};
+use crate::config::{Config, GgufConfig};
+use crate::error::SpecError;
+use crate::experts::{ExpertGroups, Experts, GroupScore, Router, Scores, SharedExpert};
+use crate::mixers::Mixer;
+use crate::model::{Activation, Dense, FeedForward, ModelSpec, Norm};
+use crate::naming::{Ignored, join};
+use crate::roles::LayerRole;
+use crate::rope::Rope;
+
+/// DeepSeek adds this to the sum it divides the weights by.
+pub(super) const NORMALISE_EPS: f32 = 1e-20;
+
+/// Experts in the layers that `sparse` marks, a dense feed-forward in the others.
+pub(super) struct Mixture {
+    pub experts: Experts,
+    pub dense: FeedForward,
+    pub sparse: Vec<bool>,
+}
+
+impl Mixture {
+    pub fn feed_forward(&self, layer: usize) -> FeedForward {
+        match self.sparse.get(layer) {
+            Some(true) => FeedForward::Experts(self.experts.clone()),
+            _ => self.dense.clone(),
+        }
+    }
+
+    /// A spec of pre-norm layers, each with the mixer `mixer(layer)` says.
+    pub fn pre_norm_model(
+        &self,
+        sizes: &Sizes,
+        family: &'static str,
+        tied: bool,
+        mixer: impl Fn(usize) -> Mixer,
+    ) -> ModelSpec {
+        let norm = Norm::rms(sizes.eps);
+        let layers = (0..sizes.layers)
+            .map(|layer| pre_norm_layer(norm, mixer(layer), self.feed_forward(layer)));
+        sizes.model(family, tied, norm, layers.collect())
+    }
+}
+
+/// Gated experts without biases; the fields that say how many there are, how many a position
+/// gets, and how large they are.
+pub(super) fn gated_experts(
+    config: &Config,
+    [count, top_k, size]: [&str; 3],
+    router: Router,
+) -> Result<Experts, SpecError> {
+    let activation = activation(config, "hidden_act", Activation::Silu)?;
+    Ok(Experts {
+        count: config.usize(count)?,
+        top_k: config.usize(top_k)?,
+        expert: Dense::gated(config.usize(size)?, activation),
+        router,
+        shared: None,
+        weigh_input: false,
+    })
+}
+
+/// The name under which the number of experts stands: transformers takes either.
+pub(super) fn count_field(config: &Config) -> &'static str {
+    match config.get("num_experts") {
+        Some(_) => "num_experts",
+        None => "num_local_experts",
+    }
+}
+
+/// As many experts as `field` says that every position goes through, as one of their size
+/// together.
+pub(super) fn shared_experts(
+    config: &Config,
+    field: &str,
+    default: usize,
+    expert: &Dense,
+) -> Result<Option<SharedExpert>, SpecError> {
+    let count = match config.mentions(field) {
+        true => config.usize_opt(field)?.unwrap_or(0),
+        false => default,
+    };
+    Ok(shared(count, expert))
+}
+
+fn shared(count: usize, expert: &Dense) -> Option<SharedExpert> {
+    (count > 0).then_some(SharedExpert {
+        dense: Dense {
+            size: expert.size * count,
+            ..*expert
+        },
+        gated: false,
+    })
+}
+
+/// What the families that took over DeepSeek-V3's router assume where their config is silent.
+pub(super) struct CorrectedDefaults {
+    pub scale: f64,
+    pub groups: usize,
+    pub groups_kept: usize,
+    pub shared: usize,
+}
+
+/// DeepSeek-V3's experts: sigmoid scores, a correction for choosing, groups, experts for all.
+pub(super) fn corrected_experts(
+    config: &Config,
+    defaults: &CorrectedDefaults,
+) -> Result<Experts, SpecError> {
+    expect_word(config, "scoring_func", "sigmoid")?;
+    expect_word(config, "topk_method", "noaux_tc")?;
+    let normalise = config.bool_or("norm_topk_prob", true)?;
+    let router = Router {
+        correction: true,
+        groups: groups(
+            config.usize_or("n_group", defaults.groups)?,
+            config.usize_or("topk_group", defaults.groups_kept)?,
+            GroupScore::BestTwo,
+        ),
+        normalise: normalise.then_some(NORMALISE_EPS),
+        scale: config.f64_or("routed_scaling_factor", defaults.scale)? as f32,
+        ..Router::sigmoid()
+    };
+    let fields = [
+        "n_routed_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+    ];
+    let experts = gated_experts(config, fields, router)?;
+    Ok(Experts {
+        shared: shared_experts(config, "n_shared_experts", defaults.shared, &experts.expert)?,
+        ..experts
+    })
+}
+
+/// A single group is none.
+pub(super) fn groups(count: usize, keep: usize, score: GroupScore) -> Option<ExpertGroups> {
+    (count != 1).then_some(ExpertGroups { count, keep, score })
+}
+
+/// Experts from layer `first` on.
+pub(super) fn sparse_from(first: usize, layers: usize) -> Vec<bool> {
+    (0..layers).map(|layer| layer >= first).collect()
+}
+
+/// Experts in every layer past the first `first_k_dense_replace`.
+pub(super) fn sparse_after_dense(
+    config: &Config,
+    default: usize,
+    layers: usize,
+) -> Result<Vec<bool>, SpecError> {
+    let frequency = "moe_layer_freq";
+    match config.usize_or(frequency, 1)? {
+        1 => {}
+        other => {
+            return Err(SpecError::Unsupported {
+                field: config.path(frequency),
+                found: other.to_string(),
+                supported: "1",
+            });
+        }
+    }
+    let first = config.usize_or("first_k_dense_replace", default)?;
+    Ok(sparse_from(first, layers))
+}
+
+/// What `mlp_layer_types` says, else as [`sparse_after_dense`].
+pub(super) fn sparse_layers(
+    config: &Config,
+    default: usize,
+    layers: usize,
+) -> Result<Vec<bool>, SpecError> {
+    let known = &["dense", "sparse"];
+    match word_per_layer(config, "mlp_layer_types", layers, known)? {
+        Some(words) => Ok(words.iter().map(|word| *word == "sparse").collect()),
+        None => sparse_after_dense(config, default, layers),
+    }
+}
+
+/// Qwen's rule: experts in every layer whose number, counted from one, the step divides, but
+/// for the listed ones.
+pub(super) fn sparse_by_step(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
+    let step = interval(
+        config.path("decoder_sparse_step"),
+        config.usize_or("decoder_sparse_step", 1)?,
+    )?;
+    let dense = layer_numbers(config, "mlp_only_layers")?.unwrap_or_default();
+    let sparse = (0..layers).map(|layer| !dense.contains(&layer) && (layer + 1) % step == 0);
+    Ok(sparse.collect())
+}
+

@@ -1,0 +1,159 @@
+//! Single fields of a config, read and checked.
+
+/// Refuses a switch that turns on what is not there.
+pub(super) fn refuse_switch(config: &Config, field: &str) -> Result<(), SpecError> {
+    match config.bool_or(field, false)? {
+        false => Ok(()),
+        true => Err(SpecError::Unsupported {
+            field: config.path(field),
+            found: "true".into(),
+            supported: "false",
+        }),
+    }
+}
+
+pub(super) fn activation(
+    config: &Config,
+    field: &str,
+    default: Activation,
+) -> Result<Activation, SpecError> {
+    let Some(name) = config.str(field)? else {
+        return Ok(default);
+    };
+    match name {
+        "silu" | "swish" => Ok(Activation::Silu),
+        "gelu" => Ok(Activation::Gelu),
+        "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+        "relu" => Ok(Activation::Relu),
+        "relu2" => Ok(Activation::Relu2),
+        other => Err(SpecError::Unsupported {
+            field: config.path(field),
+            found: format!("`{other}`"),
+            supported: "silu, gelu, gelu_pytorch_tanh, relu, relu2",
+        }),
+    }
+}
+
+/// Refuses any word but the one we know, where the field stands at all.
+pub(super) fn expect_word(
+    config: &Config,
+    field: &str,
+    known: &'static str,
+) -> Result<(), SpecError> {
+    match config.str(field)? {
+        Some(found) if found != known => Err(SpecError::Unsupported {
+            field: config.path(field),
+            found: format!("`{found}`"),
+            supported: known,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a switch that does not stand as the family has it.
+pub(super) fn expect_switch(config: &Config, field: &str, known: bool) -> Result<(), SpecError> {
+    match config.bool_or(field, known)? {
+        found if found != known => Err(SpecError::Unsupported {
+            field: config.path(field),
+            found: found.to_string(),
+            supported: if known { "true" } else { "false" },
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What `layer_types` says of each layer, if it stands there: one of `known`.
+pub(super) fn layer_types<'a>(
+    config: &'a Config,
+    layers: usize,
+    known: &'static [&'static str],
+) -> Result<Option<Vec<&'a str>>, SpecError> {
+    word_per_layer(config, "layer_types", layers, known)
+}
+
+/// A list with one of the `known` words for each layer, if it stands there.
+pub(super) fn word_per_layer<'a>(
+    config: &'a Config,
+    field: &str,
+    layers: usize,
+    known: &'static [&'static str],
+) -> Result<Option<Vec<&'a str>>, SpecError> {
+    let Some(types) = config.array(field)? else {
+        return Ok(None);
+    };
+    if types.len() != layers {
+        return Err(SpecError::invalid(
+            config.path(field),
+            format!("a list of {}", types.len()),
+            format!("one entry for each of {layers} layers"),
+        ));
+    }
+    let types = types.iter().map(|kind| match kind.as_str() {
+        Some(name) if known.contains(&name) => Ok(name),
+        _ => Err(SpecError::invalid(
+            config.path(field),
+            format!("a list with {kind}"),
+            format!("a list of {}", known.join(", ")),
+        )),
+    });
+    types.collect::<Result<_, _>>().map(Some)
+}
+
+/// A list of layers, by number.
+pub(super) fn layer_numbers(config: &Config, field: &str) -> Result<Option<Vec<usize>>, SpecError> {
+    let Some(list) = config.array(field)? else {
+        return Ok(None);
+    };
+    let numbers = list.iter().map(|value| match value.as_u64() {
+        Some(number) => Ok(number as usize),
+        None => Err(SpecError::invalid(
+            config.path(field),
+            format!("a list with {value}"),
+            "a list of layers' numbers",
+        )),
+    });
+    numbers.collect::<Result<_, _>>().map(Some)
+}
+
+/// How often a layer differs from its neighbours: never is said by other fields, not by 0.
+pub(super) fn interval(field: String, interval: usize) -> Result<usize, SpecError> {
+    positive(&field, interval)
+}
+
+/// Refused here already, since the layers are allocated before the spec is validated.
+pub(super) fn bounded_layers(field: &str, layers: usize) -> Result<usize, SpecError> {
+    if layers <= MAX_LAYERS {
+        Ok(layers)
+    } else {
+        Err(SpecError::invalid(
+            field,
+            layers,
+            format!("at most {MAX_LAYERS}"),
+        ))
+    }
+}
+
+/// Refused here already, since sizes are divided by it before the spec is validated.
+fn positive(field: &str, value: usize) -> Result<usize, SpecError> {
+    match value {
+        0 => Err(SpecError::invalid(field, 0, "at least 1")),
+        value => Ok(value),
+    }
+}
+
+pub(super) fn even_split(
+    whole_name: &str,
+    whole: usize,
+    parts_name: &str,
+    parts: usize,
+) -> Result<usize, SpecError> {
+    if parts > 0 && whole.is_multiple_of(parts) {
+        Ok(whole / parts)
+    } else {
+        Err(SpecError::invalid(
+            parts_name,
+            parts,
+            format!("a divisor of {whole_name} ({whole})"),
+        ))
+    }
+}

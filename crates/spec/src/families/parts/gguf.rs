@@ -1,0 +1,190 @@
+//! What a GGUF header says of the things most architectures have.
+
+impl Sizes {
+    pub fn from_gguf(config: &GgufConfig) -> Result<Self, SpecError> {
+        let kv_heads = config.uniform_opt("attention.head_count_kv")?;
+        Self::gguf_with_heads(config, gguf_head_dim(config)?, kv_heads)
+    }
+
+    /// For architectures that state their heads' size or their key/value heads in their own way.
+    pub fn gguf_with_heads(
+        config: &GgufConfig,
+        head_dim: usize,
+        kv_heads: Option<usize>,
+    ) -> Result<Self, SpecError> {
+        let field = config.key("attention.head_count");
+        let heads = positive(&field, config.usize("attention.head_count")?)?;
+        let layers = bounded_layers(&config.key("block_count"), config.usize("block_count")?)?;
+        // Where layers differ the family reads the list itself.
+        let feed_forward = config.per_layer("feed_forward_length", layers.max(1))?;
+        let eps = match config.f64_opt("attention.layer_norm_epsilon")? {
+            Some(eps) => eps,
+            None => config.f64("attention.layer_norm_rms_epsilon")?,
+        };
+        Ok(Self {
+            vocab: config.rows("token_embd.weight")?,
+            hidden: config.usize("embedding_length")?,
+            layers,
+            heads,
+            kv_heads: kv_heads.unwrap_or(heads),
+            head_dim,
+            // Left out where every layer has experts; no dense layer may have 0.
+            feed_forward: feed_forward
+                .and_then(|all| all.first().copied())
+                .unwrap_or(0),
+            context: config.usize("context_length")?,
+            eps: eps as f32,
+        })
+    }
+
+    /// Attention with the biases that the file has.
+    pub fn gguf_attention(&self, config: &GgufConfig, rope: Option<Rope>) -> Attention {
+        Attention {
+            qkv_bias: config.has("blk.0.attn_q.bias") || config.has("blk.0.attn_qkv.bias"),
+            output_bias: config.has("blk.0.attn_output.bias"),
+            ..self.attention(rope)
+        }
+    }
+
+}
+
+/// The same from a GGUF header: a flag for each layer, or every how many one sees everything.
+pub(super) fn gguf_windowed_layers(
+    config: &GgufConfig,
+    layers: usize,
+    default: usize,
+) -> Result<Vec<bool>, SpecError> {
+    let field = "attention.sliding_window_pattern";
+    if config.header.u64s(&config.key(field)).is_some() {
+        let flags = config.per_layer(field, layers)?.unwrap_or_default();
+        return Ok(flags.iter().map(|flag| *flag != 0).collect());
+    }
+    let pattern = config.usize_opt(field)?.unwrap_or(default);
+    let pattern = interval(config.key(field), pattern)?;
+    Ok((0..layers)
+        .map(|layer| (layer + 1) % pattern != 0)
+        .collect())
+}
+
+/// Rope as a GGUF header states it; Llama 3's scaling and Phi's travel as tensors of divisors.
+/// `pairs` is what llama.cpp gives the architecture.
+pub(super) fn gguf_rope(
+    config: &GgufConfig,
+    head_dim: usize,
+    pairs: RopePairs,
+) -> Result<Rope, SpecError> {
+    Ok(Rope {
+        theta: config.f64_opt("rope.freq_base")?.unwrap_or(10_000.0) as f32,
+        dims: config
+            .usize_opt("rope.dimension_count")?
+            .unwrap_or(head_dim),
+        pairs,
+        scaling: gguf_scaling(config)?,
+    })
+}
+
+fn gguf_scaling(config: &GgufConfig) -> Result<RopeScaling, SpecError> {
+    // Older files have only this; a factor without a type is linear, as llama.cpp reads it.
+    let factor = match config.f64_opt("rope.scaling.factor")? {
+        Some(factor) => Some(factor),
+        None => config.f64_opt("rope.scale_linear")?,
+    };
+    let required = || {
+        factor.ok_or_else(|| SpecError::Missing {
+            field: config.key("rope.scaling.factor"),
+        })
+    };
+    let implied = if factor.is_some() { "linear" } else { "none" };
+    let kind = config.str_opt("rope.scaling.type")?.unwrap_or(implied);
+    let attention_factor = config.f64_opt("rope.scaling.attn_factor")?;
+    if config.has("rope_factors_long.weight") {
+        return Ok(RopeScaling::LongTensor {
+            original_context: gguf_original_context(config)?,
+            attention_factor: attention_factor.unwrap_or(1.0) as f32,
+        });
+    }
+    let divisors = config.has("rope_freqs.weight");
+    let scaling = match kind {
+        "none" if divisors => RopeScaling::Tensor,
+        "none" => RopeScaling::None,
+        "linear" if !divisors => RopeScaling::Linear {
+            factor: required()? as f32,
+        },
+        "yarn" if !divisors => return gguf_yarn(config, required()?, attention_factor),
+        other => {
+            return Err(SpecError::Unsupported {
+                field: config.key("rope.scaling.type"),
+                found: format!("`{other}`"),
+                supported: if divisors {
+                    "none, beside the tensor rope_freqs.weight"
+                } else {
+                    "none, linear, yarn"
+                },
+            });
+        }
+    };
+    match attention_factor.filter(|factor| *factor != 1.0) {
+        None => Ok(scaling),
+        Some(factor) => Err(SpecError::Unsupported {
+            field: config.key("rope.scaling.attn_factor"),
+            found: factor.to_string(),
+            supported: "1",
+        }),
+    }
+}
+
+/// The sines' magnitude is what yarn itself gives; families that weigh it change it.
+fn gguf_yarn(
+    config: &GgufConfig,
+    factor: f64,
+    attention_factor: Option<f64>,
+) -> Result<RopeScaling, SpecError> {
+    let magnitude = match config.f64_opt("rope.scaling.yarn_attn_factor")? {
+        Some(given) => given,
+        None => yarn_magnitude(factor, 1.0),
+    };
+    let magnitude = magnitude * attention_factor.unwrap_or(1.0);
+    let beta = |field: &str, default: f64| Ok(config.f64_opt(field)?.unwrap_or(default) as f32);
+    Ok(RopeScaling::Yarn(Yarn {
+        factor: factor as f32,
+        beta_fast: beta("rope.scaling.yarn_beta_fast", 32.0)?,
+        beta_slow: beta("rope.scaling.yarn_beta_slow", 1.0)?,
+        original_context: gguf_original_context(config)?,
+        truncate: true,
+        attention_factor: magnitude as f32,
+    }))
+}
+
+fn gguf_original_context(config: &GgufConfig) -> Result<usize, SpecError> {
+    match config.usize_opt("rope.scaling.original_context_length")? {
+        Some(original) => Ok(original),
+        None => config.usize("context_length"),
+    }
+}
+
+/// One size for queries, keys and values.
+pub(super) fn gguf_head_dim(config: &GgufConfig) -> Result<usize, SpecError> {
+    let (hidden, heads) = ("embedding_length", "attention.head_count");
+    let head_dim = match config.usize_opt("attention.key_length")? {
+        Some(dim) => dim,
+        None => even_split(
+            &config.key(hidden),
+            config.usize(hidden)?,
+            &config.key(heads),
+            config.usize(heads)?,
+        )?,
+    };
+    match config.usize_opt("attention.value_length")? {
+        Some(value_dim) if value_dim != head_dim => Err(SpecError::invalid(
+            config.key("attention.value_length"),
+            value_dim,
+            format!("equal to attention.key_length ({head_dim})"),
+        )),
+        _ => Ok(head_dim),
+    }
+}
+
+pub(super) fn gguf_tied(config: &GgufConfig) -> bool {
+    !config.has("output.weight")
+}
+

@@ -1,0 +1,75 @@
+//! What a GGUF header says of routers and experts.
+
+/// Gated experts of `size` as a GGUF header states them.
+pub(super) fn gguf_experts(
+    config: &GgufConfig,
+    size: usize,
+    router: Router,
+) -> Result<Experts, SpecError> {
+    let expert = Dense::gated(size, Activation::Silu);
+    let together = config.usize_opt("expert_shared_count")?.unwrap_or(0);
+    Ok(Experts {
+        count: config.usize("expert_count")?,
+        top_k: config.usize("expert_used_count")?,
+        expert,
+        router,
+        shared: shared(together, &expert),
+        weigh_input: false,
+    })
+}
+
+/// What a header says of the router, `base` being what the architecture assumes.
+/// `first_sparse` is the first layer with experts.
+pub(super) fn gguf_router(
+    config: &GgufConfig,
+    base: Router,
+    first_sparse: usize,
+) -> Result<Router, SpecError> {
+    let scores = match config.usize_opt("expert_gating_func")? {
+        None | Some(0) => base.scores,
+        Some(1) => Scores::Softmax,
+        Some(2) => Scores::Sigmoid,
+        Some(other) => {
+            return Err(SpecError::Unsupported {
+                field: config.key("expert_gating_func"),
+                found: other.to_string(),
+                supported: "1 (softmax), 2 (sigmoid)",
+            });
+        }
+    };
+    let normalise = config.bool_or("expert_weights_norm", base.normalise.is_some())?;
+    let scale = config.f64_opt("expert_weights_scale")?;
+    // DeepSeek-V2 has the one, all that came later the other.
+    let group_score = match scores {
+        Scores::Softmax => GroupScore::Best,
+        Scores::Sigmoid => GroupScore::BestTwo,
+    };
+    Ok(Router {
+        scores,
+        correction: config.has(&format!("blk.{first_sparse}.exp_probs_b.bias")),
+        groups: groups(
+            config.usize_opt("expert_group_count")?.unwrap_or(1).max(1),
+            config.usize_opt("expert_group_used_count")?.unwrap_or(1),
+            group_score,
+        ),
+        normalise: normalise.then_some(base.normalise.unwrap_or(NORMALISE_EPS)),
+        // How llama.cpp says that there is none.
+        scale: match scale {
+            None | Some(0.0) => base.scale,
+            Some(scale) => scale as f32,
+        },
+        ..base
+    })
+}
+
+/// The layers a header counts, without those that predict further tokens.
+pub(super) fn without_further_layers(
+    config: &GgufConfig,
+    sizes: Sizes,
+) -> Result<Sizes, SpecError> {
+    let further = config.usize_opt("nextn_predict_layers")?.unwrap_or(0);
+    Ok(Sizes {
+        layers: sizes.layers.saturating_sub(further),
+        ..sizes
+    })
+}
