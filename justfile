@@ -15,6 +15,10 @@ run *args:
 test *args:
     cargo xtask test {{args}}
 
+# Judge every golden checkpoint; `just goldens --only qwen3` for a part
+goldens *args:
+    cargo xtask goldens {{args}}
+
 # Check the repository's own rules
 tidy:
     cargo xtask tidy

@@ -15,8 +15,8 @@ use loquat_weights::{Blob, bind};
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(file) = Gguf::parse(Blob::from_vec(bytes.to_vec()), Path::new("fuzz")) {
         decode_all::decode_all(file.tensors());
-        if let Ok((spec, naming)) = families::from_gguf(&file) {
-            let _ = bind(&spec, &naming, file.tensors(), None);
+        if let Ok(described) = families::from_gguf(&file) {
+            let _ = bind(&described.spec, &described.namings, file.tensors(), None);
         }
     }
 });

@@ -1,10 +1,12 @@
-//! Repository chores, run as `cargo xtask <command>`: the project's rules as code and the one
-//! test command that developers and CI share.
+//! Repository chores, run as `cargo xtask <command>`: the project's rules as code, the golden
+//! judge, and the one test command that developers and CI share.
 //!
-//! It checks and reports. It never edits a tracked file, and it leaves building, formatting and
-//! linting to cargo.
+//! It checks and reports. It leaves building, formatting and linting to cargo, and the one tracked
+//! file it ever writes is the support matrix, when asked to.
 
+mod command;
 mod error;
+mod goldens;
 mod test;
 mod tidy;
 
@@ -21,6 +23,8 @@ usage: cargo xtask <command>
     --only A[,B]      run only these stages
     --skip A[,B]      run all stages but these
     --list            name the stages and stop
+  goldens [options]   judge checkpoints by logits that others computed
+    --help            what there is to choose
 ";
 
 fn main() -> ExitCode {
@@ -42,6 +46,7 @@ fn dispatch(args: &[String]) -> Result<(), Error> {
             message: format!("tidy takes no arguments, got `{extra}`"),
         }),
         Some((command, rest)) if command == "test" => test::run(&root, rest),
+        Some((command, rest)) if command == "goldens" => goldens::run(rest),
         Some((command, _)) if command == "help" || command == "--help" => {
             print!("{USAGE}");
             Ok(())

@@ -4,7 +4,6 @@ mod deny;
 mod fuzz;
 mod tools;
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -50,7 +49,7 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "goldens",
         about: "the committed goldens, and the support matrix they show",
-        run: goldens,
+        run: committed_goldens,
     },
     Stage {
         name: "fuzz",
@@ -84,9 +83,9 @@ fn cargo_test(root: &Path) -> Result<Note, Error> {
     Ok(None)
 }
 
-fn goldens(root: &Path) -> Result<Note, Error> {
-    let judge = ["--committed", "--check-matrix", "docs/support.md"].map(OsString::from);
-    goldens::command(root, root, &judge).run()?;
+fn committed_goldens(root: &Path) -> Result<Note, Error> {
+    let args = ["--committed", "--check-matrix", "docs/support.md"].map(str::to_owned);
+    goldens::judge(root, &args).run()?;
     Ok(None)
 }
 

@@ -51,7 +51,9 @@ fn run(model: &Path, golden: &Path) -> Result<String, String> {
     let arrays = Arrays::open(golden).map_err(|e| e.to_string())?;
     let mut res = String::new();
     let names = arrays.names();
-    let (ka, kb) = if names.iter().any(|n| *n == "logits_a_hf") { ("logits_a_hf", "logits_b_hf") } else if names.iter().any(|n| *n == "logits_a") {
+    let (ka, kb) = if names.iter().any(|n| *n == "logits_a_hf") {
+        ("logits_a_hf", "logits_b_hf")
+    } else if names.iter().any(|n| *n == "logits_a") {
         ("logits_a", "logits_b")
     } else if names.iter().any(|n| *n == "logits_a_f32") {
         ("logits_a_f32", "logits_b_f32")

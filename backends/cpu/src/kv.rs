@@ -238,12 +238,7 @@ impl<T: KvElement> Cache<T> {
                 max: self.max_sequences,
             });
         }
-        for page in &sequence.pages {
-            self.pages[*page as usize].holders += 1;
-        }
-        for state in sequence.states() {
-            self.states.hold(state);
-        }
+        self.hold(&sequence);
         let id = SequenceId(self.next_id);
         self.next_id += 1;
         self.sequences.insert(id, sequence);
@@ -278,9 +273,9 @@ impl<T: KvElement> Cache<T> {
         if reusable != len {
             return Err(SessionError::NoSnapshot { len, reusable });
         }
-        let kept = |snapshot: &&Snapshot| snapshot.len <= len;
-        let snapshots: Vec<Snapshot> = sequence.snapshots.iter().filter(kept).copied().collect();
-        let at_len = snapshots.iter().find(|snapshot| snapshot.len == len);
+        let mut snapshots = sequence.snapshots.iter();
+        let at_len = snapshots.find(|snapshot| snapshot.len == len);
+        let earlier = |snapshot: &&Snapshot| snapshot.len < len;
         Ok(Sequence {
             len,
             pages: sequence.pages[..len.div_ceil(PAGE)].to_vec(),
@@ -289,7 +284,7 @@ impl<T: KvElement> Cache<T> {
                 _ if len == sequence.len => sequence.state,
                 _ => at_len.map(|snapshot| snapshot.state),
             },
-            snapshots,
+            snapshots: sequence.snapshots.iter().filter(earlier).copied().collect(),
         })
     }
 
@@ -300,12 +295,7 @@ impl<T: KvElement> Cache<T> {
 
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), SessionError> {
         let cut = self.cut(id, len)?;
-        for page in &cut.pages {
-            self.pages[*page as usize].holders += 1;
-        }
-        for state in cut.states() {
-            self.states.hold(state);
-        }
+        self.hold(&cut);
         if let Some(before) = self.sequences.insert(id, cut) {
             self.drop_sequence(&before);
         }
@@ -317,6 +307,16 @@ impl<T: KvElement> Cache<T> {
         let sequence = sequence.ok_or(SessionError::UnknownSequence(id))?;
         self.drop_sequence(&sequence);
         Ok(())
+    }
+
+    /// Counts a sequence among the holders of its pages and states.
+    fn hold(&mut self, sequence: &Sequence) {
+        for page in &sequence.pages {
+            self.pages[*page as usize].holders += 1;
+        }
+        for state in sequence.states() {
+            self.states.hold(state);
+        }
     }
 
     fn drop_sequence(&mut self, sequence: &Sequence) {
@@ -419,7 +419,12 @@ impl<T: KvElement> Cache<T> {
 
     /// Gives back room that was made for tokens which never came.
     pub fn trim(&mut self, id: SequenceId) -> Result<(), SessionError> {
-        self.truncate(id, self.get(id)?.len)
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return Err(SessionError::UnknownSequence(id));
+        };
+        let surplus = sequence.pages.split_off(sequence.len.div_ceil(PAGE));
+        self.drop_pages(&surplus);
+        Ok(())
     }
 
     /// Counts tokens that have been written into reserved room, and keeps their states.

@@ -77,7 +77,7 @@ impl CpuBackend {
                 device: self.label(limits.threads),
                 vocab_size: spec.vocab_size,
                 max_context: limits.context,
-                max_sequences: options.max_sequences,
+                max_sequences: limits.max_sequences,
                 max_step_tokens: options.max_step_tokens,
                 structured_output: true,
                 speculative_decoding: !recurrent,
@@ -128,7 +128,7 @@ impl CpuBackend {
             &source.spec,
             limits.kv_tokens,
             limits.states,
-            options.max_sequences,
+            limits.max_sequences,
         );
         Ok(Box::new(CpuSession {
             model,

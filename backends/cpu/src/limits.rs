@@ -12,6 +12,8 @@ const KV_SHARE: u64 = 4;
 /// Where the machine's memory cannot be read.
 const ASSUMED_MEMORY: u64 = 8 << 30;
 const MAX_THREADS: usize = 1024;
+/// A sequence's state before a step and after it.
+const STATES_TO_STEP: usize = 2;
 
 /// The options with their gaps filled.
 pub struct Limits {
@@ -21,6 +23,8 @@ pub struct Limits {
     pub kv_tokens: usize,
     /// Recurrent states, snapshots among them.
     pub states: usize,
+    /// As many as have states to step with.
+    pub max_sequences: usize,
     /// Bytes of weights, KV and buffers that will be allocated if all is used.
     pub resident_bytes: u64,
 }
@@ -63,6 +67,10 @@ impl Limits {
             context,
             kv_tokens,
             states,
+            max_sequences: match state_bytes {
+                0 => options.max_sequences,
+                _ => options.max_sequences.min(states / STATES_TO_STEP),
+            },
             resident_bytes: fixed.saturating_add(kv),
         })
     }
@@ -80,10 +88,10 @@ impl Limits {
     }
 }
 
-/// As many states as every sequence can use, within `budget`; a step needs two for a sequence,
-/// the rest are snapshots.
+/// As many states as every sequence can use, within `budget`: those to step with, and as many
+/// snapshots.
 fn states(max_sequences: usize, state_bytes: u64, budget: u64) -> usize {
-    const PER_SEQUENCE: usize = 4;
+    const PER_SEQUENCE: usize = 2 * STATES_TO_STEP;
     if state_bytes == 0 {
         return 0;
     }

@@ -172,7 +172,6 @@ impl Activations {
         self.values.resize(tokens * cols, 0.0);
     }
 
-
     pub fn row(&self, token: usize) -> &[f32] {
         &self.values[token * self.cols..(token + 1) * self.cols]
     }

@@ -5,7 +5,7 @@
 
 use half::f16;
 use loquat_weights::decode::{MlxMode, decode_mlx_scales, decode_row, unpack_codes};
-use loquat_weights::{Dtype, EncodedRow, Matrix, Storage, WeightsError};
+use loquat_weights::{DecodeFault, Dtype, EncodedRow, Matrix, Storage, WeightsError};
 
 use crate::kernels::{GROUP, Scales, TILE_ROWS, Tile};
 
@@ -198,6 +198,7 @@ impl Shape {
                 Dtype::Q4K => shape(true, 32, None, false),
                 Dtype::Q5K => shape(false, 32, None, false),
                 Dtype::Q6K => shape(false, 16, Some(32), false),
+                Dtype::Mxfp4 => shape(false, 32, Some(FP4_ZERO), false),
                 _ => None,
             },
             Storage::Mlx {
@@ -215,6 +216,7 @@ impl Shape {
                 MlxMode::Nvfp4 => shape(false, 16, Some(FP4_ZERO), false),
                 MlxMode::Mxfp8 => None,
             },
+            Storage::Fp8 { .. } => None,
         }
     }
 }
@@ -252,14 +254,20 @@ impl AffineRow {
                     }
                     None => {
                         for code in &mut self.codes {
-                            let doubled = FP4_DOUBLED[usize::from(*code & 15)];
-                            *code = (doubled + FP4_ZERO as i8) as u8;
+                            *code = fp4_code(*code);
                         }
                         self.scales.iter_mut().for_each(|scale| *scale *= 0.5);
                     }
                 }
                 Ok(())
             }
+            // `Shape::of` has given these no integer form.
+            EncodedRow::Fp8 { codes, .. } => Err(DecodeFault::Length {
+                what: "row of integers",
+                expected: 0,
+                found: codes.len(),
+            }
+            .into()),
         }
     }
 
@@ -277,11 +285,24 @@ impl AffineRow {
                     read_simple(dtype, block, codes, scales, mins);
                 }
                 Dtype::Q4K | Dtype::Q5K => read_q4k_q5k(dtype, block, codes, scales, mins),
+                Dtype::Mxfp4 => {
+                    let scale = decode_mlx_scales(MlxMode::Mxfp4, &block[..1], Dtype::U8, 1)?;
+                    scales[0] = scale[0] * 0.5;
+                    for (i, code) in codes.iter_mut().enumerate() {
+                        let byte = block[1 + i % 16];
+                        *code = fp4_code(if i < 16 { byte & 15 } else { byte >> 4 });
+                    }
+                }
                 _ => read_q6k(block, codes, scales),
             }
         }
         Ok(())
     }
+}
+
+/// The code of twice a four-bit float.
+fn fp4_code(code: u8) -> u8 {
+    (FP4_DOUBLED[usize::from(code & 15)] + FP4_ZERO as i8) as u8
 }
 
 fn half_at(block: &[u8], at: usize) -> f32 {

@@ -80,6 +80,7 @@ pub fn fingerprint(source: &ModelSource, kv_format: &str) -> u64 {
                 biases,
                 ..
             }) => [codes, scales.0, biases.map_or(&[][..], |biases| biases.0)],
+            Some(EncodedRow::Fp8 { codes, scales, .. }) => [codes, scales.0, &[]],
             None => [&[][..]; 3],
         };
         for part in parts {

@@ -7,8 +7,8 @@ use loquat_session::conformance::max_difference;
 use loquat_session::{
     Backend, Emit, ModelSource, Precision, SessionOptions, StepBatch, StepOutput,
 };
-use loquat_spec::{Mixer, ModelSpec, Role, RopeScaling};
-use loquat_testkit::gguf::{Matrices, from_golden_as};
+use loquat_spec::{Attention, Inner, LayerRole, Mixer, ModelSpec, Role, RopePairs, RopeScaling};
+use loquat_testkit::gguf::{self, Matrices, from_golden_as};
 use loquat_testkit::goldens::{self, Arrays};
 use loquat_weights::{Checkpoint, Format, Weights};
 
@@ -55,21 +55,50 @@ fn relative_error(found: &[f32], expected: &[f32]) -> f32 {
     length(&mut difference) / length(&mut expected.iter().copied())
 }
 
-/// Every value by role, without the divisors that stand for a scaling in the config.
-fn values(weights: &Weights) -> Vec<(Role, Vec<u32>)> {
+/// Every row's values by role, without the divisors that stand for a scaling in the config.
+fn values(weights: &Weights) -> Vec<(Role, Vec<Vec<u32>>)> {
     let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
     let matrices = weights.matrices().map(|(role, matrix)| {
-        let mut all = vec![0.0; matrix.rows() * matrix.cols()];
-        for (row, out) in all.chunks_mut(matrix.cols()).enumerate() {
-            matrix.decode_row(row, out).unwrap();
-        }
-        (role, bits(&all))
+        let rows = (0..matrix.rows()).map(|row| {
+            let mut out = vec![0.0; matrix.cols()];
+            matrix.decode_row(row, &mut out).unwrap();
+            bits(&out)
+        });
+        (role, rows.collect())
     });
     let vectors = weights
         .vectors()
         .filter(|(role, _)| *role != Role::RopeFactors)
-        .map(|(role, values)| (role, bits(values)));
+        .map(|(role, values)| (role, values.iter().map(|v| vec![v.to_bits()]).collect()));
     matrices.chain(vectors).collect()
+}
+
+/// The golden's values in the order in which the file has them.
+fn as_gguf_orders(golden: &ModelSource, family: &str) -> Vec<(Role, Vec<Vec<u32>>)> {
+    let mut all = values(&golden.weights);
+    let attention = attentions(&mut (*golden.spec).clone())[0].clone();
+    for (role, rows) in &mut all {
+        let heads = match role {
+            Role::Layer(_, LayerRole::Query | LayerRole::QueryBias) => attention.heads,
+            Role::Layer(_, LayerRole::Key | LayerRole::KeyBias) => attention.kv_heads,
+            _ => continue,
+        };
+        if gguf::is_interleaved(family) {
+            *rows = gguf::interleaved(rows, heads);
+        }
+    }
+    all
+}
+
+fn attentions(spec: &mut ModelSpec) -> Vec<&mut Attention> {
+    let blocks = spec.layers.iter_mut().flat_map(|layer| &mut layer.blocks);
+    let branches = blocks.flat_map(|block| &mut block.branches);
+    branches
+        .filter_map(|branch| match &mut branch.inner {
+            Inner::Mixer(Mixer::Attention(attention)) => Some(attention),
+            _ => None,
+        })
+        .collect()
 }
 
 /// The golden's spec with what GGUF says otherwise, though it means the same.
@@ -78,11 +107,13 @@ fn as_gguf_says(golden: &ModelSpec) -> ModelSpec {
     if spec.family == "mistral" {
         spec.family = "llama";
     }
-    for layer in &mut spec.layers {
-        let Mixer::Attention(attention) = &mut layer.mixer.inner;
-        if let Some(rope) = &mut attention.rope
-            && matches!(rope.scaling, RopeScaling::Llama3 { .. })
-        {
+    let pairs = match gguf::is_interleaved(spec.family) {
+        true => RopePairs::Neighbours,
+        false => RopePairs::Halves,
+    };
+    for rope in attentions(&mut spec).into_iter().flat_map(|a| &mut a.rope) {
+        rope.pairs = pairs;
+        if matches!(rope.scaling, RopeScaling::Llama3 { .. }) {
             rope.scaling = RopeScaling::Tensor;
         }
     }
@@ -92,14 +123,13 @@ fn as_gguf_says(golden: &ModelSpec) -> ModelSpec {
 /// The golden leaves every second layer without rope; GGUF can only mean every fourth.
 fn without_rope_on_layer_1(spec: &ModelSpec) -> ModelSpec {
     let mut spec = spec.clone();
-    let Mixer::Attention(attention) = &mut spec.layers[1].mixer.inner;
-    assert!(attention.rope.take().is_some());
+    assert!(attentions(&mut spec)[1].rope.take().is_some());
     spec
 }
 
 #[test]
 fn every_family_survives_the_round_trip() {
-    for family in goldens::FAMILIES {
+    for family in gguf::FAMILIES {
         let folder = goldens::family(family);
         let golden = goldens::source(&folder).unwrap();
         let mut source = open(family, Matrices::Golden);
@@ -108,7 +138,7 @@ fn every_family_survives_the_round_trip() {
         }
         assert_eq!(*source.spec, as_gguf_says(&golden.spec), "{family}");
         assert!(
-            values(&source.weights) == values(&golden.weights),
+            values(&source.weights) == as_gguf_orders(&golden, family),
             "{family}: bound values differ"
         );
         let arrays = Arrays::open(&folder).unwrap();
@@ -129,8 +159,7 @@ fn rope_divisors_are_used() {
     let source = open("llama", Matrices::Golden);
     assert!(source.weights.vector(Role::RopeFactors).is_some());
     let mut unscaled = (*source.spec).clone();
-    for layer in &mut unscaled.layers {
-        let Mixer::Attention(attention) = &mut layer.mixer.inner;
+    for attention in attentions(&mut unscaled) {
         attention.rope.as_mut().unwrap().scaling = RopeScaling::None;
     }
     let tokens = Arrays::open(&goldens::family("llama"))

@@ -94,8 +94,8 @@ fn an_opened_checkpoint_says_what_it_is() {
     let checkpoint = Checkpoint::open(&goldens::family("smollm3")).unwrap();
     let ropes: Vec<bool> = checkpoint
         .spec
-        .attentions()
-        .map(|a| a.rope.is_some())
+        .mixers()
+        .map(|(_, mixer)| mixer.rope().is_some())
         .collect();
     assert_eq!(
         (checkpoint.spec.family, ropes),

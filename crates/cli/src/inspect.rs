@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use loquat_session::{Capabilities, Plan, PrefixCopy, Probe};
-use loquat_spec::{Activation, FeedForward, Layer, Mixer, ModelSpec, Rope, RopeScaling};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
 use crate::backends;
+use crate::describe;
 use crate::error::CliError;
 use crate::load::{Model, locate, open_store};
 use crate::terminal::{bytes, print};
@@ -53,13 +53,20 @@ fn kv_bytes(plan: &Plan) -> u64 {
     tokens as u64 * plan.memory.kv_bytes_per_token
 }
 
+/// All that the device holds for one such sequence.
+fn total_bytes(plan: &Plan) -> u64 {
+    plan.memory.weight_bytes + kv_bytes(plan) + plan.memory.state_bytes
+}
+
+/// An empty row between the model and the machine.
+const GAP: &str = "";
+
 fn as_text(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> String {
     let spec = &model.checkpoint.spec;
     let formats: Vec<String> = formats(model)
         .iter()
         .map(|(format, count)| format!("{count} × {format}"))
         .collect();
-    let kv = kv_bytes(plan);
     let rows = [
         ("model", model.name.clone()),
         ("format", model.checkpoint.format.name().to_owned()),
@@ -68,8 +75,11 @@ fn as_text(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> St
             "parameters",
             format!("{:.1} M in matrices", parameters(model) as f64 / 1e6),
         ),
-        ("vocabulary", spec.vocab_size.to_string()),
-        ("hidden size", spec.hidden_size.to_string()),
+        ("embedding", describe::embedding(spec)),
+        (
+            "layer inputs",
+            describe::per_layer_inputs(spec).unwrap_or_default(),
+        ),
         (
             "context",
             format!(
@@ -77,32 +87,36 @@ fn as_text(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> St
                 plan.capabilities.max_context, spec.max_context
             ),
         ),
-        ("head", head(spec)),
+        ("head", describe::head(spec)),
         ("matrices", formats.join(", ")),
         ("file weights", bytes(model.source.weights.bytes())),
-        ("", String::new()),
+        (GAP, String::new()),
         ("device", plan.capabilities.device.clone()),
         ("weights in memory", bytes(plan.memory.weight_bytes)),
         (
             "KV at this context",
             format!(
                 "{} ({} per token, {})",
-                bytes(kv),
+                bytes(kv_bytes(plan)),
                 bytes(plan.memory.kv_bytes_per_token),
                 plan.capabilities.kv_format
             ),
         ),
-        ("together", together(plan.memory.weight_bytes + kv, memory)),
+        ("recurrent state", state(plan.memory.state_bytes)),
+        ("together", together(total_bytes(plan), memory)),
         ("can", capabilities(&plan.capabilities).join(", ")),
     ];
     let mut text = String::new();
-    for (name, value) in rows {
+    let told = |(name, value): &(&str, String)| *name == GAP || !value.is_empty();
+    for (name, value) in rows.iter().filter(|row| told(row)) {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", format!("{name:<19}{value}").trim_end());
     }
-    text.push('\n');
-    for (range, layer) in runs(&spec.layers) {
-        let _ = writeln!(text, "{range:<19}{}", describe(layer));
+    for (numbers, blocks) in describe::layers(spec) {
+        let _ = write!(text, "\n{numbers}\n");
+        for block in blocks {
+            let _ = writeln!(text, "  {block}");
+        }
     }
     if tensors {
         text.push('\n');
@@ -120,6 +134,13 @@ fn as_text(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> St
     text
 }
 
+fn state(state_bytes: u64) -> String {
+    match state_bytes {
+        0 => String::new(),
+        _ => format!("{} per sequence, and per snapshot", bytes(state_bytes)),
+    }
+}
+
 fn together(wanted: u64, memory: Option<u64>) -> String {
     match memory {
         None => bytes(wanted),
@@ -130,78 +151,6 @@ fn together(wanted: u64, memory: Option<u64>) -> String {
             bytes(memory)
         ),
     }
-}
-
-fn head(spec: &ModelSpec) -> String {
-    let tied = if spec.head.tied {
-        "tied to the embedding"
-    } else {
-        "its own"
-    };
-    let cap = spec
-        .head
-        .softcap
-        .map(|cap| format!(", softcap {cap}"))
-        .unwrap_or_default();
-    format!("{tied}{cap}")
-}
-
-/// Neighbouring layers that are alike, as `layers 0-4`.
-fn runs(layers: &[Layer]) -> Vec<(String, &Layer)> {
-    let mut runs = Vec::new();
-    let mut first = 0;
-    for run in layers.chunk_by(|a, b| a == b) {
-        let last = first + run.len() - 1;
-        let name = match run.len() {
-            1 => format!("layer {first}"),
-            _ => format!("layers {first}-{last}"),
-        };
-        runs.push((name, &run[0]));
-        first = last + 1;
-    }
-    runs
-}
-
-fn describe(layer: &Layer) -> String {
-    let Mixer::Attention(attention) = &layer.mixer.inner;
-    let mut parts = vec![format!(
-        "attention {} heads, {} kv, dim {}",
-        attention.heads, attention.kv_heads, attention.head_dim
-    )];
-    parts.push(
-        attention
-            .rope
-            .as_ref()
-            .map_or("no positions".to_owned(), rope),
-    );
-    parts.extend(attention.window.map(|window| format!("window {window}")));
-    parts.extend(attention.qk_norm.map(|_| "normed q and k".to_owned()));
-    parts.extend(attention.qkv_bias.then(|| "biased q, k, v".to_owned()));
-    let FeedForward::Gated {
-        size, activation, ..
-    } = layer.feed_forward.inner;
-    let activation = match activation {
-        Activation::Silu => "silu",
-        Activation::GeluTanh => "gelu",
-    };
-    let norms = match layer.mixer.post_norm {
-        Some(_) => "; sandwich norms",
-        None => "",
-    };
-    format!(
-        "{}; gated feed-forward {size}, {activation}{norms}",
-        parts.join(", ")
-    )
-}
-
-fn rope(rope: &Rope) -> String {
-    let scaling = match rope.scaling {
-        RopeScaling::None => String::new(),
-        RopeScaling::Linear { factor } => format!(" linear × {factor}"),
-        RopeScaling::Llama3 { factor, .. } => format!(" llama3 × {factor}"),
-        RopeScaling::Tensor => " scaled by tensor".to_owned(),
-    };
-    format!("rope {}{scaling}", rope.theta)
 }
 
 fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
@@ -224,9 +173,9 @@ fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
 
 fn as_json(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> Value {
     let spec = &model.checkpoint.spec;
-    let layers: Vec<Value> = runs(&spec.layers)
+    let layers: Vec<Value> = describe::layers(spec)
         .into_iter()
-        .map(|(range, layer)| json!({ "layers": range, "blocks": describe(layer) }))
+        .map(|(numbers, blocks)| json!({ "layers": numbers, "blocks": blocks }))
         .collect();
     let mut value = json!({
         "model": model.name,
@@ -237,6 +186,9 @@ fn as_json(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> Va
         "hidden_size": spec.hidden_size,
         "model_context": spec.max_context,
         "context": plan.capabilities.max_context,
+        "embedding": describe::embedding(spec),
+        "layer_inputs": describe::per_layer_inputs(spec),
+        "head": describe::head(spec),
         "tied_head": spec.head.tied,
         "matrices": formats(model),
         "file_weight_bytes": model.source.weights.bytes(),
@@ -244,7 +196,8 @@ fn as_json(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> Va
         "weight_bytes": plan.memory.weight_bytes,
         "kv_bytes_per_token": plan.memory.kv_bytes_per_token,
         "kv_bytes_at_context": kv_bytes(plan),
-        "total_bytes": plan.memory.weight_bytes + kv_bytes(plan),
+        "state_bytes": plan.memory.state_bytes,
+        "total_bytes": total_bytes(plan),
         "device_memory_bytes": memory,
         "kv_format": plan.capabilities.kv_format,
         "capabilities": capabilities(&plan.capabilities),

@@ -7,6 +7,7 @@ mod args;
 mod backends;
 mod bench;
 mod converse;
+mod describe;
 mod error;
 mod generate;
 mod inspect;

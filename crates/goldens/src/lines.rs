@@ -19,10 +19,10 @@ pub fn first_difference<'a>(a: &'a str, b: &'a str) -> Option<(usize, &'a str, &
 pub fn with_context(text: &str, number: usize) -> String {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let lines: Vec<&str> = text.lines().take(number).collect();
-    let mut path = Vec::new();
+    let mut path: Vec<&str> = Vec::new();
     for line in lines.iter().rev() {
         if path.last().is_none_or(|inner| indent(line) < indent(inner)) {
-            path.push(*line);
+            path.push(line);
         }
     }
     let path: Vec<&str> = path.iter().rev().map(|line| line.trim()).collect();

@@ -9,7 +9,7 @@ use loquat_weights::Format;
 
 use crate::discover::Origin;
 use crate::error::Error;
-use crate::knowledge::{REAL_WEIGHTS, UNSUPPORTED};
+use crate::knowledge::{REAL_WEIGHTS, UNSAID_IN_GGUF, UNSUPPORTED};
 use crate::lines::first_difference;
 use crate::report::{Outcome, Report};
 
@@ -70,7 +70,7 @@ pub fn page(reports: &[Report]) -> Result<String, Error> {
         add_real_weights(backend, &mut rows);
         text += &format!("\n## On `{backend}`\n\n{}", table(&rows));
     }
-    Ok(text + &other_names(&committed) + &unsupported())
+    Ok(text + &other_names(&committed) + &unsaid_in_gguf() + &unsupported())
 }
 
 fn enter(rows: &mut Rows, report: &Report) {
@@ -148,16 +148,26 @@ fn without(names: Vec<&str>, known: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("`{name}`")).collect()
 }
 
+fn unsaid_in_gguf() -> String {
+    let opening = "\n## What GGUF does not say\n\nWhere the format has no key, the reader takes \
+                   for granted what llama.cpp does; a model that is otherwise cannot be told from \
+                   its file.\n\n| Family | Taken for granted |\n|---|---|\n";
+    opening.to_owned() + &two_columns(UNSAID_IN_GGUF)
+}
+
 fn unsupported() -> String {
-    if UNSUPPORTED.is_empty() {
-        return String::new();
-    }
-    let rows = UNSUPPORTED.iter();
-    let rows = rows.map(|(name, needs)| format!("| `{name}` | {needs} |\n"));
-    "\n## Not yet\n\nFamilies that have a reference and do not run.\n\n\
-     | Family | What it would need |\n|---|---|\n"
-        .to_owned()
-        + &rows.collect::<String>()
+    let opening = "\n## Not yet\n\nFamilies that have a reference and do not run.\n\n\
+                   | Family | What it would need |\n|---|---|\n";
+    opening.to_owned() + &two_columns(UNSUPPORTED)
+}
+
+/// Rows of a comma-separated list of names, shown as code, and a text.
+fn two_columns(rows: &[(&str, &str)]) -> String {
+    let row = |(names, text): &(&str, &str)| {
+        let names: Vec<String> = names.split(", ").map(|name| format!("`{name}`")).collect();
+        format!("| {} | {text} |\n", names.join(", "))
+    };
+    rows.iter().map(row).collect()
 }
 
 /// To one digit, never below the value: a page should not change with a compiler's mood.
@@ -279,13 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_run_is_listed_with_its_needs() {
+    fn what_only_people_know_is_listed() {
         let reports = [committed("llama", Format::Mlx, measured(0.0).outcome())];
         let page = page(&reports).unwrap();
-        for (name, needs) in UNSUPPORTED {
+        for (names, text) in UNSAID_IN_GGUF.iter().chain(UNSUPPORTED) {
+            let names = names.replace(", ", "`, `");
             assert!(
-                page.contains(&format!("| `{name}` | {needs} |\n")),
-                "{name}"
+                page.contains(&format!("| `{names}` | {text} |\n")),
+                "{names}"
             );
         }
     }

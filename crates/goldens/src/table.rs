@@ -87,7 +87,10 @@ pub fn closing(backend: &str, reports: &[Report]) -> String {
         Outcome::NotSupported { model_type, why } => Some(format!(
             "{}: {why}; it would need {}",
             report.name,
-            knowledge::needs(model_type).unwrap_or("what nobody has looked into yet")
+            // GGUF's name for a family may be another than the golden's.
+            knowledge::needs(model_type)
+                .or_else(|| knowledge::needs(&report.name))
+                .unwrap_or("what nobody has looked into yet")
         )),
         _ => None,
     });

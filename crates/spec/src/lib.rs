@@ -26,6 +26,8 @@ pub use model::{
     Activation, Block, Branch, Dense, Embedding, FeedForward, Head, Inner, Layer, ModelSpec, Norm,
     NormKind, PerLayerInputs,
 };
-pub use naming::{ConvShape, Fused, LayerNames, Layout, Naming, Orientation, RowMap, Slot, Split, Transform};
+pub use naming::{
+    ConvShape, Fused, LayerNames, Layout, Naming, Orientation, RowMap, Slot, Split, Transform,
+};
 pub use roles::{Kind, LayerRole, Role, norm_roles};
 pub use rope::{Rope, RopePairs, RopeScaling, Yarn};

@@ -1,103 +1,50 @@
 //! GGUF headers of every architecture, whole and broken.
 
-use std::collections::HashMap;
+mod header;
 
+use header::Entry::{Flag, Float, List, Other, Text, Whole};
+use header::{Header, header};
 use loquat_spec::{
-    Activation, FeedForward, GgufHeader, ModelSpec, RopeScaling, SpecError, families,
+    Activation, Attention, Dense, ExpertGroups, Experts, FeedForward, GroupScore, Inner, MambaNorm,
+    Mixer, ModelSpec, Reach, RopePairs, RopeScaling, Router, SpecError, families,
 };
 
-#[derive(Clone)]
-enum Entry {
-    Text(&'static str),
-    Whole(u64),
-    Float(f64),
-    /// A type no family asks for, such as an array.
-    Other,
-}
-
-use Entry::{Float, Other, Text, Whole};
-
-/// What a parser would have found in a file.
-#[derive(Clone, Default)]
-struct Header {
-    entries: HashMap<String, Entry>,
-    tensors: HashMap<&'static str, Vec<usize>>,
-}
-
-impl GgufHeader for Header {
-    fn contains(&self, key: &str) -> bool {
-        self.entries.contains_key(key)
-    }
-
-    fn str(&self, key: &str) -> Option<&str> {
-        match self.entries.get(key)? {
-            Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    fn u64(&self, key: &str) -> Option<u64> {
-        match self.entries.get(key)? {
-            Whole(number) => Some(*number),
-            _ => None,
-        }
-    }
-
-    fn f64(&self, key: &str) -> Option<f64> {
-        match self.entries.get(key)? {
-            Float(number) => Some(*number),
-            _ => None,
-        }
-    }
-
-    fn tensor_shape(&self, name: &str) -> Option<&[usize]> {
-        self.tensors.get(name).map(Vec::as_slice)
-    }
-}
-
-const ARCHITECTURES: [&str; 5] = ["gemma3", "llama", "qwen2", "qwen3", "smollm3"];
-
-/// A header that loads: eight layers, untied.
-fn header(architecture: &'static str) -> Header {
-    let mut header = Header::default();
-    header
-        .entries
-        .insert("general.architecture".into(), Text(architecture));
-    let keys = [
-        ("context_length", Whole(4096)),
-        ("embedding_length", Whole(64)),
-        ("block_count", Whole(8)),
-        ("feed_forward_length", Whole(128)),
-        ("attention.head_count", Whole(4)),
-        ("attention.head_count_kv", Whole(2)),
-        ("attention.layer_norm_rms_epsilon", Float(1e-6)),
-        ("rope.freq_base", Float(5e5)),
-    ];
-    for (key, entry) in keys {
-        header.set(architecture, key, entry);
-    }
-    if architecture == "gemma3" {
-        header.set(architecture, "attention.sliding_window", Whole(512));
-    }
-    header.tensors.insert("token_embd.weight", vec![288, 64]);
-    header.tensors.insert("output.weight", vec![288, 64]);
-    header
-}
-
-impl Header {
-    fn set(&mut self, architecture: &str, key: &str, entry: Entry) {
-        self.entries.insert(format!("{architecture}.{key}"), entry);
-    }
-}
+/// Architectures whose headers say the same things.
+const ALIKE: [&str; 5] = ["gemma3", "llama", "qwen2", "qwen3", "smollm3"];
 
 fn spec(header: &Header) -> ModelSpec {
-    families::from_gguf(header).unwrap().0
+    match families::from_gguf(header) {
+        Ok(described) => described.spec,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn error(header: &Header) -> SpecError {
+    match families::from_gguf(header) {
+        Ok(_) => panic!("the header is taken"),
+        Err(error) => error,
+    }
+}
+
+fn attentions(spec: &ModelSpec) -> Vec<&Attention> {
+    let mixers = spec.mixers();
+    mixers
+        .filter_map(|(_, mixer)| mixer.as_attention())
+        .collect()
+}
+
+fn feed_forward(spec: &ModelSpec, layer: usize) -> &FeedForward {
+    let mut branches = spec.layers[layer].branches();
+    let found = branches.find_map(|branch| match &branch.inner {
+        Inner::FeedForward(feed_forward) => Some(feed_forward),
+        Inner::Mixer(_) => None,
+    });
+    found.expect("a feed-forward")
 }
 
 #[test]
-fn every_architecture_loads() {
-    assert_eq!(families::architectures(), ARCHITECTURES);
-    for architecture in ARCHITECTURES {
+fn architectures_are_told_apart() {
+    for architecture in ALIKE {
         let spec = spec(&header(architecture));
         assert!(spec.family.starts_with(architecture), "{}", spec.family);
         assert_eq!((spec.vocab_size, spec.hidden_size), (288, 64));
@@ -105,27 +52,38 @@ fn every_architecture_loads() {
         assert!(!spec.head.tied);
         let gemma = architecture == "gemma3";
         let embedding_scale = if gemma { 8.0 } else { 1.0 };
-        assert_eq!(spec.embedding_scale, embedding_scale, "{architecture}");
-        let FeedForward::Gated {
-            size,
-            activation,
-            bias,
-        } = spec.layers[0].feed_forward.inner;
-        let expected = if gemma {
+        assert_eq!(spec.embedding.scale, embedding_scale, "{architecture}");
+        let activation = if gemma {
             Activation::GeluTanh
         } else {
             Activation::Silu
         };
-        assert_eq!((size, activation, bias), (128, expected, false));
-        for (layer, attention) in spec.attentions().enumerate() {
+        let dense = FeedForward::Dense(Dense::gated(128, activation));
+        assert_eq!(feed_forward(&spec, 0), &dense);
+        for (layer, attention) in attentions(&spec).into_iter().enumerate() {
             let heads = (attention.heads, attention.kv_heads, attention.head_dim);
             assert_eq!((heads, attention.scale), ((4, 2, 16), 0.25));
             assert_eq!(attention.qkv_bias, architecture == "qwen2");
             let normed = matches!(architecture, "gemma3" | "qwen3");
             assert_eq!(attention.qk_norm.is_some(), normed, "{architecture}");
             let local = gemma && layer != 5;
-            assert_eq!(attention.window, local.then_some(512));
-            let theta = attention.rope.as_ref().map(|rope| rope.theta);
+            let reach = if local {
+                Reach::Window(512)
+            } else {
+                Reach::All
+            };
+            assert_eq!(attention.reach, reach);
+            // llama.cpp's converter reorders the rows of queries and keys for some.
+            let pairs = match architecture {
+                "llama" | "smollm3" => RopePairs::Neighbours,
+                _ => RopePairs::Halves,
+            };
+            let rope = attention.rope.as_ref();
+            assert!(
+                rope.is_none_or(|rope| rope.pairs == pairs),
+                "{architecture}"
+            );
+            let theta = rope.map(|rope| rope.theta);
             let expected = match architecture {
                 "smollm3" if layer % 4 == 3 => None,
                 _ if local => Some(1e4),
@@ -140,27 +98,26 @@ fn every_architecture_loads() {
 fn tensors_say_what_no_key_does() {
     let mut tensors = header("llama");
     tensors.tensors.remove("output.weight");
-    tensors.tensors.insert("rope_freqs.weight", vec![8]);
+    tensors.tensor("rope_freqs.weight", &[8]);
     for name in [
         "blk.0.attn_q.bias",
         "blk.0.attn_output.bias",
         "blk.0.ffn_gate.bias",
     ] {
-        tensors.tensors.insert(name, vec![64]);
+        tensors.tensor(name, &[64]);
     }
     let found = spec(&tensors);
-    let attention = found.attentions().next().unwrap();
+    let attention = attentions(&found)[0];
     assert!(found.head.tied && attention.qkv_bias && attention.output_bias);
     assert_eq!(
         attention.rope.as_ref().map(|rope| &rope.scaling),
         Some(&RopeScaling::Tensor)
     );
-    let FeedForward::Gated { bias, .. } = found.layers[0].feed_forward.inner;
-    assert!(bias);
+    assert!(matches!(feed_forward(&found, 0), FeedForward::Dense(dense) if dense.bias));
 
     // The tensor and a named scaling would have to be combined.
     tensors.set("llama", "rope.scaling.type", Text("linear"));
-    let error = families::from_gguf(&tensors).unwrap_err();
+    let error = error(&tensors);
     assert!(error.to_string().contains("rope_freqs.weight"), "{error}");
 }
 
@@ -173,9 +130,12 @@ fn optional_keys_are_heard() {
     llama.set("llama", "rope.scaling.type", Text("linear"));
     llama.set("llama", "rope.scaling.factor", Float(4.0));
     let llama = spec(&llama);
-    let attention = llama.attentions().next().unwrap();
+    let attention = attentions(&llama)[0];
     let rope = attention.rope.as_ref().unwrap();
-    assert_eq!((attention.window, attention.head_dim), (Some(4096), 32));
+    assert_eq!(
+        (attention.reach, attention.head_dim),
+        (Reach::Window(4096), 32)
+    );
     assert_eq!(
         (rope.dims, &rope.scaling),
         (32, &RopeScaling::Linear { factor: 4.0 })
@@ -186,8 +146,8 @@ fn optional_keys_are_heard() {
     gemma.set("gemma3", "rope.freq_base_swa", Float(2e4));
     gemma.set("gemma3", "final_logit_softcapping", Float(30.0));
     let gemma = spec(&gemma);
-    let thetas: Vec<_> = gemma
-        .attentions()
+    let thetas: Vec<_> = attentions(&gemma)
+        .iter()
         .map(|a| a.rope.as_ref().unwrap().theta)
         .collect();
     assert_eq!(thetas[..4], [2e4, 5e5, 2e4, 5e5]);
@@ -207,36 +167,32 @@ fn gemma_3_27b_scales_by_its_hidden_size() {
     ] {
         gemma.set("gemma3", key, Whole(number));
     }
-    let scale = spec(&gemma).attentions().next().unwrap().scale;
+    let scale = attentions(&spec(&gemma))[0].scale;
     assert_eq!(scale, 1.0 / 168f32.sqrt());
 }
 
 #[test]
 fn an_unknown_architecture_lists_those_there_are() {
     for name in ["mistral", "mamba", ""] {
-        let error = families::from_gguf(&header(name)).unwrap_err();
-        assert_eq!(
-            error,
-            SpecError::UnknownFamily {
-                field: "general.architecture",
-                found: name.into(),
-                supported: ARCHITECTURES.to_vec(),
-            }
-        );
+        let expected = SpecError::UnknownFamily {
+            field: "general.architecture",
+            found: name.into(),
+            supported: families::architectures(),
+        };
+        assert_eq!(error(&header(name)), expected);
     }
-    let error = families::from_gguf(&Header::default()).unwrap_err();
+    let error = error(&Header::default());
     let field = "general.architecture".into();
     assert_eq!(error, SpecError::Missing { field });
 }
 
 #[test]
 fn missing_keys_are_named() {
-    for architecture in ARCHITECTURES {
+    for architecture in ALIKE {
         let mut keys = vec![
             "context_length",
             "embedding_length",
             "block_count",
-            "feed_forward_length",
             "attention.head_count",
             "attention.layer_norm_rms_epsilon",
         ];
@@ -247,12 +203,11 @@ fn missing_keys_are_named() {
             let field = format!("{architecture}.{key}");
             let mut header = header(architecture);
             header.entries.remove(&field).unwrap();
-            let error = families::from_gguf(&header).unwrap_err();
-            assert_eq!(error, SpecError::Missing { field });
+            assert_eq!(error(&header), SpecError::Missing { field });
         }
         let mut header = header(architecture);
         header.tensors.remove("token_embd.weight");
-        let error = families::from_gguf(&header).unwrap_err();
+        let error = error(&header);
         assert!(error.to_string().contains("token_embd.weight"), "{error}");
     }
 }
@@ -297,8 +252,14 @@ fn bad_values_are_refused_by_name() {
         (
             "llama",
             "rope.scaling.type",
-            Text("yarn"),
+            Text("ntk"),
             "llama.rope.scaling.type",
+        ),
+        (
+            "llama",
+            "rope.scaling.type",
+            Text("yarn"),
+            "llama.rope.scaling.factor",
         ),
         (
             "llama",
@@ -306,18 +267,23 @@ fn bad_values_are_refused_by_name() {
             Text("linear"),
             "llama.rope.scaling.factor",
         ),
-        // Rows stored interleaved are put back by whole heads.
         (
             "llama",
             "rope.dimension_count",
-            Whole(8),
-            "llama.rope.dimension_count",
+            Whole(7),
+            "rotary dimensions",
         ),
         (
-            "smollm3",
-            "rope.dimension_count",
-            Whole(8),
-            "smollm3.rope.dimension_count",
+            "llama",
+            "feed_forward_length",
+            List(vec![128; 7]),
+            "llama.feed_forward_length",
+        ),
+        (
+            "llama",
+            "feed_forward_length",
+            Whole(0),
+            "intermediate_size",
         ),
         (
             "llama",
@@ -331,7 +297,7 @@ fn bad_values_are_refused_by_name() {
             Whole(8),
             "llama.attention.value_length",
         ),
-        ("llama", "expert_count", Whole(8), "llama.expert_count"),
+        ("llama", "expert_count", Whole(8), "llama.expert_used_count"),
         (
             "qwen2",
             "attention.layer_norm_rms_epsilon",
@@ -355,25 +321,23 @@ fn bad_values_are_refused_by_name() {
     for (architecture, key, entry, name) in table {
         let mut header = header(architecture);
         header.set(architecture, key, entry);
-        let error = families::from_gguf(&header).expect_err(name);
-        let message = error.to_string();
+        let message = error(&header).to_string();
         assert!(message.contains(&format!("`{name}`")), "{message}");
     }
-    // Elsewhere a rope over part of the head is well defined.
     let mut partial = header("qwen2");
     partial.set("qwen2", "rope.dimension_count", Whole(8));
-    let dims = spec(&partial).attentions().next().unwrap().rope.clone();
-    assert_eq!(dims.unwrap().dims, 8);
+    let partial = spec(&partial);
+    assert_eq!(attentions(&partial)[0].rope.as_ref().unwrap().dims, 8);
 }
 
 #[test]
 fn zero_heads_divide_nothing() {
-    for architecture in ARCHITECTURES {
+    for architecture in ALIKE {
         let mut broken = header(architecture);
         broken.set(architecture, "block_count", Whole(62));
         broken.set(architecture, "attention.head_count", Whole(0));
         broken.set(architecture, "attention.key_length", Whole(256));
-        let error = families::from_gguf(&broken).unwrap_err();
+        let error = error(&broken);
         assert!(
             error.to_string().contains("attention.head_count"),
             "{error}"
@@ -386,8 +350,8 @@ fn scaling_is_read_or_refused_never_dropped() {
     let scaled = |key: &str, entry| {
         let mut header = header("llama");
         header.set("llama", key, entry);
-        families::from_gguf(&header).map(|(spec, _)| {
-            let rope = spec.attentions().next().unwrap().rope.clone();
+        families::from_gguf(&header).map(|described| {
+            let rope = attentions(&described.spec)[0].rope.clone();
             rope.unwrap().scaling
         })
     };
@@ -408,4 +372,245 @@ fn scaling_is_read_or_refused_never_dropped() {
         error.to_string().contains("llama.rope.scaling.factor"),
         "{error}"
     );
+}
+
+#[test]
+fn no_architecture_stands_twice() {
+    let mut architectures = families::architectures();
+    let count = architectures.len();
+    architectures.sort_unstable();
+    architectures.dedup();
+    assert_eq!(architectures.len(), count);
+    for promised in [
+        "llama",
+        "gemma3",
+        "gemma4",
+        "qwen2",
+        "qwen2moe",
+        "qwen3",
+        "qwen3moe",
+        "qwen3next",
+        "qwen35",
+        "gemma",
+        "gemma2",
+        "glm4",
+        "glm4moe",
+        "lfm2",
+        "lfm2moe",
+        "deepseek2",
+        "kimi-linear",
+        "gpt-oss",
+        "phi3",
+        "smollm3",
+        "olmo2",
+        "granite",
+        "granitemoe",
+        "starcoder2",
+        "cohere2",
+        "seed_oss",
+        "ernie4_5",
+        "hunyuan-dense",
+        "exaone4",
+        "nemotron",
+        "minimax-m2",
+        "mamba2",
+        "falcon-h1",
+        "granitehybrid",
+    ] {
+        assert!(architectures.contains(&promised), "{promised}");
+    }
+}
+
+#[test]
+fn mixtral_is_written_as_llama() {
+    let mut mixtral = header("llama");
+    mixtral.set("llama", "expert_count", Whole(8));
+    mixtral.set("llama", "expert_used_count", Whole(2));
+    let mixture = Experts {
+        count: 8,
+        top_k: 2,
+        expert: Dense::gated(128, Activation::Silu),
+        router: Router::softmax(true),
+        shared: None,
+        weigh_input: false,
+    };
+    let expected = FeedForward::Experts(mixture);
+    assert_eq!(feed_forward(&spec(&mixtral), 7), &expected);
+    mixtral.set("llama", "expert_used_count", Whole(9));
+    assert!(error(&mixtral).to_string().contains("num_experts_per_tok"));
+}
+
+#[test]
+fn yarn_s_magnitude_is_its_own_unless_given() {
+    let mut yarn = header("qwen3");
+    yarn.set("qwen3", "rope.scaling.type", Text("yarn"));
+    yarn.set("qwen3", "rope.scaling.factor", Float(4.0));
+    yarn.set("qwen3", "rope.scaling.original_context_length", Whole(1024));
+    let found = |header: &Header| match &attentions(&spec(header))[0].rope {
+        Some(rope) => match rope.scaling {
+            RopeScaling::Yarn(yarn) => yarn,
+            ref other => panic!("{other:?}"),
+        },
+        None => panic!("no rope"),
+    };
+    let plain = found(&yarn);
+    assert_eq!((plain.factor, plain.original_context), (4.0, 1024));
+    // 0.1 ln 4 + 1.
+    assert!((plain.attention_factor - 1.138_629_4).abs() < 1e-6);
+    yarn.set("qwen3", "rope.scaling.yarn_attn_factor", Float(1.5));
+    assert_eq!(found(&yarn).attention_factor, 1.5);
+}
+
+#[test]
+fn long_rope_s_divisors_are_tensors() {
+    let mut phi = header("phi3");
+    phi.tensor("rope_factors_long.weight", &[8]);
+    phi.tensor("rope_factors_short.weight", &[8]);
+    phi.set("phi3", "rope.scaling.original_context_length", Whole(1024));
+    phi.set("phi3", "rope.scaling.attn_factor", Float(1.19));
+    let expected = RopeScaling::LongTensor {
+        original_context: 1024,
+        attention_factor: 1.19,
+    };
+    let phi = spec(&phi);
+    assert_eq!(attentions(&phi)[0].rope.as_ref().unwrap().scaling, expected);
+}
+
+/// A header of the architecture that DeepSeek-V2, V3 and GLM-4.7-Flash share.
+fn deepseek2() -> Header {
+    let mut header = header("deepseek2");
+    for (key, entry) in [
+        ("attention.q_lora_rank", Whole(24)),
+        ("attention.kv_lora_rank", Whole(32)),
+        ("attention.key_length", Whole(40)),
+        ("attention.value_length", Whole(32)),
+        ("attention.key_length_mla", Whole(24)),
+        ("attention.value_length_mla", Whole(12)),
+        ("rope.dimension_count", Whole(8)),
+        ("leading_dense_block_count", Whole(1)),
+        ("expert_count", Whole(8)),
+        ("expert_used_count", Whole(2)),
+        ("expert_shared_count", Whole(1)),
+        ("expert_feed_forward_length", Whole(32)),
+        ("expert_group_count", Whole(4)),
+        ("expert_group_used_count", Whole(2)),
+        ("expert_weights_scale", Float(2.5)),
+        ("expert_weights_norm", Flag(true)),
+        ("expert_gating_func", Whole(2)),
+    ] {
+        header.set("deepseek2", key, entry);
+    }
+    header.tensor("blk.1.exp_probs_b.bias", &[8]);
+    header
+}
+
+#[test]
+fn latent_attention_has_lengths_before_and_after_absorption() {
+    let spec = spec(&deepseek2());
+    let Mixer::Latent(latent) = spec.layers[0].mixer().unwrap() else {
+        panic!("{:?}", spec.layers[0]);
+    };
+    assert_eq!(
+        (latent.heads, latent.query_rank, latent.latent_dim),
+        (4, Some(24), 32)
+    );
+    let dims = (latent.nope_dim, latent.rope_dim, latent.value_dim);
+    assert_eq!(dims, (16, 8, 12));
+    assert_eq!(latent.scale, (1.0 / 24f64.sqrt()) as f32);
+    let FeedForward::Experts(experts) = feed_forward(&spec, 1) else {
+        panic!("{:?}", feed_forward(&spec, 1));
+    };
+    let groups = ExpertGroups {
+        count: 4,
+        keep: 2,
+        score: GroupScore::BestTwo,
+    };
+    let router = Router {
+        correction: true,
+        groups: Some(groups),
+        normalise: Some(1e-20),
+        scale: 2.5,
+        ..Router::sigmoid()
+    };
+    assert_eq!(experts.router, router);
+    assert_eq!(experts.shared.map(|shared| shared.dense.size), Some(32));
+    assert!(matches!(feed_forward(&spec, 0), FeedForward::Dense(dense) if dense.size == 128));
+}
+
+#[test]
+fn a_router_s_words_are_numbers_in_the_header() {
+    let table = [
+        ("expert_gating_func", Whole(3), "expert_gating_func"),
+        ("expert_weights_norm", Whole(1), "expert_weights_norm"),
+        ("expert_group_count", Whole(3), "n_group"),
+        ("expert_group_used_count", Whole(5), "topk_group"),
+        ("expert_used_count", Whole(0), "num_experts_per_tok"),
+        ("expert_count", Whole(u64::MAX), "expert_count"),
+        (
+            "expert_feed_forward_length",
+            Other,
+            "expert_feed_forward_length",
+        ),
+        ("rope.dimension_count", Whole(25), "rope.dimension_count"),
+        (
+            "attention.temperature_scale",
+            Float(0.1),
+            "temperature_scale",
+        ),
+    ];
+    for (key, entry, name) in table {
+        let mut header = deepseek2();
+        header.set("deepseek2", key, entry);
+        let message = error(&header).to_string();
+        assert!(message.contains(name), "{key}: {message}");
+    }
+}
+
+#[test]
+fn a_list_says_which_layers_recur() {
+    let mut lfm2 = header("lfm2");
+    let kv_heads = vec![0, 0, 2, 0, 0, 2, 0, 2];
+    lfm2.set("lfm2", "attention.head_count_kv", List(kv_heads));
+    lfm2.set("lfm2", "shortconv.l_cache", Whole(3));
+    let found = spec(&lfm2);
+    let attention: Vec<_> = found
+        .mixers()
+        .filter(|(_, mixer)| !mixer.is_recurrent())
+        .map(|(layer, _)| layer)
+        .collect();
+    assert_eq!(attention, [2, 5, 7]);
+    assert!(attentions(&found).iter().all(|a| a.kv_heads == 2));
+
+    lfm2.set("lfm2", "attention.head_count_kv", List(vec![2; 7]));
+    let message = error(&lfm2).to_string();
+    assert!(
+        message.contains("lfm2.attention.head_count_kv"),
+        "{message}"
+    );
+}
+
+#[test]
+fn mamba_s_numbers_go_by_the_ssm_keys() {
+    let mut mamba = header("mamba2");
+    for (key, entry) in [
+        ("ssm.conv_kernel", Whole(4)),
+        ("ssm.inner_size", Whole(128)),
+        ("ssm.state_size", Whole(16)),
+        ("ssm.time_step_rank", Whole(8)),
+        ("ssm.group_count", Whole(2)),
+    ] {
+        mamba.set("mamba2", key, entry);
+    }
+    mamba.tensor("blk.0.ssm_norm.weight", &[2, 64]);
+    let found = spec(&mamba);
+    let Mixer::Mamba2(mixer) = found.layers[7].mixer().unwrap() else {
+        panic!("{:?}", found.layers[7]);
+    };
+    assert_eq!((mixer.heads, mixer.head_dim, mixer.groups), (8, 16, 2));
+    // llama.cpp norms each group by itself.
+    assert!(matches!(mixer.norm, MambaNorm::AfterGate { groups: 2, .. }));
+    assert!(!mixer.conv_bias);
+    mamba.set("mamba2", "ssm.time_step_rank", Whole(7));
+    let message = error(&mamba).to_string();
+    assert!(message.contains("mamba2.ssm.time_step_rank"), "{message}");
 }

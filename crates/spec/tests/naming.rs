@@ -5,8 +5,31 @@ mod common;
 use std::collections::HashSet;
 
 use common::{load, tiny, with};
-use loquat_spec::{Kind, LayerRole, Naming, Role, Slot, Transform};
-use serde_json::json;
+use loquat_spec::families::Described;
+use loquat_spec::{
+    ConvShape, Fused, Kind, LayerRole, Layout, ModelSpec, Naming, Orientation, Role, RowMap, Slot,
+    Split, Transform,
+};
+use serde_json::{Value, json};
+
+/// A config's spec and the first of its namings.
+fn named(config: &Value) -> (ModelSpec, Naming) {
+    let Described { spec, namings, .. } = load(config).unwrap_or_else(|error| panic!("{error}"));
+    (spec, namings[0])
+}
+
+/// A layout of all of a tensor's rows.
+fn whole(rows: usize) -> Layout {
+    Layout {
+        rows: RowMap {
+            first: 0,
+            block: rows,
+            stride: rows,
+        },
+        total: rows,
+        orientation: Orientation::Rows,
+    }
+}
 
 fn slot(slots: &[Slot], role: Role) -> &Slot {
     let slot = slots.iter().find(|slot| slot.role == role);
@@ -128,17 +151,17 @@ fn families_name_their_tensors() {
         ),
     ];
     for (family, role, name, kind, transform) in table {
-        let (spec, naming) = load(&tiny(family)).unwrap();
+        let (spec, naming) = named(&tiny(family));
         let slots = naming.slots(&spec);
         let expected = Slot {
             role,
-            name: name.into(),
+            names: vec![name.into()],
             kind,
+            layout: whole(kind.rows()),
             transform,
-            rows: None,
         };
         assert_eq!(*slot(&slots, role), expected, "{family}");
-        let names: HashSet<_> = slots.iter().map(|slot| &slot.name).collect();
+        let names: HashSet<_> = slots.iter().map(|slot| &slot.names).collect();
         assert_eq!(names.len(), slots.len(), "{family}: a name fills two roles");
     }
 }
@@ -146,10 +169,10 @@ fn families_name_their_tensors() {
 #[test]
 fn a_tied_head_is_no_slot_and_its_copy_is_passed_over() {
     let tied = with(tiny("llama"), json!({"tie_word_embeddings": true}));
-    let (spec, naming) = load(&tied).unwrap();
+    let (spec, naming) = named(&tied);
     let slots = naming.slots(&spec);
     assert!(slots.iter().all(|slot| slot.role != Role::Head));
-    let (untied, _) = load(&tiny("llama")).unwrap();
+    let (untied, _) = named(&tiny("llama"));
     let table = [
         ("lm_head.weight", true, false),
         ("lm_head.scales", true, false),
@@ -168,66 +191,294 @@ fn a_tied_head_is_no_slot_and_its_copy_is_passed_over() {
 fn one_tensor_may_fill_several_roles() {
     use LayerRole::*;
     let biased = json!({"attention_bias": true, "mlp_bias": true});
-    let (spec, plain) = load(&with(tiny("llama"), biased)).unwrap();
+    let (spec, plain) = named(&with(tiny("llama"), biased));
     let naming = Naming {
+        layers: "blocks.{}.",
         fused: &[
-            ("blocks.{}.qkv", &[Query, Key, Value]),
-            ("blocks.{}.up_gate", &[Up, Gate]),
+            Fused {
+                name: "qkv",
+                parts: &[Query, Key, Value],
+                split: Split::Sequential,
+            },
+            Fused {
+                name: "up_gate.weight",
+                parts: &[Up, Gate],
+                split: Split::Alternate,
+            },
         ],
         ..plain
     };
     let slots = naming.slots(&spec);
+    // Name, first row, rows in one piece, distance of pieces, rows of all.
     let table = [
-        (Query, "blocks.1.qkv.weight", 0..64, 128),
-        (Key, "blocks.1.qkv.weight", 64..96, 128),
-        (Value, "blocks.1.qkv.weight", 96..128, 128),
-        (QueryBias, "blocks.1.qkv.bias", 0..64, 128),
-        (KeyBias, "blocks.1.qkv.bias", 64..96, 128),
-        (ValueBias, "blocks.1.qkv.bias", 96..128, 128),
-        (Up, "blocks.1.up_gate.weight", 0..128, 256),
-        (Gate, "blocks.1.up_gate.weight", 128..256, 256),
-        (GateBias, "blocks.1.up_gate.bias", 128..256, 256),
+        (Query, "blocks.1.qkv", [0, 64, 128], 128),
+        (Key, "blocks.1.qkv", [64, 32, 128], 128),
+        (Value, "blocks.1.qkv", [96, 32, 128], 128),
+        (QueryBias, "blocks.1.qkv_bias", [0, 64, 128], 128),
+        (KeyBias, "blocks.1.qkv_bias", [64, 32, 128], 128),
+        (ValueBias, "blocks.1.qkv_bias", [96, 32, 128], 128),
+        (Up, "blocks.1.up_gate.weight", [0, 1, 2], 256),
+        (Gate, "blocks.1.up_gate.weight", [1, 1, 2], 256),
+        (GateBias, "blocks.1.up_gate.bias", [1, 1, 2], 256),
     ];
-    for (role, name, range, total) in table {
+    for (role, name, [first, block, stride], total) in table {
         let slot = slot(&slots, Role::Layer(1, role));
-        let rows = slot
-            .rows
-            .as_ref()
-            .map(|rows| (rows.range.clone(), rows.total));
+        let rows = RowMap {
+            first,
+            block,
+            stride,
+        };
+        let layout = Layout {
+            rows,
+            total,
+            orientation: Orientation::Rows,
+        };
         assert_eq!(
-            (slot.name.as_str(), rows),
-            (name, Some((range, total))),
+            (&slot.names[..], slot.layout),
+            (&[name.to_owned()][..], layout),
             "{role:?}"
         );
     }
     let output = slot(&slots, Role::Layer(1, Output));
-    assert_eq!(output.name, "model.layers.1.self_attn.o_proj.weight");
-    assert_eq!(output.rows, None);
+    assert_eq!(output.names, ["blocks.1.self_attn.o_proj.weight"]);
+    assert_eq!(output.layout, whole(64));
 }
 
 #[test]
-fn interleaved_rope_touches_queries_and_keys_with_their_biases() {
-    use LayerRole::*;
-    let biased = json!({"attention_bias": true});
-    let (spec, plain) = load(&with(tiny("llama"), biased)).unwrap();
-    let naming = Naming {
-        interleaved_rope: true,
-        ..plain
+fn rows_are_found_piece_by_piece() {
+    let map = RowMap {
+        first: 2,
+        block: 3,
+        stride: 5,
     };
+    let rows: Vec<_> = (0..7).map(|row| map.file_row(row)).collect();
+    assert_eq!(rows, [2, 3, 4, 7, 8, 9, 12]);
+}
+
+fn gpt_oss() -> Value {
+    with(
+        tiny("gpt_oss"),
+        json!({
+            "num_local_experts": 4, "num_experts_per_tok": 2,
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0},
+        }),
+    )
+}
+
+fn qwen3_moe() -> Value {
+    with(
+        tiny("qwen3_moe"),
+        json!({"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 32}),
+    )
+}
+
+#[test]
+fn experts_are_named_one_by_one_or_stacked() {
+    use LayerRole::*;
+    let Described { spec, namings, .. } = load(&qwen3_moe()).unwrap();
+    let kind = Kind::Stack {
+        count: 3,
+        rows: 32,
+        cols: 64,
+    };
+    let [apart, stacked] = &namings[..] else {
+        panic!("{} namings", namings.len());
+    };
+    let apart = apart.slots(&spec);
+    let found = slot(&apart, Role::Layer(1, ExpertUp));
+    let names = [0, 1, 2].map(|e| format!("model.layers.1.mlp.experts.{e}.up_proj.weight"));
+    assert_eq!((&found.names[..], found.kind), (&names[..], kind));
+    assert_eq!(found.layout, whole(32));
+    let stacked = stacked.slots(&spec);
+    let found = slot(&stacked, Role::Layer(1, ExpertUp));
+    assert_eq!(
+        found.names,
+        ["model.layers.1.mlp.switch_mlp.up_proj.weight"]
+    );
+    assert_eq!(found.kind, kind);
+}
+
+#[test]
+fn gpt_oss_experts_take_turns_and_stand_transposed() {
+    use LayerRole::*;
+    let (spec, naming) = named(&gpt_oss());
     let slots = naming.slots(&spec);
-    let unpermute = |heads| Transform::Unpermute { heads };
+    let turns = |first| RowMap {
+        first,
+        block: 1,
+        stride: 2,
+    };
+    let fused = "model.layers.0.mlp.experts.gate_up_proj";
+    for (role, first) in [(ExpertGate, 0), (ExpertUp, 1)] {
+        let matrix = slot(&slots, Role::Layer(0, role));
+        assert_eq!(matrix.names, [fused]);
+        let layout = Layout {
+            rows: turns(first),
+            total: 256,
+            orientation: Orientation::Columns,
+        };
+        assert_eq!(matrix.layout, layout, "{role:?}");
+        let bias = slot(&slots, Role::Layer(0, role.bias().unwrap()));
+        assert_eq!(bias.names, [format!("{fused}_bias")]);
+        let kind = Kind::Vectors { count: 4, len: 128 };
+        let layout = Layout {
+            orientation: Orientation::Rows,
+            ..layout
+        };
+        assert_eq!((bias.kind, bias.layout), (kind, layout), "{role:?}");
+    }
+    let down = slot(&slots, Role::Layer(0, ExpertDown));
+    assert_eq!(down.names, ["model.layers.0.mlp.experts.down_proj"]);
+    assert_eq!(down.layout.orientation, Orientation::Columns);
+}
+
+#[test]
+fn a_latent_head_s_keys_and_values_stand_together() {
+    use LayerRole::*;
+    let config = with(
+        tiny("deepseek_v3"),
+        json!({
+            "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8, "v_head_dim": 12, "moe_intermediate_size": 32,
+            "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+        }),
+    );
+    let Described { spec, namings, .. } = load(&config).unwrap();
+    let slots = namings[0].slots(&spec);
+    let per_head = |first, block, orientation| Layout {
+        rows: RowMap {
+            first,
+            block,
+            stride: 28,
+        },
+        total: 28,
+        orientation,
+    };
+    let up = "model.layers.1.self_attn.kv_b_proj.weight";
+    let key = slot(&slots, Role::Layer(1, KeyAbsorb));
+    assert_eq!(key.names, [up]);
+    assert_eq!(key.layout, per_head(0, 16, Orientation::PartColumns));
+    let stack = |rows, cols| Kind::Stack {
+        count: 4,
+        rows,
+        cols,
+    };
+    assert_eq!(key.kind, stack(32, 16));
+    let value = slot(&slots, Role::Layer(1, ValueUp));
+    assert_eq!(value.names, [up]);
+    assert_eq!(value.layout, per_head(16, 12, Orientation::Rows));
+    assert_eq!(value.kind, stack(12, 32));
+    // mlx-lm took them apart, and turned the keys.
+    let slots = namings[1].slots(&spec);
+    let key = slot(&slots, Role::Layer(1, KeyAbsorb));
+    assert_eq!(key.names, ["model.layers.1.self_attn.embed_q.weight"]);
+    assert_eq!((key.kind, key.layout), (stack(32, 16), whole(32)));
+}
+
+#[test]
+fn qwen3_next_interleaves_by_head_and_stores_rates_as_logarithms() {
+    use LayerRole::*;
+    let config = with(
+        qwen3_moe(),
+        json!({
+            "model_type": "qwen3_next", "shared_expert_intermediate_size": 32,
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+            "full_attention_interval": 2,
+        }),
+    );
+    let Described { spec, namings, .. } = load(&config).unwrap();
+    let slots = namings[0].slots(&spec);
+    // For each of two key heads: 8 of query, 8 of key, 32 of value, 32 of gate.
     let table = [
-        (Query, unpermute(4)),
-        (QueryBias, unpermute(4)),
-        (Key, unpermute(2)),
-        (KeyBias, unpermute(2)),
-        (Value, Transform::None),
-        (ValueBias, Transform::None),
-        (Output, Transform::None),
-        (MixerPreNorm, Transform::None),
+        (0, DeltaQuery, "linear_attn.in_proj_qkvz", [0, 8, 80], 160),
+        (0, DeltaKey, "linear_attn.in_proj_qkvz", [8, 8, 80], 160),
+        (0, DeltaValue, "linear_attn.in_proj_qkvz", [16, 32, 80], 160),
+        (0, DeltaGate, "linear_attn.in_proj_qkvz", [48, 32, 80], 160),
+        (0, DeltaBeta, "linear_attn.in_proj_ba", [0, 2, 4], 8),
+        (0, DeltaDecay, "linear_attn.in_proj_ba", [2, 2, 4], 8),
+        (0, DeltaKeyConv, "linear_attn.conv1d", [16, 16, 96], 96),
+        // For each of four heads: 16 of query, 16 of gate.
+        (1, Query, "self_attn.q_proj", [0, 16, 32], 128),
+        (1, OutputGate, "self_attn.q_proj", [16, 16, 32], 128),
     ];
-    for (role, transform) in table {
-        let slot = slot(&slots, Role::Layer(0, role));
-        assert_eq!(slot.transform, transform, "{role:?}");
+    for (layer, role, module, [first, block, stride], total) in table {
+        let slot = slot(&slots, Role::Layer(layer, role));
+        assert_eq!(
+            slot.names,
+            [format!("model.layers.{layer}.{module}.weight")]
+        );
+        let rows = RowMap {
+            first,
+            block,
+            stride,
+        };
+        assert_eq!(
+            (slot.layout.rows, slot.layout.total),
+            (rows, total),
+            "{role:?}"
+        );
+    }
+    let transform = |naming: &Naming, role| slot(&naming.slots(&spec), role).transform;
+    let [hugging_face, mlx] = &namings[..] else {
+        panic!("{} namings", namings.len());
+    };
+    // The same names mean other values: the convolution's shape tells the two apart.
+    assert_eq!(hugging_face.conv_shape, ConvShape::ChannelFirst);
+    assert_eq!(mlx.conv_shape, ConvShape::ChannelLast);
+    for (role, in_hugging_face, in_mlx) in [
+        (Role::FinalNorm, Transform::AddOne, Transform::None),
+        (
+            Role::Layer(1, QueryNorm),
+            Transform::AddOne,
+            Transform::None,
+        ),
+        (Role::Layer(0, DeltaNorm), Transform::None, Transform::None),
+        (
+            Role::Layer(0, DeltaRate),
+            Transform::NegExp,
+            Transform::NegExp,
+        ),
+    ] {
+        assert_eq!(transform(hugging_face, role), in_hugging_face, "{role}");
+        assert_eq!(transform(mlx, role), in_mlx, "{role}");
+    }
+}
+
+#[test]
+fn layers_past_the_last_and_keys_that_nobody_reads_are_passed_over() {
+    let mut deepseek = with(
+        tiny("glm4_moe"),
+        json!({
+            "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        }),
+    );
+    let (spec, naming) = named(&deepseek);
+    let further = "model.layers.2.eh_proj.weight";
+    assert!(naming.ignores(&spec, further));
+    assert!(!naming.ignores(&spec, "model.layers.1.eh_proj.weight"));
+    deepseek["model_type"] = json!("llama");
+    let (llama, plain) = named(&deepseek);
+    assert!(!plain.ignores(&llama, further));
+
+    let gemma4 = with(
+        tiny("gemma4_text"),
+        json!({
+            "num_hidden_layers": 4, "num_kv_shared_layers": 2, "global_head_dim": 32,
+            "layer_types": [
+                "sliding_attention", "full_attention", "sliding_attention", "full_attention"
+            ],
+            "hidden_size_per_layer_input": 0,
+        }),
+    );
+    let (spec, naming) = named(&gemma4);
+    for (name, unread) in [
+        ("model.layers.2.self_attn.k_proj.weight", true),
+        ("model.layers.3.self_attn.v_proj.weight", true),
+        ("model.layers.3.self_attn.k_norm.weight", true),
+        ("model.layers.3.self_attn.q_proj.weight", false),
+        ("model.layers.1.self_attn.k_proj.weight", false),
+    ] {
+        assert_eq!(naming.ignores(&spec, name), unread, "{name}");
     }
 }

@@ -11,6 +11,24 @@ use serde_json::Value as Json;
 
 use crate::goldens;
 
+/// Goldens that can be written so.
+pub const FAMILIES: &[&str] = &[
+    "gemma3_text",
+    "llama",
+    "llama_tied",
+    "mistral",
+    "mistral_swa",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+];
+
+/// Whether llama.cpp turns neighbouring values together where transformers turns a head's
+/// halves, so that its converter reorders the rows of queries and keys.
+pub fn is_interleaved(family: &str) -> bool {
+    family.starts_with("llama") || family.starts_with("mistral") || family == "smollm3"
+}
+
 /// How a file stores its matrices; vectors are `F32`, as the converter writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matrices {
@@ -147,7 +165,7 @@ impl Golden {
         };
         let vector = tensor.shape.len() == 1;
         if let Some(heads) = heads
-            && matches!(self.architecture(), "llama" | "smollm3")
+            && is_interleaved(self.architecture())
         {
             if vector {
                 rows = vec![interleaved(&rows[0], heads)];
@@ -225,7 +243,7 @@ impl Golden {
 }
 
 /// Rows of each head reordered so that the two that turn together are neighbours.
-fn interleaved<T: Clone>(rows: &[T], heads: usize) -> Vec<T> {
+pub fn interleaved<T: Clone>(rows: &[T], heads: usize) -> Vec<T> {
     let head = rows.len() / heads;
     (0..rows.len())
         .map(|to| {

@@ -326,9 +326,12 @@ impl<'a> Binder<'a> {
                 }
                 self.mlx_storage(module, mode, shape)
             }
-            None => self
-                .take_matrix(name, shape, decodable)
-                .map(|tensor| Storage::Plain(tensor.clone())),
+            None => match self.fp8_scales(name) {
+                Some(scales) => self.fp8_storage(name, &scales, shape),
+                None => self
+                    .take_matrix(name, shape, decodable)
+                    .map(|tensor| Storage::Plain(tensor.clone())),
+            },
         };
         Ok(storage.map(|storage| (storage, orientation)))
     }
@@ -362,6 +365,35 @@ impl<'a> Binder<'a> {
             codes: codes?.clone(),
             scales: scales?.clone(),
             biases,
+        })
+    }
+
+    /// The name of the scales of a tensor of 8-bit floats, if they are in the file.
+    fn fp8_scales(&self, name: &str) -> Option<String> {
+        let scales = format!("{name}_scale_inv");
+        let is_fp8 = self.by_name.get(name)?.dtype == Dtype::F8E4M3;
+        (is_fp8 && self.by_name.contains_key(scales.as_str())).then_some(scales)
+    }
+
+    /// 8-bit floats, each scale for a block whose sides are powers of two, as DeepSeek writes
+    /// them: the blocks' size shows in how many there are.
+    fn fp8_storage(&mut self, name: &str, scales: &str, shape: FileShape) -> Option<Storage> {
+        let side = |len: usize, blocks: usize| {
+            let mut sides = (0..usize::BITS - 1).map(|power| 1 << power);
+            sides.find(|side: &usize| len.div_ceil(*side) == blocks)
+        };
+        let codes = self.take_matrix(name, shape, |dtype| dtype == Dtype::F8E4M3);
+        let expected = [shape.rows.div_ceil(128), shape.cols.div_ceil(128)];
+        let fits = |dims: &[usize]| match dims {
+            [rows, cols] => side(shape.rows, *rows).is_some() && side(shape.cols, *cols).is_some(),
+            _ => false,
+        };
+        let scales = self.take(scales, &expected, fits, decodable)?;
+        Some(Storage::Fp8 {
+            codes: codes?.clone(),
+            scales: scales.clone(),
+            block_rows: side(shape.rows, scales.shape[0])?,
+            block_cols: side(shape.cols, scales.shape[1])?,
         })
     }
 

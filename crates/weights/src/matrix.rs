@@ -24,6 +24,13 @@ pub enum Storage {
         scales: RawTensor,
         biases: Option<RawTensor>,
     },
+    /// 8-bit floats with a scale for each block of `block_rows × block_cols`.
+    Fp8 {
+        codes: RawTensor,
+        scales: RawTensor,
+        block_rows: usize,
+        block_cols: usize,
+    },
 }
 
 /// One row's bytes, for backends that repack.
@@ -38,6 +45,12 @@ pub enum EncodedRow<'a> {
         codes: &'a [u8],
         scales: (&'a [u8], Dtype),
         biases: Option<(&'a [u8], Dtype)>,
+    },
+    Fp8 {
+        codes: &'a [u8],
+        /// One for each `block_cols` values.
+        scales: (&'a [u8], Dtype),
+        block_cols: usize,
     },
 }
 
@@ -134,6 +147,9 @@ impl Matrix {
             Storage::Mlx { mode, .. } => {
                 format!("{} {}-bit g{}", mode.name(), mode.bits(), mode.group())
             }
+            Storage::Fp8 {
+                codes, block_cols, ..
+            } => format!("{} g{block_cols}", codes.dtype.name()),
         }
     }
 
@@ -151,6 +167,12 @@ impl Matrix {
                 biases,
                 ..
             } => per_row(codes) + per_row(scales) + biases.as_ref().map_or(0, per_row),
+            Storage::Fp8 {
+                codes,
+                scales,
+                block_rows,
+                ..
+            } => per_row(codes) + per_row(scales) / *block_rows as u64,
         }
     }
 
@@ -179,6 +201,16 @@ impl Matrix {
                     None => None,
                 },
             },
+            Storage::Fp8 {
+                codes,
+                scales,
+                block_rows,
+                block_cols,
+            } => EncodedRow::Fp8 {
+                codes: codes.row(row)?,
+                scales: (scales.row(row / block_rows)?, scales.dtype),
+                block_cols: *block_cols,
+            },
         })
     }
 
@@ -201,6 +233,11 @@ impl EncodedRow<'_> {
                 scales: (scales, scales_dtype),
                 biases,
             } => decode::decode_mlx_row(mode, codes, scales, scales_dtype, biases, out)?,
+            EncodedRow::Fp8 {
+                codes,
+                scales: (scales, dtype),
+                block_cols,
+            } => decode::decode_fp8_row(codes, scales, dtype, block_cols, out)?,
         }
         Ok(())
     }

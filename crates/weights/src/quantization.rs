@@ -26,12 +26,12 @@ impl MlxQuantization {
             return Ok(None);
         };
         match table.str("quant_method")? {
-            // The hub's form of gpt-oss: its experts say so by their tensors' names.
-            Some("mxfp4") => Ok(None),
+            // The hub's forms of gpt-oss and of DeepSeek: their tensors' names say what they are.
+            Some("mxfp4" | "fp8") => Ok(None),
             Some(method) => Err(WeightsError::Quantization {
                 field: "quantization_config.quant_method".into(),
                 found: method.to_owned(),
-                expected: "absent or mxfp4: others than MLX's own quantization are not supported"
+                expected: "absent, mxfp4 or fp8; another tool's quantization is not supported"
                     .into(),
             }),
             None => Self::from_table(&table).map(Some),

@@ -3,7 +3,7 @@
 mod folder;
 
 use folder::Folder;
-use loquat_spec::{Config, LayerRole, Naming, Role, families};
+use loquat_spec::{Config, Fused, LayerRole, Naming, Role, Split, families};
 use loquat_weights::{Blob, Dtype, Mismatch, RawTensor, Weights, WeightsError, bind};
 use serde_json::{Value, json};
 
@@ -110,12 +110,17 @@ fn fused_tensors_are_split_by_rows() {
     use LayerRole::*;
     let mut folder = Folder::golden("llama_tied");
     let config = Config::parse(&folder.config.to_string(), "config.json").unwrap();
-    let (spec, plain) = families::from_config(&config).unwrap();
+    let described = families::from_config(&config).unwrap();
+    let (spec, plain) = (described.spec, described.namings[0]);
     let naming = Naming {
-        fused: &[("layers.{}.qkv", &[Query, Key, Value])],
+        fused: &[Fused {
+            name: "qkv.weight",
+            parts: &[Query, Key, Value],
+            split: Split::Sequential,
+        }],
         ..plain
     };
-    let split = bind(&spec, &plain, &folder.tensors, None).unwrap();
+    let split = bind(&spec, &[plain], &folder.tensors, None).unwrap();
     for layer in 0..2 {
         for (ending, shape) in [("weight", vec![128, 64]), ("bias", vec![128])] {
             let mut bytes = Vec::new();
@@ -125,21 +130,21 @@ fn fused_tensors_are_split_by_rows() {
                 bytes.extend_from_slice(&tensor.data);
                 folder.remove(&name);
             }
-            let name = format!("layers.{layer}.qkv.{ending}");
+            let name = format!("model.layers.{layer}.qkv.{ending}");
             folder.add(&name, Dtype::BF16, &shape, bytes);
         }
     }
-    let fused = bind(&spec, &naming, &folder.tensors, None).unwrap();
+    let fused = bind(&spec, &[naming], &folder.tensors, None).unwrap();
     assert_eq!(folder::values(&fused), folder::values(&split));
     assert_eq!(fused.bytes(), split.bytes());
 
     // One tensor that fails three roles is one fault.
-    folder.remove("layers.0.qkv.weight");
-    folder.remove("layers.1.qkv.bias");
-    folder.add_zeros("layers.1.qkv.bias", Dtype::BF16, &[127]);
-    let error = bind(&spec, &naming, &folder.tensors, None).unwrap_err();
+    folder.remove("model.layers.0.qkv.weight");
+    folder.remove("model.layers.1.qkv.bias");
+    folder.add_zeros("model.layers.1.qkv.bias", Dtype::BF16, &[127]);
+    let error = bind(&spec, &[naming], &folder.tensors, None).unwrap_err();
     let found = mismatch(&error);
-    assert_eq!(found.missing, ["layers.0.qkv.weight"]);
+    assert_eq!(found.missing, ["model.layers.0.qkv.weight"]);
     assert_eq!(found.misshapen.len(), 1);
 }
 

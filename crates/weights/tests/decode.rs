@@ -46,7 +46,7 @@ fn ggml_rows_match_gguf_py() {
         assert_bits(&out, &expected, name);
         seen += 1;
     }
-    assert_eq!(seen, 9);
+    assert_eq!(seen, 10);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn hand_computed_blocks() {
         block
     };
     type Case<'a> = (Dtype, Vec<u8>, &'a [(usize, f32)]);
-    let table: [Case; 11] = [
+    let table: [Case; 12] = [
         (Dtype::F32, 1.5f32.to_le_bytes().to_vec(), &[(0, 1.5)]),
         (Dtype::F16, vec![0x00, 0xC0], &[(0, -2.0)]),
         (Dtype::BF16, vec![0x40, 0x40], &[(0, 3.0)]),
@@ -180,6 +180,12 @@ fn hand_computed_blocks() {
                 ],
             ),
             &[(0, 5.0), (1, -32.0), (64, 6.5), (32, 0.0)],
+        ),
+        (
+            // A scale of 2^1; codes 0b1011 and 0b0111, the others 0.
+            Dtype::Mxfp4,
+            block(17, &[(0, &[128]), (1, &[0x7B])]),
+            &[(0, -3.0), (16, 12.0), (1, 0.0), (17, 0.0)],
         ),
     ];
     for (dtype, block, expected) in table {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::Note;
-use super::command::program;
 use super::tools::Tool;
+use crate::command::program;
 use crate::error::Error;
 
 const CARGO_DENY: Tool = Tool {

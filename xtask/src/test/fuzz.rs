@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Note;
-use super::command::program;
 use super::tools::{Tool, require_cxx_compiler};
+use crate::command::program;
 use crate::error::Error;
 
 const CARGO_FUZZ: Tool = Tool {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::command::{cargo, program};
+use crate::command::{cargo, program};
 use crate::error::Error;
 
 /// Private to this checkout, relative to its root.

@@ -11,8 +11,8 @@ use super::{Violation, line_of};
 const RULE: &str = "dependency-direction";
 
 /// Which of our crates each crate may build against, bottom to top. The test kit stands in no
-/// list, so it is a development dependency only; backends stand in none, so that only the
-/// command line, which may use everything else, names them.
+/// list, so it is a development dependency only. Backends are named by the command line, which
+/// may use everything else, and by the golden judge, which is for development too.
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("weights", &["spec"]),
@@ -22,6 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &[]),
     ("engine", &["spec", "weights", "text", "session"]),
     ("chat", &["text", "engine"]),
+    ("goldens", &["spec", "weights", "session", "cpu"]),
     ("xtask", &[]),
 ];
 const BACKEND_MAY_USE: &[&str] = &["spec", "weights", "session"];
@@ -208,6 +209,9 @@ mod tests {
             ("crates/testkit", "loquat-testkit", "loquat-engine", false),
             ("crates/cli", "loquat", "loquat-cpu", true),
             ("crates/cli", "loquat", "loquat-testkit", false),
+            ("crates/goldens", "loquat-goldens", "loquat-cpu", true),
+            ("crates/goldens", "loquat-goldens", "loquat-engine", false),
+            ("crates/goldens", "loquat-goldens", "loquat-testkit", false),
             ("xtask", "xtask", "loquat-spec", false),
             ("fuzz", "loquat-fuzz", "loquat-text", true),
         ] {

@@ -37,82 +37,55 @@ impl<T: KvElement> Forward<'_, T> {
         multiply(self.kernels, self.pool, &mut products);
         let kv_layer = match spec.kv {
             KvSource::Layer(source) => source,
-            KvSource::Own | KvSource::KeyIsValue => {
-                self.place_keys(layer, weights);
-                layer
-            }
+            KvSource::Own | KvSource::KeyIsValue => layer,
         };
-        self.place_queries(weights);
+        self.place(layer, weights);
         self.attend(kv_layer, weights);
         if weights.gate.is_some() {
             self.gate_output(spec.mixed_len(), weights.gate_bias.as_deref());
         }
     }
 
-    /// Biases, norms and rope of keys and values, and into their pages with them.
-    fn place_keys(&mut self, layer: usize, weights: &AttentionWeights) {
+    /// Biases, norms and rope of queries and keys; keys and values go into their pages.
+    fn place(&mut self, layer: usize, weights: &AttentionWeights) {
         let (kernels, plan) = (self.kernels, self.plan);
         let layout = self.layout.layer(layer);
         let spec = &weights.spec;
-        let (key_len, value_len) = (spec.key_len(), spec.value_len());
         let tokens = plan.tokens.len();
+        let query_len = spec.query_len();
+        let (key_len, value_len) = match weights.key {
+            Some(_) => (spec.key_len(), spec.value_len()),
+            None => (0, 0),
+        };
         self.scratch.value.resize(tokens * value_len, 0.0);
         let angles = AllAngles::new(self.model, &self.scratch.angles, weights.rope);
+        let query = SharedMut::new(&mut self.scratch.query);
         let key = SharedMut::new(&mut self.scratch.key);
         let value = SharedMut::new(&mut self.scratch.value);
-        for_tokens(self.pool, tokens, 4 * (key_len + value_len), &|token| {
+        let cost = query_len + 4 * (key_len + value_len);
+        for_tokens(self.pool, tokens, cost, &|token| {
             // SAFETY: each token's task touches its own rows.
-            let (key, value) = unsafe {
+            let (query, key, value) = unsafe {
                 (
+                    query.slice(token * query_len, query_len),
                     key.slice(token * key_len, key_len),
                     value.slice(token * value_len, value_len),
                 )
             };
-            add(key, weights.key_bias.as_deref());
-            if spec.kv == KvSource::KeyIsValue {
-                value.copy_from_slice(key);
-            } else {
-                add(value, weights.value_bias.as_deref());
-            }
-            let norm = spec.qk_norm.as_ref().zip(weights.key_norm.as_ref());
-            place_heads(kernels, key, spec.head_dim, norm, |head| {
-                if let Some(angles) = &angles {
-                    angles.turn(kernels, token, head);
-                }
-            });
-            if let Some(norm) = &weights.value_norm {
-                for head in value.chunks_exact_mut(spec.value_dim) {
-                    norm.apply(kernels, head);
-                }
-            }
-            scale(value, spec.value_scale);
             let planned = &plan.tokens[token];
-            layout.write_token(planned.position % PAGE, key, value, |at, value| {
-                // SAFETY: no two tokens share a slot, the session has made the page this
-                // sequence's own, and reading waits for the pool.
-                unsafe { planned.page.write(at, T::store(value)) };
-            });
-        });
-    }
-
-    fn place_queries(&mut self, weights: &AttentionWeights) {
-        let (kernels, plan) = (self.kernels, self.plan);
-        let spec = &weights.spec;
-        let len = spec.query_len();
-        let angles = AllAngles::new(self.model, &self.scratch.angles, weights.rope);
-        let query = SharedMut::new(&mut self.scratch.query);
-        for_tokens(self.pool, plan.tokens.len(), len, &|token| {
-            // SAFETY: each token's task touches its own row.
-            let query = unsafe { query.slice(token * len, len) };
-            add(query, weights.query_bias.as_deref());
-            let norm = spec.qk_norm.as_ref().zip(weights.query_norm.as_ref());
-            place_heads(kernels, query, spec.head_dim, norm, |head| {
+            let turn = |head: &mut [f32]| {
                 if let Some(angles) = &angles {
                     angles.turn(kernels, token, head);
                 }
-            });
-            if let Some(temperature) = &spec.temperature {
-                scale(query, warmth(temperature, plan.tokens[token].position));
+            };
+            weights.place_query(kernels, query, planned.position, turn);
+            if weights.key.is_some() {
+                weights.place_key(kernels, key, value, turn);
+                layout.write_token(planned.position % PAGE, key, value, |at, value| {
+                    // SAFETY: no two tokens share a slot, the session has made the page this
+                    // sequence's own, and reading waits for the pool.
+                    unsafe { planned.page.write(at, T::store(value)) };
+                });
             }
         });
     }
@@ -170,6 +143,48 @@ impl<T: KvElement> Forward<'_, T> {
                 (kernels.sigmoid_gate)(mixed.slice(token * len, len), gate);
             }
         });
+    }
+}
+
+impl AttentionWeights {
+    fn place_query(
+        &self,
+        kernels: &Kernels,
+        query: &mut [f32],
+        position: usize,
+        turn: impl Fn(&mut [f32]),
+    ) {
+        let spec = &self.spec;
+        add(query, self.query_bias.as_deref());
+        let norm = spec.qk_norm.as_ref().zip(self.query_norm.as_ref());
+        place_heads(kernels, query, spec.head_dim, norm, turn);
+        if let Some(temperature) = &spec.temperature {
+            scale(query, warmth(temperature, position));
+        }
+    }
+
+    fn place_key(
+        &self,
+        kernels: &Kernels,
+        key: &mut [f32],
+        value: &mut [f32],
+        turn: impl Fn(&mut [f32]),
+    ) {
+        let spec = &self.spec;
+        add(key, self.key_bias.as_deref());
+        if spec.kv == KvSource::KeyIsValue {
+            value.copy_from_slice(key);
+        } else {
+            add(value, self.value_bias.as_deref());
+        }
+        let norm = spec.qk_norm.as_ref().zip(self.key_norm.as_ref());
+        place_heads(kernels, key, spec.head_dim, norm, turn);
+        if let Some(norm) = &self.value_norm {
+            for head in value.chunks_exact_mut(spec.value_dim) {
+                norm.apply(kernels, head);
+            }
+        }
+        scale(value, spec.value_scale);
     }
 }
 

@@ -106,56 +106,53 @@ impl<T: KvElement> Forward<'_, T> {
         reads.prepare(self.kernels, self.pool, &[&weights.router]);
     }
 
-    fn run_experts(&mut self, weights: &ExpertsWeights) {
-        let (kernels, hidden) = (self.kernels, self.model.hidden_size);
-        let spec = &weights.spec;
-        let size = spec.expert.size;
+    /// What each route's expert reads, in the routes' order.
+    fn gather_routes(&mut self, weights: &ExpertsWeights) {
+        let hidden = self.model.hidden_size;
         let scratch = &mut *self.scratch;
-        let experts = &mut scratch.experts;
-        let routes = &experts.routes;
-        experts.input.resize(routes.len(), hidden);
-        for (route, out) in routes
-            .iter()
-            .zip(experts.input.values.chunks_exact_mut(hidden))
-        {
+        let Scratch { routes, input, .. } = &mut scratch.experts;
+        input.resize(routes.len(), hidden);
+        for (route, out) in routes.iter().zip(input.values.chunks_exact_mut(hidden)) {
             out.copy_from_slice(scratch.input.row(route.token));
-            if spec.weigh_input {
+            if weights.spec.weigh_input {
                 scale(out, route.weight);
             }
         }
         let readers: Vec<&Linear> = weights.gates.iter().chain(&weights.ups).collect();
-        experts.input.prepare(kernels, self.pool, &readers);
+        input.prepare(self.kernels, self.pool, &readers);
+    }
+
+    fn run_experts(&mut self, weights: &ExpertsWeights) {
+        self.gather_routes(weights);
+        let (kernels, hidden) = (self.kernels, self.model.hidden_size);
+        let expert = &weights.spec.expert;
+        let size = expert.size;
+        let up_len = if expert.gated { size } else { 0 };
+        let experts = &mut self.scratch.experts;
+        let routes = &experts.routes;
         experts.gate.resize(routes.len(), size);
-        experts.up.resize(
-            if spec.expert.gated {
-                routes.len() * size
-            } else {
-                0
-            },
-            0.0,
-        );
-        let first = if spec.expert.gated {
-            &weights.gates
-        } else {
-            &weights.ups
+        experts.up.resize(routes.len() * up_len, 0.0);
+        let (input, gate) = (&experts.input, &mut experts.gate.values);
+        let mut products = match expert.gated {
+            true => per_expert(routes, &weights.gates, input, gate),
+            false => per_expert(routes, &weights.ups, input, gate),
         };
-        let mut products = per_expert(routes, first, &experts.input, &mut experts.gate.values);
-        if spec.expert.gated {
-            products.extend(per_expert(
-                routes,
-                &weights.ups,
-                &experts.input,
-                &mut experts.up,
-            ));
+        if expert.gated {
+            products.extend(per_expert(routes, &weights.ups, input, &mut experts.up));
         }
         multiply(kernels, self.pool, &mut products);
-        activate(
-            kernels,
-            weights,
-            routes,
-            &mut experts.gate.values,
-            &mut experts.up,
-        );
+        let gate = SharedMut::new(&mut experts.gate.values);
+        let up = SharedMut::new(&mut experts.up);
+        for_tokens(self.pool, routes.len(), 4 * size, &|route| {
+            // SAFETY: each route's task touches its own rows.
+            let (gate, up) = unsafe {
+                (
+                    gate.slice(route * size, size),
+                    up.slice(route * up_len, up_len),
+                )
+            };
+            weights.activate(kernels, routes[route].expert, gate, up);
+        });
         let downs: Vec<&Linear> = weights.downs.iter().collect();
         experts.gate.prepare(kernels, self.pool, &downs);
         experts.down.resize(routes.len() * hidden, 0.0);
@@ -247,33 +244,23 @@ fn per_expert<'a>(
     products
 }
 
-fn activate(
-    kernels: &Kernels,
-    weights: &ExpertsWeights,
-    routes: &[Route],
-    gates: &mut [f32],
-    ups: &mut [f32],
-) {
-    let expert = &weights.spec.expert;
-    let size = expert.size;
-    let of = |bias: &'_ Option<Vec<f32>>, route: &Route| {
-        let bias = bias.as_deref()?;
-        Some(bias[route.expert * size..(route.expert + 1) * size].to_vec())
-    };
-    for (index, (route, gate)) in routes.iter().zip(gates.chunks_exact_mut(size)).enumerate() {
-        let up = match expert.gated {
-            true => &mut ups[index * size..(index + 1) * size],
-            false => &mut [],
+impl ExpertsWeights {
+    /// One route's gate (or its only matrix's answer, with no `up`) to what goes down.
+    fn activate(&self, kernels: &Kernels, expert: usize, gate: &mut [f32], up: &mut [f32]) {
+        let spec = &self.spec.expert;
+        let of_expert = expert * spec.size..(expert + 1) * spec.size;
+        let bias = |bias: &'_ Option<Vec<f32>>, values: &mut [f32]| {
+            add(values, bias.as_ref().map(|all| &all[of_expert.clone()]));
         };
-        if expert.gated {
-            add(gate, of(&weights.gate_bias, route).as_deref());
-            add(up, of(&weights.up_bias, route).as_deref());
-            scale(gate, expert.gate_scale);
+        if spec.gated {
+            bias(&self.gate_bias, gate);
+            bias(&self.up_bias, up);
+            scale(gate, spec.gate_scale);
         } else {
-            add(gate, of(&weights.up_bias, route).as_deref());
+            bias(&self.up_bias, gate);
         }
         // SAFETY: the table was chosen for this machine.
-        unsafe { (kernels.activate)(expert.activation, gate, up) };
+        unsafe { (kernels.activate)(spec.activation, gate, up) };
     }
 }
 

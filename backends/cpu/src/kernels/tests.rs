@@ -1,12 +1,16 @@
-//! Every table against the portable reference, bit for bit, on random and hostile input.
+//! Every table against the portable reference, bit for bit, and that against plain `f64`
+//! arithmetic, on random and hostile input.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,
     reason = "every call is of a table from `supported`, which lists what this machine can run"
 )]
 
+mod attention;
+mod pointwise;
+mod recurrent;
+
 use super::*;
-use crate::shared::PagePtr;
 
 struct Random(u64);
 
@@ -31,8 +35,36 @@ impl Random {
     }
 }
 
+/// Lengths around registers, chains of registers, and a model's own.
+fn lengths() -> impl Iterator<Item = usize> {
+    (1..100).chain([127, 128, 129, 576, 1000])
+}
+
+/// All NaNs count as one: which of two operands' NaN survives is the machine's choice.
 fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+    let canonical = |value: &f32| if value.is_nan() { f32::NAN } else { *value };
+    values
+        .iter()
+        .map(|value| canonical(value).to_bits())
+        .collect()
+}
+
+fn exact(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(*value)).collect()
+}
+
+/// Every value within `tolerance` of the exact one, as a share of the largest there is.
+#[track_caller]
+fn near(what: &str, found: &[f32], exact: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), exact.len(), "{what}");
+    let largest = exact.iter().fold(1e-30f64, |max, x| max.max(x.abs()));
+    for (i, (found, exact)) in found.iter().zip(exact).enumerate() {
+        let error = (f64::from(*found) - exact).abs();
+        assert!(
+            error <= tolerance * largest,
+            "{what}: {found} for {exact} at {i} of up to {largest}"
+        );
+    }
 }
 
 /// Runs `compute` with every table this machine has and compares it with the portable one.
@@ -51,74 +83,18 @@ fn agree(what: &str, compute: impl Fn(&Kernels) -> Vec<f32>) -> Vec<f32> {
 }
 
 #[test]
-fn dot_and_norm_agree_at_every_length() {
+fn dot_agrees_at_every_length() {
     let mut random = Random(1);
-    for len in (1..100).chain([127, 128, 129, 576, 1000]) {
+    for len in lengths() {
         let (a, b) = (random.floats(len, 3.0), random.floats(len, 3.0));
         let dot = agree("dot", |k| vec![unsafe { (k.dot)(&a, &b) }]);
-        let exact: f64 = a
-            .iter()
-            .zip(&b)
-            .map(|(a, b)| f64::from(*a) * f64::from(*b))
-            .sum();
+        let products = exact(&a).into_iter().zip(exact(&b));
+        let sum: f64 = products.map(|(a, b)| a * b).sum();
         assert!(
-            (f64::from(dot[0]) - exact).abs() < 1e-5 * len as f64,
+            (f64::from(dot[0]) - sum).abs() < 1e-5 * len as f64,
             "dot of {len}"
         );
-        agree("rms_norm", |k| {
-            let mut out = a.clone();
-            unsafe { (k.rms_norm)(&mut out, &b, 1e-5) };
-            out
-        });
     }
-}
-
-#[test]
-fn activations_agree_and_are_right() {
-    let mut random = Random(2);
-    let mut gate = random.floats(400, 20.0);
-    gate.extend([
-        0.0,
-        -0.0,
-        1e-30,
-        -1e-6,
-        88.0,
-        -88.0,
-        1e4,
-        -1e4,
-        f32::MIN_POSITIVE,
-    ]);
-    let up = vec![1.0; gate.len()];
-    let silu = agree("silu", |k| {
-        let mut out = gate.clone();
-        unsafe { (k.silu_gate)(&mut out, &up) };
-        out
-    });
-    let gelu = agree("gelu", |k| {
-        let mut out = gate.clone();
-        unsafe { (k.gelu_gate)(&mut out, &up) };
-        out
-    });
-    for ((x, silu), gelu) in gate.iter().zip(silu).zip(gelu) {
-        let x = f64::from(*x);
-        let exact_silu = x / (1.0 + (-x).exp());
-        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-        let exact_gelu = 0.5 * x * (1.0 + inner.tanh());
-        let tolerance = 1e-6 * x.abs().max(1e-3);
-        assert!(
-            (f64::from(silu) - exact_silu).abs() <= tolerance,
-            "silu({x}) = {silu}"
-        );
-        assert!(
-            (f64::from(gelu) - exact_gelu).abs() <= tolerance,
-            "gelu({x}) = {gelu}"
-        );
-    }
-    agree("softcap", |k| {
-        let mut out = gate.clone();
-        unsafe { (k.softcap)(&mut out, 30.0) };
-        out
-    });
 }
 
 #[test]
@@ -194,121 +170,14 @@ fn halves_decode_exactly() {
         let equal = value.to_bits() == expected.to_bits() || (value.is_nan() && expected.is_nan());
         assert!(equal, "{code:#x}: {value} for {expected}");
     }
-    agree("decode_bf16", |k| {
+    let values = agree("decode_bf16", |k| {
         let mut out = vec![0.0; all.len() / 2];
         unsafe { (k.decode_bf16)(&all, &mut out) };
-        out.iter()
-            .map(|value| if value.is_nan() { 0.0 } else { *value })
-            .collect()
+        out
     });
-}
-
-#[test]
-fn rotation_agrees() {
-    let mut random = Random(4);
-    for pairs in [1, 8, 13, 32] {
-        let head = random.floats(pairs * 2 + 6, 2.0);
-        let (cos, sin) = (random.floats(pairs, 1.0), random.floats(pairs, 1.0));
-        let turned = agree("rotate", |k| {
-            let mut out = head.clone();
-            unsafe { (k.rotate)(&mut out, &cos, &sin) };
-            out
-        });
-        assert_eq!(
-            turned[pairs * 2..],
-            head[pairs * 2..],
-            "what is past the pairs stays"
-        );
-    }
-}
-
-fn attention_case<T: KvElement>(head_dim: usize, tokens: usize, seed: u64) {
-    let mut random = Random(seed);
-    let pages: Vec<PagePtr<T>> = (0..tokens.div_ceil(PAGE))
-        .map(|_| PagePtr::allocate(2 * head_dim * PAGE))
-        .collect();
-    let (mut keys, mut values) = (Vec::new(), Vec::new());
-    for token in 0..pages.len() * PAGE {
-        for d in 0..head_dim {
-            let inside = token < tokens;
-            // What lies past the end must not matter, whatever it is.
-            let (k, v) = if inside {
-                (random.float(), random.float())
-            } else {
-                (f32::NAN, f32::NAN)
-            };
-            let (k, v) = if inside {
-                (T::store(k), T::store(v))
-            } else {
-                (T::store(3e4), T::store(k.max(v)))
-            };
-            let slot = token % PAGE;
-            // SAFETY: this test alone holds the pages.
-            unsafe {
-                pages[token / PAGE].write(d * PAGE + slot, k);
-                pages[token / PAGE].write(head_dim * PAGE + slot * head_dim + d, v);
-            }
-            if inside {
-                keys.push(f64::from(k.load()));
-                values.push(f64::from(v.load()));
-            }
-        }
-    }
-    let query = random.floats(head_dim, 2.0);
-    for start in [0, 1, tokens / 2, tokens - 1]
-        .into_iter()
-        .filter(|start| *start < tokens)
-    {
-        let args = AttendArgs {
-            query: &query,
-            scale: 0.3,
-            pages: HeadPages {
-                pages: &pages,
-                key_offset: 0,
-                value_offset: head_dim * PAGE,
-            },
-            start,
-            end: tokens,
-        };
-        let found = agree("attend", |k| {
-            let mut out = vec![0.0; head_dim];
-            unsafe { T::attend(k)(&args, &mut out) };
-            out
-        });
-        let weights: Vec<f64> = (start..tokens)
-            .map(|t| {
-                let dot: f64 = (0..head_dim)
-                    .map(|d| f64::from(query[d]) * keys[t * head_dim + d])
-                    .sum();
-                (dot * f64::from(0.3f32)).exp()
-            })
-            .collect();
-        let total: f64 = weights.iter().sum();
-        for (d, found) in found.iter().enumerate() {
-            let exact: f64 = weights
-                .iter()
-                .zip(start..)
-                .map(|(w, t)| w * values[t * head_dim + d])
-                .sum();
-            assert!(
-                (f64::from(*found) - exact / total).abs() < 2e-6,
-                "{head_dim} {tokens} {start}"
-            );
-        }
-    }
-    for page in pages {
-        // SAFETY: allocated above, freed once.
-        unsafe { page.free() };
-    }
-}
-
-#[test]
-fn attention_agrees_and_ignores_what_it_may_not_see() {
-    for head_dim in [1, 7, 16, 24, 64, 80, 128] {
-        for tokens in [1, 2, 31, 32, 33, 64, 100] {
-            attention_case::<f32>(head_dim, tokens, 5);
-            attention_case::<Half>(head_dim, tokens, 6);
-        }
+    for (code, value) in (0..=u16::MAX).zip(values) {
+        let expected = half::bf16::from_bits(code).to_f32();
+        assert_eq!(bits(&[value]), bits(&[expected]), "{code:#x}");
     }
 }
 

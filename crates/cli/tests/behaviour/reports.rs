@@ -94,12 +94,129 @@ fn inspect_reads_well() {
         "family             gemma3_text",
         "context            512 (model: 512)",
         "KV at this context 131 kB (256 B per token, f16)",
+        "embedding          288 × 64, scaled × 8",
         "window 8",
-        "sandwich norms",
+        "RMS norms before and after",
     ] {
         assert!(text.contains(row), "no {row:?} in:\n{text}");
     }
+    assert!(!text.contains("recurrent state"), "{text}");
     assert!(text.lines().all(|line| line.trim_end() == line), "{text:?}");
+}
+
+/// Models with every kind of block, and what is said of each.
+const IN_WORDS: &[(&str, &[&str])] = &[
+    (
+        "deepseek_v3_yarn",
+        &[
+            "latent attention 4 heads, query rank",
+            "in neighbours yarn ×",
+            "sigmoid router, corrected choice, from",
+            "normalised, weights ×",
+            "1 shared of",
+        ],
+    ),
+    (
+        "gpt_oss",
+        &[
+            "window 8, a sink per head, biased q, k, v, biased output",
+            "clamped swiglu, softmax router, biased, biased router, normalised",
+        ],
+    ),
+    (
+        "qwen3_next",
+        &[
+            "gated delta rule 2 key heads of 16, 4 value heads of 16, convolution over 4",
+            "decay per head, silu gate",
+            "normed q and k, gated output",
+            ", gated, RMS norm before",
+            "recurrent state",
+            "share prefixes at snapshots",
+        ],
+    ),
+    (
+        "kimi_linear",
+        &["decay per channel through", "no positions"],
+    ),
+    ("lfm2", &["short convolution over 3, 64 channels"]),
+    ("mamba2", &["Mamba-2 ", "normed after its gate"]),
+    (
+        "falcon_h1",
+        &[
+            " beside Mamba-2 ",
+            "embedding          288 × 64, scaled ×",
+            "logits ×",
+        ],
+    ),
+    (
+        "gemma4_text",
+        &[
+            "keys and values of layer 0",
+            "normed values",
+            "gate by the per-layer input of 16, gelu by tanh, RMS norm after",
+            "the result × a learned number",
+            "layer inputs       16 per layer, from a table of 288",
+            "softcap 30",
+        ],
+    ),
+    (
+        "gemma4_moe",
+        &[
+            "keys are values too",
+            " beside 4 experts of 32",
+            "RMS norm over the sum",
+        ],
+    ),
+    (
+        "cohere2",
+        &[" beside gated feed-forward 128, silu, layer norm before"],
+    ),
+    ("granite", &["; added × ", "scores × ", "logits × "]),
+    ("gemma2", &["scores capped at "]),
+    (
+        "nemotron",
+        &[
+            "feed-forward 128, squared relu, layer norm before",
+            " over 8",
+        ],
+    ),
+    (
+        "olmo2",
+        &["normed q and k over all heads", "RMS norm after"],
+    ),
+    (
+        "llama4_text",
+        &["chunks of ", "queries grow every ", "weighed inputs"],
+    ),
+    ("phi3_longrope", &["longrope from "]),
+];
+
+/// The golden's folder: a committed one, or one of those shared beside the repository.
+fn any_golden(name: &str) -> Option<String> {
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let roots = ["../testkit/goldens", "../../../shared/goldens"];
+    let mut folders = roots.iter().map(|root| here.join(root).join(name));
+    let found = folders.find(|folder| folder.join("config.json").is_file())?;
+    Some(found.to_str()?.to_owned())
+}
+
+#[test]
+fn inspect_says_every_kind_of_block_in_words() {
+    for (name, phrases) in IN_WORDS {
+        let Some(folder) = any_golden(name) else {
+            eprintln!("the golden {name} is absent: not inspected");
+            continue;
+        };
+        let text = loquat(["inspect", &folder]).quiet();
+        for phrase in *phrases {
+            assert!(text.contains(phrase), "{name}: no {phrase:?} in:\n{text}");
+        }
+        let report = inspect(&[&folder]);
+        let blocks = report["layers"][0]["blocks"][0].as_str().unwrap();
+        assert!(text.contains(blocks), "{name}: {blocks:?}");
+        let recurrent = report["state_bytes"].as_u64().unwrap() > 0;
+        assert_eq!(recurrent, text.contains("recurrent state"), "{name}");
+    }
 }
 
 const TINY: [&str; 6] = [

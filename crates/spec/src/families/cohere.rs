@@ -3,14 +3,14 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, parallel_layer};
+use super::parts::{Sizes, activation, gguf_rope, gguf_scale, gguf_tied, parallel_layer};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::{Attention, Mixer, QkNorm, QkSpan};
 use crate::model::{Activation, FeedForward, ModelSpec, Norm};
 use crate::naming::Naming;
-use crate::roles::LayerRole;
+use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
@@ -27,12 +27,12 @@ pub(super) const FAMILY: Family = Family {
 
 /// Both branches read through the one norm there is.
 pub(super) const NAMING: Naming = Naming {
-    overrides: &[(LayerRole::FeedForwardPreNorm, "input_layernorm.weight")],
+    overrides: &[&[(FeedForwardPreNorm, "input_layernorm.weight")]],
     ..PLAIN.0
 };
 
 pub(super) const GGUF_NAMING: Naming = Naming {
-    overrides: &[(LayerRole::FeedForwardPreNorm, "attn_norm.weight")],
+    overrides: &[&[(FeedForwardPreNorm, "attn_norm.weight")]],
     ..PLAIN.1
 };
 
@@ -80,8 +80,7 @@ fn qk_norm(sizes: &Sizes) -> QkNorm {
 
 /// 0 stands for none.
 pub(super) fn gguf_logit_scale(config: &GgufConfig) -> Result<f32, SpecError> {
-    let scale = config.f64_opt("logit_scale")?;
-    Ok(scale.filter(|scale| *scale != 0.0).unwrap_or(1.0) as f32)
+    Ok(gguf_scale(config, "logit_scale")?.unwrap_or(1.0))
 }
 
 pub(super) fn model(

@@ -36,20 +36,18 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }));
     let sizes = Sizes::with_eps(config, "layer_norm_eps")?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?.neighbours();
-    let field = "sliding_window_pattern";
-    let pattern = interval(config.path(field), config.usize_or(field, PATTERN)?)?;
+    let pattern = interval(config, "sliding_window_pattern", PATTERN)?;
     let windowed = windowed_layers(config, sizes.layers, |layer| (layer + 1) % pattern != 0)?;
     let window = config.usize_opt("sliding_window")?;
-    let bias = config.bool_or("attention_bias", false)?;
+    let attention = sizes.biased_attention(config, None)?;
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", true)?;
     let mut spec = cohere::model("cohere2", &sizes, tied, feed_forward, |layer| {
         let window = window.filter(|_| windowed[layer]);
         Attention {
-            qkv_bias: bias,
-            output_bias: bias,
+            rope: window.map(|_| rope.clone()),
             reach: reach(window),
-            ..sizes.attention(window.map(|_| rope.clone()))
+            ..attention.clone()
         }
     });
     spec.head.scale = config.f64("logit_scale")? as f32;
@@ -61,13 +59,15 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
     let windowed = gguf_windowed_layers(config, sizes.layers, PATTERN)?;
     let window = config.usize("attention.sliding_window")?;
+    let attention = sizes.gguf_attention(config, None);
     let feed_forward = sizes.gated(Activation::Silu, false);
     let tied = gguf_tied(config);
     let mut spec = cohere::model("cohere2", &sizes, tied, feed_forward, |layer| {
-        let rope = windowed[layer].then(|| rope.clone());
+        let window = windowed[layer].then_some(window);
         Attention {
-            reach: reach(windowed[layer].then_some(window)),
-            ..sizes.gguf_attention(config, rope)
+            rope: window.map(|_| rope.clone()),
+            reach: reach(window),
+            ..attention.clone()
         }
     });
     spec.head.scale = cohere::gguf_logit_scale(config)?;

@@ -4,14 +4,14 @@
 use serde_json::json;
 
 use super::deepseek_v3::{HUGGING_FACE, OLDER_MLX, latent_model, latent_sizes};
-use super::experts_parts::{
-    Mixture, expect_word, gated_experts, groups, shared_experts, sparse_after_dense,
+use super::parts::{
+    Mixture, TOP_K, expect_switch, expect_word, gated_experts, groups, shared_experts,
+    sparse_after_dense,
 };
-use super::parts::refuse_switch;
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
-use crate::experts::{ExpertGroups, Experts, GroupScore, Router};
+use crate::experts::{ExpertGroups, GroupScore, Router};
 use crate::model::ModelSpec;
 use crate::naming::Naming;
 
@@ -35,28 +35,22 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }));
     expect_word(config, "scoring_func", "softmax")?;
     // V2's own code scales the weights *or* normalises them; every checkpoint scales.
-    refuse_switch(config, "norm_topk_prob")?;
-    refuse_switch(config, "mlp_bias")?;
+    expect_switch(config, "norm_topk_prob", false)?;
+    expect_switch(config, "mlp_bias", false)?;
     let router = Router {
         groups: limits(config)?,
         scale: config.f64_or("routed_scaling_factor", 1.0)? as f32,
         ..Router::softmax(false)
     };
-    let fields = [
-        "n_routed_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-    ];
-    let experts = gated_experts(config, fields, router)?;
+    let fields = ["n_routed_experts", TOP_K, "moe_intermediate_size"];
+    let mut experts = gated_experts(config, fields, router)?;
+    experts.shared = shared_experts(config, "n_shared_experts", 2, &experts.expert)?;
     let sizes = latent_sizes(config)?;
-    let mixture = Mixture {
-        dense: sizes.gated(experts.expert.activation, false),
-        experts: Experts {
-            shared: shared_experts(config, "n_shared_experts", 2, &experts.expert)?,
-            ..experts
-        },
-        sparse: sparse_after_dense(config, 0, sizes.layers)?,
-    };
+    let mixture = Mixture::new(
+        &sizes,
+        experts,
+        sparse_after_dense(config, 0, sizes.layers)?,
+    );
     latent_model(config, &sizes, "deepseek_v2", &mixture)
 }
 

@@ -3,23 +3,18 @@
 
 use serde_json::json;
 
-use super::experts_parts::{
-    CorrectedDefaults, FURTHER_LAYERS, Mixture, SWITCH_MLP, corrected_experts, gguf_experts,
-    gguf_router, sparse_after_dense, sparse_from, without_further_layers,
+use super::parts::{
+    CorrectedDefaults, FURTHER_LAYERS, GGUF_LATENT, GGUF_OLDER_LATENT, LATENT, MLX_LATENT,
+    MLX_LATENT_NAMES, Mixture, SWITCH_MLP, Sizes, corrected_experts, gguf_any_layer, gguf_latent,
+    gguf_mixture, gguf_tied, latent, latent_rope, sparse_after_dense, without_further_layers,
 };
-use super::latent_parts::{
-    FUSED, GGUF_FUSED, GGUF_OLDER_FUSED, MLX_FUSED, MLX_KEY, MLX_VALUE, gguf_latent, latent,
-    latent_rope,
-};
-use super::parts::{Sizes, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
 use crate::mixers::Mixer;
-use crate::model::{Activation, ModelSpec};
-use crate::naming::{Naming, join};
-use crate::roles::LayerRole;
+use crate::model::ModelSpec;
+use crate::naming::Naming;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["deepseek_v3", "kimi_k2"],
@@ -30,10 +25,10 @@ pub(super) const FAMILY: Family = Family {
         architectures: &["deepseek2"],
         from_gguf,
         naming: Naming {
-            fused: GGUF_FUSED,
+            fused: GGUF_LATENT,
             ignored: FURTHER_LAYERS,
             also: Some(&Naming {
-                fused: GGUF_OLDER_FUSED,
+                fused: GGUF_OLDER_LATENT,
                 ignored: FURTHER_LAYERS,
                 ..PLAIN.1
             }),
@@ -43,24 +38,22 @@ pub(super) const FAMILY: Family = Family {
 };
 
 pub(super) const HUGGING_FACE: Naming = Naming {
-    fused: FUSED,
+    fused: LATENT,
     ignored: FURTHER_LAYERS,
     ..PLAIN.0
 };
 
 pub(super) const MLX: Naming = Naming {
-    overrides: &MLX_NAMES,
-    fused: MLX_FUSED,
+    overrides: &[MLX_LATENT_NAMES, SWITCH_MLP],
+    fused: MLX_LATENT,
     ignored: FURTHER_LAYERS,
     also: Some(&OLDER_MLX),
     ..PLAIN.0
 };
 
-const MLX_NAMES: [(LayerRole, &str); 5] = join(&[&[MLX_KEY, MLX_VALUE], &SWITCH_MLP]);
-
 /// From before mlx-lm took keys and values apart; its DeepSeek-V2 never does.
 pub(super) const OLDER_MLX: Naming = Naming {
-    overrides: &SWITCH_MLP,
+    overrides: &[SWITCH_MLP],
     ..HUGGING_FACE
 };
 
@@ -80,11 +73,11 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }));
     let experts = corrected_experts(config, &DEFAULTS)?;
     let sizes = latent_sizes(config)?;
-    let mixture = Mixture {
-        dense: sizes.gated(experts.expert.activation, false),
+    let mixture = Mixture::new(
+        &sizes,
         experts,
-        sparse: sparse_after_dense(config, 3, sizes.layers)?,
-    };
+        sparse_after_dense(config, 3, sizes.layers)?,
+    );
     latent_model(config, &sizes, "deepseek_v3", &mixture)
 }
 
@@ -109,24 +102,12 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::gguf_with_heads(config, rope_dim, None)?;
     let sizes = without_further_layers(config, sizes)?;
     let latent = gguf_latent(config, sizes.heads)?;
-    let dense = config.usize_opt("leading_dense_block_count")?.unwrap_or(0);
     // Older files do not name the scores; a correction came with sigmoid.
-    let corrected = config.has(&format!("blk.{dense}.exp_probs_b.bias"));
-    let base = if corrected {
-        Router::sigmoid()
-    } else {
-        Router::softmax(false)
+    let base = match gguf_any_layer(config, sizes.layers, "exp_probs_b.bias") {
+        true => Router::sigmoid(),
+        false => Router::softmax(false),
     };
-    let router = gguf_router(config, base, dense)?;
-    let size = config.usize("expert_feed_forward_length")?;
-    let mixture = Mixture {
-        experts: gguf_experts(config, size, router)?,
-        dense: sizes.gated(Activation::Silu, false),
-        sparse: sparse_from(dense, sizes.layers),
-    };
-    Ok(
-        mixture.pre_norm_model(&sizes, "deepseek_v3", gguf_tied(config), |_| {
-            Mixer::Latent(latent.clone())
-        }),
-    )
+    let mixture = gguf_mixture(config, &sizes, base)?;
+    let (family, tied) = ("deepseek_v3", gguf_tied(config));
+    Ok(mixture.pre_norm_model(&sizes, family, tied, |_| Mixer::Latent(latent.clone())))
 }

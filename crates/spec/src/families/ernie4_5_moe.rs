@@ -2,28 +2,25 @@
 
 use serde_json::json;
 
-use super::experts_parts::{
-    Mixture, SWITCH_MLP, gated_experts, gguf_experts, gguf_router, shared_experts,
+use super::parts::{
+    Mixture, SWITCH_MLP, Sizes, expect_switch, gated_experts, gguf_dense_layers, gguf_experts,
+    gguf_rope, gguf_router, gguf_tied, interval, positive, shared_experts,
 };
-use super::parts::{Sizes, gguf_rope, gguf_tied, interval, refuse_switch};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
-use crate::experts::{Experts, Router};
+use crate::experts::Router;
 use crate::mixers::Mixer;
-use crate::model::{Activation, FeedForward, Inner, ModelSpec};
+use crate::model::{FeedForward, Inner, ModelSpec};
 use crate::naming::{Ignored, Naming};
-use crate::roles::LayerRole;
+use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["ernie4_5_moe"],
     from_config,
     hugging_face: Naming {
-        overrides: &[(
-            LayerRole::RouterCorrection,
-            "mlp.moe_statics.e_score_correction_bias",
-        )],
+        overrides: &[&[(RouterCorrection, "mlp.moe_statics.e_score_correction_bias")]],
         ignored: Ignored {
             beginnings: &["model.mtp_"],
             ..PLAIN.0.ignored
@@ -31,7 +28,7 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.0
     },
     mlx: Some(Naming {
-        overrides: &SWITCH_MLP,
+        overrides: &[SWITCH_MLP],
         refit: Some(without_correction),
         ..PLAIN.0
     }),
@@ -52,6 +49,8 @@ fn without_correction(spec: &mut ModelSpec) {
     }
 }
 
+const LEAST_SUM: f64 = 1e-12;
+
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({
         "num_key_value_heads": 4,
@@ -59,7 +58,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "moe_k": 6,
         "max_position_embeddings": 131072,
     }));
-    refuse_switch(config, "use_bias")?;
+    expect_switch(config, "use_bias", false)?;
+    refuse_least_sum(config)?;
     let sizes = Sizes::from_config(config)?;
     let rope = Rope::from_config(config, None, 500_000.0, sizes.head_dim)?.neighbours();
     let router = Router {
@@ -67,19 +67,26 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         ..Router::softmax(true)
     };
     let fields = ["moe_num_experts", "moe_k", "moe_intermediate_size"];
-    let experts = gated_experts(config, fields, router)?;
-    let mixture = Mixture {
-        dense: sizes.gated(experts.expert.activation, false),
-        experts: Experts {
-            shared: shared_experts(config, "moe_num_shared_experts", 2, &experts.expert)?,
-            ..experts
-        },
-        sparse: sparse(config, sizes.layers)?,
-    };
+    let mut experts = gated_experts(config, fields, router)?;
+    experts.shared = shared_experts(config, "moe_num_shared_experts", 2, &experts.expert)?;
+    let mixture = Mixture::new(&sizes, experts, sparse(config, sizes.layers)?);
     let tied = config.bool_or("tie_word_embeddings", true)?;
     Ok(mixture.pre_norm_model(&sizes, "ernie4_5_moe", tied, |_| {
         Mixer::Attention(sizes.attention(Some(rope.clone())))
     }))
+}
+
+/// What the weights are divided by is at least this: never felt, unless it is large.
+fn refuse_least_sum(config: &Config) -> Result<(), SpecError> {
+    let field = "moe_norm_min";
+    match config.f64_or(field, LEAST_SUM)? {
+        least if least <= LEAST_SUM => Ok(()),
+        least => Err(SpecError::Unsupported {
+            field: config.path(field),
+            found: least.to_string(),
+            supported: "at most 1e-12",
+        }),
+    }
 }
 
 /// Every so many layers of the range; the range's end may be -1, the last layer.
@@ -89,10 +96,7 @@ fn sparse(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
         None | Some(-1.0) => layers.saturating_sub(1),
         Some(_) => config.usize("moe_layer_end_index")?,
     };
-    let step = interval(
-        config.path("moe_layer_interval"),
-        config.usize_or("moe_layer_interval", 1)?,
-    )?;
+    let step = interval(config, "moe_layer_interval", 1)?;
     let range = first..=last;
     let sparse = (0..layers).map(|layer| range.contains(&layer) && (layer + 1) % step == 0);
     Ok(sparse.collect())
@@ -101,25 +105,17 @@ fn sparse(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
-    let first = config.usize_opt("leading_dense_block_count")?.unwrap_or(0);
-    let step = interval(
-        config.key("interleave_moe_layer_step"),
-        config.usize("interleave_moe_layer_step")?,
-    )?;
+    let first = gguf_dense_layers(config)?;
+    let step = "interleave_moe_layer_step";
+    let step = positive(&config.key(step), config.usize(step)?)?;
     let sparse: Vec<bool> = (0..sizes.layers)
         .map(|layer| layer >= first && (layer + 1) % step == 0)
         .collect();
     let first_sparse = sparse.iter().position(|sparse| *sparse).unwrap_or(first);
     let router = gguf_router(config, Router::softmax(true), first_sparse)?;
-    let size = config.usize("expert_feed_forward_length")?;
-    let mixture = Mixture {
-        experts: gguf_experts(config, size, router)?,
-        dense: sizes.gated(Activation::Silu, false),
-        sparse,
-    };
-    Ok(
-        mixture.pre_norm_model(&sizes, "ernie4_5_moe", gguf_tied(config), |_| {
-            Mixer::Attention(sizes.attention(Some(rope.clone())))
-        }),
-    )
+    let mixture = Mixture::new(&sizes, gguf_experts(config, router)?, sparse);
+    let tied = gguf_tied(config);
+    Ok(mixture.pre_norm_model(&sizes, "ernie4_5_moe", tied, |_| {
+        Mixer::Attention(sizes.attention(Some(rope.clone())))
+    }))
 }

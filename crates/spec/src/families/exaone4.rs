@@ -4,7 +4,8 @@
 use serde_json::json;
 
 use super::parts::{
-    Sizes, activation, gguf_rope, gguf_tied, gguf_windowed_layers, interval, reach, windowed_layers,
+    Sizes, activation, all_but_each, gguf_rope, gguf_tied, gguf_windowed_layers, interval, reach,
+    windowed_layers,
 };
 use super::{Family, GgufFamily, PLAIN, olmo2};
 use crate::config::{Config, GgufConfig};
@@ -72,8 +73,7 @@ fn pattern(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
             .map(|(layer, letter)| letter == 'L' && layer + 1 < layers)
             .collect());
     }
-    let every = interval(config.path(field), config.usize_or(field, PATTERN)?)?;
-    Ok((0..layers).map(|layer| (layer + 1) % every != 0).collect())
+    Ok(all_but_each(interval(config, field, PATTERN)?, layers))
 }
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {

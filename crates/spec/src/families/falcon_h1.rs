@@ -3,16 +3,18 @@
 
 use serde_json::json;
 
-use super::experts_parts::expect_switch;
-use super::parts::{Sizes, gguf_rope, gguf_tied};
-use super::recurrent_parts::{PREFIXED, gguf_mamba2, require_silu};
+use super::parts::{
+    FEED_FORWARD, MAMBA_FIELDS, Sizes, expect_switch, gguf_mamba2, gguf_rope, gguf_tied,
+    refuse_field, require_silu,
+};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::{Attention, Mamba2, MambaNorm, Mixer};
 use crate::model::{Activation, Block, Branch, Dense, FeedForward, Inner, Layer, ModelSpec, Norm};
 use crate::naming::{ConvShape, Naming};
-use crate::roles::{LayerRole, Role};
+use crate::roles::LayerRole::*;
+use crate::roles::Role;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
@@ -28,7 +30,7 @@ pub(super) const FAMILY: Family = Family {
         architectures: &["falcon-h1"],
         from_gguf,
         naming: Naming {
-            overrides: &[(LayerRole::FeedForwardPreNorm, "ffn_norm")],
+            overrides: &[&[(FeedForwardPreNorm, "ffn_norm")]],
             ..PLAIN.1
         },
     }),
@@ -37,16 +39,17 @@ pub(super) const FAMILY: Family = Family {
 const HUGGING_FACE: Naming = Naming {
     global_overrides: &[(Role::FinalNorm, "model.final_layernorm.weight")],
     overrides: &[
-        (LayerRole::FeedForwardPreNorm, "pre_ff_layernorm.weight"),
-        (LayerRole::Gate, "feed_forward.gate_proj.weight"),
-        (LayerRole::Up, "feed_forward.up_proj.weight"),
-        (LayerRole::Down, "feed_forward.down_proj.weight"),
+        FEED_FORWARD,
+        &[(FeedForwardPreNorm, "pre_ff_layernorm.weight")],
     ],
     ..PLAIN.0
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({"num_key_value_heads": 8, "mamba_d_ssm": 1024}));
+    // Every layer has every part.
+    refuse_field(config, "attn_layer_indices")?;
+    expect_switch(config, "mamba_use_mlp", true)?;
     let sizes = Sizes::from_config(config)?;
     require_silu(config, "hidden_act")?;
     let [gate_scale, down_scale] = multipliers(config, "mlp_multipliers")?;
@@ -58,17 +61,19 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
             gate_scale,
             ..Dense::gated(sizes.feed_forward, Activation::Silu)
         },
-        attention_scales: scales(
-            config,
-            "attention_in_multiplier",
-            "attention_out_multiplier",
-        )?,
-        mamba_scales: scales(config, "ssm_in_multiplier", "ssm_out_multiplier")?,
+        attention_scales: (
+            multiplier(config, "attention_in_multiplier")?,
+            multiplier(config, "attention_out_multiplier")?,
+        ),
+        mamba_scales: (
+            multiplier(config, "ssm_in_multiplier")?,
+            multiplier(config, "ssm_out_multiplier")?,
+        ),
         dense_scales: (1.0, down_scale),
     };
     let mut spec = parts.model(&sizes, config.bool_or("tie_word_embeddings", false)?);
-    (spec.embedding.scale, spec.head.scale) =
-        scales(config, "embedding_multiplier", "lm_head_multiplier")?;
+    spec.embedding.scale = multiplier(config, "embedding_multiplier")?;
+    spec.head.scale = multiplier(config, "lm_head_multiplier")?;
     Ok(spec)
 }
 
@@ -92,13 +97,10 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
 
 fn attention(config: &Config, sizes: &Sizes) -> Result<Attention, SpecError> {
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let bias = config.bool_or("attention_bias", false)?;
-    let plain = sizes.attention(Some(rope));
+    let plain = sizes.biased_attention(config, Some(rope))?;
     Ok(Attention {
-        qkv_bias: bias,
-        output_bias: bias,
         // Keys that are longer make the scores larger, and nothing else.
-        scale: plain.scale * config.f64_or("key_multiplier", 1.0)? as f32,
+        scale: plain.scale * multiplier(config, "key_multiplier")?,
         ..plain
     })
 }
@@ -108,7 +110,7 @@ fn mamba(config: &Config, sizes: &Sizes) -> Result<Mamba2, SpecError> {
         Some(inner) => inner,
         None => config.usize_or("mamba_expand", 2)? * sizes.hidden,
     };
-    let plain = PREFIXED.read(config, inner)?;
+    let plain = MAMBA_FIELDS.read(config, inner)?;
     let (norm, groups) = (Norm::rms(sizes.eps), plain.groups);
     let normed = config.bool_or("mamba_rms_norm", false)?;
     let before = config.bool_or("mamba_norm_before_gate", true)?;
@@ -133,16 +135,15 @@ fn multipliers<const N: usize>(config: &Config, field: &str) -> Result<[f32; N],
     Ok(read)
 }
 
-fn scales(config: &Config, before: &str, after: &str) -> Result<(f32, f32), SpecError> {
-    let multiplier = |field| Ok(config.f64_or(field, 1.0)? as f32);
-    Ok((multiplier(before)?, multiplier(after)?))
+fn multiplier(config: &Config, field: &str) -> Result<f32, SpecError> {
+    Ok(config.f64_or(field, 1.0)? as f32)
 }
 
 struct Parts {
     attention: Attention,
     mamba: Mamba2,
     dense: Dense,
-    /// What goes in and what comes out is multiplied.
+    /// These multiply what goes in and what comes out.
     attention_scales: (f32, f32),
     mamba_scales: (f32, f32),
     dense_scales: (f32, f32),

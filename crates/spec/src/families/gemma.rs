@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, refuse_switch};
+use super::parts::{Sizes, activation, expect_switch, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -32,15 +32,10 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "head_dim": 256,
         "rms_norm_eps": 1e-6,
     }));
-    refuse_switch(config, "use_bidirectional_attention")?;
+    expect_switch(config, "use_bidirectional_attention", false)?;
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let bias = config.bool_or("attention_bias", false)?;
-    let attention = Attention {
-        qkv_bias: bias,
-        output_bias: bias,
-        ..sizes.attention(Some(rope))
-    };
+    let attention = sizes.biased_attention(config, Some(rope))?;
     let activation = match activation(config, "hidden_act", Activation::GeluTanh)? {
         // The first releases say `gelu` and mean the approximation they were trained with.
         Activation::Gelu => Activation::GeluTanh,

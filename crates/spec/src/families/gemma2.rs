@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::parts::{
-    Sizes, activation, gguf_rope, gguf_tied, gguf_windowed_layers, reach, refuse_switch,
+    Sizes, activation, expect_switch, gguf_rope, gguf_tied, gguf_windowed_layers, reach,
     sandwich_layer, windowed_layers,
 };
 use super::{Family, GgufFamily, PLAIN};
@@ -12,7 +12,7 @@ use crate::error::SpecError;
 use crate::mixers::{Attention, Mixer};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::Naming;
-use crate::roles::LayerRole;
+use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
@@ -28,17 +28,11 @@ pub(super) const FAMILY: Family = Family {
 };
 
 pub(super) const NAMING: Naming = Naming {
-    overrides: &[
-        (LayerRole::MixerPostNorm, "post_attention_layernorm.weight"),
-        (
-            LayerRole::FeedForwardPreNorm,
-            "pre_feedforward_layernorm.weight",
-        ),
-        (
-            LayerRole::FeedForwardPostNorm,
-            "post_feedforward_layernorm.weight",
-        ),
-    ],
+    overrides: &[&[
+        (MixerPostNorm, "post_attention_layernorm.weight"),
+        (FeedForwardPreNorm, "pre_feedforward_layernorm.weight"),
+        (FeedForwardPostNorm, "post_feedforward_layernorm.weight"),
+    ]],
     norms_minus_one: true,
     ..PLAIN.0
 };
@@ -57,10 +51,9 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0,
     }));
-    refuse_switch(config, "use_bidirectional_attention")?;
+    expect_switch(config, "use_bidirectional_attention", false)?;
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let bias = config.bool_or("attention_bias", false)?;
     let cap = |field| Ok(config.f64_opt(field)?.map(|cap| cap as f32));
     let parts = Parts {
         windowed: windowed_layers(config, sizes.layers, |layer| (layer + 1) % PATTERN != 0)?,
@@ -68,11 +61,9 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         global: rope.clone(),
         local: rope,
         attention: Attention {
-            qkv_bias: bias,
-            output_bias: bias,
             scale: query_scale(config)?,
             softcap: cap("attn_logit_softcapping")?,
-            ..sizes.attention(None)
+            ..sizes.biased_attention(config, None)?
         },
         activation: activation(config, "hidden_activation", Activation::GeluTanh)?,
         tied: config.bool_or("tie_word_embeddings", true)?,

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::gemma2::{self, Parts};
 use super::parts::{
-    Sizes, activation, gguf_rope, gguf_tied, gguf_windowed_layers, interval, refuse_switch,
-    windowed_layers,
+    Sizes, activation, expect_switch, gguf_rope, gguf_tied, gguf_windowed_layers, interval,
+    refuse_field, windowed_layers,
 };
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
@@ -48,21 +48,11 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "sliding_window": 4096,
     }));
     // Embedding models share the family's name, not its attention.
-    refuse_switch(config, "use_bidirectional_attention")?;
-    if config.get("attn_logit_softcapping").is_some() {
-        return Err(SpecError::Unsupported {
-            field: config.path("attn_logit_softcapping"),
-            found: "set".into(),
-            supported: "null",
-        });
-    }
+    expect_switch(config, "use_bidirectional_attention", false)?;
+    refuse_field(config, "attn_logit_softcapping")?;
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
-    let pattern = interval(
-        config.path("sliding_window_pattern"),
-        config.usize_or("sliding_window_pattern", PATTERN)?,
-    )?;
+    let pattern = interval(config, "sliding_window_pattern", PATTERN)?;
     let rope = |group, theta| Rope::from_config(config, Some(group), theta, sizes.head_dim);
-    let bias = config.bool_or("attention_bias", false)?;
     let softcap = config.f64_opt("final_logit_softcapping")?;
     let parts = Parts {
         windowed: windowed_layers(config, sizes.layers, |layer| (layer + 1) % pattern != 0)?,
@@ -76,11 +66,9 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
             ),
         },
         attention: Attention {
-            qkv_bias: bias,
-            output_bias: bias,
             qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
             scale: gemma2::query_scale(config)?,
-            ..sizes.attention(None)
+            ..sizes.biased_attention(config, None)?
         },
         activation: activation(config, "hidden_activation", Activation::GeluTanh)?,
         tied: config.bool_or("tie_word_embeddings", true)?,

@@ -3,29 +3,27 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, sandwich_layer};
+use super::parts::{
+    GATE_UP, GGUF_GATE_UP, Sizes, activation, gguf_rope, gguf_tied, sandwich_layer,
+};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::{Attention, Mixer};
 use crate::model::{Activation, ModelSpec, Norm};
-use crate::naming::{Fused, Naming, Split};
-use crate::roles::LayerRole;
+use crate::naming::Naming;
+use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["glm4"],
     from_config,
     hugging_face: Naming {
-        overrides: &[
-            (LayerRole::MixerPostNorm, "post_self_attn_layernorm.weight"),
-            (LayerRole::FeedForwardPostNorm, "post_mlp_layernorm.weight"),
-        ],
-        fused: &[Fused {
-            name: "mlp.gate_up_proj.weight",
-            parts: &[LayerRole::Gate, LayerRole::Up],
-            split: Split::Sequential,
-        }],
+        overrides: &[&[
+            (MixerPostNorm, "post_self_attn_layernorm.weight"),
+            (FeedForwardPostNorm, "post_mlp_layernorm.weight"),
+        ]],
+        fused: &[GATE_UP],
         ..PLAIN.0
     },
     mlx: None,
@@ -37,13 +35,6 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
-};
-
-/// llama.cpp keeps the matrix whole, under the name of its second half.
-pub(super) const GGUF_GATE_UP: Fused = Fused {
-    name: "ffn_up.weight",
-    parts: &[LayerRole::Gate, LayerRole::Up],
-    split: Split::Sequential,
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

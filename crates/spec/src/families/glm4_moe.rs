@@ -2,18 +2,16 @@
 
 use serde_json::json;
 
-use super::experts_parts::{
-    CorrectedDefaults, FURTHER_LAYERS, Mixture, SWITCH_MLP, corrected_experts, gguf_experts,
-    gguf_router, sparse_after_dense, sparse_from, without_further_layers,
+use super::parts::{
+    FURTHER_LAYERS, GGUF_POST_ATTENTION, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
+    gguf_mixture, gguf_rope, gguf_tied, sparse_after_dense, without_further_layers,
 };
-use super::parts::{Sizes, gguf_rope, gguf_tied};
-use super::recurrent_parts::GGUF_POST_ATTENTION;
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
 use crate::mixers::{Attention, Mixer, QkNorm};
-use crate::model::{Activation, ModelSpec, Norm};
+use crate::model::{ModelSpec, Norm};
 use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
 
@@ -25,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.0
     },
     mlx: Some(Naming {
-        overrides: &SWITCH_MLP,
+        overrides: &[SWITCH_MLP],
         ignored: FURTHER_LAYERS,
         ..PLAIN.0
     }),
@@ -33,18 +31,11 @@ pub(super) const FAMILY: Family = Family {
         architectures: &["glm4moe"],
         from_gguf,
         naming: Naming {
-            overrides: &GGUF_POST_ATTENTION,
+            overrides: &[GGUF_POST_ATTENTION],
             ignored: FURTHER_LAYERS,
             ..PLAIN.1
         },
     }),
-};
-
-const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
-    scale: 1.0,
-    groups: 1,
-    groups_kept: 1,
-    shared: 1,
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -63,12 +54,12 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         qk_norm: normalised.then_some(QkNorm::per_head(Norm::rms(sizes.eps))),
         ..sizes.attention(Some(rope))
     };
-    let experts = corrected_experts(config, &DEFAULTS)?;
-    let mixture = Mixture {
-        dense: sizes.gated(experts.expert.activation, false),
+    let experts = corrected_experts(config, &UNGROUPED)?;
+    let mixture = Mixture::new(
+        &sizes,
         experts,
-        sparse: sparse_after_dense(config, 1, sizes.layers)?,
-    };
+        sparse_after_dense(config, 1, sizes.layers)?,
+    );
     let tied = config.bool_or("tie_word_embeddings", false)?;
     Ok(mixture.pre_norm_model(&sizes, "glm4_moe", tied, |_| {
         Mixer::Attention(attention.clone())
@@ -83,17 +74,9 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
         qk_norm: normalised.then_some(QkNorm::per_head(Norm::rms(sizes.eps))),
         ..sizes.gguf_attention(config, Some(rope))
     };
-    let dense = config.usize_opt("leading_dense_block_count")?.unwrap_or(0);
-    let router = gguf_router(config, Router::sigmoid(), dense)?;
-    let size = config.usize("expert_feed_forward_length")?;
-    let mixture = Mixture {
-        experts: gguf_experts(config, size, router)?,
-        dense: sizes.gated(Activation::Silu, false),
-        sparse: sparse_from(dense, sizes.layers),
-    };
-    Ok(
-        mixture.pre_norm_model(&sizes, "glm4_moe", gguf_tied(config), |_| {
-            Mixer::Attention(attention.clone())
-        }),
-    )
+    let mixture = gguf_mixture(config, &sizes, Router::sigmoid())?;
+    let tied = gguf_tied(config);
+    Ok(mixture.pre_norm_model(&sizes, "glm4_moe", tied, |_| {
+        Mixer::Attention(attention.clone())
+    }))
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::Family;
 use super::deepseek_v3::{HUGGING_FACE, MLX, latent_model, latent_sizes};
-use super::experts_parts::{CorrectedDefaults, Mixture, corrected_experts, sparse_layers};
+use super::parts::{CorrectedDefaults, Mixture, UNGROUPED, corrected_experts, sparse_layers};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::model::ModelSpec;
@@ -20,9 +20,7 @@ pub(super) const FAMILY: Family = Family {
 
 const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
     scale: 1.8,
-    groups: 1,
-    groups_kept: 1,
-    shared: 1,
+    ..UNGROUPED
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -34,10 +32,6 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }));
     let experts = corrected_experts(config, &DEFAULTS)?;
     let sizes = latent_sizes(config)?;
-    let mixture = Mixture {
-        dense: sizes.gated(experts.expert.activation, false),
-        experts,
-        sparse: sparse_layers(config, 1, sizes.layers)?,
-    };
+    let mixture = Mixture::new(&sizes, experts, sparse_layers(config, 1, sizes.layers)?);
     latent_model(config, &sizes, "glm4_moe_lite", &mixture)
 }

@@ -2,16 +2,17 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, bounded_layers, even_split, gguf_tied, refuse_switch};
-use super::phi3::GGUF_QKV;
+use super::parts::{
+    GGUF_QKV, Sizes, activation, bounded_layers, even_split, expect_switch, gguf_tied,
+};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::{Attention, Mixer};
 use crate::model::{Activation, Inner, ModelSpec};
-use crate::naming::{Fused, Ignored, Naming, Split};
-use crate::roles::LayerRole::*;
-use crate::roles::{LayerRole, Role};
+use crate::naming::{Fused, Ignored, Naming};
+use crate::roles::LayerRole::{self, *};
+use crate::roles::Role;
 
 macro_rules! naming {
     ($prefix:literal) => {
@@ -22,18 +23,17 @@ macro_rules! naming {
                 (Role::FinalNorm, concat!($prefix, "ln_f.weight")),
             ],
             layers: concat!($prefix, "h.{}."),
-            overrides: &[
+            overrides: &[&[
                 (MixerPreNorm, "ln_1.weight"),
                 (Output, "attn.c_proj.weight"),
                 (FeedForwardPreNorm, "ln_2.weight"),
                 (Up, "mlp.c_fc.weight"),
                 (Down, "mlp.c_proj.weight"),
-            ],
-            fused: &[Fused {
-                name: "attn.c_attn.weight",
-                parts: &[Query, Key, Value],
-                split: Split::Sequential,
-            }],
+            ]],
+            fused: &[Fused::sequential(
+                "attn.c_attn.weight",
+                &[Query, Key, Value],
+            )],
             ignored: Ignored {
                 endings: &[".attn.bias", ".attn.masked_bias"],
                 ..PLAIN.0.ignored
@@ -70,7 +70,7 @@ const TRANSPOSED: &[LayerRole] = &[Query, Key, Value, Output, Up, Down];
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({"layer_norm_epsilon": 1e-5}));
-    refuse_switch(config, "add_cross_attention")?;
+    expect_switch(config, "add_cross_attention", false)?;
     let (hidden, heads) = (config.usize("n_embd")?, config.usize("n_head")?);
     let context = config.usize("n_positions")?;
     let sizes = Sizes {

@@ -3,14 +3,15 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, parallel_layer, pre_norm_layer};
-use super::phi3::GGUF_QKV;
+use super::parts::{
+    GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, parallel_layer, pre_norm_layer,
+};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::{Attention, Mixer};
 use crate::model::{Activation, FeedForward, ModelSpec, Norm};
-use crate::naming::{Fused, Ignored, Naming, Split};
+use crate::naming::{Fused, Ignored, Naming};
 use crate::roles::LayerRole::*;
 use crate::roles::Role;
 use crate::rope::{Rope, RopePairs};
@@ -24,18 +25,17 @@ macro_rules! naming {
                 (Role::Head, $head),
             ],
             layers: $layer,
-            overrides: &[
+            overrides: &[&[
                 (MixerPreNorm, "input_layernorm.weight"),
                 (Output, "attention.dense.weight"),
                 (FeedForwardPreNorm, "post_attention_layernorm.weight"),
                 (Up, "mlp.dense_h_to_4h.weight"),
                 (Down, "mlp.dense_4h_to_h.weight"),
-            ],
-            fused: &[Fused {
-                name: "attention.query_key_value.weight",
-                parts: &[Query, Key, Value],
-                split: Split::PerHead,
-            }],
+            ]],
+            fused: &[Fused::per_head(
+                "attention.query_key_value.weight",
+                &[Query, Key, Value],
+            )],
             ignored: Ignored {
                 endings: &[
                     ".rotary_emb.inv_freq",

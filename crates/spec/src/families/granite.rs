@@ -3,12 +3,10 @@
 
 use serde_json::json;
 
-use super::granite_parts::Multipliers;
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
+use super::parts::{Multipliers, Sizes, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
-use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::rope::{Rope, RopePairs};
 
@@ -28,16 +26,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({"rms_norm_eps": 1e-6}));
     let sizes = Sizes::from_config(config)?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let bias = config.bool_or("attention_bias", false)?;
-    let attention = Attention {
-        qkv_bias: bias,
-        output_bias: bias,
-        ..sizes.attention(Some(rope))
-    };
-    let feed_forward = sizes.gated(
-        activation(config, "hidden_act", Activation::Silu)?,
-        config.bool_or("mlp_bias", false)?,
-    );
+    let attention = sizes.biased_attention(config, Some(rope))?;
+    let feed_forward = sizes.biased_gated(config)?;
     let tied = config.bool_or("tie_word_embeddings", false)?;
     let spec = sizes.pre_norm_model("granite", tied, feed_forward, |_| attention.clone());
     Ok(Multipliers::from_config(config)?.applied(spec))

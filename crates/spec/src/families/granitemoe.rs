@@ -2,29 +2,28 @@
 
 use serde_json::json;
 
-use super::experts_parts::{BLOCK_SPARSE_SWITCH, count_field, gated_experts, gguf_experts};
-use super::granite_parts::{EXPERT_DOWN, EXPERT_INPUT, Multipliers, ROUTER};
-use super::parts::{Sizes, gguf_rope, gguf_tied};
+use super::parts::{
+    BLOCK_SPARSE_SWITCH, GRANITE_EXPERT_INPUT, GRANITE_EXPERT_OUTPUT, GRANITE_ROUTER, Multipliers,
+    Sizes, TOP_K, count_field, gated_experts, gguf_experts_of, gguf_rope, gguf_tied,
+};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router, SharedExpert};
-use crate::mixers::Attention;
 use crate::model::{Activation, Dense, FeedForward, ModelSpec};
-use crate::naming::{Naming, join};
-use crate::roles::LayerRole;
+use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["granitemoe"],
     from_config,
     hugging_face: Naming {
-        overrides: &[ROUTER, EXPERT_DOWN],
-        fused: &[EXPERT_INPUT],
+        overrides: &[GRANITE_ROUTER, GRANITE_EXPERT_OUTPUT],
+        fused: &[GRANITE_EXPERT_INPUT],
         ..PLAIN.0
     },
     mlx: Some(Naming {
-        overrides: &MLX,
+        overrides: &[GRANITE_ROUTER, BLOCK_SPARSE_SWITCH],
         ..PLAIN.0
     }),
     gguf: Some(GgufFamily {
@@ -34,8 +33,6 @@ pub(super) const FAMILY: Family = Family {
     }),
 };
 
-const MLX: [(LayerRole, &str); 4] = join(&[&[ROUTER], &BLOCK_SPARSE_SWITCH]);
-
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({
         "rms_norm_eps": 1e-6,
@@ -44,22 +41,12 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }));
     let sizes = Sizes::from_config(config)?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let bias = config.bool_or("attention_bias", false)?;
-    let attention = Attention {
-        qkv_bias: bias,
-        output_bias: bias,
-        ..sizes.attention(Some(rope))
-    };
-    let fields = [
-        count_field(config),
-        "num_experts_per_tok",
-        "intermediate_size",
-    ];
+    let attention = sizes.biased_attention(config, Some(rope))?;
+    let fields = [count_field(config), TOP_K, "intermediate_size"];
     let experts = gated_experts(config, fields, Router::softmax(true))?;
     let tied = config.bool_or("tie_word_embeddings", false)?;
-    let spec = sizes.pre_norm_model("granitemoe", tied, FeedForward::Experts(experts), |_| {
-        attention.clone()
-    });
+    let feed_forward = FeedForward::Experts(experts);
+    let spec = sizes.pre_norm_model("granitemoe", tied, feed_forward, |_| attention.clone());
     Ok(Multipliers::from_config(config)?.applied(spec))
 }
 
@@ -68,13 +55,9 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
     let attention = sizes.gguf_attention(config, Some(rope));
-    let experts = gguf_granite_experts(config, &sizes)?;
-    let spec = sizes.pre_norm_model(
-        "granitemoe",
-        gguf_tied(config),
-        FeedForward::Experts(experts),
-        |_| attention.clone(),
-    );
+    let feed_forward = FeedForward::Experts(gguf_granite_experts(config, &sizes)?);
+    let tied = gguf_tied(config);
+    let spec = sizes.pre_norm_model("granitemoe", tied, feed_forward, |_| attention.clone());
     Ok(Multipliers::from_gguf(config)?.applied(spec))
 }
 
@@ -89,6 +72,6 @@ pub(super) fn gguf_granite_experts(
     });
     Ok(Experts {
         shared,
-        ..gguf_experts(config, sizes.feed_forward, Router::softmax(true))?
+        ..gguf_experts_of(config, sizes.feed_forward, Router::softmax(true))?
     })
 }

@@ -1,52 +1,40 @@
 //! Granite 4: Granite's multipliers, Mamba-2 in most layers, and beside the experts, where there
 //! are any, one for all positions.
 
-use super::experts_parts::{BLOCK_SPARSE_SWITCH, gated_experts};
-use super::granite_parts::{EXPERT_DOWN, EXPERT_INPUT, Multipliers, ROUTER};
 use super::granitemoe::gguf_granite_experts;
-use super::parts::{Sizes, gguf_rope, gguf_tied};
-use super::recurrent_parts::{
-    Hybrid, PREFIXED, gguf_any_layer, gguf_hybrid, gguf_mamba2, recurrent_layers, require_silu,
+use super::parts::{
+    BLOCK_SPARSE_SWITCH, GRANITE_EXPERT_INPUT, GRANITE_EXPERT_OUTPUT, GRANITE_ROUTER, Hybrid,
+    MAMBA_FIELDS, Multipliers, Sizes, TOP_K, gated_experts, gguf_hybrid, gguf_mamba2, gguf_rope,
+    gguf_tied, recurrent_layers, require_silu,
 };
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router, SharedExpert};
-use crate::mixers::{Attention, Mamba2, MambaNorm, Mixer};
+use crate::mixers::{Mamba2, MambaNorm, Mixer};
 use crate::model::{Activation, Dense, FeedForward, ModelSpec, Norm};
-use crate::naming::{ConvShape, Fused, Naming, Split};
-use crate::roles::LayerRole;
+use crate::naming::{ConvShape, Fused, LayerNames, Naming};
+use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["granitemoehybrid"],
     from_config,
     hugging_face: Naming {
-        overrides: &[
-            ROUTER,
-            EXPERT_DOWN,
-            SHARED_DOWN,
-            (LayerRole::Down, SHARED_DOWN.1),
-        ],
+        overrides: &[GRANITE_ROUTER, GRANITE_EXPERT_OUTPUT, SHARED_OUTPUT],
         fused: &[
-            EXPERT_INPUT,
+            GRANITE_EXPERT_INPUT,
             SHARED_INPUT,
             // Without experts the one for all is all there is.
             Fused {
-                parts: &[LayerRole::Gate, LayerRole::Up],
+                parts: &[Gate, Up],
                 ..SHARED_INPUT
             },
         ],
         ..PLAIN.0
     },
     mlx: Some(Naming {
-        overrides: &[
-            ROUTER,
-            SHARED_DOWN,
-            BLOCK_SPARSE_SWITCH[0],
-            BLOCK_SPARSE_SWITCH[1],
-            BLOCK_SPARSE_SWITCH[2],
-        ],
+        overrides: &[GRANITE_ROUTER, SHARED_OUTPUT, BLOCK_SPARSE_SWITCH],
         fused: &[SHARED_INPUT],
         conv_shape: ConvShape::ChannelLast,
         ..PLAIN.0
@@ -58,13 +46,13 @@ pub(super) const FAMILY: Family = Family {
     }),
 };
 
-const SHARED_INPUT: Fused = Fused {
-    name: "shared_mlp.input_linear.weight",
-    parts: &[LayerRole::SharedGate, LayerRole::SharedUp],
-    split: Split::Sequential,
-};
+const SHARED_INPUT: Fused =
+    Fused::sequential("shared_mlp.input_linear.weight", &[SharedGate, SharedUp]);
 
-const SHARED_DOWN: (LayerRole, &str) = (LayerRole::SharedDown, "shared_mlp.output_linear.weight");
+const SHARED_OUTPUT: LayerNames = &[
+    (SharedDown, "shared_mlp.output_linear.weight"),
+    (Down, "shared_mlp.output_linear.weight"),
+];
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.renamed(&[("layers_block_type", "layer_types")]);
@@ -72,7 +60,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     require_silu(config, "hidden_act")?;
     let known = &["mamba", "linear_attention", "attention", "full_attention"];
     let recurrent = recurrent_layers(config, sizes.layers, known)?;
-    let bias = config.bool_or("attention_bias", false)?;
+    let rope = rope(config, sizes.head_dim)?;
     let inner = config.usize_or("mamba_expand", 2)? * sizes.hidden;
     let mixers = Hybrid {
         recurrent: recurrent.unwrap_or_else(|| vec![true; sizes.layers]),
@@ -81,13 +69,9 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
                 norm: Norm::rms(sizes.eps),
                 groups: 1,
             },
-            ..PREFIXED.read(config, inner)?
+            ..MAMBA_FIELDS.read(config, inner)?
         }),
-        attention: Mixer::Attention(Attention {
-            qkv_bias: bias,
-            output_bias: bias,
-            ..sizes.attention(rope(config, sizes.head_dim)?)
-        }),
+        attention: Mixer::Attention(sizes.biased_attention(config, rope)?),
     };
     let tied = config.bool_or("tie_word_embeddings", false)?;
     let feed_forward = feed_forward(config)?;
@@ -103,11 +87,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let mixers = Hybrid {
         recurrent,
         mixer: Mixer::Mamba2(gguf_mamba2(config, sizes.layers, sizes.eps)?),
-        attention: Mixer::Attention(Attention {
-            qkv_bias: gguf_any_layer(config, sizes.layers, "attn_q.bias"),
-            output_bias: gguf_any_layer(config, sizes.layers, "attn_output.bias"),
-            ..sizes.attention(turns.then_some(rope))
-        }),
+        attention: Mixer::Attention(sizes.gguf_attention(config, turns.then_some(rope))),
     };
     let feed_forward = match config.usize_opt("expert_count")? {
         None | Some(0) => sizes.gated(Activation::Silu, false),
@@ -123,11 +103,7 @@ fn feed_forward(config: &Config) -> Result<FeedForward, SpecError> {
     if config.usize("num_local_experts")? == 0 {
         return Ok(FeedForward::Dense(shared));
     }
-    let fields = [
-        "num_local_experts",
-        "num_experts_per_tok",
-        "intermediate_size",
-    ];
+    let fields = ["num_local_experts", TOP_K, "intermediate_size"];
     Ok(FeedForward::Experts(Experts {
         shared: Some(SharedExpert {
             dense: shared,

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation};
+use super::parts::Sizes;
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::mixers::Attention;
-use crate::model::{Activation, ModelSpec};
+use crate::model::ModelSpec;
 use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
@@ -30,10 +30,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         qkv_bias: config.bool_or("attention_bias", false)?,
         ..sizes.attention(Some(rope.neighbours()))
     };
-    let feed_forward = sizes.gated(
-        activation(config, "hidden_act", Activation::Silu)?,
-        config.bool_or("mlp_bias", false)?,
-    );
+    let feed_forward = sizes.biased_gated(config)?;
     let tied = config.bool_or("tie_word_embeddings", false)?;
     Ok(sizes.pre_norm_model("helium", tied, feed_forward, |_| attention.clone()))
 }

@@ -3,24 +3,24 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
+use super::parts::{Sizes, activation, expect_switch, gguf_rope, gguf_tied, rope_table};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::{Attention, QkNorm};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::Naming;
-use crate::roles::LayerRole;
+use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["hunyuan_v1_dense"],
     from_config,
     hugging_face: Naming {
-        overrides: &[
-            (LayerRole::QueryNorm, "self_attn.query_layernorm.weight"),
-            (LayerRole::KeyNorm, "self_attn.key_layernorm.weight"),
-        ],
+        overrides: &[&[
+            (QueryNorm, "self_attn.query_layernorm.weight"),
+            (KeyNorm, "self_attn.key_layernorm.weight"),
+        ]],
         ..PLAIN.0
     },
     mlx: None,
@@ -35,13 +35,14 @@ const THETA: f64 = 10_000.0;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({"rms_norm_eps": 1e-5}));
+    expect_switch(config, "use_qk_norm", true)?;
+    // Layers that read others' keys and values.
+    expect_switch(config, "use_cla", false)?;
     let sizes = Sizes::from_config(config)?;
-    let bias = config.bool_or("attention_bias", false)?;
+    let rope = rope(config, sizes.head_dim)?;
     let attention = Attention {
-        qkv_bias: bias,
-        output_bias: bias,
         qk_norm: Some(qk_norm(&sizes)),
-        ..sizes.attention(Some(rope(config, sizes.head_dim)?))
+        ..sizes.biased_attention(config, Some(rope))?
     };
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", false)?;
@@ -53,9 +54,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 }
 
 fn rope(config: &Config, head_dim: usize) -> Result<Rope, SpecError> {
-    let newer = config.object("rope_parameters")?;
-    let older = config.object("rope_scaling")?;
-    let Some(table) = newer.or(older) else {
+    let Some(table) = rope_table(config)? else {
         return Rope::from_config(config, None, THETA, head_dim);
     };
     let kind = match table.str("rope_type")? {

@@ -1,15 +1,17 @@
 //! LFM2 (dense): short gated convolutions, attention in a few layers only.
 
-use super::experts_parts::layer_numbers;
-use super::parts::{Sizes, gguf_rope, gguf_tied, reach};
-use super::recurrent_parts::{Hybrid, gguf_any_layer, gguf_hybrid, recurrent_layers};
+use super::parts::{
+    Hybrid, Sizes, expect_switch, gguf_any_layer, gguf_hybrid, gguf_rope, gguf_tied, gguf_window,
+    layer_numbers, reach, recurrent_layers,
+};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::{Attention, Mixer, QkNorm, ShortConv};
 use crate::model::{Activation, ModelSpec, Norm};
-use crate::naming::{ConvShape, Naming, join};
-use crate::roles::{LayerRole, Role};
+use crate::naming::{ConvShape, LayerNames, Naming};
+use crate::roles::LayerRole::*;
+use crate::roles::Role;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
@@ -28,27 +30,27 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const HUGGING_FACE: Naming = Naming {
-    overrides: &join::<12>(&[&MIXERS, &DENSE]),
+    overrides: &[MIXERS, DENSE],
     ..UNNAMED
 };
 
-pub(super) const DENSE: [(LayerRole, &str); 3] = [
-    (LayerRole::Gate, "feed_forward.w1.weight"),
-    (LayerRole::Up, "feed_forward.w3.weight"),
-    (LayerRole::Down, "feed_forward.w2.weight"),
+pub(super) const DENSE: LayerNames = &[
+    (Gate, "feed_forward.w1.weight"),
+    (Up, "feed_forward.w3.weight"),
+    (Down, "feed_forward.w2.weight"),
 ];
 
 /// All but the feed-forwards.
-pub(super) const MIXERS: [(LayerRole, &str); 9] = [
-    (LayerRole::MixerPreNorm, "operator_norm.weight"),
-    (LayerRole::ConvIn, "conv.in_proj.weight"),
-    (LayerRole::Conv, "conv.conv.weight"),
-    (LayerRole::ConvOut, "conv.out_proj.weight"),
-    (LayerRole::Output, "self_attn.out_proj.weight"),
-    (LayerRole::QueryNorm, "self_attn.q_layernorm.weight"),
-    (LayerRole::KeyNorm, "self_attn.k_layernorm.weight"),
-    (LayerRole::FeedForwardPreNorm, "ffn_norm.weight"),
-    (LayerRole::ExpertsPreNorm, "ffn_norm.weight"),
+pub(super) const MIXERS: LayerNames = &[
+    (MixerPreNorm, "operator_norm.weight"),
+    (ConvIn, "conv.in_proj.weight"),
+    (Conv, "conv.conv.weight"),
+    (ConvOut, "conv.out_proj.weight"),
+    (Output, "self_attn.out_proj.weight"),
+    (QueryNorm, "self_attn.q_layernorm.weight"),
+    (KeyNorm, "self_attn.k_layernorm.weight"),
+    (FeedForwardPreNorm, "ffn_norm.weight"),
+    (ExpertsPreNorm, "ffn_norm.weight"),
 ];
 
 /// Without its layers' names.
@@ -91,6 +93,8 @@ pub(super) fn sizes(config: &Config) -> Result<Sizes, SpecError> {
 }
 
 pub(super) fn mixers(config: &Config, sizes: &Sizes) -> Result<Hybrid, SpecError> {
+    expect_switch(config, "block_use_swiglu", true)?;
+    expect_switch(config, "use_pos_enc", true)?;
     let known = &["conv", "full_attention"];
     let recurrent = match recurrent_layers(config, sizes.layers, known)? {
         Some(recurrent) => recurrent,
@@ -122,8 +126,7 @@ pub(super) fn gguf_mixers(
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
     let mut hybrid = hybrid(sizes, recurrent, conv, rope);
     if let Mixer::Attention(attention) = &mut hybrid.attention {
-        let window = config.usize_opt("attention.sliding_window")?;
-        attention.reach = reach(window.filter(|window| *window > 0));
+        attention.reach = reach(gguf_window(config)?);
     }
     Ok(hybrid)
 }

@@ -1,7 +1,6 @@
 //! Llama 2, 3, 3.x, and the many that kept its shape (SmolLM2, Yi, TinyLlama…).
 
-use super::experts_parts::gguf_experts;
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach};
+use super::parts::{Sizes, gguf_experts_of, gguf_rope, gguf_tied, gguf_window, reach};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -25,16 +24,8 @@ pub(super) const FAMILY: Family = Family {
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_config(config)?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let bias = config.bool_or("attention_bias", false)?;
-    let attention = Attention {
-        qkv_bias: bias,
-        output_bias: bias,
-        ..sizes.attention(Some(rope))
-    };
-    let feed_forward = sizes.gated(
-        activation(config, "hidden_act", Activation::Silu)?,
-        config.bool_or("mlp_bias", false)?,
-    );
+    let attention = sizes.biased_attention(config, Some(rope))?;
+    let feed_forward = sizes.biased_gated(config)?;
     let tied = config.bool_or("tie_word_embeddings", false)?;
     Ok(sizes.pre_norm_model("llama", tied, feed_forward, |_| attention.clone()))
 }
@@ -43,26 +34,18 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 /// they have one.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
     let attention = Attention {
-        qkv_bias: config.has("blk.0.attn_q.bias"),
-        output_bias: config.has("blk.0.attn_output.bias"),
-        reach: reach(config.usize_opt("attention.sliding_window")?),
-        ..sizes.attention(Some(gguf_rope(
-            config,
-            sizes.head_dim,
-            RopePairs::Neighbours,
-        )?))
+        reach: reach(gguf_window(config)?),
+        ..sizes.gguf_attention(config, Some(rope))
     };
     let feed_forward = match config.usize_opt("expert_count")? {
         None | Some(0) => sizes.gated(Activation::Silu, config.has("blk.0.ffn_gate.bias")),
         Some(_) => {
-            let router = Router::softmax(true);
-            FeedForward::Experts(gguf_experts(config, sizes.feed_forward, router)?)
+            let (size, router) = (sizes.feed_forward, Router::softmax(true));
+            FeedForward::Experts(gguf_experts_of(config, size, router)?)
         }
     };
-    Ok(
-        sizes.pre_norm_model("llama", gguf_tied(config), feed_forward, |_| {
-            attention.clone()
-        }),
-    )
+    let tied = gguf_tied(config);
+    Ok(sizes.pre_norm_model("llama", tied, feed_forward, |_| attention.clone()))
 }

@@ -1,86 +1,63 @@
 //! Llama 4 (text): attention within chunks on the layers with rope, over everything and with a
 //! temperature on those without, and experts whose weights multiply what goes in.
 
+mod gguf;
+
 use serde_json::{Value, json};
 
-use super::experts_parts::{Mixture, count_field, gated_experts, gguf_experts, layer_numbers};
-use super::parts::{Sizes, gguf_rope, gguf_tied, interval, layer_types};
+use super::parts::{
+    EXPERT_GATE_UP, EXPERT_MATRICES, FEED_FORWARD, Mixture, Sizes, TOP_K, count_field, each,
+    gated_experts, interval, layer_numbers, layer_types,
+};
 use super::{Family, GgufFamily, PLAIN, smollm3};
-use crate::config::{Config, GgufConfig};
+use crate::config::Config;
 use crate::error::SpecError;
-use crate::experts::{Experts, Router, SharedExpert};
+use crate::experts::{Router, SharedExpert};
 use crate::mixers::{Attention, Mixer, QkNorm, Reach, Temperature};
-use crate::model::{Activation, Dense, FeedForward, ModelSpec, Norm};
-use crate::naming::{Fused, Naming, Split, join};
-use crate::roles::LayerRole;
-use crate::rope::{Rope, RopePairs};
+use crate::model::{Dense, FeedForward, ModelSpec, Norm};
+use crate::naming::{Fused, LayerNames, Naming};
+use crate::roles::LayerRole::{self, *};
+use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["llama4_text"],
     from_config,
     hugging_face: Naming {
-        overrides: &HUGGING_FACE,
-        fused: &[Fused {
-            name: "feed_forward.experts.gate_up_proj",
-            parts: &[LayerRole::ExpertGate, LayerRole::ExpertUp],
-            split: Split::Sequential,
-        }],
-        transposed: &[
-            LayerRole::ExpertGate,
-            LayerRole::ExpertUp,
-            LayerRole::ExpertDown,
+        overrides: &[
+            FEED_FORWARD,
+            SPARSE,
+            &[(ExpertDown, "feed_forward.experts.down_proj")],
         ],
+        fused: &[Fused::sequential(
+            "feed_forward.experts.gate_up_proj",
+            EXPERT_GATE_UP,
+        )],
+        transposed: EXPERT_MATRICES,
         ..PLAIN.0
     },
     mlx: Some(Naming {
-        overrides: &MLX,
+        overrides: &[FEED_FORWARD, SPARSE, MLX],
         ..PLAIN.0
     }),
     gguf: Some(GgufFamily {
         architectures: &["llama4"],
-        from_gguf,
+        from_gguf: gguf::from_gguf,
         naming: PLAIN.1,
     }),
 };
 
-const NAMES: [(LayerRole, &str); 7] = [
-    (LayerRole::Gate, "feed_forward.gate_proj.weight"),
-    (LayerRole::Up, "feed_forward.up_proj.weight"),
-    (LayerRole::Down, "feed_forward.down_proj.weight"),
+const SPARSE: LayerNames = &[
     (LayerRole::Router, "feed_forward.router.weight"),
-    (
-        LayerRole::SharedGate,
-        "feed_forward.shared_expert.gate_proj.weight",
-    ),
-    (
-        LayerRole::SharedUp,
-        "feed_forward.shared_expert.up_proj.weight",
-    ),
-    (
-        LayerRole::SharedDown,
-        "feed_forward.shared_expert.down_proj.weight",
-    ),
+    (SharedGate, "feed_forward.shared_expert.gate_proj.weight"),
+    (SharedUp, "feed_forward.shared_expert.up_proj.weight"),
+    (SharedDown, "feed_forward.shared_expert.down_proj.weight"),
 ];
 
-const HUGGING_FACE: [(LayerRole, &str); 8] = join(&[
-    &NAMES,
-    &[(LayerRole::ExpertDown, "feed_forward.experts.down_proj")],
-]);
-
-const MLX: [(LayerRole, &str); 10] = join(&[
-    &NAMES,
-    &[
-        (
-            LayerRole::ExpertGate,
-            "feed_forward.experts.gate_proj.weight",
-        ),
-        (LayerRole::ExpertUp, "feed_forward.experts.up_proj.weight"),
-        (
-            LayerRole::ExpertDown,
-            "feed_forward.experts.down_proj.weight",
-        ),
-    ],
-]);
+const MLX: LayerNames = &[
+    (ExpertGate, "feed_forward.experts.gate_proj.weight"),
+    (ExpertUp, "feed_forward.experts.up_proj.weight"),
+    (ExpertDown, "feed_forward.experts.down_proj.weight"),
+];
 
 /// The config's defaults, and what llama.cpp assumes.
 const CHUNK: usize = 8192;
@@ -90,9 +67,6 @@ const TEMPERATURE: Temperature = Temperature {
     offset: 1,
 };
 const NO_ROPE_INTERVAL: usize = 4;
-/// The size that does not normalise queries and keys; GGUF has no key for it.
-const EXPERTS_OF_MAVERICK: usize = 128;
-
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({
         "num_key_value_heads": 8,
@@ -112,34 +86,25 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
             .collect(),
         None => with_rope.clone(),
     };
-    let chunk = config.usize_opt("attention_chunk_size")?;
-    let fields = [
-        count_field(config),
-        "num_experts_per_tok",
-        "intermediate_size",
-    ];
+    let fields = [count_field(config), TOP_K, "intermediate_size"];
     let experts = gated_experts(config, fields, Router::sigmoid())?;
     let dense = config.usize("intermediate_size_mlp")?;
     let parts = Parts {
+        attention: sizes.biased_attention(config, None)?,
         rope: Rope::from_config(config, None, 500_000.0, sizes.head_dim)?.neighbours(),
         with_rope,
-        reaches: reaches(chunked, chunk),
+        chunked,
+        chunk: config.usize_opt("attention_chunk_size")?,
         temperature: temperature(config)?,
         normalised: config.bool_or("use_qk_norm", true)?,
-        bias: config.bool_or("attention_bias", false)?,
-        dense: Dense::gated(dense, experts.expert.activation),
-        experts,
-        sparse: sparse(config, sizes.layers)?,
+        mixture: Mixture {
+            dense: FeedForward::Dense(Dense::gated(dense, experts.expert.activation)),
+            experts,
+            sparse: sparse(config, sizes.layers)?,
+        },
         tied: config.bool_or("tie_word_embeddings", false)?,
     };
     Ok(parts.model(&sizes))
-}
-
-fn reaches(chunked: Vec<bool>, chunk: Option<usize>) -> Vec<Reach> {
-    let chunks = chunked.into_iter().map(|chunked| chunk.filter(|_| chunked));
-    chunks
-        .map(|chunk| chunk.map_or(Reach::All, Reach::Chunk))
-        .collect()
 }
 
 /// Some checkpoints switch it on by a number.
@@ -161,82 +126,50 @@ fn sparse(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     if let Some(listed) = layer_numbers(config, "moe_layers")? {
         return Ok((0..layers).map(|layer| listed.contains(&layer)).collect());
     }
-    let field = "interleave_moe_layer_step";
-    let step = interval(config.path(field), config.usize_or(field, 1)?)?;
-    Ok((0..layers).map(|layer| (layer + 1) % step == 0).collect())
-}
-
-fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
-    let sizes = Sizes::from_gguf(config)?;
-    // This is how a file says that no layer is chunked, and none without rope.
-    let plain = config.usize_opt("attention.sliding_window")? == Some(0);
-    let local: Vec<bool> = (0..sizes.layers)
-        .map(|layer| plain || (layer + 1) % NO_ROPE_INTERVAL != 0)
-        .collect();
-    let size = config.usize("expert_feed_forward_length")?;
-    let experts = gguf_experts(config, size, Router::sigmoid())?;
-    let step = interval(
-        config.key("interleave_moe_layer_step"),
-        config.usize("interleave_moe_layer_step")?,
-    )?;
-    let parts = Parts {
-        rope: gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?,
-        reaches: reaches(local.clone(), (!plain).then_some(CHUNK)),
-        with_rope: local,
-        temperature: Some(TEMPERATURE),
-        normalised: experts.count != EXPERTS_OF_MAVERICK,
-        bias: config.has("blk.0.attn_q.bias"),
-        dense: Dense::gated(sizes.feed_forward, Activation::Silu),
-        experts,
-        sparse: (0..sizes.layers)
-            .map(|layer| (layer + 1) % step == 0)
-            .collect(),
-        tied: gguf_tied(config),
-    };
-    Ok(parts.model(&sizes))
+    let step = interval(config, "interleave_moe_layer_step", 1)?;
+    Ok(each(step, layers))
 }
 
 struct Parts {
+    /// But for what differs from layer to layer.
+    attention: Attention,
     rope: Rope,
     with_rope: Vec<bool>,
-    reaches: Vec<Reach>,
+    chunked: Vec<bool>,
+    chunk: Option<usize>,
+    /// Of the layers without rope.
     temperature: Option<Temperature>,
+    /// The layers with rope normalise queries and keys.
     normalised: bool,
-    bias: bool,
-    dense: Dense,
-    experts: Experts,
-    sparse: Vec<bool>,
+    /// But for the shared expert.
+    mixture: Mixture,
     tied: bool,
 }
 
 impl Parts {
-    fn model(self, sizes: &Sizes) -> ModelSpec {
+    fn model(mut self, sizes: &Sizes) -> ModelSpec {
+        let experts = &mut self.mixture.experts;
+        experts.weigh_input = true;
+        experts.shared = Some(SharedExpert {
+            dense: experts.expert,
+            gated: false,
+        });
         let qk_norm = QkNorm {
             after_rope: true,
             ..QkNorm::per_head(Norm::rms(sizes.eps).weightless())
         };
-        let mixture = Mixture {
-            experts: Experts {
-                shared: Some(SharedExpert {
-                    dense: self.experts.expert,
-                    gated: false,
-                }),
-                weigh_input: true,
-                ..self.experts
-            },
-            dense: FeedForward::Dense(self.dense),
-            sparse: self.sparse,
-        };
-        mixture.pre_norm_model(sizes, "llama4_text", self.tied, |layer| {
+        let mixer = |layer: usize| {
             let with_rope = self.with_rope[layer];
+            let chunk = self.chunk.filter(|_| self.chunked[layer]);
             Mixer::Attention(Attention {
-                qkv_bias: self.bias,
-                output_bias: self.bias,
+                rope: with_rope.then(|| self.rope.clone()),
                 qk_norm: (with_rope && self.normalised).then_some(qk_norm),
                 temperature: self.temperature.filter(|_| !with_rope),
-                reach: self.reaches[layer],
-                ..sizes.attention(with_rope.then(|| self.rope.clone()))
+                reach: chunk.map_or(Reach::All, Reach::Chunk),
+                ..self.attention.clone()
             })
-        })
+        };
+        let mixture = &self.mixture;
+        mixture.pre_norm_model(sizes, "llama4_text", self.tied, mixer)
     }
 }

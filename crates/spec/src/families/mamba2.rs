@@ -1,14 +1,14 @@
 //! Mamba-2: a mixer in every layer, no attention and no feed-forward.
 
-use super::parts::{Sizes, bounded_layers, gguf_tied};
-use super::recurrent_parts::{MambaFields, gguf_mamba2, require_silu};
+use super::parts::{MambaFields, Sizes, bounded_layers, gguf_mamba2, gguf_tied, require_silu};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::{Mamba2, MambaNorm, Mixer};
 use crate::model::{Branch, Layer, ModelSpec, Norm};
-use crate::naming::{ConvShape, Naming};
-use crate::roles::{LayerRole, Role};
+use crate::naming::{ConvShape, LayerNames, Naming};
+use crate::roles::LayerRole::*;
+use crate::roles::Role;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["mamba2"],
@@ -31,19 +31,19 @@ pub(super) const BACKBONE: Naming = Naming {
         (Role::FinalNorm, "backbone.norm_f.weight"),
     ],
     layers: "backbone.layers.{}.",
-    overrides: &MIXER,
+    overrides: &[MIXER],
     ..PLAIN.0
 };
 
-pub(super) const MIXER: [(LayerRole, &str); 8] = [
-    (LayerRole::MixerPreNorm, "norm.weight"),
-    (LayerRole::MambaIn, "mixer.in_proj.weight"),
-    (LayerRole::MambaConv, "mixer.conv1d.weight"),
-    (LayerRole::MambaStepBias, "mixer.dt_bias"),
-    (LayerRole::MambaRate, "mixer.A_log"),
-    (LayerRole::MambaSkip, "mixer.D"),
-    (LayerRole::MambaOutNorm, "mixer.norm.weight"),
-    (LayerRole::MambaOut, "mixer.out_proj.weight"),
+pub(super) const MIXER: LayerNames = &[
+    (MixerPreNorm, "norm.weight"),
+    (MambaIn, "mixer.in_proj.weight"),
+    (MambaConv, "mixer.conv1d.weight"),
+    (MambaStepBias, "mixer.dt_bias"),
+    (MambaRate, "mixer.A_log"),
+    (MambaSkip, "mixer.D"),
+    (MambaOutNorm, "mixer.norm.weight"),
+    (MambaOut, "mixer.out_proj.weight"),
 ];
 
 const FIELDS: MambaFields = MambaFields {

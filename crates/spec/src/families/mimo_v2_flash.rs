@@ -1,24 +1,22 @@
 //! MiMo-V2-Flash: windowed layers with sinks, twice the key/value heads and a rope of their own;
 //! values shorter than keys, and DeepSeek-V3's router.
 
+mod gguf;
+
 use serde_json::json;
 
-use super::experts_parts::{
-    CorrectedDefaults, Mixture, SWITCH_MLP, corrected_experts, expect_switch, gguf_experts,
-    gguf_router, layer_numbers, sparse_layers, without_further_layers,
-};
 use super::parts::{
-    Sizes, gguf_rope, gguf_tied, gguf_windowed_layers, reach, refuse_switch, windowed_layers,
+    CorrectedDefaults, FURTHER_LAYERS, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
+    expect_switch, layer_numbers, reach, sparse_layers, windowed_layers,
 };
 use super::{Family, GgufFamily, PLAIN};
-use crate::config::{Config, GgufConfig};
+use crate::config::Config;
 use crate::error::SpecError;
-use crate::experts::Router;
 use crate::mixers::{Attention, Mixer};
-use crate::model::{Activation, ModelSpec};
-use crate::naming::{Ignored, Naming, join};
-use crate::roles::LayerRole;
-use crate::rope::{Rope, RopePairs};
+use crate::model::ModelSpec;
+use crate::naming::{Ignored, LayerNames, Naming};
+use crate::roles::LayerRole::*;
+use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["mimo_v2_flash"],
@@ -29,26 +27,21 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.0
     },
     mlx: Some(Naming {
-        overrides: &MLX,
+        overrides: &[SINKS, SWITCH_MLP],
         ignored: IGNORED,
         ..PLAIN.0
     }),
     gguf: Some(GgufFamily {
         architectures: &["mimo2"],
-        from_gguf,
+        from_gguf: gguf::from_gguf,
         naming: Naming {
-            ignored: Ignored {
-                further_layers: true,
-                ..PLAIN.1.ignored
-            },
+            ignored: FURTHER_LAYERS,
             ..PLAIN.1
         },
     }),
 };
 
-const SINKS: (LayerRole, &str) = (LayerRole::Sinks, "self_attn.attention_sink_bias");
-
-const MLX: [(LayerRole, &str); 4] = join(&[&[SINKS], &SWITCH_MLP]);
+const SINKS: LayerNames = &[(Sinks, "self_attn.attention_sink_bias")];
 
 const IGNORED: Ignored = Ignored {
     beginnings: &["model.mtp."],
@@ -56,14 +49,13 @@ const IGNORED: Ignored = Ignored {
 };
 
 const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
-    scale: 1.0,
-    groups: 1,
-    groups_kept: 1,
     shared: 0,
+    ..UNGROUPED
 };
 
 const GLOBAL_THETA: f64 = 5_000_000.0;
 const LOCAL_THETA: f64 = 10_000.0;
+/// How much of a head turns.
 const TURNING: f64 = 0.334;
 const GLOBAL_INTERVAL: usize = 6;
 
@@ -79,30 +71,47 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "layernorm_epsilon": 1e-5,
     }));
     expect_switch(config, "add_swa_attention_sink_bias", true)?;
-    refuse_switch(config, "add_full_attention_sink_bias")?;
+    expect_switch(config, "add_full_attention_sink_bias", false)?;
     let eps = match config.get("rms_norm_eps") {
         Some(_) => "rms_norm_eps",
         None => "layernorm_epsilon",
     };
     let sizes = Sizes::with_head_dim(config, eps, config.usize("head_dim")?)?;
+    let value_dim = config.usize("v_head_dim")?;
+    expect_number(config, "swa_num_attention_heads", sizes.heads)?;
+    expect_number(config, "swa_head_dim", sizes.head_dim)?;
+    expect_number(config, "swa_v_head_dim", value_dim)?;
     let experts = corrected_experts(config, &DEFAULTS)?;
     let parts = Parts {
         global: rope(config, "full_attention", "rope_theta", GLOBAL_THETA)?,
         local: rope(config, "sliding_attention", "swa_rope_theta", LOCAL_THETA)?,
         windowed: windowed(config, sizes.layers)?,
         window: window(config)?,
+        // As transformers has it, whatever `swa_num_key_value_heads` says; a checkpoint with
+        // another number does not fit.
         local_kv_heads: 2 * sizes.kv_heads,
-        value_dim: config.usize("v_head_dim")?,
-        value_scale: config.f64_or("attention_value_scale", 1.0)? as f32,
-        bias: config.bool_or("attention_bias", false)?,
-        mixture: Mixture {
-            dense: sizes.gated(experts.expert.activation, false),
-            experts,
-            sparse: sparse(config, sizes.layers)?,
+        attention: Attention {
+            value_dim,
+            value_scale: config.f64_or("attention_value_scale", 1.0)? as f32,
+            qkv_bias: config.bool_or("attention_bias", false)?,
+            ..sizes.attention(None)
         },
+        mixture: Mixture::new(&sizes, experts, sparse(config, sizes.layers)?),
         tied: config.bool_or("tie_word_embeddings", false)?,
     };
     Ok(parts.model(&sizes))
+}
+
+/// Published configs repeat for the local layers what they have of the global ones.
+fn expect_number(config: &Config, field: &str, known: usize) -> Result<(), SpecError> {
+    match config.usize_or(field, known)? {
+        found if found == known => Ok(()),
+        found => Err(SpecError::invalid(
+            config.path(field),
+            found,
+            format!("{known}, as on the global layers"),
+        )),
+    }
 }
 
 fn rope(config: &Config, group: &str, field: &str, theta: f64) -> Result<Rope, SpecError> {
@@ -118,11 +127,13 @@ fn rope(config: &Config, group: &str, field: &str, theta: f64) -> Result<Rope, S
     ))
 }
 
-/// `sliding_window_size` counts the positions before a position, `sliding_window` itself too.
+/// `sliding_window_size` counts the positions before a position. So does `sliding_window` in
+/// published configs; those that transformers has written say `layer_types`, and count the
+/// position itself too.
 fn window(config: &Config) -> Result<usize, SpecError> {
     match config.usize_opt("sliding_window_size")? {
-        Some(before) => Ok(before + 1),
-        None => config.usize("sliding_window"),
+        Some(before) if config.get("layer_types").is_none() => Ok(before + 1),
+        _ => config.usize("sliding_window"),
     }
 }
 
@@ -155,87 +166,35 @@ fn flags(config: &Config, field: &str, layers: usize) -> Result<Option<Vec<bool>
     }
 }
 
-fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
-    let sizes = Sizes::gguf_with_heads(config, config.usize("attention.key_length")?, None)?;
-    let sizes = without_further_layers(config, sizes)?;
-    let windowed = gguf_windowed_layers(config, sizes.layers, GLOBAL_INTERVAL)?;
-    let kv_heads = config.per_layer("attention.head_count_kv", sizes.layers)?;
-    let kv_heads = kv_heads.unwrap_or_else(|| vec![sizes.heads; sizes.layers]);
-    let heads_where = |local: bool| {
-        let layer = windowed.iter().position(|windowed| *windowed == local);
-        layer.map_or(sizes.heads, |layer| kv_heads[layer])
-    };
-    let global = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
-    let local_theta = config.f64_opt("rope.freq_base_swa")?;
-    let sparse: Vec<bool> = (0..sizes.layers)
-        .map(|layer| config.has(&format!("blk.{layer}.ffn_gate_inp.weight")))
-        .collect();
-    let first_sparse = sparse.iter().position(|sparse| *sparse).unwrap_or(0);
-    let base = Router {
-        normalise: Some(0.0),
-        ..Router::sigmoid()
-    };
-    let router = gguf_router(config, base, first_sparse)?;
-    let size = config.usize("expert_feed_forward_length")?;
-    let scale = config.f64_opt("attention.value_scale")?;
-    let parts = Parts {
-        local: Rope {
-            theta: local_theta.map_or(global.theta, |theta| theta as f32),
-            ..global.clone()
-        },
-        global,
-        window: config.usize("attention.sliding_window")?,
-        local_kv_heads: heads_where(true),
-        value_dim: config.usize("attention.value_length")?,
-        value_scale: scale.filter(|scale| *scale != 0.0).unwrap_or(1.0) as f32,
-        bias: config.has("blk.0.attn_q.bias"),
-        mixture: Mixture {
-            experts: gguf_experts(config, size, router)?,
-            dense: sizes.gated(Activation::Silu, false),
-            sparse,
-        },
-        tied: gguf_tied(config),
-        windowed: windowed.clone(),
-    };
-    let sizes = Sizes {
-        kv_heads: heads_where(false),
-        ..sizes
-    };
-    Ok(parts.model(&sizes))
-}
-
 struct Parts {
     global: Rope,
     local: Rope,
     windowed: Vec<bool>,
     window: usize,
     local_kv_heads: usize,
-    value_dim: usize,
-    value_scale: f32,
-    bias: bool,
+    /// But for what differs from layer to layer.
+    attention: Attention,
     mixture: Mixture,
     tied: bool,
 }
 
 impl Parts {
     fn model(self, sizes: &Sizes) -> ModelSpec {
-        let family = "mimo_v2_flash";
-        self.mixture
-            .pre_norm_model(sizes, family, self.tied, |layer| {
-                let windowed = self.windowed[layer];
-                let (rope, kv_heads) = match windowed {
-                    true => (&self.local, self.local_kv_heads),
-                    false => (&self.global, sizes.kv_heads),
-                };
-                Mixer::Attention(Attention {
-                    kv_heads,
-                    value_dim: self.value_dim,
-                    value_scale: self.value_scale,
-                    qkv_bias: self.bias,
-                    sinks: windowed,
-                    reach: reach(windowed.then_some(self.window)),
-                    ..sizes.attention(Some(rope.clone()))
-                })
+        let mixer = |layer: usize| {
+            let windowed = self.windowed[layer];
+            let (rope, kv_heads) = match windowed {
+                true => (&self.local, self.local_kv_heads),
+                false => (&self.global, sizes.kv_heads),
+            };
+            Mixer::Attention(Attention {
+                kv_heads,
+                rope: Some(rope.clone()),
+                sinks: windowed,
+                reach: reach(windowed.then_some(self.window)),
+                ..self.attention.clone()
             })
+        };
+        let mixture = &self.mixture;
+        mixture.pre_norm_model(sizes, "mimo_v2_flash", self.tied, mixer)
     }
 }

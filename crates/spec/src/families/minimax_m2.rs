@@ -3,11 +3,11 @@
 
 use serde_json::json;
 
-use super::experts_parts::{
-    BLOCK_SPARSE, BLOCK_SPARSE_MLX, count_field, expect_switch, expect_word, gated_experts,
-    gguf_experts, gguf_router, layer_numbers, partial_rope,
+use super::parts::{
+    BLOCK_SPARSE, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH, Sizes, TOP_K, count_field,
+    expect_switch, expect_word, gated_experts, gguf_experts_of, gguf_rope, gguf_router, gguf_tied,
+    layer_numbers, layer_types, normalised_sigmoid, partial_rope,
 };
-use super::parts::{Sizes, gguf_rope, gguf_tied, layer_types};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -22,11 +22,11 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["minimax_m2", "minimax"],
     from_config,
     hugging_face: Naming {
-        overrides: &BLOCK_SPARSE,
+        overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
         ..PLAIN.0
     },
     mlx: Some(Naming {
-        overrides: &BLOCK_SPARSE_MLX,
+        overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH],
         ..PLAIN.0
     }),
     gguf: Some(GgufFamily {
@@ -48,14 +48,10 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     refuse_other_blocks(config, sizes.layers)?;
     let turning = config.usize_or("rotary_dim", sizes.head_dim)?;
     let rope = partial_rope(config, 5_000_000.0, sizes.head_dim, turning)?;
-    let fields = [
-        count_field(config),
-        "num_experts_per_tok",
-        "intermediate_size",
-    ];
+    let fields = [count_field(config), TOP_K, "intermediate_size"];
     let router = Router {
         correction: true,
-        ..router()
+        ..normalised_sigmoid(0.0)
     };
     let experts = gated_experts(config, fields, router)?;
     let tied = config.bool_or("tie_word_embeddings", false)?;
@@ -90,16 +86,9 @@ fn refuse_other_blocks(config: &Config, layers: usize) -> Result<(), SpecError> 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
-    let router = gguf_router(config, router(), 0)?;
-    let experts = gguf_experts(config, sizes.feed_forward, router)?;
+    let router = gguf_router(config, normalised_sigmoid(0.0), 0)?;
+    let experts = gguf_experts_of(config, sizes.feed_forward, router)?;
     Ok(model(&sizes, gguf_tied(config), rope, experts))
-}
-
-fn router() -> Router {
-    Router {
-        normalise: Some(0.0),
-        ..Router::sigmoid()
-    }
 }
 
 fn model(sizes: &Sizes, tied: bool, rope: Rope, experts: Experts) -> ModelSpec {
@@ -107,7 +96,6 @@ fn model(sizes: &Sizes, tied: bool, rope: Rope, experts: Experts) -> ModelSpec {
         qk_norm: Some(QkNorm::all_heads(Norm::rms(sizes.eps))),
         ..sizes.attention(Some(rope))
     };
-    sizes.pre_norm_model("minimax_m2", tied, FeedForward::Experts(experts), |_| {
-        attention.clone()
-    })
+    let feed_forward = FeedForward::Experts(experts);
+    sizes.pre_norm_model("minimax_m2", tied, feed_forward, |_| attention.clone())
 }

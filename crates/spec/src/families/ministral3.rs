@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach};
+use super::parts::{Sizes, activation, gguf_rope, gguf_scale, gguf_tied, reach, rope_table};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -29,9 +29,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "rms_norm_eps": 1e-5,
     }));
     let sizes = Sizes::from_config(config)?;
-    let newer = config.object("rope_parameters")?;
-    let older = config.object("rope_scaling")?;
-    let table = newer.or(older).ok_or_else(|| SpecError::Missing {
+    let table = rope_table(config)?.ok_or_else(|| SpecError::Missing {
         field: config.path("rope_parameters"),
     })?;
     let temperature = match table.f64_opt("llama_4_scaling_beta")? {
@@ -61,11 +59,10 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     if let (RopeScaling::Yarn(yarn), Some(weight)) = (&mut rope.scaling, weight) {
         yarn.attention_factor /= yarn_magnitude(f64::from(yarn.factor), weight) as f32;
     }
-    let beta = config.f64_opt("attention.temperature_scale")?;
-    let temperature = match beta.filter(|beta| *beta != 0.0) {
+    let temperature = match gguf_scale(config, "attention.temperature_scale")? {
         None => None,
         Some(beta) => Some(Temperature {
-            beta: beta as f32,
+            beta,
             span: config.usize("rope.scaling.original_context_length")?,
             offset: 0,
         }),

@@ -2,8 +2,10 @@
 
 use serde_json::json;
 
-use super::experts_parts::{BLOCK_SPARSE, BLOCK_SPARSE_MLX, count_field, gated_experts};
-use super::parts::{Sizes, reach};
+use super::parts::{
+    BLOCK_SPARSE, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH, Sizes, TOP_K, count_field,
+    gated_experts, reach,
+};
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
@@ -17,11 +19,11 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["mixtral"],
     from_config,
     hugging_face: Naming {
-        overrides: &BLOCK_SPARSE,
+        overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
         ..PLAIN.0
     },
     mlx: Some(Naming {
-        overrides: &BLOCK_SPARSE_MLX,
+        overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH],
         ..PLAIN.0
     }),
     // Written as `llama`.
@@ -41,16 +43,9 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         reach: reach(config.usize_opt("sliding_window")?),
         ..sizes.attention(Some(rope))
     };
-    let fields = [
-        count_field(config),
-        "num_experts_per_tok",
-        "intermediate_size",
-    ];
+    let fields = [count_field(config), TOP_K, "intermediate_size"];
     let experts = gated_experts(config, fields, Router::softmax(true))?;
+    let feed_forward = FeedForward::Experts(experts);
     let tied = config.bool_or("tie_word_embeddings", false)?;
-    Ok(
-        sizes.pre_norm_model("mixtral", tied, FeedForward::Experts(experts), |_| {
-            attention.clone()
-        }),
-    )
+    Ok(sizes.pre_norm_model("mixtral", tied, feed_forward, |_| attention.clone()))
 }

@@ -8,7 +8,6 @@ mod deepseek_v3;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
-mod experts_parts;
 mod falcon_h1;
 mod gemma;
 mod gemma2;
@@ -21,13 +20,11 @@ mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
-mod granite_parts;
 mod granitemoe;
 mod granitemoehybrid;
 mod helium;
 mod hunyuan_v1_dense;
 mod kimi_linear;
-mod latent_parts;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
@@ -53,10 +50,11 @@ mod qwen3_5;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
-mod recurrent_parts;
 mod seed_oss;
 mod smollm3;
 mod starcoder2;
+
+use serde_json::json;
 
 use crate::config::{Config, GgufConfig, GgufHeader};
 use crate::error::SpecError;
@@ -152,7 +150,7 @@ pub struct Described {
 
 /// Reads the spec of a Hugging Face style checkpoint (plain or MLX-quantized safetensors).
 pub fn from_config(config: &Config) -> Result<Described, SpecError> {
-    let inner = config.object("text_config")?;
+    let inner = text_config(config)?;
     let text = inner.as_ref().unwrap_or(config);
     let field = "model_type";
     let outer_type = config.str(field)?.ok_or_else(|| SpecError::Missing {
@@ -179,6 +177,18 @@ pub fn from_config(config: &Config) -> Result<Described, SpecError> {
             .flat_map(Naming::variants)
             .collect(),
         wrapped: inner.is_some(),
+    })
+}
+
+/// The text model's own config, where one for a larger model wraps it.
+fn text_config(config: &Config) -> Result<Option<Config>, SpecError> {
+    // Some say only outside whether the head is the embedding.
+    let field = "tie_word_embeddings";
+    let tied = config.get(field).cloned();
+    let text = config.object("text_config")?;
+    Ok(match tied {
+        Some(tied) => text.map(|text| text.with_defaults(json!({ field: tied }))),
+        None => text,
     })
 }
 

@@ -7,7 +7,6 @@ use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
-use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
@@ -31,12 +30,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({"norm_eps": 1e-5, "partial_rotary_factor": 0.5}));
     let sizes = Sizes::with_eps(config, "norm_eps")?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let bias = config.bool_or("attention_bias", false)?;
-    let attention = Attention {
-        qkv_bias: bias,
-        output_bias: bias,
-        ..sizes.attention(Some(rope))
-    };
+    let attention = sizes.biased_attention(config, Some(rope))?;
     let feed_forward = sizes.plain(
         activation(config, "hidden_act", Activation::Relu2)?,
         config.bool_or("mlp_bias", false)?,

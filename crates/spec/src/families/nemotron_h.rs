@@ -1,87 +1,73 @@
 //! Nemotron-H: layers of one block each, which is Mamba-2, attention without positions, a
 //! feed-forward without a gate, or experts of the same kind.
 
+mod gguf;
+
 use serde_json::{Value, json};
 
-use super::experts_parts::{
-    CorrectedDefaults, FURTHER_LAYERS, corrected_experts, expect_switch, gguf_experts, gguf_router,
-    without_further_layers,
-};
 use super::mamba2::{BACKBONE, MIXER};
-use super::parts::{Sizes, activation, bounded_layers, gguf_tied};
-use super::recurrent_parts::{MambaFields, gguf_any_layer, gguf_hybrid, gguf_mamba2, require_silu};
+use super::parts::{
+    FURTHER_LAYERS, MambaFields, Sizes, UNGROUPED, activation, bounded_layers, corrected_experts,
+    expect_switch, refuse_field, require_silu,
+};
 use super::{Family, GgufFamily, PLAIN};
-use crate::config::{Config, GgufConfig};
+use crate::config::Config;
 use crate::error::SpecError;
-use crate::experts::{Experts, Router, SharedExpert};
+use crate::experts::{Experts, SharedExpert};
 use crate::mixers::{Attention, Mamba2, MambaNorm, Mixer};
 use crate::model::{Activation, Branch, Dense, FeedForward, Inner, Layer, ModelSpec, Norm};
-use crate::naming::{ConvShape, Naming, join};
-use crate::roles::LayerRole;
+use crate::naming::{ConvShape, LayerNames, Naming};
+use crate::roles::LayerRole::{self, *};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["nemotron_h"],
     from_config,
     hugging_face: Naming {
-        overrides: &HUGGING_FACE,
+        overrides: &[MIXER, OTHERS, EXPERTS],
         ..BACKBONE
     },
     mlx: Some(Naming {
-        overrides: &MLX,
+        overrides: &[MIXER, OTHERS, MLX_EXPERTS],
         conv_shape: ConvShape::ChannelLast,
         ..BACKBONE
     }),
     gguf: Some(GgufFamily {
         architectures: &["nemotron_h", "nemotron_h_moe"],
-        from_gguf,
+        from_gguf: gguf::from_gguf,
         naming: Naming {
-            overrides: &[
-                (LayerRole::FeedForwardPreNorm, "attn_norm.weight"),
-                (LayerRole::ExpertsPreNorm, "attn_norm.weight"),
-            ],
+            overrides: &[&[
+                (FeedForwardPreNorm, "attn_norm.weight"),
+                (ExpertsPreNorm, "attn_norm.weight"),
+            ]],
             ignored: FURTHER_LAYERS,
             ..PLAIN.1
         },
     }),
 };
 
-const HUGGING_FACE: [(LayerRole, &str); 22] = join(&[
-    &MIXER,
-    &OTHERS,
-    &[
-        (LayerRole::ExpertUp, "mixer.experts.{e}.up_proj.weight"),
-        (LayerRole::ExpertDown, "mixer.experts.{e}.down_proj.weight"),
-    ],
-]);
-
-const MLX: [(LayerRole, &str); 22] = join(&[
-    &MIXER,
-    &OTHERS,
-    &[
-        (LayerRole::ExpertUp, "mixer.switch_mlp.fc1.weight"),
-        (LayerRole::ExpertDown, "mixer.switch_mlp.fc2.weight"),
-    ],
-]);
-
-const OTHERS: [(LayerRole, &str); 12] = [
-    (LayerRole::FeedForwardPreNorm, "norm.weight"),
-    (LayerRole::ExpertsPreNorm, "norm.weight"),
-    (LayerRole::Query, "mixer.q_proj.weight"),
-    (LayerRole::Key, "mixer.k_proj.weight"),
+const OTHERS: LayerNames = &[
+    (FeedForwardPreNorm, "norm.weight"),
+    (ExpertsPreNorm, "norm.weight"),
+    (Query, "mixer.q_proj.weight"),
+    (Key, "mixer.k_proj.weight"),
     (LayerRole::Value, "mixer.v_proj.weight"),
-    (LayerRole::Output, "mixer.o_proj.weight"),
-    (LayerRole::Up, "mixer.up_proj.weight"),
-    (LayerRole::Down, "mixer.down_proj.weight"),
+    (Output, "mixer.o_proj.weight"),
+    (Up, "mixer.up_proj.weight"),
+    (Down, "mixer.down_proj.weight"),
     (LayerRole::Router, "mixer.gate.weight"),
-    (
-        LayerRole::RouterCorrection,
-        "mixer.gate.e_score_correction_bias",
-    ),
-    (LayerRole::SharedUp, "mixer.shared_experts.up_proj.weight"),
-    (
-        LayerRole::SharedDown,
-        "mixer.shared_experts.down_proj.weight",
-    ),
+    (RouterCorrection, "mixer.gate.e_score_correction_bias"),
+    (SharedUp, "mixer.shared_experts.up_proj.weight"),
+    (SharedDown, "mixer.shared_experts.down_proj.weight"),
+];
+
+const EXPERTS: LayerNames = &[
+    (ExpertUp, "mixer.experts.{e}.up_proj.weight"),
+    (ExpertDown, "mixer.experts.{e}.down_proj.weight"),
+];
+
+const MLX_EXPERTS: LayerNames = &[
+    (ExpertUp, "mixer.switch_mlp.fc1.weight"),
+    (ExpertDown, "mixer.switch_mlp.fc2.weight"),
 ];
 
 const FIELDS: MambaFields = MambaFields {
@@ -101,13 +87,6 @@ const OLD_NAMES: &[(&str, &str)] = &[
     ("mamba_dt_min", "time_step_min"),
     ("mamba_conv_bias", "use_conv_bias"),
 ];
-
-const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
-    scale: 1.0,
-    groups: 1,
-    groups_kept: 1,
-    shared: 1,
-};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -143,7 +122,12 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         attention: sizes.attention(None),
         dense: Dense::plain(sizes.feed_forward, activation, false),
         experts: match kinds.contains(&Kind::Experts) {
-            true => Some(experts(config, activation)?),
+            true => {
+                refuse_field(config, "moe_latent_size")?;
+                let shared = config.usize("moe_shared_expert_intermediate_size")?;
+                let experts = corrected_experts(config, &UNGROUPED)?;
+                Some(ungated(experts, shared, activation))
+            }
             false => None,
         },
     };
@@ -151,75 +135,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes, tied, &kinds))
 }
 
-/// A layer's kind shows in its tensors.
-fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
-    let (sizes, _) = gguf_hybrid(config)?;
-    let sizes = without_further_layers(config, sizes)?;
-    let kind = |layer: usize| {
-        let has = |tensor| config.has(&format!("blk.{layer}.{tensor}.weight"));
-        match () {
-            () if has("ssm_in") => Kind::Mamba,
-            () if has("attn_q") => Kind::Attention,
-            () if has("ffn_gate_inp") => Kind::Experts,
-            () => Kind::Dense,
-        }
-    };
-    let kinds: Vec<Kind> = (0..sizes.layers).map(kind).collect();
-    let layer_of = |kind| kinds.iter().position(|other| *other == kind);
-    let dense = match layer_of(Kind::Dense) {
-        Some(layer) => config.rows(&format!("blk.{layer}.ffn_up.weight"))?,
-        None => 0,
-    };
-    let parts = Parts {
-        mamba: gguf_mamba2(config, sizes.layers, sizes.eps)?,
-        attention: Attention {
-            qkv_bias: gguf_any_layer(config, sizes.layers, "attn_q.bias"),
-            output_bias: gguf_any_layer(config, sizes.layers, "attn_output.bias"),
-            ..sizes.attention(None)
-        },
-        dense: Dense::plain(
-            dense,
-            Activation::Relu2,
-            gguf_any_layer(config, sizes.layers, "ffn_up.bias"),
-        ),
-        experts: match layer_of(Kind::Experts) {
-            Some(layer) => Some(gguf_plain_experts(config, layer)?),
-            None => None,
-        },
-    };
-    Ok(parts.model(&sizes, gguf_tied(config), &kinds))
-}
-
-/// Experts that work on a shorter vector than the stream's are another kind of block.
-fn refuse_latent(field: String, size: Option<usize>) -> Result<(), SpecError> {
-    match size {
-        None => Ok(()),
-        Some(size) => Err(SpecError::Unsupported {
-            field,
-            found: size.to_string(),
-            supported: "absent",
-        }),
-    }
-}
-
-fn experts(config: &Config, activation: Activation) -> Result<Experts, SpecError> {
-    let latent = "moe_latent_size";
-    refuse_latent(config.path(latent), config.usize_opt(latent)?)?;
-    let experts = corrected_experts(config, &DEFAULTS)?;
-    let shared = config.usize("moe_shared_expert_intermediate_size")?;
-    Ok(ungated(experts, shared, activation))
-}
-
-fn gguf_plain_experts(config: &GgufConfig, layer: usize) -> Result<Experts, SpecError> {
-    let latent = "moe_latent_size";
-    refuse_latent(config.key(latent), config.usize_opt(latent)?)?;
-    let router = gguf_router(config, Router::sigmoid(), layer)?;
-    let size = config.usize("expert_feed_forward_length")?;
-    let experts = gguf_experts(config, size, router)?;
-    let shared = config.usize("expert_shared_feed_forward_length")?;
-    Ok(ungated(experts, shared, Activation::Relu2))
-}
-
+/// Neither the experts nor the one for all positions, of size `shared`, have gates.
 fn ungated(experts: Experts, shared: usize, activation: Activation) -> Experts {
     Experts {
         expert: Dense::plain(experts.expert.size, activation, false),

@@ -10,7 +10,7 @@ use crate::error::SpecError;
 use crate::mixers::{Attention, Mixer, QkNorm};
 use crate::model::{Activation, FeedForward, ModelSpec, Norm};
 use crate::naming::Naming;
-use crate::roles::LayerRole;
+use crate::roles::LayerRole::*;
 use crate::rope::Rope;
 
 pub(super) const FAMILY: Family = Family {
@@ -23,13 +23,10 @@ pub(super) const FAMILY: Family = Family {
 };
 
 pub(super) const NAMING: Naming = Naming {
-    overrides: &[
-        (LayerRole::MixerPostNorm, "post_attention_layernorm.weight"),
-        (
-            LayerRole::FeedForwardPostNorm,
-            "post_feedforward_layernorm.weight",
-        ),
-    ],
+    overrides: &[&[
+        (MixerPostNorm, "post_attention_layernorm.weight"),
+        (FeedForwardPostNorm, "post_feedforward_layernorm.weight"),
+    ]],
     ..PLAIN.0
 };
 
@@ -48,12 +45,9 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 /// But for rope and reach.
 pub(super) fn attention(config: &Config, sizes: &Sizes) -> Result<Attention, SpecError> {
-    let bias = config.bool_or("attention_bias", false)?;
     Ok(Attention {
-        qkv_bias: bias,
-        output_bias: bias,
         qk_norm: Some(QkNorm::all_heads(Norm::rms(sizes.eps))),
-        ..sizes.attention(None)
+        ..sizes.biased_attention(config, None)?
     })
 }
 

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::parts::{
-    Sizes, activation, gguf_rope, gguf_tied, gguf_windowed_layers, reach, windowed_layers,
+    Sizes, activation, gguf_rope, gguf_tied, gguf_window, gguf_windowed_layers, reach,
+    windowed_layers,
 };
 use super::{Family, GgufFamily, PLAIN, olmo2};
 use crate::config::{Config, GgufConfig};
@@ -55,8 +56,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 /// OLMo 2 has no window, and so no local layers.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let window = config.usize_opt("attention.sliding_window")?;
-    let window = window.filter(|window| *window > 0);
+    let window = gguf_window(config)?;
     let windowed = match window {
         Some(_) => gguf_windowed_layers(config, sizes.layers, PATTERN)?,
         None => vec![false; sizes.layers],

@@ -3,15 +3,15 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, parallel_layer};
-use super::phi3::GGUF_QKV;
+use super::parts::{GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, parallel_layer};
 use super::{Family, GgufFamily, PLAIN, cohere};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::{Attention, Mixer, QkNorm};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::Naming;
-use crate::roles::{LayerRole, Role};
+use crate::roles::LayerRole::*;
+use crate::roles::Role;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
@@ -19,14 +19,14 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         global_overrides: &[(Role::FinalNorm, "model.final_layernorm.weight")],
-        overrides: &[
-            (LayerRole::FeedForwardPreNorm, "input_layernorm.weight"),
-            (LayerRole::Output, "self_attn.dense.weight"),
-            (LayerRole::QueryNorm, "self_attn.q_layernorm.weight"),
-            (LayerRole::KeyNorm, "self_attn.k_layernorm.weight"),
-            (LayerRole::Up, "mlp.fc1.weight"),
-            (LayerRole::Down, "mlp.fc2.weight"),
-        ],
+        overrides: &[&[
+            (FeedForwardPreNorm, "input_layernorm.weight"),
+            (Output, "self_attn.dense.weight"),
+            (QueryNorm, "self_attn.q_layernorm.weight"),
+            (KeyNorm, "self_attn.k_layernorm.weight"),
+            (Up, "mlp.fc1.weight"),
+            (Down, "mlp.fc2.weight"),
+        ]],
         ..PLAIN.0
     },
     mlx: None,

@@ -3,15 +3,16 @@
 
 use serde_json::json;
 
-use super::glm4::GGUF_GATE_UP;
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach};
+use super::parts::{
+    GATE_UP, GGUF_GATE_UP, GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, gguf_window, reach,
+};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
-use crate::naming::{Fused, Naming, Split};
-use crate::roles::LayerRole;
+use crate::naming::{Fused, Naming};
+use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs, RopeScaling};
 
 pub(super) const FAMILY: Family = Family {
@@ -19,16 +20,8 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         fused: &[
-            Fused {
-                name: "self_attn.qkv_proj.weight",
-                parts: &[LayerRole::Query, LayerRole::Key, LayerRole::Value],
-                split: Split::Sequential,
-            },
-            Fused {
-                name: "mlp.gate_up_proj.weight",
-                parts: &[LayerRole::Gate, LayerRole::Up],
-                split: Split::Sequential,
-            },
+            Fused::sequential("self_attn.qkv_proj.weight", &[Query, Key, Value]),
+            GATE_UP,
         ],
         ..PLAIN.0
     },
@@ -41,12 +34,6 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
-};
-
-pub(super) const GGUF_QKV: Fused = Fused {
-    name: "attn_qkv.weight",
-    parts: &[LayerRole::Query, LayerRole::Key, LayerRole::Value],
-    split: Split::Sequential,
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -76,10 +63,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
-    // No window is written as 0.
-    let window = config.usize_opt("attention.sliding_window")?;
     let attention = Attention {
-        reach: reach(window.filter(|window| *window > 0)),
+        reach: reach(gguf_window(config)?),
         ..sizes.gguf_attention(config, Some(rope))
     };
     let tied = gguf_tied(config);

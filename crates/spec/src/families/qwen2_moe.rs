@@ -2,11 +2,10 @@
 
 use serde_json::json;
 
-use super::experts_parts::{
-    Mixture, SHARED_EXPERT, SHARED_EXPERT_MLX, count_field, gated_experts, gguf_experts,
-    sparse_by_step,
+use super::parts::{
+    Mixture, SHARED_EXPERT, SWITCH_MLP, Sizes, TOP_K, count_field, gated_experts, gguf_experts,
+    gguf_rope, gguf_tied, reach, sparse_by_step, windowed_layers,
 };
-use super::parts::{Sizes, gguf_rope, gguf_tied, reach, windowed_layers};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -20,11 +19,11 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2_moe"],
     from_config,
     hugging_face: Naming {
-        overrides: &SHARED_EXPERT,
+        overrides: &[SHARED_EXPERT],
         ..PLAIN.0
     },
     mlx: Some(Naming {
-        overrides: &SHARED_EXPERT_MLX,
+        overrides: &[SHARED_EXPERT, SWITCH_MLP],
         ..PLAIN.0
     }),
     gguf: Some(GgufFamily {
@@ -45,19 +44,12 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let windows = windows(config, sizes.layers)?;
     let bias = config.bool_or("qkv_bias", true)?;
-    let fields = [
-        count_field(config),
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-    ];
+    let fields = [count_field(config), TOP_K, "moe_intermediate_size"];
     let router = Router::softmax(config.bool_or("norm_topk_prob", false)?);
     let experts = gated_experts(config, fields, router)?;
     let shared = config.usize("shared_expert_intermediate_size")?;
-    let mixture = Mixture {
-        dense: sizes.gated(experts.expert.activation, false),
-        experts: with_shared(experts, shared),
-        sparse: sparse_by_step(config, sizes.layers)?,
-    };
+    let experts = with_shared(experts, shared);
+    let mixture = Mixture::new(&sizes, experts, sparse_by_step(config, sizes.layers)?);
     let tied = config.bool_or("tie_word_embeddings", false)?;
     Ok(mixture.pre_norm_model(&sizes, "qwen2_moe", tied, |layer| {
         Mixer::Attention(Attention {
@@ -71,16 +63,11 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
-    let size = config.usize("expert_feed_forward_length")?;
-    let experts = gguf_experts(config, size, Router::softmax(false))?;
-    let shared = config.usize_opt("expert_shared_feed_forward_length")?;
-    let experts = with_shared(experts, shared.unwrap_or(sizes.feed_forward));
-    Ok(sizes.pre_norm_model(
-        "qwen2_moe",
-        gguf_tied(config),
-        FeedForward::Experts(experts),
-        |_| sizes.gguf_attention(config, Some(rope.clone())),
-    ))
+    let attention = sizes.gguf_attention(config, Some(rope));
+    let experts = gguf_experts(config, Router::softmax(false))?;
+    let feed_forward = FeedForward::Experts(gguf_with_shared(config, &sizes, experts)?);
+    let tied = gguf_tied(config);
+    Ok(sizes.pre_norm_model("qwen2_moe", tied, feed_forward, |_| attention.clone()))
 }
 
 pub(super) fn with_shared(experts: Experts, size: usize) -> Experts {
@@ -94,6 +81,15 @@ pub(super) fn with_shared(experts: Experts, size: usize) -> Experts {
         }),
         ..experts
     }
+}
+
+pub(super) fn gguf_with_shared(
+    config: &GgufConfig,
+    sizes: &Sizes,
+    experts: Experts,
+) -> Result<Experts, SpecError> {
+    let shared = config.usize_opt("expert_shared_feed_forward_length")?;
+    Ok(with_shared(experts, shared.unwrap_or(sizes.feed_forward)))
 }
 
 /// Each layer's window: unlike dense Qwen2's, every other layer below `max_window_layers`.

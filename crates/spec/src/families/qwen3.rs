@@ -24,16 +24,14 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
     let rope = Rope::from_config(config, None, 1_000_000.0, sizes.head_dim)?;
     let windows = qwen2::windows(config, sizes.layers)?;
-    let bias = config.bool_or("attention_bias", false)?;
+    let attention = sizes.biased_attention(config, Some(rope))?;
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", false)?;
     Ok(
         sizes.pre_norm_model("qwen3", tied, feed_forward, |layer| Attention {
-            qkv_bias: bias,
-            output_bias: bias,
             qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
             reach: reach(windows[layer]),
-            ..sizes.attention(Some(rope.clone()))
+            ..attention.clone()
         }),
     )
 }

@@ -1,18 +1,17 @@
 //! Qwen3.5 (dense, the text model): Qwen3-Next's mixers, their projections stored apart, without
 //! experts.
 
-use super::experts_parts::{FURTHER_LAYERS, without_further_layers};
-use super::parts::{Sizes, gguf_tied};
-use super::recurrent_parts::{
-    DELTA_CONV, GGUF_DELTA_CONV, GGUF_DELTA_QKV, GGUF_POST_ATTENTION, GGUF_QUERY_AND_GATE,
-    QUERY_AND_GATE, gguf_qwen_hybrid, qwen_hybrid,
+use super::parts::{
+    DELTA_CONV, DELTA_QKV, FURTHER_LAYERS, GGUF_DELTA_CONV, GGUF_DELTA_QKV, GGUF_POST_ATTENTION,
+    GGUF_QUERY_AND_GATE, QUERY_AND_GATE, Sizes, gguf_qwen_hybrid, gguf_tied, qwen_hybrid,
+    without_further_layers,
 };
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::KeySharing;
 use crate::model::{Activation, ModelSpec};
-use crate::naming::{ConvShape, Fused, Naming};
+use crate::naming::{ConvShape, Naming};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen3_5_text", "qwen3_5"],
@@ -27,14 +26,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 pub(super) const HUGGING_FACE: Naming = Naming {
-    fused: &[
-        QUERY_AND_GATE,
-        DELTA_CONV,
-        Fused {
-            name: "linear_attn.in_proj_qkv.weight",
-            ..GGUF_DELTA_QKV
-        },
-    ],
+    fused: &[QUERY_AND_GATE, DELTA_CONV, DELTA_QKV],
     norms_minus_one: true,
     ..PLAIN.0
 };
@@ -46,7 +38,7 @@ pub(super) const MLX: Naming = Naming {
 };
 
 pub(super) const GGUF: Naming = Naming {
-    overrides: &GGUF_POST_ATTENTION,
+    overrides: &[GGUF_POST_ATTENTION],
     fused: &[GGUF_QUERY_AND_GATE, GGUF_DELTA_CONV, GGUF_DELTA_QKV],
     ignored: FURTHER_LAYERS,
     ..PLAIN.1

@@ -1,26 +1,27 @@
 //! Qwen3.5 with experts (the text model): Qwen3.5's mixers, Qwen3-Next's experts in every layer.
 
-use super::experts_parts::{SHARED_EXPERT, SHARED_EXPERT_MLX};
-use super::parts::Sizes;
-use super::recurrent_parts::qwen_hybrid;
+use super::parts::{
+    DELTA_CONV, DELTA_QKV, EXPERT_GATE_UP, QUERY_AND_GATE, SHARED_EXPERT, SWITCH_MLP, Sizes,
+    qwen_hybrid,
+};
 use super::{Family, GgufFamily, qwen3_5, qwen3_next};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::KeySharing;
 use crate::model::{FeedForward, ModelSpec};
-use crate::naming::{Fused, Naming, Split, join};
-use crate::roles::LayerRole;
+use crate::naming::{Fused, Naming};
+use crate::roles::LayerRole::*;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen3_5_moe_text", "qwen3_5_moe"],
     from_config,
     hugging_face: Naming {
-        overrides: &SHARED_EXPERT,
+        overrides: &[SHARED_EXPERT],
         also: Some(&PUBLISHED),
         ..qwen3_5::HUGGING_FACE
     },
     mlx: Some(Naming {
-        overrides: &SHARED_EXPERT_MLX,
+        overrides: &[SHARED_EXPERT, SWITCH_MLP],
         ..qwen3_5::MLX
     }),
     gguf: Some(GgufFamily {
@@ -32,19 +33,12 @@ pub(super) const FAMILY: Family = Family {
 
 /// As Qwen's own checkpoints have it: a layer's experts stand in two tensors.
 const PUBLISHED: Naming = Naming {
-    overrides: &join::<5>(&[
-        &SHARED_EXPERT,
-        &[(LayerRole::ExpertDown, "mlp.experts.down_proj")],
-    ]),
+    overrides: &[SHARED_EXPERT, &[(ExpertDown, "mlp.experts.down_proj")]],
     fused: &[
-        qwen3_5::HUGGING_FACE.fused[0],
-        qwen3_5::HUGGING_FACE.fused[1],
-        qwen3_5::HUGGING_FACE.fused[2],
-        Fused {
-            name: "mlp.experts.gate_up_proj",
-            parts: &[LayerRole::ExpertGate, LayerRole::ExpertUp],
-            split: Split::Sequential,
-        },
+        QUERY_AND_GATE,
+        DELTA_CONV,
+        DELTA_QKV,
+        Fused::sequential("mlp.experts.gate_up_proj", EXPERT_GATE_UP),
     ],
     ..qwen3_5::HUGGING_FACE
 };

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use super::experts_parts::{
-    Mixture, SWITCH_MLP, count_field, gated_experts, gguf_experts, sparse_by_step,
+use super::parts::{
+    Mixture, SWITCH_MLP, Sizes, TOP_K, count_field, gated_experts, gguf_experts, gguf_rope,
+    gguf_tied, reach, sparse_by_step,
 };
-use super::parts::{Sizes, gguf_rope, gguf_tied, reach};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.0,
     mlx: Some(Naming {
-        overrides: &SWITCH_MLP,
+        overrides: &[SWITCH_MLP],
         ..PLAIN.0
     }),
     gguf: Some(GgufFamily {
@@ -43,26 +43,15 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         true => Some(config.usize_or("sliding_window", 4096)?),
         false => None,
     };
-    let bias = config.bool_or("attention_bias", false)?;
     let attention = Attention {
-        qkv_bias: bias,
-        output_bias: bias,
         qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
         reach: reach(window),
-        ..sizes.attention(Some(rope))
+        ..sizes.biased_attention(config, Some(rope))?
     };
-    let fields = [
-        count_field(config),
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-    ];
+    let fields = [count_field(config), TOP_K, "moe_intermediate_size"];
     let router = Router::softmax(config.bool_or("norm_topk_prob", false)?);
     let experts = gated_experts(config, fields, router)?;
-    let mixture = Mixture {
-        dense: sizes.gated(experts.expert.activation, false),
-        experts,
-        sparse: sparse_by_step(config, sizes.layers)?,
-    };
+    let mixture = Mixture::new(&sizes, experts, sparse_by_step(config, sizes.layers)?);
     let tied = config.bool_or("tie_word_embeddings", false)?;
     Ok(mixture.pre_norm_model(&sizes, "qwen3_moe", tied, |_| {
         Mixer::Attention(attention.clone())
@@ -72,15 +61,11 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
-    let size = config.usize("expert_feed_forward_length")?;
-    let experts = gguf_experts(config, size, Router::softmax(true))?;
-    Ok(sizes.pre_norm_model(
-        "qwen3_moe",
-        gguf_tied(config),
-        FeedForward::Experts(experts),
-        |_| Attention {
-            qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
-            ..sizes.gguf_attention(config, Some(rope.clone()))
-        },
-    ))
+    let attention = Attention {
+        qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
+        ..sizes.gguf_attention(config, Some(rope))
+    };
+    let feed_forward = FeedForward::Experts(gguf_experts(config, Router::softmax(true))?);
+    let tied = gguf_tied(config);
+    Ok(sizes.pre_norm_model("qwen3_moe", tied, feed_forward, |_| attention.clone()))
 }

@@ -2,14 +2,13 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
+use super::parts::{GGUF_POST_ATTENTION, Sizes, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::naming::Naming;
-use crate::roles::LayerRole;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
@@ -21,8 +20,7 @@ pub(super) const FAMILY: Family = Family {
         architectures: &["seed_oss"],
         from_gguf,
         naming: Naming {
-            // Called for where it stands, not for what it does.
-            overrides: &[(LayerRole::FeedForwardPreNorm, "post_attention_norm.weight")],
+            overrides: &[GGUF_POST_ATTENTION],
             ..PLAIN.1
         },
     }),
@@ -41,10 +39,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         output_bias: config.bool_or("attention_out_bias", false)?,
         ..sizes.attention(Some(rope))
     };
-    let feed_forward = sizes.gated(
-        activation(config, "hidden_act", Activation::Silu)?,
-        config.bool_or("mlp_bias", false)?,
-    );
+    let feed_forward = sizes.biased_gated(config)?;
     let tied = config.bool_or("tie_word_embeddings", false)?;
     Ok(sizes.pre_norm_model("seed_oss", tied, feed_forward, |_| attention.clone()))
 }

@@ -1,6 +1,6 @@
 //! SmolLM3: Llama with every fourth layer free of positions.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, interval, reach};
+use super::parts::{Sizes, all_but_each, gguf_rope, gguf_tied, interval, reach};
 use super::{Family, GgufFamily, PLAIN, qwen2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -28,18 +28,14 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let rope = Rope::from_config(config, None, 2_000_000.0, sizes.head_dim)?;
     let with_rope = layers_with_rope(config, sizes.layers)?;
     let windows = qwen2::windows(config, sizes.layers)?;
-    let bias = config.bool_or("attention_bias", false)?;
-    let feed_forward = sizes.gated(
-        activation(config, "hidden_act", Activation::Silu)?,
-        config.bool_or("mlp_bias", false)?,
-    );
+    let attention = sizes.biased_attention(config, None)?;
+    let feed_forward = sizes.biased_gated(config)?;
     let tied = config.bool_or("tie_word_embeddings", true)?;
     Ok(
         sizes.pre_norm_model("smollm3", tied, feed_forward, |layer| Attention {
-            qkv_bias: bias,
-            output_bias: bias,
+            rope: with_rope[layer].then(|| rope.clone()),
             reach: reach(windows[layer]),
-            ..sizes.attention(with_rope[layer].then(|| rope.clone()))
+            ..attention.clone()
         }),
     )
 }
@@ -60,13 +56,8 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
 pub(super) fn layers_with_rope(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     let flags = config.array("no_rope_layers")?;
     let Some(flags) = flags.filter(|flags| !flags.is_empty()) else {
-        let interval = interval(
-            config.path("no_rope_layer_interval"),
-            config.usize_or("no_rope_layer_interval", NO_ROPE_INTERVAL)?,
-        )?;
-        return Ok((0..layers)
-            .map(|layer| (layer + 1) % interval != 0)
-            .collect());
+        let interval = interval(config, "no_rope_layer_interval", NO_ROPE_INTERVAL)?;
+        return Ok(all_but_each(interval, layers));
     };
     let refuse = |found: String| {
         let expected = format!("a list of 0 or 1 for each of {layers} layers");

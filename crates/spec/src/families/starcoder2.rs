@@ -9,17 +9,14 @@ use crate::error::SpecError;
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::naming::Naming;
-use crate::roles::LayerRole;
+use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["starcoder2"],
     from_config,
     hugging_face: Naming {
-        overrides: &[
-            (LayerRole::Up, "mlp.c_fc.weight"),
-            (LayerRole::Down, "mlp.c_proj.weight"),
-        ],
+        overrides: &[&[(Up, "mlp.c_fc.weight"), (Down, "mlp.c_proj.weight")]],
         ..PLAIN.0
     },
     mlx: None,

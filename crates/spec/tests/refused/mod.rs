@@ -36,4 +36,3 @@ pub fn refused(config: Value, table: Vec<(Value, Variant, &str)>) {
         assert!(message.len() < 300, "{message}");
     }
 }
-

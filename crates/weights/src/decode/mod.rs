@@ -52,6 +52,26 @@ pub fn decode_row(dtype: Dtype, row: &[u8], out: &mut [f32]) -> Result<(), Decod
     Ok(())
 }
 
+/// Decodes one row of 8-bit floats with a scale for each `block` values.
+pub fn decode_fp8_row(
+    codes: &[u8],
+    scales: &[u8],
+    scales_dtype: Dtype,
+    block: usize,
+    out: &mut [f32],
+) -> Result<(), DecodeFault> {
+    check_len("row", out.len(), codes)?;
+    let mut factors = vec![0.0; out.len().div_ceil(block.max(1))];
+    decode_row(scales_dtype, scales, &mut factors)?;
+    let blocks = out.chunks_mut(block.max(1)).zip(codes.chunks(block.max(1)));
+    for ((out, codes), factor) in blocks.zip(factors) {
+        for (value, code) in out.iter_mut().zip(codes) {
+            *value = float8::e4m3(*code) * factor;
+        }
+    }
+    Ok(())
+}
+
 fn check_len(what: &'static str, expected: usize, bytes: &[u8]) -> Result<(), DecodeFault> {
     if bytes.len() == expected {
         return Ok(());

@@ -27,6 +27,15 @@ def ggml_row(qtype):
     return blocks, gguf.quants.dequantize(blocks, qtype)
 
 
+def mxfp4_row():
+    """Two blocks of random codes, one under a power of two too small for a normal `f32`.
+    No code is the negative zero, which gguf has not."""
+    low, high = np.random.default_rng(4).choice([*range(8), *range(9, 16)], (2, 2, 17))
+    blocks = (low | high << 4).astype(np.uint8)
+    blocks[:, 0] = [121, 0]
+    return blocks, gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType.MXFP4)
+
+
 def hexed(values):
     return np.ascontiguousarray(values).tobytes().hex()
 
@@ -36,6 +45,8 @@ with open("ggml.txt", "w") as out:
     for name in ["BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]:
         row, values = ggml_row(gguf.GGMLQuantizationType[name])
         out.write(f"{name} {hexed(row)} {hexed(values)}\n")
+    row, values = mxfp4_row()
+    out.write(f"MXFP4 {hexed(row)} {hexed(values)}\n")
 
 with open("mlx.txt", "w") as out:
     out.write(HEADER + "# mode, bits, group, scales' type, packed, scales, biases, little-endian f32 values\n")

@@ -1,27 +1,34 @@
-//! What configs and headers say of routers and experts, read once, and where their tensors
-//! stand.
+//! What configs say of routers and experts.
 
-use super::parts::{Sizes, activation, interval, pre_norm_layer, word_per_layer};
-use crate::config::{Config, GgufConfig};
+use super::fields::{activation, expect_word, interval, layer_numbers, word_per_layer};
+use super::layers::pre_norm_layer;
+use super::sizes::Sizes;
+use crate::config::Config;
 use crate::error::SpecError;
-use crate::experts::{ExpertGroups, Experts, GroupScore, Router, Scores, SharedExpert};
+use crate::experts::{ExpertGroups, Experts, GroupScore, Router, SharedExpert};
 use crate::mixers::Mixer;
 use crate::model::{Activation, Dense, FeedForward, ModelSpec, Norm};
-use crate::naming::{Ignored, join};
-use crate::roles::LayerRole;
-use crate::rope::Rope;
 
 /// DeepSeek adds this to the sum it divides the weights by.
-pub(super) const NORMALISE_EPS: f32 = 1e-20;
+pub(crate) const NORMALISE_EPS: f32 = 1e-20;
 
 /// Experts in the layers that `sparse` marks, a dense feed-forward in the others.
-pub(super) struct Mixture {
+pub(crate) struct Mixture {
     pub experts: Experts,
     pub dense: FeedForward,
     pub sparse: Vec<bool>,
 }
 
 impl Mixture {
+    /// The dense layers have the experts' activation, and no biases.
+    pub fn new(sizes: &Sizes, experts: Experts, sparse: Vec<bool>) -> Self {
+        Self {
+            dense: sizes.gated(experts.expert.activation, false),
+            experts,
+            sparse,
+        }
+    }
+
     pub fn feed_forward(&self, layer: usize) -> FeedForward {
         match self.sparse.get(layer) {
             Some(true) => FeedForward::Experts(self.experts.clone()),
@@ -44,9 +51,12 @@ impl Mixture {
     }
 }
 
+/// The usual name for how many experts a position gets.
+pub(crate) const TOP_K: &str = "num_experts_per_tok";
+
 /// Gated experts without biases; the fields that say how many there are, how many a position
 /// gets, and how large they are.
-pub(super) fn gated_experts(
+pub(crate) fn gated_experts(
     config: &Config,
     [count, top_k, size]: [&str; 3],
     router: Router,
@@ -63,7 +73,7 @@ pub(super) fn gated_experts(
 }
 
 /// The name under which the number of experts stands: transformers takes either.
-pub(super) fn count_field(config: &Config) -> &'static str {
+pub(crate) fn count_field(config: &Config) -> &'static str {
     match config.get("num_experts") {
         Some(_) => "num_experts",
         None => "num_local_experts",
@@ -72,7 +82,7 @@ pub(super) fn count_field(config: &Config) -> &'static str {
 
 /// As many experts as `field` says that every position goes through, as one of their size
 /// together.
-pub(super) fn shared_experts(
+pub(crate) fn shared_experts(
     config: &Config,
     field: &str,
     default: usize,
@@ -85,7 +95,7 @@ pub(super) fn shared_experts(
     Ok(shared(count, expert))
 }
 
-fn shared(count: usize, expert: &Dense) -> Option<SharedExpert> {
+pub(super) fn shared(count: usize, expert: &Dense) -> Option<SharedExpert> {
     (count > 0).then_some(SharedExpert {
         dense: Dense {
             size: expert.size * count,
@@ -96,15 +106,31 @@ fn shared(count: usize, expert: &Dense) -> Option<SharedExpert> {
 }
 
 /// What the families that took over DeepSeek-V3's router assume where their config is silent.
-pub(super) struct CorrectedDefaults {
+pub(crate) struct CorrectedDefaults {
     pub scale: f64,
     pub groups: usize,
     pub groups_kept: usize,
     pub shared: usize,
 }
 
+/// Most of them left out the groups.
+pub(crate) const UNGROUPED: CorrectedDefaults = CorrectedDefaults {
+    scale: 1.0,
+    groups: 1,
+    groups_kept: 1,
+    shared: 1,
+};
+
+/// Sigmoid scores; the chosen ones are divided by their sum and `eps`.
+pub(crate) fn normalised_sigmoid(eps: f32) -> Router {
+    Router {
+        normalise: Some(eps),
+        ..Router::sigmoid()
+    }
+}
+
 /// DeepSeek-V3's experts: sigmoid scores, a correction for choosing, groups, experts for all.
-pub(super) fn corrected_experts(
+pub(crate) fn corrected_experts(
     config: &Config,
     defaults: &CorrectedDefaults,
 ) -> Result<Experts, SpecError> {
@@ -122,11 +148,7 @@ pub(super) fn corrected_experts(
         scale: config.f64_or("routed_scaling_factor", defaults.scale)? as f32,
         ..Router::sigmoid()
     };
-    let fields = [
-        "n_routed_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-    ];
+    let fields = ["n_routed_experts", TOP_K, "moe_intermediate_size"];
     let experts = gated_experts(config, fields, router)?;
     Ok(Experts {
         shared: shared_experts(config, "n_shared_experts", defaults.shared, &experts.expert)?,
@@ -135,17 +157,17 @@ pub(super) fn corrected_experts(
 }
 
 /// A single group is none.
-pub(super) fn groups(count: usize, keep: usize, score: GroupScore) -> Option<ExpertGroups> {
+pub(crate) fn groups(count: usize, keep: usize, score: GroupScore) -> Option<ExpertGroups> {
     (count != 1).then_some(ExpertGroups { count, keep, score })
 }
 
 /// Experts from layer `first` on.
-pub(super) fn sparse_from(first: usize, layers: usize) -> Vec<bool> {
+pub(crate) fn sparse_from(first: usize, layers: usize) -> Vec<bool> {
     (0..layers).map(|layer| layer >= first).collect()
 }
 
 /// Experts in every layer past the first `first_k_dense_replace`.
-pub(super) fn sparse_after_dense(
+pub(crate) fn sparse_after_dense(
     config: &Config,
     default: usize,
     layers: usize,
@@ -166,7 +188,7 @@ pub(super) fn sparse_after_dense(
 }
 
 /// What `mlp_layer_types` says, else as [`sparse_after_dense`].
-pub(super) fn sparse_layers(
+pub(crate) fn sparse_layers(
     config: &Config,
     default: usize,
     layers: usize,
@@ -180,13 +202,9 @@ pub(super) fn sparse_layers(
 
 /// Qwen's rule: experts in every layer whose number, counted from one, the step divides, but
 /// for the listed ones.
-pub(super) fn sparse_by_step(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
-    let step = interval(
-        config.path("decoder_sparse_step"),
-        config.usize_or("decoder_sparse_step", 1)?,
-    )?;
+pub(crate) fn sparse_by_step(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
+    let step = interval(config, "decoder_sparse_step", 1)?;
     let dense = layer_numbers(config, "mlp_only_layers")?.unwrap_or_default();
     let sparse = (0..layers).map(|layer| !dense.contains(&layer) && (layer + 1) % step == 0);
     Ok(sparse.collect())
 }
-

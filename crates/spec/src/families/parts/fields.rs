@@ -1,18 +1,23 @@
 //! Single fields of a config, read and checked.
 
-/// Refuses a switch that turns on what is not there.
-pub(super) fn refuse_switch(config: &Config, field: &str) -> Result<(), SpecError> {
-    match config.bool_or(field, false)? {
-        false => Ok(()),
-        true => Err(SpecError::Unsupported {
+use crate::config::Config;
+use crate::error::SpecError;
+use crate::model::Activation;
+use crate::validate::MAX_LAYERS;
+
+/// Refuses a field that says anything at all.
+pub(crate) fn refuse_field(config: &Config, field: &str) -> Result<(), SpecError> {
+    match config.get(field) {
+        None => Ok(()),
+        Some(_) => Err(SpecError::Unsupported {
             field: config.path(field),
-            found: "true".into(),
-            supported: "false",
+            found: "set".into(),
+            supported: "null",
         }),
     }
 }
 
-pub(super) fn activation(
+pub(crate) fn activation(
     config: &Config,
     field: &str,
     default: Activation,
@@ -35,7 +40,7 @@ pub(super) fn activation(
 }
 
 /// Refuses any word but the one we know, where the field stands at all.
-pub(super) fn expect_word(
+pub(crate) fn expect_word(
     config: &Config,
     field: &str,
     known: &'static str,
@@ -51,7 +56,7 @@ pub(super) fn expect_word(
 }
 
 /// Refuses a switch that does not stand as the family has it.
-pub(super) fn expect_switch(config: &Config, field: &str, known: bool) -> Result<(), SpecError> {
+pub(crate) fn expect_switch(config: &Config, field: &str, known: bool) -> Result<(), SpecError> {
     match config.bool_or(field, known)? {
         found if found != known => Err(SpecError::Unsupported {
             field: config.path(field),
@@ -63,7 +68,7 @@ pub(super) fn expect_switch(config: &Config, field: &str, known: bool) -> Result
 }
 
 /// What `layer_types` says of each layer, if it stands there: one of `known`.
-pub(super) fn layer_types<'a>(
+pub(crate) fn layer_types<'a>(
     config: &'a Config,
     layers: usize,
     known: &'static [&'static str],
@@ -72,7 +77,7 @@ pub(super) fn layer_types<'a>(
 }
 
 /// A list with one of the `known` words for each layer, if it stands there.
-pub(super) fn word_per_layer<'a>(
+pub(crate) fn word_per_layer<'a>(
     config: &'a Config,
     field: &str,
     layers: usize,
@@ -100,7 +105,7 @@ pub(super) fn word_per_layer<'a>(
 }
 
 /// A list of layers, by number.
-pub(super) fn layer_numbers(config: &Config, field: &str) -> Result<Option<Vec<usize>>, SpecError> {
+pub(crate) fn layer_numbers(config: &Config, field: &str) -> Result<Option<Vec<usize>>, SpecError> {
     let Some(list) = config.array(field)? else {
         return Ok(None);
     };
@@ -116,12 +121,24 @@ pub(super) fn layer_numbers(config: &Config, field: &str) -> Result<Option<Vec<u
 }
 
 /// How often a layer differs from its neighbours: never is said by other fields, not by 0.
-pub(super) fn interval(field: String, interval: usize) -> Result<usize, SpecError> {
-    positive(&field, interval)
+pub(crate) fn interval(config: &Config, field: &str, default: usize) -> Result<usize, SpecError> {
+    positive(&config.path(field), config.usize_or(field, default)?)
+}
+
+/// Every `interval`th layer.
+pub(crate) fn each(interval: usize, layers: usize) -> Vec<bool> {
+    (1..=layers)
+        .map(|layer| layer.is_multiple_of(interval))
+        .collect()
+}
+
+/// The others.
+pub(crate) fn all_but_each(interval: usize, layers: usize) -> Vec<bool> {
+    each(interval, layers).iter().map(|each| !each).collect()
 }
 
 /// Refused here already, since the layers are allocated before the spec is validated.
-pub(super) fn bounded_layers(field: &str, layers: usize) -> Result<usize, SpecError> {
+pub(crate) fn bounded_layers(field: &str, layers: usize) -> Result<usize, SpecError> {
     if layers <= MAX_LAYERS {
         Ok(layers)
     } else {
@@ -134,14 +151,14 @@ pub(super) fn bounded_layers(field: &str, layers: usize) -> Result<usize, SpecEr
 }
 
 /// Refused here already, since sizes are divided by it before the spec is validated.
-fn positive(field: &str, value: usize) -> Result<usize, SpecError> {
+pub(crate) fn positive(field: &str, value: usize) -> Result<usize, SpecError> {
     match value {
         0 => Err(SpecError::invalid(field, 0, "at least 1")),
         value => Ok(value),
     }
 }
 
-pub(super) fn even_split(
+pub(crate) fn even_split(
     whole_name: &str,
     whole: usize,
     parts_name: &str,

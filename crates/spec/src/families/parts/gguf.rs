@@ -1,5 +1,12 @@
 //! What a GGUF header says of the things most architectures have.
 
+use super::fields::{all_but_each, bounded_layers, even_split, positive};
+use super::sizes::Sizes;
+use crate::config::GgufConfig;
+use crate::error::SpecError;
+use crate::mixers::Attention;
+use crate::rope::{Rope, RopePairs, RopeScaling, Yarn, yarn_magnitude};
+
 impl Sizes {
     pub fn from_gguf(config: &GgufConfig) -> Result<Self, SpecError> {
         let kv_heads = config.uniform_opt("attention.head_count_kv")?;
@@ -39,17 +46,17 @@ impl Sizes {
 
     /// Attention with the biases that the file has.
     pub fn gguf_attention(&self, config: &GgufConfig, rope: Option<Rope>) -> Attention {
+        let any = |tensor| gguf_any_layer(config, self.layers, tensor);
         Attention {
-            qkv_bias: config.has("blk.0.attn_q.bias") || config.has("blk.0.attn_qkv.bias"),
-            output_bias: config.has("blk.0.attn_output.bias"),
+            qkv_bias: any("attn_q.bias") || any("attn_qkv.bias"),
+            output_bias: any("attn_output.bias"),
             ..self.attention(rope)
         }
     }
-
 }
 
-/// The same from a GGUF header: a flag for each layer, or every how many one sees everything.
-pub(super) fn gguf_windowed_layers(
+/// Which layers look through a window: a flag for each, or every how many one sees everything.
+pub(crate) fn gguf_windowed_layers(
     config: &GgufConfig,
     layers: usize,
     default: usize,
@@ -60,15 +67,13 @@ pub(super) fn gguf_windowed_layers(
         return Ok(flags.iter().map(|flag| *flag != 0).collect());
     }
     let pattern = config.usize_opt(field)?.unwrap_or(default);
-    let pattern = interval(config.key(field), pattern)?;
-    Ok((0..layers)
-        .map(|layer| (layer + 1) % pattern != 0)
-        .collect())
+    let pattern = positive(&config.key(field), pattern)?;
+    Ok(all_but_each(pattern, layers))
 }
 
 /// Rope as a GGUF header states it; Llama 3's scaling and Phi's travel as tensors of divisors.
 /// `pairs` is what llama.cpp gives the architecture.
-pub(super) fn gguf_rope(
+pub(crate) fn gguf_rope(
     config: &GgufConfig,
     head_dim: usize,
     pairs: RopePairs,
@@ -163,7 +168,7 @@ fn gguf_original_context(config: &GgufConfig) -> Result<usize, SpecError> {
 }
 
 /// One size for queries, keys and values.
-pub(super) fn gguf_head_dim(config: &GgufConfig) -> Result<usize, SpecError> {
+pub(crate) fn gguf_head_dim(config: &GgufConfig) -> Result<usize, SpecError> {
     let (hidden, heads) = ("embedding_length", "attention.head_count");
     let head_dim = match config.usize_opt("attention.key_length")? {
         Some(dim) => dim,
@@ -184,7 +189,23 @@ pub(super) fn gguf_head_dim(config: &GgufConfig) -> Result<usize, SpecError> {
     }
 }
 
-pub(super) fn gguf_tied(config: &GgufConfig) -> bool {
-    !config.has("output.weight")
+/// Whether any of the file's layers has the tensor.
+pub(crate) fn gguf_any_layer(config: &GgufConfig, layers: usize, tensor: &str) -> bool {
+    (0..layers).any(|layer| config.has(&format!("blk.{layer}.{tensor}")))
 }
 
+/// The window, which files that have none leave out or give as 0.
+pub(crate) fn gguf_window(config: &GgufConfig) -> Result<Option<usize>, SpecError> {
+    let window = config.usize_opt("attention.sliding_window")?;
+    Ok(window.filter(|window| *window > 0))
+}
+
+/// A multiplier, which files that have none leave out or give as 0.
+pub(crate) fn gguf_scale(config: &GgufConfig, field: &str) -> Result<Option<f32>, SpecError> {
+    let scale = config.f64_opt(field)?.filter(|scale| *scale != 0.0);
+    Ok(scale.map(|scale| scale as f32))
+}
+
+pub(crate) fn gguf_tied(config: &GgufConfig) -> bool {
+    !config.has("output.weight")
+}

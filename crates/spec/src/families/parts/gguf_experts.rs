@@ -1,7 +1,41 @@
 //! What a GGUF header says of routers and experts.
 
-/// Gated experts of `size` as a GGUF header states them.
-pub(super) fn gguf_experts(
+use super::experts::{Mixture, NORMALISE_EPS, groups, shared, sparse_from};
+use super::gguf::gguf_scale;
+use super::sizes::Sizes;
+use crate::config::GgufConfig;
+use crate::error::SpecError;
+use crate::experts::{Experts, GroupScore, Router, Scores};
+use crate::model::{Activation, Dense};
+
+/// How many layers below the first with experts.
+pub(crate) fn gguf_dense_layers(config: &GgufConfig) -> Result<usize, SpecError> {
+    Ok(config.usize_opt("leading_dense_block_count")?.unwrap_or(0))
+}
+
+/// Experts in all layers above the first few, `base` being the router the architecture assumes.
+pub(crate) fn gguf_mixture(
+    config: &GgufConfig,
+    sizes: &Sizes,
+    base: Router,
+) -> Result<Mixture, SpecError> {
+    let first = gguf_dense_layers(config)?;
+    let router = gguf_router(config, base, first)?;
+    let experts = gguf_experts(config, router)?;
+    Ok(Mixture::new(
+        sizes,
+        experts,
+        sparse_from(first, sizes.layers),
+    ))
+}
+
+/// Gated experts of the size that the header states.
+pub(crate) fn gguf_experts(config: &GgufConfig, router: Router) -> Result<Experts, SpecError> {
+    gguf_experts_of(config, config.usize("expert_feed_forward_length")?, router)
+}
+
+/// For architectures that state their experts' size in their own way.
+pub(crate) fn gguf_experts_of(
     config: &GgufConfig,
     size: usize,
     router: Router,
@@ -20,7 +54,7 @@ pub(super) fn gguf_experts(
 
 /// What a header says of the router, `base` being what the architecture assumes.
 /// `first_sparse` is the first layer with experts.
-pub(super) fn gguf_router(
+pub(crate) fn gguf_router(
     config: &GgufConfig,
     base: Router,
     first_sparse: usize,
@@ -38,7 +72,7 @@ pub(super) fn gguf_router(
         }
     };
     let normalise = config.bool_or("expert_weights_norm", base.normalise.is_some())?;
-    let scale = config.f64_opt("expert_weights_scale")?;
+    let scale = gguf_scale(config, "expert_weights_scale")?;
     // DeepSeek-V2 has the one, all that came later the other.
     let group_score = match scores {
         Scores::Softmax => GroupScore::Best,
@@ -53,17 +87,13 @@ pub(super) fn gguf_router(
             group_score,
         ),
         normalise: normalise.then_some(base.normalise.unwrap_or(NORMALISE_EPS)),
-        // How llama.cpp says that there is none.
-        scale: match scale {
-            None | Some(0.0) => base.scale,
-            Some(scale) => scale as f32,
-        },
+        scale: scale.unwrap_or(base.scale),
         ..base
     })
 }
 
 /// The layers a header counts, without those that predict further tokens.
-pub(super) fn without_further_layers(
+pub(crate) fn without_further_layers(
     config: &GgufConfig,
     sizes: Sizes,
 ) -> Result<Sizes, SpecError> {

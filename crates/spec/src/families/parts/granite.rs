@@ -1,28 +1,24 @@
 //! The four multipliers that all of Granite's families have, and their experts' tensors.
 
+use super::gguf::gguf_scale;
+use super::names::EXPERT_GATE_UP;
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::Mixer;
 use crate::model::{Inner, ModelSpec};
-use crate::naming::{Fused, Split};
-use crate::roles::LayerRole;
+use crate::naming::{Fused, LayerNames};
+use crate::roles::LayerRole::{ExpertDown, Router};
 
-pub(super) const ROUTER: (LayerRole, &str) =
-    (LayerRole::Router, "block_sparse_moe.router.layer.weight");
+pub(crate) const GRANITE_ROUTER: LayerNames = &[(Router, "block_sparse_moe.router.layer.weight")];
 
 /// Gates, then ups, of each expert.
-pub(super) const EXPERT_INPUT: Fused = Fused {
-    name: "block_sparse_moe.input_linear.weight",
-    parts: &[LayerRole::ExpertGate, LayerRole::ExpertUp],
-    split: Split::Sequential,
-};
+pub(crate) const GRANITE_EXPERT_INPUT: Fused =
+    Fused::sequential("block_sparse_moe.input_linear.weight", EXPERT_GATE_UP);
 
-pub(super) const EXPERT_DOWN: (LayerRole, &str) = (
-    LayerRole::ExpertDown,
-    "block_sparse_moe.output_linear.weight",
-);
+pub(crate) const GRANITE_EXPERT_OUTPUT: LayerNames =
+    &[(ExpertDown, "block_sparse_moe.output_linear.weight")];
 
-pub(super) struct Multipliers {
+pub(crate) struct Multipliers {
     embedding: f32,
     residual: f32,
     /// Where absent the heads' own scale stands.
@@ -42,17 +38,12 @@ impl Multipliers {
         })
     }
 
-    /// llama.cpp reads 0 as absent.
     pub fn from_gguf(config: &GgufConfig) -> Result<Self, SpecError> {
-        let read = |field| {
-            let found = config.f64_opt(field)?.filter(|scale| *scale != 0.0);
-            Ok(found.map(|scale| scale as f32))
-        };
         Ok(Self {
-            embedding: read("embedding_scale")?.unwrap_or(1.0),
-            residual: read("residual_scale")?.unwrap_or(1.0),
-            attention: read("attention.scale")?,
-            logits: read("logit_scale")?.unwrap_or(1.0),
+            embedding: gguf_scale(config, "embedding_scale")?.unwrap_or(1.0),
+            residual: gguf_scale(config, "residual_scale")?.unwrap_or(1.0),
+            attention: gguf_scale(config, "attention.scale")?,
+            logits: gguf_scale(config, "logit_scale")?.unwrap_or(1.0),
         })
     }
 

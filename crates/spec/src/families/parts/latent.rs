@@ -1,13 +1,14 @@
 //! Latent attention (MLA) as DeepSeek's configs and headers state it, and where its tensors
 //! stand.
 
-use super::parts::gguf_rope;
+use super::gguf::{gguf_rope, gguf_scale};
+use super::layers::rope_table;
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::mixers::LatentAttention;
 use crate::model::Norm;
-use crate::naming::{Fused, Split};
-use crate::roles::LayerRole;
+use crate::naming::{Fused, LayerNames};
+use crate::roles::LayerRole::{KeyAbsorb, Latent, RopeKey, ValueUp};
 use crate::rope::{Rope, RopePairs, RopeScaling, yarn_magnitude};
 
 /// The norms inside the attention have this, whatever the config says of the others.
@@ -16,11 +17,7 @@ const EPS: f32 = 1e-6;
 /// GGUF's converter multiplies yarn's weight by this.
 const LOG_MULTIPLIER_UNIT: f64 = 0.1;
 
-const DOWN: Fused = Fused {
-    name: "self_attn.kv_a_proj_with_mqa.weight",
-    parts: &[LayerRole::Latent, LayerRole::RopeKey],
-    split: Split::Sequential,
-};
+const DOWN: Fused = Fused::sequential("self_attn.kv_a_proj_with_mqa.weight", &[Latent, RopeKey]);
 
 const GGUF_DOWN: Fused = Fused {
     name: "attn_kv_a_mqa.weight",
@@ -28,7 +25,7 @@ const GGUF_DOWN: Fused = Fused {
 };
 
 /// As transformers stores it: a head's key and value rows stand together in one tensor.
-pub(super) const FUSED: &[Fused] = &[
+pub(crate) const LATENT: &[Fused] = &[
     DOWN,
     Fused {
         name: "self_attn.kv_b_proj.weight",
@@ -36,27 +33,23 @@ pub(super) const FUSED: &[Fused] = &[
     },
 ];
 
-const UP: Fused = Fused {
-    name: "attn_kv_b.weight",
-    parts: &[LayerRole::KeyAbsorb, LayerRole::ValueUp],
-    split: Split::Sequential,
-};
+const UP: Fused = Fused::sequential("attn_kv_b.weight", &[KeyAbsorb, ValueUp]);
 
-/// As mlx-lm stores it: keys and values apart, under [`MLX_KEY`] and [`MLX_VALUE`].
-pub(super) const MLX_FUSED: &[Fused] = &[DOWN];
+/// As mlx-lm stores it: keys and values apart, under [`MLX_LATENT_NAMES`].
+pub(crate) const MLX_LATENT: &[Fused] = &[DOWN];
 
-pub(super) const MLX_KEY: (LayerRole, &str) = (LayerRole::KeyAbsorb, "self_attn.embed_q.weight");
+pub(crate) const MLX_LATENT_NAMES: LayerNames = &[
+    (KeyAbsorb, "self_attn.embed_q.weight"),
+    (ValueUp, "self_attn.unembed_out.weight"),
+];
 
-pub(super) const MLX_VALUE: (LayerRole, &str) =
-    (LayerRole::ValueUp, "self_attn.unembed_out.weight");
-
-pub(super) const GGUF_FUSED: &[Fused] = &[GGUF_DOWN];
+pub(crate) const GGUF_LATENT: &[Fused] = &[GGUF_DOWN];
 
 /// From before llama.cpp took keys and values apart.
-pub(super) const GGUF_OLDER_FUSED: &[Fused] = &[GGUF_DOWN, UP];
+pub(crate) const GGUF_OLDER_LATENT: &[Fused] = &[GGUF_DOWN, UP];
 
 /// The rope over a head's rope part, which DeepSeek turns in neighbours unless told otherwise.
-pub(super) fn latent_rope(config: &Config) -> Result<Rope, SpecError> {
+pub(crate) fn latent_rope(config: &Config) -> Result<Rope, SpecError> {
     let dims = config.usize("qk_rope_head_dim")?;
     let rope = Rope::from_config(config, None, 10_000.0, dims)?;
     Ok(match config.bool_or("rope_interleave", true)? {
@@ -65,7 +58,7 @@ pub(super) fn latent_rope(config: &Config) -> Result<Rope, SpecError> {
     })
 }
 
-pub(super) fn latent(
+pub(crate) fn latent(
     config: &Config,
     heads: usize,
     rope: Option<Rope>,
@@ -97,11 +90,7 @@ pub(super) fn latent(
 /// Yarn lengthens only the rope part of queries and keys; with `mscale_all_dim` DeepSeek makes
 /// up for it in the rest.
 fn magnitude(config: &Config, rope: &Rope) -> Result<f64, SpecError> {
-    let table = match config.object("rope_parameters")? {
-        Some(table) => Some(table),
-        None => config.object("rope_scaling")?,
-    };
-    let (Some(table), false) = (table, rope.scaling == RopeScaling::None) else {
+    let (Some(table), false) = (rope_table(config)?, rope.scaling == RopeScaling::None) else {
         return Ok(1.0);
     };
     match (table.f64_or("mscale_all_dim", 0.0)?, &rope.scaling) {
@@ -115,9 +104,9 @@ fn scale(query_dim: usize, magnitude: f64) -> f32 {
     (magnitude * magnitude / (query_dim as f64).sqrt()) as f32
 }
 
-pub(super) fn gguf_latent(config: &GgufConfig, heads: usize) -> Result<LatentAttention, SpecError> {
+pub(crate) fn gguf_latent(config: &GgufConfig, heads: usize) -> Result<LatentAttention, SpecError> {
     let refused = "attention.temperature_scale";
-    if config.f64_opt(refused)?.is_some_and(|scale| scale != 0.0) {
+    if gguf_scale(config, refused)?.is_some() {
         return Err(SpecError::Unsupported {
             field: config.key(refused),
             found: "set".into(),

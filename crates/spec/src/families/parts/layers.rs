@@ -1,7 +1,14 @@
-//! How layers are put together, and how they differ.
+//! How layers are put together, and what differs from one to the next.
+
+use super::fields::layer_types;
+use crate::config::Config;
+use crate::error::SpecError;
+use crate::mixers::{Mixer, Reach};
+use crate::model::{Block, Branch, FeedForward, Layer, Norm};
+use crate::rope::Rope;
 
 /// `x += mixer(norm(x))`, then `x += feed_forward(norm(x))`.
-pub(super) fn pre_norm_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
+pub(crate) fn pre_norm_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
     Layer::new(vec![
         Branch::pre_norm(norm, mixer).into(),
         Branch::pre_norm(norm, feed_forward).into(),
@@ -9,7 +16,7 @@ pub(super) fn pre_norm_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward
 }
 
 /// A norm before each of the two and another after.
-pub(super) fn sandwich_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
+pub(crate) fn sandwich_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
     Layer::new(vec![
         Branch::sandwich(norm, mixer).into(),
         Branch::sandwich(norm, feed_forward).into(),
@@ -17,7 +24,7 @@ pub(super) fn sandwich_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward
 }
 
 /// `x += norm(mixer(x))`, then `x += norm(feed_forward(x))`.
-pub(super) fn post_norm_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
+pub(crate) fn post_norm_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
     Layer::new(vec![
         Branch::post_norm(norm, mixer).into(),
         Branch::post_norm(norm, feed_forward).into(),
@@ -25,7 +32,7 @@ pub(super) fn post_norm_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForwar
 }
 
 /// `x += mixer(norm(x)) + feed_forward(norm(x))`.
-pub(super) fn parallel_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
+pub(crate) fn parallel_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
     Layer::new(vec![Block::parallel(vec![
         Branch::pre_norm(norm, mixer),
         Branch::pre_norm(norm, feed_forward),
@@ -33,7 +40,7 @@ pub(super) fn parallel_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward
 }
 
 /// Which layers look through a window: what `layer_types` says, else `default(layer)`.
-pub(super) fn windowed_layers(
+pub(crate) fn windowed_layers(
     config: &Config,
     layers: usize,
     default: impl Fn(usize) -> bool,
@@ -48,12 +55,20 @@ pub(super) fn windowed_layers(
     })
 }
 
-pub(super) fn reach(window: Option<usize>) -> Reach {
+pub(crate) fn reach(window: Option<usize>) -> Reach {
     window.map_or(Reach::All, Reach::Window)
 }
 
+/// What a config says of rope beyond its base: newer ones in one table, older ones in another.
+pub(crate) fn rope_table(config: &Config) -> Result<Option<Config>, SpecError> {
+    match config.object("rope_parameters")? {
+        Some(table) => Ok(Some(table)),
+        None => config.object("rope_scaling"),
+    }
+}
+
 /// Rope for families in which only `default` of a head turns unless the config says otherwise.
-pub(super) fn partial_rope(
+pub(crate) fn partial_rope(
     config: &Config,
     default_theta: f64,
     head_dim: usize,
@@ -71,4 +86,3 @@ pub(super) fn partial_rope(
         },
     })
 }
-

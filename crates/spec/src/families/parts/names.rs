@@ -1,80 +1,79 @@
 //! Names of tensors that several families share.
 
+use crate::naming::{Fused, Ignored, LayerNames};
+use crate::roles::LayerRole::{self, *};
+
 /// Files of models that also predict further tokens, in layers after the last.
-pub(super) const FURTHER_LAYERS: Ignored = Ignored {
+pub(crate) const FURTHER_LAYERS: Ignored = Ignored {
     beginnings: &["mtp."],
     endings: &[".rotary_emb.inv_freq"],
     further_layers: true,
 };
 
+/// A dense feed-forward where its module is not called `mlp`.
+pub(crate) const FEED_FORWARD: LayerNames = &[
+    (Gate, "feed_forward.gate_proj.weight"),
+    (Up, "feed_forward.up_proj.weight"),
+    (Down, "feed_forward.down_proj.weight"),
+];
+
+/// Gates, then ups.
+pub(crate) const GATE_UP: Fused = Fused::sequential("mlp.gate_up_proj.weight", &[Gate, Up]);
+
+/// llama.cpp keeps the matrix whole, under the name of its second half.
+pub(crate) const GGUF_GATE_UP: Fused = Fused::sequential("ffn_up.weight", &[Gate, Up]);
+
+pub(crate) const GGUF_QKV: Fused = Fused::sequential("attn_qkv.weight", &[Query, Key, Value]);
+
+/// llama.cpp's name for the norm before the feed-forward where it goes by where that stands, not
+/// by what it does.
+pub(crate) const GGUF_POST_ATTENTION: LayerNames = &[
+    (FeedForwardPreNorm, "post_attention_norm.weight"),
+    (ExpertsPreNorm, "post_attention_norm.weight"),
+];
+
+pub(crate) const EXPERT_GATE_UP: &[LayerRole] = &[ExpertGate, ExpertUp];
+
+pub(crate) const EXPERT_MATRICES: &[LayerRole] = &[ExpertGate, ExpertUp, ExpertDown];
+
 /// mlx-lm's stacks, where transformers has a tensor for each expert.
-pub(super) const SWITCH_MLP: [(LayerRole, &str); 3] = [
-    (LayerRole::ExpertGate, "mlp.switch_mlp.gate_proj.weight"),
-    (LayerRole::ExpertUp, "mlp.switch_mlp.up_proj.weight"),
-    (LayerRole::ExpertDown, "mlp.switch_mlp.down_proj.weight"),
+pub(crate) const SWITCH_MLP: LayerNames = &[
+    (ExpertGate, "mlp.switch_mlp.gate_proj.weight"),
+    (ExpertUp, "mlp.switch_mlp.up_proj.weight"),
+    (ExpertDown, "mlp.switch_mlp.down_proj.weight"),
 ];
 
 /// The same where it keeps the module's name.
-pub(super) const STACKED: [(LayerRole, &str); 3] = [
-    (LayerRole::ExpertGate, "mlp.experts.gate_proj.weight"),
-    (LayerRole::ExpertUp, "mlp.experts.up_proj.weight"),
-    (LayerRole::ExpertDown, "mlp.experts.down_proj.weight"),
+pub(crate) const STACKED: LayerNames = &[
+    (ExpertGate, "mlp.experts.gate_proj.weight"),
+    (ExpertUp, "mlp.experts.up_proj.weight"),
+    (ExpertDown, "mlp.experts.down_proj.weight"),
 ];
 
 /// Qwen's one shared expert, which has a gate.
-pub(super) const SHARED_EXPERT: [(LayerRole, &str); 4] = [
-    (LayerRole::SharedRouter, "mlp.shared_expert_gate.weight"),
-    (LayerRole::SharedGate, "mlp.shared_expert.gate_proj.weight"),
-    (LayerRole::SharedUp, "mlp.shared_expert.up_proj.weight"),
-    (LayerRole::SharedDown, "mlp.shared_expert.down_proj.weight"),
+pub(crate) const SHARED_EXPERT: LayerNames = &[
+    (SharedRouter, "mlp.shared_expert_gate.weight"),
+    (SharedGate, "mlp.shared_expert.gate_proj.weight"),
+    (SharedUp, "mlp.shared_expert.up_proj.weight"),
+    (SharedDown, "mlp.shared_expert.down_proj.weight"),
 ];
 
-/// The same beside mlx-lm's stacks.
-pub(super) const SHARED_EXPERT_MLX: [(LayerRole, &str); 7] = join(&[&SHARED_EXPERT, &SWITCH_MLP]);
+/// Mixtral's router.
+pub(crate) const BLOCK_SPARSE_ROUTER: LayerNames = &[
+    (Router, "block_sparse_moe.gate.weight"),
+    (RouterCorrection, "block_sparse_moe.e_score_correction_bias"),
+];
 
-const BLOCK_SPARSE_ROUTER: (LayerRole, &str) = (LayerRole::Router, "block_sparse_moe.gate.weight");
-
-const BLOCK_SPARSE_CORRECTION: (LayerRole, &str) = (
-    LayerRole::RouterCorrection,
-    "block_sparse_moe.e_score_correction_bias",
-);
-
-/// Mixtral's names for it all.
-pub(super) const BLOCK_SPARSE: [(LayerRole, &str); 5] = [
-    BLOCK_SPARSE_ROUTER,
-    BLOCK_SPARSE_CORRECTION,
-    (
-        LayerRole::ExpertGate,
-        "block_sparse_moe.experts.{e}.w1.weight",
-    ),
-    (
-        LayerRole::ExpertUp,
-        "block_sparse_moe.experts.{e}.w3.weight",
-    ),
-    (
-        LayerRole::ExpertDown,
-        "block_sparse_moe.experts.{e}.w2.weight",
-    ),
+/// Mixtral's experts.
+pub(crate) const BLOCK_SPARSE: LayerNames = &[
+    (ExpertGate, "block_sparse_moe.experts.{e}.w1.weight"),
+    (ExpertUp, "block_sparse_moe.experts.{e}.w3.weight"),
+    (ExpertDown, "block_sparse_moe.experts.{e}.w2.weight"),
 ];
 
 /// mlx-lm's stacks under the same module.
-pub(super) const BLOCK_SPARSE_SWITCH: [(LayerRole, &str); 3] = [
-    (
-        LayerRole::ExpertGate,
-        "block_sparse_moe.switch_mlp.gate_proj.weight",
-    ),
-    (
-        LayerRole::ExpertUp,
-        "block_sparse_moe.switch_mlp.up_proj.weight",
-    ),
-    (
-        LayerRole::ExpertDown,
-        "block_sparse_moe.switch_mlp.down_proj.weight",
-    ),
+pub(crate) const BLOCK_SPARSE_SWITCH: LayerNames = &[
+    (ExpertGate, "block_sparse_moe.switch_mlp.gate_proj.weight"),
+    (ExpertUp, "block_sparse_moe.switch_mlp.up_proj.weight"),
+    (ExpertDown, "block_sparse_moe.switch_mlp.down_proj.weight"),
 ];
-
-pub(super) const BLOCK_SPARSE_MLX: [(LayerRole, &str); 5] = join(&[
-    &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_CORRECTION],
-    &BLOCK_SPARSE_SWITCH,
-]);
-

@@ -1,16 +1,14 @@
-//! What most families' configs share, read once.
+//! The sizes every decoder-only transformer states, and what follows from them.
 
-use crate::config::{Config, GgufConfig};
+use super::fields::{activation, bounded_layers, even_split, positive};
+use super::layers::pre_norm_layer;
+use crate::config::Config;
 use crate::error::SpecError;
 use crate::mixers::{Attention, KvSource, Mixer, Reach};
-use crate::model::{
-    Activation, Block, Branch, Dense, Embedding, FeedForward, Head, Layer, ModelSpec, Norm,
-};
-use crate::rope::{Rope, RopePairs, RopeScaling, Yarn, yarn_magnitude};
-use crate::validate::MAX_LAYERS;
+use crate::model::{Activation, Dense, Embedding, FeedForward, Head, Layer, ModelSpec, Norm};
+use crate::rope::Rope;
 
-/// The sizes every decoder-only transformer states.
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     pub vocab: usize,
     pub hidden: usize,
     pub layers: usize,
@@ -87,6 +85,20 @@ impl Sizes {
         }
     }
 
+    /// Attention with biases on all its matrices where `attention_bias` asks for them.
+    pub fn biased_attention(
+        &self,
+        config: &Config,
+        rope: Option<Rope>,
+    ) -> Result<Attention, SpecError> {
+        let bias = config.bool_or("attention_bias", false)?;
+        Ok(Attention {
+            qkv_bias: bias,
+            output_bias: bias,
+            ..self.attention(rope)
+        })
+    }
+
     /// A spec of pre-norm layers, each with the attention `attention(layer)` says.
     pub fn pre_norm_model(
         &self,
@@ -152,9 +164,15 @@ impl Sizes {
         })
     }
 
+    /// A gated feed-forward with the activation that `hidden_act` names and, where `mlp_bias` asks
+    /// for them, biases.
+    pub fn biased_gated(&self, config: &Config) -> Result<FeedForward, SpecError> {
+        let activation = activation(config, "hidden_act", Activation::Silu)?;
+        Ok(self.gated(activation, config.bool_or("mlp_bias", false)?))
+    }
+
     /// Without a gate.
     pub fn plain(&self, activation: Activation, bias: bool) -> FeedForward {
         FeedForward::Dense(Dense::plain(self.feed_forward, activation, bias))
     }
 }
-

@@ -1,4 +1,4 @@
-//! Running other programs from the repository root, with their output left on the terminal.
+//! Running other programs, with their output left on the terminal.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -11,17 +11,17 @@ pub struct Run {
     command: Command,
 }
 
-/// A program by name or path, run in `root`.
-pub fn program<S: AsRef<OsStr>>(root: &Path, program: impl AsRef<OsStr>, args: &[S]) -> Run {
+/// A program by name or path, run in `directory`.
+pub fn program<S: AsRef<OsStr>>(directory: &Path, program: impl AsRef<OsStr>, args: &[S]) -> Run {
     let mut command = Command::new(program);
-    command.current_dir(root).args(args);
+    command.current_dir(directory).args(args);
     Run { command }
 }
 
 /// The cargo that started this program.
-pub fn cargo<S: AsRef<OsStr>>(root: &Path, args: &[S]) -> Run {
+pub fn cargo<S: AsRef<OsStr>>(directory: &Path, args: &[S]) -> Run {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    program(root, cargo, args)
+    program(directory, cargo, args)
 }
 
 impl Run {
@@ -31,9 +31,14 @@ impl Run {
     }
 
     /// Prints the command, runs it to its end and fails unless it succeeds.
-    pub fn run(mut self) -> Result<(), Error> {
+    pub fn run(self) -> Result<(), Error> {
+        println!("$ {}", self.shown());
+        self.finish()
+    }
+
+    /// The same, leaving stdout to the command alone.
+    pub fn finish(mut self) -> Result<(), Error> {
         let shown = self.shown();
-        println!("$ {shown}");
         let status = self.command.status().map_err(|source| Error::Start {
             command: shown.clone(),
             source,

@@ -1,0 +1,142 @@
+//! Recurrent state beside KV: undone with a failed row, kept at snapshots, bounded.
+
+use loquat_cpu::CpuBackend;
+use loquat_session::{
+    Backend, Emit, SequenceId, Session, SessionError, SessionOptions, StepBatch, StepOutput,
+};
+use loquat_testkit::goldens;
+use loquat_weights::safetensors::write_safetensors;
+use loquat_weights::{Blob, Checkpoint, RawTensor};
+
+/// One family for each recurrent mixer.
+const FAMILIES: [&str; 3] = ["lfm2", "mamba2", "qwen3_next"];
+
+fn open(folder: &std::path::Path, options: &SessionOptions) -> Box<dyn Session> {
+    let source = goldens::source(folder).unwrap();
+    CpuBackend::AUTO.open(source, options, &mut |_| {}).unwrap()
+}
+
+/// Steps one row; its logits after the last token, as bits.
+fn step(
+    session: &mut dyn Session,
+    sequence: SequenceId,
+    tokens: &[u32],
+    emit: Emit,
+) -> Result<Vec<u32>, SessionError> {
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    batch.push(sequence, tokens, emit);
+    session.step(&batch, &mut output)?;
+    match &output.rows()[0].error {
+        Some(error) => Err(error.clone()),
+        None if emit == Emit::Nothing => Ok(Vec::new()),
+        None => Ok(output.logits(0, 0).iter().map(|v| v.to_bits()).collect()),
+    }
+}
+
+const LAST: Emit = Emit::Logits { positions: 1 };
+
+fn tokens(count: u32) -> Vec<u32> {
+    (0..count).map(|i| i * 7 % 31 + 1).collect()
+}
+
+/// The golden with token 0's embedding turned into NaN.
+fn with_broken_token(family: &str) -> tempfile::TempDir {
+    let (golden, folder) = (goldens::family(family), tempfile::tempdir().unwrap());
+    let checkpoint = Checkpoint::open(&golden).unwrap();
+    let tensors: Vec<RawTensor> = checkpoint
+        .tensors()
+        .iter()
+        .map(|tensor| {
+            let mut data = tensor.data.to_vec();
+            if tensor.name.contains("embed") && tensor.shape.len() == 2 {
+                for value in data[..2 * tensor.cols()].chunks_exact_mut(2) {
+                    value.copy_from_slice(&0x7fc0u16.to_le_bytes());
+                }
+            }
+            let data = Blob::from_vec(data);
+            RawTensor {
+                data,
+                ..tensor.clone()
+            }
+        })
+        .collect();
+    let weights = write_safetensors(&tensors).unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    let config = std::fs::read(golden.join("config.json")).unwrap();
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    folder
+}
+
+#[test]
+fn a_failed_row_leaves_the_state_as_it_was() {
+    for family in FAMILIES {
+        let folder = with_broken_token(family);
+        let mut session = open(folder.path(), &SessionOptions::default());
+        let (sequence, fresh) = (session.create().unwrap(), session.create().unwrap());
+        let prompt = tokens(20);
+        step(&mut *session, sequence, &prompt, Emit::Nothing).unwrap();
+        let before = session.memory();
+        let broken = step(
+            &mut *session,
+            sequence,
+            &[3, 0],
+            Emit::Greedy { positions: 1 },
+        );
+        assert_eq!(broken, Err(SessionError::NotANumber), "{family}");
+        assert_eq!(session.memory(), before, "{family}");
+        let found = step(&mut *session, sequence, &[5], LAST).unwrap();
+        let whole: Vec<u32> = prompt.iter().copied().chain([5]).collect();
+        let expected = step(&mut *session, fresh, &whole, LAST).unwrap();
+        assert!(found == expected, "{family}: the broken row left a trace");
+    }
+}
+
+#[test]
+fn snapshots_stand_at_intervals_and_before_the_last_step() {
+    for family in FAMILIES {
+        let mut session = open(&goldens::family(family), &SessionOptions::default());
+        let sequence = session.create().unwrap();
+        for tokens in tokens(400).chunks(100) {
+            step(&mut *session, sequence, tokens, Emit::Nothing).unwrap();
+        }
+        let reusable = |session: &dyn Session, at_most| session.reusable(sequence, at_most);
+        for (at_most, expected) in [(500, 400), (399, 300), (299, 256), (255, 0)] {
+            let found = reusable(&*session, at_most);
+            assert_eq!(found, Ok(expected), "{family} at {at_most}");
+        }
+        step(&mut *session, sequence, &[1], Emit::Nothing).unwrap();
+        assert_eq!(reusable(&*session, 400), Ok(400));
+        assert_eq!(reusable(&*session, 399), Ok(256));
+        let refused = session.truncate(sequence, 399);
+        let (len, reusable) = (399, 256);
+        assert_eq!(refused, Err(SessionError::NoSnapshot { len, reusable }));
+        assert_eq!(session.len(sequence), Ok(401));
+    }
+}
+
+#[test]
+fn every_sequence_that_may_live_can_step() {
+    let options = SessionOptions {
+        max_sequences: 3,
+        ..SessionOptions::default()
+    };
+    for family in FAMILIES {
+        let mut session = open(&goldens::family(family), &options);
+        let bytes = session.memory().state_bytes;
+        assert!(bytes > 0);
+        let ids: Vec<SequenceId> = (0..3).map(|_| session.create().unwrap()).collect();
+        for round in 0..5 {
+            let prompt = tokens(90 + round);
+            let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+            for id in &ids {
+                batch.push(*id, &prompt, Emit::Nothing);
+            }
+            session.step(&batch, &mut output).unwrap();
+            assert!(output.rows().iter().all(|row| row.error.is_none()));
+        }
+        for id in ids {
+            session.release(id).unwrap();
+        }
+        assert_eq!(session.memory().states_in_use, 0);
+    }
+}

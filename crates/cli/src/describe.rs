@@ -1,0 +1,395 @@
+//! A model's blocks in words that a person can read.
+
+use loquat_spec::{
+    Activation, Attention, Block, Branch, Decay, DeltaOutputGate, DeltaRule, Dense, Experts,
+    FeedForward, Inner, KvSource, LatentAttention, Layer, Mamba2, MambaNorm, Mixer, ModelSpec,
+    Norm, NormKind, QkNorm, QkSpan, Reach, Rope, RopePairs, RopeScaling, Scores, ShortConv,
+};
+
+/// Layers that are alike, wherever they stand: their numbers, and a line for each block.
+pub fn layers(spec: &ModelSpec) -> Vec<(String, Vec<String>)> {
+    let mut kinds: Vec<(&Layer, Vec<usize>)> = Vec::new();
+    for (number, layer) in spec.layers.iter().enumerate() {
+        match kinds.iter_mut().find(|(kind, _)| *kind == layer) {
+            Some((_, numbers)) => numbers.push(number),
+            None => kinds.push((layer, vec![number])),
+        }
+    }
+    let kinds = kinds.into_iter();
+    kinds
+        .map(|(layer, numbers)| (numbered(&numbers), blocks(layer)))
+        .collect()
+}
+
+pub fn embedding(spec: &ModelSpec) -> String {
+    let mut parts = vec![format!("{} × {}", spec.vocab_size, spec.hidden_size)];
+    parts.extend(factor("scaled", spec.embedding.scale));
+    let positions = spec.embedding.positions;
+    parts.extend(positions.map(|count| format!("{count} learned positions")));
+    parts.join(", ")
+}
+
+pub fn per_layer_inputs(spec: &ModelSpec) -> Option<String> {
+    let inputs = spec.per_layer_inputs?;
+    Some(format!(
+        "{} per layer, from a table of {} and from the embedding",
+        inputs.dim, inputs.vocab_size
+    ))
+}
+
+pub fn head(spec: &ModelSpec) -> String {
+    let head = &spec.head;
+    let tied = match head.tied {
+        true => "tied to the embedding",
+        false => "its own",
+    };
+    let mut parts = vec![tied.to_owned()];
+    parts.extend(flag(head.bias, "biased"));
+    parts.extend(factor("logits", head.scale));
+    parts.extend(head.softcap.map(|cap| format!("softcap {cap}")));
+    parts.join(", ")
+}
+
+/// `layers 0-2, 4-6`; of a pattern that goes on and on, its beginning and its end.
+fn numbered(numbers: &[usize]) -> String {
+    let runs: Vec<&[usize]> = numbers.chunk_by(|a, b| a + 1 == *b).collect();
+    let mut names: Vec<String> = runs.iter().map(|run| range(run)).collect();
+    let regular = runs
+        .windows(2)
+        .all(|pair| pair[0].len() == pair[1].len() && pair[1][0] - pair[0][0] == period(&runs));
+    if regular && names.len() > 4 {
+        names.splice(2..names.len() - 1, ["…".to_owned()]);
+    }
+    let layers = match numbers {
+        [_] => "layer",
+        _ => "layers",
+    };
+    format!("{layers} {}", names.join(", "))
+}
+
+/// How far apart the first two runs begin.
+fn period(runs: &[&[usize]]) -> usize {
+    match runs {
+        [first, second, ..] => second[0] - first[0],
+        _ => 0,
+    }
+}
+
+fn range(run: &[usize]) -> String {
+    match run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run.iter().map(usize::to_string).collect(),
+    }
+}
+
+fn blocks(layer: &Layer) -> Vec<String> {
+    let mut lines: Vec<String> = layer.blocks.iter().map(block).collect();
+    lines.extend(flag(layer.scaled, "the result × a learned number"));
+    lines
+}
+
+fn block(block: &Block) -> String {
+    let branches: Vec<String> = block.branches.iter().map(branch).collect();
+    let mut parts = vec![branches.join(" beside ")];
+    if let Some(norm) = &block.post_norm {
+        parts.push(format!("{} norm over the sum", kind(norm)));
+    }
+    parts.extend(factor("added", block.residual_scale));
+    parts.join("; ")
+}
+
+fn branch(branch: &Branch) -> String {
+    let mut parts = match &branch.inner {
+        Inner::Mixer(Mixer::Attention(inner)) => attention(inner),
+        Inner::Mixer(Mixer::Latent(inner)) => latent(inner),
+        Inner::Mixer(Mixer::ShortConv(inner)) => short_conv(inner),
+        Inner::Mixer(Mixer::DeltaRule(inner)) => delta_rule(inner),
+        Inner::Mixer(Mixer::Mamba2(inner)) => mamba2(inner),
+        Inner::FeedForward(FeedForward::Dense(inner)) => dense(inner),
+        Inner::FeedForward(FeedForward::Experts(inner)) => experts(inner),
+        Inner::FeedForward(FeedForward::PerLayerInput { dim, activation }) => {
+            vec![format!(
+                "gate by the per-layer input of {dim}, {}",
+                named(activation)
+            )]
+        }
+    };
+    parts.extend(factor("input", branch.input_scale));
+    parts.extend(factor("output", branch.output_scale));
+    parts.extend(match (&branch.pre_norm, &branch.post_norm) {
+        (None, None) => None,
+        (Some(norm), None) => Some(format!("{} norm before", kind(norm))),
+        (None, Some(norm)) => Some(format!("{} norm after", kind(norm))),
+        (Some(norm), Some(_)) => Some(format!("{} norms before and after", kind(norm))),
+    });
+    parts.join(", ")
+}
+
+fn attention(attention: &Attention) -> Vec<String> {
+    let mut parts = vec![
+        format!("attention {} heads", attention.heads),
+        format!("{} kv", attention.kv_heads),
+        format!("dim {}", attention.head_dim),
+    ];
+    if attention.value_dim != attention.head_dim {
+        parts.push(format!("values {}", attention.value_dim));
+    }
+    parts.push(positions(attention.rope.as_ref(), attention.head_dim));
+    parts.extend(match attention.reach {
+        Reach::All => None,
+        Reach::Window(tokens) => Some(format!("window {tokens}")),
+        Reach::Chunk(tokens) => Some(format!("chunks of {tokens}")),
+    });
+    parts.extend(score_scale(attention.scale, attention.head_dim));
+    parts.extend(
+        attention
+            .softcap
+            .map(|cap| format!("scores capped at {cap}")),
+    );
+    if let Some(temperature) = &attention.temperature {
+        parts.push(format!("queries grow every {} tokens", temperature.span));
+    }
+    parts.extend(flag(attention.sinks, "a sink per head"));
+    parts.extend(attention.qk_norm.as_ref().map(qk_norm));
+    parts.extend(flag(attention.value_norm.is_some(), "normed values"));
+    parts.extend(factor("values", attention.value_scale));
+    parts.extend(flag(attention.qkv_bias, "biased q, k, v"));
+    parts.extend(flag(attention.output_bias, "biased output"));
+    parts.extend(flag(attention.output_gate, "gated output"));
+    parts.extend(match attention.kv {
+        KvSource::Own => None,
+        KvSource::KeyIsValue => Some("keys are values too".to_owned()),
+        KvSource::Layer(layer) => Some(format!("keys and values of layer {layer}")),
+    });
+    parts
+}
+
+fn qk_norm(norm: &QkNorm) -> String {
+    let span = match norm.span {
+        QkSpan::Head => "",
+        QkSpan::HeadWeights => ", weights for each head",
+        QkSpan::AllHeads => " over all heads",
+    };
+    let order = if norm.after_rope { " after rope" } else { "" };
+    format!("normed q and k{span}{order}")
+}
+
+/// Only where it is not what the heads' size gives.
+fn score_scale(scale: f32, query_dim: usize) -> Option<String> {
+    let usual = 1.0 / (query_dim as f32).sqrt();
+    (scale != usual).then(|| format!("scores × {scale}"))
+}
+
+fn latent(latent: &LatentAttention) -> Vec<String> {
+    let (nope, rope) = (latent.nope_dim, latent.rope_dim);
+    let mut parts = vec![format!("latent attention {} heads", latent.heads)];
+    parts.extend(latent.query_rank.map(|rank| format!("query rank {rank}")));
+    parts.push(format!("latent {} + {rope}", latent.latent_dim));
+    parts.push(format!("dim {nope} + {rope}"));
+    parts.push(format!("values {}", latent.value_dim));
+    parts.push(positions(latent.rope.as_ref(), rope));
+    parts.extend(score_scale(latent.scale, nope + rope));
+    parts.extend(flag(latent.down_bias, "biased latent"));
+    parts.extend(flag(latent.output_bias, "biased output"));
+    parts
+}
+
+fn short_conv(conv: &ShortConv) -> Vec<String> {
+    let mut parts = vec![
+        format!("short convolution over {}", conv.kernel),
+        format!("{} channels", conv.channels),
+    ];
+    parts.extend(flag(conv.bias, "biased"));
+    parts
+}
+
+fn delta_rule(delta: &DeltaRule) -> Vec<String> {
+    let decay = match delta.decay {
+        Decay::PerHead => "decay per head".to_owned(),
+        Decay::PerChannel { rank } => format!("decay per channel through {rank}"),
+    };
+    let gate = match delta.gate {
+        DeltaOutputGate::Silu => "silu gate".to_owned(),
+        DeltaOutputGate::LowRankSigmoid { rank } => format!("sigmoid gate through {rank}"),
+    };
+    vec![
+        format!(
+            "gated delta rule {} key heads of {}",
+            delta.key_heads, delta.key_dim
+        ),
+        format!("{} value heads of {}", delta.value_heads, delta.value_dim),
+        format!("convolution over {}", delta.kernel),
+        decay,
+        gate,
+    ]
+}
+
+fn mamba2(mamba: &Mamba2) -> Vec<String> {
+    let mut parts = vec![
+        format!("Mamba-2 {} heads of {}", mamba.heads, mamba.head_dim),
+        format!("state {}", mamba.state),
+        plural(mamba.groups, "group"),
+        format!("convolution over {}", mamba.kernel),
+    ];
+    parts.extend(match mamba.norm {
+        MambaNorm::None => None,
+        MambaNorm::AfterGate { groups, .. } => Some(normed("after", groups)),
+        MambaNorm::BeforeGate { groups, .. } => Some(normed("before", groups)),
+    });
+    let (least, most) = mamba.step_limits;
+    if least > 0.0 || most < f32::INFINITY {
+        parts.push(format!("steps from {least} to {most}"));
+    }
+    parts.extend(flag(mamba.projection_bias, "biased"));
+    if mamba.scales != [1.0; 5] {
+        let [gate, x, b, c, step] = mamba.scales;
+        parts.push(format!(
+            "gate × {gate}, x × {x}, B × {b}, C × {c}, step × {step}"
+        ));
+    }
+    parts
+}
+
+fn normed(order: &str, groups: usize) -> String {
+    match groups {
+        1 => format!("normed {order} its gate"),
+        _ => format!("normed {order} its gate in {groups} groups"),
+    }
+}
+
+fn dense(dense: &Dense) -> Vec<String> {
+    let name = match dense.gated {
+        true => "gated feed-forward",
+        false => "feed-forward",
+    };
+    let mut parts = vec![
+        format!("{name} {}", dense.size),
+        named(&dense.activation).to_owned(),
+    ];
+    parts.extend(flag(dense.bias, "biased"));
+    parts.extend(factor("gate", dense.gate_scale));
+    parts
+}
+
+fn experts(experts: &Experts) -> Vec<String> {
+    let (expert, router) = (&experts.expert, &experts.router);
+    let scores = match router.scores {
+        Scores::Softmax => "softmax router",
+        Scores::Sigmoid => "sigmoid router",
+    };
+    let mut parts = vec![
+        format!("{} experts of {}", experts.count, expert.size),
+        format!("{} chosen", experts.top_k),
+        named(&expert.activation).to_owned(),
+        scores.to_owned(),
+    ];
+    parts.extend(flag(expert.bias, "biased"));
+    parts.extend(flag(router.bias, "biased router"));
+    parts.extend(flag(router.correction, "corrected choice"));
+    if let Some(groups) = &router.groups {
+        parts.push(format!("from {} of {} groups", groups.keep, groups.count));
+    }
+    parts.extend(flag(router.normalise.is_some(), "normalised"));
+    parts.extend(factor("weights", router.scale));
+    parts.extend(flag(router.expert_scale, "a learned weight per expert"));
+    parts.extend(flag(
+        router.input.is_some(),
+        "router with a norm of its own",
+    ));
+    parts.extend(flag(experts.weigh_input, "weighed inputs"));
+    if let Some(shared) = &experts.shared {
+        let gated = if shared.gated { ", gated" } else { "" };
+        parts.push(format!("1 shared of {}{gated}", shared.dense.size));
+    }
+    parts
+}
+
+fn positions(rope: Option<&Rope>, head_dim: usize) -> String {
+    let Some(rope) = rope else {
+        return "no positions".to_owned();
+    };
+    let mut words = vec![format!("rope {}", rope.theta)];
+    if rope.dims != head_dim {
+        words.push(format!("over {}", rope.dims));
+    }
+    words.extend(flag(rope.pairs == RopePairs::Neighbours, "in neighbours"));
+    words.extend(match &rope.scaling {
+        RopeScaling::None => None,
+        RopeScaling::Linear { factor } => Some(format!("linear × {factor}")),
+        RopeScaling::Llama3 { factor, .. } => Some(format!("llama3 × {factor}")),
+        RopeScaling::Yarn(yarn) => {
+            let (factor, from) = (yarn.factor, yarn.original_context);
+            Some(format!("yarn × {factor} from {from}"))
+        }
+        RopeScaling::LongRope {
+            original_context, ..
+        } => Some(format!("longrope from {original_context}")),
+        RopeScaling::Proportional { turning, .. } => {
+            Some(format!("on {turning} of {} pairs", rope.dims / 2))
+        }
+        RopeScaling::Tensor => Some("scaled by tensor".to_owned()),
+        RopeScaling::LongTensor {
+            original_context, ..
+        } => Some(format!("longrope by tensors from {original_context}")),
+    });
+    words.join(" ")
+}
+
+fn named(activation: &Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+        Activation::Gelu => "gelu",
+        Activation::GeluTanh => "gelu by tanh",
+        Activation::Relu => "relu",
+        Activation::Relu2 => "squared relu",
+        Activation::ClampedSwiglu { .. } => "clamped swiglu",
+    }
+}
+
+fn kind(norm: &Norm) -> &'static str {
+    match norm.kind {
+        NormKind::Rms => "RMS",
+        NormKind::Layer => "layer",
+    }
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}
+
+/// Said only where it changes anything.
+fn factor(what: &str, by: f32) -> Option<String> {
+    (by != 1.0).then(|| format!("{what} × {by}"))
+}
+
+fn flag(set: bool, words: &str) -> Option<String> {
+    set.then(|| words.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::numbered;
+
+    #[test]
+    fn layers_are_counted_in_runs() {
+        let table: [(&[usize], &str); 7] = [
+            (&[0], "layer 0"),
+            (&[0, 1], "layers 0-1"),
+            (&[0, 1, 2, 4, 5, 6], "layers 0-2, 4-6"),
+            (&[0, 2, 4, 6], "layers 0, 2, 4, 6"),
+            (&[1, 3, 5, 7, 9], "layers 1, 3, …, 9"),
+            (
+                &[0, 1, 3, 4, 6, 7, 9, 10, 12, 13],
+                "layers 0-1, 3-4, …, 12-13",
+            ),
+            // A pattern that breaks off is spelled out.
+            (&[1, 3, 5, 7, 8], "layers 1, 3, 5, 7-8"),
+        ];
+        for (numbers, expected) in table {
+            assert_eq!(numbered(numbers), expected);
+        }
+    }
+}
