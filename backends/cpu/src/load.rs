@@ -316,11 +316,11 @@ impl LayerLoader<'_> {
             input_scale: branch.input_scale,
             inner,
             output: match output {
-                Some(role) => Output::Linear {
+                Some(role) => Some(Output {
                     linear: self.linear(role)?,
                     bias: role.bias().and_then(|role| self.optional(role)),
-                },
-                None => Output::Done,
+                }),
+                None => None,
             },
             output_scale: branch.output_scale,
             post_norm,

@@ -48,7 +48,8 @@ pub struct Branch {
     pub pre_norm: Option<Norm>,
     pub input_scale: f32,
     pub inner: Inner,
-    pub output: Output,
+    /// `None`: the experts' own matrices have done it.
+    pub output: Option<Output>,
     pub output_scale: f32,
     pub post_norm: Option<Norm>,
 }
@@ -70,13 +71,9 @@ pub enum Inner {
 }
 
 /// From a branch's inside back to the stream.
-pub enum Output {
-    Linear {
-        linear: Linear,
-        bias: Option<Vec<f32>>,
-    },
-    /// The experts' own matrices have done it.
-    Done,
+pub struct Output {
+    pub linear: Linear,
+    pub bias: Option<Vec<f32>>,
 }
 
 pub struct AttentionWeights {

@@ -388,7 +388,7 @@ fn read_q6k(block: &[u8], codes: &mut [u8], scales: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
-    use loquat_spec::{Config, Role, families};
+    use loquat_spec::{Config, Kind, Role, families};
     use loquat_weights::{Blob, RawTensor, Weights, bind};
 
     use super::*;
@@ -401,18 +401,19 @@ mod tests {
                 "max_position_embeddings": 8, "rms_norm_eps": 1e-5, "tie_word_embeddings": true}}"#
         );
         let config = Config::parse(&config, "test").unwrap();
-        let (spec, naming) = families::from_config(&config).unwrap();
+        let described = families::from_config(&config).unwrap();
+        let (spec, naming) = (described.spec, described.namings[0]);
         let mut state = 9u64;
         let tensors: Vec<RawTensor> = naming
             .slots(&spec)
             .iter()
             .map(|slot| {
                 let (dtype, shape) = match slot.kind {
-                    loquat_spec::Kind::Matrix { rows, cols } if slot.role == Role::Embedding => {
+                    Kind::Matrix { rows, cols } if slot.role == Role::Embedding => {
                         (dtype, vec![rows, cols])
                     }
-                    loquat_spec::Kind::Matrix { rows, cols } => (Dtype::BF16, vec![rows, cols]),
-                    loquat_spec::Kind::Vector { len } => (Dtype::BF16, vec![len]),
+                    Kind::Matrix { rows, cols } => (Dtype::BF16, vec![rows, cols]),
+                    kind => (Dtype::BF16, vec![kind.rows()]),
                 };
                 let bytes = dtype.row_bytes(shape[shape.len() - 1]).unwrap();
                 let bytes = bytes * if shape.len() == 2 { shape[0] } else { 1 };
@@ -424,7 +425,7 @@ mod tests {
                     (state >> 32) as u8 & 0xbf
                 });
                 RawTensor::new(
-                    slot.name.clone(),
+                    slot.names[0].clone(),
                     dtype,
                     shape,
                     Blob::from_vec(data.collect()),
@@ -432,7 +433,7 @@ mod tests {
                 .unwrap()
             })
             .collect();
-        bind(&spec, &naming, &tensors, None).unwrap()
+        bind(&spec, &[naming], &tensors, None).unwrap()
     }
 
     #[test]

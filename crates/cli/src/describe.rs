@@ -83,19 +83,32 @@ fn range(run: &[usize]) -> String {
 }
 
 fn blocks(layer: &Layer) -> Vec<String> {
-    let mut lines: Vec<String> = layer.blocks.iter().map(block).collect();
+    let mut lines: Vec<String> = layer.blocks.iter().flat_map(block).collect();
     lines.extend(flag(layer.scaled, "the result × a learned number"));
     lines
 }
 
-fn block(block: &Block) -> String {
-    let branches: Vec<String> = block.branches.iter().map(branch).collect();
-    let mut parts = vec![branches.join(" beside ")];
-    if let Some(norm) = &block.post_norm {
-        parts.push(format!("{} norm over the sum", kind(norm)));
+/// A line for each of the branches that read the same input.
+fn block(block: &Block) -> Vec<String> {
+    let mut lines: Vec<String> = block.branches.iter().map(branch).collect();
+    for line in lines.iter_mut().skip(1) {
+        line.insert_str(0, "beside it ");
     }
-    parts.extend(factor("added", block.residual_scale));
-    parts.join("; ")
+    let whole = match lines.len() {
+        1 => "after",
+        _ => "over their sum",
+    };
+    let norm = block.post_norm.as_ref();
+    let norm = norm.map(|norm| format!("{} norm {whole}", kind(norm)));
+    if let Some(last) = lines.last_mut() {
+        for part in norm
+            .into_iter()
+            .chain(factor("added", block.residual_scale))
+        {
+            *last += &format!(", {part}");
+        }
+    }
+    lines
 }
 
 fn branch(branch: &Branch) -> String {
@@ -283,7 +296,7 @@ fn experts(experts: &Experts) -> Vec<String> {
         named(&expert.activation).to_owned(),
         scores.to_owned(),
     ];
-    parts.extend(flag(expert.bias, "biased"));
+    parts.extend(flag(expert.bias, "biased experts"));
     parts.extend(flag(router.bias, "biased router"));
     parts.extend(flag(router.correction, "corrected choice"));
     if let Some(groups) = &router.groups {

@@ -334,13 +334,13 @@ impl Naming {
         };
         let mixer = spec.layers.get(index).and_then(Layer::mixer);
         let attention = mixer.and_then(Mixer::as_attention);
-        let Some(in_layer) = name.strip_prefix(&self.layer_prefix(index)) else {
-            return false;
-        };
-        attention.is_some_and(|attention| matches!(attention.kv, KvSource::Layer(_)))
+        let reads_another =
+            attention.is_some_and(|attention| matches!(attention.kv, KvSource::Layer(_)));
+        let in_layer = name.strip_prefix(&self.layer_prefix(index));
+        reads_another
             && [Key, Value, KeyNorm].into_iter().any(|role| {
-                let listed = self.listed(role).unwrap_or_default();
-                module_of(listed) == module_of(in_layer)
+                let module = self.listed(role).and_then(module_of);
+                module.is_some() && module == in_layer.and_then(module_of)
             })
     }
 
@@ -525,4 +525,41 @@ fn module_of(name: &str) -> Option<&str> {
 /// The first number between dots.
 fn layer_number(name: &str) -> Option<usize> {
     name.split('.').find_map(|part| part.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::config::Config;
+    use crate::families;
+
+    #[test]
+    fn keys_that_a_layer_takes_from_another_may_come_along() {
+        let config = json!({
+            "model_type": "gemma4_text", "vocab_size": 32, "hidden_size": 16,
+            "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
+            "head_dim": 8, "global_head_dim": 16, "intermediate_size": 24,
+            "max_position_embeddings": 64, "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 0, "layer_types": [
+                "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+            ],
+        });
+        let config = Config::parse(&config.to_string(), "config.json").unwrap();
+        let described = families::from_config(&config).unwrap();
+        let table = [
+            ("model.layers.2.self_attn.k_proj.weight", true),
+            ("model.layers.3.self_attn.v_proj.scales", true),
+            ("model.layers.3.self_attn.k_norm.weight", true),
+            ("model.layers.2.self_attn.q_proj.weight", false),
+            ("model.layers.1.self_attn.k_proj.weight", false),
+            ("model.layers.4.self_attn.k_proj.weight", false),
+            ("other.layers.2.self_attn.k_proj.weight", false),
+        ];
+        for (name, ignored) in table {
+            for naming in &described.namings {
+                assert_eq!(naming.ignores(&described.spec, name), ignored, "{name}");
+            }
+        }
+    }
 }

@@ -267,7 +267,7 @@ impl<T: KvElement> Forward<'_, T> {
                 gate,
             } => self.per_layer_input(layer, branch, *dim, *activation, gate),
         }
-        let Output::Linear { linear, .. } = &branch.output else {
+        let Some(Output { linear, .. }) = &branch.output else {
             return;
         };
         let tokens = self.tokens();
@@ -388,7 +388,7 @@ impl<T: KvElement> Forward<'_, T> {
 impl Branch {
     /// Bias, scale and norm of a finished answer.
     fn finish(&self, kernels: &Kernels, answer: &mut [f32]) {
-        if let Output::Linear { bias, .. } = &self.output {
+        if let Some(Output { bias, .. }) = &self.output {
             add(answer, bias.as_deref());
         }
         scale(answer, self.output_scale);

@@ -6,7 +6,7 @@
 use loquat_spec::{Activation, DeltaOutputGate, MambaNorm};
 
 use super::{Forward, Plan, PlannedRow, PlannedState, add, scale};
-use crate::kernels::{DeltaStep, Kernels, KvElement, MambaStep};
+use crate::kernels::{ConvWeights, DeltaStep, Kernels, KvElement, MambaStep};
 use crate::linear::{Linear, Product, for_tokens, multiply};
 use crate::model::{Branch, Conv, DeltaWeights, MambaWeights, ShortConvWeights};
 use crate::pool::Pool;
@@ -338,7 +338,10 @@ fn convolve<T: KvElement>(
     values: &mut [f32],
 ) {
     let values = SharedMut::new(values);
-    let bias = conv.bias.as_deref().unwrap_or_default();
+    let weights = ConvWeights {
+        weights: &conv.weights,
+        bias: conv.bias.as_deref().unwrap_or_default(),
+    };
     each_head(pool, plan, 1, &|row, state, _| {
         state.carry(place.state, conv.past_len(), row.tokens, |past, offset| {
             let at = (row.first + offset) * place.stride + place.offset;
@@ -346,7 +349,7 @@ fn convolve<T: KvElement>(
             // machine.
             unsafe {
                 let x = values.slice(at, conv.channels);
-                (kernels.conv_step)(x, &conv.weights, bias, past);
+                (kernels.conv_step)(x, &weights, past);
                 if place.silu {
                     (kernels.activate)(Activation::Silu, x, &[]);
                 }

@@ -486,11 +486,17 @@ fn accumulate_block<T: KvElement, const N: usize>(
     out[at..at + N].copy_from_slice(&sum);
 }
 
+/// A causal convolution's weights, `[kernel][channel]`, and its bias, perhaps none.
+pub struct ConvWeights<'a> {
+    pub weights: &'a [f32],
+    pub bias: &'a [f32],
+}
+
 /// A causal convolution's next output for each channel, in place of the new input. `past` holds
-/// the inputs before it, oldest first, as `[kernel - 1][channel]`, and moves on; `weights` is
-/// `[kernel][channel]`.
+/// the inputs before it, oldest first, as `[kernel - 1][channel]`, and moves on.
 #[inline(always)]
-fn conv_step(x: &mut [f32], weights: &[f32], bias: &[f32], past: &mut [f32]) {
+fn conv_step(x: &mut [f32], conv: &ConvWeights, past: &mut [f32]) {
+    let ConvWeights { weights, bias } = *conv;
     let channels = x.len();
     for first in (0..channels).step_by(LANES) {
         let span = first..(first + LANES).min(channels);
@@ -612,7 +618,7 @@ macro_rules! build {
         pub mod $module {
             use loquat_spec::Activation;
 
-            use super::{AttendArgs, DeltaStep, Half, MambaStep, Quantized};
+            use super::{AttendArgs, ConvWeights, DeltaStep, Half, MambaStep, Quantized};
             use crate::kernels::Kernels;
 
             build!(@kernels $(#[$feature])*;
@@ -626,7 +632,7 @@ macro_rules! build {
                 fn activate(activation: Activation, gate: &mut [f32], up: &[f32]);
                 fn sigmoid_gate(values: &mut [f32], gate: &[f32]);
                 fn silu_gate(values: &mut [f32], gate: &[f32]);
-                fn conv_step(x: &mut [f32], weights: &[f32], bias: &[f32], past: &mut [f32]);
+                fn conv_step(x: &mut [f32], conv: &ConvWeights, past: &mut [f32]);
                 fn delta_step(step: &DeltaStep, state: &mut [f32], out: &mut [f32]);
                 fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]);
                 fn softcap(values: &mut [f32], cap: f32);

@@ -12,7 +12,7 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tile_x86;
 
-pub use float::{AttendArgs, DeltaStep, HeadPages, MambaStep, Quantized};
+pub use float::{AttendArgs, ConvWeights, DeltaStep, HeadPages, MambaStep, Quantized};
 pub use tile::{Scales, TILE_ROWS, Tile, TileInput};
 
 use loquat_spec::Activation;
@@ -127,7 +127,7 @@ pub struct Kernels {
     pub activate: unsafe fn(Activation, &mut [f32], &[f32]),
     pub sigmoid_gate: unsafe fn(&mut [f32], &[f32]),
     pub silu_gate: unsafe fn(&mut [f32], &[f32]),
-    pub conv_step: unsafe fn(&mut [f32], &[f32], &[f32], &mut [f32]),
+    pub conv_step: unsafe fn(&mut [f32], &ConvWeights, &mut [f32]),
     pub delta_step: unsafe fn(&DeltaStep, &mut [f32], &mut [f32]),
     pub mamba_step: unsafe fn(&MambaStep, &mut [f32], &mut [f32]),
     pub softcap: unsafe fn(&mut [f32], f32),

@@ -120,7 +120,7 @@ const IN_WORDS: &[(&str, &[&str])] = &[
         "gpt_oss",
         &[
             "window 8, a sink per head, biased q, k, v, biased output",
-            "clamped swiglu, softmax router, biased, biased router, normalised",
+            "clamped swiglu, softmax router, biased experts, biased router, normalised",
         ],
     ),
     (
@@ -153,6 +153,7 @@ const IN_WORDS: &[(&str, &[&str])] = &[
         &[
             "keys and values of layer 0",
             "normed values",
+            "gated feed-forward 64, gelu by tanh, RMS norm before, RMS norm after",
             "gate by the per-layer input of 16, gelu by tanh, RMS norm after",
             "the result × a learned number",
             "layer inputs       16 per layer, from a table of 288",
@@ -169,9 +170,12 @@ const IN_WORDS: &[(&str, &[&str])] = &[
     ),
     (
         "cohere2",
-        &[" beside gated feed-forward 128, silu, layer norm before"],
+        &["beside it gated feed-forward 128, silu, layer norm before"],
     ),
-    ("granite", &["; added × ", "scores × ", "logits × "]),
+    (
+        "granite",
+        &["added × 0.5", "scores × 0.2", "logits × 0.5", "scaled × 3"],
+    ),
     ("gemma2", &["scores capped at "]),
     (
         "nemotron",

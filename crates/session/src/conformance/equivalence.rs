@@ -224,7 +224,9 @@ pub fn truncated_equals_fresh(subject: &Subject) -> Result<(), String> {
 pub fn long_prefixes_are_reusable(subject: &Subject) -> Result<(), String> {
     const LONG: usize = 600;
     let mut probe = open(subject)?;
-    let length = LONG.min(probe.session.capabilities().max_context - 8);
+    let capabilities = probe.session.capabilities();
+    let most = capabilities.max_context.min(capabilities.max_step_tokens);
+    let length = LONG.min(most - 8);
     let (tokens, tail) = (probe.tokens(18, length), probe.tokens(19, 3));
     let source = probe.create()?;
     for tokens in tokens.chunks(97) {

@@ -23,7 +23,6 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         overrides: &[DELTA, TORCH, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
         fused: LATENT,
-        // As transformers saves it: dense layers go by the experts' name.
         also: Some(&Naming {
             overrides: &[SAVED, DELTA, TORCH, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
             fused: LATENT,
@@ -68,6 +67,7 @@ const DELTA: LayerNames = &[
     (DeltaOutput, "self_attn.o_proj.weight"),
 ];
 
+/// What mlx-lm calls otherwise.
 const TORCH: LayerNames = &[
     (DeltaQueryConv, "self_attn.q_conv1d.weight"),
     (DeltaKeyConv, "self_attn.k_conv1d.weight"),
@@ -87,6 +87,7 @@ const TORCH: LayerNames = &[
     ),
 ];
 
+/// As transformers saves dense layers: under the experts' name.
 const SAVED: LayerNames = &[
     (Gate, "block_sparse_moe.gate_proj.weight"),
     (Up, "block_sparse_moe.up_proj.weight"),

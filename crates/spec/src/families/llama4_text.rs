@@ -67,6 +67,7 @@ const TEMPERATURE: Temperature = Temperature {
     offset: 1,
 };
 const NO_ROPE_INTERVAL: usize = 4;
+
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({
         "num_key_value_heads": 8,

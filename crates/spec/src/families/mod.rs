@@ -232,3 +232,80 @@ pub fn architectures() -> Vec<&'static str> {
         .copied()
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn described(config: &Value) -> Result<Described, SpecError> {
+        from_config(&Config::parse(&config.to_string(), "config.json")?)
+    }
+
+    /// Enough for every family tried here, and the changes laid over it.
+    fn tiny(model_type: &str, changes: Value) -> Value {
+        let mut config = json!({
+            "model_type": model_type,
+            "vocab_size": 32,
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "intermediate_size": 24,
+            "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-6,
+            "norm_eps": 1e-6,
+        });
+        for (field, value) in changes.as_object().into_iter().flatten() {
+            config[field] = value.clone();
+        }
+        config
+    }
+
+    #[test]
+    fn what_only_the_outer_config_says_of_the_head_counts() {
+        // Outside, inside, tied: Qwen3.5's own default is not to tie.
+        let table = [
+            (Value::Null, Value::Null, false),
+            (json!(true), Value::Null, true),
+            (json!(true), json!(false), false),
+            (json!(false), json!(true), true),
+        ];
+        for (outer, inner, tied) in table {
+            let mut text = tiny("qwen3_5_text", json!({}));
+            if !inner.is_null() {
+                text["tie_word_embeddings"] = inner.clone();
+            }
+            let config = json!({
+                "model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": outer,
+            });
+            let described = described(&config).unwrap();
+            assert!(described.wrapped);
+            assert_eq!(described.spec.head.tied, tied, "{outer} {inner}");
+        }
+    }
+
+    #[test]
+    fn a_switch_that_would_change_the_arithmetic_is_refused() {
+        let table = [
+            ("hunyuan_v1_dense", "use_qk_norm", json!(false)),
+            ("hunyuan_v1_dense", "use_cla", json!(true)),
+            ("falcon_h1", "attn_layer_indices", json!([0])),
+            ("falcon_h1", "mamba_use_mlp", json!(false)),
+            ("qwen3_5_text", "attn_output_gate", json!(false)),
+            ("lfm2", "block_use_swiglu", json!(false)),
+            ("lfm2", "use_pos_enc", json!(false)),
+            ("ernie4_5_moe", "moe_norm_min", json!(0.5)),
+            ("gemma4_text", "use_bidirectional_attention", json!("all")),
+        ];
+        for (family, field, value) in table {
+            let error = described(&tiny(family, json!({ field: value }))).err();
+            assert!(
+                matches!(&error, Some(SpecError::Unsupported { field: named, .. }) if named == field),
+                "{family}: {error:?}"
+            );
+        }
+    }
+}

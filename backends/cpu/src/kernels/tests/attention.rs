@@ -5,7 +5,7 @@ use crate::shared::PagePtr;
 
 /// A head's cached keys and values. Whatever a page holds past the last token is NaN: it must
 /// not matter.
-struct Cache<T> {
+struct Cache<T: KvElement> {
     pages: Vec<PagePtr<T>>,
     keys: Vec<Vec<f64>>,
     values: Vec<Vec<f64>>,
@@ -110,7 +110,7 @@ impl<T: KvElement> Cache<T> {
     }
 }
 
-impl<T> Drop for Cache<T> {
+impl<T: KvElement> Drop for Cache<T> {
     fn drop(&mut self) {
         for page in self.pages.drain(..) {
             // SAFETY: allocated above, freed once.

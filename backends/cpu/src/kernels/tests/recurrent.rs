@@ -22,7 +22,11 @@ fn convolutions_remember_what_came_before() {
                     let mut all = Vec::new();
                     for token in &tokens {
                         let mut x = token.clone();
-                        unsafe { (k.conv_step)(&mut x, &weights, bias, &mut past) };
+                        let conv = ConvWeights {
+                            weights: &weights,
+                            bias,
+                        };
+                        unsafe { (k.conv_step)(&mut x, &conv, &mut past) };
                         all.extend(x);
                     }
                     all.extend(past);
@@ -61,7 +65,11 @@ fn a_nan_leaves_a_convolution_as_it_came() {
             if token == 1 {
                 x[17] = f32::NAN;
             }
-            unsafe { (k.conv_step)(&mut x, &weights, &[], &mut past) };
+            let conv = ConvWeights {
+                weights: &weights,
+                bias: &[],
+            };
+            unsafe { (k.conv_step)(&mut x, &conv, &mut past) };
             all.extend(x);
         }
         all

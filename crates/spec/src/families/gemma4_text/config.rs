@@ -1,3 +1,5 @@
+//! Gemma 4 as `config.json` states it.
+
 use serde_json::json;
 
 use super::PATTERN;

@@ -1,3 +1,5 @@
+//! Gemma 4 as llama.cpp writes it.
+
 use super::PATTERN;
 use super::model::{Gemma4, Shape, experts, first_shared, kv_source, per_layer_inputs};
 use crate::config::GgufConfig;

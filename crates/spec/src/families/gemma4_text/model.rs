@@ -1,3 +1,5 @@
+//! What Gemma 4 is made of, whichever config said it.
+
 use crate::error::SpecError;
 use crate::experts::{Experts, Router, RouterInput};
 use crate::families::parts::{Sizes, reach};

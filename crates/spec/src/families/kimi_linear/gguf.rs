@@ -1,3 +1,5 @@
+//! Kimi Linear as llama.cpp writes it.
+
 use super::per_channel;
 use crate::config::GgufConfig;
 use crate::error::SpecError;

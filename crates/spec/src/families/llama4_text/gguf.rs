@@ -1,3 +1,5 @@
+//! Llama 4 as llama.cpp writes it.
+
 use super::{CHUNK, NO_ROPE_INTERVAL, Parts, TEMPERATURE};
 use crate::config::GgufConfig;
 use crate::error::SpecError;

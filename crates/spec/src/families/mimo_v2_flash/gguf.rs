@@ -1,3 +1,5 @@
+//! MiMo-V2-Flash as llama.cpp writes it.
+
 use super::{GLOBAL_INTERVAL, Parts};
 use crate::config::GgufConfig;
 use crate::error::SpecError;

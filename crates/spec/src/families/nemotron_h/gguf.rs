@@ -1,3 +1,5 @@
+//! Nemotron-H as llama.cpp writes it.
+
 use super::{Kind, Parts, ungated};
 use crate::config::GgufConfig;
 use crate::error::SpecError;
