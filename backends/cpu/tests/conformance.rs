@@ -31,9 +31,9 @@ fn judge(folder: &std::path::Path, precision: Precision) {
 
 #[test]
 fn every_family_conforms() {
-    for family in goldens::FAMILIES {
+    for folder in goldens::all().unwrap() {
         for precision in [Precision::Fast, Precision::Reference] {
-            judge(&goldens::family(family), precision);
+            judge(&folder, precision);
         }
     }
 }
@@ -47,8 +47,8 @@ fn quantized_checkpoints_conform() {
 
 #[test]
 fn a_plan_foretells_the_session() {
-    let folders = [goldens::family("llama"), goldens::family("qwen3")];
-    for folder in folders.into_iter().chain(goldens::mlx().unwrap()) {
+    let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
+    for folder in plain.into_iter().chain(quantized) {
         for precision in [Precision::Fast, Precision::Reference] {
             let source = goldens::source(&folder).unwrap();
             let options = SessionOptions {
@@ -158,9 +158,10 @@ fn logits(backend: &CpuBackend, folder: &Path, precision: Precision, threads: us
         ..SessionOptions::default()
     };
     let source = goldens::source(folder).unwrap();
+    let vocab = source.spec.vocab_size as u32;
     let mut session = backend.open(source, &options, &mut |_| {}).unwrap();
     let sequence = session.create().unwrap();
-    let tokens: Vec<u32> = (0..70).map(|i| i * 37 % 251).collect();
+    let tokens: Vec<u32> = (0..70).map(|i| i * 37 % vocab).collect();
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
     batch.push(sequence, &tokens, Emit::Logits { positions: 70 });
     session.step(&batch, &mut output).unwrap();
@@ -173,16 +174,8 @@ fn logits(backend: &CpuBackend, folder: &Path, precision: Precision, threads: us
 
 #[test]
 fn every_instruction_set_and_thread_count_gives_the_same_bits() {
-    let mlx = [
-        "llama__affine_b4_g32",
-        "qwen3__affine_b6_g64",
-        "gemma3_text__nvfp4",
-    ];
-    let mlx = mlx.map(|name| goldens::fixtures().join("goldens-mlx").join(name));
-    let families = goldens::FAMILIES
-        .iter()
-        .map(|family| goldens::family(family));
-    for folder in families.chain(mlx) {
+    let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
+    for folder in plain.into_iter().chain(quantized) {
         for precision in [Precision::Fast, Precision::Reference] {
             let expected = logits(&CpuBackend::AUTO, &folder, precision, 1);
             for backend in CpuBackend::every_instruction_set() {

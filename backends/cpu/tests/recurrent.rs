@@ -39,6 +39,20 @@ fn tokens(count: u32) -> Vec<u32> {
     (0..count).map(|i| i * 7 % 31 + 1).collect()
 }
 
+/// A copy of the golden that takes longer sequences.
+fn with_long_context(family: &str) -> tempfile::TempDir {
+    let (golden, folder) = (goldens::family(family), tempfile::tempdir().unwrap());
+    let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
+    let field = "\"max_position_embeddings\": ";
+    let (before, after) = config.split_once(field).unwrap();
+    let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
+    let config = format!("{before}{field}1024{after}");
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    let weights = "model.safetensors";
+    std::fs::copy(golden.join(weights), folder.path().join(weights)).unwrap();
+    folder
+}
+
 /// The golden with token 0's embedding turned into NaN.
 fn with_broken_token(family: &str) -> tempfile::TempDir {
     let (golden, folder) = (goldens::family(family), tempfile::tempdir().unwrap());
@@ -94,7 +108,8 @@ fn a_failed_row_leaves_the_state_as_it_was() {
 #[test]
 fn snapshots_stand_at_intervals_and_before_the_last_step() {
     for family in FAMILIES {
-        let mut session = open(&goldens::family(family), &SessionOptions::default());
+        let folder = with_long_context(family);
+        let mut session = open(folder.path(), &SessionOptions::default());
         let sequence = session.create().unwrap();
         for tokens in tokens(400).chunks(100) {
             step(&mut *session, sequence, tokens, Emit::Nothing).unwrap();
@@ -121,7 +136,8 @@ fn every_sequence_that_may_live_can_step() {
         ..SessionOptions::default()
     };
     for family in FAMILIES {
-        let mut session = open(&goldens::family(family), &options);
+        let folder = with_long_context(family);
+        let mut session = open(folder.path(), &options);
         let bytes = session.memory().state_bytes;
         assert!(bytes > 0);
         let ids: Vec<SequenceId> = (0..3).map(|_| session.create().unwrap()).collect();

@@ -6,17 +6,8 @@ use std::sync::Arc;
 use loquat_session::ModelSource;
 use loquat_weights::{Checkpoint, WeightsError, decode, safetensors};
 
-/// Families whose tiny bf16 checkpoints carry logits by transformers.
-pub const FAMILIES: &[&str] = &[
-    "gemma3_text",
-    "llama",
-    "llama_tied",
-    "mistral",
-    "mistral_swa",
-    "qwen2",
-    "qwen3",
-    "smollm3",
-];
+/// Goldens that have a tokenizer and a chat template too.
+pub const SPEAKING: &[&str] = &["gemma3_text", "llama", "qwen2"];
 
 /// Where this crate keeps its fixtures.
 pub fn fixtures() -> PathBuf {
@@ -27,15 +18,31 @@ pub fn family(name: &str) -> PathBuf {
     fixtures().join("goldens").join(name)
 }
 
+/// The folders of all bf16 checkpoints, by name.
+pub fn all() -> std::io::Result<Vec<PathBuf>> {
+    entries("goldens", Path::is_dir)
+}
+
 /// The folders of all MLX-quantized checkpoints, by name.
 pub fn mlx() -> std::io::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(fixtures().join("goldens-mlx"))?;
-    let mut folders = entries
+    entries("goldens-mlx", Path::is_dir)
+}
+
+/// The files of all GGUF checkpoints, by name; each is the golden of that name.
+pub fn gguf() -> std::io::Result<Vec<PathBuf>> {
+    entries("goldens-gguf", |path| {
+        path.extension().is_some_and(|ending| ending == "gguf")
+    })
+}
+
+fn entries(set: &str, wanted: fn(&Path) -> bool) -> std::io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(fixtures().join(set))?;
+    let mut paths = entries
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<Vec<_>, _>>()?;
-    folders.retain(|folder| folder.is_dir());
-    folders.sort();
-    Ok(folders)
+    paths.retain(|path| wanted(path));
+    paths.sort();
+    Ok(paths)
 }
 
 /// A model ready for a backend to open.

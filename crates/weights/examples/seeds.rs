@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "goldens/llama/config.hub_style.json",
         "goldens/gemma3_text/config.json",
         "goldens/smollm3/config.hub_style.json",
-        "goldens-mlx/qwen3__affine_b4_g32/config.json",
+        "goldens-mlx/qwen3__affine4_g32/config.json",
     ] {
         let name = config.replace('/', "-");
         write(

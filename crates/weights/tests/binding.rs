@@ -122,12 +122,16 @@ fn fused_tensors_are_split_by_rows() {
     };
     let split = bind(&spec, &[plain], &folder.tensors, None).unwrap();
     for layer in 0..2 {
-        for (ending, shape) in [("weight", vec![128, 64]), ("bias", vec![128])] {
-            let mut bytes = Vec::new();
+        for ending in ["weight", "bias"] {
+            let (mut bytes, mut shape) = (Vec::new(), Vec::new());
             for part in ["q_proj", "k_proj", "v_proj"] {
                 let name = format!("model.layers.{layer}.self_attn.{part}.{ending}");
                 let tensor = folder.tensors.iter().find(|t| t.name == name).unwrap();
                 bytes.extend_from_slice(&tensor.data);
+                match shape.first_mut() {
+                    Some(rows) => *rows += tensor.shape[0],
+                    None => shape = tensor.shape.clone(),
+                }
                 folder.remove(&name);
             }
             let name = format!("model.layers.{layer}.qkv.{ending}");

@@ -171,7 +171,7 @@ fn a_broken_checkpoint_is_refused_by_its_file() {
     for (model, words) in [
         (
             Altered::from("llama").replace("config.json", "\"llama\"", "\"nope\""),
-            ["config.json", "`nope`", "gemma3_text, llama, mistral"],
+            ["config.json", "`nope`", "llama, llama4_text, mamba2"],
         ),
         (
             Altered::from("llama").replace("config.json", "{", "{{"),
