@@ -34,7 +34,8 @@ fn load_and_step(path: &Path) -> bool {
     };
     let sequence = session.create().unwrap();
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
-    batch.push(sequence, &[0, 1, 2], Emit::Greedy { positions: 1 });
+    let tokens: Vec<u32> = (0..9).collect();
+    batch.push(sequence, &tokens, Emit::Greedy { positions: 1 });
     session.step(&batch, &mut output).unwrap();
     true
 }
@@ -103,4 +104,68 @@ fn damaged_safetensors_models() {
     let golden = goldens::family("qwen3").join("model.safetensors");
     std::fs::copy(golden, folder.path().join("model.safetensors")).unwrap();
     survives(folder.path(), &folder.path().join("config.json"), 900, 4);
+}
+
+/// Where each number of a JSON text stands.
+fn numbers(text: &str) -> Vec<std::ops::Range<usize>> {
+    let is_number = |letter: char| letter.is_ascii_digit() || "+-.e".contains(letter);
+    let mut found = Vec::new();
+    let (mut start, mut quoted) = (None, false);
+    for (at, letter) in text.char_indices() {
+        quoted ^= letter == '"';
+        match start {
+            None if !quoted && (letter.is_ascii_digit() || letter == '-') => start = Some(at),
+            Some(from) if !is_number(letter) => {
+                found.push(from..at);
+                start = None;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Numbers that weights of the same shapes may well go with: how many experts are chosen, how
+/// far a layer sees, what scales, steps and bases there are.
+#[test]
+fn models_whose_config_says_another_number() {
+    const OTHERS: [&str; 9] = [
+        "0",
+        "1",
+        "3",
+        "7",
+        "1000",
+        "0.5",
+        "1e9",
+        "-1e-30",
+        "4294967295",
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.json");
+    let (mut loaded, mut refused) = (0, 0);
+    for golden in goldens::all().unwrap() {
+        let weights = "model.safetensors";
+        std::fs::copy(golden.join(weights), folder.path().join(weights)).unwrap();
+        let text = std::fs::read_to_string(golden.join("config.json")).unwrap();
+        std::fs::write(&config, &text).unwrap();
+        assert!(load_and_step(folder.path()), "{}", golden.display());
+        for place in numbers(&text) {
+            for other in OTHERS {
+                let mut changed = text.clone();
+                changed.replace_range(place.clone(), other);
+                std::fs::write(&config, &changed).unwrap();
+                match catch_unwind(AssertUnwindSafe(|| load_and_step(folder.path()))) {
+                    Ok(true) => loaded += 1,
+                    Ok(false) => refused += 1,
+                    Err(_) => panic!(
+                        "{}: {other} for {:?}",
+                        golden.display(),
+                        &text[place.start.saturating_sub(40)..place.end]
+                    ),
+                }
+            }
+        }
+    }
+    println!("{loaded} loaded, {refused} refused");
+    assert!(loaded > 100 && refused > 100, "{loaded} {refused}");
 }

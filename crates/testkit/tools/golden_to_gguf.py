@@ -45,10 +45,8 @@ FILE_TYPES = dict(bf16=gguf.LlamaFileType.MOSTLY_BF16, f32=gguf.LlamaFileType.AL
 # What GGUF or llama.cpp cannot say, so that no file could match the golden.
 SKIP = {
     "mistral_swa": "architecture llama has no sliding window",
-    "phi3_swa": "llama.cpp ignores phi3's sliding window",
     "deepseek_v2": "llama.cpp ranks groups of experts by their best two, the model by the best one",
     "deepseek_v3": "mscale differs from mscale_all_dim, which GGUF has no key for; deepseek_v3_yarn has it",
-    "exaone4": "llama.cpp uses the sliding window only with 64 layers",
     "llama4_text": "chunk 8192, temperature scale and every fourth layer full are fixed in llama.cpp",
     "nemotron_h": "with experts, the converter knows no plain MLP layers",
     "helium": "no such architecture",

@@ -204,6 +204,8 @@ def hub_style(config):
                 topk_method="noaux_tc",
                 n_shared_experts=None,
             )
+            for ours in ("layer_types", "mlp_layer_types"):  # published configs have only the lists above
+                del h[ours]
     elif isinstance(rope, dict) and not kind.startswith("qwen3_5"):
         h.pop("rope_parameters")
         for k in ("rope_theta", "partial_rotary_factor"):

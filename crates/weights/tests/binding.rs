@@ -1,5 +1,6 @@
 //! Binding: all that is wrong in one report, and MLX's quantized modules.
 
+mod bound;
 mod folder;
 
 use folder::Folder;
@@ -92,11 +93,11 @@ fn a_long_report_is_counted_not_recited() {
 #[test]
 fn copies_and_buffers_that_say_nothing_new_are_passed_over() {
     let mut folder = Folder::golden("llama_tied");
-    let before = folder::values(&folder.bind().unwrap());
+    let before = bound::values(&folder.bind().unwrap());
     folder.add_zeros("lm_head.weight", Dtype::BF16, &[288, 64]);
     let inverse = "model.layers.0.self_attn.rotary_emb.inv_freq";
     folder.add_zeros(inverse, Dtype::F32, &[8]);
-    assert_eq!(folder::values(&folder.bind().unwrap()), before);
+    assert_eq!(bound::values(&folder.bind().unwrap()), before);
 
     // A head that is asked for is not passed over.
     let mut folder = Folder::golden("llama");
@@ -139,7 +140,7 @@ fn fused_tensors_are_split_by_rows() {
         }
     }
     let fused = bind(&spec, &[naming], &folder.tensors, None).unwrap();
-    assert_eq!(folder::values(&fused), folder::values(&split));
+    assert_eq!(bound::values(&fused), bound::values(&split));
     assert_eq!(fused.bytes(), split.bytes());
 
     // One tensor that fails three roles is one fault.

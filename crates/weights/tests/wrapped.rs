@@ -1,8 +1,10 @@
 //! Text models that stand inside larger ones.
 
+mod bound;
 mod folder;
 
-use folder::{Folder, values};
+use bound::values;
+use folder::Folder;
 use loquat_weights::{Blob, Dtype, RawTensor};
 use serde_json::json;
 
