@@ -3,6 +3,7 @@ use std::f64::consts::TAU;
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::roles::Role;
+use crate::validate::MAX_HEAD_DIM;
 
 /// Rotary position embedding over the first `dims` values of a head.
 #[derive(Debug, Clone, PartialEq)]
@@ -205,6 +206,14 @@ impl Rope {
         default_theta: f64,
         head_dim: usize,
     ) -> Result<Self, SpecError> {
+        // Refused here already, since every layer gets a copy of the factors.
+        if head_dim > MAX_HEAD_DIM {
+            return Err(SpecError::invalid(
+                "head_dim",
+                head_dim,
+                format!("at most {MAX_HEAD_DIM}"),
+            ));
+        }
         let parameters = match config.object("rope_parameters")? {
             Some(table) => Some(match group {
                 Some(group) => table.object(group)?.ok_or_else(|| SpecError::Missing {

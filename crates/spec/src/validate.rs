@@ -13,8 +13,10 @@ use crate::rope::{Rope, RopeScaling};
 /// before anything is allocated by it.
 pub(crate) const MAX_LAYERS: usize = 4096;
 const MAX_DIM: usize = 1 << 24;
-const MAX_HEAD_DIM: usize = 4096;
-const MAX_EXPERTS: usize = 1 << 16;
+pub(crate) const MAX_HEAD_DIM: usize = 4096;
+const MAX_EXPERTS: usize = 4096;
+/// Over all layers: each is a tensor to name, or three.
+const MAX_ALL_EXPERTS: usize = 1 << 18;
 const MAX_KERNEL: usize = 64;
 
 impl ModelSpec {
@@ -41,6 +43,18 @@ impl ModelSpec {
         finite("logit scale", self.head.scale)?;
         if let Some(cap) = self.head.softcap {
             positive("final_logit_softcapping", cap)?;
+        }
+        let experts = self.branches().map(|(_, branch)| match &branch.inner {
+            Inner::FeedForward(FeedForward::Experts(experts)) => experts.count,
+            _ => 0,
+        });
+        let experts = experts.fold(0usize, usize::saturating_add);
+        if experts > MAX_ALL_EXPERTS {
+            return Err(SpecError::invalid(
+                "num_experts",
+                format!("{experts} over all layers"),
+                format!("at most {MAX_ALL_EXPERTS} over all layers"),
+            ));
         }
         for (index, layer) in self.layers.iter().enumerate() {
             for block in &layer.blocks {

@@ -255,27 +255,10 @@ fn rows_are_found_piece_by_piece() {
     assert_eq!(rows, [2, 3, 4, 7, 8, 9, 12]);
 }
 
-fn gpt_oss() -> Value {
-    with(
-        tiny("gpt_oss"),
-        json!({
-            "num_local_experts": 4, "num_experts_per_tok": 2,
-            "rope_scaling": {"rope_type": "yarn", "factor": 4.0},
-        }),
-    )
-}
-
-fn qwen3_moe() -> Value {
-    with(
-        tiny("qwen3_moe"),
-        json!({"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 32}),
-    )
-}
-
 #[test]
 fn experts_are_named_one_by_one_or_stacked() {
     use LayerRole::*;
-    let Described { spec, namings, .. } = load(&qwen3_moe()).unwrap();
+    let Described { spec, namings, .. } = load(&tiny("qwen3_moe")).unwrap();
     let kind = Kind::Stack {
         count: 3,
         rows: 32,
@@ -301,7 +284,7 @@ fn experts_are_named_one_by_one_or_stacked() {
 #[test]
 fn gpt_oss_experts_take_turns_and_stand_transposed() {
     use LayerRole::*;
-    let (spec, naming) = named(&gpt_oss());
+    let (spec, naming) = named(&tiny("gpt_oss"));
     let slots = naming.slots(&spec);
     let turns = |first| RowMap {
         first,
@@ -335,15 +318,7 @@ fn gpt_oss_experts_take_turns_and_stand_transposed() {
 #[test]
 fn a_latent_head_s_keys_and_values_stand_together() {
     use LayerRole::*;
-    let config = with(
-        tiny("deepseek_v3"),
-        json!({
-            "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
-            "qk_rope_head_dim": 8, "v_head_dim": 12, "moe_intermediate_size": 32,
-            "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
-        }),
-    );
-    let Described { spec, namings, .. } = load(&config).unwrap();
+    let Described { spec, namings, .. } = load(&tiny("deepseek_v3")).unwrap();
     let slots = namings[0].slots(&spec);
     let per_head = |first, block, orientation| Layout {
         rows: RowMap {
@@ -378,16 +353,7 @@ fn a_latent_head_s_keys_and_values_stand_together() {
 #[test]
 fn qwen3_next_interleaves_by_head_and_stores_rates_as_logarithms() {
     use LayerRole::*;
-    let config = with(
-        qwen3_moe(),
-        json!({
-            "model_type": "qwen3_next", "shared_expert_intermediate_size": 32,
-            "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-            "linear_key_head_dim": 8, "linear_value_head_dim": 16,
-            "full_attention_interval": 2,
-        }),
-    );
-    let Described { spec, namings, .. } = load(&config).unwrap();
+    let Described { spec, namings, .. } = load(&tiny("qwen3_next")).unwrap();
     let slots = namings[0].slots(&spec);
     // For each of two key heads: 8 of query, 8 of key, 32 of value, 32 of gate.
     let table = [
@@ -461,17 +427,7 @@ fn layers_past_the_last_and_keys_that_nobody_reads_are_passed_over() {
     let (llama, plain) = named(&deepseek);
     assert!(!plain.ignores(&llama, further));
 
-    let gemma4 = with(
-        tiny("gemma4_text"),
-        json!({
-            "num_hidden_layers": 4, "num_kv_shared_layers": 2, "global_head_dim": 32,
-            "layer_types": [
-                "sliding_attention", "full_attention", "sliding_attention", "full_attention"
-            ],
-            "hidden_size_per_layer_input": 0,
-        }),
-    );
-    let (spec, naming) = named(&gemma4);
+    let (spec, naming) = named(&tiny("gemma4_text"));
     for (name, unread) in [
         ("model.layers.2.self_attn.k_proj.weight", true),
         ("model.layers.3.self_attn.v_proj.weight", true),

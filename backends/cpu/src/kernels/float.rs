@@ -238,8 +238,9 @@ fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
         Activation::Silu => gated(gate, up, silu),
         Activation::Gelu => gated(gate, up, gelu),
         Activation::GeluTanh => gated(gate, up, gelu_tanh),
-        Activation::Relu => gated(gate, up, |x| if x > 0.0 { x } else { x * 0.0 }),
-        Activation::Relu2 => gated(gate, up, |x| if x > 0.0 { x * x } else { x * 0.0 }),
+        // NaN is not below zero, and stays.
+        Activation::Relu => gated(gate, up, |x| if x <= 0.0 { 0.0 } else { x }),
+        Activation::Relu2 => gated(gate, up, |x| if x <= 0.0 { 0.0 } else { x * x }),
         Activation::ClampedSwiglu { alpha, limit } => {
             for (gate, up) in gate.iter_mut().zip(up) {
                 // Written so that NaN stays NaN.
