@@ -43,11 +43,11 @@ fn latent_attention_needs_all_its_sizes() {
 #[test]
 fn absurd_counts_are_refused_before_anything_is_made_of_them() {
     refused(
-        tiny("mixtral"),
+        tiny("qwen3_moe"),
         vec![
-            (json!({"num_local_experts": 5000}), Invalid, "num_experts"),
+            (json!({"num_experts": 5000}), Invalid, "num_experts"),
             (
-                json!({"num_local_experts": 4000, "num_hidden_layers": 4000}),
+                json!({"num_experts": 4000, "num_hidden_layers": 4000}),
                 Invalid,
                 "num_experts",
             ),
@@ -59,7 +59,7 @@ fn absurd_counts_are_refused_before_anything_is_made_of_them() {
         "short_factor": factors, "long_factor": factors,
     });
     refused(
-        tiny("phi3_longrope"),
+        tiny("phi3"),
         vec![(
             json!({"head_dim": 8000, "num_hidden_layers": 4000, "rope_parameters": rope}),
             Invalid,
