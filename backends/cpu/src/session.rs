@@ -72,7 +72,13 @@ impl<T: KvElement> CpuSession<T> {
         self.check(batch, index, row, tokens)?;
         let len = self.cache.len(row.sequence)?;
         self.cache.reserve(row.sequence, tokens.len())?;
-        let states = self.cache.take_states(row.sequence, tokens.len())?;
+        let states = match self.cache.take_states(row.sequence, tokens.len()) {
+            Ok(states) => states,
+            Err(error) => {
+                self.cache.trim(row.sequence)?;
+                return Err(error);
+            }
+        };
         let first = self.plan.tokens.len();
         let pages = self.plan.pages.len();
         self.plan.pages.extend(self.cache.pages(row.sequence));
