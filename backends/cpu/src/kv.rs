@@ -341,7 +341,9 @@ impl<T: KvElement> Cache<T> {
         let after = self.states.take()?;
         let mut snapshots = Vec::new();
         let interval = SNAPSHOT_INTERVAL;
-        let first = (len / interval + 1) * interval;
+        // The latest ones are kept, so earlier ones are not taken.
+        let kept = (len + tokens).saturating_sub(MAX_SNAPSHOTS * interval);
+        let first = (len.max(kept) / interval + 1) * interval;
         for len in (first..len + tokens).step_by(interval) {
             // A snapshot is a convenience: none is taken where a sequence may want the room.
             if self.states.available() > self.sequences.len() {
@@ -358,9 +360,9 @@ impl<T: KvElement> Cache<T> {
 
     /// Drops some sequence's oldest snapshot, which frees its state unless another holds it.
     fn forget_a_snapshot(&mut self) -> bool {
-        let mut sequences = self.sequences.values_mut();
-        let holder = sequences.find(|sequence| !sequence.snapshots.is_empty());
-        let Some(holder) = holder else {
+        let holders = self.sequences.iter_mut();
+        let holders = holders.filter(|(_, sequence)| !sequence.snapshots.is_empty());
+        let Some((_, holder)) = holders.min_by_key(|(id, _)| **id) else {
             return false;
         };
         let oldest = holder.snapshots.remove(0);

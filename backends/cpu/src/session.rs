@@ -84,11 +84,10 @@ impl<T: KvElement> CpuSession<T> {
         self.plan.pages.extend(self.cache.pages(row.sequence));
         for (offset, id) in tokens.iter().enumerate() {
             let position = len + offset;
-            let page = self.cache.page_of(row.sequence, position);
             self.plan.tokens.push(PlannedToken {
                 id: *id,
                 position,
-                page: page.ok_or(SessionError::UnknownSequence(row.sequence))?,
+                page: self.plan.pages[pages + position / PAGE],
                 pages: (pages, self.plan.pages.len()),
             });
         }

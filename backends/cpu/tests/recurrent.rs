@@ -40,13 +40,13 @@ fn tokens(count: u32) -> Vec<u32> {
 }
 
 /// A copy of the golden that takes longer sequences.
-fn with_long_context(family: &str) -> tempfile::TempDir {
+fn with_context(family: &str, context: usize) -> tempfile::TempDir {
     let (golden, folder) = (goldens::family(family), tempfile::tempdir().unwrap());
     let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
     let field = "\"max_position_embeddings\": ";
     let (before, after) = config.split_once(field).unwrap();
     let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
-    let config = format!("{before}{field}1024{after}");
+    let config = format!("{before}{field}{context}{after}");
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     let weights = "model.safetensors";
     std::fs::copy(golden.join(weights), folder.path().join(weights)).unwrap();
@@ -108,7 +108,7 @@ fn a_failed_row_leaves_the_state_as_it_was() {
 #[test]
 fn snapshots_stand_at_intervals_and_before_the_last_step() {
     for family in FAMILIES {
-        let folder = with_long_context(family);
+        let folder = with_context(family, 1024);
         let mut session = open(folder.path(), &SessionOptions::default());
         let sequence = session.create().unwrap();
         for tokens in tokens(400).chunks(100) {
@@ -130,13 +130,75 @@ fn snapshots_stand_at_intervals_and_before_the_last_step() {
 }
 
 #[test]
+fn a_long_step_keeps_its_latest_snapshots() {
+    let folder = with_context("mamba2", 2048);
+    let options = SessionOptions {
+        max_step_tokens: 2048,
+        ..SessionOptions::default()
+    };
+    let mut session = open(folder.path(), &options);
+    let sequence = session.create().unwrap();
+    step(&mut *session, sequence, &tokens(2000), Emit::Nothing).unwrap();
+    for (at_most, expected) in [(1999, 1792), (1791, 1536), (1279, 1024), (1023, 0)] {
+        assert_eq!(
+            session.reusable(sequence, at_most),
+            Ok(expected),
+            "at {at_most}"
+        );
+    }
+}
+
+/// LFM2 with the given taps of its convolutions.
+fn with_taps(taps: impl Fn(&[u8]) -> Vec<u8>, kernel: usize) -> tempfile::TempDir {
+    let (golden, folder) = (goldens::family("lfm2"), tempfile::tempdir().unwrap());
+    let checkpoint = Checkpoint::open(&golden).unwrap();
+    let tensors: Vec<RawTensor> = checkpoint
+        .tensors()
+        .iter()
+        .map(|tensor| match tensor.shape[..] {
+            [channels, 1, old] => RawTensor {
+                shape: vec![channels, 1, kernel],
+                data: Blob::from_vec(tensor.data.chunks_exact(2 * old).flat_map(&taps).collect()),
+                ..tensor.clone()
+            },
+            _ => tensor.clone(),
+        })
+        .collect();
+    let weights = write_safetensors(&tensors).unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
+    let field = "\"conv_L_cache\": ";
+    let (before, after) = config.split_once(field).unwrap();
+    let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
+    let config = format!("{before}{field}{kernel}{after}");
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    folder
+}
+
+#[test]
+fn a_convolution_over_one_token_needs_no_state() {
+    let last = |taps: &[u8]| taps[taps.len() - 2..].to_vec();
+    let zeros_before = |taps: &[u8]| {
+        let zeros = vec![0; taps.len() - 2];
+        zeros.into_iter().chain(last(taps)).collect()
+    };
+    let kernel = 3;
+    let [short, long] = [with_taps(last, 1), with_taps(zeros_before, kernel)].map(|folder| {
+        let mut session = open(folder.path(), &SessionOptions::default());
+        let sequence = session.create().unwrap();
+        step(&mut *session, sequence, &tokens(20), LAST).unwrap()
+    });
+    assert!(short == long);
+}
+
+#[test]
 fn every_sequence_that_may_live_can_step() {
     let options = SessionOptions {
         max_sequences: 3,
         ..SessionOptions::default()
     };
     for family in FAMILIES {
-        let folder = with_long_context(family);
+        let folder = with_context(family, 1024);
         let mut session = open(folder.path(), &options);
         let bytes = session.memory().state_bytes;
         assert!(bytes > 0);

@@ -40,6 +40,8 @@ pub struct Attention {
     /// `sigmoid(gate(x))`, a number for each value of each head, multiplies the heads' output.
     /// The gate has a bias where the queries have.
     pub output_gate: bool,
+    /// The gate's matrix has a bias.
+    pub gate_bias: bool,
     pub kv: KvSource,
 }
 

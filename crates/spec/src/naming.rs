@@ -41,6 +41,21 @@ pub struct RowMap {
 }
 
 impl RowMap {
+    /// Whether the first `rows` rows all lie below row `total` of the file.
+    pub fn stays_below(&self, rows: usize, total: usize) -> bool {
+        let Some(last) = rows.checked_sub(1) else {
+            return true;
+        };
+        let end = (last / self.block)
+            .checked_mul(self.stride)
+            .and_then(|start| {
+                start
+                    .checked_add(self.first)?
+                    .checked_add(last.min(self.block - 1))
+            });
+        end.is_some_and(|end| end < total)
+    }
+
     pub fn file_row(&self, row: usize) -> usize {
         self.first + row / self.block * self.stride + row % self.block
     }

@@ -402,7 +402,7 @@ impl List {
         self.add(attention.qkv_bias && own_value, ValueBias, vector(value));
         let gate = matrix(attention.mixed_len(), hidden);
         self.add(attention.output_gate, OutputGate, gate);
-        let gate_bias = attention.output_gate && attention.qkv_bias;
+        let gate_bias = attention.output_gate && attention.gate_bias;
         self.add(gate_bias, OutputGateBias, vector(attention.mixed_len()));
         self.add(true, Output, matrix(hidden, attention.mixed_len()));
         self.add(attention.output_bias, OutputBias, vector(hidden));

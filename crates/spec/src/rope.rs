@@ -224,10 +224,14 @@ impl Rope {
             None => None,
         };
         let (theta, scaling) = match &parameters {
-            Some(table) => (
-                table.f64_or("rope_theta", default_theta)?,
-                parameters.clone(),
-            ),
+            Some(table) => {
+                // One table may leave its theta to the config around it; groups have their own.
+                let outer = match group {
+                    None => config.f64_or("rope_theta", default_theta)?,
+                    Some(_) => default_theta,
+                };
+                (table.f64_or("rope_theta", outer)?, parameters.clone())
+            }
             None => (
                 config.f64_or("rope_theta", default_theta)?,
                 config.object("rope_scaling")?,

@@ -33,10 +33,12 @@ impl ModelSpec {
         finite("embedding scale", self.embedding.scale)?;
         if let Some(positions) = self.embedding.positions {
             within("positions", positions, MAX_DIM)?;
+            within("context", self.max_context, positions)?;
         }
         if let Some(inputs) = &self.per_layer_inputs {
             within("hidden_size_per_layer_input", inputs.dim, MAX_DIM)?;
             within("vocab_size_per_layer_input", inputs.vocab_size, MAX_DIM)?;
+            within("vocab_size", self.vocab_size, inputs.vocab_size)?;
             check_norm(&inputs.norm)?;
         }
         check_norm(&self.final_norm)?;

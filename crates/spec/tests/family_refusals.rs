@@ -69,6 +69,18 @@ fn absurd_counts_are_refused_before_anything_is_made_of_them() {
 }
 
 #[test]
+fn rows_must_exist_for_every_token_and_position() {
+    refused(
+        tiny("gemma4_text"),
+        vec![(
+            json!({"vocab_size_per_layer_input": 287}),
+            Invalid,
+            "vocab_size",
+        )],
+    );
+}
+
+#[test]
 fn groups_of_experts_must_come_out_even() {
     refused(
         tiny("deepseek_v3"),

@@ -438,3 +438,93 @@ fn layers_past_the_last_and_keys_that_nobody_reads_are_passed_over() {
         assert_eq!(naming.ignores(&spec, name), unread, "{name}");
     }
 }
+
+#[test]
+fn a_map_knows_whether_it_leaves_its_tensor() {
+    let map = |first, block, stride| RowMap {
+        first,
+        block,
+        stride,
+    };
+    for (map, rows, total, stays) in [
+        (map(0, 4, 4), 4, 4, true),
+        (map(0, 4, 4), 5, 4, false),
+        (map(2, 2, 4), 4, 8, true),
+        (map(2, 2, 4), 5, 8, false),
+        (map(7, 1, 1), 0, 3, true),
+        (map(usize::MAX, 1, usize::MAX), 2, 8, false),
+    ] {
+        assert_eq!(
+            map.stays_below(rows, total),
+            stays,
+            "{map:?} {rows} {total}"
+        );
+    }
+}
+
+/// The config of a committed golden.
+fn golden(family: &str) -> Value {
+    let goldens = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/goldens");
+    let text = std::fs::read_to_string(format!("{goldens}/{family}/config.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn a_gate_has_a_bias_only_where_its_family_gives_it_one() {
+    for (family, gate_bias) in [("afmoe", false), ("qwen3_next", true)] {
+        let (spec, naming) = named(&with(golden(family), json!({"attention_bias": true})));
+        let roles: HashSet<Role> = naming.slots(&spec).iter().map(|slot| slot.role).collect();
+        let any = |wanted: LayerRole| {
+            (0..spec.layers.len()).any(|l| roles.contains(&Role::Layer(l, wanted)))
+        };
+        assert!(
+            any(LayerRole::OutputGate) && any(LayerRole::QueryBias),
+            "{family}"
+        );
+        assert_eq!(any(LayerRole::OutputGateBias), gate_bias, "{family}");
+    }
+}
+
+#[test]
+fn mlx_lm_gives_a_dense_granite_the_usual_names() {
+    let config = with(golden("granitemoehybrid"), json!({"num_local_experts": 0}));
+    let Described { spec, namings, .. } = load(&config).unwrap_or_else(|error| panic!("{error}"));
+    let names = |naming: &Naming| -> Vec<String> {
+        let slots = naming.slots(&spec).into_iter();
+        slots.flat_map(|slot| slot.names).collect()
+    };
+    let [saved, mlx] = ["shared_mlp.output_linear", "mlp.down_proj"]
+        .map(|module| format!("model.layers.0.{module}.weight"));
+    assert!(names(&namings[0]).contains(&saved));
+    assert!(names(&namings[1]).contains(&mlx));
+}
+
+#[test]
+fn q_k_and_v_of_a_neox_head_stand_together_whatever_the_config_adds() {
+    let (spec, _) = named(&with(
+        golden("gpt_neox"),
+        json!({"num_key_value_heads": 1, "head_dim": 6}),
+    ));
+    let attention = spec.layers[0]
+        .mixer()
+        .and_then(|mixer| mixer.as_attention())
+        .unwrap();
+    assert_eq!(attention.kv_heads, attention.heads);
+    assert_eq!(attention.head_dim * attention.heads, spec.hidden_size);
+}
+
+#[test]
+fn one_rope_table_may_leave_theta_to_the_config_around_it() {
+    for (table, theta) in [
+        (json!({"rope_type": "default"}), 777.0),
+        (json!({"rope_theta": 5.0}), 5.0),
+    ] {
+        let config = json!({"rope_theta": 777.0, "rope_parameters": table});
+        let (spec, _) = named(&with(tiny("llama"), config));
+        let rope = spec.layers[0]
+            .mixer()
+            .and_then(|mixer| mixer.rope())
+            .unwrap();
+        assert_eq!(rope.theta, theta);
+    }
+}

@@ -146,6 +146,17 @@ fn find<'a>(
     };
     let mut found = Vec::new();
     for slot in naming.slots(spec) {
+        // Parts that do not divide evenly among heads, of a config that fits no file.
+        let along = match slot.layout.orientation {
+            Orientation::Rows | Orientation::Columns => slot.kind.rows(),
+            Orientation::PartColumns => slot.kind.cols(),
+        };
+        if !slot.layout.rows.stays_below(along, slot.layout.total) {
+            let name = slot.names.first().cloned().unwrap_or_default();
+            let entry = (name, vec![along], vec![slot.layout.total]);
+            binder.mismatch.misshapen.push(entry);
+            continue;
+        }
         let tensors = match slot.kind {
             Kind::Matrix { .. } | Kind::Stack { .. } => binder.matrices(&slot)?,
             Kind::Vector { .. } | Kind::Vectors { .. } | Kind::Conv { .. } => {

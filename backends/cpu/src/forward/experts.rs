@@ -38,7 +38,7 @@ struct Route {
 impl<T: KvElement> Forward<'_, T> {
     /// The experts' weighted sum into `scratch.branch`.
     pub(super) fn experts(&mut self, branch: &Branch, weights: &ExpertsWeights) {
-        let mut readers: Vec<&Linear> = weights.gates.iter().chain(&weights.ups).collect();
+        let mut readers: Vec<&Linear> = Vec::new();
         if let Some(shared) = &weights.shared {
             readers.extend(shared.dense.readers());
             readers.extend(shared.router.as_ref());

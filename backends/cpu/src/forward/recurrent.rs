@@ -337,11 +337,25 @@ fn convolve<T: KvElement>(
     place: &ConvPlace,
     values: &mut [f32],
 ) {
-    let values = SharedMut::new(values);
     let weights = ConvWeights {
         weights: &conv.weights,
         bias: conv.bias.as_deref().unwrap_or_default(),
     };
+    if conv.past_len() == 0 {
+        // It looks at no other token, and its layer may have no state at all.
+        for row in values.chunks_exact_mut(place.stride) {
+            let x = &mut row[place.offset..place.offset + conv.channels];
+            // SAFETY: the table was chosen for this machine.
+            unsafe {
+                (kernels.conv_step)(x, &weights, &mut []);
+                if place.silu {
+                    (kernels.activate)(Activation::Silu, x, &[]);
+                }
+            }
+        }
+        return;
+    }
+    let values = SharedMut::new(values);
     each_head(pool, plan, 1, &|row, state, _| {
         state.carry(place.state, conv.past_len(), row.tokens, |past, offset| {
             let at = (row.first + offset) * place.stride + place.offset;

@@ -114,7 +114,7 @@ pub fn f16_to_f32(bits: u16) -> f32 {
 /// One instruction set's kernels.
 ///
 /// SAFETY for every pointer in the table: calling it needs the instruction set it was built
-/// for, which [`kernels`] has checked before it hands the table out.
+/// for, which [`supported`] has checked before it hands the table out.
 pub struct Kernels {
     pub name: &'static str,
     pub dot: unsafe fn(&[f32], &[f32]) -> f32,

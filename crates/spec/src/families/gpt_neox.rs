@@ -73,6 +73,12 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "partial_rotary_factor": turning,
     }));
     let sizes = Sizes::with_eps(config, "layer_norm_eps")?;
+    // Whatever other fields say: q, k and v of a head stand together in one matrix.
+    let sizes = Sizes {
+        kv_heads: sizes.heads,
+        head_dim: sizes.hidden / sizes.heads,
+        ..sizes
+    };
     let rope = Rope::from_config(config, None, theta, sizes.head_dim)?;
     let bias = config.bool_or("attention_bias", true)?;
     let attention = Attention {

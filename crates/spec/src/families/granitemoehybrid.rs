@@ -21,7 +21,12 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["granitemoehybrid"],
     from_config,
     hugging_face: Naming {
-        overrides: &[GRANITE_ROUTER, GRANITE_EXPERT_OUTPUT, SHARED_OUTPUT],
+        overrides: &[
+            GRANITE_ROUTER,
+            GRANITE_EXPERT_OUTPUT,
+            SHARED_OUTPUT,
+            ONLY_OUTPUT,
+        ],
         fused: &[
             GRANITE_EXPERT_INPUT,
             SHARED_INPUT,
@@ -34,6 +39,7 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.0
     },
     mlx: Some(Naming {
+        // Without experts mlx-lm gives the one for all the usual names.
         overrides: &[GRANITE_ROUTER, SHARED_OUTPUT, BLOCK_SPARSE_SWITCH],
         fused: &[SHARED_INPUT],
         conv_shape: ConvShape::ChannelLast,
@@ -49,10 +55,8 @@ pub(super) const FAMILY: Family = Family {
 const SHARED_INPUT: Fused =
     Fused::sequential("shared_mlp.input_linear.weight", &[SharedGate, SharedUp]);
 
-const SHARED_OUTPUT: LayerNames = &[
-    (SharedDown, "shared_mlp.output_linear.weight"),
-    (Down, "shared_mlp.output_linear.weight"),
-];
+const SHARED_OUTPUT: LayerNames = &[(SharedDown, "shared_mlp.output_linear.weight")];
+const ONLY_OUTPUT: LayerNames = &[(Down, "shared_mlp.output_linear.weight")];
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.renamed(&[("layers_block_type", "layer_types")]);

@@ -40,7 +40,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
             offset: 0,
         }),
     };
-    let rope = Rope::from_config(config, None, 1_000_000.0, sizes.head_dim)?;
+    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let attention = Attention {
         temperature,
         reach: reach(config.usize_opt("sliding_window")?),

@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
-    let rope = Rope::from_config(config, None, 1_000_000.0, sizes.head_dim)?;
+    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let windows = qwen2::windows(config, sizes.layers)?;
     let attention = sizes.biased_attention(config, Some(rope))?;
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);

@@ -55,6 +55,7 @@ pub fn attention(heads: usize, kv_heads: usize, head_dim: usize, rope: Option<Ro
         reach: Reach::All,
         sinks: false,
         output_gate: false,
+        gate_bias: false,
         kv: KvSource::Own,
     }
 }

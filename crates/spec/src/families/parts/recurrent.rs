@@ -158,6 +158,7 @@ fn qwen_attention(eps: f32, plain: Attention) -> Mixer {
     Mixer::Attention(Attention {
         qk_norm: Some(QkNorm::per_head(Norm::rms(eps))),
         output_gate: true,
+        gate_bias: plain.qkv_bias,
         ..plain
     })
 }

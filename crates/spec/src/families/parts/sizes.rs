@@ -81,6 +81,7 @@ impl Sizes {
             reach: Reach::All,
             sinks: false,
             output_gate: false,
+            gate_bias: false,
             kv: KvSource::Own,
         }
     }
