@@ -88,6 +88,7 @@ impl Model {
             };
             match Linear::predict_packed(matrix, precision).filter(|_| multiplied) {
                 Some(packed) => bytes.packed += packed,
+                None if matrix.is_copied() => bytes.packed += matrix.bytes(),
                 None => bytes.mapped += matrix.bytes(),
             }
         }
@@ -98,7 +99,7 @@ impl Model {
     }
 }
 
-/// Where a model's weights will be: in memory of ours, or in the mapped file.
+/// Where a model's weights will be: in memory of ours, packed or turned, or in the mapped file.
 #[derive(Default)]
 pub struct WeightBytes {
     pub packed: u64,

@@ -13,6 +13,7 @@ pub struct Matrix {
     cols: usize,
     storage: Storage,
     map: RowMap,
+    copied: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -62,7 +63,13 @@ impl Matrix {
             cols,
             storage,
             map,
+            copied: false,
         }
+    }
+
+    /// Whether its values are a copy in memory, not the file's own.
+    pub fn is_copied(&self) -> bool {
+        self.copied
     }
 
     /// Columns of this matrix as the rows of another, copied: its row `r` is column
@@ -83,7 +90,10 @@ impl Matrix {
             stride: count,
         };
         let storage = Storage::Plain(tensor);
-        Ok(Self::new(count, self.rows, storage, in_order))
+        Ok(Self {
+            copied: true,
+            ..Self::new(count, self.rows, storage, in_order)
+        })
     }
 
     fn column_bytes(
@@ -299,6 +309,7 @@ mod tests {
         for (count, map, expected) in cases {
             let turned = matrix.columns(count, map).unwrap();
             assert_eq!((turned.rows(), turned.cols()), (count, 2));
+            assert!(turned.is_copied() && !matrix.is_copied());
             for (index, expected) in expected.iter().enumerate() {
                 let mut row = [0.0; 2];
                 turned.decode_row(index, &mut row).unwrap();
