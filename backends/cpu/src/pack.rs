@@ -433,7 +433,7 @@ mod tests {
                 .unwrap()
             })
             .collect();
-        bind(&spec, &[naming], &tensors, None).unwrap()
+        bind(&spec, &naming, &tensors, None).unwrap()
     }
 
     #[test]

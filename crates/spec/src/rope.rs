@@ -200,7 +200,28 @@ impl Rope {
     /// Reads rope from a config in either style: `rope_parameters` (transformers 5), or
     /// `rope_theta` and `rope_scaling` (older). `group` picks one of the per-layer-type tables
     /// some families nest inside `rope_parameters`.
+    ///
+    /// For families that turn whole heads: those whose own code reads `partial_rotary_factor`
+    /// use [`Rope::partial_from_config`].
     pub(crate) fn from_config(
+        config: &Config,
+        group: Option<&str>,
+        default_theta: f64,
+        head_dim: usize,
+    ) -> Result<Self, SpecError> {
+        let rope = Self::partial_from_config(config, group, default_theta, head_dim)?;
+        if rope.dims == head_dim {
+            return Ok(rope);
+        }
+        Err(SpecError::Unsupported {
+            field: config.path("partial_rotary_factor"),
+            found: format!("{} of {head_dim}", rope.dims),
+            supported: "1, the whole head, in this family",
+        })
+    }
+
+    /// The same over the part of a head that `partial_rotary_factor` says.
+    pub(crate) fn partial_from_config(
         config: &Config,
         group: Option<&str>,
         default_theta: f64,

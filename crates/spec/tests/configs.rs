@@ -381,28 +381,31 @@ fn windows_stand_where_the_config_puts_them() {
 fn rope_may_be_scaled_or_partial() {
     let linear = |factor| RopeScaling::Linear { factor };
     let table = [
-        (json!({}), 10_000.0, 16, RopeScaling::None),
+        ("llama", json!({}), 10_000.0, 16, RopeScaling::None),
         (
+            "llama",
             json!({"rope_scaling": {"type": "linear", "factor": 4}}),
             10_000.0,
             16,
             linear(4.0),
         ),
         (
+            "llama",
             json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5.0}}),
             5.0,
             16,
             linear(2.0),
         ),
         (
+            "phi3",
             json!({"partial_rotary_factor": 0.5}),
             10_000.0,
             8,
             RopeScaling::None,
         ),
     ];
-    for (changes, theta, dims, scaling) in table {
-        let spec = load(&with(tiny("llama"), changes)).unwrap().spec;
+    for (family, changes, theta, dims, scaling) in table {
+        let spec = load(&with(tiny(family), changes)).unwrap().spec;
         let expected = Rope {
             scaling,
             ..Rope::plain(theta, dims)

@@ -68,6 +68,16 @@ fn absurd_counts_are_refused_before_anything_is_made_of_them() {
     );
 }
 
+/// transformers would turn the whole head all the same.
+#[test]
+fn a_partial_rope_is_refused_where_the_family_has_none() {
+    let partial = json!({"partial_rotary_factor": 0.5});
+    for family in ["llama", "qwen3_moe", "gpt_oss"] {
+        let table = vec![(partial.clone(), Unsupported, "partial_rotary_factor")];
+        refused(tiny(family), table);
+    }
+}
+
 #[test]
 fn rows_must_exist_for_every_token_and_position() {
     refused(

@@ -65,37 +65,29 @@ impl Weights {
     }
 }
 
-/// Binds `tensors` to the roles of `spec` under the first of `namings` that fits; where none
-/// does, the answer is what is wrong under the one that comes nearest.
+/// Binds `tensors` to the roles of `spec` under `naming`.
 pub fn bind(
+    spec: &ModelSpec,
+    naming: &Naming,
+    tensors: &[RawTensor],
+    quantization: Option<&MlxQuantization>,
+) -> Result<Weights, WeightsError> {
+    let (found, mismatch) = find(spec, naming, tensors, quantization)?;
+    if mismatch == Mismatch::default() {
+        build(found)
+    } else {
+        Err(WeightsError::Binding(mismatch))
+    }
+}
+
+/// The first of `namings` that `tensors` follow, or the one they come nearest to, and what it
+/// makes of the spec.
+pub fn fit(
     spec: &ModelSpec,
     namings: &[Naming],
     tensors: &[RawTensor],
     quantization: Option<&MlxQuantization>,
-) -> Result<Weights, WeightsError> {
-    let mut nearest: Option<Mismatch> = None;
-    for naming in namings {
-        let (found, mismatch) = find(spec, naming, tensors, quantization)?;
-        if mismatch == Mismatch::default() {
-            return build(found);
-        }
-        if nearest
-            .as_ref()
-            .is_none_or(|best| mismatch.faults() < best.faults())
-        {
-            nearest = Some(mismatch);
-        }
-    }
-    Err(WeightsError::Binding(nearest.unwrap_or_default()))
-}
-
-/// The naming that `tensors` follow, or come nearest to, and what it makes of the spec.
-pub(crate) fn fit(
-    spec: ModelSpec,
-    namings: &[Naming],
-    tensors: &[RawTensor],
-    quantization: Option<&MlxQuantization>,
-) -> Result<(ModelSpec, Option<Naming>), WeightsError> {
+) -> Result<(ModelSpec, Naming), WeightsError> {
     let mut nearest: Option<(usize, ModelSpec, Naming)> = None;
     for naming in namings {
         let fitted = naming.fitted(spec.clone());
@@ -108,10 +100,10 @@ pub(crate) fn fit(
             break;
         }
     }
-    Ok(match nearest {
-        Some((_, fitted, naming)) => (fitted, Some(naming)),
-        None => (spec, None),
-    })
+    match nearest {
+        Some((_, fitted, naming)) => Ok((fitted, naming)),
+        None => Err(WeightsError::Binding(Mismatch::default())),
+    }
 }
 
 /// A role's tensors as they stand in the file.

@@ -33,7 +33,7 @@ pub struct Checkpoint {
     pub format: Format,
     /// What was opened: the weight file, or the index of several.
     pub paths: Vec<PathBuf>,
-    naming: Option<Naming>,
+    naming: Naming,
     tensors: Vec<RawTensor>,
     quantization: Option<MlxQuantization>,
     metadata: Option<Metadata>,
@@ -102,7 +102,7 @@ impl Checkpoint {
     fn open_gguf(path: &Path) -> Result<Self, WeightsError> {
         let gguf = Gguf::open(path)?;
         let described = families::from_gguf(&gguf).map_err(in_file(path))?;
-        let (spec, naming) = fit(described.spec, &described.namings, gguf.tensors(), None)?;
+        let (spec, naming) = fit(&described.spec, &described.namings, gguf.tensors(), None)?;
         Ok(Self {
             spec,
             format: Format::Gguf,
@@ -139,7 +139,7 @@ impl Checkpoint {
             quantization = quantization.map(|table| table.renamed(text_model_name));
         }
         let (spec, naming) = fit(
-            described.spec,
+            &described.spec,
             &described.namings,
             &tensors,
             quantization.as_ref(),
@@ -162,7 +162,7 @@ impl Checkpoint {
     pub fn bind(&self) -> Result<Weights, WeightsError> {
         bind(
             &self.spec,
-            self.naming.as_slice(),
+            &self.naming,
             &self.tensors,
             self.quantization.as_ref(),
         )

@@ -23,7 +23,7 @@ mod quantization;
 pub mod safetensors;
 mod tensor;
 
-pub use bind::{Mismatch, Weights, bind};
+pub use bind::{Mismatch, Weights, bind, fit};
 pub use blob::Blob;
 pub use checkpoint::{Checkpoint, Format};
 pub use dtype::Dtype;

@@ -121,7 +121,7 @@ fn fused_tensors_are_split_by_rows() {
         }],
         ..plain
     };
-    let split = bind(&spec, &[plain], &folder.tensors, None).unwrap();
+    let split = bind(&spec, &plain, &folder.tensors, None).unwrap();
     for layer in 0..2 {
         for ending in ["weight", "bias"] {
             let (mut bytes, mut shape) = (Vec::new(), Vec::new());
@@ -139,7 +139,7 @@ fn fused_tensors_are_split_by_rows() {
             folder.add(&name, Dtype::BF16, &shape, bytes);
         }
     }
-    let fused = bind(&spec, &[naming], &folder.tensors, None).unwrap();
+    let fused = bind(&spec, &naming, &folder.tensors, None).unwrap();
     assert_eq!(bound::values(&fused), bound::values(&split));
     assert_eq!(fused.bytes(), split.bytes());
 
@@ -147,7 +147,7 @@ fn fused_tensors_are_split_by_rows() {
     folder.remove("model.layers.0.qkv.weight");
     folder.remove("model.layers.1.qkv.bias");
     folder.add_zeros("model.layers.1.qkv.bias", Dtype::BF16, &[127]);
-    let error = bind(&spec, &[naming], &folder.tensors, None).unwrap_err();
+    let error = bind(&spec, &naming, &folder.tensors, None).unwrap_err();
     let found = mismatch(&error);
     assert_eq!(found.missing, ["model.layers.0.qkv.weight"]);
     assert_eq!(found.misshapen.len(), 1);

@@ -45,7 +45,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "partial_rotary_factor": 0.5,
     }));
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
-    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let rope = Rope::partial_from_config(config, None, 10_000.0, sizes.head_dim)?;
     let attention = Attention {
         qkv_bias: config.bool_or("attention_bias", true)?,
         ..sizes.attention(Some(rope.neighbours()))

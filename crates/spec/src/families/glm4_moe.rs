@@ -47,7 +47,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "partial_rotary_factor": 0.5,
     }));
     let sizes = Sizes::from_config(config)?;
-    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let rope = Rope::partial_from_config(config, None, 10_000.0, sizes.head_dim)?;
     let normalised = config.bool_or("use_qk_norm", false)?;
     let attention = Attention {
         qkv_bias: config.bool_or("attention_bias", false)?,

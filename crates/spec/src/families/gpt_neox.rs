@@ -79,7 +79,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         head_dim: sizes.hidden / sizes.heads,
         ..sizes
     };
-    let rope = Rope::from_config(config, None, theta, sizes.head_dim)?;
+    let rope = Rope::partial_from_config(config, None, theta, sizes.head_dim)?;
     let bias = config.bool_or("attention_bias", true)?;
     let attention = Attention {
         qkv_bias: bias,

@@ -117,7 +117,7 @@ fn expect_number(config: &Config, field: &str, known: usize) -> Result<(), SpecE
 fn rope(config: &Config, group: &str, field: &str, theta: f64) -> Result<Rope, SpecError> {
     let head_dim = config.usize("head_dim")?;
     if config.get("rope_parameters").is_some() {
-        return Rope::from_config(config, Some(group), theta, head_dim);
+        return Rope::partial_from_config(config, Some(group), theta, head_dim);
     }
     let turning = config.f64_or("partial_rotary_factor", TURNING)?;
     let theta = config.f64_or(field, theta)?;

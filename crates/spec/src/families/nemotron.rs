@@ -29,7 +29,7 @@ pub(super) const FAMILY: Family = Family {
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({"norm_eps": 1e-5, "partial_rotary_factor": 0.5}));
     let sizes = Sizes::with_eps(config, "norm_eps")?;
-    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let rope = Rope::partial_from_config(config, None, 10_000.0, sizes.head_dim)?;
     let attention = sizes.biased_attention(config, Some(rope))?;
     let feed_forward = sizes.plain(
         activation(config, "hidden_act", Activation::Relu2)?,

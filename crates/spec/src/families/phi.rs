@@ -50,7 +50,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "partial_rotary_factor": 0.5,
     }));
     let sizes = Sizes::with_eps(config, "layer_norm_eps")?;
-    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let rope = Rope::partial_from_config(config, None, 10_000.0, sizes.head_dim)?;
     let normed = config.bool_or("qk_layernorm", false)?;
     let attention = Attention {
         qk_norm: normed.then(|| QkNorm::per_head(Norm::layer(sizes.eps, true))),

@@ -42,7 +42,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "original_max_position_embeddings": 4096,
     }));
     let sizes = Sizes::from_config(config)?;
-    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
+    let rope = Rope::partial_from_config(config, None, 10_000.0, sizes.head_dim)?;
     if let RopeScaling::Yarn(_) = rope.scaling {
         // This family's own code took the word for longrope.
         return Err(SpecError::Unsupported {

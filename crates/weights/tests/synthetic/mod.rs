@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use loquat_spec::families::{self, Described};
 use loquat_spec::{Config, ConvShape, Kind, LayerRole, ModelSpec, Naming, Orientation, Role, Slot};
-use loquat_weights::{Blob, Dtype, MlxQuantization, RawTensor, Weights, WeightsError, bind};
+use loquat_weights::{Blob, Dtype, MlxQuantization, RawTensor, Weights, WeightsError, bind, fit};
 use serde_json::{Value, json};
 
 pub struct Synthetic {
@@ -29,18 +29,19 @@ impl Synthetic {
     }
 
     pub fn bind(&self) -> Result<Weights, WeightsError> {
-        bind(&self.spec, &self.namings, &self.tensors, None)
+        self.bind_as(None)
     }
 
     pub fn bind_quantized(&self, table: Value) -> Result<Weights, WeightsError> {
         let config = Config::parse(&json!({"quantization": table}).to_string(), "config.json");
         let quantization = MlxQuantization::from_config(&config.unwrap()).unwrap();
-        bind(
-            &self.spec,
-            &self.namings,
-            &self.tensors,
-            quantization.as_ref(),
-        )
+        self.bind_as(quantization.as_ref())
+    }
+
+    /// As an opened checkpoint does it.
+    fn bind_as(&self, quantization: Option<&MlxQuantization>) -> Result<Weights, WeightsError> {
+        let (spec, naming) = fit(&self.spec, &self.namings, &self.tensors, quantization)?;
+        bind(&spec, &naming, &self.tensors, quantization)
     }
 
     pub fn take(&mut self, name: &str) -> RawTensor {

@@ -74,7 +74,7 @@ pub(crate) fn partial_rope(
     head_dim: usize,
     default: usize,
 ) -> Result<Rope, SpecError> {
-    let rope = Rope::from_config(config, None, default_theta, head_dim)?;
+    let rope = Rope::partial_from_config(config, None, default_theta, head_dim)?;
     let field = "partial_rotary_factor";
     let table = config.object("rope_parameters")?;
     let stated = table.is_some_and(|table| table.get(field).is_some());
