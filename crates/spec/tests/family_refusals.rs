@@ -76,6 +76,11 @@ fn a_partial_rope_is_refused_where_the_family_has_none() {
         let table = vec![(partial.clone(), Unsupported, "partial_rotary_factor")];
         refused(tiny(family), table);
     }
+    let table = [0.0, 1e300].map(|part| {
+        let changes = json!({"partial_rotary_factor": part});
+        (changes, Invalid, "rotary dimensions")
+    });
+    refused(tiny("phi3"), table.into());
 }
 
 #[test]

@@ -262,16 +262,6 @@ fn rope_that_cannot_turn_is_refused() {
         (json!({"rope_theta": "1e4"}), Invalid, "rope_theta"),
         (json!({"rope_scaling": 8.0}), Invalid, "rope_scaling"),
         (
-            json!({"partial_rotary_factor": 0.0}),
-            Invalid,
-            "rotary dimensions",
-        ),
-        (
-            json!({"partial_rotary_factor": 1e300}),
-            Invalid,
-            "rotary dimensions",
-        ),
-        (
             json!({"rope_scaling": unknown("rope_type")}),
             Unsupported,
             "rope_scaling.rope_type",
