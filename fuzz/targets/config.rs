@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use loquat_spec::{Config, families};
-use loquat_weights::{MlxQuantization, bind};
+use loquat_weights::{MlxQuantization, bind, fit};
 
 fuzz_target!(|text: &str| {
     let Ok(config) = Config::parse(text, "fuzz") else {
@@ -12,7 +12,8 @@ fuzz_target!(|text: &str| {
     };
     let _ = MlxQuantization::from_config(&config);
     if let Ok(described) = families::from_config(&config) {
-        let bound = bind(&described.spec, &described.namings, &[], None);
+        let fitted = fit(&described.spec, &described.namings, &[], None);
+        let bound = fitted.and_then(|(spec, naming)| bind(&spec, &naming, &[], None));
         assert!(bound.is_err(), "nothing binds to no tensors");
     }
 });
