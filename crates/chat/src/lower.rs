@@ -55,6 +55,7 @@ impl Chat {
             prompt_logprobs: false,
             skip_special: true,
             fresh_text: true,
+            ..GenerateRequest::default()
         })
     }
 

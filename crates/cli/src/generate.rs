@@ -37,10 +37,8 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
         sampling: args.output.sampling(),
         stop_ids,
         stop: args.output.stop.clone(),
-        logprobs: None,
-        prompt_logprobs: false,
         skip_special: true,
-        fresh_text: false,
+        ..GenerateRequest::default()
     })?;
     match show(generation, &interrupts, speaker.room(), verbose)?.interrupted {
         true => Err(CliError::Interrupted),

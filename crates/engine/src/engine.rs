@@ -1,42 +1,102 @@
 //! The handle to an engine: start it, give it requests, stop it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use loquat_session::{Capabilities, Memory, Session};
 use loquat_text::Tokenizer;
 
 use crate::generation::channel;
-use crate::request::Limits;
+use crate::limits::Limits;
+use crate::request::Terms;
 use crate::sampling::fresh_seed;
-use crate::scheduler::Scheduler;
-use crate::sequence::Arrival;
-use crate::shared::{Shared, Ticket};
+use crate::sequence::{Arrival, Sequence};
+use crate::shared::{Shared, Ticket, View};
 use crate::text_stream::TextStream;
-use crate::worker::{Command, Worker};
-use crate::{EngineError, GenerateRequest, Generation, Load};
+use crate::time::TimeSource;
+use crate::worker::{Command, Reload, Worker};
+use crate::{Choices, EngineError, GenerateRequest, Generation, Stats};
 
 /// How to run a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EngineOptions {
     /// Most new tokens in one step, over all sequences; `None` takes as many as the session
-    /// does. Fewer make running sequences wait less for a long prompt that joins them.
+    /// does.
     pub step_tokens: Option<usize>,
+    /// Most sequences that compute at once; `None` takes as many as the session does. Those that
+    /// it takes beyond these can be kept for their prefixes.
+    pub max_running: Option<usize>,
     /// Most requests that wait for room.
     pub max_queue: usize,
     /// Events that a reader may lag behind before its sequence pauses.
     pub event_buffer: usize,
+    /// Device memory for prefixes of ended sequences; `None` is whatever running sequences
+    /// leave, 0 keeps none.
+    pub cache_bytes: Option<u64>,
+    /// How many times as long running streams may take for a token while prompts come in beside
+    /// them, at least 1; infinity is no bound.
+    pub max_slowdown: f32,
+    /// Waiting this long counts as much as one level of priority.
+    pub aging: Duration,
+    /// How long a request may wait for room, unless it says so itself.
+    pub queue_timeout: Option<Duration>,
+    /// How long its first token may take, unless it says so itself.
+    pub first_token_timeout: Option<Duration>,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             step_tokens: None,
+            max_running: None,
             max_queue: 256,
             event_buffer: 64,
+            cache_bytes: None,
+            max_slowdown: 2.0,
+            aging: Duration::from_secs(1),
+            queue_timeout: None,
+            first_token_timeout: None,
         }
+    }
+}
+
+impl EngineOptions {
+    fn check(&self, capabilities: &Capabilities) -> Result<(), EngineError> {
+        let Self {
+            step_tokens,
+            max_running,
+            max_queue,
+            event_buffer,
+            cache_bytes: _,
+            max_slowdown,
+            aging,
+            queue_timeout: _,
+            first_token_timeout: _,
+        } = self;
+        let most = capabilities.max_step_tokens;
+        check_option("step_tokens", step_tokens.unwrap_or(most), most)?;
+        let most = capabilities.max_sequences;
+        check_option("max_running", max_running.unwrap_or(most), most)?;
+        check_option("max_queue", *max_queue, 1 << 20)?;
+        check_option("event_buffer", *event_buffer, 1 << 20)?;
+        if !(1.0..=f32::INFINITY).contains(max_slowdown) {
+            return Err(EngineError::OutOfRange {
+                field: "max_slowdown",
+                found: max_slowdown.to_string(),
+                expected: "at least 1".into(),
+            });
+        }
+        if aging.is_zero() {
+            return Err(EngineError::OutOfRange {
+                field: "aging",
+                found: "0".into(),
+                expected: "longer than no time".into(),
+            });
+        }
+        Ok(())
     }
 }
 
@@ -48,10 +108,11 @@ pub struct Engine {
     commands: mpsc::Sender<Command>,
     thread: Mutex<Option<Thread>>,
     shared: Arc<Shared>,
-    capabilities: Capabilities,
     tokenizer: Option<Tokenizer>,
-    max_queue: usize,
-    event_buffer: usize,
+    options: EngineOptions,
+    /// Requests of several choices so far; each is a group of its own.
+    groups: AtomicU64,
+    time: TimeSource,
 }
 
 impl Engine {
@@ -61,69 +122,123 @@ impl Engine {
         tokenizer: Option<Tokenizer>,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
-        let EngineOptions {
-            step_tokens,
-            max_queue,
-            event_buffer,
-        } = options;
-        let capabilities = session.capabilities().clone();
-        let memory = session.memory();
-        let most = capabilities.max_step_tokens;
-        let step_tokens = step_tokens.unwrap_or(most);
-        check_option("step_tokens", step_tokens, most)?;
-        check_option("max_queue", max_queue, 1 << 20)?;
-        check_option("event_buffer", event_buffer, 1 << 20)?;
-
-        let shared = Arc::new(Shared::new(memory));
-        let (commands, inbox) = mpsc::channel();
-        let scheduler = Scheduler::new(&capabilities, memory, step_tokens);
-        let worker = Worker::new(session, scheduler, inbox, Arc::clone(&shared));
+        let (mut engine, worker) =
+            Self::assemble(session, tokenizer, options, TimeSource::default())?;
         let thread = std::thread::Builder::new()
             .name("loquat-engine".into())
             .spawn(move || worker.run_to_end())
             .map_err(|error| EngineError::NoThread(error.to_string()))?;
-        Ok(Self {
+        engine.thread = Mutex::new(Some(thread));
+        Ok(engine)
+    }
+
+    /// The engine and its worker, which nobody runs yet.
+    pub(crate) fn assemble(
+        session: Box<dyn Session>,
+        tokenizer: Option<Tokenizer>,
+        options: EngineOptions,
+        time: TimeSource,
+    ) -> Result<(Self, Worker), EngineError> {
+        let capabilities = session.capabilities().clone();
+        options.check(&capabilities)?;
+        let view = View::new(capabilities, session.memory(), time.now());
+        let shared = Arc::new(Shared::new(view));
+        let (commands, inbox) = mpsc::channel();
+        let worker = Worker::new(
+            session,
+            options.clone(),
+            inbox,
+            Arc::clone(&shared),
+            time.clone(),
+        );
+        let engine = Self {
             commands,
-            thread: Mutex::new(Some(thread)),
+            thread: Mutex::new(None),
             shared,
-            capabilities,
             tokenizer,
-            max_queue,
-            event_buffer,
-        })
+            options,
+            groups: AtomicU64::new(0),
+            time,
+        };
+        Ok((engine, worker))
     }
 
     /// Queues a request, or refuses it at once.
     pub fn submit(&self, request: GenerateRequest) -> Result<Generation, EngineError> {
-        self.shared.check_alive()?;
-        request.validate(&Limits {
-            capabilities: &self.capabilities,
-            memory: self.memory(),
+        let mut ticket = self.accept(&request, 1)?;
+        let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
+        match ticket.pop() {
+            Some(ticket) => self.enqueue(request, seed, ticket, None),
+            None => Err(EngineError::QueueFull),
+        }
+    }
+
+    /// Queues `n` choices for one request, all or none. The prompt is computed once; choice `i`
+    /// draws with the request's seed plus `i`.
+    pub fn submit_choices(
+        &self,
+        request: GenerateRequest,
+        n: usize,
+    ) -> Result<Choices, EngineError> {
+        check_option("n", n, self.options.max_queue)?;
+        let tickets = self.accept(&request, n)?;
+        let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
+        let group = self.groups.fetch_add(1, Ordering::Relaxed);
+        let choices = tickets.into_iter().zip(0..).map(|(ticket, choice)| {
+            let seed = seed.wrapping_add(choice);
+            self.enqueue(request.clone(), seed, ticket, Some(group))
+        });
+        choices.collect::<Result<_, _>>().map(Choices::new)
+    }
+
+    /// Checks a request and takes its places in the queue.
+    fn accept(&self, request: &GenerateRequest, count: usize) -> Result<Vec<Ticket>, EngineError> {
+        self.shared.check_open()?;
+        let capabilities = self.capabilities();
+        request.validate(&Terms {
+            limits: Limits::new(&self.options, &capabilities, &self.memory()),
+            capabilities: &capabilities,
             has_tokenizer: self.tokenizer.is_some(),
         })?;
+        Ticket::take(&self.shared, count, self.options.max_queue)
+    }
+
+    fn enqueue(
+        &self,
+        mut request: GenerateRequest,
+        seed: u64,
+        ticket: Ticket,
+        group: Option<u64>,
+    ) -> Result<Generation, EngineError> {
         let text = TextStream::new(self.tokenizer.as_ref(), &request)?;
-        let ticket = Ticket::take(&self.shared, self.max_queue)?;
         let (sink, generation) = channel(
-            self.event_buffer,
+            self.options.event_buffer,
+            request.prompt.len(),
             self.commands.clone(),
             Arc::clone(&self.shared),
         );
-        let arrival = Arrival {
-            seed: request.sampling.seed.unwrap_or_else(fresh_seed),
+        request.queue_timeout = request.queue_timeout.or(self.options.queue_timeout);
+        request.first_token_timeout = request
+            .first_token_timeout
+            .or(self.options.first_token_timeout);
+        let sequence = Sequence::new(Arrival {
             request,
+            seed,
             text,
             sink,
-            submitted: Instant::now(),
             ticket,
-        };
+            group,
+            now: self.time.now(),
+        });
         self.commands
-            .send(Command::Submit(Box::new(arrival)))
+            .send(Command::Submit(Box::new(sequence)))
             .map_err(|_| self.shared.end_reason())?;
         Ok(generation)
     }
 
-    pub fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+    /// The session's; another's after [`Engine::reload`].
+    pub fn capabilities(&self) -> Arc<Capabilities> {
+        Arc::clone(&self.shared.view().capabilities)
     }
 
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
@@ -132,28 +247,72 @@ impl Engine {
 
     /// The session's memory as of the last step.
     pub fn memory(&self) -> Memory {
-        self.shared.memory()
+        self.shared.view().memory
     }
 
-    /// What runs and waits, as of the last step.
-    pub fn load(&self) -> Load {
-        self.shared.load()
+    /// What runs and waits, how fast, and what came of it so far.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats(self.time.now())
+    }
+
+    /// Forgets every prefix that is kept, within one step.
+    pub fn clear_cache(&self) {
+        // An engine that is gone keeps nothing.
+        let _ = self.commands.send(Command::ClearCache);
+    }
+
+    /// Puts another session of the same model in the place of this one and returns when it is
+    /// there. Nothing is lost: what runs may finish within `patience`; what is not done by then,
+    /// what waits, and what arrives meanwhile is computed by the new session, unless it is too
+    /// large for that one. The old session is dropped before `open` is called, on the engine's
+    /// thread. Should it fail, the engine is dead.
+    pub fn reload(
+        &self,
+        patience: Duration,
+        open: impl FnOnce() -> Result<Box<dyn Session>, String> + Send + 'static,
+    ) -> Result<(), EngineError> {
+        self.shared.check_open()?;
+        let (done, answer) = mpsc::channel();
+        let reload = Reload {
+            deadline: self.deadline(patience),
+            open: Box::new(open),
+            done,
+        };
+        self.commands
+            .send(Command::Reload(reload))
+            .map_err(|_| self.shared.end_reason())?;
+        answer.recv().map_err(|_| self.shared.end_reason())
+    }
+
+    /// Takes no more requests, lets those that are there finish within `patience`, cancels the
+    /// rest, then drops the session, and returns when all that is done.
+    pub fn drain(&self, patience: Duration) {
+        self.shared.close();
+        drop(self.stop(Command::Drain(self.deadline(patience))));
     }
 
     /// Cancels every request, then drops the session, and returns when both are done.
     pub fn shutdown(&self) {
-        drop(self.stop());
+        drop(self.stop(Command::Shutdown));
     }
 
     /// Cancels every request and gives the session back, without sequences.
     pub fn into_session(self) -> Result<Box<dyn Session>, EngineError> {
-        self.stop().ok_or_else(|| self.shared.end_reason())
+        self.stop(Command::Shutdown)
+            .ok_or_else(|| self.shared.end_reason())
     }
 
-    fn stop(&self) -> Option<Box<dyn Session>> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+    fn deadline(&self, patience: Duration) -> Instant {
+        // Longer than a century is as good as a century.
+        const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+        self.time.now() + patience.min(CENTURY)
+    }
+
+    /// The command goes out first: one that shuts down need not wait behind one that drains.
+    fn stop(&self, command: Command) -> Option<Box<dyn Session>> {
         // A thread that ended by itself takes no commands and is joined all the same.
-        let _ = self.commands.send(Command::Shutdown);
+        let _ = self.commands.send(command);
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.take()?.join().unwrap_or_else(|_| {
             tracing::error!("the engine's thread panicked outside every guard");
             None
@@ -164,8 +323,8 @@ impl Engine {
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
-            .field("capabilities", &self.capabilities)
-            .field("load", &self.load())
+            .field("options", &self.options)
+            .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,7 @@
 //! What can go wrong between a request and its last event, and who has to mend it.
 
+use std::time::Duration;
+
 use loquat_session::SessionError;
 use thiserror::Error;
 
@@ -42,8 +44,15 @@ pub enum EngineError {
         max_context: usize,
     },
 
-    #[error("the request needs room for {wanted} tokens of KV; the session has {capacity} in all")]
-    NeverFits { wanted: usize, capacity: usize },
+    #[error(
+        "the request needs room for {wanted} tokens of KV; the session has {capacity} in all, for \
+         contexts of up to {max_context}"
+    )]
+    NeverFits {
+        wanted: usize,
+        capacity: usize,
+        max_context: usize,
+    },
 
     #[error("`{field}` cannot be served: {why}")]
     Unsupported {
@@ -51,14 +60,23 @@ pub enum EngineError {
         why: &'static str,
     },
 
-    #[error("{max_queue} requests are waiting already; try again later")]
-    QueueFull { max_queue: usize },
+    #[error("too busy to take the request; try again later")]
+    QueueFull,
+
+    #[error("no room was found for the request within {waited:?}; try again later")]
+    QueueTimeout { waited: Duration },
+
+    #[error("the first token did not come within {waited:?}; try again later")]
+    FirstTokenTimeout { waited: Duration },
 
     #[error(transparent)]
     Session(#[from] SessionError),
 
     #[error("the model gave nothing to choose from: every logit is NaN or minus infinity")]
     NoCandidate,
+
+    #[error("the request's constraint cannot go on: {0}")]
+    Constraint(String),
 
     #[error("a bug while {doing}: {message}")]
     Panicked {
@@ -85,8 +103,11 @@ impl EngineError {
             | Self::OutOfVocabulary { .. }
             | Self::ContextExceeded { .. }
             | Self::NeverFits { .. }
-            | Self::Unsupported { .. } => Blame::Request,
-            Self::QueueFull { .. }
+            | Self::Unsupported { .. }
+            | Self::Constraint(_) => Blame::Request,
+            Self::QueueFull
+            | Self::QueueTimeout { .. }
+            | Self::FirstTokenTimeout { .. }
             | Self::Session(_)
             | Self::NoCandidate
             | Self::Panicked { .. }
@@ -99,7 +120,7 @@ impl EngineError {
     /// Whether the same request may succeed later, on this engine.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::QueueFull { .. } => true,
+            Self::QueueFull | Self::QueueTimeout { .. } | Self::FirstTokenTimeout { .. } => true,
             Self::Session(error) => error.is_retryable(),
             _ => false,
         }

@@ -18,6 +18,7 @@ pub struct Generation {
     paused: Arc<AtomicBool>,
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
+    usage: Usage,
     ended: bool,
 }
 
@@ -32,6 +33,7 @@ pub(crate) struct Sink {
 /// Both ends over a buffer of `buffer` events.
 pub(crate) fn channel(
     buffer: usize,
+    prompt_tokens: usize,
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
 ) -> (Sink, Generation) {
@@ -47,6 +49,10 @@ pub(crate) fn channel(
         paused,
         commands,
         shared,
+        usage: Usage {
+            prompt_tokens,
+            ..Usage::default()
+        },
         ended: false,
     };
     (sink, generation)
@@ -102,10 +108,45 @@ impl Generation {
         Some(self.took(received))
     }
 
+    /// The next event if there is one by now; `None` after the last as well.
+    pub fn try_recv(&mut self) -> Option<Event> {
+        if self.ended {
+            return None;
+        }
+        match self.events.try_recv() {
+            Ok(event) => Some(self.took(Ok(event))),
+            Err(async_channel::TryRecvError::Empty) => None,
+            Err(async_channel::TryRecvError::Closed) => {
+                Some(self.took(Err(async_channel::RecvError)))
+            }
+        }
+    }
+
+    /// Whether the last event was taken.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// What was delivered so far. The cached tokens are known at the end.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
     /// Waits for the end and gathers everything.
     pub fn collect_blocking(mut self) -> Result<Completion, EngineError> {
         let mut so_far = Gathered::default();
         while let Some(event) = self.recv_blocking() {
+            if let Some(outcome) = so_far.add(event) {
+                return outcome;
+            }
+        }
+        Err(self.shared.end_reason())
+    }
+
+    /// Waits for the end and gathers everything.
+    pub async fn collect(mut self) -> Result<Completion, EngineError> {
+        let mut so_far = Gathered::default();
+        while let Some(event) = self.recv().await {
             if let Some(outcome) = so_far.add(event) {
                 return outcome;
             }
@@ -119,7 +160,15 @@ impl Generation {
             self.wake();
         }
         let event = received.unwrap_or_else(|_| Event::Failed(self.shared.end_reason()));
-        self.ended = matches!(event, Event::Finished { .. } | Event::Failed(_));
+        match &event {
+            Event::Tokens { tokens, .. } => self.usage.completion_tokens += tokens.len(),
+            Event::Finished { usage, .. } => {
+                self.usage.cached_tokens = usage.cached_tokens;
+                self.ended = true;
+            }
+            Event::Failed(_) => self.ended = true,
+            Event::PromptLogprobs(_) => {}
+        }
         event
     }
 

@@ -1,14 +1,22 @@
 //! What the engine is asked for, and what it refuses before anything runs.
 
-use loquat_session::{Capabilities, Memory};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
+use loquat_session::Capabilities;
+
+use crate::limits::Limits;
 use crate::sampling::check_token;
-use crate::{EngineError, SamplingParams};
+use crate::{Constrained, EngineError, SamplingParams};
+
+/// What `priority` may be.
+pub const PRIORITIES: RangeInclusive<i32> = -100..=100;
 
 /// One generation.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct GenerateRequest {
-    /// At least one token.
+    /// At least one token. What a model puts in for an image stands here as tokens, and so
+    /// counts wherever the prompt's length does.
     pub prompt: Vec<u32>,
     /// At least 1; or 0 with `prompt_logprobs`, to score the prompt alone. Together with the
     /// prompt at most the context.
@@ -28,18 +36,32 @@ pub struct GenerateRequest {
     /// The output is a text of its own (a chat reply) and does not continue the prompt's: the
     /// space that SentencePiece puts before every text is dropped.
     pub fresh_text: bool,
+    /// What may be said at all.
+    pub constraint: Option<Constrained>,
+    /// Lower goes first, as in vLLM; one of [`PRIORITIES`]. Waiting lowers it.
+    pub priority: i32,
+    /// Whom the request is for. Clients of one priority get equal shares; requests without a
+    /// name are one client.
+    pub client: Option<String>,
+    /// Prompts are shared within a scope only, so that nobody outside can tell from the time
+    /// an answer takes what was asked inside it.
+    pub cache_scope: Option<String>,
+    /// How long the request may wait for room; `None` takes the engine's own.
+    pub queue_timeout: Option<Duration>,
+    /// How long its first token may take; `None` takes the engine's own.
+    pub first_token_timeout: Option<Duration>,
 }
 
 /// What a request is checked against.
-pub(crate) struct Limits<'a> {
+pub(crate) struct Terms<'a> {
     pub capabilities: &'a Capabilities,
-    pub memory: Memory,
+    pub limits: Limits,
     pub has_tokenizer: bool,
 }
 
 impl GenerateRequest {
     /// Refuses what could not be served however long it waited.
-    pub(crate) fn validate(&self, limits: &Limits<'_>) -> Result<(), EngineError> {
+    pub(crate) fn validate(&self, terms: &Terms<'_>) -> Result<(), EngineError> {
         let Self {
             prompt,
             max_tokens,
@@ -50,8 +72,21 @@ impl GenerateRequest {
             prompt_logprobs,
             skip_special: _,
             fresh_text: _,
+            constraint: _,
+            priority,
+            client: _,
+            cache_scope: _,
+            queue_timeout: _,
+            first_token_timeout: _,
         } = self;
-        let vocab_size = limits.capabilities.vocab_size;
+        if !PRIORITIES.contains(priority) {
+            return Err(EngineError::OutOfRange {
+                field: "priority",
+                found: priority.to_string(),
+                expected: format!("from {} to {}", PRIORITIES.start(), PRIORITIES.end()),
+            });
+        }
+        let vocab_size = terms.capabilities.vocab_size;
         if prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
@@ -61,7 +96,7 @@ impl GenerateRequest {
             }
         }
         sampling.validate(vocab_size)?;
-        check_stop(stop, limits.has_tokenizer)?;
+        check_stop(stop, terms.has_tokenizer)?;
         if *max_tokens == 0 && !prompt_logprobs {
             return Err(EngineError::OutOfRange {
                 field: "max_tokens",
@@ -76,8 +111,8 @@ impl GenerateRequest {
                 expected: format!("from 0 to {vocab_size}, the vocabulary"),
             });
         }
-        self.check_logits(limits.capabilities)?;
-        self.check_size(limits)
+        self.check_logits(terms.capabilities)?;
+        terms.limits.check_size(prompt.len(), *max_tokens)
     }
 
     fn check_logits(&self, capabilities: &Capabilities) -> Result<(), EngineError> {
@@ -88,6 +123,8 @@ impl GenerateRequest {
             "prompt_logprobs"
         } else if self.logprobs.is_some() {
             "logprobs"
+        } else if self.constraint.is_some() {
+            "constraint"
         } else if !self.sampling.is_plain_greedy() {
             "sampling"
         } else {
@@ -97,29 +134,6 @@ impl GenerateRequest {
             field,
             why: "this session gives no logits, only greedy tokens",
         })
-    }
-
-    fn check_size(&self, limits: &Limits<'_>) -> Result<(), EngineError> {
-        let max_context = limits.capabilities.max_context;
-        let room = max_context.checked_sub(self.prompt.len());
-        if room.is_none_or(|room| self.max_tokens > room) {
-            return Err(EngineError::ContextExceeded {
-                prompt: self.prompt.len(),
-                max_tokens: self.max_tokens,
-                max_context,
-            });
-        }
-        let wanted = self.kv_tokens(limits.memory.kv_granularity);
-        let capacity = limits.memory.kv_capacity;
-        if wanted > capacity {
-            return Err(EngineError::NeverFits { wanted, capacity });
-        }
-        Ok(())
-    }
-
-    /// The KV to reserve: all that the request may come to hold.
-    pub(crate) fn kv_tokens(&self, granularity: usize) -> usize {
-        (self.prompt.len() + self.max_tokens).next_multiple_of(granularity.max(1))
     }
 }
 

@@ -1,118 +1,136 @@
-//! Which sequences run, and how many tokens each brings to the next step.
+//! How many tokens each running sequence brings to the next step.
 
-use std::collections::VecDeque;
+use loquat_session::{Capabilities, StepBatch};
 
-use loquat_session::{Capabilities, Memory, Session, StepBatch};
-
-use crate::Event;
-use crate::sequence::{Arrival, Sequence};
+use crate::pace::Pace;
+use crate::running::Running;
 
 /// Floats of logits that scored prompts may ask for in one step (32 MiB).
 const SCORED_LOGITS: usize = 8 << 20;
 
-/// The waiting requests and the limits they wait for.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    queue: VecDeque<Arrival>,
     step_tokens: usize,
-    /// At most as many as a step has tokens, so that every sequence gets at least one: while a
-    /// prompt is pending, the others cannot use up the step.
-    max_running: usize,
-    kv_capacity: usize,
-    kv_granularity: usize,
     scored_positions: usize,
+    /// Longer stretches end one token early, so that the state there can be kept: the last
+    /// token is what every request has to compute for itself.
+    stops_short: bool,
+    pace: Pace,
+    /// Reused from step to step.
+    grants: Vec<Scheduled>,
 }
 
 /// A row of the batch: which running sequence, and how many of its tokens.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scheduled {
     pub index: usize,
     pub tokens: usize,
 }
 
+/// What a step was made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Mix {
+    /// Sequences that lacked one token.
+    pub streams: usize,
+    /// Tokens of all others.
+    pub prompt_tokens: usize,
+}
+
 impl Scheduler {
-    pub fn new(capabilities: &Capabilities, memory: Memory, step_tokens: usize) -> Self {
+    pub fn new(
+        capabilities: &Capabilities,
+        step_tokens: usize,
+        stops_short: bool,
+        pace: Pace,
+    ) -> Self {
         let scored_positions = match capabilities.speculative_decoding {
             true => (SCORED_LOGITS / capabilities.vocab_size.max(1)).max(1),
             false => 1,
         };
         Self {
-            queue: VecDeque::new(),
             step_tokens,
-            max_running: capabilities.max_sequences.min(step_tokens),
-            kv_capacity: memory.kv_capacity,
-            kv_granularity: memory.kv_granularity,
             scored_positions,
+            stops_short,
+            pace,
+            grants: Vec::new(),
         }
     }
 
-    pub fn enqueue(&mut self, arrival: Arrival) {
-        self.queue.push_back(arrival);
+    /// Learns from a step that was made of `mix`.
+    pub fn record(&mut self, mix: Mix, took: std::time::Duration) {
+        self.pace.record(mix.streams, mix.prompt_tokens, took);
     }
 
-    pub fn forget_cancelled(&mut self) {
-        self.queue.retain(|arrival| !arrival.sink.is_cancelled());
-    }
-
-    /// Starts waiting requests, first come first, while there is room for all that they may come
-    /// to hold.
-    pub fn admit(&mut self, running: &mut Vec<Sequence>, session: &mut dyn Session) {
-        while let Some(arrival) = self.queue.front() {
-            let wanted = arrival.request.kv_tokens(self.kv_granularity);
-            let full = running.len() >= self.max_running;
-            if full || reserved(running) + wanted > self.kv_capacity {
-                return;
-            }
-            let created = session.create();
-            if let Err(error) = &created
-                && error.is_retryable()
-                && !running.is_empty()
-            {
-                return;
-            }
-            let Some(arrival) = self.queue.pop_front() else {
-                return;
-            };
-            match created {
-                Ok(id) => running.push(Sequence::new(id, arrival, wanted)),
-                Err(error) => arrival.sink.send(Event::Failed(error.into())),
-            }
-        }
-    }
-
-    /// Fills the batch: first the sequences that lack one token, then longer stretches in order
-    /// of arrival, as far as the step's tokens go.
-    pub fn fill(&self, running: &[Sequence], rows: &mut Vec<Scheduled>, batch: &mut StepBatch) {
+    /// Fills the batch: first the sequences that lack one token, then longer stretches, as far
+    /// as the step's tokens and the running streams' pace allow.
+    pub fn fill(
+        &mut self,
+        running: &[Running],
+        rows: &mut Vec<Scheduled>,
+        batch: &mut StepBatch,
+    ) -> Mix {
         rows.clear();
         batch.clear();
-        let mut tokens_left = self.step_tokens;
-        let mut scored_left = self.scored_positions;
-        for one_pending in [true, false] {
-            for (index, sequence) in running.iter().enumerate() {
-                let pending = sequence.pending();
-                if (pending == 1) != one_pending {
-                    continue;
-                }
-                let mut tokens = pending.min(tokens_left);
-                if sequence.scores_prompt() {
-                    tokens = tokens.min(scored_left);
-                }
-                if tokens == 0 || !sequence.sink.has_room() {
-                    continue;
-                }
-                if sequence.scores_prompt() {
-                    scored_left -= tokens;
-                }
-                tokens_left -= tokens;
-                let (next, emit) = sequence.next(tokens);
-                batch.push(sequence.id, next, emit);
-                rows.push(Scheduled { index, tokens });
+        self.grants.clear();
+        for (index, sequence) in running.iter().enumerate() {
+            if sequence.paused.is_some() {
+                continue;
+            }
+            match sequence.pending() {
+                0 => {}
+                1 => rows.push(Scheduled { index, tokens: 1 }),
+                tokens => self.grants.push(Scheduled { index, tokens }),
             }
         }
+        let streams = rows.len();
+        let room = self.step_tokens.saturating_sub(streams);
+        let prompt_tokens = match self.grants.is_empty() {
+            true => 0,
+            false => {
+                let room = self.pace.allowance(streams, room);
+                self.share_out(running, room)
+            }
+        };
+        rows.extend(self.grants.iter().filter(|grant| grant.tokens > 0));
+        for row in rows.iter() {
+            let (next, emit) = running[row.index].next(row.tokens);
+            batch.push(running[row.index].id, next, emit);
+        }
+        Mix {
+            streams,
+            prompt_tokens,
+        }
     }
-}
 
-/// KV tokens set aside over all running sequences.
-pub(crate) fn reserved(running: &[Sequence]) -> usize {
-    running.iter().map(|sequence| sequence.reservation).sum()
+    /// Cuts the grants down to `room` tokens in all, and says how many were granted. Half goes to
+    /// whoever runs longest, so that no prompt waits forever; the rest to those that are done
+    /// soonest, so that a short prompt does not wait for a long one.
+    fn share_out(&mut self, running: &[Running], room: usize) -> usize {
+        let mut left = room;
+        let mut scored_left = self.scored_positions;
+        let mut order: Vec<usize> = (1..self.grants.len()).collect();
+        order.sort_by_key(|&grant| self.grants[grant].tokens);
+        let alone = order.is_empty();
+        let wanted: Vec<usize> = self.grants.iter().map(|grant| grant.tokens).collect();
+        self.grants.iter_mut().for_each(|grant| grant.tokens = 0);
+        let first = match alone {
+            true => room,
+            false => room.div_ceil(2),
+        };
+        let rounds = [(0, first)].into_iter();
+        let rounds = rounds.chain(order.into_iter().map(|grant| (grant, usize::MAX)));
+        for (grant, most) in rounds.chain([(0, usize::MAX)]) {
+            let sequence = &running[self.grants[grant].index];
+            let given = self.grants[grant].tokens;
+            let wanted = wanted[grant] - usize::from(self.stops_short);
+            let mut tokens = (wanted - given).min(most).min(left);
+            if sequence.scores_prompt() {
+                tokens = tokens.min(scored_left);
+                scored_left -= tokens;
+            }
+            left -= tokens;
+            self.grants[grant].tokens += tokens;
+        }
+        room - left
+    }
 }

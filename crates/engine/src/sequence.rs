@@ -1,51 +1,56 @@
-//! A request that runs: what it wants, how far it is, and how it ends.
+//! A request under way, whether it waits or runs: all that stays when its KV is taken away.
 
-use std::time::Instant;
-
-use loquat_session::{Emit, SequenceId, SessionError, StepOutput};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::generation::Sink;
-use crate::sampling::{self, Sampler, Scratch};
+use crate::sampling::Sampler;
 use crate::shared::Ticket;
 use crate::text_stream::TextStream;
-use crate::usage::Clock;
-use crate::{EngineError, FinishReason, GenerateRequest, TokenInfo};
+use crate::usage::Stopwatch;
+use crate::{EngineError, FinishReason, GenerateRequest, TokenInfo, Usage};
 
-/// A request that waits.
-#[derive(Debug)]
-pub(crate) struct Arrival {
-    pub request: GenerateRequest,
-    pub seed: u64,
-    pub text: TextStream,
-    pub sink: Sink,
-    pub submitted: Instant,
-    pub ticket: Ticket,
-}
-
-/// There is no prefill and no decoding, only tokens computed that catch up with tokens wanted.
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    pub id: SequenceId,
-    /// KV tokens set aside. The reservation is the sequence's being in the running list, so it
-    /// cannot outlive it.
-    pub reservation: usize,
     pub sink: Sink,
-    pub(super) tokens: Vec<u32>,
-    pub(super) prompt_len: usize,
-    pub(super) computed: usize,
-    pub(super) max_tokens: usize,
-    pub(super) stop_ids: Vec<u32>,
-    logprobs: Option<usize>,
-    emit_logits: bool,
+    /// The prompt and what was generated.
+    pub tokens: Vec<u32>,
+    pub prompt_len: usize,
+    pub max_tokens: usize,
+    pub logprobs: Option<usize>,
+    /// Whether the choice needs the logits, not the likeliest token alone.
+    pub emit_logits: bool,
     /// The prompt's log-probabilities so far; `None` when they were not asked for or are sent.
-    pub(super) scores: Option<Vec<TokenInfo>>,
-    pub(super) sampler: Sampler,
+    pub scores: Option<Vec<TokenInfo>>,
+    pub sampler: Sampler,
+    pub client: Option<Arc<str>>,
+    pub scope: Option<Arc<str>>,
+    /// Choices of one request share their prompt whatever the cache's rules.
+    pub group: Option<u64>,
+    pub watch: Stopwatch,
+    /// Prompt tokens that were there when it first ran.
+    pub cached_tokens: usize,
+    /// Sampled in this step and not settled yet.
+    pub sampled: Option<TokenInfo>,
+    pub(super) stop_ids: Vec<u32>,
     pub(super) seed: u64,
     pub(super) text: TextStream,
-    pub(super) clock: Clock,
-    /// Sampled in this step and not settled yet.
-    pub(super) sampled: Option<TokenInfo>,
+    pub priority: i32,
+    /// Its number in the order of arrival.
+    pub ordinal: u64,
+    wait: Wait,
+    queue_timeout: Option<Duration>,
+    first_token_timeout: Option<Duration>,
     ending: Option<Ending>,
+    /// Its place in the queue, until it first runs.
+    ticket: Option<Ticket>,
+}
+
+/// Time spent in the queue; time spent running does not count.
+#[derive(Debug)]
+struct Wait {
+    before: Duration,
+    since: Instant,
 }
 
 /// How a sequence ends.
@@ -60,18 +65,28 @@ pub(crate) enum Ending {
     Cancelled,
 }
 
+/// What a request brings besides itself.
+pub(crate) struct Arrival {
+    pub request: GenerateRequest,
+    pub seed: u64,
+    pub text: TextStream,
+    pub sink: Sink,
+    pub ticket: Ticket,
+    pub group: Option<u64>,
+    pub now: Instant,
+}
+
 impl Sequence {
-    /// Gives up the request's place in the queue.
-    pub fn new(id: SequenceId, arrival: Arrival, reservation: usize) -> Self {
+    pub fn new(arrival: Arrival) -> Self {
         let Arrival {
             request,
             seed,
             text,
             sink,
-            submitted,
             ticket,
+            group,
+            now,
         } = arrival;
-        drop(ticket);
         let GenerateRequest {
             prompt,
             max_tokens,
@@ -82,104 +97,123 @@ impl Sequence {
             prompt_logprobs,
             skip_special: _,
             fresh_text: _,
+            constraint,
+            priority,
+            client,
+            cache_scope,
+            queue_timeout,
+            first_token_timeout,
         } = request;
         let first = prompt.first().copied().map(TokenInfo::bare);
+        let sampler = Sampler::new(sampling, seed, &prompt).constrained(constraint);
         Self {
-            id,
-            reservation,
             sink,
             prompt_len: prompt.len(),
-            computed: 0,
             max_tokens,
-            stop_ids,
             logprobs,
-            emit_logits: logprobs.is_some() || !sampling.is_plain_greedy(),
+            emit_logits: logprobs.is_some() || !sampler.is_plain_greedy(),
             scores: prompt_logprobs.then(|| first.into_iter().collect()),
-            sampler: Sampler::new(sampling, seed, &prompt),
+            sampler,
+            client: client.map(Arc::from),
+            scope: cache_scope.map(Arc::from),
+            group,
+            watch: Stopwatch::start(now),
+            cached_tokens: 0,
+            sampled: None,
+            tokens: prompt,
+            stop_ids,
             seed,
             text,
-            clock: Clock::admitted(submitted),
-            tokens: prompt,
-            sampled: None,
+            priority,
+            ordinal: 0,
+            wait: Wait {
+                before: Duration::ZERO,
+                since: now,
+            },
+            queue_timeout,
+            first_token_timeout,
             ending: None,
+            ticket: Some(ticket),
         }
     }
 
-    /// Tokens wanted and not computed yet.
-    pub fn pending(&self) -> usize {
-        self.tokens.len() - self.computed
+    /// The most tokens it may come to hold.
+    pub fn reach(&self) -> usize {
+        self.prompt_len + self.max_tokens
     }
 
-    /// Whether every computed position's logits are read, not the last one's alone.
-    pub fn scores_prompt(&self) -> bool {
-        self.scores.is_some()
+    /// How many of its tokens may come from elsewhere: the rest must be computed, because what
+    /// they emit is wanted.
+    pub fn shareable(&self) -> usize {
+        let wanted = self.scores.as_ref().map_or(self.tokens.len(), Vec::len);
+        wanted - 1
     }
 
-    /// The next `count` pending tokens and what they are to emit.
-    pub fn next(&self, count: usize) -> (&[u32], Emit) {
-        let end = self.computed + count;
-        let emit = if self.scores_prompt() {
-            Emit::Logits { positions: count }
-        } else if end < self.tokens.len() {
-            Emit::Nothing
-        } else if self.emit_logits {
-            Emit::Logits { positions: 1 }
-        } else {
-            Emit::Greedy { positions: 1 }
+    /// How urgent it is, lower first: its priority, less one for each `aging` that it waited.
+    pub fn urgency(&self, now: Instant, aging: Duration) -> i64 {
+        let waited = self.wait.before + now.saturating_duration_since(self.wait.since);
+        let levels = waited.as_nanos() / aging.as_nanos().max(1);
+        i64::from(self.priority) - i64::try_from(levels).unwrap_or(i64::MAX / 2)
+    }
+
+    /// It leaves the queue.
+    pub fn admit(&mut self, now: Instant, cached: usize) {
+        self.ticket = None;
+        self.wait.before += now.saturating_duration_since(self.wait.since);
+        if !self.watch.was_admitted() {
+            self.cached_tokens = cached.min(self.prompt_len);
+            self.watch.admit(now);
+        }
+    }
+
+    /// It goes back to the queue.
+    pub fn requeue(&mut self, now: Instant) {
+        self.wait.since = now;
+    }
+
+    /// Whether it waits again after it ran.
+    pub fn was_preempted(&self) -> bool {
+        self.ticket.is_none()
+    }
+
+    /// When it must have begun to run, or to speak; `None` once it has.
+    pub fn deadline(&self) -> Option<Instant> {
+        let from = self.watch.submitted();
+        let first_token = self
+            .first_token_timeout
+            .filter(|_| !self.watch.has_spoken());
+        let queue = self.queue_timeout.filter(|_| !self.watch.was_admitted());
+        let timeout = match (first_token, queue) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
         };
-        (&self.tokens[self.computed..end], emit)
+        from.checked_add(timeout?)
     }
 
-    /// Reads what a step gave for this sequence's `count` tokens, the batch's `row`.
-    pub fn sample(
-        &mut self,
-        row: usize,
-        count: usize,
-        output: &mut StepOutput,
-        scratch: &mut Scratch,
-    ) -> Result<(), EngineError> {
-        if let Some(error) = output.rows().get(row).and_then(|row| row.error.as_ref()) {
-            return Err(error.clone().into());
+    /// Ends it where its deadline has passed.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return false;
         }
-        self.score(row, count, output, scratch)?;
-        self.computed += count;
-        if self.pending() > 0 || self.max_tokens == 0 {
-            return Ok(());
-        }
-        self.sampled = Some(if self.emit_logits || self.scores_prompt() {
-            let last = output.logit_positions(row).checked_sub(1);
-            let logits = output.logits_mut(row, last.ok_or_else(withheld)?);
-            self.sampler.sample(logits, self.logprobs, scratch)?
-        } else {
-            let token = output.greedy(row).last();
-            TokenInfo::bare(*token.ok_or_else(withheld)?)
-        });
-        Ok(())
+        let waited = now - self.watch.submitted();
+        let queued = self.queue_timeout.is_some_and(|most| waited >= most);
+        self.end(Ending::Failed(match queued && !self.watch.was_admitted() {
+            true => EngineError::QueueTimeout { waited },
+            false => EngineError::FirstTokenTimeout { waited },
+        }));
+        true
     }
 
-    /// Each position's logits are about the token after it.
-    fn score(
-        &mut self,
-        row: usize,
-        count: usize,
-        output: &StepOutput,
-        scratch: &mut Scratch,
-    ) -> Result<(), EngineError> {
-        let Some(scores) = &mut self.scores else {
-            return Ok(());
-        };
-        if output.logit_positions(row) < count {
-            return Err(withheld());
+    pub fn completion_tokens(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+
+    pub fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.prompt_len,
+            completion_tokens: self.completion_tokens(),
+            cached_tokens: self.cached_tokens,
         }
-        let following = self.tokens[..self.prompt_len]
-            .iter()
-            .skip(self.computed + 1);
-        for (position, &token) in following.take(count).enumerate() {
-            let logits = output.logits(row, position);
-            let alternatives = self.logprobs.unwrap_or(0);
-            scores.push(sampling::score(token, logits, alternatives, scratch)?);
-        }
-        Ok(())
     }
 
     /// The first ending stays.
@@ -187,15 +221,11 @@ impl Sequence {
         self.ending.get_or_insert(ending);
     }
 
-    pub fn has_ended(&self) -> bool {
-        self.ending.is_some()
+    pub fn ending(&self) -> Option<&Ending> {
+        self.ending.as_ref()
     }
 
     pub fn take_ending(&mut self) -> Option<Ending> {
         self.ending.take()
     }
-}
-
-fn withheld() -> EngineError {
-    SessionError::Device("a row came back without what it was to emit".into()).into()
 }

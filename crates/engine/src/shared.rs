@@ -1,74 +1,103 @@
 //! What the engine's thread and its callers both see.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
-use loquat_session::Memory;
+use loquat_session::{Capabilities, Memory};
 
-use crate::EngineError;
-
-/// What the engine was doing when its last step ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Load {
-    /// Sequences that hold KV.
-    pub running: usize,
-    /// Requests that wait for room.
-    pub waiting: usize,
-    /// KV tokens set aside for the running sequences, whether computed yet or not.
-    pub kv_reserved: usize,
-}
+use crate::stats::Meter;
+use crate::{CacheStats, EngineError, Stats, Totals};
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    waiting: AtomicUsize,
-    snapshot: Mutex<Snapshot>,
+    /// Places taken in the queue.
+    places: AtomicUsize,
+    submitted: AtomicU64,
+    refused: AtomicU64,
+    /// No new requests: what is there is finished, then the engine ends.
+    closing: AtomicBool,
+    view: Mutex<View>,
     /// Why no request will be served any more; set before any event channel is closed for it.
     end: OnceLock<EngineError>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Snapshot {
-    memory: Memory,
-    running: usize,
-    kv_reserved: usize,
+/// What the engine's thread last said about itself.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub capabilities: Arc<Capabilities>,
+    pub memory: Memory,
+    pub running: usize,
+    pub paused: usize,
+    /// Requests that wait again after they ran, and hold no place.
+    pub preempted: usize,
+    pub kv_reserved: usize,
+    pub cache: CacheStats,
+    pub meter: Meter,
+}
+
+impl View {
+    pub fn new(capabilities: Capabilities, memory: Memory, now: Instant) -> Self {
+        Self {
+            capabilities: Arc::new(capabilities),
+            memory,
+            running: 0,
+            paused: 0,
+            preempted: 0,
+            kv_reserved: 0,
+            cache: CacheStats::default(),
+            meter: Meter::new(now),
+        }
+    }
 }
 
 impl Shared {
-    pub fn new(memory: Memory) -> Self {
+    pub fn new(view: View) -> Self {
         Self {
-            waiting: AtomicUsize::new(0),
-            snapshot: Mutex::new(Snapshot {
-                memory,
-                running: 0,
-                kv_reserved: 0,
-            }),
+            places: AtomicUsize::new(0),
+            submitted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            view: Mutex::new(view),
             end: OnceLock::new(),
         }
     }
 
-    fn snapshot(&self) -> std::sync::MutexGuard<'_, Snapshot> {
-        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn publish(&self, memory: Memory, running: usize, kv_reserved: usize) {
-        *self.snapshot() = Snapshot {
-            memory,
-            running,
-            kv_reserved,
-        };
-    }
-
-    pub fn memory(&self) -> Memory {
-        self.snapshot().memory
-    }
-
-    pub fn load(&self) -> Load {
-        let snapshot = *self.snapshot();
-        Load {
-            running: snapshot.running,
-            waiting: self.waiting.load(Ordering::SeqCst),
-            kv_reserved: snapshot.kv_reserved,
+    pub fn stats(&self, now: Instant) -> Stats {
+        let view = self.view();
+        let meter = &view.meter;
+        Stats {
+            running: view.running,
+            paused: view.paused,
+            waiting: view.preempted + self.places.load(Ordering::SeqCst),
+            memory: view.memory,
+            kv_reserved: view.kv_reserved,
+            cache: view.cache,
+            steps: meter.steps,
+            step_time: meter.step_time,
+            overhead: meter.overhead,
+            prompt_speed: meter.prompt.per_second(now),
+            decode_speed: meter.decode.per_second(now),
+            totals: Totals {
+                submitted: self.submitted.load(Ordering::SeqCst),
+                refused: self.refused.load(Ordering::SeqCst),
+                ..meter.totals
+            },
         }
+    }
+
+    /// Nothing is held once the session is gone.
+    pub fn forget_session(&self) {
+        let mut view = self.view();
+        view.memory.kv_in_use = 0;
+        view.memory.states_in_use = 0;
+        view.cache.entries = 0;
+        view.cache.bytes = 0;
+        (view.running, view.paused, view.preempted, view.kv_reserved) = (0, 0, 0, 0);
     }
 
     /// The first reason stays.
@@ -78,8 +107,17 @@ impl Shared {
         }
     }
 
-    pub fn check_alive(&self) -> Result<(), EngineError> {
-        self.end.get().map_or(Ok(()), |why| Err(why.clone()))
+    /// Takes no new requests from here on.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+    }
+
+    pub fn check_open(&self) -> Result<(), EngineError> {
+        match self.end.get() {
+            Some(why) => Err(why.clone()),
+            None if self.closing.load(Ordering::SeqCst) => Err(EngineError::ShutDown),
+            None => Ok(()),
+        }
     }
 
     /// For a caller that found the engine gone.
@@ -98,18 +136,28 @@ impl Shared {
 pub(crate) struct Ticket(Arc<Shared>);
 
 impl Ticket {
-    pub fn take(shared: &Arc<Shared>, max_queue: usize) -> Result<Self, EngineError> {
-        let place = |waiting| (waiting < max_queue).then_some(waiting + 1);
-        shared
-            .waiting
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, place)
-            .map(|_| Self(Arc::clone(shared)))
-            .map_err(|_| EngineError::QueueFull { max_queue })
+    /// All `count` places, or none.
+    pub fn take(
+        shared: &Arc<Shared>,
+        count: usize,
+        max_queue: usize,
+    ) -> Result<Vec<Self>, EngineError> {
+        let taken = shared
+            .places
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |taken| {
+                taken.checked_add(count).filter(|all| *all <= max_queue)
+            });
+        if taken.is_err() {
+            shared.refused.fetch_add(count as u64, Ordering::SeqCst);
+            return Err(EngineError::QueueFull);
+        }
+        shared.submitted.fetch_add(count as u64, Ordering::SeqCst);
+        Ok((0..count).map(|_| Self(Arc::clone(shared))).collect())
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.0.places.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -22,35 +22,75 @@ pub struct Timings {
     pub total: Duration,
 }
 
+impl Timings {
+    /// The mean time between two of `completion_tokens`; `None` for fewer than two.
+    pub fn per_token(&self, completion_tokens: usize) -> Option<Duration> {
+        let gaps = u32::try_from(completion_tokens.checked_sub(1)?).ok()?;
+        self.decode.checked_div(gaps)
+    }
+}
+
 /// The moments [`Timings`] are taken from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
+pub(crate) struct Stopwatch {
     submitted: Instant,
-    admitted: Instant,
+    admitted: Option<Instant>,
     first_token: Option<Instant>,
 }
 
-impl Clock {
-    pub fn admitted(submitted: Instant) -> Self {
+impl Stopwatch {
+    pub fn start(now: Instant) -> Self {
         Self {
-            submitted,
-            admitted: Instant::now(),
+            submitted: now,
+            admitted: None,
             first_token: None,
         }
     }
 
-    pub fn token(&mut self) {
-        self.first_token.get_or_insert_with(Instant::now);
+    pub fn submitted(&self) -> Instant {
+        self.submitted
     }
 
-    pub fn timings(&self) -> Timings {
-        let end = Instant::now();
+    pub fn was_admitted(&self) -> bool {
+        self.admitted.is_some()
+    }
+
+    pub fn has_spoken(&self) -> bool {
+        self.first_token.is_some()
+    }
+
+    /// The first time counts: one that was preempted did not queue all the while.
+    pub fn admit(&mut self, now: Instant) {
+        self.admitted.get_or_insert(now);
+    }
+
+    pub fn token(&mut self, now: Instant) {
+        self.first_token.get_or_insert(now);
+    }
+
+    pub fn timings(&self, end: Instant) -> Timings {
         let first_token = self.first_token.unwrap_or(end);
         Timings {
-            queued: self.admitted - self.submitted,
+            queued: self.admitted.unwrap_or(end) - self.submitted,
             first_token: first_token - self.submitted,
             decode: end - first_token,
             total: end - self.submitted,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_per_token_needs_two_tokens() {
+        let timings = Timings {
+            decode: Duration::from_secs(6),
+            ..Timings::default()
+        };
+        assert_eq!(timings.per_token(0), None);
+        assert_eq!(timings.per_token(1), None);
+        assert_eq!(timings.per_token(4), Some(Duration::from_secs(2)));
     }
 }

@@ -2,77 +2,142 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
-use loquat_session::{Memory, Session, SessionError, StepBatch, StepOutput};
+use loquat_session::{Session, SessionError, StepBatch, StepOutput};
 
-use crate::EngineError;
+use crate::clients::Clients;
 use crate::error::panic_message;
+use crate::limits::Limits;
+use crate::pace::Pace;
+use crate::prefix_cache::{PrefixCache, release};
+use crate::queue::Queue;
+use crate::running::Running;
 use crate::sampling::Scratch;
-use crate::scheduler::{Scheduled, Scheduler, reserved};
-use crate::sequence::{Arrival, Ending, Sequence};
-use crate::settle::{conclude, retire};
+use crate::scheduler::{Mix, Scheduled, Scheduler};
+use crate::sequence::{Ending, Sequence};
 use crate::shared::Shared;
+use crate::stats::Meter;
+use crate::time::TimeSource;
+use crate::{EngineError, EngineOptions};
 
 /// Steps that may fail one after the other before the session is given up.
 const MAX_FAILURES: usize = 3;
 
-#[derive(Debug)]
 pub(crate) enum Command {
-    Submit(Box<Arrival>),
+    Submit(Box<Sequence>),
     /// A reader made room, or is gone.
     Wake,
+    ClearCache,
+    Reload(Reload),
+    /// Ends when all is done, or at the deadline.
+    Drain(Instant),
     Shutdown,
 }
 
+/// Opens the session that takes the place of another.
+pub(crate) type Opener = Box<dyn FnOnce() -> Result<Box<dyn Session>, String> + Send>;
+
+pub(crate) struct Reload {
+    /// What runs may finish until then.
+    pub deadline: Instant,
+    pub open: Opener,
+    pub done: mpsc::Sender<()>,
+}
+
+/// Why the loop was left.
+enum Stop {
+    Shutdown,
+    Reload(Reload),
+}
+
 pub(crate) struct Worker {
-    session: Box<dyn Session>,
+    pub(super) session: Box<dyn Session>,
+    pub(super) options: EngineOptions,
+    pub(super) limits: Limits,
+    pub(super) queue: Queue,
+    /// In order of admission.
+    pub(super) running: Vec<Running>,
+    pub(super) cache: PrefixCache,
+    pub(super) clients: Clients,
+    pub(super) meter: Meter,
+    /// When to look for room again, after none was found.
+    pub(super) retry_at: Option<Instant>,
+    pub(super) reload: Option<Reload>,
     scheduler: Scheduler,
-    /// In order of arrival.
-    running: Vec<Sequence>,
     commands: mpsc::Receiver<Command>,
     /// A command came since the last schedule, so a reader may be gone.
     woken: bool,
+    arrivals: u64,
+    /// The engine ends then, or when all is done.
+    drain_until: Option<Instant>,
+    shutdown: bool,
     rows: Vec<Scheduled>,
+    mix: Mix,
     batch: StepBatch,
     output: StepOutput,
     scratch: Scratch,
     /// Failed steps since one succeeded.
     failures: usize,
+    /// A row of this step found no room.
+    starved: Option<SessionError>,
     shared: Arc<Shared>,
+    time: TimeSource,
 }
 
 impl Worker {
     pub fn new(
         session: Box<dyn Session>,
-        scheduler: Scheduler,
+        options: EngineOptions,
         commands: mpsc::Receiver<Command>,
         shared: Arc<Shared>,
+        time: TimeSource,
     ) -> Self {
+        let reuse = session.capabilities().prefix_copy;
+        let cache = PrefixCache::new(reuse, options.cache_bytes);
+        let (limits, scheduler) = plan(&*session, &options, &cache);
         Self {
             session,
-            scheduler,
+            options,
+            limits,
+            queue: Queue::default(),
             running: Vec::new(),
+            cache,
+            clients: Clients::default(),
+            meter: Meter::new(time.now()),
+            retry_at: None,
+            reload: None,
+            scheduler,
             commands,
             woken: false,
+            arrivals: 0,
+            drain_until: None,
+            shutdown: false,
             rows: Vec::new(),
+            mix: Mix::default(),
             batch: StepBatch::default(),
             output: StepOutput::default(),
             scratch: Scratch::default(),
             failures: 0,
+            starved: None,
             shared,
+            time,
         }
     }
 
     /// The thread's whole life. A session that was shut down whole comes back empty; one that
     /// failed does not.
     pub fn run_to_end(mut self) -> Option<Box<dyn Session>> {
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve()));
-        let why = match served {
-            Ok(Ok(())) => EngineError::ShutDown,
-            Ok(Err(dead)) => dead,
-            Err(panic) => EngineError::Dead {
-                reason: panic_message(&*panic),
-            },
+        let why = loop {
+            match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+                Ok(Ok(Stop::Shutdown)) => break EngineError::ShutDown,
+                Ok(Ok(Stop::Reload(reload))) => self = self.reopen(reload)?,
+                Ok(Err(dead)) => break dead,
+                Err(panic) => {
+                    let reason = panic_message(&*panic);
+                    break EngineError::Dead { reason };
+                }
+            }
         };
         // Said before any channel closes: a reader whose channel closes early asks why.
         self.shared.end(why.clone());
@@ -82,43 +147,103 @@ impl Worker {
             tracing::error!(panic = panic_message(&*panic), "closing the session failed");
             None
         });
-        let memory = Memory {
-            kv_in_use: 0,
-            ..shared.memory()
-        };
-        shared.publish(memory, 0, 0);
+        shared.forget_session();
         session
     }
 
     /// Serves until told to stop, parked whenever there is nothing to do.
-    fn serve(&mut self) -> Result<(), EngineError> {
+    fn serve(&mut self) -> Result<Stop, EngineError> {
         let mut idle = true;
-        while self.take_commands(idle) {
+        loop {
+            self.take_commands(idle);
+            if let Some(stop) = self.stop() {
+                return Ok(stop);
+            }
             idle = !self.step()?;
         }
-        Ok(())
     }
 
-    /// Whether to go on.
-    fn take_commands(&mut self, wait: bool) -> bool {
+    /// Takes what has come; waits for it when there is nothing else to do.
+    pub fn take_commands(&mut self, wait: bool) {
         let mut next = match wait {
-            true => self.commands.recv().ok(),
+            true => self.wait(),
             false => self.commands.try_recv().ok(),
         };
         while let Some(command) = next {
             self.woken = true;
+            self.retry_at = None;
             match command {
-                Command::Submit(arrival) => self.scheduler.enqueue(*arrival),
+                Command::Submit(sequence) => self.enqueue(*sequence),
                 Command::Wake => {}
-                Command::Shutdown => return false,
+                Command::ClearCache => self.cache.clear(&mut *self.session),
+                Command::Reload(reload) => self.reload = Some(reload),
+                Command::Drain(until) => self.drain_until = Some(until),
+                Command::Shutdown => self.shutdown = true,
             }
             next = self.commands.try_recv().ok();
         }
-        true
+    }
+
+    /// The next command; `None` when it is time for something else.
+    fn wait(&mut self) -> Option<Command> {
+        self.meter.idle();
+        let received = match self.alarm() {
+            None => self
+                .commands
+                .recv()
+                .map_err(|_| mpsc::RecvTimeoutError::Disconnected),
+            Some(at) => {
+                let left = at.saturating_duration_since(self.time.now());
+                self.commands.recv_timeout(left)
+            }
+        };
+        match received {
+            Ok(command) => Some(command),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                self.woken = true;
+                None
+            }
+            // Nobody can ask for anything any more.
+            Err(mpsc::RecvTimeoutError::Disconnected) => Some(Command::Shutdown),
+        }
+    }
+
+    /// When something is due that no command will announce.
+    fn alarm(&self) -> Option<Instant> {
+        let running = self.running.iter().map(|running| &running.sequence);
+        let deadlines = running
+            .chain(self.queue.iter())
+            .filter_map(Sequence::deadline);
+        let reload = self.reload.as_ref().map(|reload| reload.deadline);
+        let retry = self.retry_at.filter(|_| !self.queue.is_empty());
+        deadlines
+            .chain(reload)
+            .chain(retry)
+            .chain(self.drain_until)
+            .min()
+    }
+
+    fn enqueue(&mut self, mut sequence: Sequence) {
+        sequence.ordinal = self.arrivals;
+        self.arrivals += 1;
+        self.clients.arrive(&sequence.client);
+        self.queue.push(sequence);
+    }
+
+    /// Whether it is time to leave the loop.
+    fn stop(&mut self) -> Option<Stop> {
+        let now = self.time.now();
+        let is_empty = self.running.is_empty();
+        let drained = |until| (is_empty && self.queue.is_empty()) || now >= until;
+        if self.shutdown || self.drain_until.is_some_and(drained) {
+            return Some(Stop::Shutdown);
+        }
+        let due = |reload: &mut Reload| is_empty || now >= reload.deadline;
+        self.reload.take_if(due).map(Stop::Reload)
     }
 
     /// Whether there was anything to run.
-    fn step(&mut self) -> Result<bool, EngineError> {
+    pub fn step(&mut self) -> Result<bool, EngineError> {
         let scheduled = self.schedule();
         self.run()?;
         self.sample();
@@ -127,19 +252,54 @@ impl Worker {
     }
 
     fn schedule(&mut self) -> bool {
+        let now = self.time.now();
         if std::mem::take(&mut self.woken) {
-            self.scheduler.forget_cancelled();
-            for sequence in &mut self.running {
-                if sequence.sink.is_cancelled() {
-                    sequence.end(Ending::Cancelled);
-                }
-            }
-            retire(&mut self.running, &mut *self.session);
+            self.drop_cancelled(now);
         }
-        self.scheduler.admit(&mut self.running, &mut *self.session);
-        self.scheduler
+        self.drop_expired(now);
+        self.admit(now);
+        for running in &mut self.running {
+            match running.sequence.sink.has_room() {
+                true => running.paused = None,
+                false => _ = running.paused.get_or_insert(now),
+            }
+        }
+        self.mix = self
+            .scheduler
             .fill(&self.running, &mut self.rows, &mut self.batch);
         !self.rows.is_empty()
+    }
+
+    fn drop_cancelled(&mut self, now: Instant) {
+        for running in &mut self.running {
+            if running.sequence.sink.is_cancelled() {
+                running.sequence.end(Ending::Cancelled);
+            }
+        }
+        let queued = self.queue.remove_if(|sequence| {
+            let cancelled = sequence.sink.is_cancelled();
+            if cancelled {
+                sequence.end(Ending::Cancelled);
+            }
+            cancelled
+        });
+        let ended = self.retire();
+        self.conclude(ended, now);
+        self.conclude(queued, now);
+    }
+
+    fn drop_expired(&mut self, now: Instant) {
+        let expired = self.queue.remove_if(|sequence| sequence.expire(now));
+        let mut any = false;
+        for running in &mut self.running {
+            any |= running.sequence.expire(now);
+        }
+        let ended = match any {
+            true => self.retire(),
+            false => Vec::new(),
+        };
+        self.conclude(ended, now);
+        self.conclude(expired, now);
     }
 
     /// Computes the batch. A failed step ends the sequences in it; too many in a row, the engine.
@@ -147,7 +307,11 @@ impl Worker {
         if self.rows.is_empty() {
             return Ok(());
         }
+        let started = self.time.now();
         let stepped = self.session.step(&self.batch, &mut self.output);
+        let ended = self.time.now();
+        self.meter.step(started, ended);
+        self.scheduler.record(self.mix, ended - started);
         let Err(error) = stepped.and_then(|()| self.check_output()) else {
             self.failures = 0;
             return Ok(());
@@ -162,7 +326,8 @@ impl Worker {
             });
         }
         for row in self.rows.drain(..) {
-            self.running[row.index].end(Ending::Failed(error.clone().into()));
+            let sequence = &mut self.running[row.index].sequence;
+            sequence.end(Ending::Failed(error.clone().into()));
         }
         Ok(())
     }
@@ -178,52 +343,255 @@ impl Worker {
     }
 
     fn sample(&mut self) {
+        let mut starved = None;
         for (row, scheduled) in self.rows.iter().enumerate() {
-            let sequence = &mut self.running[scheduled.index];
+            let running = &mut self.running[scheduled.index];
+            if let Some(error) = &self.output.rows()[row].error {
+                match error.is_retryable() {
+                    true => starved = Some(error.clone()),
+                    false => running.sequence.end(Ending::Failed(error.clone().into())),
+                }
+                continue;
+            }
             let sampled = guarded("sampling", || {
-                sequence.sample(row, scheduled.tokens, &mut self.output, &mut self.scratch)
+                running.sample(row, scheduled.tokens, &mut self.output, &mut self.scratch)
             });
+            self.clients
+                .serve(&running.sequence.client, scheduled.tokens);
             if let Err(error) = sampled {
-                sequence.end(Ending::Failed(error));
+                running.sequence.end(Ending::Failed(error));
             }
         }
+        self.starved = starved;
     }
 
     fn settle(&mut self) {
+        let now = self.time.now();
+        let mut generated = 0;
         for scheduled in &self.rows {
-            let sequence = &mut self.running[scheduled.index];
-            if sequence.has_ended() {
+            let sequence = &mut self.running[scheduled.index].sequence;
+            if sequence.ending().is_some() {
                 continue;
             }
-            let settled = guarded("settling", || {
-                sequence.settle();
-                Ok(())
-            });
-            if let Err(error) = settled {
+            let before = sequence.completion_tokens();
+            if let Err(error) = guarded("settling", || sequence.settle(now)) {
                 sequence.end(Ending::Failed(error));
             }
+            generated += sequence.completion_tokens() - before;
         }
-        let ended = retire(&mut self.running, &mut *self.session);
+        self.meter.totals.completion_tokens += generated as u64;
+        self.meter.decode.add(generated, now);
+        self.meter.prompt.add(self.mix.prompt_tokens, now);
+        self.keep_states();
+        self.relieve(now);
+        let ended = self.retire();
+        self.conclude(ended, now);
         self.publish();
-        conclude(ended);
     }
 
-    fn publish(&self) {
-        let memory = self.session.memory();
-        self.shared
-            .publish(memory, self.running.len(), reserved(&self.running));
+    /// Where only kept lengths can be shared, a prompt's last but one token is such a length.
+    fn keep_states(&mut self) {
+        if !self.cache.needs_snapshots() || !self.cache.is_on() {
+            return;
+        }
+        for row in 0..self.rows.len() {
+            let Scheduled { index, tokens } = self.rows[row];
+            let running = &self.running[index];
+            let at_the_end = tokens > 1 && running.pending() == 1;
+            if at_the_end && running.sequence.ending().is_none() {
+                self.keep_state_of(index);
+            }
+        }
+    }
+
+    /// Finds room for a row that found none in spite of all reservations: the session counts
+    /// otherwise than it says, or other programs took the memory.
+    fn relieve(&mut self, now: Instant) {
+        let Some(error) = self.starved.take() else {
+            return;
+        };
+        tracing::warn!(%error, "the session had less room than it said");
+        let ending = |running: &Running| running.sequence.ending().is_some();
+        if self.cache.evict(&mut *self.session, None) || self.running.iter().any(ending) {
+            return;
+        }
+        match self.running.as_mut_slice() {
+            [] => {}
+            [last] => last.sequence.end(Ending::Failed(error.into())),
+            [.., _] => {
+                self.preempt(self.running.len() - 1, now);
+                self.retry_later(now);
+            }
+        }
+    }
+
+    /// Takes the ended sequences out of `running`: the only way out of it but preemption. What
+    /// ended well is the cache's to keep, the rest is given back.
+    fn retire(&mut self) -> Vec<Sequence> {
+        let ended = self
+            .running
+            .extract_if(.., |running| running.sequence.ending().is_some());
+        let mut sequences = Vec::new();
+        for Running {
+            sequence,
+            id,
+            computed,
+            ..
+        } in ended
+        {
+            let session = &mut *self.session;
+            match sequence.ending() {
+                Some(Ending::Failed(_)) => release(session, id),
+                _ => self
+                    .cache
+                    .keep(session, &sequence.scope, &sequence.tokens[..computed], id),
+            }
+            sequences.push(sequence);
+        }
+        sequences
+    }
+
+    /// Sends the last events, once everyone can see that the room is free.
+    pub(super) fn conclude(&mut self, ended: Vec<Sequence>, now: Instant) {
+        if ended.is_empty() {
+            return;
+        }
+        self.retry_at = None;
+        for sequence in &ended {
+            self.clients.leave(&sequence.client);
+            let totals = &mut self.meter.totals;
+            *match sequence.ending() {
+                Some(Ending::Finished { .. }) => &mut totals.finished,
+                Some(Ending::Failed(
+                    EngineError::QueueTimeout { .. } | EngineError::FirstTokenTimeout { .. },
+                )) => &mut totals.timed_out,
+                Some(Ending::Failed(_)) => &mut totals.failed,
+                Some(Ending::Cancelled) | None => &mut totals.cancelled,
+            } += 1;
+        }
+        self.publish();
+        for sequence in ended {
+            sequence.conclude(now);
+        }
+    }
+
+    fn publish(&mut self) {
+        let cache = self.cache.stats(&*self.session);
+        let mut view = self.shared.view();
+        view.memory = self.session.memory();
+        view.running = self.running.len();
+        view.paused = self.running.iter().filter(|r| r.paused.is_some()).count();
+        view.preempted = self.queue.iter().filter(|s| s.was_preempted()).count();
+        view.kv_reserved = self.running.iter().map(|r| r.reservation).sum();
+        view.cache = cache;
+        view.meter = self.meter;
+    }
+
+    /// Puts another session in the place of this one, whose sequences are computed again there.
+    /// `None` when that fails, which is the engine's end.
+    fn reopen(mut self, reload: Reload) -> Option<Self> {
+        let Reload { open, done, .. } = reload;
+        let now = self.time.now();
+        while let Some(last) = self.running.len().checked_sub(1) {
+            self.preempt(last, now);
+        }
+        self.cache.clear(&mut *self.session);
+        self.publish();
+        drop(self.session);
+        let opened = catch_unwind(AssertUnwindSafe(open))
+            .unwrap_or_else(|panic| Err(panic_message(&*panic)))
+            .and_then(|session| same_vocabulary(session, self.limits.vocab_size));
+        let session = match opened {
+            Ok(session) => session,
+            Err(reason) => {
+                self.shared.end(EngineError::Dead {
+                    reason: format!("it could not be reloaded: {reason}"),
+                });
+                self.shared.forget_session();
+                return None;
+            }
+        };
+        let cache = self.cache.over(session.capabilities().prefix_copy);
+        let (limits, scheduler) = plan(&*session, &self.options, &cache);
+        let mut worker = Self {
+            session,
+            limits,
+            cache,
+            scheduler,
+            ..self
+        };
+        worker.shared.view().capabilities = Arc::new(worker.session.capabilities().clone());
+        worker.refuse_what_no_longer_fits();
+        worker.publish();
+        // A caller that does not wait for the answer does not need it.
+        let _ = done.send(());
+        Some(worker)
+    }
+
+    fn refuse_what_no_longer_fits(&mut self) {
+        let limits = self.limits;
+        let refused = self.queue.remove_if(|sequence| {
+            let checked = limits.check_size(sequence.prompt_len, sequence.max_tokens);
+            let refused = checked.is_err();
+            if let Err(error) = checked {
+                sequence.end(Ending::Failed(error));
+            }
+            refused
+        });
+        self.conclude(refused, self.time.now());
     }
 
     /// Gives everything back. A session that failed is not asked to do more than be dropped.
     fn close(mut self, why: EngineError) -> Option<Box<dyn Session>> {
-        if why != EngineError::ShutDown {
-            return None;
-        }
-        for sequence in &mut self.running {
-            sequence.end(Ending::Cancelled);
-        }
-        retire(&mut self.running, &mut *self.session);
-        Some(self.session)
+        let now = self.time.now();
+        self.take_commands(false);
+        let queued = self.queue.remove_if(|_| true);
+        let whole = why == EngineError::ShutDown;
+        let running = match whole {
+            true => {
+                for running in &mut self.running {
+                    running.sequence.end(Ending::Cancelled);
+                }
+                let running = self.retire();
+                self.cache.clear(&mut *self.session);
+                running
+            }
+            false => {
+                let running = self.running.drain(..);
+                running.map(|running| running.sequence).collect()
+            }
+        };
+        self.conclude(running, now);
+        self.conclude(queued, now);
+        whole.then_some(self.session)
+    }
+}
+
+/// What of the session is used, and how.
+fn plan(
+    session: &dyn Session,
+    options: &EngineOptions,
+    cache: &PrefixCache,
+) -> (Limits, Scheduler) {
+    let capabilities = session.capabilities();
+    let limits = Limits::new(options, capabilities, &session.memory());
+    let pace = Pace::new(options.max_slowdown, limits.max_running);
+    let stops_short = cache.needs_snapshots();
+    let scheduler = Scheduler::new(capabilities, limits.step_tokens, stops_short, pace);
+    (limits, scheduler)
+}
+
+/// Requests that wait were checked against the old session's tokens.
+fn same_vocabulary(
+    session: Box<dyn Session>,
+    vocab_size: usize,
+) -> Result<Box<dyn Session>, String> {
+    let found = session.capabilities().vocab_size;
+    match found == vocab_size {
+        true => Ok(session),
+        false => Err(format!(
+            "the new session has {found} tokens, not {vocab_size}"
+        )),
     }
 }
 

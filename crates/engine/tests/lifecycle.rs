@@ -57,6 +57,7 @@ fn what_can_never_be_served_is_refused_by_name() {
             EngineError::NeverFits {
                 wanted: 80,
                 capacity: 64,
+                max_context: 100,
             },
         ),
         (
@@ -133,9 +134,9 @@ fn a_full_queue_refuses_at_once_and_recovers() {
     until_running(&mut running);
     let waiting = [2, 3].map(|t| engine.submit(greedy(&[t], 5)).expect("queued"));
     let refused = engine.submit(greedy(&[4], 5)).expect_err("full");
-    assert_eq!(refused, EngineError::QueueFull { max_queue: 2 });
+    assert_eq!(refused, EngineError::QueueFull);
     assert!(refused.is_retryable());
-    assert_eq!(engine.load().waiting, 2);
+    assert_eq!(engine.stats().waiting, 2);
 
     drop(running);
     for (generation, token) in waiting.into_iter().zip([2, 3]) {
@@ -163,14 +164,14 @@ fn dropping_a_generation_frees_it_running_paused_or_queued() {
     until_running(&mut running);
     let paused = engine.submit(greedy(&[2], 4000)).expect("accepted");
     let queued = engine.submit(greedy(&[3], 4000)).expect("accepted");
-    eventually("two run", || counters.live() == 2);
-    assert_eq!(engine.load().waiting, 1);
+    eventually("two run", || engine.stats().running == 2);
+    assert_eq!(engine.stats().waiting, 1);
 
     drop(queued);
-    eventually("the queued one is gone", || engine.load().waiting == 0);
-    assert_eq!(counters.live(), 2);
+    eventually("the queued one is gone", || engine.stats().waiting == 0);
+    assert_eq!(engine.stats().running, 2);
     drop(paused);
-    eventually("the paused one is gone", || counters.live() == 1);
+    eventually("the paused one is gone", || engine.stats().running == 1);
     drop(running);
     assert_empty(&engine, &counters);
 }

@@ -32,6 +32,8 @@ pub trait Backend: Send + Sync {
 pub struct Plan {
     pub capabilities: Capabilities,
     pub memory: Memory,
+    /// All that will be allocated once everything is used: weights, KV, states, buffers.
+    pub resident_bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub struct ModelSource {
 pub struct SessionOptions {
     /// Longest sequence; at most the model's own context.
     pub context: Option<usize>,
+    /// All memory the session may take. What weights and buffers leave of it is for KV.
+    pub memory: Option<MemoryBudget>,
     /// KV memory, in tokens over all sequences.
     pub kv_tokens: Option<usize>,
     /// Sequences that may be alive at once.
@@ -78,11 +82,47 @@ impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             context: None,
+            memory: None,
             kv_tokens: None,
             max_sequences: 64,
             max_step_tokens: 512,
             threads: None,
             precision: Precision::Fast,
+        }
+    }
+}
+
+/// How much of the device's memory a session may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryBudget {
+    Bytes(u64),
+    /// Of the device's memory, from 1 to 100.
+    Percent(u8),
+}
+
+impl MemoryBudget {
+    /// Refuses a budget that no session can keep.
+    pub fn check(self) -> Result<(), OpenError> {
+        let (found, expected) = match self {
+            Self::Bytes(1..) | Self::Percent(1..=100) => return Ok(()),
+            Self::Bytes(bytes) => (format!("{bytes} bytes"), "at least 1 byte"),
+            Self::Percent(percent) => (format!("{percent} %"), "from 1 to 100 %"),
+        };
+        Err(OpenError::Option {
+            option: "memory",
+            found,
+            expected: expected.to_owned(),
+        })
+    }
+
+    /// On a device that has `device_bytes`.
+    pub fn bytes(self, device_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => {
+                let bytes = u128::from(device_bytes) * u128::from(percent) / 100;
+                u64::try_from(bytes).unwrap_or(u64::MAX)
+            }
         }
     }
 }

@@ -52,3 +52,18 @@ pub struct Memory {
     pub state_bytes: u64,
     pub states_in_use: usize,
 }
+
+/// What some sequences hold together. What they share counts once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Tokens' worth of KV, in whole runs of [`Memory::kv_granularity`].
+    pub kv_tokens: usize,
+    /// Recurrent states, snapshots among them.
+    pub states: usize,
+}
+
+impl Held {
+    pub fn bytes(self, memory: &Memory) -> u64 {
+        self.kv_tokens as u64 * memory.kv_bytes_per_token + self.states as u64 * memory.state_bytes
+    }
+}

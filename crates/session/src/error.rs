@@ -1,3 +1,5 @@
+use std::fmt;
+
 use thiserror::Error;
 
 use crate::SequenceId;
@@ -66,12 +68,30 @@ pub enum OpenError {
         why: String,
         remedy: String,
     },
-    #[error("the {what} needs {wanted} bytes, and this machine has {available}")]
+    #[error("the {what} needs {wanted} bytes, and {bound} {available}")]
     OutOfMemory {
         what: &'static str,
         wanted: u64,
+        bound: MemoryBound,
         available: u64,
     },
     #[error(transparent)]
     Weights(#[from] loquat_weights::WeightsError),
+}
+
+/// What a session's memory came up against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryBound {
+    Machine,
+    /// [`SessionOptions::memory`](crate::SessionOptions::memory).
+    Budget,
+}
+
+impl fmt::Display for MemoryBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Machine => "this machine has",
+            Self::Budget => "option `memory` allows",
+        })
+    }
 }

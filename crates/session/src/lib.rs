@@ -12,10 +12,12 @@ mod capabilities;
 pub mod conformance;
 mod error;
 
-pub use backend::{Backend, Device, ModelSource, Plan, Precision, Probe, SessionOptions};
+pub use backend::{
+    Backend, Device, MemoryBudget, ModelSource, Plan, Precision, Probe, SessionOptions,
+};
 pub use batch::{Emit, Row, RowOutput, StepBatch, StepOutput};
-pub use capabilities::{Capabilities, Memory, PrefixCopy};
-pub use error::{OpenError, SessionError};
+pub use capabilities::{Capabilities, Held, Memory, PrefixCopy};
+pub use error::{MemoryBound, OpenError, SessionError};
 
 /// Names a sequence inside the session that made it. Never reused within a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,6 +43,19 @@ pub trait Session: Send {
     /// Its own length always can.
     fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
         Ok(at_most.min(self.len(sequence)?))
+    }
+
+    /// What the sequences hold together; changes nothing. As it stands here: for sessions whose
+    /// sequences share nothing.
+    fn held(&self, sequences: &[SequenceId]) -> Result<Held, SessionError> {
+        let memory = self.memory();
+        let mut held = Held::default();
+        for sequence in sequences {
+            let len = self.len(*sequence)?;
+            held.kv_tokens += len.next_multiple_of(memory.kv_granularity.max(1));
+            held.states += usize::from(memory.state_bytes > 0 && len > 0);
+        }
+        Ok(held)
     }
 
     /// Makes a sequence that holds the first `len` tokens of `source`, sharing their state.

@@ -1,5 +1,5 @@
-//! From logits to the next token: penalties, bias, temperature, top-k, top-p, min-p, draw, in
-//! that order. A constraint's mask belongs between bias and temperature.
+//! From logits to the next token: penalties, bias, the constraint's mask, temperature, top-k,
+//! top-p, min-p, draw, in that order.
 //!
 //! A choice depends on the row's logits, the request and its own random stream, never on what
 //! else is running.
@@ -17,7 +17,7 @@ pub use params::{
 
 pub(crate) use params::check_token;
 
-use crate::{EngineError, TokenInfo};
+use crate::{Constrained, EngineError, TokenInfo};
 use logits::{Candidate, LogSoftmax};
 
 /// Buffers that all requests take turns in, so that a token allocates nothing.
@@ -34,6 +34,7 @@ pub(crate) struct Sampler {
     rng: ChaCha8Rng,
     /// Sorted by id; kept only where a penalty asks for it.
     seen: Vec<Seen>,
+    constraint: Option<Constrained>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +55,20 @@ impl Sampler {
             params,
             rng: ChaCha8Rng::seed_from_u64(seed),
             seen,
+            constraint: None,
         }
+    }
+
+    /// Lets `constraint` say what may be chosen.
+    pub fn constrained(mut self, constraint: Option<Constrained>) -> Self {
+        self.constraint = constraint;
+        self
+    }
+
+    /// Whether the choice is the largest of the model's own logits, so that these need not be
+    /// read.
+    pub fn is_plain_greedy(&self) -> bool {
+        self.params.is_plain_greedy() && self.constraint.is_none()
     }
 
     /// Chooses the next token, with log-probabilities of the model's own distribution where
@@ -80,13 +94,16 @@ impl Sampler {
     }
 
     /// Notes a token of the output.
-    pub fn observe(&mut self, id: u32) {
-        if !self.params.penalises() {
-            return;
+    pub fn observe(&mut self, id: u32) -> Result<(), EngineError> {
+        if self.params.penalises() {
+            match self.seen.binary_search_by_key(&id, |seen| seen.id) {
+                Ok(at) => self.seen[at].in_output += 1,
+                Err(at) => self.seen.insert(at, Seen { id, in_output: 1 }),
+            }
         }
-        match self.seen.binary_search_by_key(&id, |seen| seen.id) {
-            Ok(at) => self.seen[at].in_output += 1,
-            Err(at) => self.seen.insert(at, Seen { id, in_output: 1 }),
+        match &mut self.constraint {
+            Some(constraint) => constraint.accept(id),
+            None => Ok(()),
         }
     }
 
@@ -96,6 +113,9 @@ impl Sampler {
             if let Some(logit) = logits.get_mut(id as usize) {
                 *logit += bias;
             }
+        }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(logits)?;
         }
         let chosen = if self.params.temperature == 0.0 {
             logits::argmax(logits)

@@ -143,7 +143,9 @@ fn penalties_move_logits_as_documented() {
     ];
     for (params, expected) in cases {
         let mut sampler = Sampler::new(params.clone(), 0, &prompt);
-        output.iter().for_each(|&id| sampler.observe(id));
+        for id in output {
+            sampler.observe(id).expect("no constraint");
+        }
         let mut found = logits;
         sampler.penalise(&mut found);
         assert_eq!(found, expected, "{params:?}");

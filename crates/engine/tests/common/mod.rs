@@ -107,12 +107,21 @@ pub fn eventually(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Everything given back: sequences, KV, reservations and places in the queue.
+/// Everything given back: sequences, KV, reservations and places in the queue. What is kept for
+/// its prefix is given back first.
 pub fn assert_empty(engine: &Engine, counters: &FakeCounters) {
-    eventually("the engine is empty", || {
-        let load = engine.load();
-        (load.running, load.waiting, load.kv_reserved) == (0, 0, 0)
-            && engine.memory().kv_in_use == 0
+    eventually("nothing runs or waits", || {
+        let stats = engine.stats();
+        (stats.running, stats.waiting, stats.kv_reserved) == (0, 0, 0)
+    });
+    engine.clear_cache();
+    eventually("nothing is held", || {
+        let stats = engine.stats();
+        (
+            stats.memory.kv_in_use,
+            stats.cache.entries,
+            stats.cache.bytes,
+        ) == (0, 0, 0)
             && counters.live() == 0
     });
 }

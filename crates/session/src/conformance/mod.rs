@@ -5,6 +5,7 @@
 //! within the subject's tolerance.
 
 mod equivalence;
+mod holding;
 mod refusal;
 
 use crate::{
@@ -64,6 +65,8 @@ const CHECKS: &[(&str, Check)] = &[
         "nothing is kept once sequences end",
         equivalence::nothing_is_kept,
     ),
+    ("sequences hold what they say they hold", holding::adds_up),
+    ("what forks share is held once", holding::shared_once),
     (
         "import gives back what export took",
         equivalence::imported_equals_exported,

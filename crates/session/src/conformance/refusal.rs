@@ -1,7 +1,7 @@
 //! Bad input gets its own error, and nothing changes.
 
 use super::{Probe, Subject};
-use crate::{Emit, SequenceId, SessionError, SessionOptions};
+use crate::{Emit, MemoryBudget, SequenceId, SessionError, SessionOptions};
 
 const ONE: Emit = Emit::Logits { positions: 1 };
 
@@ -312,6 +312,27 @@ pub fn illegal_options(subject: &Subject) -> Result<(), String> {
             "no KV",
             SessionOptions {
                 kv_tokens: Some(0),
+                ..base.clone()
+            },
+        ),
+        (
+            "no memory",
+            SessionOptions {
+                memory: Some(MemoryBudget::Bytes(0)),
+                ..base.clone()
+            },
+        ),
+        (
+            "none of the memory",
+            SessionOptions {
+                memory: Some(MemoryBudget::Percent(0)),
+                ..base.clone()
+            },
+        ),
+        (
+            "more than all of the memory",
+            SessionOptions {
+                memory: Some(MemoryBudget::Percent(101)),
                 ..base.clone()
             },
         ),

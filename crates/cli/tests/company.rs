@@ -1,0 +1,154 @@
+//! SmolLM2 under load: every stream says what it says alone, whatever the chunks, the cache, and
+//! who had to make room for whom.
+
+use std::sync::Arc;
+
+use loquat_cpu::CpuBackend;
+use loquat_engine::{
+    Engine, EngineOptions, Event, GenerateRequest, Generation, SamplingParams, Stats,
+};
+use loquat_session::{Backend, ModelSource, SessionOptions};
+use loquat_store::{NoProgress, Resolved, Store, StoreOptions};
+use loquat_text::{Special, Tokenizer};
+use loquat_weights::Checkpoint;
+
+const REQUESTS: usize = 32;
+
+struct Model {
+    source: ModelSource,
+    tokenizer: Tokenizer,
+}
+
+impl Model {
+    fn load() -> Self {
+        let store = Store::open(StoreOptions::default()).unwrap();
+        let Resolved::Catalog(entry) = store.resolve("smollm2:135m").unwrap() else {
+            panic!("smollm2:135m is not in the catalog");
+        };
+        let path = store.fetch(entry, &mut NoProgress).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        Self {
+            source: ModelSource {
+                spec: Arc::new(checkpoint.spec.clone()),
+                weights: Arc::new(checkpoint.bind().unwrap()),
+                paths: checkpoint.paths.clone(),
+            },
+            tokenizer: Tokenizer::from_gguf(checkpoint.gguf_metadata().unwrap()).unwrap(),
+        }
+    }
+
+    fn engine(&self, kv_tokens: usize, options: EngineOptions) -> Engine {
+        let session = SessionOptions {
+            kv_tokens: Some(kv_tokens),
+            ..SessionOptions::default()
+        };
+        let session = CpuBackend::AUTO
+            .open(self.source.clone(), &session, &mut |_| {})
+            .unwrap();
+        Engine::start(session, None, options).unwrap()
+    }
+
+    /// Greedy requests of many lengths, some of which begin alike.
+    fn requests(&self) -> Vec<GenerateRequest> {
+        let openings = [
+            "You are a helpful assistant who answers in one short sentence. ",
+            "The following is a list of facts about the sea, each on its own line:\n- ",
+            "",
+        ];
+        let subjects = ["Rain", "Paris", "In 1492", "The cat", "Two plus two"];
+        (0..REQUESTS)
+            .map(|i| {
+                let subject = subjects[i % subjects.len()];
+                let middle = "and then, as everyone knows, ".repeat(i * i % 13);
+                let text = format!("{}{subject} {middle}is", openings[i % openings.len()]);
+                GenerateRequest {
+                    prompt: self.tokenizer.encode(&text, Special::PROMPT).unwrap(),
+                    max_tokens: 6 + i * 7 % 23,
+                    sampling: SamplingParams::greedy(),
+                    ..GenerateRequest::default()
+                }
+            })
+            .collect()
+    }
+}
+
+fn finish(generations: Vec<Generation>) -> Vec<Vec<u32>> {
+    generations
+        .into_iter()
+        .map(|generation| generation.collect_blocking().unwrap().ids())
+        .collect()
+}
+
+/// All at once, and what the engine says about it.
+fn together(engine: &Engine, requests: &[GenerateRequest]) -> (Vec<Vec<u32>>, Stats) {
+    let submit = |request: &GenerateRequest| engine.submit(request.clone()).unwrap();
+    let ids = finish(requests.iter().map(submit).collect());
+    (ids, engine.stats())
+}
+
+/// Whoever comes later is more urgent, and there is room for few.
+fn with_preemption(model: &Model, options: EngineOptions, alone: &[Vec<u32>]) {
+    let engine = model.engine(20 * 32, options);
+    let mut generations = Vec::new();
+    let mut heads = Vec::new();
+    for (i, request) in model.requests().into_iter().enumerate() {
+        let priority = (REQUESTS - i) as i32;
+        let request = GenerateRequest {
+            priority,
+            ..request
+        };
+        let mut generation = engine.submit(request).unwrap();
+        let mut head = Vec::new();
+        // The first ones surely run before the next come.
+        if i < 4
+            && let Some(Event::Tokens { tokens, .. }) = generation.recv_blocking()
+        {
+            head.extend(tokens.iter().map(|token| token.id));
+        }
+        heads.push(head);
+        generations.push(generation);
+    }
+    for ((mut ids, rest), alone) in heads.into_iter().zip(finish(generations)).zip(alone) {
+        ids.extend(rest);
+        assert_eq!(ids, *alone);
+    }
+    let stats = engine.stats();
+    assert!(stats.totals.preempted > 0, "{stats:?}");
+}
+
+#[test]
+fn company_changes_nothing_for_a_real_model() {
+    let model = Model::load();
+    let requests = model.requests();
+    let cold = EngineOptions {
+        cache_bytes: Some(0),
+        ..EngineOptions::default()
+    };
+    let engine = model.engine(16_384, cold.clone());
+    let alone: Vec<Vec<u32>> = requests
+        .iter()
+        .flat_map(|request| finish(vec![engine.submit(request.clone()).unwrap()]))
+        .collect();
+    drop(engine);
+    for step_tokens in [16, 64, 512] {
+        for cache_bytes in [None, Some(0)] {
+            let options = EngineOptions {
+                step_tokens: Some(step_tokens),
+                cache_bytes,
+                ..EngineOptions::default()
+            };
+            let engine = model.engine(16_384, options);
+            let (ids, stats) = together(&engine, &requests);
+            assert_eq!(ids, alone, "steps of {step_tokens}, cache {cache_bytes:?}");
+            assert_eq!(stats.cache.hits > 0, cache_bytes.is_none(), "{stats:?}");
+            // Once more, from what the first round left behind.
+            if step_tokens == 64 && cache_bytes.is_none() {
+                let (ids, again) = together(&engine, &requests);
+                assert_eq!(ids, alone, "from the cache");
+                assert_eq!(again.cache.hits - stats.cache.hits, REQUESTS as u64);
+            }
+        }
+    }
+    with_preemption(&model, EngineOptions::default(), &alone);
+    with_preemption(&model, cold, &alone);
+}

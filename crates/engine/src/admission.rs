@@ -1,0 +1,313 @@
+//! Who starts, with what KV, and at whose expense.
+//!
+//! What a sequence may come to hold is set aside before it starts: the KV that running sequences
+//! hold, as the session counts it, and all that was promised to them never exceed its capacity.
+//! The prefix cache has what is left, and gives way.
+
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+use loquat_session::{SequenceId, SessionError};
+
+use crate::prefix_cache::{Hit, release};
+use crate::running::Running;
+use crate::sequence::{Ending, Sequence};
+use crate::worker::Worker;
+
+/// A reader that lags behind for this long makes room for those that wait.
+const STALLED: Duration = Duration::from_millis(250);
+/// Whoever finds no room is tried again when something ends, and after this long: by then it is
+/// more urgent, or a reader has stalled.
+const RETRY: Duration = Duration::from_millis(50);
+
+enum Placement {
+    Started,
+    NoRoom,
+}
+
+impl Worker {
+    /// Starts waiting requests, in turn, while there is room for all that they may come to hold.
+    pub(super) fn admit(&mut self, now: Instant) {
+        if self.queue.is_empty()
+            || self.reload.is_some()
+            || self.retry_at.is_some_and(|at| now < at)
+        {
+            return;
+        }
+        self.retry_at = None;
+        while let Some(index) = self.whose_turn(now) {
+            match self.place(index, now) {
+                Placement::Started => {}
+                Placement::NoRoom if self.make_way(index, now) => {}
+                Placement::NoRoom => break,
+            }
+        }
+        self.retry_later(now);
+    }
+
+    pub(super) fn retry_later(&mut self, now: Instant) {
+        self.retry_at = now.checked_add(RETRY);
+    }
+
+    /// A request whose beginning is being computed just now waits for that.
+    fn whose_turn(&self, now: Instant) -> Option<usize> {
+        self.queue
+            .next(now, self.options.aging, &self.clients, |sequence| {
+                sequence.sink.has_room() && !self.running.iter().any(|r| self.is_ahead(r, sequence))
+            })
+    }
+
+    /// Whether `running` will soon have much more of the sequence's beginning than it has now.
+    fn is_ahead(&self, running: &Running, sequence: &Sequence) -> bool {
+        if running.pending() <= 1 || running.paused.is_some() || !self.may_share(running, sequence)
+        {
+            return false;
+        }
+        let theirs = &running.sequence.tokens;
+        let common = common(theirs, &sequence.tokens[..sequence.shareable()]);
+        let last = theirs.len() - 1;
+        let usable = match self.cache.needs_snapshots() {
+            true if common < last => 0,
+            true => last,
+            false => common,
+        };
+        usable >= running.computed + self.limits.kv_granularity
+    }
+
+    fn may_share(&self, running: &Running, sequence: &Sequence) -> bool {
+        let (a, b) = (&running.sequence, sequence);
+        let siblings = a.group.is_some() && a.group == b.group;
+        siblings || (self.cache.is_on() && a.scope == b.scope)
+    }
+
+    /// The sequence, kept or running, that has most of this one's beginning.
+    fn find_hit(&self, sequence: &Sequence) -> Option<Hit> {
+        let wanted = &sequence.tokens[..sequence.shareable()];
+        let kept = match self.cache.is_on() {
+            true => self.cache.find(&sequence.scope, wanted, &*self.session),
+            false => None,
+        };
+        let running = self.running.iter().filter_map(|running| {
+            if !self.may_share(running, sequence) {
+                return None;
+            }
+            let common = common(&running.sequence.tokens[..running.computed], wanted);
+            let len = self.session.reusable(running.id, common).ok()?;
+            Some(Hit {
+                source: running.id,
+                len,
+            })
+        });
+        let best = running.chain(kept).max_by_key(|hit| hit.len);
+        best.filter(|hit| hit.len > 0)
+    }
+
+    fn place(&mut self, index: usize, now: Instant) -> Placement {
+        let sequence = self.queue.get(index);
+        let reservation = self.limits.reservation(sequence.reach());
+        let hit = self.find_hit(sequence);
+        let shared = hit.map_or(0, |hit| self.limits.whole_runs(hit.len));
+        let full = self.running.len() >= self.limits.max_running;
+        if full || self.committed(|_| true) + reservation - shared > self.limits.kv_capacity {
+            return Placement::NoRoom;
+        }
+        let urgency = sequence.urgency(now, self.options.aging);
+        for hit in self.attempts(hit) {
+            match self.start(hit) {
+                Ok(id) if self.fits(id, hit, reservation) => {
+                    self.run_from(index, now, id, hit, reservation, urgency);
+                    return Placement::Started;
+                }
+                Ok(id) => release(&mut *self.session, id),
+                Err(_) if hit.is_some() => {}
+                Err(error) if error.is_retryable() && !self.running.is_empty() => {}
+                Err(error) => {
+                    let mut sequence = self.queue.take(index);
+                    sequence.end(Ending::Failed(error.into()));
+                    self.conclude(vec![sequence], now);
+                    return Placement::Started;
+                }
+            }
+        }
+        Placement::NoRoom
+    }
+
+    /// Where to start from, best first. A fork in the middle of a run of KV copies that run; where
+    /// there is no room for the copy, the fork stops short of it.
+    fn attempts(&self, hit: Option<Hit>) -> Vec<Option<Hit>> {
+        let mut attempts = Vec::with_capacity(3);
+        if let Some(hit) = hit {
+            attempts.push(Some(hit));
+            let len = self.limits.whole_runs(hit.len);
+            if len != hit.len && len > 0 && !self.cache.needs_snapshots() {
+                attempts.push(Some(Hit { len, ..hit }));
+            }
+        }
+        attempts.push(None);
+        attempts
+    }
+
+    /// A sequence in the session, for which the cache makes way.
+    fn start(&mut self, hit: Option<Hit>) -> Result<SequenceId, SessionError> {
+        loop {
+            let started = match hit {
+                Some(hit) => self.session.fork(hit.source, hit.len),
+                None => self.session.create(),
+            };
+            let spared = hit.map(|hit| hit.source);
+            match started {
+                Err(error)
+                    if error.is_retryable() && self.cache.evict(&mut *self.session, spared) => {}
+                started => return started,
+            }
+        }
+    }
+
+    /// Whether the capacity holds what runs, with this sequence, and all that is promised then.
+    fn fits(&self, id: SequenceId, hit: Option<Hit>, reservation: usize) -> bool {
+        let ids: Vec<SequenceId> = self.running.iter().map(|r| r.id).chain([id]).collect();
+        let held = self.session.held(&ids).unwrap_or_default().kv_tokens;
+        let shared = hit.map_or(0, |hit| self.limits.whole_runs(hit.len));
+        held + self.promised() + reservation - shared <= self.limits.kv_capacity
+    }
+
+    fn run_from(
+        &mut self,
+        index: usize,
+        now: Instant,
+        id: SequenceId,
+        hit: Option<Hit>,
+        reservation: usize,
+        urgency: i64,
+    ) {
+        let mut sequence = self.queue.take(index);
+        let cached = hit.map_or(0, |hit| hit.len);
+        if !sequence.watch.was_admitted() {
+            self.cache.count(hit);
+            let totals = &mut self.meter.totals;
+            totals.prompt_tokens += sequence.prompt_len as u64;
+            totals.cached_tokens += cached.min(sequence.prompt_len) as u64;
+        }
+        sequence.admit(now, cached);
+        self.running.push(Running {
+            sequence,
+            id,
+            computed: cached,
+            reservation,
+            shared: cached,
+            urgency,
+            paused: None,
+        });
+        self.reclaim();
+    }
+
+    /// Takes from the cache what running sequences were promised.
+    fn reclaim(&mut self) {
+        let promised = self.promised();
+        while self.session.memory().kv_in_use + promised > self.limits.kv_capacity
+            && self.cache.evict(&mut *self.session, None)
+        {}
+    }
+
+    /// KV tokens that running sequences may still take.
+    fn promised(&self) -> usize {
+        let granularity = self.limits.kv_granularity;
+        self.running.iter().map(|r| r.promised(granularity)).sum()
+    }
+
+    /// KV tokens that the running sequences which `counts` hold and may still take.
+    fn committed(&self, counts: impl Fn(usize) -> bool) -> usize {
+        let granularity = self.limits.kv_granularity;
+        let running = self.running.iter().enumerate();
+        let counted: Vec<&Running> = running
+            .filter(|(index, _)| counts(*index))
+            .map(|(_, running)| running)
+            .collect();
+        let ids: Vec<SequenceId> = counted.iter().map(|running| running.id).collect();
+        let promised: usize = counted.iter().map(|r| r.promised(granularity)).sum();
+        self.session.held(&ids).unwrap_or_default().kv_tokens + promised
+    }
+
+    /// Preempts the fewest running sequences whose room the waiting one may have and that make
+    /// enough of it; whether there were any.
+    fn make_way(&mut self, index: usize, now: Instant) -> bool {
+        let waiting = self.queue.get(index);
+        let reservation = self.limits.reservation(waiting.reach());
+        let priority = i64::from(waiting.priority);
+        let stalled =
+            |running: &Running| running.paused.is_some_and(|since| now >= since + STALLED);
+        let mut victims: Vec<usize> = (0..self.running.len())
+            .filter(|&at| {
+                let running = &self.running[at];
+                stalled(running) || priority < running.urgency
+            })
+            .collect();
+        victims.sort_by_key(|&at| {
+            let running = &self.running[at];
+            (!stalled(running), Reverse(running.urgency), Reverse(at))
+        });
+        let enough = (1..=victims.len()).find(|&count| {
+            let left = self.running.len() - count;
+            let stays = |at: usize| !victims[..count].contains(&at);
+            left < self.limits.max_running
+                && self.committed(stays) + reservation <= self.limits.kv_capacity
+        });
+        let Some(count) = enough else {
+            return false;
+        };
+        victims.truncate(count);
+        victims.sort_unstable();
+        for at in victims.into_iter().rev() {
+            self.preempt(at, now);
+        }
+        true
+    }
+
+    /// Sends a running sequence back to the queue. What it has computed is the cache's to keep.
+    pub(super) fn preempt(&mut self, at: usize, now: Instant) {
+        let Running {
+            mut sequence,
+            id,
+            computed,
+            ..
+        } = self.running.remove(at);
+        self.cache.keep(
+            &mut *self.session,
+            &sequence.scope,
+            &sequence.tokens[..computed],
+            id,
+        );
+        sequence.requeue(now);
+        self.queue.push(sequence);
+        self.meter.totals.preempted += 1;
+    }
+
+    /// Where only kept lengths can be shared, keeps the state before a prompt's last token: the
+    /// next request that begins with this prompt starts there.
+    pub(super) fn keep_state_of(&mut self, at: usize) {
+        let running = &self.running[at];
+        let (source, len) = (running.id, running.computed);
+        let room = self.session.memory().kv_in_use + self.promised() + self.limits.kv_granularity;
+        if room > self.limits.kv_capacity {
+            return;
+        }
+        // To keep it is a convenience: where there is no place for it, nothing is lost.
+        let Ok(id) = self.start(Some(Hit { source, len })) else {
+            return;
+        };
+        let running = &mut self.running[at];
+        running.shared = len;
+        let sequence = &running.sequence;
+        self.cache.keep(
+            &mut *self.session,
+            &sequence.scope,
+            &sequence.tokens[..len],
+            id,
+        );
+    }
+}
+
+/// How far two token strings are the same.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

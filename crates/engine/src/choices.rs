@@ -1,0 +1,60 @@
+//! Several answers to one prompt.
+
+use crate::{Completion, EngineError, Generation};
+
+/// The choices of one request, each a stream of its own.
+#[derive(Debug)]
+pub struct Choices {
+    generations: Vec<Generation>,
+}
+
+impl Choices {
+    pub(crate) fn new(generations: Vec<Generation>) -> Self {
+        Self { generations }
+    }
+
+    /// The streams, to be read as they come.
+    pub fn into_generations(self) -> Vec<Generation> {
+        self.generations
+    }
+
+    /// Waits for all choices, in their order. Where one fails, the others are cancelled.
+    pub fn collect_blocking(self) -> Result<Vec<Completion>, EngineError> {
+        let generations = self.generations.into_iter();
+        generations.map(Generation::collect_blocking).collect()
+    }
+
+    /// Waits for all choices, in their order. Where one fails, the others are cancelled.
+    pub async fn collect(self) -> Result<Vec<Completion>, EngineError> {
+        let mut completions = Vec::with_capacity(self.generations.len());
+        for generation in self.generations {
+            completions.push(generation.collect().await?);
+        }
+        Ok(completions)
+    }
+}
+
+impl Completion {
+    /// The mean log-probability of its tokens; `None` where the request did not ask for
+    /// log-probabilities.
+    pub fn mean_logprob(&self) -> Option<f32> {
+        let logprobs = self.tokens.iter().map(|token| token.logprob);
+        let sum: f32 = logprobs.sum::<Option<f32>>()?;
+        Some(sum / self.tokens.len().max(1) as f32)
+    }
+
+    /// The `n` completions that the model itself thinks best, best first; of equals, the
+    /// earlier. They need log-probabilities.
+    pub fn best(n: usize, mut completions: Vec<Self>) -> Result<Vec<Self>, EngineError> {
+        if completions.iter().any(|each| each.mean_logprob().is_none()) {
+            return Err(EngineError::Unsupported {
+                field: "best_of",
+                why: "the request has to ask for `logprobs`, by which choices are ranked",
+            });
+        }
+        let rank = |each: &Self| each.mean_logprob().unwrap_or(f32::NEG_INFINITY);
+        completions.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
+        completions.truncate(n);
+        Ok(completions)
+    }
+}

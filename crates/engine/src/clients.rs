@@ -1,0 +1,95 @@
+//! How much each client was served, so that those of one priority get equal shares.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Clients without requests that are remembered.
+const MAX_IDLE: usize = 1024;
+
+type Name = Option<Arc<str>>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    by_name: HashMap<Name, Client>,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    requests: usize,
+    /// Tokens computed for it, and a newcomer's head start.
+    served: u64,
+}
+
+impl Clients {
+    /// A request came. A client who was away gets no credit for that: it starts level with the
+    /// one who is behind most.
+    pub fn arrive(&mut self, name: &Name) {
+        let busy = self.by_name.values().filter(|client| client.requests > 0);
+        let least = busy.map(|client| client.served).min().unwrap_or(0);
+        let client = self.by_name.entry(name.clone()).or_default();
+        if client.requests == 0 {
+            client.served = client.served.max(least);
+        }
+        client.requests += 1;
+    }
+
+    /// A request ended.
+    pub fn leave(&mut self, name: &Name) {
+        if let Some(client) = self.by_name.get_mut(name) {
+            client.requests = client.requests.saturating_sub(1);
+        }
+        if self.by_name.len() > MAX_IDLE {
+            self.by_name.retain(|_, client| client.requests > 0);
+        }
+    }
+
+    pub fn serve(&mut self, name: &Name, tokens: usize) {
+        if let Some(client) = self.by_name.get_mut(name) {
+            client.served += tokens as u64;
+        }
+    }
+
+    pub fn served(&self, name: &Name) -> u64 {
+        self.by_name.get(name).map_or(0, |client| client.served)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newcomers_start_level_and_the_served_stay_served() {
+        let [a, b, c] = ["a", "b", "c"].map(|name| Some(Arc::from(name)));
+        let mut clients = Clients::default();
+        clients.arrive(&a);
+        clients.serve(&a, 100);
+        clients.arrive(&b);
+        assert_eq!(clients.served(&b), 100, "level with the only one there");
+        clients.serve(&a, 50);
+        clients.arrive(&c);
+        assert_eq!(clients.served(&c), 100, "level with b, who is behind");
+        clients.leave(&a);
+        clients.arrive(&a);
+        assert_eq!(clients.served(&a), 150, "leaving forgives nothing");
+        clients.leave(&c);
+        clients.serve(&b, 500);
+        clients.leave(&a);
+        clients.arrive(&c);
+        assert_eq!(clients.served(&c), 600, "being away earns nothing");
+    }
+
+    #[test]
+    fn idle_clients_are_forgotten_in_the_end() {
+        let mut clients = Clients::default();
+        clients.arrive(&None);
+        clients.serve(&None, 7);
+        for i in 0..3 * MAX_IDLE {
+            let name = Some(Arc::from(i.to_string()));
+            clients.arrive(&name);
+            clients.leave(&name);
+        }
+        assert!(clients.by_name.len() <= MAX_IDLE + 1);
+        assert_eq!(clients.served(&None), 7);
+    }
+}

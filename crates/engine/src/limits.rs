@@ -1,0 +1,65 @@
+//! What the engine may use of its session.
+
+use loquat_session::{Capabilities, Memory};
+
+use crate::{EngineError, EngineOptions};
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub step_tokens: usize,
+    /// At most as many as a step has tokens, so that every sequence gets at least one: while a
+    /// prompt is pending, the others cannot use up the step.
+    pub max_running: usize,
+    pub kv_capacity: usize,
+    pub kv_granularity: usize,
+    pub max_context: usize,
+    pub vocab_size: usize,
+}
+
+impl Limits {
+    pub fn new(options: &EngineOptions, capabilities: &Capabilities, memory: &Memory) -> Self {
+        let most = capabilities.max_step_tokens;
+        let step_tokens = options.step_tokens.unwrap_or(most).min(most);
+        let sequences = capabilities.max_sequences;
+        let running = options.max_running.unwrap_or(sequences).min(sequences);
+        Self {
+            step_tokens,
+            max_running: running.min(step_tokens),
+            kv_capacity: memory.kv_capacity,
+            kv_granularity: memory.kv_granularity.max(1),
+            max_context: capabilities.max_context,
+            vocab_size: capabilities.vocab_size,
+        }
+    }
+
+    /// The KV to set aside for so many tokens.
+    pub fn reservation(&self, tokens: usize) -> usize {
+        tokens.next_multiple_of(self.kv_granularity)
+    }
+
+    /// The whole runs of KV in so many tokens.
+    pub fn whole_runs(&self, tokens: usize) -> usize {
+        tokens / self.kv_granularity * self.kv_granularity
+    }
+
+    /// Refuses what could not be served however long it waited.
+    pub fn check_size(&self, prompt: usize, max_tokens: usize) -> Result<(), EngineError> {
+        let room = self.max_context.checked_sub(prompt);
+        if room.is_none_or(|room| max_tokens > room) {
+            return Err(EngineError::ContextExceeded {
+                prompt,
+                max_tokens,
+                max_context: self.max_context,
+            });
+        }
+        let wanted = self.reservation(prompt + max_tokens);
+        if wanted > self.kv_capacity {
+            return Err(EngineError::NeverFits {
+                wanted,
+                capacity: self.kv_capacity,
+                max_context: self.max_context,
+            });
+        }
+        Ok(())
+    }
+}

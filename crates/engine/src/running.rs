@@ -1,0 +1,120 @@
+//! A sequence that holds KV: how far it is, and what it may still take.
+
+use std::time::Instant;
+
+use loquat_session::{Emit, SequenceId, SessionError, StepOutput};
+
+use crate::EngineError;
+use crate::sampling::{self, Scratch};
+use crate::sequence::Sequence;
+
+/// There is no prefill and no decoding, only tokens computed that catch up with tokens wanted.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub sequence: Sequence,
+    pub id: SequenceId,
+    pub computed: usize,
+    /// KV tokens set aside. The reservation is the sequence's being in the running list, so it
+    /// cannot outlive it.
+    pub reservation: usize,
+    /// The length at which another sequence has the same KV: what is written next may have to
+    /// copy a run of it.
+    pub shared: usize,
+    /// Its urgency when it was admitted; only more urgent ones may take its place.
+    pub urgency: i64,
+    /// Since when its reader has lagged behind.
+    pub paused: Option<Instant>,
+}
+
+impl Running {
+    /// Tokens wanted and not computed yet.
+    pub fn pending(&self) -> usize {
+        self.sequence.tokens.len() - self.computed
+    }
+
+    /// KV tokens that it may take beyond what it holds.
+    pub fn promised(&self, granularity: usize) -> usize {
+        let held = match self.computed == self.shared {
+            true => self.computed / granularity * granularity,
+            false => self.computed.next_multiple_of(granularity),
+        };
+        self.reservation.saturating_sub(held)
+    }
+
+    /// Whether every computed position's logits are read, not the last one's alone.
+    pub fn scores_prompt(&self) -> bool {
+        self.sequence.scores.is_some()
+    }
+
+    /// The next `count` pending tokens and what they are to emit.
+    pub fn next(&self, count: usize) -> (&[u32], Emit) {
+        let end = self.computed + count;
+        let emit = if self.scores_prompt() {
+            Emit::Logits { positions: count }
+        } else if end < self.sequence.tokens.len() {
+            Emit::Nothing
+        } else if self.sequence.emit_logits {
+            Emit::Logits { positions: 1 }
+        } else {
+            Emit::Greedy { positions: 1 }
+        };
+        (&self.sequence.tokens[self.computed..end], emit)
+    }
+
+    /// Reads what a step gave for this sequence's `count` tokens, the batch's `row`.
+    pub fn sample(
+        &mut self,
+        row: usize,
+        count: usize,
+        output: &mut StepOutput,
+        scratch: &mut Scratch,
+    ) -> Result<(), EngineError> {
+        self.score(row, count, output, scratch)?;
+        self.computed += count;
+        if self.pending() > 0 || self.sequence.max_tokens == 0 {
+            return Ok(());
+        }
+        let sequence = &mut self.sequence;
+        sequence.sampled = Some(if sequence.emit_logits || sequence.scores.is_some() {
+            let last = output.logit_positions(row).checked_sub(1);
+            let logits = output.logits_mut(row, last.ok_or_else(withheld)?);
+            sequence
+                .sampler
+                .sample(logits, sequence.logprobs, scratch)?
+        } else {
+            let token = output.greedy(row).last();
+            crate::TokenInfo::bare(*token.ok_or_else(withheld)?)
+        });
+        Ok(())
+    }
+
+    /// Each position's logits are about the token after it. What is computed again after a
+    /// preemption was scored before.
+    fn score(
+        &mut self,
+        row: usize,
+        count: usize,
+        output: &StepOutput,
+        scratch: &mut Scratch,
+    ) -> Result<(), EngineError> {
+        let sequence = &mut self.sequence;
+        let Some(scores) = &mut sequence.scores else {
+            return Ok(());
+        };
+        if output.logit_positions(row) < count {
+            return Err(withheld());
+        }
+        let end = (self.computed + count + 1).min(sequence.prompt_len);
+        for about in scores.len()..end {
+            let logits = output.logits(row, about - 1 - self.computed);
+            let alternatives = sequence.logprobs.unwrap_or(0);
+            let token = sequence.tokens[about];
+            scores.push(sampling::score(token, logits, alternatives, scratch)?);
+        }
+        Ok(())
+    }
+}
+
+fn withheld() -> EngineError {
+    SessionError::Device("a row came back without what it was to emit".into()).into()
+}

@@ -1,0 +1,87 @@
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// What a test may watch while the engine owns the session.
+#[derive(Debug, Default)]
+pub struct FakeCounters {
+    live: AtomicUsize,
+    created: AtomicUsize,
+    kv_in_use: AtomicUsize,
+    most_kv_in_use: AtomicUsize,
+    computed_tokens: AtomicUsize,
+    dropped: AtomicBool,
+    steps: Mutex<Vec<StepShape>>,
+}
+
+/// The size of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepShape {
+    pub rows: usize,
+    pub tokens: usize,
+}
+
+impl FakeCounters {
+    /// Sequences not yet released.
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::SeqCst)
+    }
+
+    /// Sequences there have ever been: created, forked and imported.
+    pub fn created(&self) -> usize {
+        self.created.load(Ordering::SeqCst)
+    }
+
+    /// Tokens' worth of KV that sequences hold now.
+    pub fn kv_in_use(&self) -> usize {
+        self.kv_in_use.load(Ordering::SeqCst)
+    }
+
+    /// The most KV that was held at any time.
+    pub fn most_kv_in_use(&self) -> usize {
+        self.most_kv_in_use.load(Ordering::SeqCst)
+    }
+
+    /// Tokens of all rows that were not refused: what was reused is not among them.
+    pub fn computed_tokens(&self) -> usize {
+        self.computed_tokens.load(Ordering::SeqCst)
+    }
+
+    /// Whether the session itself is gone.
+    pub fn dropped(&self) -> bool {
+        self.dropped.load(Ordering::SeqCst)
+    }
+
+    /// Every step so far, failed ones included.
+    pub fn steps(&self) -> Vec<StepShape> {
+        self.steps
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Notes a step and gives its number.
+    pub(super) fn record_step(&self, shape: StepShape) -> usize {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.push(shape);
+        steps.len() - 1
+    }
+
+    pub(super) fn record_created(&self) {
+        self.created.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn record_computed(&self, tokens: usize) {
+        self.computed_tokens.fetch_add(tokens, Ordering::SeqCst);
+    }
+
+    pub(super) fn record_held(&self, live: usize, kv_in_use: usize) {
+        self.live.store(live, Ordering::SeqCst);
+        self.kv_in_use.store(kv_in_use, Ordering::SeqCst);
+        self.most_kv_in_use.fetch_max(kv_in_use, Ordering::SeqCst);
+    }
+
+    pub(super) fn record_dropped(&self) {
+        self.record_held(0, 0);
+        self.dropped.store(true, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,149 @@
+//! The fake's whole model: logits that are a pure function of the tokens so far.
+
+/// Above every other logit but the script's.
+const FAVOURITE: f32 = 8.0;
+const SCRIPTED: f32 = 64.0;
+/// Draws the favourite; no token of a vocabulary.
+const FAVOURITE_DRAW: u32 = u32::MAX;
+
+pub struct Model {
+    pub vocab_size: usize,
+    pub script: Vec<u32>,
+}
+
+/// A sequence's tokens, and what they come to after each: a row costs its own tokens, however
+/// long the history.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    tokens: Vec<u32>,
+    digests: Vec<u64>,
+}
+
+impl History {
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    pub fn append(&mut self, tokens: &[u32]) {
+        let mut digest = self.digest(self.len());
+        self.tokens.extend_from_slice(tokens);
+        self.digests.extend(tokens.iter().map(|token| {
+            digest = mix(digest, *token);
+            digest
+        }));
+    }
+
+    /// The first `len` tokens, which must be there.
+    pub fn prefix(&self, len: usize) -> Self {
+        Self {
+            tokens: self.tokens[..len].to_vec(),
+            digests: self.digests[..len].to_vec(),
+        }
+    }
+
+    /// The first `len` tokens in one number.
+    pub fn digest(&self, len: usize) -> u64 {
+        match len {
+            0 => 0,
+            len => self.digests[len - 1],
+        }
+    }
+}
+
+impl Model {
+    /// The likeliest token after the first `len` of the history, without the others' logits.
+    pub fn greedy(&self, history: &History, len: usize) -> u32 {
+        self.scripted(len)
+            .unwrap_or_else(|| self.favourite(history.digest(len)))
+    }
+
+    /// All logits after the first `len` tokens: a favourite, the others spread over [-8, 8).
+    pub fn logits(&self, history: &History, len: usize, logits: &mut [f32]) {
+        let digest = history.digest(len);
+        for (token, logit) in (0..).zip(logits.iter_mut()) {
+            *logit = (mix(digest, token) >> 40) as f32 / (1 << 20) as f32 - 8.0;
+        }
+        logits[self.favourite(digest) as usize] = FAVOURITE;
+        if let Some(token) = self.scripted(len) {
+            logits[token as usize] = SCRIPTED;
+        }
+    }
+
+    fn favourite(&self, digest: u64) -> u32 {
+        (mix(digest, FAVOURITE_DRAW) % self.vocab_size as u64) as u32
+    }
+
+    fn scripted(&self, len: usize) -> Option<u32> {
+        let turn = len.checked_sub(1)?.checked_rem(self.script.len())?;
+        Some(self.script[turn]).filter(|token| (*token as usize) < self.vocab_size)
+    }
+}
+
+/// SplitMix64's finaliser over a running state.
+fn mix(state: u64, token: u32) -> u64 {
+    let mut z = state
+        .rotate_left(17)
+        .wrapping_add(u64::from(token) + 1)
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn argmax(logits: &[f32]) -> u32 {
+        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        logits.iter().position(|logit| *logit == best).unwrap() as u32
+    }
+
+    #[test]
+    fn the_greedy_token_is_the_argmax() {
+        let stray = 999;
+        for (vocab_size, script) in [(1, vec![]), (7, vec![3, stray, 5]), (264, vec![])] {
+            let model = Model { vocab_size, script };
+            let mut history = History::default();
+            let mut logits = vec![0.0; vocab_size];
+            for len in 1..200 {
+                history.append(&[len as u32 * 31 % vocab_size as u32]);
+                model.logits(&history, len, &mut logits);
+                let greedy = model.greedy(&history, len);
+                assert_eq!(greedy, argmax(&logits), "{vocab_size} tokens, length {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_script_is_recited() {
+        let model = Model {
+            vocab_size: 10,
+            script: vec![4, 2],
+        };
+        let mut history = History::default();
+        history.append(&[1, 1, 1]);
+        let said: Vec<u32> = (1..=3).map(|len| model.greedy(&history, len)).collect();
+        assert_eq!(said, [4, 2, 4]);
+    }
+
+    #[test]
+    fn a_digest_is_of_all_tokens_in_order() {
+        let of = |chunks: &[&[u32]]| {
+            let mut history = History::default();
+            chunks.iter().for_each(|chunk| history.append(chunk));
+            history.digest(history.len())
+        };
+        assert_eq!(of(&[&[1, 2, 3]]), of(&[&[1], &[2, 3]]));
+        for other in [[2, 1, 3], [1, 2, 2], [0, 1, 2]] {
+            assert_ne!(of(&[&[1, 2, 3]]), of(&[&other]), "{other:?}");
+        }
+        let mut history = History::default();
+        history.append(&[1, 2, 3, 4]);
+        assert_eq!(history.prefix(3).digest(3), of(&[&[1, 2, 3]]));
+    }
+}

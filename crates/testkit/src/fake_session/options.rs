@@ -1,0 +1,85 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::{Cost, VirtualClock};
+
+/// What the fake pretends to be.
+#[derive(Debug, Clone)]
+pub struct FakeOptions {
+    pub vocab_size: usize,
+    pub max_context: usize,
+    pub max_sequences: usize,
+    pub max_step_tokens: usize,
+    pub kv_capacity: usize,
+    pub kv_granularity: usize,
+    /// When set, the fake is a recurrent model: sequences hold states beside their KV, and can
+    /// be forked and cut only where a state was kept.
+    pub snapshots: Option<Snapshots>,
+    /// States of a recurrent model, over all sequences. To step, a sequence wants one beside
+    /// the one it has, so fewer than two for each row run out.
+    pub max_states: usize,
+    /// How long each step really takes.
+    pub delay: Duration,
+    /// When set, each step moves this clock by its `cost`.
+    pub clock: Option<Arc<VirtualClock>>,
+    pub cost: Cost,
+    /// When not empty, `script[(n - 1) % script.len()]` is by far the likeliest token after
+    /// `n` tokens: a prompt of one token is answered with the script.
+    pub script: Vec<u32>,
+    /// A row that brings this token is refused.
+    pub poison: Option<u32>,
+    /// What goes wrong at which step, counted from zero.
+    pub faults: Vec<(usize, Fault)>,
+}
+
+impl Default for FakeOptions {
+    fn default() -> Self {
+        Self {
+            vocab_size: 264,
+            max_context: 4096,
+            max_sequences: 64,
+            max_step_tokens: 256,
+            kv_capacity: 16 * 4096,
+            kv_granularity: 16,
+            snapshots: None,
+            max_states: 4 * 64,
+            delay: Duration::ZERO,
+            clock: None,
+            cost: Cost::default(),
+            script: Vec::new(),
+            poison: None,
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl FakeOptions {
+    pub(super) fn fault_at(&self, step: usize) -> Option<Fault> {
+        let mut faults = self.faults.iter();
+        faults.find(|(at, _)| *at == step).map(|(_, fault)| *fault)
+    }
+}
+
+/// Which states a recurrent model's sequence keeps on its way, while there is room for them.
+/// The one before its last step is kept besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Snapshots {
+    /// One after so many tokens, and again; at least 1.
+    pub interval: usize,
+    /// But no more than the latest so many.
+    pub most: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The device fails.
+    Fail,
+    /// The backend has a bug.
+    Panic,
+    /// The backend breaks the contract: rows come back without what they were to emit.
+    Withhold,
+    /// Memory is short all of a sudden: every row is refused.
+    KvExhausted,
+    /// The device fails for the first row alone.
+    RowFails,
+}
