@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use loquat_session::{SequenceId, SessionError};
+use loquat_session::{Held, SequenceId, SessionError};
 use loquat_spec::{KvSource, Mixer, ModelSpec};
 
 use crate::kernels::{KvElement, PAGE};
+use crate::marks::Marks;
 use crate::shared::PagePtr;
 use crate::state::{StateId, StateLayout, StatePool};
 
@@ -253,6 +254,25 @@ impl<T: KvElement> Cache<T> {
         self.sequences
             .get(&id)
             .ok_or(SessionError::UnknownSequence(id))
+    }
+
+    /// What the sequences hold together, each page and each state once.
+    pub fn held(&self, ids: &[SequenceId]) -> Result<Held, SessionError> {
+        let mut pages = Marks::new(self.pages.len());
+        let mut states = Marks::new(self.states.allocated());
+        for id in ids {
+            let sequence = self.get(*id)?;
+            for page in &sequence.pages {
+                pages.mark(*page as usize);
+            }
+            for state in sequence.states() {
+                states.mark(state.index());
+            }
+        }
+        Ok(Held {
+            kv_tokens: pages.count() * PAGE,
+            states: states.count(),
+        })
     }
 
     /// The longest length up to `at_most` at which the sequence can be forked or cut.
@@ -575,5 +595,94 @@ fn check_len(len: usize, available: usize) -> Result<(), SessionError> {
         Ok(())
     } else {
         Err(SessionError::LengthOutOfRange { len, available })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_testkit::goldens;
+
+    use super::*;
+
+    fn cache(family: &str) -> Cache<f32> {
+        let source = goldens::source(&goldens::family(family)).unwrap();
+        Cache::new(&source.spec, 64 * PAGE, 64, 16)
+    }
+
+    fn append(cache: &mut Cache<f32>, id: SequenceId, tokens: usize) {
+        cache.reserve(id, tokens).unwrap();
+        let states = cache.take_states(id, tokens).unwrap();
+        cache.commit(id, tokens, states);
+    }
+
+    fn sequence(cache: &mut Cache<f32>, tokens: usize) -> SequenceId {
+        let id = cache.create().unwrap();
+        append(cache, id, tokens);
+        id
+    }
+
+    /// Pages, not tokens.
+    fn pages(cache: &Cache<f32>, ids: &[SequenceId]) -> usize {
+        let held = cache.held(ids).unwrap();
+        assert_eq!(held.kv_tokens % PAGE, 0);
+        held.kv_tokens / PAGE
+    }
+
+    #[test]
+    fn a_sequence_holds_whole_pages() {
+        let mut cache = cache("llama");
+        assert_eq!(cache.held(&[]), Ok(Held::default()));
+        for (tokens, expected) in [(0, 0), (1, 1), (PAGE, 1), (PAGE + 1, 2), (3 * PAGE, 3)] {
+            let id = sequence(&mut cache, tokens);
+            assert_eq!(pages(&cache, &[id]), expected, "{tokens} tokens");
+            assert_eq!(pages(&cache, &[id, id]), expected, "named twice");
+            cache.release(id).unwrap();
+            assert_eq!(cache.held(&[id]), Err(SessionError::UnknownSequence(id)));
+        }
+    }
+
+    #[test]
+    fn what_forks_share_counts_once() {
+        let mut cache = cache("llama");
+        let source = sequence(&mut cache, 2 * PAGE + 5);
+        let whole_pages = cache.fork(source, 2 * PAGE).unwrap();
+        let tail_too = cache.fork(source, 2 * PAGE + 3).unwrap();
+        let all = [source, whole_pages, tail_too];
+        assert_eq!(pages(&cache, &all), 3);
+        assert_eq!(pages(&cache, &[whole_pages]), 2);
+        assert_eq!(pages(&cache, &[tail_too]), 3);
+        // Each writes on: one into a page of its own, the other into a copy of the shared tail.
+        append(&mut cache, whole_pages, 1);
+        append(&mut cache, tail_too, 1);
+        assert_eq!(pages(&cache, &all), 5);
+        assert_eq!(pages(&cache, &[source, tail_too]), 4);
+        assert_eq!(cache.tokens_in_use(), 5 * PAGE);
+        // What the source alone held goes with it: its tail.
+        cache.release(source).unwrap();
+        assert_eq!(pages(&cache, &[whole_pages, tail_too]), 4);
+        assert_eq!(cache.tokens_in_use(), 4 * PAGE);
+        cache.truncate(tail_too, PAGE).unwrap();
+        assert_eq!(pages(&cache, &[whole_pages, tail_too]), 3);
+    }
+
+    #[test]
+    fn states_and_snapshots_count_once() {
+        let mut cache = cache("qwen3_next");
+        let states = |cache: &Cache<f32>, ids: &[SequenceId]| cache.held(ids).unwrap().states;
+        let source = cache.create().unwrap();
+        assert_eq!(states(&cache, &[source]), 0);
+        append(&mut cache, source, 2 * SNAPSHOT_INTERVAL + 1);
+        assert_eq!(states(&cache, &[source]), 3, "its own and two snapshots");
+        let fork = cache.fork(source, SNAPSHOT_INTERVAL).unwrap();
+        assert_eq!(states(&cache, &[fork]), 1);
+        assert_eq!(states(&cache, &[source, fork]), 3);
+        // The fork's new state; the one it came from is a snapshot of both.
+        append(&mut cache, fork, 1);
+        assert_eq!(states(&cache, &[fork]), 2);
+        assert_eq!(states(&cache, &[source, fork]), 4);
+        assert_eq!(cache.states().in_use(), 4);
+        cache.release(source).unwrap();
+        assert_eq!(states(&cache, &[fork]), 2);
+        assert_eq!(cache.states().in_use(), 2);
     }
 }

@@ -4,6 +4,7 @@
 //! results are bit-identical whatever else runs beside it. Scheduling, sampling and text are
 //! the engine's; files are `weights`'.
 
+mod buffers;
 mod forward;
 mod kernels;
 mod kv;
@@ -11,6 +12,7 @@ mod limits;
 mod linear;
 mod load;
 mod machine;
+mod marks;
 mod model;
 mod pack;
 mod pool;
@@ -26,7 +28,7 @@ use loquat_session::{
 
 use kernels::{Half, Kernels, KvElement, PAGE};
 use kv::{Cache, PageLayout};
-use limits::Limits;
+use limits::{Limits, Sizes};
 use model::Model;
 use pool::Pool;
 use session::CpuSession;
@@ -69,8 +71,12 @@ impl CpuBackend {
         let spec = &source.spec;
         let kv_bytes_per_token = (PageLayout::new(spec).token_len() * T::BYTES) as u64;
         let state_bytes = StateLayout::new(spec).bytes();
-        let weights = Model::predict_bytes(spec, &source.weights, options.precision);
-        let limits = Limits::new(spec, options, kv_bytes_per_token, state_bytes, &weights)?;
+        let sizes = Sizes {
+            kv_bytes_per_token,
+            state_bytes,
+            weights: Model::predict_bytes(spec, &source.weights, options.precision),
+        };
+        let limits = Limits::new(spec, options, &sizes)?;
         let recurrent = spec.is_recurrent();
         let plan = Plan {
             capabilities: Capabilities {
@@ -92,7 +98,7 @@ impl CpuBackend {
                 batch_invariant: true,
             },
             memory: Memory {
-                weight_bytes: weights.packed + weights.mapped,
+                weight_bytes: sizes.weights.packed + sizes.weights.mapped,
                 kv_bytes_per_token,
                 kv_capacity: limits.kv_tokens,
                 kv_in_use: 0,
@@ -100,6 +106,7 @@ impl CpuBackend {
                 state_bytes,
                 states_in_use: 0,
             },
+            resident_bytes: limits.resident_bytes,
         };
         Ok((plan, limits))
     }

@@ -1,8 +1,9 @@
 //! Session options, checked against the model and the machine.
 
-use loquat_session::{OpenError, SessionOptions};
-use loquat_spec::{FeedForward, Inner, Mixer, ModelSpec};
+use loquat_session::{MemoryBound, MemoryBudget, OpenError, SessionOptions};
+use loquat_spec::ModelSpec;
 
+use crate::buffers;
 use crate::kernels::PAGE;
 use crate::load::WeightBytes;
 use crate::machine;
@@ -14,6 +15,10 @@ const ASSUMED_MEMORY: u64 = 8 << 30;
 const MAX_THREADS: usize = 1024;
 /// A sequence's state before a step and after it.
 const STATES_TO_STEP: usize = 2;
+/// Those, and as many snapshots.
+const STATES_PER_SEQUENCE: usize = 2 * STATES_TO_STEP;
+/// A memory budget must hold a sequence of so many tokens: a short question and its answer.
+const LEAST_TOKENS: usize = 256;
 
 /// The options with their gaps filled.
 pub struct Limits {
@@ -25,62 +30,78 @@ pub struct Limits {
     pub states: usize,
     /// As many as have states to step with.
     pub max_sequences: usize,
-    /// Bytes of weights, KV and buffers that will be allocated if all is used.
+    /// Bytes of weights, KV, states and buffers if all is used.
     pub resident_bytes: u64,
+    /// Of these, weights in the mapped file, which the system can drop and read again.
+    mapped_bytes: u64,
+}
+
+/// What a session's parts take.
+pub struct Sizes {
+    pub kv_bytes_per_token: u64,
+    pub state_bytes: u64,
+    pub weights: WeightBytes,
 }
 
 impl Limits {
     pub fn new(
         spec: &ModelSpec,
         options: &SessionOptions,
-        kv_bytes_per_token: u64,
-        state_bytes: u64,
-        weights: &WeightBytes,
+        sizes: &Sizes,
+    ) -> Result<Self, OpenError> {
+        Self::on(machine::memory_bytes(), spec, options, sizes)
+    }
+
+    /// On a machine that has `memory`, or does not tell.
+    fn on(
+        memory: Option<u64>,
+        spec: &ModelSpec,
+        options: &SessionOptions,
+        sizes: &Sizes,
     ) -> Result<Self, OpenError> {
         positive("max_sequences", options.max_sequences)?;
         positive("max_step_tokens", options.max_step_tokens)?;
-        let threads = positive("threads", options.threads.unwrap_or_else(machine::threads))?;
-        if threads > MAX_THREADS {
-            return Err(refuse("threads", threads, format!("at most {MAX_THREADS}")));
-        }
-        let context = positive("context", options.context.unwrap_or(spec.max_context))?;
-        if context > spec.max_context {
-            let expected = format!("at most the model's {}", spec.max_context);
-            return Err(refuse("context", context, expected));
-        }
-        let memory = machine::memory_bytes().unwrap_or(ASSUMED_MEMORY);
-        let states = states(options.max_sequences, state_bytes, memory / KV_SHARE);
-        let fixed = (weights.packed + scratch_bytes(spec, options.max_step_tokens))
-            .saturating_add(state_bytes.saturating_mul(states as u64));
-        // A model without attention keeps no keys, and any number of tokens costs nothing.
-        let per_token = kv_bytes_per_token.max(1);
-        let budget = (memory / KV_SHARE).min(memory.saturating_sub(fixed)) / per_token;
-        let all = context
-            .next_multiple_of(PAGE)
-            .saturating_mul(options.max_sequences);
-        let default = all.min(budget as usize).max(PAGE);
-        let kv_tokens = positive("kv_tokens", options.kv_tokens.unwrap_or(default))?;
-        let kv_tokens = kv_tokens.div_ceil(PAGE).saturating_mul(PAGE);
-        let kv = kv_bytes_per_token.saturating_mul(kv_tokens as u64);
+        let (threads, context) = (threads(options)?, context(spec, options)?);
+        let wanted = Wanted {
+            max_sequences: options.max_sequences,
+            context: whole_pages(context),
+            kv_tokens: match options.kv_tokens {
+                Some(tokens) => Some(whole_pages(positive("kv_tokens", tokens)?)),
+                None => None,
+            },
+        };
+        let WeightBytes { packed, mapped } = sizes.weights;
+        let own = buffers::predict_bytes(spec, options.max_step_tokens).saturating_add(packed);
+        let fixed = own.saturating_add(mapped);
+        let room = match budget(options.memory, memory)? {
+            Some(budget) => Room::within(budget, fixed, &wanted, sizes)?,
+            None => Room::shared(memory.unwrap_or(ASSUMED_MEMORY), own),
+        };
+        let (states, max_sequences) = room.states(&wanted, sizes);
+        let state_bytes = sizes.state_bytes.saturating_mul(states as u64);
+        let kv_tokens = wanted
+            .kv_tokens
+            .unwrap_or_else(|| room.kv_tokens(wanted.context, max_sequences, state_bytes, sizes));
+        let kv = sizes.kv_bytes_per_token.saturating_mul(kv_tokens as u64);
         Ok(Self {
             threads,
             context,
             kv_tokens,
             states,
-            max_sequences: match state_bytes {
-                0 => options.max_sequences,
-                _ => options.max_sequences.min(states / STATES_TO_STEP),
-            },
-            resident_bytes: fixed.saturating_add(kv),
+            max_sequences,
+            resident_bytes: fixed.saturating_add(state_bytes).saturating_add(kv),
+            mapped_bytes: mapped,
         })
     }
 
     /// Refuses what the machine could only answer by killing the process later.
     pub fn check_memory(&self) -> Result<(), OpenError> {
+        let wanted = self.resident_bytes - self.mapped_bytes;
         match machine::memory_bytes() {
-            Some(available) if self.resident_bytes > available => Err(OpenError::OutOfMemory {
+            Some(available) if wanted > available => Err(OpenError::OutOfMemory {
                 what: "model with its KV memory",
-                wanted: self.resident_bytes,
+                wanted,
+                bound: MemoryBound::Machine,
                 available,
             }),
             _ => Ok(()),
@@ -88,47 +109,157 @@ impl Limits {
     }
 }
 
-/// As many states as every sequence can use, within `budget`: those to step with, and as many
-/// snapshots.
-fn states(max_sequences: usize, state_bytes: u64, budget: u64) -> usize {
-    const PER_SEQUENCE: usize = 2 * STATES_TO_STEP;
-    if state_bytes == 0 {
-        return 0;
+/// Bytes that the session may take, where a budget was given: never more than the machine has.
+fn budget(asked: Option<MemoryBudget>, memory: Option<u64>) -> Result<Option<u64>, OpenError> {
+    let Some(asked) = asked else {
+        return Ok(None);
+    };
+    asked.check()?;
+    match (asked, memory) {
+        (_, Some(memory)) => Ok(Some(asked.bytes(memory).min(memory))),
+        (MemoryBudget::Bytes(bytes), None) => Ok(Some(bytes)),
+        (MemoryBudget::Percent(percent), None) => Err(OpenError::Option {
+            option: "memory",
+            found: format!("{percent} %"),
+            expected: "in bytes here: the system does not tell how much it has".to_owned(),
+        }),
     }
-    let affordable = usize::try_from(budget / state_bytes).unwrap_or(usize::MAX);
-    max_sequences
-        .saturating_mul(PER_SEQUENCE)
-        .min(affordable.max(PER_SEQUENCE))
 }
 
-/// What a step's buffers come to: the rows of `forward::Scratch`, in `f32` and rounded.
-fn scratch_bytes(spec: &ModelSpec, tokens: usize) -> u64 {
-    let widest = spec.branches().map(|(_, branch)| match &branch.inner {
-        Inner::Mixer(Mixer::Attention(a)) => {
-            a.query_len() + a.key_len() + a.value_len() + 2 * a.mixed_len()
+/// What KV and states are to be made for.
+struct Wanted {
+    max_sequences: usize,
+    /// Whole pages.
+    context: usize,
+    /// Whole pages, where a number was asked for.
+    kv_tokens: Option<usize>,
+}
+
+/// What is left for KV and states.
+struct Room {
+    /// All that the session may take.
+    ceiling: u64,
+    /// Of it, what weights and buffers take.
+    fixed: u64,
+    /// The most for KV, and the most for states.
+    most: u64,
+}
+
+impl Room {
+    /// For this session alone: refused where it does not suffice.
+    fn within(budget: u64, fixed: u64, wanted: &Wanted, sizes: &Sizes) -> Result<Self, OpenError> {
+        let room = Self {
+            ceiling: budget,
+            fixed,
+            most: u64::MAX,
+        };
+        room.check(wanted, sizes)?;
+        Ok(room)
+    }
+
+    /// On a machine that others use too.
+    fn shared(memory: u64, fixed: u64) -> Self {
+        Self {
+            ceiling: memory,
+            fixed,
+            most: memory / KV_SHARE,
         }
-        Inner::Mixer(Mixer::Latent(a)) => {
-            a.query_len() + a.mixed_len() + a.heads * (2 * a.latent_dim + a.cached_len())
+    }
+
+    fn left(&self) -> u64 {
+        self.ceiling.saturating_sub(self.fixed)
+    }
+
+    /// Whether the KV that was asked for fits, or else enough to work with.
+    fn check(&self, wanted: &Wanted, sizes: &Sizes) -> Result<(), OpenError> {
+        let kv = sizes
+            .kv_bytes_per_token
+            .saturating_mul(wanted.least_kv() as u64);
+        let states = sizes.state_bytes.saturating_mul(STATES_PER_SEQUENCE as u64);
+        let least = self.fixed.saturating_add(states).saturating_add(kv);
+        if least <= self.ceiling {
+            return Ok(());
         }
-        Inner::Mixer(Mixer::ShortConv(conv)) => 4 * conv.channels,
-        Inner::Mixer(Mixer::DeltaRule(delta)) => 2 * delta.conv_len() + 2 * delta.value_len(),
-        Inner::Mixer(Mixer::Mamba2(mamba)) => mamba.projected_len() + mamba.inner_len(),
-        Inner::FeedForward(FeedForward::Dense(dense)) => 2 * dense.size,
-        Inner::FeedForward(FeedForward::Experts(experts)) => {
-            let shared = experts.shared.map_or(0, |shared| 2 * shared.dense.size);
-            experts.top_k * (2 * experts.expert.size + 2 * spec.hidden_size)
-                + experts.count
-                + shared
-                + spec.hidden_size
+        Err(OpenError::OutOfMemory {
+            what: match wanted.kv_tokens {
+                Some(_) => "model with the `kv_tokens` asked for",
+                None => "model with KV memory for one short sequence",
+            },
+            wanted: least,
+            bound: MemoryBound::Budget,
+            available: self.ceiling,
+        })
+    }
+
+    /// As many states as every sequence can use, if KV does not need the room more; and the
+    /// sequences that can live with them.
+    fn states(&self, wanted: &Wanted, sizes: &Sizes) -> (usize, usize) {
+        if sizes.state_bytes == 0 {
+            return (0, wanted.max_sequences);
         }
-        Inner::FeedForward(FeedForward::PerLayerInput { dim, .. }) => *dim,
-    });
-    let per_layer = spec
-        .per_layer_inputs
-        .map_or(0, |inputs| inputs.dim * spec.layers.len());
-    let values = (4 * spec.hidden_size + per_layer + widest.max().unwrap_or(0)) as u64;
-    // A rounded copy takes a byte and a third beside each value's four.
-    values.saturating_mul(tokens as u64).saturating_mul(6)
+        let least_kv = sizes
+            .kv_bytes_per_token
+            .saturating_mul(wanted.least_kv() as u64);
+        let spare = self.left().saturating_sub(least_kv);
+        let share = match wanted.kv_tokens {
+            None if sizes.kv_bytes_per_token > 0 => spare / 2,
+            _ => spare,
+        };
+        let affordable = saturated(share.min(self.most) / sizes.state_bytes);
+        let states = wanted
+            .max_sequences
+            .saturating_mul(STATES_PER_SEQUENCE)
+            .min(affordable.max(STATES_PER_SEQUENCE));
+        (states, wanted.max_sequences.min(states / STATES_TO_STEP))
+    }
+
+    /// As many tokens as all sequences can use, within the room that states leave.
+    fn kv_tokens(
+        &self,
+        context: usize,
+        max_sequences: usize,
+        state_bytes: u64,
+        sizes: &Sizes,
+    ) -> usize {
+        let left = self.left().saturating_sub(state_bytes).min(self.most);
+        // A model without attention keeps no keys, and any number of tokens costs nothing.
+        let affordable = left.checked_div(sizes.kv_bytes_per_token);
+        let affordable = affordable.map_or(usize::MAX, saturated);
+        let all = context.saturating_mul(max_sequences);
+        all.min(affordable / PAGE * PAGE).max(PAGE)
+    }
+}
+
+impl Wanted {
+    fn least_kv(&self) -> usize {
+        let short = self.context.min(LEAST_TOKENS);
+        self.kv_tokens.unwrap_or(short)
+    }
+}
+
+fn threads(options: &SessionOptions) -> Result<usize, OpenError> {
+    let threads = positive("threads", options.threads.unwrap_or_else(machine::threads))?;
+    if threads > MAX_THREADS {
+        return Err(refuse("threads", threads, format!("at most {MAX_THREADS}")));
+    }
+    Ok(threads)
+}
+
+fn context(spec: &ModelSpec, options: &SessionOptions) -> Result<usize, OpenError> {
+    let context = positive("context", options.context.unwrap_or(spec.max_context))?;
+    if context > spec.max_context {
+        let expected = format!("at most the model's {}", spec.max_context);
+        return Err(refuse("context", context, expected));
+    }
+    Ok(context)
+}
+
+fn whole_pages(tokens: usize) -> usize {
+    tokens.div_ceil(PAGE).saturating_mul(PAGE)
+}
+
+fn saturated(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 fn positive(option: &'static str, value: usize) -> Result<usize, OpenError> {
@@ -143,5 +274,164 @@ fn refuse(option: &'static str, found: usize, expected: String) -> OpenError {
         option,
         found: found.to_string(),
         expected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use loquat_testkit::goldens;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn spec(family: &str) -> Arc<ModelSpec> {
+        goldens::source(&goldens::family(family)).unwrap().spec
+    }
+
+    /// Larger than the golden's, so that a budget has something to divide.
+    fn sizes(kv_bytes_per_token: u64, state_bytes: u64) -> Sizes {
+        Sizes {
+            kv_bytes_per_token,
+            state_bytes,
+            weights: WeightBytes {
+                packed: 20 * MIB,
+                mapped: 10 * MIB,
+            },
+        }
+    }
+
+    fn with(memory: MemoryBudget) -> SessionOptions {
+        SessionOptions {
+            memory: Some(memory),
+            max_step_tokens: 64,
+            ..SessionOptions::default()
+        }
+    }
+
+    /// What the budget would have to be at least, and what it was.
+    fn missing(result: Result<Limits, OpenError>) -> (u64, u64) {
+        match result.err() {
+            Some(OpenError::OutOfMemory {
+                wanted,
+                bound: MemoryBound::Budget,
+                available,
+                ..
+            }) => (wanted, available),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_budget_is_kept_from_the_least_to_the_most() {
+        let spec = spec("llama");
+        for (per_token, state) in [(4096, 0), (4096, 300_000), (0, 300_000), (100, 7)] {
+            let sizes = sizes(per_token, state);
+            let on = |bytes| {
+                let options = with(MemoryBudget::Bytes(bytes));
+                Limits::on(Some(1 << 40), &spec, &options, &sizes)
+            };
+            let (least, _) = missing(on(1));
+            assert_eq!(missing(on(least - 1)), (least, least - 1));
+            let mut before = 0;
+            for more in [0, 1, 4095, 4096, 131_072, MIB, 50 * MIB, 1 << 30, 1 << 39] {
+                let limits = on(least + more).unwrap();
+                assert!(
+                    limits.resident_bytes <= least + more,
+                    "{per_token} {state} {more}"
+                );
+                assert!(limits.kv_tokens >= LEAST_TOKENS && limits.max_sequences >= 1);
+                assert_eq!(limits.kv_tokens % PAGE, 0);
+                assert!(limits.resident_bytes >= before, "more room was used less");
+                before = limits.resident_bytes;
+            }
+            let most = on(1 << 39).unwrap();
+            let options = SessionOptions::default();
+            assert_eq!(most.kv_tokens, spec.max_context * options.max_sequences);
+            assert_eq!(most.max_sequences, options.max_sequences);
+        }
+    }
+
+    #[test]
+    fn a_budget_is_used_up_to_the_last_page() {
+        let (spec, sizes) = (spec("llama"), sizes(4096, 0));
+        let budget = 60 * MIB;
+        let options = with(MemoryBudget::Bytes(budget));
+        let limits = Limits::on(Some(1 << 40), &spec, &options, &sizes).unwrap();
+        let page = 4096 * PAGE as u64;
+        assert!(limits.resident_bytes > budget - page);
+        // A quarter of the machine binds those who named no budget, and them alone.
+        let options = SessionOptions::default();
+        let limits = Limits::on(Some(budget), &spec, &options, &sizes).unwrap();
+        assert_eq!(limits.kv_tokens as u64, 15 * MIB / page * PAGE as u64);
+    }
+
+    #[test]
+    fn a_percentage_is_of_the_machine_which_bounds_bytes_too() {
+        let (spec, sizes) = (spec("llama"), sizes(4096, 0));
+        let on = |machine, memory| Limits::on(machine, &spec, &with(memory), &sizes);
+        let half = on(Some(120 * MIB), MemoryBudget::Percent(50)).unwrap();
+        let bytes = on(Some(120 * MIB), MemoryBudget::Bytes(60 * MIB)).unwrap();
+        assert_eq!(half.resident_bytes, bytes.resident_bytes);
+        let beyond = on(Some(60 * MIB), MemoryBudget::Bytes(u64::MAX)).unwrap();
+        assert_eq!(beyond.resident_bytes, bytes.resident_bytes);
+        let untold = on(None, MemoryBudget::Bytes(60 * MIB)).unwrap();
+        assert_eq!(untold.resident_bytes, bytes.resident_bytes);
+        let refused = on(None, MemoryBudget::Percent(50)).err().unwrap();
+        assert!(
+            refused.to_string().contains("must be in bytes"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn tokens_asked_for_must_fit_the_budget() {
+        let (spec, sizes) = (spec("llama"), sizes(4096, 300_000));
+        let on = |bytes, kv_tokens| {
+            let options = SessionOptions {
+                kv_tokens: Some(kv_tokens),
+                ..with(MemoryBudget::Bytes(bytes))
+            };
+            Limits::on(Some(1 << 40), &spec, &options, &sizes)
+        };
+        let (least, _) = missing(on(1, 1000));
+        let limits = on(least, 1000).unwrap();
+        assert_eq!((limits.kv_tokens, limits.resident_bytes), (1024, least));
+        assert_eq!(missing(on(least - 1, 1000)), (least, least - 1));
+        let error = on(least, usize::MAX).err().unwrap().to_string();
+        assert!(
+            error.contains("`kv_tokens`") && error.contains("`memory` allows"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_largest_options_are_refused_not_wrapped() {
+        let (spec, sizes) = (spec("llama"), sizes(u64::MAX / 2, u64::MAX / 2));
+        let options = SessionOptions {
+            max_sequences: usize::MAX,
+            max_step_tokens: usize::MAX,
+            kv_tokens: Some(usize::MAX),
+            ..SessionOptions::default()
+        };
+        let limits = Limits::on(Some(1 << 40), &spec, &options, &sizes).unwrap();
+        assert_eq!(limits.resident_bytes, u64::MAX);
+        let options = SessionOptions {
+            memory: Some(MemoryBudget::Bytes(1 << 39)),
+            ..options
+        };
+        let refused = Limits::on(Some(1 << 40), &spec, &options, &sizes);
+        assert_eq!(missing(refused), (u64::MAX, 1 << 39));
+    }
+
+    #[test]
+    fn many_states_do_not_keep_a_large_model_from_opening() {
+        let (spec, sizes) = (spec("llama"), sizes(4096, 300_000));
+        let limits = Limits::on(Some(30 * MIB), &spec, &SessionOptions::default(), &sizes);
+        let limits = limits.unwrap();
+        assert!(limits.resident_bytes - limits.mapped_bytes <= 30 * MIB);
+        assert!(limits.max_sequences > 1 && limits.kv_tokens > LEAST_TOKENS);
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use loquat_session::Precision;
 use loquat_weights::{Dtype, EncodedRow, Matrix, WeightsError};
 
+use crate::buffers::fit;
 use crate::kernels::{GROUP, Kernels, Quantized, SUM_GROUP, TILE_ROWS, TileInput};
 use crate::pack::Packed;
 use crate::pool::Pool;
@@ -169,7 +170,7 @@ impl Activations {
     pub fn resize(&mut self, tokens: usize, cols: usize) {
         self.tokens = tokens;
         self.cols = cols;
-        self.values.resize(tokens * cols, 0.0);
+        fit(&mut self.values, tokens * cols);
     }
 
     pub fn row(&self, token: usize) -> &[f32] {
@@ -185,10 +186,10 @@ impl Activations {
             return;
         }
         let (tokens, cols) = (self.tokens, self.cols);
-        self.codes.resize(tokens * cols, 0);
-        self.scales.resize(tokens * cols / GROUP, 0.0);
-        self.sums.resize(tokens * cols / SUM_GROUP, 0);
-        self.scaled_sums.resize(tokens * cols / GROUP, 0.0);
+        fit(&mut self.codes, tokens * cols);
+        fit(&mut self.scales, tokens * cols / GROUP);
+        fit(&mut self.sums, tokens * cols / SUM_GROUP);
+        fit(&mut self.scaled_sums, tokens * cols / GROUP);
         let codes = SharedMut::new(&mut self.codes);
         let scales = SharedMut::new(&mut self.scales);
         let sums = SharedMut::new(&mut self.sums);

@@ -1,9 +1,10 @@
 //! The session contract over the forward pass: rows in, checked; outputs out.
 
 use loquat_session::{
-    Capabilities, Emit, Memory, Row, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    Capabilities, Emit, Held, Memory, Row, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
+use crate::buffers::fit;
 use crate::forward::{Forward, Plan, PlannedRow, PlannedState, PlannedToken, Scratch};
 use crate::kernels::{Kernels, KvElement, PAGE};
 use crate::kv::{Cache, RowStates};
@@ -12,7 +13,7 @@ use crate::pool::Pool;
 use crate::transfer;
 
 /// Greedy positions whose logits are computed together; bounds the buffer, not the result.
-const HEAD_BLOCK: usize = 16;
+pub const HEAD_BLOCK: usize = 16;
 
 pub struct CpuSession<T: KvElement> {
     pub model: Model,
@@ -189,7 +190,7 @@ impl<T: KvElement> CpuSession<T> {
         let blocks = emitted.greedy.chunks(HEAD_BLOCK);
         let rows = emitted.greedy_rows.chunks(HEAD_BLOCK);
         for (block, (tokens, rows)) in blocks.zip(rows).enumerate() {
-            scratch.resize(tokens.len() * vocab, 0.0);
+            fit(scratch, tokens.len() * vocab);
             forward.logits(tokens, scratch);
             for (i, logits) in scratch.chunks_exact(vocab).enumerate() {
                 match argmax(logits) {
@@ -241,6 +242,10 @@ impl<T: KvElement> Session for CpuSession<T> {
 
     fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
         self.cache.reusable(sequence, at_most)
+    }
+
+    fn held(&self, sequences: &[SequenceId]) -> Result<Held, SessionError> {
+        self.cache.held(sequences)
     }
 
     fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {

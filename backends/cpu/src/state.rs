@@ -74,6 +74,13 @@ impl StateLayout {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateId(u32);
 
+impl StateId {
+    /// Below [`StatePool::allocated`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// All state buffers of a session, allocated when first used and kept for reuse.
 pub struct StatePool {
     len: usize,
@@ -97,6 +104,11 @@ impl StatePool {
         }
     }
 
+    /// Buffers that were ever needed at once.
+    pub fn allocated(&self) -> usize {
+        self.states.len()
+    }
+
     pub fn in_use(&self) -> usize {
         self.states.len() - self.free.len()
     }
@@ -117,16 +129,16 @@ impl StatePool {
             });
             StateId(self.states.len() as u32 - 1)
         });
-        self.states[id.0 as usize].holders = 1;
+        self.states[id.index()].holders = 1;
         Ok(id)
     }
 
     pub fn hold(&mut self, id: StateId) {
-        self.states[id.0 as usize].holders += 1;
+        self.states[id.index()].holders += 1;
     }
 
     pub fn drop_hold(&mut self, id: StateId) {
-        let holders = &mut self.states[id.0 as usize].holders;
+        let holders = &mut self.states[id.index()].holders;
         *holders -= 1;
         if *holders == 0 {
             self.free.push(id);
@@ -134,7 +146,7 @@ impl StatePool {
     }
 
     pub fn data(&self, id: StateId) -> PagePtr<f32> {
-        self.states[id.0 as usize].data
+        self.states[id.index()].data
     }
 }
 

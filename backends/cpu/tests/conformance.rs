@@ -5,7 +5,8 @@ use std::path::Path;
 use loquat_cpu::CpuBackend;
 use loquat_session::conformance::{Subject, run};
 use loquat_session::{
-    Backend, Emit, OpenError, Precision, SessionError, SessionOptions, StepBatch, StepOutput,
+    Backend, Emit, Held, MemoryBound, MemoryBudget, OpenError, Precision, Session, SessionError,
+    SessionOptions, StepBatch, StepOutput,
 };
 use loquat_testkit::goldens;
 
@@ -51,19 +52,77 @@ fn a_plan_foretells_the_session() {
     for folder in plain.into_iter().chain(quantized) {
         for precision in [Precision::Fast, Precision::Reference] {
             let source = goldens::source(&folder).unwrap();
-            let options = SessionOptions {
-                precision,
-                kv_tokens: Some(100),
-                ..SessionOptions::default()
-            };
-            let plan = CpuBackend::AUTO.plan(&source, &options).unwrap();
-            let mut heard = Vec::new();
-            let session = CpuBackend::AUTO
-                .open(source, &options, &mut |share| heard.push(share))
+            for (kv_tokens, memory) in [(Some(100), None), (None, Some(MemoryBudget::Percent(9)))] {
+                let options = SessionOptions {
+                    precision,
+                    kv_tokens,
+                    memory,
+                    ..SessionOptions::default()
+                };
+                let plan = CpuBackend::AUTO.plan(&source, &options).unwrap();
+                let mut heard = Vec::new();
+                let session = CpuBackend::AUTO
+                    .open(source.clone(), &options, &mut |share| heard.push(share))
+                    .unwrap();
+                assert_eq!(plan.memory, session.memory(), "{}", folder.display());
+                assert_eq!(&plan.capabilities, session.capabilities());
+                assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_memory_budget_is_kept_or_refused_with_the_numbers() {
+    for family in ["llama", "qwen3_next", "mamba2", "mixtral"] {
+        let source = goldens::source(&goldens::family(family)).unwrap();
+        let options = |bytes| SessionOptions {
+            memory: Some(MemoryBudget::Bytes(bytes)),
+            ..SessionOptions::default()
+        };
+        let refused = CpuBackend::AUTO.plan(&source, &options(1000)).err();
+        let Some(OpenError::OutOfMemory {
+            wanted: least,
+            bound: MemoryBound::Budget,
+            available: 1000,
+            ..
+        }) = refused
+        else {
+            panic!("{family}: {refused:?}");
+        };
+        for bytes in [least, least + 1, least * 3 / 2, least * 2, least * 5] {
+            let plan = CpuBackend::AUTO.plan(&source, &options(bytes)).unwrap();
+            assert!(plan.resident_bytes <= bytes, "{family}: {bytes}");
+            let mut session = CpuBackend::AUTO
+                .open(source.clone(), &options(bytes), &mut |_| {})
                 .unwrap();
-            assert_eq!(plan.memory, session.memory(), "{}", folder.display());
-            assert_eq!(&plan.capabilities, session.capabilities());
-            assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
+            assert_eq!(session.memory(), plan.memory);
+            fill(&mut *session);
+            let memory = session.memory();
+            assert!(memory.kv_in_use <= plan.memory.kv_capacity);
+            let held = Held {
+                kv_tokens: memory.kv_in_use,
+                states: memory.states_in_use,
+            };
+            assert!(
+                plan.memory.weight_bytes + held.bytes(&memory) <= bytes,
+                "{family}"
+            );
+        }
+        let refused = CpuBackend::AUTO.open(source, &options(least - 1), &mut |_| {});
+        assert!(matches!(refused.err(), Some(OpenError::OutOfMemory { .. })));
+    }
+}
+
+/// Makes sequences of 40 tokens until the session takes no more.
+fn fill(session: &mut dyn Session) {
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    while let Ok(sequence) = session.create() {
+        batch.clear();
+        batch.push(sequence, &[3; 40], Emit::Nothing);
+        session.step(&batch, &mut output).unwrap();
+        if output.rows()[0].error.is_some() {
+            return;
         }
     }
 }

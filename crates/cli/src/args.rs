@@ -1,13 +1,17 @@
 //! Every flag, defined once. Sampling parameters take their help and ranges from the engine.
 
+use std::fmt;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use loquat_engine::{
     FREQUENCY_PENALTY, LOGIT_BIAS, MIN_P, PRESENCE_PENALTY, Parameter, REPETITION_PENALTY,
     SamplingParams, TEMPERATURE, TOP_K, TOP_P,
 };
-use loquat_session::{Precision, SessionOptions};
+use loquat_session::{MemoryBudget, Precision, SessionOptions};
+
+use crate::memory;
 
 /// Large language models on the hardware you already have.
 #[derive(Debug, Parser)]
@@ -28,7 +32,7 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Say what a model is: blocks, tensors, memory need, capabilities.
     Inspect(InspectArgs),
-    /// Measure prompt and decode speed, through the engine and on the bare session.
+    /// Measure the engine: its speed beside the bare session's, or one scenario under load.
     Bench(BenchArgs),
     /// List the compute backends and whether each can run here.
     Backends,
@@ -79,35 +83,122 @@ pub struct InspectArgs {
     pub session: SessionArgs,
 }
 
+/// Flags that choose a scenario exclude each other; all others name those they do not serve.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("scenario").args(["clients", "intruder", "turns", "soak"]))]
 pub struct BenchArgs {
     /// A model, as for `run`.
     pub model: Option<String>,
     /// Prompt lengths to measure, such as 32,512.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
-    #[arg(default_values_t = [32, 512].map(nonzero))]
+    #[arg(default_values_t = [32, 512].map(nonzero), conflicts_with = "scenario")]
     pub prompt_tokens: Vec<NonZeroUsize>,
-    /// Tokens to decode in each measurement.
+    /// Tokens to decode in each measurement, before an intruder enters, or in each turn.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
-    #[arg(default_value_t = nonzero(64))]
+    #[arg(default_value_t = nonzero(64), conflicts_with_all = ["clients", "soak"])]
     pub decode_tokens: NonZeroUsize,
     /// Tokens already in the context when decoding starts, such as 1,1024.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
-    #[arg(default_values_t = [nonzero(1)])]
+    #[arg(default_values_t = [nonzero(1)], conflicts_with = "scenario")]
     pub depth: Vec<NonZeroUsize>,
-    /// Sequences decoding at once, such as 1,4.
+    /// Sequences decoding at once, such as 1,4 [default: 1, or 4 when an intruder enters].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, value_delimiter = ',')]
-    #[arg(default_values_t = [nonzero(1)])]
-    pub batch: Vec<NonZeroUsize>,
-    /// Rounds; the median is reported.
+    #[arg(conflicts_with_all = ["clients", "turns", "soak"])]
+    batch: Vec<NonZeroUsize>,
+    /// Rounds; the median is reported [default: 5, or 3 of an intruder's or of turns].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
-    #[arg(default_value_t = nonzero(5))]
-    pub rounds: NonZeroUsize,
+    #[arg(conflicts_with_all = ["clients", "soak"])]
+    rounds: Option<NonZeroUsize>,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
+    /// Many clients at once: as many as this, one count after the other, such as 1,4,8,16,32.
+    #[arg(long, value_name = "COUNTS", value_parser = at_least_one, value_delimiter = ',')]
+    #[arg(help_heading = SCENARIOS)]
+    pub clients: Vec<NonZeroUsize>,
+    /// Requests to serve at each count of clients [default: four for each of the most clients].
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one, requires = "clients")]
+    #[arg(help_heading = SCENARIOS, conflicts_with_all = ["seconds", "intruder", "turns", "soak"])]
+    pub requests: Option<NonZeroUsize>,
+    /// How long to send requests at each count of clients, instead of a number of them.
+    #[arg(long, value_name = "SECONDS", value_parser = at_least_one, requires = "clients")]
+    #[arg(help_heading = SCENARIOS, conflicts_with_all = ["intruder", "turns", "soak"])]
+    pub seconds: Option<NonZeroUsize>,
+    /// Lengths of clients' prompts, drawn so that doubling a length makes it half as frequent.
+    #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
+    #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 16, high: 512 })]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak"])]
+    pub prompt_range: Span,
+    /// Lengths of clients' answers, drawn likewise.
+    #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
+    #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 32, high: 128 })]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak"])]
+    pub output_range: Span,
+    /// What running streams suffer while a prompt of this length enters.
+    #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
+    pub intruder: Option<NonZeroUsize>,
+    /// A conversation of this many turns, with the prefix cache and without it.
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
+    pub turns: Option<NonZeroUsize>,
+    /// New tokens in each turn's question.
+    #[arg(long, value_name = "TOKENS", value_parser = at_least_one, requires = "turns")]
+    #[arg(help_heading = SCENARIOS, default_value_t = nonzero(64))]
+    #[arg(conflicts_with_all = ["clients", "intruder", "soak"])]
+    pub user_tokens: NonZeroUsize,
+    /// Unreliable clients for this long, on little memory, and a check that nothing leaks.
+    #[arg(long, value_name = "SECONDS", value_parser = at_least_one, help_heading = SCENARIOS)]
+    pub soak: Option<NonZeroUsize>,
+    /// Draws a scenario's prompts, lengths and whims.
+    #[arg(long, value_name = "NUMBER", value_parser = seed, requires = "scenario")]
+    #[arg(help_heading = SCENARIOS, default_value_t = 0)]
+    pub seed: u64,
+    /// Draw a scenario's results into this file.
+    #[arg(long, value_name = "FILE", requires = "scenario", help_heading = SCENARIOS)]
+    pub svg: Option<PathBuf>,
     #[command(flatten)]
     pub session: SessionArgs,
+}
+
+const SCENARIOS: &str = "Scenarios";
+
+impl BenchArgs {
+    /// Sequences decoding at once, or as many as the scenario takes by itself.
+    pub fn batches(&self, default: usize) -> Vec<usize> {
+        match self.batch.is_empty() {
+            true => vec![default],
+            false => self.batch.iter().map(|batch| batch.get()).collect(),
+        }
+    }
+
+    /// Rounds, or as many as the scenario takes by itself.
+    pub fn rounds(&self, default: usize) -> usize {
+        self.rounds.map_or(default, NonZeroUsize::get)
+    }
+}
+
+/// Lengths from `low` to `high`, both at least 1 and both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub low: usize,
+    pub high: usize,
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.low, self.high)
+    }
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    let wanted = || "must be two lengths of at least 1, the shorter first, such as 16-512";
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let span = Span {
+        low: low.parse().map_err(|_| wanted())?,
+        high: high.parse().map_err(|_| wanted())?,
+    };
+    // One more must still be a number.
+    let sound = (1..=span.high).contains(&span.low) && span.high < usize::MAX;
+    sound.then_some(span).ok_or_else(|| wanted().to_owned())
 }
 
 fn nonzero(value: usize) -> NonZeroUsize {
@@ -130,6 +221,11 @@ pub struct SessionArgs {
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]
     pub context: Option<NonZeroUsize>,
+    /// All memory to take, such as 6GiB, 800MB or 60% (of this machine's): what weights leave of
+    /// it is for KV. Left out, KV takes at most a quarter of the machine.
+    #[arg(long, value_name = "SIZE", env = "LOQUAT_MEMORY", value_parser = memory::budget)]
+    #[arg(allow_negative_numbers = true)]
+    pub memory: Option<MemoryBudget>,
     /// Threads for computing; all cores when left out.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]
@@ -145,13 +241,19 @@ pub enum PrecisionArg {
     Reference,
 }
 
+/// Ended sequences that a session has places for, so that a conversation's next turn finds what
+/// its last one left. A place costs nothing until it is used, and the session's bound on memory
+/// holds for them too.
+const RETAINED: usize = 16;
+
 impl SessionArgs {
-    /// For `sequences` at once.
+    /// For `sequences` at once, and those that have ended and are kept.
     pub fn options(&self, sequences: usize) -> SessionOptions {
         SessionOptions {
             context: self.context.map(NonZeroUsize::get),
+            memory: self.memory,
             threads: self.threads.map(NonZeroUsize::get),
-            max_sequences: sequences,
+            max_sequences: sequences.saturating_add(RETAINED),
             precision: match self.precision {
                 PrecisionArg::Fast => Precision::Fast,
                 PrecisionArg::Reference => Precision::Reference,
@@ -271,6 +373,24 @@ mod tests {
     #[test]
     fn flags_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn spans_parse_or_say_why() {
+        assert_eq!(span("16-512"), Ok(Span { low: 16, high: 512 }));
+        assert_eq!(span("7"), Ok(Span { low: 7, high: 7 }));
+        for text in [
+            "",
+            "-",
+            "0-4",
+            "5-4",
+            "x-4",
+            "4-x",
+            "1-18446744073709551615",
+        ] {
+            let error = span(text).unwrap_err();
+            assert!(error.contains("such as 16-512"), "{text}: {error}");
+        }
     }
 
     #[test]

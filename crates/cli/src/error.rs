@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use loquat_chat::ChatError;
 use loquat_engine::EngineError;
 use loquat_session::OpenError;
@@ -42,6 +44,10 @@ pub enum CliError {
     Stdin(std::io::Error),
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
+    #[error("cannot write the figure {}: {why}", path.display())]
+    Figure { path: PathBuf, why: String },
+    #[error("{} of the checks failed: {}", .0.len(), .0.join("; "))]
+    Checks(Vec<String>),
     #[error("interrupted")]
     Interrupted,
     #[error("cannot read the terminal: {0}")]
@@ -71,7 +77,7 @@ impl CliError {
                 loquat_engine::Blame::Request => 4,
                 loquat_engine::Blame::System => 1,
             },
-            Self::Stdin(_) | Self::Terminal(_) => 1,
+            Self::Stdin(_) | Self::Terminal(_) | Self::Figure { .. } | Self::Checks(_) => 1,
             Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 141,
             Self::Output(_) => 1,
             Self::Interrupted => 130,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use loquat_session::{Capabilities, Plan, PrefixCopy, Probe};
+use loquat_session::{Backend, Capabilities, MemoryBudget, Plan, PrefixCopy, Probe};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
@@ -17,17 +17,37 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let store = open_store()?;
     let backend = backends::select(&args.session.backend)?;
     let model = Model::open(&locate(&store, args.model.as_deref())?)?;
+    // As `run` opens it, so that the numbers are those it will live with.
     let plan = backend.plan(&model.source, &args.session.options(1))?;
-    let memory = match backend.probe() {
-        Probe::Available(devices) => devices.first().and_then(|device| device.memory_bytes),
-        Probe::Unavailable { .. } => None,
-    };
+    let bounds = Bounds::new(backend, args.session.memory);
     let text = match args.json {
-        true => serde_json::to_string_pretty(&as_json(&model, &plan, memory, args.tensors))
+        true => serde_json::to_string_pretty(&as_json(&model, &plan, &bounds, args.tensors))
             .map_err(|error| CliError::Output(error.into()))?,
-        false => as_text(&model, &plan, memory, args.tensors),
+        false => as_text(&model, &plan, &bounds, args.tensors),
     };
     print(&format!("{}\n", text.trim_end()))
+}
+
+/// What memory there is, in bytes.
+struct Bounds {
+    machine: Option<u64>,
+    /// Where one was given.
+    budget: Option<u64>,
+}
+
+impl Bounds {
+    fn new(backend: &dyn Backend, budget: Option<MemoryBudget>) -> Self {
+        let machine = match backend.probe() {
+            Probe::Available(devices) => devices.first().and_then(|device| device.memory_bytes),
+            Probe::Unavailable { .. } => None,
+        };
+        let budget = match (budget, machine) {
+            (Some(budget), Some(machine)) => Some(budget.bytes(machine).min(machine)),
+            (Some(MemoryBudget::Bytes(bytes)), None) => Some(bytes),
+            (Some(MemoryBudget::Percent(_)) | None, _) => None,
+        };
+        Self { machine, budget }
+    }
 }
 
 fn parameters(model: &Model) -> usize {
@@ -46,22 +66,38 @@ fn formats(model: &Model) -> BTreeMap<String, usize> {
     formats
 }
 
-/// KV memory of one sequence that fills the context.
-fn kv_bytes(plan: &Plan) -> u64 {
+/// Tokens of KV that one sequence which fills the context takes.
+fn full_sequence(plan: &Plan) -> usize {
     let granularity = plan.memory.kv_granularity.max(1);
-    let tokens = plan.capabilities.max_context.next_multiple_of(granularity);
-    tokens as u64 * plan.memory.kv_bytes_per_token
+    plan.capabilities.max_context.next_multiple_of(granularity)
 }
 
-/// All that the device holds for one such sequence.
+fn kv_bytes(plan: &Plan, tokens: usize) -> u64 {
+    (tokens as u64).saturating_mul(plan.memory.kv_bytes_per_token)
+}
+
+/// Weights and one such sequence.
 fn total_bytes(plan: &Plan) -> u64 {
-    plan.memory.weight_bytes + kv_bytes(plan) + plan.memory.state_bytes
+    let kv = kv_bytes(plan, full_sequence(plan));
+    plan.memory.weight_bytes + kv + plan.memory.state_bytes
+}
+
+fn kv_capacity_bytes(plan: &Plan) -> u64 {
+    kv_bytes(plan, plan.memory.kv_capacity)
+}
+
+/// All that is neither weights nor KV: what a step works in, and recurrent states.
+fn buffer_bytes(plan: &Plan) -> u64 {
+    let (weights, kv) = (plan.memory.weight_bytes, kv_capacity_bytes(plan));
+    plan.resident_bytes
+        .saturating_sub(weights)
+        .saturating_sub(kv)
 }
 
 /// An empty row between the model and the machine.
 const GAP: &str = "";
 
-fn as_text(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> String {
+fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String {
     let spec = &model.checkpoint.spec;
     let formats: Vec<String> = formats(model)
         .iter()
@@ -97,13 +133,16 @@ fn as_text(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> St
             "KV at this context",
             format!(
                 "{} ({} per token, {})",
-                bytes(kv_bytes(plan)),
+                bytes(kv_bytes(plan, full_sequence(plan))),
                 bytes(plan.memory.kv_bytes_per_token),
                 plan.capabilities.kv_format
             ),
         ),
         ("recurrent state", state(plan.memory.state_bytes)),
-        ("together", together(total_bytes(plan), memory)),
+        ("together", bytes(total_bytes(plan))),
+        ("KV capacity", kv_capacity(plan)),
+        (buffers_name(plan), bytes(buffer_bytes(plan))),
+        ("at most", at_most(plan.resident_bytes, bounds)),
         ("can", capabilities(&plan.capabilities).join(", ")),
     ];
     let mut text = String::new();
@@ -141,15 +180,34 @@ fn state(state_bytes: u64) -> String {
     }
 }
 
-fn together(wanted: u64, memory: Option<u64>) -> String {
-    match memory {
-        None => bytes(wanted),
-        Some(memory) if wanted <= memory => format!("{} of {}", bytes(wanted), bytes(memory)),
-        Some(memory) => format!(
-            "{}, more than this machine's {}",
-            bytes(wanted),
-            bytes(memory)
-        ),
+fn kv_capacity(plan: &Plan) -> String {
+    let tokens = plan.memory.kv_capacity;
+    let sequences = match tokens / full_sequence(plan).max(1) {
+        0 => "less than one full context".to_owned(),
+        1 => "1 full context".to_owned(),
+        count => format!("{count} full contexts"),
+    };
+    let size = bytes(kv_capacity_bytes(plan));
+    format!("{size} ({tokens} tokens, {sequences})")
+}
+
+fn buffers_name(plan: &Plan) -> &'static str {
+    match plan.memory.state_bytes {
+        0 => "buffers",
+        _ => "buffers and states",
+    }
+}
+
+/// All that will be taken, beside what there is.
+fn at_most(wanted: u64, bounds: &Bounds) -> String {
+    let size = bytes(wanted);
+    match (bounds.budget, bounds.machine) {
+        (Some(budget), _) => format!("{size} of {} allowed", bytes(budget)),
+        (None, Some(machine)) if wanted > machine => {
+            format!("{size}, more than this machine's {}", bytes(machine))
+        }
+        (None, Some(machine)) => format!("{size} of {}", bytes(machine)),
+        (None, None) => size,
     }
 }
 
@@ -171,7 +229,7 @@ fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
     flags.chain(prefix).collect()
 }
 
-fn as_json(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> Value {
+fn as_json(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> Value {
     let spec = &model.checkpoint.spec;
     let layers: Vec<Value> = describe::layers(spec)
         .into_iter()
@@ -195,10 +253,15 @@ fn as_json(model: &Model, plan: &Plan, memory: Option<u64>, tensors: bool) -> Va
         "device": plan.capabilities.device,
         "weight_bytes": plan.memory.weight_bytes,
         "kv_bytes_per_token": plan.memory.kv_bytes_per_token,
-        "kv_bytes_at_context": kv_bytes(plan),
+        "kv_bytes_at_context": kv_bytes(plan, full_sequence(plan)),
         "state_bytes": plan.memory.state_bytes,
         "total_bytes": total_bytes(plan),
-        "device_memory_bytes": memory,
+        "kv_capacity": plan.memory.kv_capacity,
+        "kv_capacity_bytes": kv_capacity_bytes(plan),
+        "buffer_bytes": buffer_bytes(plan),
+        "resident_bytes": plan.resident_bytes,
+        "memory_budget_bytes": bounds.budget,
+        "device_memory_bytes": bounds.machine,
         "kv_format": plan.capabilities.kv_format,
         "capabilities": capabilities(&plan.capabilities),
         "layers": layers,

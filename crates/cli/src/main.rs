@@ -12,7 +12,7 @@ mod error;
 mod generate;
 mod inspect;
 mod load;
-mod measure;
+mod memory;
 mod progress;
 mod prompt;
 mod stream;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use loquat_session::{SequenceId, SessionError};
 
 use crate::prefix_cache::{Hit, release};
+use crate::queue::Turn;
 use crate::running::Running;
 use crate::sequence::{Ending, Sequence};
 use crate::worker::Worker;
@@ -20,29 +21,26 @@ const STALLED: Duration = Duration::from_millis(250);
 /// more urgent, or a reader has stalled.
 const RETRY: Duration = Duration::from_millis(50);
 
-enum Placement {
-    Started,
-    NoRoom,
-}
-
 impl Worker {
     /// Starts waiting requests, in turn, while there is room for all that they may come to hold.
     pub(super) fn admit(&mut self, now: Instant) {
         if self.queue.is_empty()
-            || self.reload.is_some()
+            || !self.reloads.is_empty()
             || self.retry_at.is_some_and(|at| now < at)
         {
             return;
         }
         self.retry_at = None;
-        while let Some(index) = self.whose_turn(now) {
-            match self.place(index, now) {
-                Placement::Started => {}
-                Placement::NoRoom if self.make_way(index, now) => {}
-                Placement::NoRoom => break,
+        while let Some(turn) = self.whose_turn(now) {
+            let mut started = self.place(turn, now);
+            // Taken at once: those who made way must not have the room back before that.
+            if !started && self.make_way(turn, now) {
+                started = self.place(turn, now);
+            }
+            if !started {
+                return self.retry_later(now);
             }
         }
-        self.retry_later(now);
     }
 
     pub(super) fn retry_later(&mut self, now: Instant) {
@@ -50,7 +48,7 @@ impl Worker {
     }
 
     /// A request whose beginning is being computed just now waits for that.
-    fn whose_turn(&self, now: Instant) -> Option<usize> {
+    fn whose_turn(&self, now: Instant) -> Option<Turn> {
         self.queue
             .next(now, self.options.aging, &self.clients, |sequence| {
                 sequence.sink.has_room() && !self.running.iter().any(|r| self.is_ahead(r, sequence))
@@ -64,14 +62,13 @@ impl Worker {
             return false;
         }
         let theirs = &running.sequence.tokens;
-        let common = common(theirs, &sequence.tokens[..sequence.shareable()]);
-        let last = theirs.len() - 1;
-        let usable = match self.cache.needs_snapshots() {
-            true if common < last => 0,
-            true => last,
-            false => common,
+        let ours = &sequence.tokens[..sequence.shareable()];
+        let soon = running.computed + self.limits.kv_granularity;
+        let wanted = match self.cache.needs_snapshots() {
+            true => soon.max(theirs.len() - 1),
+            false => soon,
         };
-        usable >= running.computed + self.limits.kv_granularity
+        wanted < theirs.len() && theirs.get(..wanted) == ours.get(..wanted)
     }
 
     fn may_share(&self, running: &Running, sequence: &Sequence) -> bool {
@@ -102,34 +99,34 @@ impl Worker {
         best.filter(|hit| hit.len > 0)
     }
 
-    fn place(&mut self, index: usize, now: Instant) -> Placement {
-        let sequence = self.queue.get(index);
+    /// Starts a waiting request, or fails it for good; `false` when there is no room for it now.
+    fn place(&mut self, turn: Turn, now: Instant) -> bool {
+        let sequence = self.queue.get(turn.index);
         let reservation = self.limits.reservation(sequence.reach());
         let hit = self.find_hit(sequence);
         let shared = hit.map_or(0, |hit| self.limits.whole_runs(hit.len));
         let full = self.running.len() >= self.limits.max_running;
         if full || self.committed(|_| true) + reservation - shared > self.limits.kv_capacity {
-            return Placement::NoRoom;
+            return false;
         }
-        let urgency = sequence.urgency(now, self.options.aging);
         for hit in self.attempts(hit) {
             match self.start(hit) {
                 Ok(id) if self.fits(id, hit, reservation) => {
-                    self.run_from(index, now, id, hit, reservation, urgency);
-                    return Placement::Started;
+                    self.run_from(turn, now, id, hit);
+                    return true;
                 }
                 Ok(id) => release(&mut *self.session, id),
                 Err(_) if hit.is_some() => {}
                 Err(error) if error.is_retryable() && !self.running.is_empty() => {}
                 Err(error) => {
-                    let mut sequence = self.queue.take(index);
+                    let mut sequence = self.queue.take(turn.index);
                     sequence.end(Ending::Failed(error.into()));
                     self.conclude(vec![sequence], now);
-                    return Placement::Started;
+                    return true;
                 }
             }
         }
-        Placement::NoRoom
+        false
     }
 
     /// Where to start from, best first. A fork in the middle of a run of KV copies that run; where
@@ -171,16 +168,8 @@ impl Worker {
         held + self.promised() + reservation - shared <= self.limits.kv_capacity
     }
 
-    fn run_from(
-        &mut self,
-        index: usize,
-        now: Instant,
-        id: SequenceId,
-        hit: Option<Hit>,
-        reservation: usize,
-        urgency: i64,
-    ) {
-        let mut sequence = self.queue.take(index);
+    fn run_from(&mut self, turn: Turn, now: Instant, id: SequenceId, hit: Option<Hit>) {
+        let mut sequence = self.queue.take(turn.index);
         let cached = hit.map_or(0, |hit| hit.len);
         if !sequence.watch.was_admitted() {
             self.cache.count(hit);
@@ -190,12 +179,12 @@ impl Worker {
         }
         sequence.admit(now, cached);
         self.running.push(Running {
-            sequence,
             id,
             computed: cached,
-            reservation,
+            reservation: self.limits.reservation(sequence.reach()),
             shared: cached,
-            urgency,
+            urgency: turn.urgency,
+            sequence,
             paused: None,
         });
         self.reclaim();
@@ -230,8 +219,10 @@ impl Worker {
 
     /// Preempts the fewest running sequences whose room the waiting one may have and that make
     /// enough of it; whether there were any.
-    fn make_way(&mut self, index: usize, now: Instant) -> bool {
-        let waiting = self.queue.get(index);
+    ///
+    /// Whoever gives way has a higher number for its priority, so that this comes to an end.
+    fn make_way(&mut self, turn: Turn, now: Instant) -> bool {
+        let waiting = self.queue.get(turn.index);
         let reservation = self.limits.reservation(waiting.reach());
         let priority = i64::from(waiting.priority);
         let stalled =
@@ -263,20 +254,30 @@ impl Worker {
         true
     }
 
-    /// Sends a running sequence back to the queue. What it has computed is the cache's to keep.
-    pub(super) fn preempt(&mut self, at: usize, now: Instant) {
+    /// Leaves a sequence's KV to the cache. One that added nothing to what it began with has
+    /// nothing to leave; and to keep it would make the source copy what they still share.
+    pub(super) fn keep(&mut self, running: Running) -> Sequence {
         let Running {
-            mut sequence,
+            sequence,
             id,
             computed,
+            shared,
             ..
-        } = self.running.remove(at);
-        self.cache.keep(
-            &mut *self.session,
-            &sequence.scope,
-            &sequence.tokens[..computed],
-            id,
-        );
+        } = running;
+        let session = &mut *self.session;
+        match computed == shared {
+            true => release(session, id),
+            false => self
+                .cache
+                .keep(session, &sequence.scope, &sequence.tokens[..computed], id),
+        }
+        sequence
+    }
+
+    /// Sends a running sequence back to the queue. What it has computed is the cache's to keep.
+    pub(super) fn preempt(&mut self, at: usize, now: Instant) {
+        let running = self.running.remove(at);
+        let mut sequence = self.keep(running);
         sequence.requeue(now);
         self.queue.push(sequence);
         self.meter.totals.preempted += 1;

@@ -6,6 +6,10 @@ use std::sync::Arc;
 /// Clients without requests that are remembered.
 const MAX_IDLE: usize = 1024;
 
+/// Tokens by which a client may be ahead when it comes back: past merits and sins are forgotten
+/// in the end, or newcomers could keep it waiting forever.
+const MAX_LEAD: u64 = 16_384;
+
 type Name = Option<Arc<str>>;
 
 #[derive(Debug, Default)]
@@ -28,7 +32,7 @@ impl Clients {
         let least = busy.map(|client| client.served).min().unwrap_or(0);
         let client = self.by_name.entry(name.clone()).or_default();
         if client.requests == 0 {
-            client.served = client.served.max(least);
+            client.served = client.served.clamp(least, least + MAX_LEAD);
         }
         client.requests += 1;
     }
@@ -77,6 +81,11 @@ mod tests {
         clients.leave(&a);
         clients.arrive(&c);
         assert_eq!(clients.served(&c), 600, "being away earns nothing");
+        clients.arrive(&a);
+        clients.serve(&a, 10 * MAX_LEAD as usize);
+        clients.leave(&a);
+        clients.arrive(&a);
+        assert_eq!(clients.served(&a), 600 + MAX_LEAD, "but not forever");
     }
 
     #[test]

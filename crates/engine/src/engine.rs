@@ -165,10 +165,10 @@ impl Engine {
 
     /// Queues a request, or refuses it at once.
     pub fn submit(&self, request: GenerateRequest) -> Result<Generation, EngineError> {
-        let mut ticket = self.accept(&request, 1)?;
+        let mut places = self.accept(&request, 1)?;
         let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
-        match ticket.pop() {
-            Some(ticket) => self.enqueue(request, seed, ticket, None),
+        match places.pop() {
+            Some(place) => self.enqueue(request, seed, place, None),
             None => Err(EngineError::QueueFull),
         }
     }
@@ -181,18 +181,22 @@ impl Engine {
         n: usize,
     ) -> Result<Choices, EngineError> {
         check_option("n", n, self.options.max_queue)?;
-        let tickets = self.accept(&request, n)?;
+        let places = self.accept(&request, n)?;
         let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
         let group = self.groups.fetch_add(1, Ordering::Relaxed);
-        let choices = tickets.into_iter().zip(0..).map(|(ticket, choice)| {
+        let choices = places.into_iter().zip(0..).map(|(place, choice)| {
             let seed = seed.wrapping_add(choice);
-            self.enqueue(request.clone(), seed, ticket, Some(group))
+            self.enqueue(request.clone(), seed, place, Some(group))
         });
         choices.collect::<Result<_, _>>().map(Choices::new)
     }
 
-    /// Checks a request and takes its places in the queue.
-    fn accept(&self, request: &GenerateRequest, count: usize) -> Result<Vec<Ticket>, EngineError> {
+    /// Checks a request, and takes a place in the queue and a stream of text for each choice.
+    fn accept(
+        &self,
+        request: &GenerateRequest,
+        choices: usize,
+    ) -> Result<Vec<(Ticket, TextStream)>, EngineError> {
         self.shared.check_open()?;
         let capabilities = self.capabilities();
         request.validate(&Terms {
@@ -200,17 +204,20 @@ impl Engine {
             capabilities: &capabilities,
             has_tokenizer: self.tokenizer.is_some(),
         })?;
-        Ticket::take(&self.shared, count, self.options.max_queue)
+        let texts: Vec<TextStream> = (0..choices)
+            .map(|_| TextStream::new(self.tokenizer.as_ref(), request))
+            .collect::<Result<_, _>>()?;
+        let tickets = Ticket::take(&self.shared, choices, self.options.max_queue)?;
+        Ok(tickets.into_iter().zip(texts).collect())
     }
 
     fn enqueue(
         &self,
         mut request: GenerateRequest,
         seed: u64,
-        ticket: Ticket,
+        (ticket, text): (Ticket, TextStream),
         group: Option<u64>,
     ) -> Result<Generation, EngineError> {
-        let text = TextStream::new(self.tokenizer.as_ref(), &request)?;
         let (sink, generation) = channel(
             self.options.event_buffer,
             request.prompt.len(),

@@ -25,6 +25,8 @@ mod scheduler;
 mod sequence;
 mod settle;
 mod shared;
+#[cfg(test)]
+mod simulation;
 mod stats;
 mod text_stream;
 mod time;

@@ -10,6 +10,15 @@ pub(crate) struct Queue {
     waiting: Vec<Sequence>,
 }
 
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    pub index: usize,
+    /// What its turn is owed to: its own urgency, or that of one who waits longer at the same
+    /// priority.
+    pub urgency: i64,
+}
+
 impl Queue {
     pub fn push(&mut self, sequence: Sequence) {
         self.waiting.push(sequence);
@@ -36,26 +45,30 @@ impl Queue {
         self.waiting.extract_if(.., leaves).collect()
     }
 
-    /// Whose turn it is among those that are `ready`: the most urgent; then whose client was
-    /// served least; then who came first.
+    /// Whose turn it is among those that are `ready`: the priority whose longest waiting request
+    /// is the most urgent; in it, the client who was served least; of its requests, the first.
     pub fn next(
         &self,
         now: Instant,
         aging: Duration,
         clients: &Clients,
-        mut ready: impl FnMut(&Sequence) -> bool,
-    ) -> Option<usize> {
-        let mut best = None;
-        for (index, sequence) in self.waiting.iter().enumerate() {
-            let rank = (
-                sequence.urgency(now, aging),
-                clients.served(&sequence.client),
-                sequence.ordinal,
-            );
-            if best.is_none_or(|(first, _)| rank < first) && ready(sequence) {
-                best = Some((rank, index));
-            }
-        }
-        best.map(|(_, index)| index)
+        ready: impl Fn(&Sequence) -> bool,
+    ) -> Option<Turn> {
+        let ready: Vec<usize> = (0..self.waiting.len())
+            .filter(|&index| ready(&self.waiting[index]))
+            .collect();
+        let urgencies = ready.iter().map(|&index| {
+            let sequence = &self.waiting[index];
+            (sequence.urgency(now, aging), sequence.priority)
+        });
+        let (urgency, priority) = urgencies.min()?;
+        let fair = |index: &usize| {
+            let sequence = &self.waiting[*index];
+            (clients.served(&sequence.client), sequence.ordinal)
+        };
+        let mut class = ready;
+        class.retain(|&index| self.waiting[index].priority == priority);
+        let index = class.into_iter().min_by_key(fair)?;
+        Some(Turn { index, urgency })
     }
 }

@@ -16,7 +16,8 @@ pub struct Stats {
     /// Requests that wait for room.
     pub waiting: usize,
     pub memory: Memory,
-    /// KV tokens set aside for the running sequences, whether computed yet or not.
+    /// KV tokens set aside for the running sequences, whether computed yet or not. What they
+    /// share counts for each, so that they may come to more than there is.
     pub kv_reserved: usize,
     pub cache: CacheStats,
     pub steps: u64,

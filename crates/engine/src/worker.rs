@@ -1,5 +1,6 @@
 //! The thread that owns the session.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
@@ -63,7 +64,8 @@ pub(crate) struct Worker {
     pub(super) meter: Meter,
     /// When to look for room again, after none was found.
     pub(super) retry_at: Option<Instant>,
-    pub(super) reload: Option<Reload>,
+    /// Sessions to take the place of this one, one after the other.
+    pub(super) reloads: VecDeque<Reload>,
     scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     /// A command came since the last schedule, so a reader may be gone.
@@ -106,7 +108,7 @@ impl Worker {
             clients: Clients::default(),
             meter: Meter::new(time.now()),
             retry_at: None,
-            reload: None,
+            reloads: VecDeque::new(),
             scheduler,
             commands,
             woken: false,
@@ -176,7 +178,7 @@ impl Worker {
                 Command::Submit(sequence) => self.enqueue(*sequence),
                 Command::Wake => {}
                 Command::ClearCache => self.cache.clear(&mut *self.session),
-                Command::Reload(reload) => self.reload = Some(reload),
+                Command::Reload(reload) => self.reloads.push_back(reload),
                 Command::Drain(until) => self.drain_until = Some(until),
                 Command::Shutdown => self.shutdown = true,
             }
@@ -214,8 +216,9 @@ impl Worker {
         let deadlines = running
             .chain(self.queue.iter())
             .filter_map(Sequence::deadline);
-        let reload = self.reload.as_ref().map(|reload| reload.deadline);
-        let retry = self.retry_at.filter(|_| !self.queue.is_empty());
+        let reload = self.reloads.front().map(|reload| reload.deadline);
+        let waits = !self.queue.is_empty() && self.reloads.is_empty();
+        let retry = self.retry_at.filter(|_| waits);
         deadlines
             .chain(reload)
             .chain(retry)
@@ -238,8 +241,12 @@ impl Worker {
         if self.shutdown || self.drain_until.is_some_and(drained) {
             return Some(Stop::Shutdown);
         }
-        let due = |reload: &mut Reload| is_empty || now >= reload.deadline;
-        self.reload.take_if(due).map(Stop::Reload)
+        match self.reloads.front() {
+            Some(reload) if is_empty || now >= reload.deadline => {
+                self.reloads.pop_front().map(Stop::Reload)
+            }
+            _ => None,
+        }
     }
 
     /// Whether there was anything to run.
@@ -428,27 +435,18 @@ impl Worker {
     /// Takes the ended sequences out of `running`: the only way out of it but preemption. What
     /// ended well is the cache's to keep, the rest is given back.
     fn retire(&mut self) -> Vec<Sequence> {
-        let ended = self
-            .running
-            .extract_if(.., |running| running.sequence.ending().is_some());
-        let mut sequences = Vec::new();
-        for Running {
-            sequence,
-            id,
-            computed,
-            ..
-        } in ended
-        {
-            let session = &mut *self.session;
-            match sequence.ending() {
-                Some(Ending::Failed(_)) => release(session, id),
-                _ => self
-                    .cache
-                    .keep(session, &sequence.scope, &sequence.tokens[..computed], id),
-            }
-            sequences.push(sequence);
-        }
-        sequences
+        let has_ended = |running: &mut Running| running.sequence.ending().is_some();
+        let ended: Vec<Running> = self.running.extract_if(.., has_ended).collect();
+        let retired = ended
+            .into_iter()
+            .map(|running| match running.sequence.ending() {
+                Some(Ending::Failed(_)) => {
+                    release(&mut *self.session, running.id);
+                    running.sequence
+                }
+                _ => self.keep(running),
+            });
+        retired.collect()
     }
 
     /// Sends the last events, once everyone can see that the room is free.
@@ -508,6 +506,8 @@ impl Worker {
                     reason: format!("it could not be reloaded: {reason}"),
                 });
                 self.shared.forget_session();
+                let totals = &mut self.shared.view().meter.totals;
+                totals.cancelled += self.queue.iter().count() as u64;
                 return None;
             }
         };

@@ -3,6 +3,7 @@
 use loquat_spec::{KvSource, QkNorm, QkSpan, Reach, RopePairs, Temperature};
 
 use super::{Forward, add, scale};
+use crate::buffers::fit;
 use crate::kernels::{AttendArgs, HeadPages, Kernels, KvElement, PAGE};
 use crate::linear::{Linear, Product, for_tokens, multiply};
 use crate::model::{AttentionWeights, Branch, Model, Norm};
@@ -30,7 +31,7 @@ impl<T: KvElement> Forward<'_, T> {
         let mut products = Vec::with_capacity(4);
         for (linear, buffer) in linears.into_iter().zip(buffers) {
             if let Some(linear) = linear {
-                buffer.resize(tokens * linear.rows(), 0.0);
+                fit(buffer, tokens * linear.rows());
                 products.push(Product::new(linear, &scratch.input, buffer));
             }
         }
@@ -57,7 +58,7 @@ impl<T: KvElement> Forward<'_, T> {
             Some(_) => (spec.key_len(), spec.value_len()),
             None => (0, 0),
         };
-        self.scratch.value.resize(tokens * value_len, 0.0);
+        fit(&mut self.scratch.value, tokens * value_len);
         let angles = AllAngles::new(self.model, &self.scratch.angles, weights.rope);
         let query = SharedMut::new(&mut self.scratch.query);
         let key = SharedMut::new(&mut self.scratch.key);

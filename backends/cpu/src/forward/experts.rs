@@ -4,6 +4,7 @@
 use loquat_spec::{ExpertGroups, GroupScore, Scores};
 
 use super::{Forward, add, add_scaled, scale};
+use crate::buffers::fit;
 use crate::kernels::{Kernels, KvElement};
 use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
 use crate::model::{Branch, ExpertsWeights, SharedWeights};
@@ -65,12 +66,13 @@ impl<T: KvElement> Forward<'_, T> {
             Some(_) => &scratch.experts.router_input,
             None => &scratch.input,
         };
-        scratch.experts.logits.resize(tokens * count, 0.0);
+        fit(&mut scratch.experts.logits, tokens * count);
         let out = &mut scratch.experts.logits;
         let mut products = [Product::new(&weights.router, input, out)];
         multiply(kernels, self.pool, &mut products);
         let routes = &mut scratch.experts.routes;
         routes.clear();
+        routes.reserve_exact(tokens * weights.spec.top_k);
         let logits = scratch.experts.logits.chunks_exact_mut(count);
         for (token, logits) in logits.enumerate() {
             add(logits, weights.router_bias.as_deref());
@@ -86,6 +88,7 @@ impl<T: KvElement> Forward<'_, T> {
         routes.sort_unstable_by_key(|route| (route.expert, route.token));
         let by_token = &mut scratch.experts.by_token;
         by_token.clear();
+        by_token.reserve_exact(routes.len());
         by_token.extend(0..routes.len());
         by_token.sort_by_key(|place| routes[*place].token);
     }
@@ -131,7 +134,7 @@ impl<T: KvElement> Forward<'_, T> {
         let experts = &mut self.scratch.experts;
         let routes = &experts.routes;
         experts.gate.resize(routes.len(), size);
-        experts.up.resize(routes.len() * up_len, 0.0);
+        fit(&mut experts.up, routes.len() * up_len);
         let (input, gate) = (&experts.input, &mut experts.gate.values);
         let mut products = match expert.gated {
             true => per_expert(routes, &weights.gates, input, gate),
@@ -155,7 +158,7 @@ impl<T: KvElement> Forward<'_, T> {
         });
         let downs: Vec<&Linear> = weights.downs.iter().collect();
         experts.gate.prepare(kernels, self.pool, &downs);
-        experts.down.resize(routes.len() * hidden, 0.0);
+        fit(&mut experts.down, routes.len() * hidden);
         let mut products = per_expert(routes, &weights.downs, &experts.gate, &mut experts.down);
         multiply(kernels, self.pool, &mut products);
     }
@@ -167,8 +170,8 @@ impl<T: KvElement> Forward<'_, T> {
         let hidden = self.model.hidden_size;
         let scratch = &mut *self.scratch;
         scratch.inner.prepare(kernels, self.pool, &[&shared.down]);
-        scratch.experts.shared.resize(tokens * hidden, 0.0);
-        scratch.experts.shared_gate.resize(tokens, 0.0);
+        fit(&mut scratch.experts.shared, tokens * hidden);
+        fit(&mut scratch.experts.shared_gate, tokens);
         let out = &mut scratch.experts.shared;
         let mut products = vec![Product::new(&shared.down, &scratch.inner, out)];
         if let Some(router) = &shared.router {
@@ -187,7 +190,7 @@ impl<T: KvElement> Forward<'_, T> {
     fn combine(&mut self, weights: &ExpertsWeights) {
         let (tokens, hidden) = (self.tokens(), self.model.hidden_size);
         let scratch = &mut *self.scratch;
-        scratch.branch.resize(tokens * hidden, 0.0);
+        fit(&mut scratch.branch, tokens * hidden);
         let experts = &scratch.experts;
         let out = SharedMut::new(&mut scratch.branch);
         let cost = hidden * (weights.spec.top_k + 1);

@@ -3,6 +3,7 @@
 use loquat_spec::Activation;
 
 use super::{Forward, add, scale};
+use crate::buffers::fit;
 use crate::kernels::{Kernels, KvElement};
 use crate::linear::{Linear, Product, for_tokens, multiply};
 use crate::model::{Branch, DenseWeights};
@@ -23,7 +24,7 @@ impl<T: KvElement> Forward<'_, T> {
         let (input, inner) = (&scratch.input, &mut scratch.inner.values);
         let up = match &weights.gate {
             Some(gate) => {
-                scratch.gate.resize(tokens * weights.size, 0.0);
+                fit(&mut scratch.gate, tokens * weights.size);
                 let mut products = [
                     Product::new(gate, input, inner),
                     Product::new(&weights.up, input, &mut scratch.gate),

@@ -2,6 +2,7 @@
 
 use super::attention::AllAngles;
 use super::{Forward, add};
+use crate::buffers::fit;
 use crate::kernels::{AttendArgs, HeadPages, KvElement, PAGE};
 use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
 use crate::model::{Branch, LatentWeights, QueryDown};
@@ -17,8 +18,8 @@ impl<T: KvElement> Forward<'_, T> {
         let tokens = self.tokens();
         let spec = &weights.spec;
         let scratch = &mut *self.scratch;
-        scratch.key.resize(tokens * spec.latent_dim, 0.0);
-        scratch.value.resize(tokens * spec.rope_dim, 0.0);
+        fit(&mut scratch.key, tokens * spec.latent_dim);
+        fit(&mut scratch.value, tokens * spec.rope_dim);
         let mut products = vec![
             Product::new(&weights.latent, &scratch.input, &mut scratch.key),
             Product::new(&weights.rope_key, &scratch.input, &mut scratch.value),
@@ -30,7 +31,7 @@ impl<T: KvElement> Forward<'_, T> {
                 products.push(Product::new(&down.linear, &scratch.input, narrow));
             }
             None => {
-                scratch.query.resize(tokens * spec.query_len(), 0.0);
+                fit(&mut scratch.query, tokens * spec.query_len());
                 let query = &mut scratch.query;
                 products.push(Product::new(&weights.query, &scratch.input, query));
             }
@@ -58,7 +59,7 @@ impl<T: KvElement> Forward<'_, T> {
         });
         let scratch = &mut *self.scratch;
         scratch.narrow.prepare(kernels, self.pool, &[up]);
-        scratch.query.resize(tokens * up.rows(), 0.0);
+        fit(&mut scratch.query, tokens * up.rows());
         let query = &mut scratch.query;
         let mut products = [Product::new(up, &scratch.narrow, query)];
         multiply(kernels, self.pool, &mut products);
@@ -117,9 +118,7 @@ impl<T: KvElement> Forward<'_, T> {
         }
         let readers: Vec<&Linear> = weights.key_absorb.iter().collect();
         scratch.inner.prepare(kernels, self.pool, &readers);
-        scratch
-            .gate
-            .resize(spec.heads * tokens * spec.latent_dim, 0.0);
+        fit(&mut scratch.gate, spec.heads * tokens * spec.latent_dim);
         let mut products = per_head(
             &weights.key_absorb,
             &scratch.inner,
@@ -129,7 +128,7 @@ impl<T: KvElement> Forward<'_, T> {
         multiply(kernels, self.pool, &mut products);
         let angles = AllAngles::new(self.model, &scratch.angles, weights.rope);
         let cached = spec.cached_len();
-        scratch.key.resize(spec.heads * tokens * cached, 0.0);
+        fit(&mut scratch.key, spec.heads * tokens * cached);
         for (row, out) in scratch.key.chunks_exact_mut(cached).enumerate() {
             let (head, token) = (row / tokens, row % tokens);
             let (latent, rope) = out.split_at_mut(spec.latent_dim);
@@ -186,7 +185,7 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         let readers: Vec<&Linear> = weights.value_up.iter().collect();
         scratch.inner.prepare(kernels, self.pool, &readers);
-        scratch.gate.resize(spec.heads * tokens * value_dim, 0.0);
+        fit(&mut scratch.gate, spec.heads * tokens * value_dim);
         let mut products = per_head(&weights.value_up, &scratch.inner, tokens, &mut scratch.gate);
         multiply(kernels, self.pool, &mut products);
         scratch.inner.resize(tokens, spec.mixed_len());

@@ -8,6 +8,7 @@ mod recurrent;
 
 use loquat_spec::NormKind;
 
+use crate::buffers::fit;
 use crate::kernels::{Kernels, KvElement};
 use crate::kv::PageLayout;
 use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
@@ -153,7 +154,7 @@ impl<T: KvElement> Forward<'_, T> {
     fn embed(&mut self) {
         let (model, plan) = (self.model, self.plan);
         let hidden = model.hidden_size;
-        self.scratch.x.resize(plan.tokens.len() * hidden, 0.0);
+        fit(&mut self.scratch.x, plan.tokens.len() * hidden);
         let x = SharedMut::new(&mut self.scratch.x);
         for_tokens(self.pool, plan.tokens.len(), hidden, &|token| {
             // SAFETY: each token's task writes its own row.
@@ -194,7 +195,7 @@ impl<T: KvElement> Forward<'_, T> {
         scratch.input.values.copy_from_slice(&scratch.x);
         let projection = &weights.projection;
         scratch.input.prepare(kernels, self.pool, &[projection]);
-        scratch.per_layer.resize(tokens * all, 0.0);
+        fit(&mut scratch.per_layer, tokens * all);
         let out = &mut scratch.per_layer;
         let mut products = [Product::new(projection, &scratch.input, out)];
         multiply(kernels, self.pool, &mut products);
@@ -223,8 +224,11 @@ impl<T: KvElement> Forward<'_, T> {
             .resize_with(self.model.ropes.len(), Default::default);
         for (table, (cos, sin)) in self.model.ropes.iter().zip(&mut self.scratch.angles) {
             let factor = table.rope.attention_factor();
-            cos.clear();
-            sin.clear();
+            let wanted = self.plan.tokens.len() * table.frequencies.len();
+            for angles in [&mut *cos, sin] {
+                angles.clear();
+                angles.reserve_exact(wanted);
+            }
             for token in &self.plan.tokens {
                 let position = token.position as f32;
                 for frequency in &table.frequencies {
@@ -274,7 +278,7 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         scratch.inner.prepare(self.kernels, self.pool, &[linear]);
         let wanted = tokens * self.model.hidden_size;
-        scratch.branch.resize(wanted, 0.0);
+        fit(&mut scratch.branch, wanted);
         let out = &mut scratch.branch;
         let mut products = [Product::new(linear, &scratch.inner, out)];
         multiply(self.kernels, self.pool, &mut products);
@@ -322,7 +326,7 @@ impl<T: KvElement> Forward<'_, T> {
     fn gather(&mut self, branch: &Branch, first: bool) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
-        self.scratch.sum.resize(tokens * hidden, 0.0);
+        fit(&mut self.scratch.sum, tokens * hidden);
         let sum = SharedMut::new(&mut self.scratch.sum);
         let answer = SharedMut::new(&mut self.scratch.branch);
         for_tokens(self.pool, tokens, hidden, &|token| {
@@ -365,7 +369,7 @@ impl<T: KvElement> Forward<'_, T> {
     /// `scratch.input` through one matrix or two, `[token][row]` into `out`.
     fn low_rank(&mut self, weights: &LowRank, out: &mut Vec<f32>) {
         let tokens = self.tokens();
-        out.resize(tokens * weights.up.rows(), 0.0);
+        fit(out, tokens * weights.up.rows());
         let scratch = &mut *self.scratch;
         let input = match &weights.down {
             None => &scratch.input,

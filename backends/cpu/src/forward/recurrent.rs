@@ -6,6 +6,7 @@
 use loquat_spec::{Activation, DeltaOutputGate, MambaNorm};
 
 use super::{Forward, Plan, PlannedRow, PlannedState, add, scale};
+use crate::buffers::fit;
 use crate::kernels::{ConvWeights, DeltaStep, Kernels, KvElement, MambaStep};
 use crate::linear::{Linear, Product, for_tokens, multiply};
 use crate::model::{Branch, Conv, DeltaWeights, MambaWeights, ShortConvWeights};
@@ -68,10 +69,10 @@ impl<T: KvElement> Forward<'_, T> {
         let buffers = [&mut scratch.query, &mut scratch.key, &mut scratch.value];
         let mut products = Vec::with_capacity(4);
         for (linear, buffer) in weights.inputs.iter().zip(buffers) {
-            buffer.resize(tokens * linear.rows(), 0.0);
+            fit(buffer, tokens * linear.rows());
             products.push(Product::new(linear, &scratch.input, buffer));
         }
-        scratch.beta.resize(tokens * weights.beta.rows(), 0.0);
+        fit(&mut scratch.beta, tokens * weights.beta.rows());
         products.push(Product::new(
             &weights.beta,
             &scratch.input,
@@ -310,7 +311,7 @@ impl<T: KvElement> Forward<'_, T> {
     fn project(&mut self, linear: &Linear, bias: Option<&[f32]>) {
         let tokens = self.tokens();
         let scratch = &mut *self.scratch;
-        scratch.query.resize(tokens * linear.rows(), 0.0);
+        fit(&mut scratch.query, tokens * linear.rows());
         let out = &mut scratch.query;
         let mut products = [Product::new(linear, &scratch.input, out)];
         multiply(self.kernels, self.pool, &mut products);

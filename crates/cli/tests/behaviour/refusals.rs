@@ -49,6 +49,8 @@ fn values_outside_their_range_are_refused_with_the_range() {
         ("--max-tokens", ["0", "-1", "1e3"], "at least 1"),
         ("--context", ["0", "-1", "many"], "at least 1"),
         ("--threads", ["0", "-1", "all"], "at least 1"),
+        ("--memory", ["6", "-1", "much"], "6GiB or 800MB"),
+        ("--memory", ["0%", "101%", "1.5%"], "from 1% to 100%"),
         (
             "--seed",
             ["-1", "x", "1.5"],
@@ -61,6 +63,25 @@ fn values_outside_their_range_are_refused_with_the_range() {
             refused.refused(2, &[flag, range]);
         }
     }
+}
+
+#[test]
+fn too_little_memory_is_refused_with_the_numbers() {
+    let model = golden("llama");
+    let words = ["needs", "bytes", "`memory` allows 1000"];
+    for args in [
+        &["run", &model, "hi", "--memory=1kB"][..],
+        &["generate", &model, "hi", "--memory=1kB"],
+        &["inspect", &model, "--memory=1kB"],
+    ] {
+        loquat(args.iter().copied()).refused(3, &words);
+    }
+    let cache = TempDir::new().unwrap();
+    let refused = command(cache.path())
+        .env("LOQUAT_MEMORY", "1kB")
+        .args(["inspect", &model])
+        .output();
+    Outcome::from(refused.unwrap()).refused(3, &words);
 }
 
 #[test]

@@ -72,6 +72,48 @@ fn a_shorter_context_takes_less_memory() {
 }
 
 #[test]
+fn inspect_foretells_memory_with_and_without_a_budget() {
+    let model = golden("llama");
+    let number = |report: &Value, field: &str| report[field].as_u64().expect(field);
+    let free = inspect(&[&model]);
+    assert_eq!(free["memory_budget_bytes"], Value::Null);
+    // One conversation, and as many again as are kept.
+    assert_eq!(number(&free, "kv_capacity"), 512 * 17);
+    for (memory, bytes) in [("2MiB", 2 << 20), ("3MB", 3_000_000), ("2500kB", 2_500_000)] {
+        let report = inspect(&[&model, "--memory", memory]);
+        assert_eq!(report["memory_budget_bytes"], Value::from(bytes));
+        let kv = number(&report, "kv_capacity_bytes");
+        assert_eq!(
+            kv,
+            number(&report, "kv_capacity") * number(&report, "kv_bytes_per_token")
+        );
+        let resident = number(&report, "resident_bytes");
+        let parts = number(&report, "weight_bytes") + number(&report, "buffer_bytes") + kv;
+        assert_eq!(resident, parts);
+        // Up to the last page of 32 tokens.
+        assert!(
+            resident <= bytes && resident + 32 * 256 > bytes,
+            "{report:#}"
+        );
+        assert!(number(&report, "kv_capacity") < number(&free, "kv_capacity"));
+    }
+    let share = inspect(&[&model, "--memory=50%"]);
+    let machine = number(&share, "device_memory_bytes");
+    assert_eq!(number(&share, "memory_budget_bytes"), machine / 2);
+    assert_eq!(share["kv_capacity"], free["kv_capacity"]);
+
+    let text = loquat(["inspect", &model, "--memory=2MiB"]).quiet();
+    for row in [
+        "\nKV capacity        ",
+        "full context",
+        "\nbuffers            ",
+        "of 2.1 MB allowed",
+    ] {
+        assert!(text.contains(row), "no {row:?} in:\n{text}");
+    }
+}
+
+#[test]
 fn tensors_are_listed_when_asked_for() {
     let model = golden("llama");
     let tensors = inspect(&[&model, "--tensors"])["tensors"].clone();

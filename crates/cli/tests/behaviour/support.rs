@@ -61,9 +61,11 @@ impl From<Output> for Outcome {
 /// The binary, with a cache of its own and no settings of the tester's.
 pub fn command(cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquat"));
-    for variable in ["LOQUAT_BACKEND", "LOQUAT_LOG", "LOQUAT_PYTHON", "NO_COLOR"] {
-        command.env_remove(variable);
+    let settings = ["BACKEND", "LOG", "MEMORY", "PYTHON"];
+    for setting in settings {
+        command.env_remove(format!("LOQUAT_{setting}"));
     }
+    command.env_remove("NO_COLOR");
     command.env("LOQUAT_CACHE", cache).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command

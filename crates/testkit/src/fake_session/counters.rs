@@ -9,6 +9,7 @@ pub struct FakeCounters {
     kv_in_use: AtomicUsize,
     most_kv_in_use: AtomicUsize,
     computed_tokens: AtomicUsize,
+    starved_rows: AtomicUsize,
     dropped: AtomicBool,
     steps: Mutex<Vec<StepShape>>,
 }
@@ -46,6 +47,12 @@ impl FakeCounters {
         self.computed_tokens.load(Ordering::SeqCst)
     }
 
+    /// Rows refused because KV or states had truly run out; a fault that says so is not among
+    /// them.
+    pub fn starved_rows(&self) -> usize {
+        self.starved_rows.load(Ordering::SeqCst)
+    }
+
     /// Whether the session itself is gone.
     pub fn dropped(&self) -> bool {
         self.dropped.load(Ordering::SeqCst)
@@ -72,6 +79,10 @@ impl FakeCounters {
 
     pub(super) fn record_computed(&self, tokens: usize) {
         self.computed_tokens.fetch_add(tokens, Ordering::SeqCst);
+    }
+
+    pub(super) fn record_starved(&self) {
+        self.starved_rows.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn record_held(&self, live: usize, kv_in_use: usize) {

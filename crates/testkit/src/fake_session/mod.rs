@@ -87,7 +87,8 @@ impl FakeSession {
             let tokens = batch.tokens(row).len();
             refusal(fault, index, tokens)?;
             self.check(batch, index, taken)?;
-            let states = self.cache.reserve(row.sequence, tokens)?;
+            let states = self.cache.reserve(row.sequence, tokens);
+            let states = states.inspect_err(|_| self.counters.record_starved())?;
             taken += tokens;
             Ok(states)
         };

@@ -163,6 +163,7 @@ fn a_fork_inside_a_page_takes_one_when_it_writes() {
     });
     assert_eq!(feed(&mut session, child, &[1]), refused);
     assert_eq!(feed(&mut session, parent, &[1]), refused);
+    assert_eq!(session.counters().starved_rows(), 2);
     session.release(parent).unwrap();
     assert!(feed(&mut session, child, &[1]).is_ok());
 }
@@ -303,6 +304,7 @@ fn faults_strike_their_step_alone() {
         let kv = 16 + 16 * lengths.iter().sum::<usize>();
         assert_eq!(session.memory().kv_in_use, kv, "{fault:?}");
         assert!(feed(&mut session, probe, &[6]).is_ok(), "{fault:?}");
+        assert_eq!(session.counters().starved_rows(), 0, "{fault:?}");
     }
 }
 

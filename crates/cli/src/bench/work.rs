@@ -1,14 +1,14 @@
-//! What `loquat bench` measures: the same work on the bare session and through the engine.
+//! The same work on the bare session and through the engine.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use loquat_engine::{
-    Engine, EngineError, EngineOptions, Event, GenerateRequest, Generation, SamplingParams,
-};
+use loquat_engine::{Engine, EngineError, EngineOptions, GenerateRequest, Generation};
 use loquat_session::{
     Capabilities, Emit, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
+use super::random::Random;
+use super::reading::{greedy, joined, read};
 use crate::error::CliError;
 
 /// One row of the table.
@@ -85,16 +85,9 @@ impl Work {
     }
 }
 
-/// Tokens that no prefix cache has seen, the same in every round.
+/// Prompts that share no prefix, the same in every round.
 fn prompt(vocab_size: usize, len: usize, sequence: usize) -> Vec<u32> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_add(sequence as u64 * 7919);
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % vocab_size as u64) as u32
-    };
-    (0..len).map(|_| next()).collect()
+    Random::new(0, sequence as u64).tokens(vocab_size, len)
 }
 
 /// Tokens per second of the loop a program without an engine would write.
@@ -167,59 +160,58 @@ fn step(
     }
 }
 
-/// Tokens per second through the engine, and the session back.
+/// What the engine made of some work.
+pub struct Measured {
+    pub tokens_per_second: f64,
+    /// The engine's own part of a step; `None` where one step was all.
+    pub overhead: Option<Duration>,
+}
+
+/// Measures the work through the engine, and gives the session back.
 pub fn through_engine(
     session: Box<dyn Session>,
     work: Work,
-) -> Result<(f64, Box<dyn Session>), CliError> {
+) -> Result<(Measured, Box<dyn Session>), CliError> {
     let vocab_size = session.capabilities().vocab_size;
     // What is no number was refused before anything ran.
     let max_tokens = work.generated(session.capabilities()).unwrap_or(1);
-    let engine = Engine::start(session, None, EngineOptions::default())?;
+    // Prompts held back for the sake of those that decode already would have the first sequences
+    // end before the last begin.
+    let options = EngineOptions {
+        max_slowdown: f32::INFINITY,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(session, None, options)?;
     let requests: Vec<GenerateRequest> = (0..work.batch())
-        .map(|index| GenerateRequest {
-            prompt: prompt(vocab_size, work.prompt_tokens(), index),
-            max_tokens,
-            sampling: SamplingParams::greedy(),
-            ..GenerateRequest::default()
-        })
+        .map(|index| greedy(prompt(vocab_size, work.prompt_tokens(), index), max_tokens))
         .collect();
     let started = Instant::now();
     let generations: Vec<Generation> = requests
         .into_iter()
         .map(|request| engine.submit(request))
         .collect::<Result<_, _>>()?;
-    let arrivals = arrivals(generations)?;
-    let speed = match work {
+    let arrivals = arrivals(generations, started)?;
+    let tokens_per_second = match work {
         Work::Prompt { tokens } => tokens as f64 / (arrivals[0][0] - started).as_secs_f64(),
         Work::Decode { .. } => speed_together(&arrivals),
     };
-    Ok((speed, engine.into_session()?))
+    let measured = Measured {
+        tokens_per_second,
+        overhead: Some(engine.stats().overhead).filter(|own| !own.is_zero()),
+    };
+    Ok((measured, engine.into_session()?))
 }
 
 /// When each generation's tokens came.
-fn arrivals(generations: Vec<Generation>) -> Result<Vec<Vec<Instant>>, CliError> {
-    let read = |mut generation: Generation| {
-        let mut arrivals = Vec::new();
-        while let Some(event) = generation.recv_blocking() {
-            match event {
-                Event::Tokens { tokens, .. } => {
-                    arrivals.extend(tokens.iter().map(|_| Instant::now()));
-                }
-                Event::Failed(error) => return Err(CliError::Engine(error)),
-                Event::PromptLogprobs(_) | Event::Finished { .. } => {}
-            }
-        }
-        Ok(arrivals)
-    };
+fn arrivals(generations: Vec<Generation>, started: Instant) -> Result<Vec<Vec<Instant>>, CliError> {
     std::thread::scope(|scope| {
         let readers: Vec<_> = generations
             .into_iter()
-            .map(|generation| scope.spawn(move || read(generation)))
+            .map(|generation| scope.spawn(move || read(generation, started)))
             .collect();
-        let joined = readers.into_iter().map(|reader| reader.join());
-        joined
-            .map(|arrivals| arrivals.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let answers = readers.into_iter().map(joined);
+        answers
+            .map(|answer| answer.map(|answer| answer.arrivals))
             .collect()
     })
 }
@@ -245,8 +237,6 @@ fn speed_together(arrivals: &[Vec<Instant>]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -1,0 +1,176 @@
+//! A step's buffers: what they come to, from the spec alone, and how they grow to no more.
+
+use loquat_spec::{
+    Decay, DeltaOutputGate, Dense, Experts, FeedForward, Inner, Mixer, ModelSpec, Rope,
+};
+
+use crate::session::HEAD_BLOCK;
+
+const VALUE: u64 = size_of::<f32>() as u64;
+
+/// Bytes of `forward::Scratch` after a step of so many tokens, and of the logits that greedy
+/// tokens are chosen from.
+pub fn predict_bytes(spec: &ModelSpec, tokens: usize) -> u64 {
+    let widths = spec.branches().map(|(_, branch)| of(&branch.inner, spec));
+    let widest = widths.fold(Widths::default(), Widths::max);
+    let hidden = spec.hidden_size;
+    let mut blocks = spec.layers.iter().flat_map(|layer| &layer.blocks);
+    let sum = blocks.any(|block| block.branches.len() > 1 || block.post_norm.is_some());
+    let per_layer = spec.per_layer_inputs.as_ref();
+    let per_layer = per_layer.map_or(0, |inputs| inputs.dim * spec.layers.len());
+    let stream = hidden * (2 + usize::from(sum));
+    let plain = stream + per_layer + angles(spec) + widest.plain();
+    let rounded = hidden + widest.rounded();
+    // Beside a value's four bytes: one for its code, half of one for its groups' scales and sums.
+    let per_token = plain as u64 * VALUE + rounded as u64 * 11 / 2;
+    let logits = (HEAD_BLOCK * spec.vocab_size) as u64 * VALUE;
+    per_token
+        .saturating_mul(tokens as u64)
+        .saturating_add(logits)
+}
+
+/// Makes a step's buffer `len` long. It grows to exactly that: by doubling, as a `Vec` does of
+/// itself, it would come to more than was foretold.
+pub fn fit<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
+    buffer.reserve_exact(len.saturating_sub(buffer.len()));
+    buffer.resize(len, T::default());
+}
+
+/// Values per token in the buffers that branches share, each as wide as its widest user.
+#[derive(Default, Clone, Copy)]
+struct Widths {
+    query: usize,
+    key: usize,
+    value: usize,
+    gate: usize,
+    decay: usize,
+    beta: usize,
+    narrow: usize,
+    inner: usize,
+    experts: usize,
+    expert_inputs: usize,
+}
+
+impl Widths {
+    fn max(self, other: Self) -> Self {
+        Self {
+            query: self.query.max(other.query),
+            key: self.key.max(other.key),
+            value: self.value.max(other.value),
+            gate: self.gate.max(other.gate),
+            decay: self.decay.max(other.decay),
+            beta: self.beta.max(other.beta),
+            narrow: self.narrow.max(other.narrow),
+            inner: self.inner.max(other.inner),
+            experts: self.experts.max(other.experts),
+            expert_inputs: self.expert_inputs.max(other.expert_inputs),
+        }
+    }
+
+    fn plain(&self) -> usize {
+        let mixer = self.query + self.key + self.value + self.decay + self.beta;
+        mixer + self.gate + self.experts
+    }
+
+    /// Those that matrices read, and so are kept rounded too.
+    fn rounded(&self) -> usize {
+        self.narrow + self.inner + self.expert_inputs
+    }
+}
+
+fn of(inner: &Inner, spec: &ModelSpec) -> Widths {
+    let nothing = Widths::default();
+    match inner {
+        Inner::Mixer(Mixer::Attention(a)) => Widths {
+            query: a.query_len(),
+            key: a.key_len(),
+            value: a.value_len(),
+            gate: if a.output_gate { a.mixed_len() } else { 0 },
+            inner: a.mixed_len(),
+            ..nothing
+        },
+        Inner::Mixer(Mixer::Latent(a)) => Widths {
+            query: a.query_len(),
+            key: a.heads * a.cached_len(),
+            value: a.rope_dim,
+            gate: a.heads * a.latent_dim.max(a.value_dim),
+            narrow: a.query_rank.unwrap_or(0),
+            inner: a.heads * a.nope_dim.max(a.latent_dim).max(a.value_dim),
+            ..nothing
+        },
+        Inner::Mixer(Mixer::ShortConv(conv)) => Widths {
+            query: 3 * conv.channels,
+            inner: conv.channels,
+            ..nothing
+        },
+        Inner::Mixer(Mixer::DeltaRule(delta)) => {
+            let (decay, rank) = match delta.decay {
+                Decay::PerHead => (delta.value_heads, 0),
+                Decay::PerChannel { rank } => (delta.value_heads * delta.key_dim, rank),
+            };
+            let gate_rank = match delta.gate {
+                DeltaOutputGate::Silu => 0,
+                DeltaOutputGate::LowRankSigmoid { rank } => rank,
+            };
+            Widths {
+                query: delta.key_len(),
+                key: delta.key_len(),
+                value: delta.value_len(),
+                gate: delta.value_len(),
+                decay,
+                beta: delta.value_heads,
+                narrow: rank.max(gate_rank),
+                inner: delta.value_len(),
+                ..nothing
+            }
+        }
+        Inner::Mixer(Mixer::Mamba2(mamba)) => Widths {
+            query: mamba.projected_len(),
+            inner: mamba.inner_len(),
+            ..nothing
+        },
+        Inner::FeedForward(FeedForward::Dense(inner)) => dense(inner),
+        Inner::FeedForward(FeedForward::Experts(inner)) => experts(inner, spec.hidden_size),
+        Inner::FeedForward(FeedForward::PerLayerInput { dim, .. }) => Widths {
+            inner: *dim,
+            ..nothing
+        },
+    }
+}
+
+fn dense(dense: &Dense) -> Widths {
+    Widths {
+        gate: if dense.gated { dense.size } else { 0 },
+        inner: dense.size,
+        ..Widths::default()
+    }
+}
+
+fn experts(experts: &Experts, hidden: usize) -> Widths {
+    /// An expert's number, a token's, a weight and a place, in values' worth of bytes.
+    const ROUTE: usize = 8;
+    let size = experts.expert.size;
+    let up = if experts.expert.gated { size } else { 0 };
+    let shared = experts.shared.as_ref();
+    let answer = shared.map_or(0, |_| hidden + 1);
+    let router_input = experts.router.input.as_ref().map_or(0, |_| hidden);
+    Widths {
+        experts: experts.count + experts.top_k * (ROUTE + up + hidden) + answer,
+        expert_inputs: experts.top_k * (hidden + size) + router_input,
+        ..shared.map_or_else(Widths::default, |shared| dense(&shared.dense))
+    }
+}
+
+/// A cosine and a sine for each pair that turns, once for each kind of rope.
+fn angles(spec: &ModelSpec) -> usize {
+    let mut ropes: Vec<&Rope> = Vec::new();
+    for (_, mixer) in spec.mixers() {
+        let rope = match mixer {
+            Mixer::Attention(attention) => attention.rope.as_ref(),
+            Mixer::Latent(latent) => latent.rope.as_ref(),
+            Mixer::ShortConv(_) | Mixer::DeltaRule(_) | Mixer::Mamba2(_) => None,
+        };
+        ropes.extend(rope.filter(|rope| !ropes.contains(rope)));
+    }
+    ropes.iter().map(|rope| rope.dims).sum()
+}

@@ -1,0 +1,301 @@
+//! Every scenario of `loquat bench` on a tiny model: the reports' shapes, and what must hold in
+//! them however fast the machine is.
+
+use std::process::{Command, Output};
+
+use loquat_testkit::goldens;
+use serde_json::Value;
+
+fn bench(flags: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loquat"));
+    for variable in ["LOQUAT_BACKEND", "LOQUAT_LOG", "LOQUAT_MEMORY"] {
+        command.env_remove(variable);
+    }
+    let cache = tempfile::tempdir().unwrap();
+    command.env("LOQUAT_CACHE", cache.path());
+    command.arg("bench").arg(goldens::family("llama"));
+    command.args(flags).output().unwrap()
+}
+
+#[track_caller]
+fn text(flags: &[&str]) -> String {
+    let output = bench(flags);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The JSON report, and the figure beside it.
+#[track_caller]
+fn report(scenario: &str, flags: &[&str]) -> (Value, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let figure = directory.path().join("figure.svg");
+    let both = [flags, &["--json", "--svg", figure.to_str().unwrap()]].concat();
+    let report: Value = serde_json::from_str(&text(&both)).unwrap();
+    assert_eq!(report["scenario"], scenario);
+    assert_eq!(report["model"], "llama");
+    assert!(report["device"].as_str().unwrap().contains("cpu"));
+    assert!(report["load_seconds"].as_f64().unwrap() > 0.0);
+    let figure = std::fs::read_to_string(figure).unwrap();
+    assert!(figure.starts_with("<svg"), "{figure}");
+    assert!(figure.contains("llama on cpu"), "the caption");
+    (report, figure)
+}
+
+#[track_caller]
+fn number(value: &Value, field: &str) -> f64 {
+    let number = value[field].as_f64();
+    number.unwrap_or_else(|| panic!("no number {field} in {value}"))
+}
+
+#[track_caller]
+fn is_a_spread(value: &Value) {
+    let parts = ["p50", "p95", "p99", "max"].map(|part| number(value, part));
+    assert!(parts[0] >= 0.0 && parts.is_sorted(), "{value}");
+}
+
+#[test]
+fn the_engine_tells_its_own_part_of_a_step() {
+    let flags = "--prompt-tokens 8 --decode-tokens 16 --batch 1,4 --rounds 1 --json";
+    let report: Value = serde_json::from_str(&text(&flags.split(' ').collect::<Vec<_>>())).unwrap();
+    assert_eq!(report["scenario"], "compare");
+    for row in report["results"].as_array().unwrap() {
+        match row["work"].as_str().unwrap() {
+            // Between two steps; this prompt is one.
+            "prompt" => assert_eq!(row["engine_overhead_us"], Value::Null, "{row}"),
+            _ => assert!(number(row, "engine_overhead_us") > 0.0, "{row}"),
+        }
+    }
+}
+
+const CLIENTS: [&str; 8] = [
+    "--clients",
+    "1,3",
+    "--requests",
+    "9",
+    "--prompt-range",
+    "4-24",
+    "--output-range",
+    "6-12",
+];
+
+#[test]
+fn clients_are_measured_at_every_count() {
+    let (report, figure) = report("clients", &CLIENTS);
+    let rows = report["results"].as_array().unwrap();
+    let counts: Vec<_> = rows.iter().map(|row| number(row, "clients")).collect();
+    assert_eq!(counts, [1.0, 3.0]);
+    for row in rows {
+        assert_eq!(row["requests"], 9);
+        for field in [
+            "seconds",
+            "generated_tokens_per_second",
+            "prompt_tokens_per_second",
+            "step_ms",
+            "engine_overhead_us",
+            "steps",
+        ] {
+            assert!(number(row, field) > 0.0, "{field}: {row}");
+        }
+        is_a_spread(&row["first_token_ms"]);
+        is_a_spread(&row["inter_token_ms"]);
+        let cache = &row["cache"];
+        assert_eq!(number(cache, "hits") + number(cache, "misses"), 9.0);
+    }
+    for word in ["Time to first token", "p99", "tokens per second"] {
+        assert!(figure.contains(word), "no {word}");
+    }
+
+    let table = text(&CLIENTS);
+    for word in ["9 requests", "prompts of 4-24", "clients", "p99"] {
+        assert!(table.contains(word), "no {word:?} in:\n{table}");
+    }
+}
+
+#[test]
+fn clients_may_be_measured_by_the_clock() {
+    let flags = [&CLIENTS[..2], &["--seconds", "1"], &CLIENTS[4..]].concat();
+    let (report, _) = report("clients", &flags);
+    for row in report["results"].as_array().unwrap() {
+        assert!(number(row, "seconds") >= 1.0, "{row}");
+        assert!(number(row, "requests") >= number(row, "clients"), "{row}");
+    }
+}
+
+#[test]
+fn an_intruder_is_measured_beside_running_streams_and_alone() {
+    let flags = "--intruder 200 --batch 1,2 --decode-tokens 12 --rounds 2";
+    let flags: Vec<_> = flags.split(' ').collect();
+    let (report, figure) = report("intruder", &flags);
+    assert_eq!(report["intruder_tokens"], 200);
+    let rows = report["results"].as_array().unwrap();
+    let batches: Vec<_> = rows.iter().map(|row| number(row, "batch")).collect();
+    assert_eq!(batches, [1.0, 2.0]);
+    for row in rows {
+        let rounds = row["rounds"].as_array().unwrap();
+        assert_eq!(rounds.len(), 2);
+        for round in rounds {
+            for field in [
+                "before_tokens_per_second",
+                "intruder_first_token_ms",
+                "intruder_alone_first_token_ms",
+            ] {
+                assert!(number(round, field) > 0.0, "{field}: {round}");
+            }
+            assert!(round.get("after_tokens_per_second").is_some(), "{round}");
+            is_a_spread(&round["before_inter_token_ms"]);
+            is_a_spread(&round["during_inter_token_ms"]);
+        }
+        let worst = rounds
+            .iter()
+            .map(|round| number(&round["during_inter_token_ms"], "max"));
+        let worst = worst.fold(0.0, f64::max);
+        assert_eq!(number(row, "during_inter_token_worst_ms"), worst);
+    }
+    assert!(figure.contains("it enters"), "the shaded part");
+    assert!(text(&flags).contains("slowdown"));
+}
+
+#[test]
+fn a_conversation_is_measured_with_the_cache_and_without() {
+    let flags = "--turns 4 --user-tokens 20 --decode-tokens 12 --rounds 1";
+    let flags: Vec<_> = flags.split(' ').collect();
+    let (report, figure) = report("turns", &flags);
+    for (side, keeps) in [("cache", true), ("no_cache", false)] {
+        let turns = report[side]["turns"].as_array().unwrap();
+        assert_eq!(turns.len(), 4);
+        for (place, turn) in turns.iter().enumerate() {
+            assert_eq!(turn["turn"], place + 1);
+            assert_eq!(turn["prompt_tokens"], 20 + place * 32, "{turn}");
+            // All that was said before, but for the last token, which nobody computed.
+            let said = if keeps {
+                (place * 32).saturating_sub(1)
+            } else {
+                0
+            };
+            assert_eq!(turn["cached_tokens"], said, "{turn}");
+            assert!(number(turn, "first_token_ms") > 0.0);
+        }
+        let (first, last) = (&turns[0], &turns[3]);
+        let growth = number(last, "first_token_ms") / number(first, "first_token_ms");
+        // JSON's numbers are read to all but their last bit.
+        let told = number(&report[side], "last_to_first");
+        assert!((told / growth - 1.0).abs() < 1e-12, "{told} {growth}");
+    }
+    assert!(figure.contains("without the prefix cache"));
+    assert!(text(&flags).contains("without the cache"));
+}
+
+#[test]
+fn a_short_soak_checks_the_accounts() {
+    let (report, figure) = report("soak", &["--soak", "2", "--seed", "3"]);
+    let checks = report["checks"].as_array().unwrap();
+    assert_eq!(checks.len(), 7);
+    for check in checks {
+        assert_ne!(check["outcome"], "broken", "{check}");
+    }
+    let totals = &report["totals"];
+    assert_eq!(report["seen_by_clients"]["accepted"], totals["submitted"]);
+    let ends = ["finished", "failed", "cancelled", "timed_out"].map(|end| number(totals, end));
+    assert_eq!(ends.iter().sum::<f64>(), number(totals, "submitted"));
+    assert!(report["samples"].as_array().unwrap().len() >= 16);
+    assert!(figure.contains("resident"));
+}
+
+#[test]
+fn a_soak_reads_well() {
+    let table = text(&["--soak", "1"]);
+    for word in [
+        "24 clients for 1 s",
+        "submitted",
+        "held",
+        "no memory of the session",
+    ] {
+        assert!(table.contains(word), "no {word:?} in:\n{table}");
+    }
+}
+
+#[test]
+fn flags_that_do_not_belong_together_are_refused() {
+    for (flags, words) in [
+        ("--clients 2 --turns 3", ["--clients", "--turns"]),
+        ("--soak 2 --intruder 9", ["--soak", "--intruder"]),
+        (
+            "--clients 2 --prompt-tokens 9",
+            ["--clients", "--prompt-tokens"],
+        ),
+        ("--intruder 9 --depth 2", ["--intruder", "--depth"]),
+        ("--clients 2 --batch 2", ["--clients", "--batch"]),
+        ("--soak 2 --rounds 2", ["--soak", "--rounds"]),
+        ("--soak 2 --decode-tokens 2", ["--soak", "--decode-tokens"]),
+        (
+            "--clients 2 --requests 9 --seconds 2",
+            ["--requests", "--seconds"],
+        ),
+        ("--requests 9", ["--clients", "not provided"]),
+        (
+            "--intruder 9 --prompt-range 1-2",
+            ["--intruder", "--prompt-range"],
+        ),
+        (
+            "--turns 9 --output-range 1-2",
+            ["--turns", "--output-range"],
+        ),
+        (
+            "--clients 2 --user-tokens 2",
+            ["--clients", "--user-tokens"],
+        ),
+        ("--user-tokens 2", ["--turns", "not provided"]),
+        ("--svg figure.svg", ["--clients", "not provided"]),
+        ("--seed 4", ["--clients", "not provided"]),
+        ("--clients 0", ["--clients", "at least 1"]),
+        (
+            "--clients 2 --prompt-range 9-2",
+            ["--prompt-range", "such as 16-512"],
+        ),
+    ] {
+        is_refused(flags, &words);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    for (flags, words) in [
+        ("--clients 5000", &["`--clients 5000`", "at most 1024"][..]),
+        (
+            "--clients 2,8 --requests 7",
+            &["`--requests 7`", "at least 8"],
+        ),
+        ("--clients 2", &["16-512", "32-128", "context of 512"]),
+        ("--intruder 512", &["`--intruder 512`", "context of 512"]),
+        ("--intruder 18446744073709551615", &["context of 512"]),
+        ("--intruder 100 --decode-tokens 500", &["context of 512"]),
+        (
+            "--intruder 100 --batch 600",
+            &["`--batch 600`", "below 512"],
+        ),
+        ("--turns 5", &["`--turns 5`", "64 + 64", "context of 512"]),
+        ("--turns 18446744073709551615", &["context of 512"]),
+        ("--soak 2 --context 32", &["context of 32", "at least 64"]),
+        (
+            "--turns 2 --svg missing/figure.svg",
+            &["missing/figure.svg"],
+        ),
+    ] {
+        is_refused(flags, words);
+    }
+}
+
+#[track_caller]
+fn is_refused(flags: &str, words: &[&str]) {
+    let output = bench(&flags.split(' ').collect::<Vec<_>>());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.stdout, b"", "{flags}");
+    assert!(
+        matches!(output.status.code(), Some(1 | 2)),
+        "{flags}: {stderr}"
+    );
+    for word in words {
+        assert!(stderr.contains(word), "{flags}: no {word:?} in: {stderr}");
+    }
+}

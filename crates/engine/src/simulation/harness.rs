@@ -1,0 +1,293 @@
+//! An engine whose worker runs turn by turn, and readers that take what it says.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loquat_testkit::fake_session::{FakeCounters, FakeOptions, FakeSession, VirtualClock};
+
+use crate::time::TimeSource;
+use crate::worker::Worker;
+use crate::{
+    Engine, EngineError, EngineOptions, Event, FinishReason, GenerateRequest, Generation,
+    SamplingParams, Timings, TokenInfo, Usage,
+};
+
+/// Time that passes in a turn without anything to run.
+const IDLE: Duration = Duration::from_millis(5);
+/// No test takes as many turns.
+const ENDLESS: usize = 200_000;
+
+pub struct Harness {
+    pub engine: Engine,
+    pub worker: Worker,
+    pub clock: Arc<VirtualClock>,
+    pub counters: Arc<FakeCounters>,
+    pub readers: Vec<Reader>,
+    pub turns: usize,
+}
+
+/// How a reader takes events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Habit {
+    Eager,
+    /// One event every so many turns.
+    Every(usize),
+    /// None at all.
+    Stalled,
+}
+
+#[derive(Debug)]
+pub struct Reader {
+    /// `None` when it was dropped.
+    pub generation: Option<Generation>,
+    pub habit: Habit,
+    pub prompt_logprobs: Option<Vec<TokenInfo>>,
+    pub tokens: Vec<TokenInfo>,
+    /// When each token was taken.
+    pub times: Vec<Duration>,
+    pub ends: Vec<End>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum End {
+    Finished {
+        reason: FinishReason,
+        usage: Usage,
+        timings: Timings,
+        seed: u64,
+    },
+    Failed(EngineError),
+}
+
+impl Harness {
+    pub fn new(fake: FakeOptions, options: EngineOptions) -> Self {
+        let clock = Arc::new(VirtualClock::default());
+        let session = FakeSession::new(FakeOptions {
+            clock: Some(Arc::clone(&clock)),
+            ..fake
+        });
+        let counters = session.counters();
+        let (base, ticks) = (Instant::now(), Arc::clone(&clock));
+        let time = TimeSource::new(move || base + ticks.elapsed());
+        let (engine, worker) =
+            Engine::assemble(Box::new(session), None, options, time).expect("legal options");
+        Self {
+            engine,
+            worker,
+            clock,
+            counters,
+            readers: Vec::new(),
+            turns: 0,
+        }
+    }
+
+    /// Submits a request with an eager reader; gives the reader's number.
+    pub fn submit(&mut self, request: GenerateRequest) -> usize {
+        let generation = self.engine.submit(request).expect("accepted");
+        self.read(generation)
+    }
+
+    pub fn submit_choices(&mut self, request: GenerateRequest, n: usize) -> Vec<usize> {
+        let choices = self.engine.submit_choices(request, n).expect("accepted");
+        let generations = choices.into_generations().into_iter();
+        generations.map(|choice| self.read(choice)).collect()
+    }
+
+    /// A reader for `generation`; gives its number.
+    pub fn read(&mut self, generation: Generation) -> usize {
+        self.readers.push(Reader {
+            generation: Some(generation),
+            habit: Habit::Eager,
+            prompt_logprobs: None,
+            tokens: Vec::new(),
+            times: Vec::new(),
+            ends: Vec::new(),
+        });
+        self.readers.len() - 1
+    }
+
+    /// One turn of the engine's loop, then of every reader; whether there was anything to run.
+    pub fn turn(&mut self) -> bool {
+        self.worker.take_commands(false);
+        let ran = self.worker.step().expect("the engine lives");
+        if !ran {
+            self.clock.advance(IDLE);
+        }
+        let now = self.clock.elapsed();
+        for reader in &mut self.readers {
+            reader.take(self.turns, now);
+        }
+        self.turns += 1;
+        ran
+    }
+
+    pub fn turns(&mut self, count: usize) {
+        for _ in 0..count {
+            self.turn();
+        }
+    }
+
+    pub fn turn_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        let most = self.turns + ENDLESS;
+        while !done(self) {
+            assert!(self.turns < most, "never happened: {what}");
+            self.turn();
+        }
+    }
+
+    /// Turns until the reader has its last event.
+    pub fn finish(&mut self, reader: usize) -> &Reader {
+        self.turn_until("its end", |harness| harness.readers[reader].has_ended());
+        &self.readers[reader]
+    }
+
+    pub fn finish_all(&mut self) {
+        for reader in 0..self.readers.len() {
+            if self.readers[reader].generation.is_some() {
+                self.finish(reader);
+            }
+        }
+    }
+
+    /// Runs a request to its end and gives its tokens.
+    pub fn answer(&mut self, request: GenerateRequest) -> Vec<u32> {
+        let reader = self.submit(request);
+        self.finish(reader).ids()
+    }
+
+    /// Tokens computed while `work` was done.
+    pub fn computed(&mut self, work: impl FnOnce(&mut Self)) -> usize {
+        let before = self.counters.computed_tokens();
+        work(self);
+        self.counters.computed_tokens() - before
+    }
+
+    /// Everything is given back once the cache is cleared, and every request came to one end.
+    pub fn assert_empty(&mut self) {
+        self.turn();
+        let stats = self.engine.stats();
+        assert_eq!((stats.running, stats.waiting, stats.kv_reserved), (0, 0, 0));
+        self.engine.clear_cache();
+        self.turn();
+        let stats = self.engine.stats();
+        assert_eq!(self.counters.live(), 0, "sequences");
+        assert_eq!(stats.memory.kv_in_use, 0, "KV");
+        assert_eq!(stats.memory.states_in_use, 0, "states");
+        assert_eq!((stats.cache.entries, stats.cache.bytes), (0, 0));
+        let totals = stats.totals;
+        let ended = totals.finished + totals.failed + totals.cancelled + totals.timed_out;
+        assert_eq!(totals.submitted, ended, "{totals:?}");
+    }
+}
+
+impl Reader {
+    pub fn has_ended(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    pub fn ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.id).collect()
+    }
+
+    pub fn usage(&self) -> Usage {
+        match self.ends.first() {
+            Some(End::Finished { usage, .. }) => *usage,
+            other => panic!("not finished: {other:?}"),
+        }
+    }
+
+    pub fn timings(&self) -> Timings {
+        match self.ends.first() {
+            Some(End::Finished { timings, .. }) => *timings,
+            other => panic!("not finished: {other:?}"),
+        }
+    }
+
+    pub fn error(&self) -> &EngineError {
+        match self.ends.first() {
+            Some(End::Failed(error)) => error,
+            other => panic!("not failed: {other:?}"),
+        }
+    }
+
+    pub fn first_token(&self) -> Duration {
+        *self.times.first().expect("a token")
+    }
+
+    /// The time between two tokens in the mean over those taken in `during`.
+    pub fn pace(&self, during: std::ops::Range<Duration>) -> Duration {
+        let times: Vec<_> = self.times.iter().filter(|at| during.contains(at)).collect();
+        let (first, last) = (times[0], times[times.len() - 1]);
+        (*last - *first) / (times.len() as u32 - 1)
+    }
+
+    fn take(&mut self, turn: usize, now: Duration) {
+        let most = match self.habit {
+            Habit::Eager => usize::MAX,
+            Habit::Every(turns) if turn.is_multiple_of(turns) => 1,
+            Habit::Every(_) | Habit::Stalled => 0,
+        };
+        for _ in 0..most {
+            let next = self.generation.as_mut().and_then(Generation::try_recv);
+            let Some(event) = next else {
+                return;
+            };
+            self.note(event, now);
+        }
+    }
+
+    fn note(&mut self, event: Event, now: Duration) {
+        match event {
+            Event::PromptLogprobs(scores) => {
+                assert!(self.tokens.is_empty(), "the prompt's come first");
+                assert!(self.prompt_logprobs.replace(scores).is_none(), "once");
+            }
+            Event::Tokens { tokens, .. } => {
+                self.times.extend(tokens.iter().map(|_| now));
+                self.tokens.extend(tokens);
+            }
+            Event::Finished {
+                reason,
+                usage,
+                timings,
+                seed,
+                ..
+            } => self.ends.push(End::Finished {
+                reason,
+                usage,
+                timings,
+                seed,
+            }),
+            Event::Failed(error) => self.ends.push(End::Failed(error)),
+        }
+    }
+}
+
+pub fn greedy(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
+    GenerateRequest {
+        prompt: prompt.to_vec(),
+        max_tokens,
+        sampling: SamplingParams::greedy(),
+        ..GenerateRequest::default()
+    }
+}
+
+pub fn sampled(prompt: &[u32], max_tokens: usize, seed: u64) -> GenerateRequest {
+    let sampling = SamplingParams {
+        seed: Some(seed),
+        ..SamplingParams::default()
+    };
+    GenerateRequest {
+        sampling,
+        ..greedy(prompt, max_tokens)
+    }
+}
+
+/// A prompt of `len` tokens that shares nothing with another `kind`'s.
+pub fn prompt(kind: u32, len: usize) -> Vec<u32> {
+    let tokens = (0..).map(|at: u32| (at * 7 + kind * 31 + at * kind) % 200);
+    std::iter::once(200 + kind % 64)
+        .chain(tokens)
+        .take(len)
+        .collect()
+}

@@ -1,0 +1,18 @@
+//! The engine under load, on a fake session and a virtual clock: one thread, no sleeping, and
+//! every run the same.
+//!
+//! `property` throws thousands of random schedules at it; the others pin down one behaviour each.
+
+mod deadlines;
+mod dice;
+mod fairness;
+mod harness;
+mod isolation;
+mod pacing;
+mod plan;
+mod preemption;
+mod property;
+mod reuse;
+mod sharing;
+mod stalls;
+mod states;

@@ -1,0 +1,271 @@
+//! Thousands of random schedules, and what must hold in every one of them.
+//!
+//! A failure names its seed; `SIMULATION_SEED=<seed>` runs that one alone.
+
+use std::ops::Range;
+
+use loquat_session::SequenceId;
+use loquat_testkit::fake_session::FakeOptions;
+
+use super::harness::{End, Habit, Harness, Reader};
+use super::plan::{Arrival, Plan, VOCABULARY};
+use crate::running::Running;
+use crate::{EngineError, EngineOptions, FinishReason, GenerateRequest, Stats};
+
+#[test]
+fn random_schedules_where_any_length_can_be_shared() {
+    run(0..2000, false);
+}
+
+#[test]
+fn random_schedules_where_only_kept_lengths_can_be_shared() {
+    run(2000..3000, true);
+}
+
+fn run(seeds: Range<u64>, recurrent: bool) {
+    let one = |seed| {
+        let _announce = Announce(seed);
+        Simulation::new(Plan::new(seed, recurrent)).run()
+    };
+    if let Ok(seed) = std::env::var("SIMULATION_SEED") {
+        one(seed.parse().expect("a number"));
+        return;
+    }
+    let plenty = seeds.clone().count() as u64 / 20;
+    let stats: Vec<Stats> = seeds.map(one).collect();
+    // Schedules in which nothing happens prove nothing.
+    let happened: [(&str, fn(&Stats) -> u64); 8] = [
+        ("finished", |stats| stats.totals.finished),
+        ("failed", |stats| stats.totals.failed),
+        ("cancelled", |stats| stats.totals.cancelled),
+        ("timed out", |stats| stats.totals.timed_out),
+        ("refused", |stats| stats.totals.refused),
+        ("preempted", |stats| stats.totals.preempted),
+        ("hits", |stats| stats.cache.hits),
+        ("evictions", |stats| stats.cache.evictions),
+    ];
+    for (what, count) in happened {
+        let times: u64 = stats.iter().map(count).sum();
+        assert!(times > plenty, "{what}: {times}");
+    }
+}
+
+/// Says which seed failed.
+struct Announce(u64);
+
+impl Drop for Announce {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the schedule of seed {} failed", self.0);
+        }
+    }
+}
+
+struct Simulation {
+    plan: Plan,
+    harness: Harness,
+    /// What each reader asked for, the choice's own seed included.
+    asked: Vec<Asked>,
+    refused: u64,
+}
+
+struct Asked {
+    request: GenerateRequest,
+    leaves: Option<usize>,
+}
+
+impl Simulation {
+    fn new(plan: Plan) -> Self {
+        Self {
+            harness: Harness::new(plan.fake.clone(), plan.options.clone()),
+            plan,
+            asked: Vec::new(),
+            refused: 0,
+        }
+    }
+
+    fn run(mut self) -> Stats {
+        for turn in 0..=self.plan.calm {
+            self.arrive(turn);
+            self.leave(turn);
+            if self.plan.clears.contains(&turn) {
+                self.harness.engine.clear_cache();
+            }
+            self.turn();
+        }
+        for reader in &mut self.harness.readers {
+            reader.habit = Habit::Eager;
+        }
+        // Every token of every request may be held back for sixteen steps, fail, and be
+        // computed again after a preemption.
+        let patience = 2000 + 100 * self.plan.work();
+        let done = |reader: &Reader| reader.has_ended() || reader.generation.is_none();
+        while !self.harness.readers.iter().all(done) {
+            assert!(self.harness.turns < patience, "somebody starves");
+            self.turn();
+        }
+        self.judge()
+    }
+
+    fn arrive(&mut self, turn: usize) {
+        let due = |arrival: &mut Arrival| arrival.turn == turn;
+        let arrivals: Vec<Arrival> = self.plan.arrivals.extract_if(.., due).collect();
+        for arrival in arrivals {
+            self.submit(arrival);
+        }
+    }
+
+    fn submit(&mut self, arrival: Arrival) {
+        let Arrival {
+            request,
+            choices,
+            habit,
+            leaves,
+            ..
+        } = arrival;
+        let engine = &self.harness.engine;
+        let submitted = match choices {
+            1 => engine.submit(request.clone()).map(|one| vec![one]),
+            n => engine
+                .submit_choices(request.clone(), n)
+                .map(|choices| choices.into_generations()),
+        };
+        let generations = match submitted {
+            Ok(generations) => generations,
+            Err(error) => return self.refuse(&request, choices, error),
+        };
+        for (choice, generation) in (0..).zip(generations) {
+            let reader = self.harness.read(generation);
+            self.harness.readers[reader].habit = habit;
+            let mut request = request.clone();
+            let seed = &mut request.sampling.seed;
+            *seed = seed.map(|seed| seed + choice);
+            self.asked.push(Asked { request, leaves });
+        }
+    }
+
+    /// A refusal must be true.
+    fn refuse(&mut self, request: &GenerateRequest, choices: usize, error: EngineError) {
+        let reach = request.prompt.len() + request.max_tokens;
+        let fake = &self.plan.fake;
+        match error {
+            EngineError::QueueFull => self.refused += choices as u64,
+            EngineError::NeverFits { capacity, .. } => {
+                assert!(reach.next_multiple_of(fake.kv_granularity) > capacity);
+            }
+            EngineError::OutOfRange { field: "n", .. } => {
+                assert!(choices > self.plan.options.max_queue);
+            }
+            other => panic!("refused with {other}"),
+        }
+    }
+
+    fn leave(&mut self, turn: usize) {
+        for (asked, reader) in self.asked.iter().zip(&mut self.harness.readers) {
+            if asked.leaves == Some(turn) && !reader.has_ended() {
+                reader.generation = None;
+            }
+        }
+    }
+
+    fn turn(&mut self) {
+        self.harness.turn();
+        let worker = &self.harness.worker;
+        let limits = &worker.limits;
+        assert!(worker.running.len() <= limits.max_running);
+        let ids: Vec<SequenceId> = worker.running.iter().map(|running| running.id).collect();
+        let held = worker.session.held(&ids).expect("they are alive").kv_tokens;
+        let promises = worker.running.iter();
+        let promised: usize = promises.map(|r| r.promised(limits.kv_granularity)).sum();
+        // A fork is promised a copy of its last run until it writes; its source may have made
+        // that copy in its stead.
+        let unwritten = |running: &&Running| running.computed == running.shared;
+        let forks = worker.running.iter().filter(unwritten).count();
+        let most = limits.kv_capacity + forks * limits.kv_granularity;
+        assert!(
+            held + promised <= most,
+            "{held} held and {promised} promised, more than {most}"
+        );
+        assert!(held <= limits.kv_capacity);
+        let starved = self.harness.counters.starved_rows();
+        assert_eq!(starved, 0, "what was promised was not there");
+    }
+
+    fn judge(mut self) -> Stats {
+        let mut alone = Harness::new(
+            FakeOptions {
+                vocab_size: VOCABULARY,
+                ..FakeOptions::default()
+            },
+            EngineOptions {
+                cache_bytes: Some(0),
+                ..EngineOptions::default()
+            },
+        );
+        for (asked, reader) in self.asked.iter().zip(&self.harness.readers) {
+            let expected = alone.submit(GenerateRequest {
+                queue_timeout: None,
+                first_token_timeout: None,
+                ..asked.request.clone()
+            });
+            let expected = alone.finish(expected);
+            judge(&asked.request, reader, expected, &self.plan);
+        }
+        let totals = self.harness.engine.stats().totals;
+        let delivered: usize = self.harness.readers.iter().map(|r| r.tokens.len()).sum();
+        let nobody_left = self.harness.readers.iter().all(|r| r.generation.is_some());
+        assert_eq!(totals.submitted, self.asked.len() as u64);
+        assert_eq!(totals.refused, self.refused);
+        assert!(totals.completion_tokens >= delivered as u64);
+        assert!(!nobody_left || totals.completion_tokens == delivered as u64);
+        self.harness.assert_empty();
+        self.harness.engine.stats()
+    }
+}
+
+/// Holds what a reader got against what the request gives `alone`.
+fn judge(request: &GenerateRequest, reader: &Reader, alone: &Reader, plan: &Plan) {
+    assert!(alone.tokens.starts_with(&reader.tokens), "other tokens");
+    if reader.prompt_logprobs.is_some() {
+        assert_eq!(reader.prompt_logprobs, alone.prompt_logprobs);
+    }
+    let Some(generation) = &reader.generation else {
+        return;
+    };
+    assert_eq!(reader.ends.len(), 1, "one end");
+    assert!(generation.has_ended());
+    assert_eq!(generation.usage().completion_tokens, reader.tokens.len());
+    match &reader.ends[0] {
+        End::Finished { reason, usage, .. } => {
+            let End::Finished { reason: same, .. } = &alone.ends[0] else {
+                panic!("it fails alone");
+            };
+            assert_eq!(reason, same);
+            assert_eq!(reader.tokens, alone.tokens);
+            assert_eq!(reader.prompt_logprobs, alone.prompt_logprobs);
+            assert_eq!(usage.prompt_tokens, request.prompt.len());
+            assert_eq!(usage.completion_tokens, reader.tokens.len());
+            assert!(usage.cached_tokens < usage.prompt_tokens);
+            let whole = reader.tokens.len() == request.max_tokens;
+            assert!(*reason != FinishReason::Length || whole);
+        }
+        End::Failed(error) => judge_failure(request, error, plan),
+    }
+}
+
+/// A failure must have a cause.
+fn judge_failure(request: &GenerateRequest, error: &EngineError, plan: &Plan) {
+    let options = &plan.options;
+    match error {
+        EngineError::QueueTimeout { waited } => {
+            let most = request.queue_timeout.or(options.queue_timeout);
+            assert!(most.is_some_and(|most| *waited >= most), "{waited:?}");
+        }
+        EngineError::FirstTokenTimeout { waited } => {
+            let most = request.first_token_timeout.or(options.first_token_timeout);
+            assert!(most.is_some_and(|most| *waited >= most), "{waited:?}");
+        }
+        EngineError::Session(_) => assert!(!plan.fake.faults.is_empty(), "{error}"),
+        other => panic!("failed with {other}"),
+    }
+}
