@@ -1,8 +1,8 @@
 //! Who starts, with what KV, and at whose expense.
 //!
-//! What a sequence may come to hold is set aside before it starts: the KV that running sequences
-//! hold, as the session counts it, and all that was promised to them never exceed its capacity.
-//! The prefix cache has what is left, and gives way.
+//! What a sequence may come to hold is set aside before it starts: nobody starts unless the KV
+//! that running sequences hold, as the session counts it, and all that is promised to them fit
+//! its capacity. The prefix cache has what is left, and gives way.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};

@@ -15,6 +15,11 @@ type Name = Option<Arc<str>>;
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     by_name: HashMap<Name, Client>,
+    /// Clients with requests.
+    busy: usize,
+    /// What a client would have been served that was there all the while. It rises with all that
+    /// is served, so that newcomers cannot keep others waiting forever.
+    level: f64,
 }
 
 #[derive(Debug, Default)]
@@ -25,14 +30,14 @@ struct Client {
 }
 
 impl Clients {
-    /// A request came. A client who was away gets no credit for that: it starts level with the
-    /// one who is behind most.
+    /// A request came. A client who was away gets no credit for that: it starts at the level of
+    /// those who were there.
     pub fn arrive(&mut self, name: &Name) {
-        let busy = self.by_name.values().filter(|client| client.requests > 0);
-        let least = busy.map(|client| client.served).min().unwrap_or(0);
+        let level = self.level as u64;
         let client = self.by_name.entry(name.clone()).or_default();
         if client.requests == 0 {
-            client.served = client.served.clamp(least, least + MAX_LEAD);
+            client.served = client.served.clamp(level, level + MAX_LEAD);
+            self.busy += 1;
         }
         client.requests += 1;
     }
@@ -40,6 +45,7 @@ impl Clients {
     /// A request ended.
     pub fn leave(&mut self, name: &Name) {
         if let Some(client) = self.by_name.get_mut(name) {
+            self.busy -= usize::from(client.requests == 1);
             client.requests = client.requests.saturating_sub(1);
         }
         if self.by_name.len() > MAX_IDLE {
@@ -50,6 +56,7 @@ impl Clients {
     pub fn serve(&mut self, name: &Name, tokens: usize) {
         if let Some(client) = self.by_name.get_mut(name) {
             client.served += tokens as u64;
+            self.level += tokens as f64 / self.busy.max(1) as f64;
         }
     }
 
@@ -72,7 +79,7 @@ mod tests {
         assert_eq!(clients.served(&b), 100, "level with the only one there");
         clients.serve(&a, 50);
         clients.arrive(&c);
-        assert_eq!(clients.served(&c), 100, "level with b, who is behind");
+        assert_eq!(clients.served(&c), 125, "between a and b");
         clients.leave(&a);
         clients.arrive(&a);
         assert_eq!(clients.served(&a), 150, "leaving forgives nothing");
@@ -80,12 +87,13 @@ mod tests {
         clients.serve(&b, 500);
         clients.leave(&a);
         clients.arrive(&c);
-        assert_eq!(clients.served(&c), 600, "being away earns nothing");
+        assert_eq!(clients.served(&c), 375, "being away earns nothing");
         clients.arrive(&a);
         clients.serve(&a, 10 * MAX_LEAD as usize);
         clients.leave(&a);
         clients.arrive(&a);
-        assert_eq!(clients.served(&a), 600 + MAX_LEAD, "but not forever");
+        let level = clients.level as u64;
+        assert_eq!(clients.served(&a), level + MAX_LEAD, "but not forever");
     }
 
     #[test]

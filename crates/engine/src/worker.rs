@@ -69,7 +69,7 @@ pub(crate) struct Worker {
     scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     /// A command came since the last schedule, so a reader may be gone.
-    woken: bool,
+    pub(super) woken: bool,
     arrivals: u64,
     /// The engine ends then, or when all is done.
     drain_until: Option<Instant>,
@@ -155,7 +155,7 @@ impl Worker {
 
     /// Serves until told to stop, parked whenever there is nothing to do.
     fn serve(&mut self) -> Result<Stop, EngineError> {
-        let mut idle = true;
+        let mut idle = false;
         loop {
             self.take_commands(idle);
             if let Some(stop) = self.stop() {
@@ -211,7 +211,7 @@ impl Worker {
     }
 
     /// When something is due that no command will announce.
-    fn alarm(&self) -> Option<Instant> {
+    pub(super) fn alarm(&self) -> Option<Instant> {
         let running = self.running.iter().map(|running| &running.sequence);
         let deadlines = running
             .chain(self.queue.iter())
@@ -264,13 +264,13 @@ impl Worker {
             self.drop_cancelled(now);
         }
         self.drop_expired(now);
-        self.admit(now);
         for running in &mut self.running {
             match running.sequence.sink.has_room() {
                 true => running.paused = None,
                 false => _ = running.paused.get_or_insert(now),
             }
         }
+        self.admit(now);
         self.mix = self
             .scheduler
             .fill(&self.running, &mut self.rows, &mut self.batch);

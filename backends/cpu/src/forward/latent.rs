@@ -3,7 +3,7 @@
 use super::attention::AllAngles;
 use super::{Forward, add};
 use crate::buffers::fit;
-use crate::kernels::{AttendArgs, HeadPages, KvElement, PAGE};
+use crate::kernels::{AttendArgs, AttendQuery, HeadPages, KvElement, PAGE};
 use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
 use crate::model::{Branch, LatentWeights, QueryDown};
 use crate::shared::SharedMut;
@@ -158,21 +158,26 @@ impl<T: KvElement> Forward<'_, T> {
             for pair in task * per_task..((task + 1) * per_task).min(pairs) {
                 let token = &plan.tokens[pair % tokens];
                 let args = AttendArgs {
-                    query: &query[pair * cached..(pair + 1) * cached],
                     scale: spec.scale,
                     softcap: None,
-                    sink: None,
                     pages: HeadPages {
                         pages: &plan.pages[token.pages.0..token.pages.1],
                         key_offset: layout.key_offset(0),
                         value_offset: None,
                     },
-                    start: 0,
-                    end: token.position + 1,
                 };
                 // SAFETY: each pair writes its own row, and the table was chosen for this
                 // machine.
-                unsafe { T::attend(kernels)(&args, out.slice(pair * latent_dim, latent_dim)) };
+                unsafe {
+                    let queries = &mut [AttendQuery {
+                        query: &query[pair * cached..(pair + 1) * cached],
+                        sink: None,
+                        start: 0,
+                        end: token.position + 1,
+                        out: out.slice(pair * latent_dim, latent_dim),
+                    }];
+                    T::attend(kernels)(&args, queries)
+                };
             }
         });
     }

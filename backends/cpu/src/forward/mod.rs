@@ -6,6 +6,8 @@ mod feed_forward;
 mod latent;
 mod recurrent;
 
+use std::ops::Range;
+
 use loquat_spec::NormKind;
 
 use crate::buffers::fit;
@@ -76,6 +78,8 @@ pub struct Scratch {
     /// What a branch reads: the stream through its norm.
     input: Activations,
     query: Vec<f32>,
+    /// Tokens whose queries attend together.
+    attended: Vec<Range<usize>>,
     key: Vec<f32>,
     value: Vec<f32>,
     gate: Vec<f32>,

@@ -2,13 +2,12 @@
 
 use loquat_spec::Activation;
 
-use super::{GROUP, Half, KvElement, LANES, PAGE, SUM_GROUP, f16_to_f32};
-use crate::shared::PagePtr;
+use super::{GROUP, LANES, SUM_GROUP, f16_to_f32};
 
-type Lanes = [f32; LANES];
+pub(super) type Lanes = [f32; LANES];
 
 /// Independent chains in a reduction, so that one add's latency does not bound the next.
-const CHAINS: usize = 4;
+pub(super) const CHAINS: usize = 4;
 
 #[inline(always)]
 fn lanes(values: &[f32]) -> Lanes {
@@ -31,11 +30,25 @@ fn reduce(chains: [Lanes; CHAINS]) -> f32 {
 
 /// The sum of the lanes, halves onto halves.
 #[inline(always)]
-fn fold(mut lanes: Lanes) -> f32 {
+pub(super) fn fold(mut lanes: Lanes) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {
             lanes[i] += lanes[i + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// The largest of the lanes, none of which is NaN.
+#[inline(always)]
+pub(super) fn fold_max(mut lanes: Lanes) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            let (a, b) = (lanes[i], lanes[i + width]);
+            lanes[i] = if b > a { b } else { a };
         }
         width /= 2;
     }
@@ -152,27 +165,34 @@ fn quantize(x: &[f32], out: Quantized) {
 const VANISHING: f32 = 1e-30;
 
 /// 1.5 · 2²³: below 2²² in size, adding it rounds to a whole number.
-const ROUND_MAGIC: f32 = 12_582_912.0;
+pub(super) const ROUND_MAGIC: f32 = 12_582_912.0;
 
-/// e^x within 2 units in the last place for |x| ≤ 87; outside it stays at the ends.
+pub(super) const LN2_HIGH: f32 = 0.693_359_4;
+pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
+/// What [`exp`] takes; outside it stays at the ends.
+pub(super) const EXP_RANGE: (f32, f32) = (-87.0, 88.0);
+/// Its polynomial, from the highest power down to the square.
+pub(super) const EXP_TERMS: [f32; 6] = [
+    1.987_569_2e-4,
+    1.398_2e-3,
+    8.333_452e-3,
+    4.166_579_6e-2,
+    1.666_666_5e-1,
+    0.5,
+];
+
+/// e^x within 2 units in the last place for |x| ≤ 87.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    let x = if x < -87.0 { -87.0 } else { x };
-    let x = if x > 88.0 { 88.0 } else { x };
+pub(super) fn exp(x: f32) -> f32 {
+    let (least, most) = EXP_RANGE;
+    let x = if x < least { least } else { x };
+    let x = if x > most { most } else { x };
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND_MAGIC);
     let n = shifted - ROUND_MAGIC;
     let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
-    let mut p = 1.987_569_2e-4f32;
-    for c in [
-        1.398_2e-3,
-        8.333_452e-3,
-        4.166_579_6e-2,
-        1.666_666_5e-1,
-        0.5,
-    ] {
-        p = p.mul_add(r, c);
+    let mut p = EXP_TERMS[0];
+    for term in &EXP_TERMS[1..] {
+        p = p.mul_add(r, *term);
     }
     let p = p.mul_add(r * r, r) + 1.0;
     let power = (shifted.to_bits() as i32).wrapping_sub(ROUND_MAGIC.to_bits() as i32);
@@ -294,7 +314,7 @@ fn gelu_tanh(x: f32) -> f32 {
 
 /// `x = tanh(x / cap) * cap`
 #[inline(always)]
-fn softcap(values: &mut [f32], cap: f32) {
+pub(super) fn softcap(values: &mut [f32], cap: f32) {
     for value in values {
         *value = tanh(*value / cap) * cap;
     }
@@ -312,179 +332,6 @@ fn decode_f16(bytes: &[u8], out: &mut [f32]) {
     for (out, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
         *out = f16_to_f32(u16::from_le_bytes([b[0], b[1]]));
     }
-}
-
-/// Where one head's keys and values lie in a page: keys as `[head_dim][PAGE]`, so that a
-/// register holds many tokens, values as `[PAGE][head_dim]`.
-#[derive(Clone, Copy)]
-pub struct HeadPages<'a, T> {
-    /// The sequence's pages, oldest first.
-    pub pages: &'a [PagePtr<T>],
-    pub key_offset: usize,
-    /// `None`: the values are the keys' first dimensions.
-    pub value_offset: Option<usize>,
-}
-
-/// One query against the positions `start..end`.
-pub struct AttendArgs<'a, T> {
-    pub query: &'a [f32],
-    pub scale: f32,
-    /// `score = tanh(score / cap) * cap`
-    pub softcap: Option<f32>,
-    /// A score that takes part without a value.
-    pub sink: Option<f32>,
-    pub pages: HeadPages<'a, T>,
-    pub start: usize,
-    pub end: usize,
-}
-
-/// Softmax attention, page by page in order with a running maximum; `out` is as long as a
-/// value. What a position computes depends on its own pages' contents at `start..end` alone.
-#[inline(always)]
-fn attend<T: KvElement>(args: &AttendArgs<T>, out: &mut [f32]) {
-    let (head_dim, value_dim) = (args.query.len(), out.len());
-    out.fill(0.0);
-    let (mut max, mut total) = (f32::NEG_INFINITY, 0.0f32);
-    for page_index in args.start / PAGE..args.end.div_ceil(PAGE) {
-        let first = page_index * PAGE;
-        let (from, to) = (
-            args.start.max(first) - first,
-            args.end.min(first + PAGE) - first,
-        );
-        let page = args.pages.pages[page_index];
-        // SAFETY: the step has written its tokens and waited for all threads before any of them
-        // attends, and pages live as long as the cache.
-        let (keys, values) = unsafe {
-            let values = args.pages.value_offset;
-            (
-                page.slice(args.pages.key_offset, head_dim * PAGE),
-                values.map(|offset| page.slice(offset, value_dim * PAGE)),
-            )
-        };
-
-        let mut weights = scores(args.query, keys, args.scale);
-        if let Some(cap) = args.softcap {
-            softcap(&mut weights, cap);
-        }
-        let page_max = weights[from..to]
-            .iter()
-            .fold(max, |m, s| if *s > m { *s } else { m });
-        for (i, weight) in weights.iter_mut().enumerate() {
-            let seen = i >= from && i < to;
-            let raised = exp(*weight - page_max);
-            *weight = if seen { raised } else { 0.0 };
-        }
-        let correction = exp(max - page_max);
-        let correction = if max == f32::NEG_INFINITY {
-            0.0
-        } else {
-            correction
-        };
-        total = total.mul_add(
-            correction,
-            fold(std::array::from_fn(|i| weights[i] + weights[i + LANES])),
-        );
-        max = page_max;
-        match values {
-            Some(values) => accumulate(
-                &weights[from..to],
-                &values[from * value_dim..to * value_dim],
-                correction,
-                out,
-            ),
-            None => accumulate_keys(&weights, from..to, keys, correction, out),
-        }
-    }
-    let sink = args.sink.map_or(0.0, |sink| exp(sink - max));
-    let inverse = 1.0 / (total + sink);
-    out.iter_mut().for_each(|value| *value *= inverse);
-}
-
-/// Query times every key of the page, including those that will be masked.
-#[inline(always)]
-fn scores<T: KvElement>(query: &[f32], keys: &[T], scale: f32) -> [f32; PAGE] {
-    let mut even = [0.0f32; PAGE];
-    let mut odd = [0.0f32; PAGE];
-    let mut pairs = query.chunks_exact(2).zip(keys.chunks_exact(2 * PAGE));
-    for (q, k) in pairs.by_ref() {
-        for i in 0..PAGE {
-            even[i] = q[0].mul_add(k[i].load(), even[i]);
-        }
-        for i in 0..PAGE {
-            odd[i] = q[1].mul_add(k[PAGE + i].load(), odd[i]);
-        }
-    }
-    if query.len() % 2 == 1 {
-        let last = query.len() - 1;
-        for i in 0..PAGE {
-            even[i] = query[last].mul_add(keys[last * PAGE + i].load(), even[i]);
-        }
-    }
-    std::array::from_fn(|i| (even[i] + odd[i]) * scale)
-}
-
-/// `out = out * correction + Σ weight · value`, token after token.
-#[inline(always)]
-fn accumulate<T: KvElement>(weights: &[f32], values: &[T], correction: f32, out: &mut [f32]) {
-    let value_dim = out.len();
-    let mut done = 0;
-    // Four registers of the head at a time, so that their chains overlap.
-    while done + CHAINS * LANES <= value_dim {
-        accumulate_block::<T, { CHAINS * LANES }>(weights, values, correction, out, done);
-        done += CHAINS * LANES;
-    }
-    while done + LANES <= value_dim {
-        accumulate_block::<T, LANES>(weights, values, correction, out, done);
-        done += LANES;
-    }
-    while done < value_dim {
-        accumulate_block::<T, 1>(weights, values, correction, out, done);
-        done += 1;
-    }
-}
-
-/// The same where each of the value's dimensions lies as a row of tokens.
-#[inline(always)]
-fn accumulate_keys<T: KvElement>(
-    weights: &[f32; PAGE],
-    seen: std::ops::Range<usize>,
-    keys: &[T],
-    correction: f32,
-    out: &mut [f32],
-) {
-    for (out, row) in out.iter_mut().zip(keys.as_chunks::<PAGE>().0) {
-        // What lies beyond the sequence's end may be anything, NaN included.
-        let product = |i: usize| {
-            let value = row[i].load();
-            let value = if seen.contains(&i) { value } else { 0.0 };
-            weights[i] * value
-        };
-        let sums = std::array::from_fn(|i| product(i) + product(i + LANES));
-        *out = out.mul_add(correction, fold(sums));
-    }
-}
-
-#[inline(always)]
-fn accumulate_block<T: KvElement, const N: usize>(
-    weights: &[f32],
-    values: &[T],
-    correction: f32,
-    out: &mut [f32],
-    at: usize,
-) {
-    let value_dim = out.len();
-    let mut sum = [0.0; N];
-    sum.copy_from_slice(&out[at..at + N]);
-    for value in &mut sum {
-        *value *= correction;
-    }
-    for (weight, row) in weights.iter().zip(values.chunks_exact(value_dim)) {
-        let row = &row[at..at + N];
-        for i in 0..N {
-            sum[i] = weight.mul_add(row[i].load(), sum[i]);
-        }
-    }
-    out[at..at + N].copy_from_slice(&sum);
 }
 
 /// A causal convolution's weights, `[kernel][channel]`, and its bias, perhaps none.
@@ -615,12 +462,12 @@ fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]) {
 
 /// Builds every kernel under one set of target features, and the table that holds them.
 macro_rules! build {
-    ($module:ident, $name:literal, $tile:path, $(#[$feature:meta])*) => {
+    ($module:ident, $name:literal, $tile:path, $attend_f16:path, $(#[$feature:meta])*) => {
         pub mod $module {
             use loquat_spec::Activation;
 
-            use super::{AttendArgs, ConvWeights, DeltaStep, Half, MambaStep, Quantized};
-            use crate::kernels::Kernels;
+            use super::{ConvWeights, DeltaStep, MambaStep, Quantized};
+            use crate::kernels::{AttendArgs, AttendQuery, Half, Kernels, attention};
 
             build!(@kernels $(#[$feature])*;
                 fn dot(a: &[f32], b: &[f32]) -> f32;
@@ -642,13 +489,13 @@ macro_rules! build {
             );
 
             $(#[$feature])*
-            fn attend_f32(args: &AttendArgs<f32>, out: &mut [f32]) {
-                super::attend(args, out)
+            fn attend_f32(args: &AttendArgs<f32>, queries: &mut [AttendQuery]) {
+                attention::attend(args, queries)
             }
 
             $(#[$feature])*
-            fn attend_f16(args: &AttendArgs<Half>, out: &mut [f32]) {
-                super::attend(args, out)
+            fn attend_f16(args: &AttendArgs<Half>, queries: &mut [AttendQuery]) {
+                $attend_f16(args, queries)
             }
 
             pub static TABLE: Kernels = Kernels {
@@ -687,12 +534,17 @@ macro_rules! build {
     };
 }
 
-build!(portable, "portable", crate::kernels::tile::portable,);
+build!(
+    portable,
+    "portable",
+    crate::kernels::tile::portable,
+    attention::attend,
+);
 #[cfg(target_arch = "x86_64")]
-build!(avx2, "avx2", crate::kernels::tile_x86::avx2,
+build!(avx2, "avx2", crate::kernels::tile_x86::avx2, attention::attend,
     #[target_feature(enable = "avx2,fma")]
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx512, "avx512-vnni", crate::kernels::tile_x86::avx512_vnni,
+build!(avx512, "avx512-vnni", crate::kernels::tile_x86::avx512_vnni, crate::kernels::attention_x86::attend,
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );

@@ -5,6 +5,9 @@
 //! an order fixed by its length, so all builds of a kernel give the same bits. Integer tiles
 //! have hand-written versions beside their scalar reference, with the same promise.
 
+mod attention;
+#[cfg(target_arch = "x86_64")]
+mod attention_x86;
 mod float;
 #[cfg(test)]
 mod tests;
@@ -12,7 +15,8 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod tile_x86;
 
-pub use float::{AttendArgs, ConvWeights, DeltaStep, HeadPages, MambaStep, Quantized};
+pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES};
+pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
 pub use tile::{Scales, TILE_ROWS, Tile, TileInput};
 
 use loquat_spec::Activation;
@@ -26,13 +30,16 @@ pub const SUM_GROUP: usize = 16;
 /// Tokens in one KV page.
 pub const PAGE: usize = 32;
 
+/// Attention of at most [`MAX_QUERIES`] queries.
+pub type Attend<T> = unsafe fn(&AttendArgs<T>, &mut [AttendQuery]);
+
 /// How a KV element is stored.
 pub trait KvElement: Copy + Default + Send + Sync + 'static {
     const NAME: &'static str;
     fn load(self) -> f32;
     fn store(value: f32) -> Self;
     /// The table's attention kernel for this element.
-    fn attend(kernels: &Kernels) -> unsafe fn(&AttendArgs<Self>, &mut [f32]);
+    fn attend(kernels: &Kernels) -> Attend<Self>;
     fn to_bytes(self, out: &mut Vec<u8>);
     /// Reads back what `to_bytes` wrote, [`KvElement::BYTES`] of it.
     fn from_bytes(bytes: &[u8]) -> Self;
@@ -49,7 +56,7 @@ impl KvElement for f32 {
     fn store(value: f32) -> Self {
         value
     }
-    fn attend(kernels: &Kernels) -> unsafe fn(&AttendArgs<Self>, &mut [f32]) {
+    fn attend(kernels: &Kernels) -> Attend<Self> {
         kernels.attend_f32
     }
     const BYTES: usize = 4;
@@ -81,7 +88,7 @@ impl KvElement for Half {
         Half(half::f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits())
     }
 
-    fn attend(kernels: &Kernels) -> unsafe fn(&AttendArgs<Self>, &mut [f32]) {
+    fn attend(kernels: &Kernels) -> Attend<Self> {
         kernels.attend_f16
     }
 
@@ -133,8 +140,8 @@ pub struct Kernels {
     pub softcap: unsafe fn(&mut [f32], f32),
     pub decode_bf16: unsafe fn(&[u8], &mut [f32]),
     pub decode_f16: unsafe fn(&[u8], &mut [f32]),
-    pub attend_f32: unsafe fn(&AttendArgs<f32>, &mut [f32]),
-    pub attend_f16: unsafe fn(&AttendArgs<Half>, &mut [f32]),
+    pub attend_f32: Attend<f32>,
+    pub attend_f16: Attend<Half>,
     pub tile: unsafe fn(&Tile, &TileInput, *mut f32, usize),
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loquat_testkit::fake_session::{FakeCounters, FakeOptions, FakeSession, VirtualClock};
+use loquat_testkit::fake_session::{
+    Cost, FakeCounters, FakeOptions, FakeSession, Snapshots, VirtualClock,
+};
 
 use crate::time::TimeSource;
 use crate::worker::Worker;
@@ -24,6 +26,9 @@ pub struct Harness {
     pub counters: Arc<FakeCounters>,
     pub readers: Vec<Reader>,
     pub turns: usize,
+    start: Instant,
+    /// The last turn found nothing to run.
+    idle: bool,
 }
 
 /// How a reader takes events.
@@ -67,8 +72,8 @@ impl Harness {
             ..fake
         });
         let counters = session.counters();
-        let (base, ticks) = (Instant::now(), Arc::clone(&clock));
-        let time = TimeSource::new(move || base + ticks.elapsed());
+        let (start, ticks) = (Instant::now(), Arc::clone(&clock));
+        let time = TimeSource::new(move || start + ticks.elapsed());
         let (engine, worker) =
             Engine::assemble(Box::new(session), None, options, time).expect("legal options");
         Self {
@@ -78,6 +83,8 @@ impl Harness {
             counters,
             readers: Vec::new(),
             turns: 0,
+            start,
+            idle: false,
         }
     }
 
@@ -109,16 +116,24 @@ impl Harness {
     /// One turn of the engine's loop, then of every reader; whether there was anything to run.
     pub fn turn(&mut self) -> bool {
         self.worker.take_commands(false);
-        let ran = self.worker.step().expect("the engine lives");
+        let ran = !self.sleeps() && self.worker.step().expect("the engine lives");
         if !ran {
             self.clock.advance(IDLE);
         }
+        self.idle = !ran;
         let now = self.clock.elapsed();
         for reader in &mut self.readers {
             reader.take(self.turns, now);
         }
         self.turns += 1;
         ran
+    }
+
+    /// Whether the engine's thread would go on waiting: a wake-up that it misses is missed here.
+    fn sleeps(&self) -> bool {
+        let now = self.start + self.clock.elapsed();
+        let due = self.worker.alarm().is_some_and(|at| at <= now);
+        self.idle && !self.worker.woken && !due
     }
 
     pub fn turns(&mut self, count: usize) {
@@ -214,13 +229,6 @@ impl Reader {
         *self.times.first().expect("a token")
     }
 
-    /// The time between two tokens in the mean over those taken in `during`.
-    pub fn pace(&self, during: std::ops::Range<Duration>) -> Duration {
-        let times: Vec<_> = self.times.iter().filter(|at| during.contains(at)).collect();
-        let (first, last) = (times[0], times[times.len() - 1]);
-        (*last - *first) / (times.len() as u32 - 1)
-    }
-
     fn take(&mut self, turn: usize, now: Duration) {
         let most = match self.habit {
             Habit::Eager => usize::MAX,
@@ -290,4 +298,50 @@ pub fn prompt(kind: u32, len: usize) -> Vec<u32> {
         .chain(tokens)
         .take(len)
         .collect()
+}
+
+/// Each step takes 10 ms, whatever is in it.
+pub fn even_steps() -> FakeOptions {
+    FakeOptions {
+        cost: Cost {
+            step: Duration::from_millis(10),
+            ..Cost::default()
+        },
+        ..FakeOptions::default()
+    }
+}
+
+/// As `even_steps`, with a model that is shared at kept lengths only.
+pub fn recurrent() -> FakeOptions {
+    FakeOptions {
+        snapshots: Some(Snapshots {
+            interval: 1000,
+            most: 1,
+        }),
+        ..even_steps()
+    }
+}
+
+/// One sequence at a time.
+pub fn one_at_a_time() -> EngineOptions {
+    EngineOptions {
+        max_running: Some(1),
+        ..EngineOptions::default()
+    }
+}
+
+pub fn without_cache() -> EngineOptions {
+    EngineOptions {
+        cache_bytes: Some(0),
+        ..EngineOptions::default()
+    }
+}
+
+/// What a request says on an engine of its own.
+pub fn alone(request: GenerateRequest) -> Vec<u32> {
+    Harness::new(FakeOptions::default(), EngineOptions::default()).answer(request)
+}
+
+pub const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
 }

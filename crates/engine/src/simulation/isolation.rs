@@ -1,1 +1,109 @@
+//! A request's own code can end that request and nothing else.
 
+use super::harness::{Harness, alone, even_steps, greedy, sampled};
+use crate::{Constrained, Constraint, EngineError, EngineOptions, GenerateRequest};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    FailsToMask,
+    FailsToAccept,
+    PanicsInMask,
+    PanicsInAccept,
+    ForbidsAll,
+}
+
+/// Does nothing for a few tokens, then makes trouble.
+#[derive(Clone, Copy)]
+struct Rogue {
+    trouble: Trouble,
+    left: usize,
+}
+
+impl Constraint for Rogue {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
+        match self.trouble {
+            _ if self.left > 0 => {}
+            Trouble::FailsToMask => return Err("no grammar".into()),
+            Trouble::PanicsInMask => panic!("a bug in the mask"),
+            Trouble::ForbidsAll => logits.fill(f32::NEG_INFINITY),
+            Trouble::FailsToAccept | Trouble::PanicsInAccept => {}
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, _token: u32) -> Result<(), String> {
+        if self.left > 0 {
+            self.left -= 1;
+            return Ok(());
+        }
+        match self.trouble {
+            Trouble::PanicsInAccept => panic!("a bug in accepting"),
+            _ => Err("not a word".into()),
+        }
+    }
+
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(*self)
+    }
+}
+
+#[test]
+fn a_rogue_constraint_ends_its_own_request_only() {
+    let cases = [
+        Trouble::FailsToMask,
+        Trouble::FailsToAccept,
+        Trouble::PanicsInMask,
+        Trouble::PanicsInAccept,
+        Trouble::ForbidsAll,
+    ];
+    for trouble in cases {
+        let mut harness = Harness::new(even_steps(), EngineOptions::default());
+        let before = harness.submit(sampled(&[1], 20, 1));
+        let rogue = harness.submit(GenerateRequest {
+            constraint: Some(Constrained::new(Rogue { trouble, left: 3 })),
+            ..greedy(&[2], 20)
+        });
+        let after = harness.submit(greedy(&[3], 20));
+        harness.finish_all();
+
+        let rogue = &harness.readers[rogue];
+        let expected = match trouble {
+            Trouble::FailsToMask => EngineError::Constraint("no grammar".into()),
+            Trouble::FailsToAccept => EngineError::Constraint("not a word".into()),
+            Trouble::PanicsInMask => EngineError::Panicked {
+                doing: "sampling",
+                message: "a bug in the mask".into(),
+            },
+            Trouble::PanicsInAccept => EngineError::Panicked {
+                doing: "settling",
+                message: "a bug in accepting".into(),
+            },
+            Trouble::ForbidsAll => EngineError::NoCandidate,
+        };
+        assert_eq!(*rogue.error(), expected);
+        assert_eq!(rogue.ids(), alone(greedy(&[2], 20))[..3], "{trouble:?}");
+        let readers = &harness.readers;
+        assert_eq!(readers[before].ids(), alone(sampled(&[1], 20, 1)));
+        assert_eq!(readers[after].ids(), alone(greedy(&[3], 20)));
+        let totals = harness.engine.stats().totals;
+        assert_eq!((totals.failed, totals.finished), (1, 2), "{trouble:?}");
+        harness.assert_empty();
+    }
+}
+
+#[test]
+fn choices_bring_a_constraint_each() {
+    let mut harness = Harness::new(even_steps(), EngineOptions::default());
+    let trouble = Trouble::FailsToAccept;
+    let request = GenerateRequest {
+        constraint: Some(Constrained::new(Rogue { trouble, left: 3 })),
+        ..sampled(&[2], 20, 1)
+    };
+    let choices = harness.submit_choices(request, 3);
+    harness.finish_all();
+    for choice in choices {
+        let reader = &harness.readers[choice];
+        assert_eq!(reader.tokens.len(), 3, "its own count");
+        assert!(matches!(reader.error(), EngineError::Constraint(_)));
+    }
+}

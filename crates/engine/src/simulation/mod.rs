@@ -3,6 +3,7 @@
 //!
 //! `property` throws thousands of random schedules at it; the others pin down one behaviour each.
 
+mod choices;
 mod deadlines;
 mod dice;
 mod fairness;
@@ -11,8 +12,9 @@ mod isolation;
 mod pacing;
 mod plan;
 mod preemption;
+mod priorities;
 mod property;
 mod reuse;
-mod sharing;
+mod siblings;
 mod stalls;
-mod states;
+mod totals;

@@ -36,7 +36,10 @@ impl Plan {
         let fake = fake(&mut dice, recurrent);
         let options = options(&mut dice, &fake);
         let prefixes: Vec<Vec<u32>> = (0..3).map(|_| tokens(&mut dice, 60)).collect();
-        let crowd = dice.number(1..=14);
+        let crowd = match dice.percent(10) {
+            true => dice.number(25..=45),
+            false => dice.number(1..=14),
+        };
         let arrivals = (0..crowd)
             .map(|_| arrival(&mut dice, &prefixes, calm))
             .collect();

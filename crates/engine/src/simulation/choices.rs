@@ -1,0 +1,88 @@
+//! Many answers to one prompt, which is computed once.
+
+use loquat_testkit::fake_session::FakeOptions;
+
+use super::harness::{
+    Harness, alone, even_steps, greedy, prompt, recurrent, sampled, without_cache,
+};
+use crate::EngineOptions;
+
+const LEN: usize = 70;
+
+#[test]
+fn the_prompt_is_computed_once_and_seeds_differ() {
+    let cases: [(FakeOptions, EngineOptions); 4] = [
+        (even_steps(), EngineOptions::default()),
+        (even_steps(), without_cache()),
+        (recurrent(), EngineOptions::default()),
+        (recurrent(), without_cache()),
+    ];
+    for (case, (fake, options)) in cases.into_iter().enumerate() {
+        let mut harness = Harness::new(fake, options);
+        let readers = harness.submit_choices(sampled(&prompt(1, LEN), 12, 100), 5);
+        harness.finish_all();
+        let mut answers: Vec<Vec<u32>> = Vec::new();
+        for (choice, reader) in (0..).zip(readers) {
+            let reader = &harness.readers[reader];
+            let expected = alone(sampled(&prompt(1, LEN), 12, 100 + choice));
+            assert_eq!(reader.ids(), expected, "case {case}, choice {choice}");
+            let cached = if choice == 0 { 0 } else { LEN - 1 };
+            assert_eq!(reader.usage().cached_tokens, cached, "case {case}");
+            answers.push(reader.ids());
+        }
+        answers.sort();
+        answers.dedup();
+        assert!(answers.len() >= 4, "case {case}: {answers:?}");
+        let computed = harness.counters.computed_tokens();
+        assert_eq!(computed, LEN + 4 + 5 * 11, "case {case}");
+        harness.assert_empty();
+    }
+}
+
+#[test]
+fn choices_come_at_the_same_time_as_the_first() {
+    let mut harness = Harness::new(even_steps(), EngineOptions::default());
+    let readers = harness.submit_choices(sampled(&prompt(1, LEN), 12, 100), 4);
+    harness.finish_all();
+    let first = harness.readers[readers[0]].first_token();
+    for reader in readers {
+        let late = harness.readers[reader].first_token() - first;
+        assert!(late <= super::harness::millis(10), "{late:?}");
+    }
+}
+
+#[test]
+fn more_choices_than_fit_take_turns() {
+    let fake = FakeOptions {
+        kv_capacity: 2 * 96,
+        ..even_steps()
+    };
+    let mut harness = Harness::new(fake, EngineOptions::default());
+    let readers = harness.submit_choices(sampled(&prompt(1, LEN), 20, 3), 6);
+    harness.finish_all();
+    for (choice, reader) in (0..).zip(readers) {
+        let expected = alone(sampled(&prompt(1, LEN), 20, 3 + choice));
+        assert_eq!(harness.readers[reader].ids(), expected, "choice {choice}");
+    }
+    // The pages of the prompt are shared, or three of these would not run at once.
+    let most = harness.counters.steps().iter().map(|step| step.rows).max();
+    assert!(most >= Some(3), "{most:?}");
+    assert_eq!(harness.counters.starved_rows(), 0);
+    harness.assert_empty();
+}
+
+#[test]
+fn all_choices_or_none_are_taken() {
+    let options = EngineOptions {
+        max_queue: 4,
+        ..EngineOptions::default()
+    };
+    let mut harness = Harness::new(even_steps(), options);
+    harness.submit_choices(sampled(&[1], 3, 1), 3);
+    let refused = harness.engine.submit_choices(greedy(&[1], 3), 2);
+    assert!(refused.is_err());
+    let totals = harness.engine.stats().totals;
+    assert_eq!((totals.submitted, totals.refused), (3, 2));
+    harness.finish_all();
+    harness.assert_empty();
+}
