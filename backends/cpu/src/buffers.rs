@@ -1,5 +1,7 @@
 //! A step's buffers: what they come to, from the spec alone, and how they grow to no more.
 
+use std::ops::Range;
+
 use loquat_spec::{
     Decay, DeltaOutputGate, Dense, Experts, FeedForward, Inner, Mixer, ModelSpec, Rope,
 };
@@ -7,6 +9,8 @@ use loquat_spec::{
 use crate::session::HEAD_BLOCK;
 
 const VALUE: u64 = size_of::<f32>() as u64;
+/// The token's place among those that attend together.
+const BLOCK: u64 = size_of::<Range<usize>>() as u64;
 
 /// Bytes of `forward::Scratch` after a step of so many tokens, and of the logits that greedy
 /// tokens are chosen from.
@@ -22,7 +26,7 @@ pub fn predict_bytes(spec: &ModelSpec, tokens: usize) -> u64 {
     let plain = stream + per_layer + angles(spec) + widest.plain();
     let rounded = hidden + widest.rounded();
     // Beside a value's four bytes: one for its code, half of one for its groups' scales and sums.
-    let per_token = plain as u64 * VALUE + rounded as u64 * 11 / 2;
+    let per_token = plain as u64 * VALUE + rounded as u64 * 11 / 2 + BLOCK;
     let logits = (HEAD_BLOCK * spec.vocab_size) as u64 * VALUE;
     per_token
         .saturating_mul(tokens as u64)

@@ -187,6 +187,8 @@ impl Groups {
     /// The rows' tokens in blocks, each of one row.
     fn lay_out(&self, rows: &[PlannedRow], blocks: &mut Vec<Range<usize>>) {
         blocks.clear();
+        let tokens: usize = rows.iter().map(|row| row.tokens).sum();
+        blocks.reserve_exact(tokens);
         for row in rows {
             let end = row.first + row.tokens;
             let starts = (row.first..end).step_by(self.tokens);

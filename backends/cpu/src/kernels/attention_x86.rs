@@ -217,29 +217,28 @@ fn accumulate<const N: usize, const R: usize>(
 ) {
     let value_dim = queries[0].out.len();
     let mut sums = [[_mm512_setzero_ps(); R]; N];
-    for i in 0..N {
-        let correction = _mm512_set1_ps(corrections[i]);
-        for r in 0..R {
-            let before = load(queries[i].out, at + r * LANES);
-            sums[i][r] = _mm512_mul_ps(before, correction);
+    for ((sums, query), correction) in sums.iter_mut().zip(&*queries).zip(corrections) {
+        let correction = _mm512_set1_ps(*correction);
+        for (r, sum) in sums.iter_mut().enumerate() {
+            *sum = _mm512_mul_ps(load(query.out, at + r * LANES), correction);
         }
     }
     for (token, row) in values.chunks_exact(value_dim).enumerate().take(PAGE) {
         let row = &row[at..at + R * LANES];
         let mut value = [_mm512_setzero_ps(); R];
-        for r in 0..R {
-            value[r] = widen(row, r * LANES);
+        for (r, value) in value.iter_mut().enumerate() {
+            *value = widen(row, r * LANES);
         }
-        for i in 0..N {
-            let weight = _mm512_set1_ps(weights[i][token]);
-            for r in 0..R {
-                sums[i][r] = _mm512_fmadd_ps(weight, value[r], sums[i][r]);
+        for (sums, weights) in sums.iter_mut().zip(weights) {
+            let weight = _mm512_set1_ps(weights[token]);
+            for (sum, value) in sums.iter_mut().zip(value) {
+                *sum = _mm512_fmadd_ps(weight, value, *sum);
             }
         }
     }
-    for i in 0..N {
-        for r in 0..R {
-            store(sums[i][r], queries[i].out, at + r * LANES);
+    for (query, sums) in queries.iter_mut().zip(sums) {
+        for (r, sum) in sums.into_iter().enumerate() {
+            store(sum, query.out, at + r * LANES);
         }
     }
 }

@@ -3,6 +3,18 @@
 use super::*;
 use crate::shared::PagePtr;
 
+const SCALE: f32 = 0.3;
+
+/// One query, and what it may see.
+struct Ask<'a, T> {
+    query: &'a [f32],
+    softcap: Option<f32>,
+    sink: Option<f32>,
+    pages: HeadPages<'a, T>,
+    start: usize,
+    end: usize,
+}
+
 /// A head's cached keys and values. Whatever a page holds past the last token is NaN: it must
 /// not matter.
 struct Cache<T: KvElement> {
@@ -56,10 +68,9 @@ impl<T: KvElement> Cache<T> {
         (keys, values.collect())
     }
 
-    fn args<'a>(&'a self, query: &'a [f32], start: usize) -> AttendArgs<'a, T> {
-        AttendArgs {
+    fn ask<'a>(&'a self, query: &'a [f32], start: usize) -> Ask<'a, T> {
+        Ask {
             query,
-            scale: 0.3,
             softcap: None,
             sink: None,
             pages: HeadPages {
@@ -73,19 +84,40 @@ impl<T: KvElement> Cache<T> {
     }
 
     /// What all tables agree on.
-    fn attend(&self, args: &AttendArgs<T>) -> Vec<f32> {
+    fn attend(&self, ask: &Ask<T>) -> Vec<f32> {
+        self.attend_together(std::slice::from_ref(ask))
+    }
+
+    /// What all tables agree on, asked all at once; the answers after each other.
+    fn attend_together(&self, asks: &[Ask<T>]) -> Vec<f32> {
         agree("attend", |k| {
-            let mut out = vec![7.0; self.value_dim];
-            unsafe { T::attend(k)(args, &mut out) };
+            let mut out = vec![7.0; asks.len() * self.value_dim];
+            let rows = asks.iter().zip(out.chunks_exact_mut(self.value_dim));
+            let mut queries: Vec<AttendQuery> = rows
+                .map(|(ask, out)| AttendQuery {
+                    query: ask.query,
+                    sink: ask.sink,
+                    start: ask.start,
+                    end: ask.end,
+                    out,
+                })
+                .collect();
+            let args = AttendArgs {
+                scale: SCALE,
+                softcap: asks[0].softcap,
+                pages: asks[0].pages,
+            };
+            // SAFETY: `agree` hands out tables that this machine can run.
+            unsafe { T::attend(k)(&args, &mut queries) };
             out
         })
     }
 
-    fn expected(&self, args: &AttendArgs<T>) -> Vec<f64> {
+    fn expected(&self, args: &Ask<T>) -> Vec<f64> {
         let query = exact(args.query);
         let score = |key: &[f64]| {
             let dot: f64 = query.iter().zip(key).map(|(q, k)| q * k).sum();
-            let score = dot * f64::from(args.scale);
+            let score = dot * f64::from(SCALE);
             match args.softcap {
                 Some(cap) => (score / f64::from(cap)).tanh() * f64::from(cap),
                 None => score,
@@ -120,7 +152,7 @@ impl<T: KvElement> Drop for Cache<T> {
 }
 
 #[track_caller]
-fn check<T: KvElement>(cache: &Cache<T>, args: &AttendArgs<T>, what: &str) {
+fn check<T: KvElement>(cache: &Cache<T>, args: &Ask<T>, what: &str) {
     let (found, expected) = (cache.attend(args), cache.expected(args));
     for (found, exact) in found.iter().zip(expected) {
         let error = (f64::from(*found) - exact).abs();
@@ -152,12 +184,12 @@ fn every_way<T: KvElement>(seed: u64) {
                 if start >= tokens {
                     continue;
                 }
-                check(&cache, &cache.args(&query, start), "plain");
+                check(&cache, &cache.ask(&query, start), "plain");
                 for sink in [-3.0, 0.5, 4.0, -1e30] {
-                    let args = AttendArgs {
+                    let args = Ask {
                         sink: Some(sink),
                         softcap: Some(1.5),
-                        ..cache.args(&query, start)
+                        ..cache.ask(&query, start)
                     };
                     check(&cache, &args, "capped, with a sink");
                 }
@@ -179,12 +211,12 @@ fn values_in_keys<T: KvElement>(seed: u64) {
             let cache = Cache::<T>::random(&mut random, head_dim, value_dim, tokens);
             let query = random.floats(head_dim, 2.0);
             for start in [0, tokens / 2] {
-                let plain = cache.args(&query, start);
+                let plain = cache.ask(&query, start);
                 let pages = HeadPages {
                     value_offset: None,
                     ..plain.pages
                 };
-                check(&cache, &AttendArgs { pages, ..plain }, "values in keys");
+                check(&cache, &Ask { pages, ..plain }, "values in keys");
             }
         }
     }
@@ -201,15 +233,15 @@ fn scores_far_apart_leave_the_largest() {
     let cache = Cache::<f32>::random(&mut Random(35), 16, 16, 70);
     // Scores up to ± 5e4: the softmax is the one largest key's value.
     let query = Random(36).floats(16, 1e5);
-    let args = cache.args(&query, 0);
+    let args = cache.ask(&query, 0);
     let found = cache.attend(&args);
     let score = |key: &[f64]| -> f64 { exact(&query).iter().zip(key).map(|(q, k)| q * k).sum() };
     let best = (0..70).max_by(|a, b| score(&cache.keys[*a]).total_cmp(&score(&cache.keys[*b])));
     near("attend", &found, &cache.values[best.unwrap()], 1e-6);
     // A sink above them all leaves nothing.
-    let args = AttendArgs {
+    let args = Ask {
         sink: Some(1e30),
-        ..cache.args(&query, 0)
+        ..cache.ask(&query, 0)
     };
     let found = cache.attend(&args);
     assert!(found.iter().all(|value| value.abs() < 1e-30), "{found:?}");
@@ -223,12 +255,63 @@ fn a_nan_that_is_seen_is_not_hidden() {
         cache.write(tokens - 1, &nan, &nan);
         let query = vec![1.0; 8];
         for softcap in [None, Some(2.0)] {
-            let args = AttendArgs {
+            let args = Ask {
                 softcap,
-                ..cache.args(&query, 0)
+                ..cache.ask(&query, 0)
             };
             let found = cache.attend(&args);
             assert!(found.iter().all(|value| value.is_nan()), "{tokens}");
         }
     }
+}
+
+fn in_company<T: KvElement>(seed: u64) {
+    let mut random = Random(seed);
+    for (head_dim, value_dim) in [(1, 1), (7, 9), (64, 64), (80, 80), (33, 130), (600, 16)] {
+        let tokens = 131;
+        let cache = Cache::<T>::random(&mut random, head_dim, value_dim, tokens);
+        for count in 1..=MAX_QUERIES + 1 {
+            let queries: Vec<Vec<f32>> = (0..count).map(|_| random.floats(head_dim, 2.0)).collect();
+            for (window, softcap) in [(tokens, None), (40, None), (70, Some(1.5)), (1, None)] {
+                // As the tokens of one row: each sees one more than the one before it.
+                let asks: Vec<Ask<T>> = (queries.iter().enumerate())
+                    .map(|(i, query)| {
+                        let end = tokens - count + i + 1;
+                        Ask {
+                            softcap,
+                            sink: (i % 2 == 1).then_some(0.5),
+                            end,
+                            ..cache.ask(query, end.saturating_sub(window))
+                        }
+                    })
+                    .collect();
+                let alone = asks.iter().flat_map(|ask| cache.attend(ask));
+                let alone: Vec<u32> = alone.map(f32::to_bits).collect();
+                let together = cache.attend_together(&asks);
+                let together: Vec<u32> = together.into_iter().map(f32::to_bits).collect();
+                assert_eq!(together, alone, "{count} of {head_dim}, window {window}");
+            }
+        }
+    }
+}
+
+#[test]
+fn company_changes_no_bit() {
+    in_company::<f32>(38);
+    in_company::<Half>(39);
+}
+
+#[test]
+fn broken_keys_stay_their_own_querys_trouble() {
+    let cache = Cache::<Half>::random(&mut Random(40), 64, 64, 100);
+    let nan = vec![f32::NAN; 64];
+    cache.write(70, &nan, &nan);
+    let query = Random(41).floats(64, 1.0);
+    let before = Ask {
+        end: 70,
+        ..cache.ask(&query, 0)
+    };
+    let found = cache.attend_together(&[before, cache.ask(&query, 0)]);
+    assert!(found[..64].iter().all(|value| value.is_finite()));
+    assert!(found[64..].iter().all(|value| value.is_nan()));
 }
