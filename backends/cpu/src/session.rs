@@ -72,14 +72,13 @@ impl<T: KvElement> CpuSession<T> {
         let tokens = batch.tokens(row);
         self.check(batch, index, row, tokens)?;
         let len = self.cache.len(row.sequence)?;
-        self.cache.reserve(row.sequence, tokens.len())?;
-        let states = match self.cache.take_states(row.sequence, tokens.len()) {
-            Ok(states) => states,
-            Err(error) => {
-                self.cache.trim(row.sequence)?;
-                return Err(error);
+        let states = self.cache.take_states(row.sequence, tokens.len())?;
+        if let Err(error) = self.cache.reserve(row.sequence, tokens.len()) {
+            if let Some(states) = states {
+                self.cache.give_back(states);
             }
-        };
+            return Err(error);
+        }
         let first = self.plan.tokens.len();
         let pages = self.plan.pages.len();
         self.plan.pages.extend(self.cache.pages(row.sequence));

@@ -1,4 +1,4 @@
-//! Waiting for the next event or for Ctrl-C, whichever comes first.
+//! Waiting: for the next event or for Ctrl-C, whichever comes first, and for many things at once.
 
 use std::future::Future;
 use std::pin::pin;
@@ -62,7 +62,8 @@ impl Wake for Unpark {
     }
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+/// Waits for a future on this thread.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
@@ -71,5 +72,42 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
             Poll::Ready(value) => return value,
             Poll::Pending => std::thread::park(),
         }
+    }
+}
+
+/// Runs futures side by side on one thread, and gives what each came to.
+pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
+    let mut outputs: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
+    std::future::poll_fn(move |context| {
+        for (slot, output) in pending.iter_mut().zip(&mut outputs) {
+            if let Some(future) = slot
+                && let Poll::Ready(ready) = future.as_mut().poll(context)
+            {
+                *output = Some(ready);
+                *slot = None;
+            }
+        }
+        match pending.iter().all(Option::is_none) {
+            true => Poll::Ready(outputs.drain(..).flatten().collect()),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_are_waited_for_in_their_order() {
+        let (sender, receiver) = async_channel::bounded::<u32>(1);
+        let waits = async { receiver.recv().await.unwrap_or(0) };
+        let sends = async { sender.send(7).await.map_or(0, |()| 1) };
+        let futures: [std::pin::Pin<Box<dyn Future<Output = u32>>>; 2] =
+            [Box::pin(waits), Box::pin(sends)];
+        assert_eq!(block_on(join_all(futures)), [7, 1]);
+        assert_eq!(block_on(join_all(Vec::<std::future::Ready<()>>::new())), []);
     }
 }

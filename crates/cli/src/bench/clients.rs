@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 
 use super::figure::{Figure, Line, Panel, Style};
 use super::random::Random;
-use super::reading::{Answer, ask, greedy, joined, millis};
+use super::reading::{Answer, ask_beside_others, greedy, joined, millis};
 use super::report::{Report, Table, number};
 use super::stats::{Spread, median};
 use super::{Scenario, held, warm_up};
 use crate::args::{BenchArgs, Span};
 use crate::error::CliError;
 use crate::progress::ShareBar;
+use crate::wait::{block_on, join_all};
 
-/// Each client is a thread.
 const MAX_CLIENTS: usize = 1024;
 /// Requests for each client where neither their number nor a time is given.
 const REQUESTS_PER_CLIENT: usize = 4;
@@ -170,14 +170,14 @@ impl Pool {
     }
 }
 
-fn client(engine: &Engine, pool: &Pool, name: usize) -> Result<Vec<Answer>, CliError> {
+async fn client(engine: &Engine, pool: &Pool, name: usize) -> Result<Vec<Answer>, CliError> {
     let mut answers = Vec::new();
     while let Some(request) = pool.take() {
         let request = GenerateRequest {
             client: Some(format!("client {name}")),
             ..request
         };
-        match ask(engine, request) {
+        match ask_beside_others(engine, request).await {
             Ok(answer) => answers.push(answer),
             Err(error) => {
                 pool.close();
@@ -251,16 +251,17 @@ fn serve(
     clients: usize,
 ) -> Result<(Vec<Answer>, Vec<Stats>), CliError> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..clients)
-            .map(|name| scope.spawn(move || client(engine, pool, name)))
-            .collect();
+        let served = scope.spawn(move || {
+            let clients = (0..clients).map(|name| client(engine, pool, name));
+            let answers = block_on(join_all(clients)).into_iter();
+            answers.collect::<Result<Vec<Vec<Answer>>, CliError>>()
+        });
         let mut samples = Vec::new();
-        while !threads.iter().any(|thread| thread.is_finished()) {
+        while pool.dry.get().is_none() && !served.is_finished() {
             std::thread::sleep(SAMPLING);
             samples.push(engine.stats());
         }
-        let answers = threads.into_iter().map(joined);
-        let answers: Vec<Vec<Answer>> = answers.collect::<Result<_, _>>()?;
+        let answers = joined(served)?;
         Ok((answers.into_iter().flatten().collect(), samples))
     })
 }

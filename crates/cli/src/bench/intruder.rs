@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 
 use super::figure::{Figure, Line, Panel, Style};
 use super::random::Random;
-use super::reading::{ask, greedy, joined, millis};
+use super::reading::{ask, greedy, joined, millis, read};
 use super::report::{Report, Table, number};
 use super::stats::{Spread, median};
 use super::{Scenario, held, warm_up};
 use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::progress::ShareBar;
+use crate::wait::{block_on, join_all};
 
 /// What the running streams begin with.
 const STREAM_PROMPT: usize = 32;
@@ -132,17 +133,15 @@ struct Round {
     arrivals: Vec<Vec<f64>>,
     steady: Range<f64>,
     entry: Range<f64>,
-    /// `None` where a stream had ended before enough was seen.
-    after: Option<Range<f64>>,
+    /// When the same tokens came with nothing entering, since the first of all likewise.
+    undisturbed: Vec<Vec<f64>>,
 }
 
-/// The streams are steady, the prompt is sent, its first token comes, the streams go on.
+/// The streams are steady, the prompt is sent, its first token comes.
 struct Moments {
     steady: Instant,
     entered: Instant,
     answered: Instant,
-    /// `None` where a stream ended too early.
-    left: Option<Instant>,
 }
 
 impl Intruder {
@@ -165,16 +164,28 @@ impl Intruder {
         let alone_ms = ask(&engine, greedy(prompt(self.tokens), 1))?.first_token_ms();
         let session = engine.into_session()?;
 
+        let openings: Vec<Vec<u32>> = (0..batch).map(|_| prompt(STREAM_PROMPT)).collect();
         let engine = Engine::start(session, None, EngineOptions::default())?;
-        let streams = (0..batch)
-            .map(|_| engine.submit(greedy(prompt(STREAM_PROMPT), room)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let streams = submit(&engine, &openings, room)?;
         let (moments, arrivals) = self.observe(&engine, streams, prompt(self.tokens))?;
-        let measured = Round::new(alone_ms, &moments, &arrivals);
+        let session = engine.into_session()?;
+
+        let engine = Engine::start(session, None, EngineOptions::default())?;
+        let longest = arrivals.iter().map(Vec::len).max().unwrap_or(1);
+        let streams = submit(&engine, &openings, longest)?;
+        let now = Instant::now();
+        let undisturbed = block_on(join_all(
+            streams.into_iter().map(|stream| read(stream, now)),
+        ));
+        let undisturbed = undisturbed.into_iter();
+        let undisturbed = undisturbed
+            .map(|answer| answer.map(|answer| answer.arrivals))
+            .collect::<Result<Vec<_>, _>>()?;
+        let measured = Round::new(alone_ms, &moments, &arrivals, &undisturbed);
         Ok((measured, engine.into_session()?))
     }
 
-    /// Follows the streams while the intruder comes and goes.
+    /// Follows the streams while the intruder enters.
     fn observe(
         &self,
         engine: &Engine,
@@ -198,7 +209,7 @@ impl Intruder {
         })
     }
 
-    /// Lets the streams settle, sends the intruder in, and lets them settle again.
+    /// Lets the streams settle, and sends the intruder in.
     fn enter(
         &self,
         engine: &Engine,
@@ -216,7 +227,6 @@ impl Intruder {
             steady,
             entered,
             answered: answer.arrivals.first().copied().unwrap_or(entered),
-            left: after(self.steady_tokens),
         })
     }
 
@@ -228,6 +238,17 @@ impl Intruder {
                 .to_owned(),
         }
     }
+}
+
+fn submit(
+    engine: &Engine,
+    openings: &[Vec<u32>],
+    max_tokens: usize,
+) -> Result<Vec<Generation>, CliError> {
+    let streams = openings
+        .iter()
+        .map(|opening| engine.submit(greedy(opening.clone(), max_tokens)));
+    Ok(streams.collect::<Result<_, _>>()?)
 }
 
 /// How far a stream is, for those who wait for it.
@@ -296,24 +317,26 @@ fn follow(
 }
 
 impl Round {
-    fn new(alone_ms: f64, moments: &Moments, arrivals: &[Vec<Instant>]) -> Self {
+    fn new(
+        alone_ms: f64,
+        moments: &Moments,
+        arrivals: &[Vec<Instant>],
+        undisturbed: &[Vec<Instant>],
+    ) -> Self {
         let Moments {
             steady,
             entered,
             answered,
-            left,
         } = *moments;
-        let firsts = arrivals.iter().filter_map(|times| times.first());
-        let zero = firsts.min().copied().unwrap_or(steady);
+        let zero = first_of(arrivals).unwrap_or(steady);
         let at = |time: Instant| millis(zero, time);
-        let in_millis = |times: &Vec<Instant>| times.iter().map(|time| at(*time)).collect();
         Self {
             alone_ms,
             beside_ms: millis(entered, answered),
-            arrivals: arrivals.iter().map(in_millis).collect(),
+            arrivals: since(zero, arrivals),
             steady: at(steady)..at(entered),
             entry: at(entered)..at(answered),
-            after: left.map(|left| at(answered)..at(left)),
+            undisturbed: since(first_of(undisturbed).unwrap_or(steady), undisturbed),
         }
     }
 
@@ -325,13 +348,6 @@ impl Round {
         self.speed(&self.entry)
     }
 
-    /// NaN where it was not seen.
-    fn speed_after(&self) -> f64 {
-        self.after
-            .as_ref()
-            .map_or(f64::NAN, |after| self.speed(after))
-    }
-
     /// Tokens per second of all streams together.
     fn speed(&self, window: &Range<f64>) -> f64 {
         let inside = |time: &&f64| **time > window.start && **time <= window.end;
@@ -339,8 +355,20 @@ impl Round {
         tokens as f64 / (window.end - window.start) * 1e3
     }
 
+    /// How many times as long the tokens of the entry took as without it. The very same tokens
+    /// are compared: streams get slower by themselves as their contexts grow. A wait that reaches
+    /// into the entry counts, however long it lasts.
     fn slowdown(&self) -> f64 {
-        self.speed_before() / self.speed_during()
+        let spans = self.arrivals.iter().zip(&self.undisturbed);
+        let spans = spans.filter_map(|(disturbed, undisturbed)| {
+            let first = disturbed.partition_point(|time| *time <= self.entry.start);
+            let last = disturbed.partition_point(|time| *time < self.entry.end);
+            let span = |times: &[f64]| Some(times.get(last)? - times.get(first.checked_sub(1)?)?);
+            Some((span(disturbed)?, span(undisturbed)?))
+        });
+        let (disturbed, undisturbed) =
+            spans.fold((0.0, 0.0), |sum, span| (sum.0 + span.0, sum.1 + span.1));
+        disturbed / undisturbed
     }
 
     /// Milliseconds between tokens while all was steady.
@@ -363,7 +391,6 @@ impl Round {
         json!({
             "before_tokens_per_second": self.speed_before(),
             "during_tokens_per_second": self.speed_during(),
-            "after_tokens_per_second": self.speed_after(),
             "slowdown": self.slowdown(),
             "before_inter_token_ms": self.before().to_json(),
             "during_inter_token_ms": self.during().to_json(),
@@ -371,6 +398,20 @@ impl Round {
             "intruder_alone_first_token_ms": self.alone_ms,
         })
     }
+}
+
+fn first_of(arrivals: &[Vec<Instant>]) -> Option<Instant> {
+    arrivals
+        .iter()
+        .filter_map(|times| times.first())
+        .min()
+        .copied()
+}
+
+/// In milliseconds.
+fn since(zero: Instant, arrivals: &[Vec<Instant>]) -> Vec<Vec<f64>> {
+    let in_millis = |times: &Vec<Instant>| times.iter().map(|time| millis(zero, *time)).collect();
+    arrivals.iter().map(in_millis).collect()
 }
 
 /// One number of running streams.
@@ -394,7 +435,6 @@ impl Row {
             "slowdown": self.median(Round::slowdown),
             "before_tokens_per_second": self.median(Round::speed_before),
             "during_tokens_per_second": self.median(Round::speed_during),
-            "after_tokens_per_second": self.median(Round::speed_after),
             "before_inter_token_p95_ms": self.median(|round| round.before().p95),
             "during_inter_token_p95_ms": self.median(|round| round.during().p95),
             "before_inter_token_worst_ms": self.worst(|round| round.before().max),
@@ -442,7 +482,6 @@ fn table(rows: &[Row]) -> String {
         "streams",
         "before/s",
         "during/s",
-        "after/s",
         "slowdown",
         "next token p95",
         "worst",
@@ -456,7 +495,6 @@ fn table(rows: &[Row]) -> String {
             row.batch.to_string(),
             number(row.median(Round::speed_before), 1),
             number(row.median(Round::speed_during), 1),
-            number(row.median(Round::speed_after), 1),
             number(row.median(Round::slowdown), 2),
             number(row.median(|round| round.before().p95), 1),
             number(row.worst(|round| round.before().max), 1),
@@ -466,7 +504,9 @@ fn table(rows: &[Row]) -> String {
             number(row.median(|round| round.alone_ms), 1),
         ]);
     }
-    table.text() + "\nTokens per second of all streams together; latencies in milliseconds.\n"
+    table.text()
+        + "\nTokens per second of all streams together; latencies in milliseconds. The slowdown is \
+           by the same tokens with nothing entering.\n"
 }
 
 #[cfg(test)]
@@ -484,7 +524,10 @@ mod tests {
             ],
             steady: 10.0..40.0,
             entry: 40.0..90.0,
-            after: None,
+            undisturbed: vec![
+                vec![0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0],
+                vec![0.0, 10.0, 20.0, 30.0, 40.0, 50.0],
+            ],
         }
     }
 
@@ -493,8 +536,12 @@ mod tests {
         let round = round();
         assert_eq!(round.speed_before(), 200.0);
         assert_eq!(round.speed_during(), 60.0);
-        assert!(round.speed_after().is_nan());
-        assert!((round.slowdown() - 200.0 / 60.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_same_tokens_are_compared() {
+        // From 40 to 90 instead of 70, and from 38 to 95 instead of 40 to 50.
+        assert_eq!(round().slowdown(), (50.0 + 57.0) / (30.0 + 10.0));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Instant;
 use loquat_engine::{Engine, Event, GenerateRequest, Generation, SamplingParams, Usage};
 
 use crate::error::CliError;
+use crate::wait::block_on;
 
 /// A finished stream and when its tokens came.
 pub struct Answer {
@@ -39,18 +40,27 @@ pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> GenerateRequest {
 
 /// Submits and reads to the end.
 pub fn ask(engine: &Engine, request: GenerateRequest) -> Result<Answer, CliError> {
-    let submitted = Instant::now();
-    read(engine.submit(request)?, submitted)
+    block_on(ask_beside_others(engine, request))
 }
 
-pub fn read(mut generation: Generation, submitted: Instant) -> Result<Answer, CliError> {
+/// Submits and reads to the end, while others do so on the same thread: as in a server, whose
+/// runtime is woken once for whatever a step brought to all of them.
+pub async fn ask_beside_others(
+    engine: &Engine,
+    request: GenerateRequest,
+) -> Result<Answer, CliError> {
+    let submitted = Instant::now();
+    read(engine.submit(request)?, submitted).await
+}
+
+pub async fn read(mut generation: Generation, submitted: Instant) -> Result<Answer, CliError> {
     let mut answer = Answer {
         submitted,
         arrivals: Vec::new(),
         ids: Vec::new(),
         usage: Usage::default(),
     };
-    while let Some(event) = generation.recv_blocking() {
+    while let Some(event) = generation.recv().await {
         match event {
             Event::Tokens { tokens, .. } => {
                 let now = Instant::now();

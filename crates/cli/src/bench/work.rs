@@ -8,8 +8,9 @@ use loquat_session::{
 };
 
 use super::random::Random;
-use super::reading::{greedy, joined, read};
+use super::reading::{greedy, read};
 use crate::error::CliError;
+use crate::wait::{block_on, join_all};
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
@@ -204,16 +205,11 @@ pub fn through_engine(
 
 /// When each generation's tokens came.
 fn arrivals(generations: Vec<Generation>, started: Instant) -> Result<Vec<Vec<Instant>>, CliError> {
-    std::thread::scope(|scope| {
-        let readers: Vec<_> = generations
-            .into_iter()
-            .map(|generation| scope.spawn(move || read(generation, started)))
-            .collect();
-        let answers = readers.into_iter().map(joined);
-        answers
-            .map(|answer| answer.map(|answer| answer.arrivals))
-            .collect()
-    })
+    let readers = generations.into_iter().map(|stream| read(stream, started));
+    let answers = block_on(join_all(readers)).into_iter();
+    answers
+        .map(|answer| answer.map(|answer| answer.arrivals))
+        .collect()
 }
 
 /// Tokens per second while all sequences decode: from the last one's first token to the first
