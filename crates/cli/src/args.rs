@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use loquat_engine::{
-    FREQUENCY_PENALTY, LOGIT_BIAS, MIN_P, PRESENCE_PENALTY, Parameter, REPETITION_PENALTY,
-    SamplingParams, TEMPERATURE, TOP_K, TOP_P,
+    EngineOptions, FREQUENCY_PENALTY, LOGIT_BIAS, MIN_P, PRESENCE_PENALTY, Parameter,
+    REPETITION_PENALTY, SamplingParams, TEMPERATURE, TOP_K, TOP_P,
 };
 use loquat_session::{MemoryBudget, Precision, SessionOptions};
 
@@ -137,6 +137,12 @@ pub struct BenchArgs {
     /// What running streams suffer while a prompt of this length enters.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
     pub intruder: Option<NonZeroUsize>,
+    /// How many times as long running streams may take for a token while prompts come in; `inf`
+    /// is no bound.
+    #[arg(long, value_name = "NUMBER", value_parser = slowdown, requires = "scenario")]
+    #[arg(help_heading = SCENARIOS, default_value_t = EngineOptions::default().max_slowdown)]
+    #[arg(conflicts_with_all = ["turns", "soak"])]
+    pub max_slowdown: f32,
     /// A conversation of this many turns, with the prefix cache and without it.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
     pub turns: Option<NonZeroUsize>,
@@ -341,6 +347,13 @@ fn whole(parameter: Parameter) -> impl Fn(&str) -> Result<usize, String> + Clone
     move |text| match text.parse() {
         Ok(value) if (min..=max).contains(&value) => Ok(value),
         _ => Err(format!("must be a whole number from {min} to {max}")),
+    }
+}
+
+fn slowdown(text: &str) -> Result<f32, String> {
+    match text.parse() {
+        Ok(value) if (1.0..=f32::INFINITY).contains(&value) => Ok(value),
+        _ => Err("must be a number of at least 1, or inf".to_owned()),
     }
 }
 

@@ -34,6 +34,7 @@ pub struct Clients {
     lengths: Lengths,
     seed: u64,
     until: Until,
+    max_slowdown: f32,
 }
 
 #[derive(Clone, Copy)]
@@ -78,6 +79,7 @@ impl Clients {
             },
             seed: args.seed,
             until,
+            max_slowdown: args.max_slowdown,
         })
     }
 }
@@ -218,6 +220,7 @@ impl Clients {
         let vocab_size = session.capabilities().vocab_size;
         let options = EngineOptions {
             max_queue: EngineOptions::default().max_queue.max(clients),
+            max_slowdown: self.max_slowdown,
             ..EngineOptions::default()
         };
         let engine = Engine::start(session, None, options)?;

@@ -32,6 +32,7 @@ pub struct Intruder {
     steady_tokens: usize,
     rounds: usize,
     seed: u64,
+    max_slowdown: f32,
 }
 
 impl Intruder {
@@ -42,7 +43,16 @@ impl Intruder {
             steady_tokens: args.decode_tokens.get(),
             rounds: args.rounds(3),
             seed: args.seed,
+            max_slowdown: args.max_slowdown,
         }
+    }
+
+    fn engine(&self, session: Box<dyn Session>) -> Result<Engine, CliError> {
+        let options = EngineOptions {
+            max_slowdown: self.max_slowdown,
+            ..EngineOptions::default()
+        };
+        Ok(Engine::start(session, None, options)?)
     }
 
     /// Tokens that each of the streams may generate: all that the intruder leaves room for.
@@ -160,17 +170,17 @@ impl Intruder {
         let mut prompt = |len: usize| random.tokens(vocab_size, len);
 
         // Another engine for each, so that neither finds the other's prefix in its way.
-        let engine = Engine::start(session, None, EngineOptions::default())?;
+        let engine = self.engine(session)?;
         let alone_ms = ask(&engine, greedy(prompt(self.tokens), 1))?.first_token_ms();
         let session = engine.into_session()?;
 
         let openings: Vec<Vec<u32>> = (0..batch).map(|_| prompt(STREAM_PROMPT)).collect();
-        let engine = Engine::start(session, None, EngineOptions::default())?;
+        let engine = self.engine(session)?;
         let streams = submit(&engine, &openings, room)?;
         let (moments, arrivals) = self.observe(&engine, streams, prompt(self.tokens))?;
         let session = engine.into_session()?;
 
-        let engine = Engine::start(session, None, EngineOptions::default())?;
+        let engine = self.engine(session)?;
         let longest = arrivals.iter().map(Vec::len).max().unwrap_or(1);
         let streams = submit(&engine, &openings, longest)?;
         let now = Instant::now();
@@ -559,6 +569,7 @@ mod tests {
             steady_tokens: 8,
             rounds: 1,
             seed: 0,
+            max_slowdown: 2.0,
         };
         let memory = |kv_capacity| Memory {
             weight_bytes: 0,
