@@ -114,9 +114,14 @@ fn closing_line(
     }
     parts.extend(limit.map(str::to_owned));
     if let Some(seed) = seed {
-        let prompt = usage.prompt_tokens as f64 / timings.first_token.as_secs_f64();
+        let computed = usage.prompt_tokens - usage.cached_tokens;
+        let prompt = computed as f64 / timings.first_token.as_secs_f64();
+        let cached = match usage.cached_tokens {
+            0 => String::new(),
+            cached => format!(" ({cached} kept from before)"),
+        };
         parts.push(format!(
-            "prompt {} tokens at {prompt:.0} tokens/s",
+            "prompt {} tokens at {prompt:.0} tokens/s{cached}",
             usage.prompt_tokens
         ));
         parts.push(format!("seed {seed}"));

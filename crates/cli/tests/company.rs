@@ -59,11 +59,11 @@ impl Model {
         (0..REQUESTS)
             .map(|i| {
                 let subject = subjects[i % subjects.len()];
-                let middle = "and then, as everyone knows, ".repeat(i * i % 13);
+                let middle = "and then, as everyone knows, ".repeat(i * i % 7);
                 let text = format!("{}{subject} {middle}is", openings[i % openings.len()]);
                 GenerateRequest {
                     prompt: self.tokenizer.encode(&text, Special::PROMPT).unwrap(),
-                    max_tokens: 6 + i * 7 % 23,
+                    max_tokens: 6 + i * 7 % 13,
                     sampling: SamplingParams::greedy(),
                     ..GenerateRequest::default()
                 }
@@ -88,7 +88,7 @@ fn together(engine: &Engine, requests: &[GenerateRequest]) -> (Vec<Vec<u32>>, St
 
 /// Whoever comes later is more urgent, and there is room for few.
 fn with_preemption(model: &Model, options: EngineOptions, alone: &[Vec<u32>]) {
-    let engine = model.engine(20 * 32, options);
+    let engine = model.engine(12 * 32, options);
     let mut generations = Vec::new();
     let mut heads = Vec::new();
     for (i, request) in model.requests().into_iter().enumerate() {

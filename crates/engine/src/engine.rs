@@ -14,7 +14,7 @@ use crate::limits::Limits;
 use crate::request::Terms;
 use crate::sampling::fresh_seed;
 use crate::sequence::{Arrival, Sequence};
-use crate::shared::{Shared, Ticket, View};
+use crate::shared::{Places, Shared, Ticket, View};
 use crate::text_stream::TextStream;
 use crate::time::TimeSource;
 use crate::worker::{Command, Reload, Worker};
@@ -31,6 +31,8 @@ pub struct EngineOptions {
     pub max_running: Option<usize>,
     /// Most requests that wait for room.
     pub max_queue: usize,
+    /// Most of them for one client; `None` lets one fill the queue.
+    pub max_queue_per_client: Option<usize>,
     /// Events that a reader may lag behind before its sequence pauses.
     pub event_buffer: usize,
     /// Device memory for prefixes of ended sequences; `None` is whatever running sequences
@@ -53,6 +55,7 @@ impl Default for EngineOptions {
             step_tokens: None,
             max_running: None,
             max_queue: 256,
+            max_queue_per_client: None,
             event_buffer: 64,
             cache_bytes: None,
             max_slowdown: 2.0,
@@ -69,6 +72,7 @@ impl EngineOptions {
             step_tokens,
             max_running,
             max_queue,
+            max_queue_per_client,
             event_buffer,
             cache_bytes: _,
             max_slowdown,
@@ -81,6 +85,8 @@ impl EngineOptions {
         let most = capabilities.max_sequences;
         check_option("max_running", max_running.unwrap_or(most), most)?;
         check_option("max_queue", *max_queue, 1 << 20)?;
+        let per_client = max_queue_per_client.unwrap_or(*max_queue);
+        check_option("max_queue_per_client", per_client, *max_queue)?;
         check_option("event_buffer", *event_buffer, 1 << 20)?;
         if !(1.0..=f32::INFINITY).contains(max_slowdown) {
             return Err(EngineError::OutOfRange {
@@ -180,7 +186,7 @@ impl Engine {
         request: GenerateRequest,
         n: usize,
     ) -> Result<Choices, EngineError> {
-        check_option("n", n, self.options.max_queue)?;
+        check_option("n", n, self.places().for_one)?;
         let places = self.accept(&request, n)?;
         let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
         let group = self.groups.fetch_add(1, Ordering::Relaxed);
@@ -207,8 +213,17 @@ impl Engine {
         let texts: Vec<TextStream> = (0..choices)
             .map(|_| TextStream::new(self.tokenizer.as_ref(), request))
             .collect::<Result<_, _>>()?;
-        let tickets = Ticket::take(&self.shared, choices, self.options.max_queue)?;
+        let client = request.client.as_deref();
+        let tickets = Ticket::take(&self.shared, client, choices, self.places())?;
         Ok(tickets.into_iter().zip(texts).collect())
+    }
+
+    fn places(&self) -> Places {
+        let for_all = self.options.max_queue;
+        Places {
+            for_all,
+            for_one: self.options.max_queue_per_client.unwrap_or(for_all),
+        }
     }
 
     fn enqueue(

@@ -1,6 +1,7 @@
 //! What the engine's thread and its callers both see.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -11,8 +12,7 @@ use crate::{CacheStats, EngineError, Stats, Totals};
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Places taken in the queue.
-    places: AtomicUsize,
+    taken: Mutex<Taken>,
     submitted: AtomicU64,
     refused: AtomicU64,
     /// No new requests: what is there is finished, then the engine ends.
@@ -20,6 +20,21 @@ pub(crate) struct Shared {
     view: Mutex<View>,
     /// Why no request will be served any more; set before any event channel is closed for it.
     end: OnceLock<EngineError>,
+}
+
+/// Places taken in the queue.
+#[derive(Debug, Default)]
+struct Taken {
+    by_all: usize,
+    /// Those who have any.
+    by_client: HashMap<Option<Arc<str>>, usize>,
+}
+
+/// Places in the queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    pub for_all: usize,
+    pub for_one: usize,
 }
 
 /// What the engine's thread last said about itself.
@@ -54,7 +69,7 @@ impl View {
 impl Shared {
     pub fn new(view: View) -> Self {
         Self {
-            places: AtomicUsize::new(0),
+            taken: Mutex::default(),
             submitted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             closing: AtomicBool::new(false),
@@ -67,13 +82,17 @@ impl Shared {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn stats(&self, now: Instant) -> Stats {
         let view = self.view();
         let meter = &view.meter;
         Stats {
             running: view.running,
             paused: view.paused,
-            waiting: view.preempted + self.places.load(Ordering::SeqCst),
+            waiting: view.preempted + self.taken().by_all,
             memory: view.memory,
             kv_reserved: view.kv_reserved,
             cache: view.cache,
@@ -133,31 +152,47 @@ impl Shared {
 
 /// A place in the queue, given back when dropped: by admission, cancellation or the engine's end.
 #[derive(Debug)]
-pub(crate) struct Ticket(Arc<Shared>);
+pub(crate) struct Ticket {
+    shared: Arc<Shared>,
+    client: Option<Arc<str>>,
+}
 
 impl Ticket {
     /// All `count` places, or none.
     pub fn take(
         shared: &Arc<Shared>,
+        client: Option<&str>,
         count: usize,
-        max_queue: usize,
+        places: Places,
     ) -> Result<Vec<Self>, EngineError> {
-        let taken = shared
-            .places
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |taken| {
-                taken.checked_add(count).filter(|all| *all <= max_queue)
-            });
-        if taken.is_err() {
+        let client: Option<Arc<str>> = client.map(Arc::from);
+        let mut taken = shared.taken();
+        let by_client = taken.by_client.get(&client).copied().unwrap_or(0);
+        let fits = |taken: usize, most| taken.checked_add(count).is_some_and(|all| all <= most);
+        if !fits(taken.by_all, places.for_all) || !fits(by_client, places.for_one) {
             shared.refused.fetch_add(count as u64, Ordering::SeqCst);
             return Err(EngineError::QueueFull);
         }
+        taken.by_all += count;
+        taken.by_client.insert(client.clone(), by_client + count);
         shared.submitted.fetch_add(count as u64, Ordering::SeqCst);
-        Ok((0..count).map(|_| Self(Arc::clone(shared))).collect())
+        let ticket = |_| Self {
+            shared: Arc::clone(shared),
+            client: client.clone(),
+        };
+        Ok((0..count).map(ticket).collect())
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.0.places.fetch_sub(1, Ordering::SeqCst);
+        let mut taken = self.shared.taken();
+        taken.by_all -= 1;
+        if let Some(by_client) = taken.by_client.get_mut(&self.client) {
+            *by_client -= 1;
+            if *by_client == 0 {
+                taken.by_client.remove(&self.client);
+            }
+        }
     }
 }

@@ -116,6 +116,13 @@ fn options_out_of_range_are_refused() {
     assert_eq!(with(|o| o.step_tokens = Some(0)), "step_tokens");
     assert_eq!(with(|o| o.max_queue = 0), "max_queue");
     assert_eq!(with(|o| o.event_buffer = 0), "event_buffer");
+    assert_eq!(with(|o| o.max_running = Some(65)), "max_running");
+    let per_client = "max_queue_per_client";
+    assert_eq!(with(|o| o.max_queue_per_client = Some(0)), per_client);
+    assert_eq!(with(|o| o.max_queue_per_client = Some(257)), per_client);
+    assert_eq!(with(|o| o.max_slowdown = 0.9), "max_slowdown");
+    assert_eq!(with(|o| o.max_slowdown = f32::NAN), "max_slowdown");
+    assert_eq!(with(|o| o.aging = Duration::ZERO), "aging");
 }
 
 #[test]
@@ -145,6 +152,47 @@ fn a_full_queue_refuses_at_once_and_recovers() {
         assert_eq!(completion.ids(), expected);
     }
     assert_eq!(ids(&engine, greedy(&[4], 5)).len(), 5);
+    assert_empty(&engine, &counters);
+}
+
+#[test]
+fn one_client_cannot_fill_the_queue_for_others() {
+    let fake = FakeOptions {
+        max_sequences: 1,
+        ..FakeOptions::default()
+    };
+    let options = EngineOptions {
+        max_queue: 6,
+        max_queue_per_client: Some(2),
+        event_buffer: 2,
+        ..EngineOptions::default()
+    };
+    let (engine, counters) = start(fake, options);
+    let mut running = engine.submit(greedy(&[1], 1000)).expect("accepted");
+    until_running(&mut running);
+    let of = |client: Option<&str>| {
+        engine.submit(GenerateRequest {
+            client: client.map(str::to_owned),
+            ..greedy(&[2], 5)
+        })
+    };
+    let mut waiting = Vec::new();
+    for client in [Some("a"), None, Some("b")] {
+        waiting.push(of(client).expect("its first place"));
+        waiting.push(of(client).expect("its second"));
+        let refused = of(client).expect_err("no third");
+        assert_eq!(refused, EngineError::QueueFull);
+    }
+    assert_eq!(of(Some("c")).expect_err("all six"), EngineError::QueueFull);
+    drop(running);
+    for generation in waiting {
+        assert_eq!(
+            generation.collect_blocking().expect("finished").ids().len(),
+            5
+        );
+    }
+    assert_eq!(engine.stats().totals.refused, 4);
+    assert!(of(Some("a")).is_ok(), "places come back");
     assert_empty(&engine, &counters);
 }
 

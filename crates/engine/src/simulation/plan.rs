@@ -127,10 +127,12 @@ fn options(dice: &mut Dice, fake: &FakeOptions) -> EngineOptions {
         let some = dice.percent(15);
         some.then(|| Duration::from_millis(dice.number(1..=2000) as u64))
     };
+    let max_queue = dice.pick(&[1, 3, 8, 64]);
     EngineOptions {
         step_tokens,
         max_running,
-        max_queue: dice.pick(&[1, 3, 8, 64]),
+        max_queue,
+        max_queue_per_client: dice.percent(20).then(|| dice.number(1..=max_queue)),
         event_buffer: dice.number(1..=8),
         cache_bytes: dice.pick(&[None, None, Some(0), Some(64), Some(1000), Some(4000)]),
         max_slowdown: dice.pick(&[1.0, 1.25, 2.0, 8.0, f32::INFINITY]),

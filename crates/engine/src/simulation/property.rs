@@ -164,7 +164,9 @@ impl Simulation {
                 assert!(reach.next_multiple_of(fake.kv_granularity) > capacity);
             }
             EngineError::OutOfRange { field: "n", .. } => {
-                assert!(choices > self.plan.options.max_queue);
+                let options = &self.plan.options;
+                let most = options.max_queue_per_client.unwrap_or(options.max_queue);
+                assert!(choices > most);
             }
             other => panic!("refused with {other}"),
         }
