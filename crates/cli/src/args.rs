@@ -152,7 +152,7 @@ pub struct BenchArgs {
     #[arg(conflicts_with_all = ["clients", "intruder", "soak"])]
     pub user_tokens: NonZeroUsize,
     /// Unreliable clients for this long, on little memory, and a check that nothing leaks.
-    #[arg(long, value_name = "SECONDS", value_parser = at_least_one, help_heading = SCENARIOS)]
+    #[arg(long, value_name = "SECONDS", value_parser = soak_seconds, help_heading = SCENARIOS)]
     pub soak: Option<NonZeroUsize>,
     /// Draws a scenario's prompts, lengths and whims.
     #[arg(long, value_name = "NUMBER", value_parser = seed, requires = "scenario")]
@@ -347,6 +347,14 @@ fn whole(parameter: Parameter) -> impl Fn(&str) -> Result<usize, String> + Clone
     move |text| match text.parse() {
         Ok(value) if (min..=max).contains(&value) => Ok(value),
         _ => Err(format!("must be a whole number from {min} to {max}")),
+    }
+}
+
+fn soak_seconds(text: &str) -> Result<NonZeroUsize, String> {
+    const MONTH: usize = 31 * 86_400;
+    match text.parse() {
+        Ok(seconds) if seconds <= nonzero(MONTH) => Ok(seconds),
+        _ => Err(format!("must be a whole number from 1 to {MONTH}")),
     }
 }
 

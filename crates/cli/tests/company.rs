@@ -4,15 +4,14 @@
 use std::sync::Arc;
 
 use loquat_cpu::CpuBackend;
-use loquat_engine::{
-    Engine, EngineOptions, Event, GenerateRequest, Generation, SamplingParams, Stats,
-};
+use loquat_engine::{Engine, EngineOptions, GenerateRequest, Generation, SamplingParams, Stats};
 use loquat_session::{Backend, ModelSource, SessionOptions};
 use loquat_store::{NoProgress, Resolved, Store, StoreOptions};
 use loquat_text::{Special, Tokenizer};
 use loquat_weights::Checkpoint;
 
 const REQUESTS: usize = 32;
+const LONG: usize = 20;
 
 struct Model {
     source: ModelSource,
@@ -59,7 +58,12 @@ impl Model {
         (0..REQUESTS)
             .map(|i| {
                 let subject = subjects[i % subjects.len()];
-                let middle = "and then, as everyone knows, ".repeat(i * i % 7);
+                let times = match i {
+                    // Longer than any step.
+                    LONG => 90,
+                    _ => i * i % 7,
+                };
+                let middle = "and then, as everyone knows, ".repeat(times);
                 let text = format!("{}{subject} {middle}is", openings[i % openings.len()]);
                 GenerateRequest {
                     prompt: self.tokenizer.encode(&text, Special::PROMPT).unwrap(),
@@ -86,32 +90,24 @@ fn together(engine: &Engine, requests: &[GenerateRequest]) -> (Vec<Vec<u32>>, St
     (ids, engine.stats())
 }
 
-/// Whoever comes later is more urgent, and there is room for few.
+/// The longest begins; whoever comes later is more urgent, and there is room for few.
 fn with_preemption(model: &Model, options: EngineOptions, alone: &[Vec<u32>]) {
-    let engine = model.engine(12 * 32, options);
-    let mut generations = Vec::new();
-    let mut heads = Vec::new();
-    for (i, request) in model.requests().into_iter().enumerate() {
-        let priority = (REQUESTS - i) as i32;
+    let engine = model.engine(26 * 32, options);
+    let mut generations: Vec<Option<Generation>> = (0..REQUESTS).map(|_| None).collect();
+    let requests = model.requests();
+    for (place, i) in (LONG..REQUESTS).chain(0..LONG).enumerate() {
         let request = GenerateRequest {
-            priority,
-            ..request
+            priority: (REQUESTS - place) as i32,
+            ..requests[i].clone()
         };
-        let mut generation = engine.submit(request).unwrap();
-        let mut head = Vec::new();
-        // The first ones surely run before the next come.
-        if i < 4
-            && let Some(Event::Tokens { tokens, .. }) = generation.recv_blocking()
-        {
-            head.extend(tokens.iter().map(|token| token.id));
+        generations[i] = Some(engine.submit(request).unwrap());
+        // The longest surely runs when the others come.
+        while place == 0 && engine.stats().running == 0 {
+            std::thread::yield_now();
         }
-        heads.push(head);
-        generations.push(generation);
     }
-    for ((mut ids, rest), alone) in heads.into_iter().zip(finish(generations)).zip(alone) {
-        ids.extend(rest);
-        assert_eq!(ids, *alone);
-    }
+    let ids = finish(generations.into_iter().flatten().collect());
+    assert_eq!(ids, alone);
     let stats = engine.stats();
     assert!(stats.totals.preempted > 0, "{stats:?}");
 }
@@ -120,6 +116,8 @@ fn with_preemption(model: &Model, options: EngineOptions, alone: &[Vec<u32>]) {
 fn company_changes_nothing_for_a_real_model() {
     let model = Model::load();
     let requests = model.requests();
+    let longest = requests.iter().map(|request| request.prompt.len()).max();
+    assert!(longest > Some(512), "{longest:?}");
     let cold = EngineOptions {
         cache_bytes: Some(0),
         ..EngineOptions::default()
@@ -149,6 +147,14 @@ fn company_changes_nothing_for_a_real_model() {
             }
         }
     }
-    with_preemption(&model, EngineOptions::default(), &alone);
-    with_preemption(&model, cold, &alone);
+    for step_tokens in [16, 64, 512] {
+        let cached = EngineOptions::default();
+        for options in [cached, cold.clone()] {
+            let options = EngineOptions {
+                step_tokens: Some(step_tokens),
+                ..options
+            };
+            with_preemption(&model, options, &alone);
+        }
+    }
 }

@@ -11,13 +11,14 @@ use loquat_text::Tokenizer;
 
 use crate::generation::channel;
 use crate::limits::Limits;
+use crate::reload::Reload;
 use crate::request::Terms;
 use crate::sampling::fresh_seed;
 use crate::sequence::{Arrival, Sequence};
 use crate::shared::{Places, Shared, Ticket, View};
 use crate::text_stream::TextStream;
 use crate::time::TimeSource;
-use crate::worker::{Command, Reload, Worker};
+use crate::worker::{Command, Worker};
 use crate::{Choices, EngineError, GenerateRequest, Generation, Stats};
 
 /// How to run a session.
@@ -179,8 +180,8 @@ impl Engine {
         }
     }
 
-    /// Queues `n` choices for one request, all or none. The prompt is computed once; choice `i`
-    /// draws with the request's seed plus `i`.
+    /// Queues `n` choices for one request, all or none. The prompt is computed once, unless its
+    /// log-probabilities are asked for; choice `i` draws with the request's seed plus `i`.
     pub fn submit_choices(
         &self,
         request: GenerateRequest,
@@ -286,8 +287,8 @@ impl Engine {
     /// Puts another session of the same model in the place of this one and returns when it is
     /// there. Nothing is lost: what runs may finish within `patience`; what is not done by then,
     /// what waits, and what arrives meanwhile is computed by the new session, unless it is too
-    /// large for that one. The old session is dropped before `open` is called, on the engine's
-    /// thread. Should it fail, the engine is dead.
+    /// large for that one. The old session is dropped before `open` is called, on a thread of its
+    /// own. Should it fail, the engine is dead.
     pub fn reload(
         &self,
         patience: Duration,
@@ -299,6 +300,7 @@ impl Engine {
             deadline: self.deadline(patience),
             open: Box::new(open),
             done,
+            commands: self.commands.clone(),
         };
         self.commands
             .send(Command::Reload(reload))
@@ -310,17 +312,17 @@ impl Engine {
     /// rest, then drops the session, and returns when all that is done.
     pub fn drain(&self, patience: Duration) {
         self.shared.close();
-        drop(self.stop(Command::Drain(self.deadline(patience))));
+        self.stop(Command::Drain(self.deadline(patience)), drop);
     }
 
     /// Cancels every request, then drops the session, and returns when both are done.
     pub fn shutdown(&self) {
-        drop(self.stop(Command::Shutdown));
+        self.stop(Command::Shutdown, drop);
     }
 
     /// Cancels every request and gives the session back, without sequences.
     pub fn into_session(self) -> Result<Box<dyn Session>, EngineError> {
-        self.stop(Command::Shutdown)
+        self.stop(Command::Shutdown, |session| session)
             .ok_or_else(|| self.shared.end_reason())
     }
 
@@ -330,15 +332,19 @@ impl Engine {
         self.time.now() + patience.min(CENTURY)
     }
 
-    /// The command goes out first: one that shuts down need not wait behind one that drains.
-    fn stop(&self, command: Command) -> Option<Box<dyn Session>> {
+    /// The command goes out first: one that shuts down need not wait behind one that drains. Who
+    /// comes second returns when the first is through with the session.
+    fn stop<T>(&self, command: Command, then: impl FnOnce(Option<Box<dyn Session>>) -> T) -> T {
         // A thread that ended by itself takes no commands and is joined all the same.
         let _ = self.commands.send(command);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        thread.take()?.join().unwrap_or_else(|_| {
-            tracing::error!("the engine's thread panicked outside every guard");
-            None
-        })
+        let session = thread.take().and_then(|thread| {
+            thread.join().unwrap_or_else(|_| {
+                tracing::error!("the engine's thread panicked outside every guard");
+                None
+            })
+        });
+        then(session)
     }
 }
 

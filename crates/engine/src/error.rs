@@ -10,7 +10,8 @@ use thiserror::Error;
 pub enum Blame {
     /// The request cannot be served as it stands; another one can.
     Request,
-    /// The engine, the session or the machine's load.
+    /// The engine, the session or the machine's load. What such an error says may name what is
+    /// inside, and is for logs rather than for clients.
     System,
 }
 

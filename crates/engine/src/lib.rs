@@ -18,6 +18,7 @@ mod limits;
 mod pace;
 mod prefix_cache;
 mod queue;
+mod reload;
 mod request;
 mod running;
 mod sampling;

@@ -28,7 +28,7 @@ pub(crate) struct Sequence {
     /// Choices of one request share their prompt whatever the cache's rules.
     pub group: Option<u64>,
     pub watch: Stopwatch,
-    /// Prompt tokens that were there when it first ran.
+    /// Prompt tokens that were there whenever it began to run.
     pub cached_tokens: usize,
     /// Sampled in this step and not settled yet.
     pub sampled: Option<TokenInfo>,
@@ -160,10 +160,12 @@ impl Sequence {
     pub fn admit(&mut self, now: Instant, cached: usize) {
         self.ticket = None;
         self.wait.before += now.saturating_duration_since(self.wait.since);
-        if !self.watch.was_admitted() {
-            self.cached_tokens = cached.min(self.prompt_len);
-            self.watch.admit(now);
-        }
+        let cached = cached.min(self.prompt_len);
+        self.cached_tokens = match self.watch.was_admitted() {
+            false => cached,
+            true => cached.min(self.cached_tokens),
+        };
+        self.watch.admit(now);
     }
 
     /// It goes back to the queue.

@@ -13,7 +13,6 @@ use crate::{CacheStats, EngineError, Stats, Totals};
 #[derive(Debug)]
 pub(crate) struct Shared {
     taken: Mutex<Taken>,
-    submitted: AtomicU64,
     refused: AtomicU64,
     /// No new requests: what is there is finished, then the engine ends.
     closing: AtomicBool,
@@ -70,7 +69,6 @@ impl Shared {
     pub fn new(view: View) -> Self {
         Self {
             taken: Mutex::default(),
-            submitted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             view: Mutex::new(view),
@@ -102,7 +100,6 @@ impl Shared {
             prompt_speed: meter.prompt.per_second(now),
             decode_speed: meter.decode.per_second(now),
             totals: Totals {
-                submitted: self.submitted.load(Ordering::SeqCst),
                 refused: self.refused.load(Ordering::SeqCst),
                 ..meter.totals
             },
@@ -175,7 +172,6 @@ impl Ticket {
         }
         taken.by_all += count;
         taken.by_client.insert(client.clone(), by_client + count);
-        shared.submitted.fetch_add(count as u64, Ordering::SeqCst);
         let ticket = |_| Self {
             shared: Arc::clone(shared),
             client: client.clone(),

@@ -13,6 +13,7 @@ use crate::limits::Limits;
 use crate::pace::Pace;
 use crate::prefix_cache::{PrefixCache, release};
 use crate::queue::Queue;
+use crate::reload::{Opening, Reload};
 use crate::running::Running;
 use crate::sampling::Scratch;
 use crate::scheduler::{Mix, Scheduled, Scheduler};
@@ -36,22 +37,6 @@ pub(crate) enum Command {
     Shutdown,
 }
 
-/// Opens the session that takes the place of another.
-pub(crate) type Opener = Box<dyn FnOnce() -> Result<Box<dyn Session>, String> + Send>;
-
-pub(crate) struct Reload {
-    /// What runs may finish until then.
-    pub deadline: Instant,
-    pub open: Opener,
-    pub done: mpsc::Sender<()>,
-}
-
-/// Why the loop was left.
-enum Stop {
-    Shutdown,
-    Reload(Reload),
-}
-
 pub(crate) struct Worker {
     pub(super) session: Box<dyn Session>,
     pub(super) options: EngineOptions,
@@ -66,7 +51,8 @@ pub(crate) struct Worker {
     pub(super) retry_at: Option<Instant>,
     /// Sessions to take the place of this one, one after the other.
     pub(super) reloads: VecDeque<Reload>,
-    scheduler: Scheduler,
+    pub(super) opening: Option<Opening>,
+    pub(super) scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     /// A command came since the last schedule, so a reader may be gone.
     pub(super) woken: bool,
@@ -80,11 +66,11 @@ pub(crate) struct Worker {
     output: StepOutput,
     scratch: Scratch,
     /// Failed steps since one succeeded.
-    failures: usize,
+    pub(super) failures: usize,
     /// A row of this step found no room.
     starved: Option<SessionError>,
-    shared: Arc<Shared>,
-    time: TimeSource,
+    pub(super) shared: Arc<Shared>,
+    pub(super) time: TimeSource,
 }
 
 impl Worker {
@@ -109,6 +95,7 @@ impl Worker {
             meter: Meter::new(time.now()),
             retry_at: None,
             reloads: VecDeque::new(),
+            opening: None,
             scheduler,
             commands,
             woken: false,
@@ -130,16 +117,12 @@ impl Worker {
     /// The thread's whole life. A session that was shut down whole comes back empty; one that
     /// failed does not.
     pub fn run_to_end(mut self) -> Option<Box<dyn Session>> {
-        let why = loop {
-            match catch_unwind(AssertUnwindSafe(|| self.serve())) {
-                Ok(Ok(Stop::Shutdown)) => break EngineError::ShutDown,
-                Ok(Ok(Stop::Reload(reload))) => self = self.reopen(reload)?,
-                Ok(Err(dead)) => break dead,
-                Err(panic) => {
-                    let reason = panic_message(&*panic);
-                    break EngineError::Dead { reason };
-                }
-            }
+        let why = match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+            Ok(Ok(())) => EngineError::ShutDown,
+            Ok(Err(dead)) => dead,
+            Err(panic) => EngineError::Dead {
+                reason: panic_message(&*panic),
+            },
         };
         // Said before any channel closes: a reader whose channel closes early asks why.
         self.shared.end(why.clone());
@@ -154,14 +137,19 @@ impl Worker {
     }
 
     /// Serves until told to stop, parked whenever there is nothing to do.
-    fn serve(&mut self) -> Result<Stop, EngineError> {
+    fn serve(&mut self) -> Result<(), EngineError> {
         let mut idle = false;
         loop {
             self.take_commands(idle);
-            if let Some(stop) = self.stop() {
-                return Ok(stop);
+            let now = self.time.now();
+            if self.is_over(now) {
+                return Ok(());
             }
-            idle = !self.step()?;
+            self.go_on_reloading(now)?;
+            // A step without rows may still have ended the last sequence that was waited for.
+            let stepped = self.step()?;
+            let now = self.time.now();
+            idle = !stepped && !self.is_over(now) && !self.is_reload_due(now);
         }
     }
 
@@ -179,7 +167,10 @@ impl Worker {
                 Command::Wake => {}
                 Command::ClearCache => self.cache.clear(&mut *self.session),
                 Command::Reload(reload) => self.reloads.push_back(reload),
-                Command::Drain(until) => self.drain_until = Some(until),
+                Command::Drain(until) => {
+                    let earlier = self.drain_until.unwrap_or(until);
+                    self.drain_until = Some(until.min(earlier));
+                }
                 Command::Shutdown => self.shutdown = true,
             }
             next = self.commands.try_recv().ok();
@@ -216,8 +207,9 @@ impl Worker {
         let deadlines = running
             .chain(self.queue.iter())
             .filter_map(Sequence::deadline);
-        let reload = self.reloads.front().map(|reload| reload.deadline);
-        let waits = !self.queue.is_empty() && self.reloads.is_empty();
+        let reload = self.reloads.front().filter(|_| self.opening.is_none());
+        let reload = reload.map(|reload| reload.deadline);
+        let waits = !self.queue.is_empty() && !self.is_reloading();
         let retry = self.retry_at.filter(|_| waits);
         deadlines
             .chain(reload)
@@ -229,24 +221,21 @@ impl Worker {
     fn enqueue(&mut self, mut sequence: Sequence) {
         sequence.ordinal = self.arrivals;
         self.arrivals += 1;
+        self.meter.totals.submitted += 1;
         self.clients.arrive(&sequence.client);
+        if self.opening.is_none() && self.refuse(&mut sequence).is_some() {
+            return self.conclude(vec![sequence], self.time.now());
+        }
         self.queue.push(sequence);
     }
 
-    /// Whether it is time to leave the loop.
-    fn stop(&mut self) -> Option<Stop> {
-        let now = self.time.now();
-        let is_empty = self.running.is_empty();
-        let drained = |until| (is_empty && self.queue.is_empty()) || now >= until;
-        if self.shutdown || self.drain_until.is_some_and(drained) {
-            return Some(Stop::Shutdown);
-        }
-        match self.reloads.front() {
-            Some(reload) if is_empty || now >= reload.deadline => {
-                self.reloads.pop_front().map(Stop::Reload)
-            }
-            _ => None,
-        }
+    /// Whether it is time to end.
+    fn is_over(&self, now: Instant) -> bool {
+        let is_empty = self.running.is_empty() && self.queue.is_empty();
+        self.shutdown
+            || self
+                .drain_until
+                .is_some_and(|until| is_empty || now >= until)
     }
 
     /// Whether there was anything to run.
@@ -469,11 +458,18 @@ impl Worker {
         }
         self.publish();
         for sequence in ended {
-            sequence.conclude(now);
+            // What a request brought along is dropped here, and may have bugs in that too.
+            let concluded = guarded("ending", || {
+                sequence.conclude(now);
+                Ok(())
+            });
+            if let Err(error) = concluded {
+                tracing::error!(%error, "a request did not end cleanly");
+            }
         }
     }
 
-    fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         let cache = self.cache.stats(&*self.session);
         let mut view = self.shared.view();
         view.memory = self.session.memory();
@@ -485,77 +481,27 @@ impl Worker {
         view.meter = self.meter;
     }
 
-    /// Puts another session in the place of this one, whose sequences are computed again there.
-    /// `None` when that fails, which is the engine's end.
-    fn reopen(mut self, reload: Reload) -> Option<Self> {
-        let Reload { open, done, .. } = reload;
-        let now = self.time.now();
-        while let Some(last) = self.running.len().checked_sub(1) {
-            self.preempt(last, now);
-        }
-        self.cache.clear(&mut *self.session);
-        self.publish();
-        drop(self.session);
-        let opened = catch_unwind(AssertUnwindSafe(open))
-            .unwrap_or_else(|panic| Err(panic_message(&*panic)))
-            .and_then(|session| same_vocabulary(session, self.limits.vocab_size));
-        let session = match opened {
-            Ok(session) => session,
-            Err(reason) => {
-                self.shared.end(EngineError::Dead {
-                    reason: format!("it could not be reloaded: {reason}"),
-                });
-                self.shared.forget_session();
-                let totals = &mut self.shared.view().meter.totals;
-                totals.cancelled += self.queue.iter().count() as u64;
-                return None;
-            }
-        };
-        let cache = self.cache.over(session.capabilities().prefix_copy);
-        let (limits, scheduler) = plan(&*session, &self.options, &cache);
-        let mut worker = Self {
-            session,
-            limits,
-            cache,
-            scheduler,
-            ..self
-        };
-        worker.shared.view().capabilities = Arc::new(worker.session.capabilities().clone());
-        worker.refuse_what_no_longer_fits();
-        worker.publish();
-        // A caller that does not wait for the answer does not need it.
-        let _ = done.send(());
-        Some(worker)
-    }
-
-    fn refuse_what_no_longer_fits(&mut self) {
-        let limits = self.limits;
-        let refused = self.queue.remove_if(|sequence| {
-            let checked = limits.check_size(sequence.prompt_len, sequence.max_tokens);
-            let refused = checked.is_err();
-            if let Err(error) = checked {
-                sequence.end(Ending::Failed(error));
-            }
-            refused
-        });
-        self.conclude(refused, self.time.now());
-    }
-
     /// Gives everything back. A session that failed is not asked to do more than be dropped.
     fn close(mut self, why: EngineError) -> Option<Box<dyn Session>> {
         let now = self.time.now();
-        self.take_commands(false);
-        let queued = self.queue.remove_if(|_| true);
-        let whole = why == EngineError::ShutDown;
-        let running = match whole {
-            true => {
-                for running in &mut self.running {
-                    running.sequence.end(Ending::Cancelled);
-                }
-                let running = self.retire();
-                self.cache.clear(&mut *self.session);
-                running
+        let whole = why == EngineError::ShutDown && self.opening.is_none();
+        if !whole {
+            self.give_session_up();
+        }
+        if let Some(opening) = self.opening.take() {
+            opening.abandon();
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            if let Command::Submit(sequence) = command {
+                self.enqueue(*sequence);
             }
+        }
+        let queued = self.queue.remove_if(|_| true);
+        for running in &mut self.running {
+            running.sequence.end(Ending::Cancelled);
+        }
+        let running = match whole {
+            true => self.retire(),
             false => {
                 let running = self.running.drain(..);
                 running.map(|running| running.sequence).collect()
@@ -563,12 +509,16 @@ impl Worker {
         };
         self.conclude(running, now);
         self.conclude(queued, now);
-        whole.then_some(self.session)
+        if !whole {
+            return None;
+        }
+        self.cache.clear(&mut *self.session);
+        Some(self.session)
     }
 }
 
 /// What of the session is used, and how.
-fn plan(
+pub(super) fn plan(
     session: &dyn Session,
     options: &EngineOptions,
     cache: &PrefixCache,
@@ -579,20 +529,6 @@ fn plan(
     let stops_short = cache.needs_snapshots();
     let scheduler = Scheduler::new(capabilities, limits.step_tokens, stops_short, pace);
     (limits, scheduler)
-}
-
-/// Requests that wait were checked against the old session's tokens.
-fn same_vocabulary(
-    session: Box<dyn Session>,
-    vocab_size: usize,
-) -> Result<Box<dyn Session>, String> {
-    let found = session.capabilities().vocab_size;
-    match found == vocab_size {
-        true => Ok(session),
-        false => Err(format!(
-            "the new session has {found} tokens, not {vocab_size}"
-        )),
-    }
 }
 
 /// Keeps a bug in one request's handling from ending the others.

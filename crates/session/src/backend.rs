@@ -32,7 +32,8 @@ pub trait Backend: Send + Sync {
 pub struct Plan {
     pub capabilities: Capabilities,
     pub memory: Memory,
-    /// All that will be allocated once everything is used: weights, KV, states, buffers.
+    /// All that will be allocated once everything is used: weights, KV, states, buffers. What a
+    /// step gives out is the caller's ([`StepOutput`](crate::StepOutput)), and not counted.
     pub resident_bytes: u64,
 }
 

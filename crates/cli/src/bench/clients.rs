@@ -269,10 +269,10 @@ fn serve(
     })
 }
 
-/// The median, in seconds.
+/// The median of those that were measured, in seconds; NaN where none was.
 fn typical(samples: &[Stats], part: fn(&Stats) -> Duration) -> f64 {
-    let parts = samples.iter().map(|stats| part(stats).as_secs_f64());
-    median(&parts.collect::<Vec<_>>())
+    let parts = samples.iter().map(part).filter(|part| !part.is_zero());
+    median(&parts.map(|part| part.as_secs_f64()).collect::<Vec<_>>())
 }
 
 impl Traffic {

@@ -79,6 +79,9 @@ def memory(terminal):
     second = ask(terminal, "other question")
     if second < first + len("AAAA") + len("other question"):
         terminal.fail(f"prompts of {first} and {second} tokens")
+    kept = int(terminal.expect(r"\((\d+) kept from before\)")[1])
+    if kept < first:
+        terminal.fail(f"of {second} tokens only {kept} were kept from before")
     terminal.say("/clear")
     again = ask(terminal, "first question")
     if again != first:

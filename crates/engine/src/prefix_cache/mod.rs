@@ -75,12 +75,9 @@ impl PrefixCache {
         }
     }
 
-    /// The same counts over a new session, which holds none of the sequences.
-    pub fn over(self, reuse: PrefixCopy) -> Self {
-        Self {
-            stats: self.stats,
-            ..Self::new(reuse, self.policy.max_bytes)
-        }
+    /// Goes on over another session, which shares prefixes so. The cache is empty then.
+    pub fn reuse(&mut self, reuse: PrefixCopy) {
+        self.policy.reuse = reuse;
     }
 
     pub fn is_on(&self) -> bool {

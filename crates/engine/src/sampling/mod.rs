@@ -123,7 +123,10 @@ impl Sampler {
             let unit = unit_interval(self.rng.next_u64());
             self.draw(logits, unit, &mut scratch.candidates)
         };
-        chosen.ok_or(EngineError::NoCandidate)
+        chosen.ok_or_else(|| match self.constraint {
+            Some(_) => EngineError::Constraint("it leaves no token to choose".into()),
+            None => EngineError::NoCandidate,
+        })
     }
 
     fn penalise(&self, logits: &mut [f32]) {

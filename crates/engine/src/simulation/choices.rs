@@ -81,8 +81,8 @@ fn all_choices_or_none_are_taken() {
     harness.submit_choices(sampled(&[1], 3, 1), 3);
     let refused = harness.engine.submit_choices(greedy(&[1], 3), 2);
     assert!(refused.is_err());
+    harness.finish_all();
     let totals = harness.engine.stats().totals;
     assert_eq!((totals.submitted, totals.refused), (3, 2));
-    harness.finish_all();
     harness.assert_empty();
 }

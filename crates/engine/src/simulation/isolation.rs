@@ -78,7 +78,7 @@ fn a_rogue_constraint_ends_its_own_request_only() {
                 doing: "settling",
                 message: "a bug in accepting".into(),
             },
-            Trouble::ForbidsAll => EngineError::NoCandidate,
+            Trouble::ForbidsAll => EngineError::Constraint("it leaves no token to choose".into()),
         };
         assert_eq!(*rogue.error(), expected);
         assert_eq!(rogue.ids(), alone(greedy(&[2], 20))[..3], "{trouble:?}");

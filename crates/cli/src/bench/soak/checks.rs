@@ -8,7 +8,7 @@ use crate::terminal::bytes;
 
 /// Growth of memory that is no leak: allocators keep what many threads gave back.
 const GROWTH_SHARE: f64 = 0.05;
-const GROWTH_BYTES: f64 = (16 << 20) as f64;
+const GROWTH_BYTES: f64 = (4 << 20) as f64;
 
 /// All that the checks look at.
 pub struct Account {
@@ -226,9 +226,9 @@ mod tests {
     fn growth_counts_from_the_second_quarter_on() {
         for (sizes, expected) in [
             (&[10, 90, 100, 100, 100, 100, 100, 100][..], Outcome::Held),
-            (&[10, 90, 100, 100, 105, 110, 116, 116], Outcome::Held),
-            (&[10, 90, 100, 100, 105, 110, 118, 118], Outcome::Broken),
-            // Five per cent of a lot is more than 16 MiB.
+            (&[10, 50, 60, 60, 61, 62, 64, 64], Outcome::Held),
+            (&[10, 50, 60, 60, 61, 62, 65, 65], Outcome::Broken),
+            // Five per cent of a lot is more than 4 MiB.
             (
                 &[1000, 1000, 1000, 1000, 1000, 1000, 1049, 1049],
                 Outcome::Held,

@@ -1,0 +1,239 @@
+//! Another session in the place of this one, while requests go on arriving.
+//!
+//! The old session is dropped first: a device may not hold two. The new one is opened on a thread
+//! of its own, so that meanwhile cancellations, deadlines and the end are heeded as ever.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use loquat_session::{
+    Capabilities, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+};
+
+use crate::EngineError;
+use crate::error::panic_message;
+use crate::sequence::{Ending, Sequence};
+use crate::worker::{Command, Worker, plan};
+
+/// Opens the session that takes the place of another.
+pub(crate) type Opener = Box<dyn FnOnce() -> Opened + Send>;
+type Opened = Result<Box<dyn Session>, String>;
+
+pub(crate) struct Reload {
+    /// What runs may finish until then.
+    pub deadline: Instant,
+    pub open: Opener,
+    pub done: mpsc::Sender<()>,
+    /// Where the worker listens.
+    pub commands: mpsc::Sender<Command>,
+}
+
+/// A session that is being opened.
+pub(crate) struct Opening {
+    opened: mpsc::Receiver<Opened>,
+    thread: JoinHandle<()>,
+    done: mpsc::Sender<()>,
+}
+
+impl Opening {
+    fn start(reload: Reload) -> Result<Self, String> {
+        let Reload {
+            open,
+            done,
+            commands,
+            ..
+        } = reload;
+        let (sender, opened) = mpsc::channel();
+        let work = move || {
+            let opened = catch_unwind(AssertUnwindSafe(open))
+                .unwrap_or_else(|panic| Err(panic_message(&*panic)));
+            // Nobody waits for it where the engine was shut down: it is dropped here.
+            let _ = sender.send(opened);
+            let _ = commands.send(Command::Wake);
+        };
+        let thread = std::thread::Builder::new()
+            .name("loquat-open".into())
+            .spawn(work)
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            opened,
+            thread,
+            done,
+        })
+    }
+
+    /// Waits for the session and drops it.
+    pub fn abandon(self) {
+        drop(self.opened);
+        if self.thread.join().is_err() {
+            tracing::error!("a session that nobody wants any more could not be dropped");
+        }
+    }
+}
+
+impl Worker {
+    /// Goes on with what is to take this session's place, where that is due or done.
+    pub(super) fn go_on_reloading(&mut self, now: Instant) -> Result<(), EngineError> {
+        if let Some(opening) = &self.opening {
+            match opening.opened.try_recv() {
+                Ok(Ok(session)) => self.install(session).map_err(failed)?,
+                Ok(Err(reason)) => return Err(failed(reason)),
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    return Err(failed("its thread is gone".into()));
+                }
+                Err(mpsc::TryRecvError::Empty) => {}
+            }
+        }
+        match self.is_reload_due(now) {
+            true => self.begin_reload(now).map_err(failed),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether it is time to give the session up.
+    pub(super) fn is_reload_due(&self, now: Instant) -> bool {
+        let due = |reload: &Reload| self.running.is_empty() || now >= reload.deadline;
+        self.opening.is_none() && self.reloads.front().is_some_and(due)
+    }
+
+    /// Whether a session is, or is about to be, on its way out.
+    pub(super) fn is_reloading(&self) -> bool {
+        self.opening.is_some() || !self.reloads.is_empty()
+    }
+
+    /// Gives the old session up; its sequences are computed again by the next.
+    fn begin_reload(&mut self, now: Instant) -> Result<(), String> {
+        let Some(reload) = self.reloads.pop_front() else {
+            return Ok(());
+        };
+        while let Some(last) = self.running.len().checked_sub(1) {
+            self.preempt(last, now);
+        }
+        self.cache.clear(&mut *self.session);
+        self.give_session_up();
+        self.publish();
+        self.opening = Some(Opening::start(reload)?);
+        Ok(())
+    }
+
+    /// Drops the session.
+    pub(super) fn give_session_up(&mut self) {
+        let absent = Absent {
+            capabilities: self.session.capabilities().clone(),
+            memory: Memory {
+                kv_in_use: 0,
+                states_in_use: 0,
+                ..self.shared.view().memory
+            },
+        };
+        self.session = Box::new(absent);
+    }
+
+    fn install(&mut self, session: Box<dyn Session>) -> Result<(), String> {
+        let found = session.capabilities().vocab_size;
+        let wanted = self.limits.vocab_size;
+        // Requests that wait were checked against it.
+        if found != wanted {
+            return Err(format!("the new session has {found} tokens, not {wanted}"));
+        }
+        self.session = session;
+        let capabilities = self.session.capabilities();
+        self.shared.view().capabilities = Arc::new(capabilities.clone());
+        self.cache.reuse(capabilities.prefix_copy);
+        (self.limits, self.scheduler) = plan(&*self.session, &self.options, &self.cache);
+        self.failures = 0;
+        self.retry_at = None;
+        let opening = self.opening.take();
+        let mut refused = self.queue.remove_if(|_| true);
+        let kept = refused.extract_if(.., |sequence| self.refuse(sequence).is_none());
+        for sequence in kept.collect::<Vec<_>>() {
+            self.queue.push(sequence);
+        }
+        self.conclude(refused, self.time.now());
+        self.publish();
+        if let Some(opening) = opening {
+            // A caller that does not wait for the answer does not need it.
+            let _ = opening.done.send(());
+        }
+        Ok(())
+    }
+
+    /// Ends a request that this session could not serve however long it waited. What was
+    /// submitted while another one was there was checked against that one.
+    pub(super) fn refuse(&self, sequence: &mut Sequence) -> Option<()> {
+        let needs_logits = sequence.emit_logits || sequence.scores.is_some();
+        let checked = match needs_logits && !self.session.capabilities().structured_output {
+            true => Err(EngineError::Unsupported {
+                field: "sampling",
+                why: "this session gives no logits, only greedy tokens",
+            }),
+            false => self
+                .limits
+                .check_size(sequence.prompt_len, sequence.max_tokens),
+        };
+        sequence.end(Ending::Failed(checked.err()?));
+        Some(())
+    }
+}
+
+fn failed(reason: String) -> EngineError {
+    EngineError::Dead {
+        reason: format!("it could not be reloaded: {reason}"),
+    }
+}
+
+/// Stands where a session was. Nothing is asked of it: nobody is admitted meanwhile.
+struct Absent {
+    capabilities: Capabilities,
+    memory: Memory,
+}
+
+impl Absent {
+    fn refusal<T>() -> Result<T, SessionError> {
+        Err(SessionError::Device("there is no session".into()))
+    }
+}
+
+impl Session for Absent {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    fn create(&mut self) -> Result<SequenceId, SessionError> {
+        Self::refusal()
+    }
+
+    fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
+        Err(SessionError::UnknownSequence(sequence))
+    }
+
+    fn fork(&mut self, _source: SequenceId, _len: usize) -> Result<SequenceId, SessionError> {
+        Self::refusal()
+    }
+
+    fn truncate(&mut self, _sequence: SequenceId, _len: usize) -> Result<(), SessionError> {
+        Self::refusal()
+    }
+
+    fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
+        Err(SessionError::UnknownSequence(sequence))
+    }
+
+    fn step(&mut self, _batch: &StepBatch, _output: &mut StepOutput) -> Result<(), SessionError> {
+        Self::refusal()
+    }
+
+    fn export(&self, _sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
+        Self::refusal()
+    }
+
+    fn import(&mut self, _bytes: &[u8]) -> Result<SequenceId, SessionError> {
+        Self::refusal()
+    }
+}
