@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use loquat_session::{SequenceId, SessionError};
+use loquat_session::{PrefixCopy, SequenceId, SessionError};
 
 use crate::prefix_cache::{Hit, release};
 use crate::queue::Turn;
@@ -72,7 +72,8 @@ impl Worker {
     fn may_share(&self, running: &Running, sequence: &Sequence) -> bool {
         let (a, b) = (&running.sequence, sequence);
         let siblings = a.group.is_some() && a.group == b.group;
-        siblings || (self.cache.is_on() && a.scope == b.scope)
+        let can_share = self.session.capabilities().prefix_copy != PrefixCopy::None;
+        can_share && (siblings || (self.cache.is_on() && a.scope == b.scope))
     }
 
     /// The sequence, kept or running, that has most of this one's beginning.
