@@ -79,7 +79,7 @@ fn what_arrives_while_a_session_opens_is_checked_against_it() {
 #[test]
 fn deadlines_and_cancellations_are_heeded_while_a_session_opens() {
     let (engine, _) = start(slow(), EngineOptions::default());
-    let opening = Duration::from_millis(400);
+    let opening = Duration::from_secs(2);
     let reloaded = while_opening(&engine, slow(), opening, || {
         let hasty = GenerateRequest {
             queue_timeout: Some(Duration::from_millis(20)),
