@@ -219,3 +219,37 @@ fn the_script_is_what_the_tokenizer_says() {
     let ids = tokenizer.encode("né", Special::PLAIN).expect("tokens");
     assert_eq!(ids.len(), 3, "one token a byte");
 }
+
+#[test]
+fn the_best_of_several_choices_are_those_the_model_finds_likeliest() {
+    let (engine, _) = start_default();
+    let request = GenerateRequest {
+        logprobs: Some(0),
+        ..sampled(&[1, 2, 3], 6, 11)
+    };
+    let choices = engine.submit_choices(request.clone(), 5).expect("accepted");
+    let all = choices.collect_blocking().expect("finished");
+    let mean = |each: &Completion| {
+        let sum: f32 = each.tokens.iter().filter_map(|token| token.logprob).sum();
+        sum / each.tokens.len() as f32
+    };
+    let mut expected = all.clone();
+    expected.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+    assert!(
+        mean(&expected[0]) > mean(&expected[4]),
+        "the choices differ"
+    );
+    let best = Completion::best(2, all).expect("ranked");
+    assert_eq!(best, expected[..2]);
+
+    let unscored = GenerateRequest {
+        logprobs: None,
+        ..request
+    };
+    let choices = engine.submit_choices(unscored, 2).expect("accepted");
+    let all = choices.collect_blocking().expect("finished");
+    match Completion::best(1, all) {
+        Err(loquat_engine::EngineError::Unsupported { field, .. }) => assert_eq!(field, "best_of"),
+        other => panic!("{other:?}"),
+    }
+}

@@ -65,17 +65,6 @@ pub struct AttendQuery<'a> {
     pub out: &'a mut [f32],
 }
 
-impl AttendQuery<'_> {
-    /// Whether it sees any of the page, and whether all.
-    pub(super) fn sees(&self, page: usize) -> bool {
-        self.start < (page + 1) * PAGE && page * PAGE < self.end
-    }
-
-    pub(super) fn sees_all(&self, page: usize) -> bool {
-        self.start <= page * PAGE && (page + 1) * PAGE <= self.end
-    }
-}
-
 /// A softmax under way.
 #[derive(Clone, Copy)]
 pub(super) struct Softmax {

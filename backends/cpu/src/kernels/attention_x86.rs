@@ -47,13 +47,13 @@ fn attend_few<const N: usize>(args: &AttendArgs<Half>, queries: &mut [AttendQuer
     let first = queries.iter().map(|query| query.start / PAGE).min();
     let end = queries.iter().map(|query| query.end.div_ceil(PAGE)).max();
     for page in first.unwrap_or(0)..end.unwrap_or(0) {
-        let whole = queries.iter().all(|query| query.sees_all(page));
+        let whole = queries.iter().all(|query| sees_all(query, page));
         if whole && args.pages.value_offset.is_some() {
             attend_whole_page(args, queries, turned, page, &mut softmaxes);
             continue;
         }
         for (query, softmax) in queries.iter_mut().zip(&mut softmaxes) {
-            if query.sees(page) {
+            if sees(query, page) {
                 attention::attend_page(args, query, page, softmax);
             }
         }
@@ -241,6 +241,15 @@ fn accumulate<const N: usize, const R: usize>(
             store(sum, query.out, at + r * LANES);
         }
     }
+}
+
+/// Whether the query sees any of the page.
+fn sees(query: &AttendQuery, page: usize) -> bool {
+    query.start < (page + 1) * PAGE && page * PAGE < query.end
+}
+
+fn sees_all(query: &AttendQuery, page: usize) -> bool {
+    query.start <= page * PAGE && (page + 1) * PAGE <= query.end
 }
 
 /// A register of halves from `at` on, exactly.
