@@ -1,21 +1,43 @@
-//! What may be said next: the door for grammars and schemas.
+//! What may be said next: the door for grammars, schemas and budgets.
 
 use std::fmt;
 
-use crate::EngineError;
+use crate::TokenMask;
 
-/// Narrows the choice of the next token. It runs on the engine's thread, between two steps.
+/// Narrows the choice of the next token.
 ///
 /// A constraint that fails or panics ends its own request and no other.
 pub trait Constraint: Send {
-    /// Makes the logits of forbidden tokens minus infinity.
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), String>;
+    /// Says which tokens may come next. `mask` comes with every token forbidden. Called at most
+    /// once before each token, while the step that it is for runs, on another thread than the
+    /// engine's.
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String>;
 
-    /// A token was chosen and stands.
+    /// A token was chosen, or forced, and stands.
     fn accept(&mut self, token: u32) -> Result<(), String>;
+
+    /// Tokens that must come next whatever the model thinks. They need no choice, so they are
+    /// computed together; each is [`accept`](Self::accept)ed like any other.
+    fn forced(&mut self) -> Result<Vec<u32>, String> {
+        Ok(Vec::new())
+    }
+
+    /// Whether the text is whole and nothing may follow, not even an end-of-text token.
+    fn is_complete(&self) -> bool {
+        false
+    }
 
     /// Another one in the same state, for another choice of the same request.
     fn fork(&self) -> Box<dyn Constraint>;
+}
+
+/// What [`Constraint::allowed`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allowed {
+    /// Every token; the mask was not touched.
+    All,
+    /// The tokens of the mask.
+    Masked,
 }
 
 /// A request's own constraint.
@@ -25,13 +47,28 @@ impl Constrained {
     pub fn new(constraint: impl Constraint + 'static) -> Self {
         Self(Box::new(constraint))
     }
+}
 
-    pub(crate) fn mask(&mut self, logits: &mut [f32]) -> Result<(), EngineError> {
-        self.0.mask(logits).map_err(EngineError::Constraint)
+/// So that one constraint can be made of others.
+impl Constraint for Constrained {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+        self.0.allowed(mask)
     }
 
-    pub(crate) fn accept(&mut self, token: u32) -> Result<(), EngineError> {
-        self.0.accept(token).map_err(EngineError::Constraint)
+    fn accept(&mut self, token: u32) -> Result<(), String> {
+        self.0.accept(token)
+    }
+
+    fn forced(&mut self) -> Result<Vec<u32>, String> {
+        self.0.forced()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.0.is_complete()
+    }
+
+    fn fork(&self) -> Box<dyn Constraint> {
+        self.0.fork()
     }
 }
 

@@ -28,7 +28,8 @@ pub enum Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// One of the request's stop ids came. It is among the tokens, but not in the text.
+    /// One of the request's stop ids came, which is among the tokens but not in the text; or
+    /// the request's constraint lets nothing follow.
     Stop,
     /// One of the request's stop strings came. The text ends before it.
     StopString,
@@ -36,13 +37,42 @@ pub enum FinishReason {
     Length,
 }
 
-/// A token and, where the request asks for them, its log-probability under the model's own
-/// distribution and the likeliest alternatives, best first.
+/// A token and, where the request asks for them, its log-probability and those of the likeliest
+/// alternatives, best first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenInfo {
     pub id: u32,
     pub logprob: Option<f32>,
     pub top: Vec<(u32, f32)>,
+}
+
+/// Which log-probabilities a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Logprobs {
+    /// Of this many likeliest alternatives, besides the token itself.
+    pub alternatives: usize,
+    pub of: Distribution,
+}
+
+impl Logprobs {
+    /// Of the model's own distribution.
+    pub fn of_model(alternatives: usize) -> Self {
+        Self {
+            alternatives,
+            of: Distribution::Model,
+        }
+    }
+}
+
+/// Whose probabilities are told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Distribution {
+    /// What the model said, before anything was adjusted: OpenAI's `logprobs`.
+    #[default]
+    Model,
+    /// What the token was drawn from, after penalties, bias, constraint, temperature and
+    /// truncations: llama.cpp's `post_sampling_probs`. What was truncated has none.
+    Sampled,
 }
 
 impl TokenInfo {

@@ -14,7 +14,10 @@ mod engine;
 mod error;
 mod event;
 mod generation;
+mod guide;
 mod limits;
+mod look_ahead;
+mod mask;
 mod pace;
 mod prefix_cache;
 mod queue;
@@ -35,16 +38,21 @@ mod usage;
 mod worker;
 
 pub use choices::Choices;
-pub use constraint::{Constrained, Constraint};
+pub use constraint::{Allowed, Constrained, Constraint};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Blame, EngineError};
-pub use event::{Event, FinishReason, TokenInfo};
+pub use event::{Distribution, Event, FinishReason, Logprobs, TokenInfo};
 pub use generation::{Completion, Generation};
+pub use mask::TokenMask;
 pub use prefix_cache::CacheStats;
 pub use request::{GenerateRequest, PRIORITIES};
 pub use sampling::{
-    FREQUENCY_PENALTY, LOGIT_BIAS, MIN_P, PARAMETERS, PRESENCE_PENALTY, Parameter,
-    REPETITION_PENALTY, SamplingParams, TEMPERATURE, TOP_K, TOP_P,
+    ALLOWED_TOKENS, BAD_WORDS, DEFAULT_DRY_SEQUENCE_BREAKERS, DEFAULT_ORDER, DRY_ALLOWED_LENGTH,
+    DRY_BASE, DRY_MULTIPLIER, DRY_PENALTY_LAST_N, DRY_SEQUENCE_BREAKERS, DYNATEMP_EXPONENT,
+    DYNATEMP_RANGE, FREQUENCY_PENALTY, Kind, LOGIT_BIAS, MIN_P, MIN_TOKENS, MIROSTAT, MIROSTAT_ETA,
+    MIROSTAT_TAU, ORDER, PARAMETERS, PENALTY_LAST_N, PRESENCE_PENALTY, Parameter,
+    REPETITION_PENALTY, SEED, Sampler, SamplingParams, Scratch, Step, TEMPERATURE, TOP_K,
+    TOP_N_SIGMA, TOP_P, TYPICAL_P, XTC_PROBABILITY, XTC_THRESHOLD,
 };
 pub use stats::{Stats, Totals};
 pub use usage::{Timings, Usage};

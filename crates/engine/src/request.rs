@@ -7,7 +7,7 @@ use loquat_session::Capabilities;
 
 use crate::limits::Limits;
 use crate::sampling::check_token;
-use crate::{Constrained, EngineError, SamplingParams};
+use crate::{Constrained, EngineError, Logprobs, SamplingParams};
 
 /// What `priority` may be.
 pub const PRIORITIES: RangeInclusive<i32> = -100..=100;
@@ -27,12 +27,15 @@ pub struct GenerateRequest {
     pub stop_ids: Vec<u32>,
     /// Strings that end the text, wherever tokens cut them. They need a tokenizer.
     pub stop: Vec<String>,
-    /// Log-probabilities of the chosen tokens, and of this many likeliest alternatives.
-    pub logprobs: Option<usize>,
-    /// Log-probabilities of the prompt's tokens, with as many alternatives.
+    /// Log-probabilities of the chosen tokens and of alternatives.
+    pub logprobs: Option<Logprobs>,
+    /// Log-probabilities of the prompt's tokens, with as many alternatives, always the model's
+    /// own.
     pub prompt_logprobs: bool,
     /// Leave special tokens out of the text.
     pub skip_special: bool,
+    /// Special tokens that the text shows all the same: the marks of thinking and tool calls.
+    pub shown_special: Vec<u32>,
     /// The output is a text of its own (a chat reply) and does not continue the prompt's: the
     /// space that SentencePiece puts before every text is dropped.
     pub fresh_text: bool,
@@ -71,6 +74,7 @@ impl GenerateRequest {
             logprobs,
             prompt_logprobs,
             skip_special: _,
+            shown_special: _,
             fresh_text: _,
             constraint: _,
             priority,
@@ -104,10 +108,18 @@ impl GenerateRequest {
                 expected: "at least 1, unless `prompt_logprobs` is all that is asked for".into(),
             });
         }
-        if let Some(count) = logprobs.filter(|count| *count > vocab_size) {
+        if sampling.min_tokens > *max_tokens {
+            return Err(EngineError::OutOfRange {
+                field: "min_tokens",
+                found: sampling.min_tokens.to_string(),
+                expected: format!("at most `max_tokens`, which is {max_tokens}"),
+            });
+        }
+        let alternatives = logprobs.map_or(0, |logprobs| logprobs.alternatives);
+        if alternatives > vocab_size {
             return Err(EngineError::OutOfRange {
                 field: "logprobs",
-                found: count.to_string(),
+                found: alternatives.to_string(),
                 expected: format!("from 0 to {vocab_size}, the vocabulary"),
             });
         }

@@ -78,14 +78,22 @@ impl Running {
         sequence.sampled = Some(if sequence.emit_logits || sequence.scores.is_some() {
             let last = output.logit_positions(row).checked_sub(1);
             let logits = output.logits_mut(row, last.ok_or_else(withheld)?);
-            sequence
-                .sampler
-                .sample(logits, sequence.logprobs, scratch)?
+            sequence.choose(logits, scratch)?
         } else {
             let token = output.greedy(row).last();
             crate::TokenInfo::bare(*token.ok_or_else(withheld)?)
         });
         Ok(())
+    }
+
+    /// Whether its next `count` tokens end with one whose successor is to be chosen.
+    pub fn chooses(&self, count: usize) -> bool {
+        count == self.pending() && self.sequence.max_tokens > 0
+    }
+
+    /// Whether what it lacks is part of its own output: tokens that a constraint forced.
+    pub fn is_generating(&self) -> bool {
+        self.computed >= self.sequence.prompt_len
     }
 
     /// Each position's logits are about the token after it. What is computed again after a
@@ -107,7 +115,7 @@ impl Running {
         let end = (self.computed + count + 1).min(sequence.prompt_len);
         for about in scores.len()..end {
             let logits = output.logits(row, about - 1 - self.computed);
-            let alternatives = sequence.logprobs.unwrap_or(0);
+            let alternatives = sequence.logprobs.map_or(0, |wanted| wanted.alternatives);
             let token = sequence.tokens[about];
             scores.push(sampling::score(token, logits, alternatives, scratch)?);
         }

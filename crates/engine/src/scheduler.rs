@@ -8,6 +8,10 @@ use crate::running::Running;
 /// Floats of logits that scored prompts may ask for in one step (32 MiB).
 const SCORED_LOGITS: usize = 8 << 20;
 
+/// Tokens that a constraint forced go into one step with the streams up to this many: they cost
+/// it little more than one would. Longer runs are paced like prompts.
+const SHORT_RUN: usize = 16;
+
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     step_tokens: usize,
@@ -30,7 +34,7 @@ pub(crate) struct Scheduled {
 /// What a step was made of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mix {
-    /// Sequences that lacked one token.
+    /// Sequences that lacked one token, or a short run.
     pub streams: usize,
     /// Tokens of all others.
     pub prompt_tokens: usize,
@@ -72,18 +76,28 @@ impl Scheduler {
         rows.clear();
         batch.clear();
         self.grants.clear();
+        // One token each for all, before any takes more.
+        let mut room = self.step_tokens.saturating_sub(running.len());
         for (index, sequence) in running.iter().enumerate() {
             if sequence.paused.is_some() {
                 continue;
             }
-            match sequence.pending() {
+            let tokens = sequence.pending();
+            let scheduled = Scheduled { index, tokens };
+            let is_run = (2..=SHORT_RUN).contains(&tokens) && sequence.is_generating();
+            match tokens {
                 0 => {}
-                1 => rows.push(Scheduled { index, tokens: 1 }),
-                tokens => self.grants.push(Scheduled { index, tokens }),
+                1 => rows.push(scheduled),
+                _ if is_run && tokens <= room => {
+                    room -= tokens;
+                    rows.push(scheduled);
+                }
+                _ => self.grants.push(scheduled),
             }
         }
         let streams = rows.len();
-        let room = self.step_tokens.saturating_sub(streams);
+        let taken: usize = rows.iter().map(|row| row.tokens).sum();
+        let room = self.step_tokens.saturating_sub(taken);
         let prompt_tokens = match self.grants.is_empty() {
             true => 0,
             false => {
@@ -122,7 +136,8 @@ impl Scheduler {
         for (grant, most) in rounds.chain([(0, usize::MAX)]) {
             let sequence = &running[self.grants[grant].index];
             let given = self.grants[grant].tokens;
-            let wanted = wanted[grant] - usize::from(self.stops_short);
+            let stops_short = self.stops_short && !sequence.is_generating();
+            let wanted = wanted[grant] - usize::from(stops_short);
             let mut tokens = (wanted - given).min(most).min(left);
             if sequence.scores_prompt() {
                 tokens = tokens.min(scored_left);

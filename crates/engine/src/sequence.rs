@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::generation::Sink;
+use crate::guide::Guide;
 use crate::sampling::Sampler;
 use crate::shared::Ticket;
 use crate::text_stream::TextStream;
 use crate::usage::Stopwatch;
-use crate::{EngineError, FinishReason, GenerateRequest, TokenInfo, Usage};
+use crate::{EngineError, FinishReason, GenerateRequest, Logprobs, TokenInfo, Usage};
 
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -17,12 +18,14 @@ pub(crate) struct Sequence {
     pub tokens: Vec<u32>,
     pub prompt_len: usize,
     pub max_tokens: usize,
-    pub logprobs: Option<usize>,
+    pub logprobs: Option<Logprobs>,
     /// Whether the choice needs the logits, not the likeliest token alone.
     pub emit_logits: bool,
     /// The prompt's log-probabilities so far; `None` when they were not asked for or are sent.
     pub scores: Option<Vec<TokenInfo>>,
     pub sampler: Sampler,
+    /// `None` where there is no constraint, or while it looks ahead.
+    pub guide: Option<Box<Guide>>,
     pub client: Option<Arc<str>>,
     pub scope: Option<Arc<str>>,
     /// Choices of one request share their prompt whatever the cache's rules.
@@ -96,6 +99,7 @@ impl Sequence {
             logprobs,
             prompt_logprobs,
             skip_special: _,
+            shown_special: _,
             fresh_text: _,
             constraint,
             priority,
@@ -105,15 +109,17 @@ impl Sequence {
             first_token_timeout,
         } = request;
         let first = prompt.first().copied().map(TokenInfo::bare);
-        let sampler = Sampler::new(sampling, seed, &prompt).constrained(constraint);
+        let sampler = Sampler::new(sampling, seed, &prompt, &stop_ids);
+        let guide = constraint.map(|constraint| Box::new(Guide::new(constraint)));
         Self {
             sink,
             prompt_len: prompt.len(),
             max_tokens,
             logprobs,
-            emit_logits: logprobs.is_some() || !sampler.is_plain_greedy(),
+            emit_logits: logprobs.is_some() || guide.is_some() || !sampler.is_plain_greedy(),
             scores: prompt_logprobs.then(|| first.into_iter().collect()),
             sampler,
+            guide,
             client: client.map(Arc::from),
             scope: cache_scope.map(Arc::from),
             group,

@@ -1,9 +1,10 @@
-//! What a step's tokens mean to the reader: events while a sequence runs, and its end.
+//! What a step's tokens mean: the next one, events for the reader, and the end.
 
 use std::time::Instant;
 
+use crate::sampling::Scratch;
 use crate::sequence::{Ending, Sequence};
-use crate::{EngineError, Event, FinishReason};
+use crate::{EngineError, Event, FinishReason, TokenInfo};
 
 impl Sequence {
     /// Tells the reader what the step brought, and decides whether that was all.
@@ -15,33 +16,80 @@ impl Sequence {
                 self.finish(FinishReason::Length);
             }
         }
-        let Some(token) = self.sampled.take() else {
+        let Some(sampled) = self.sampled.take() else {
             return Ok(());
         };
-        let id = token.id;
-        self.sampler.observe(id)?;
         self.watch.token(now);
-        self.tokens.push(id);
-
-        let stop = self.stop_ids.contains(&id);
-        let (text, stopped) = if stop {
-            (String::new(), false)
-        } else {
-            let matched = self.text.push(id);
-            (matched.text, matched.stopped)
-        };
-        self.sink.send(Event::Tokens {
-            tokens: vec![token],
-            text,
-        });
-        if stop {
-            self.finish(FinishReason::Stop);
-        } else if stopped {
-            self.finish(FinishReason::StopString);
-        } else if self.completion_tokens() >= self.max_tokens {
-            self.finish(FinishReason::Length);
+        let (mut tokens, mut text) = (Vec::with_capacity(1), String::new());
+        let mut next = Some(sampled);
+        let mut outcome = Ok(None);
+        while let Some(token) = next.take() {
+            outcome = self.say(token.id, &mut text);
+            if outcome.is_ok() {
+                tokens.push(token);
+            }
+            if outcome == Ok(None) {
+                next = self.next_unscored();
+            }
+        }
+        if !tokens.is_empty() {
+            self.sink.send(Event::Tokens { tokens, text });
+        }
+        if let Some(reason) = outcome? {
+            self.finish(reason);
         }
         Ok(())
+    }
+
+    /// Adds a token to the output; says whether that ends it.
+    fn say(&mut self, id: u32, text: &mut String) -> Result<Option<FinishReason>, EngineError> {
+        if let Some(guide) = &mut self.guide {
+            guide.accept(id)?;
+        }
+        self.sampler.observe(id);
+        self.tokens.push(id);
+        if self.stop_ids.contains(&id) {
+            return Ok(Some(FinishReason::Stop));
+        }
+        let matched = self.text.push(id);
+        text.push_str(&matched.text);
+        Ok(if matched.stopped {
+            Some(FinishReason::StopString)
+        } else if self.guide.as_ref().is_some_and(|guide| guide.is_complete()) {
+            Some(FinishReason::Stop)
+        } else if self.completion_tokens() >= self.max_tokens {
+            Some(FinishReason::Length)
+        } else {
+            None
+        })
+    }
+
+    /// A forced token that can be said at once, because nobody asks how likely it was.
+    fn next_unscored(&mut self) -> Option<TokenInfo> {
+        match self.logprobs {
+            None => self.guide.as_mut()?.next_forced().map(TokenInfo::bare),
+            Some(_) => None,
+        }
+    }
+
+    /// The next token, from the logits that it follows.
+    pub fn choose(
+        &mut self,
+        logits: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<TokenInfo, EngineError> {
+        let Some(guide) = &mut self.guide else {
+            return self.sampler.sample(logits, None, self.logprobs, scratch);
+        };
+        match guide.next_forced() {
+            Some(id) => self
+                .sampler
+                .score_forced(id, logits, self.logprobs, scratch),
+            None => {
+                let allowed = guide.allowed()?;
+                self.sampler.sample(logits, allowed, self.logprobs, scratch)
+            }
+        }
     }
 
     fn finish(&mut self, reason: FinishReason) {

@@ -7,6 +7,8 @@ use crate::{EngineError, GenerateRequest};
 #[derive(Debug)]
 pub(crate) struct TextStream {
     parts: Option<(Detokenizer, StopMatcher)>,
+    /// Tokens to come before a stop string ends anything.
+    unstoppable: usize,
 }
 
 impl TextStream {
@@ -16,7 +18,10 @@ impl TextStream {
         request: &GenerateRequest,
     ) -> Result<Self, EngineError> {
         let Some(tokenizer) = tokenizer else {
-            return Ok(Self { parts: None });
+            return Ok(Self {
+                parts: None,
+                unstoppable: 0,
+            });
         };
         let options = DetokenizerOptions {
             skip_special: request.skip_special,
@@ -28,18 +33,28 @@ impl TextStream {
                 found: format!("{:?}", request.stop),
                 expected: "strings of at least one character each".into(),
             })?;
-        let detokenizer = Detokenizer::new(tokenizer.clone(), options);
+        let detokenizer =
+            Detokenizer::new(tokenizer.clone(), options).showing(request.shown_special.clone());
         Ok(Self {
             parts: Some((detokenizer, stops)),
+            unstoppable: request.sampling.min_tokens.saturating_sub(1),
         })
     }
 
     /// Takes a token; gives the text that is settled by it.
     pub fn push(&mut self, id: u32) -> Matched {
-        match &mut self.parts {
-            Some((detokenizer, stops)) => stops.push(&detokenizer.push(id)),
-            None => nothing(),
+        let Some((detokenizer, stops)) = &mut self.parts else {
+            return nothing();
+        };
+        let text = detokenizer.push(id);
+        if self.unstoppable > 0 {
+            self.unstoppable -= 1;
+            return Matched {
+                text,
+                stopped: false,
+            };
         }
+        stops.push(&text)
     }
 
     /// Ends the text; gives what was held back.

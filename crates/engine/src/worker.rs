@@ -10,6 +10,7 @@ use loquat_session::{Session, SessionError, StepBatch, StepOutput};
 use crate::clients::Clients;
 use crate::error::panic_message;
 use crate::limits::Limits;
+use crate::look_ahead::LookAhead;
 use crate::pace::Pace;
 use crate::prefix_cache::{PrefixCache, release};
 use crate::queue::Queue;
@@ -65,6 +66,7 @@ pub(crate) struct Worker {
     batch: StepBatch,
     output: StepOutput,
     scratch: Scratch,
+    look_ahead: LookAhead,
     /// Failed steps since one succeeded.
     pub(super) failures: usize,
     /// A row of this step found no room.
@@ -107,6 +109,7 @@ impl Worker {
             batch: StepBatch::default(),
             output: StepOutput::default(),
             scratch: Scratch::default(),
+            look_ahead: LookAhead::default(),
             failures: 0,
             starved: None,
             shared,
@@ -303,9 +306,11 @@ impl Worker {
         if self.rows.is_empty() {
             return Ok(());
         }
+        self.send_guides_ahead();
         let started = self.time.now();
         let stepped = self.session.step(&self.batch, &mut self.output);
         let ended = self.time.now();
+        self.take_guides_back();
         self.meter.step(started, ended);
         self.scheduler.record(self.mix, ended - started);
         let Err(error) = stepped.and_then(|()| self.check_output()) else {
@@ -326,6 +331,25 @@ impl Worker {
             sequence.end(Ending::Failed(error.clone().into()));
         }
         Ok(())
+    }
+
+    /// Constraints are asked about the next token while this one is computed.
+    fn send_guides_ahead(&mut self) {
+        let vocab_size = self.session.capabilities().vocab_size;
+        for &Scheduled { index, tokens } in &self.rows {
+            let running = &mut self.running[index];
+            if running.chooses(tokens)
+                && let Some(guide) = running.sequence.guide.take()
+            {
+                self.look_ahead.hand_over(index, guide, vocab_size);
+            }
+        }
+    }
+
+    fn take_guides_back(&mut self) {
+        while let Some((index, guide)) = self.look_ahead.take_back() {
+            self.running[index].sequence.guide = Some(guide);
+        }
     }
 
     fn check_output(&self) -> Result<(), SessionError> {
@@ -393,7 +417,9 @@ impl Worker {
         for row in 0..self.rows.len() {
             let Scheduled { index, tokens } = self.rows[row];
             let running = &self.running[index];
-            let at_the_end = tokens > 1 && running.pending() == 1;
+            let began = running.computed - tokens;
+            let is_prompt = began < running.sequence.prompt_len;
+            let at_the_end = is_prompt && tokens > 1 && running.pending() == 1;
             if at_the_end && running.sequence.ending().is_none() {
                 self.keep_state_of(index);
             }
@@ -484,6 +510,8 @@ impl Worker {
     /// Gives everything back. A session that failed is not asked to do more than be dropped.
     fn close(mut self, why: EngineError) -> Option<Box<dyn Session>> {
         let now = self.time.now();
+        // A step that panicked left them there.
+        self.take_guides_back();
         let whole = why == EngineError::ShutDown && self.opening.is_none();
         if !whole {
             self.give_session_up();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::*;
 use loquat_engine::{
-    Blame, EngineError, EngineOptions, GenerateRequest, Generation, SamplingParams,
+    Blame, EngineError, EngineOptions, GenerateRequest, Generation, Logprobs, SamplingParams,
 };
 use loquat_session::SessionError;
 use loquat_testkit::fake_session::{FakeOptions, Fault};
@@ -69,7 +69,7 @@ fn what_can_never_be_served_is_refused_by_name() {
             },
         ),
         (
-            with(|r| r.logprobs = Some(265)),
+            with(|r| r.logprobs = Some(Logprobs::of_model(265))),
             EngineError::OutOfRange {
                 field: "logprobs",
                 found: "265".into(),

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use loquat_engine::{
-    Constrained, Constraint, Engine, EngineError, EngineOptions, Event, GenerateRequest, Generation,
+    Allowed, Constrained, Constraint, Engine, EngineError, EngineOptions, Event, GenerateRequest,
+    Generation, TokenMask,
 };
 use loquat_session::Session;
 use loquat_testkit::fake_session::{FakeOptions, FakeSession, Fault};
@@ -198,8 +199,8 @@ fn whoever_stops_the_engine_second_finds_the_session_gone_too() {
 struct Bomb;
 
 impl Constraint for Bomb {
-    fn mask(&mut self, _logits: &mut [f32]) -> Result<(), String> {
-        Ok(())
+    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<Allowed, String> {
+        Ok(Allowed::All)
     }
 
     fn accept(&mut self, _token: u32) -> Result<(), String> {

@@ -7,7 +7,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use common::*;
-use loquat_engine::{Completion, Engine, Event, FinishReason, GenerateRequest, SamplingParams};
+use loquat_engine::{
+    Completion, Engine, Event, FinishReason, GenerateRequest, Logprobs, SamplingParams,
+};
 use loquat_testkit::fake_session::FakeOptions;
 use loquat_text::Special;
 
@@ -68,6 +70,45 @@ fn text_ends_where_and_as_it_should() {
 fn special_tokens_show_unless_skipped() {
     let engine = start_scripted("a<|eos|>b");
     assert_eq!(complete(&engine, greedy(&[0], 3)).text, "a<|eos|>b");
+    let id = |text| tokenizer().token_id(text).expect("a token");
+    for (shown, text) in [("<|eos|>", "a<|eos|>b"), ("<|bos|>", "ab")] {
+        let request = GenerateRequest {
+            skip_special: true,
+            shown_special: vec![id(shown)],
+            ..greedy(&[0], 3)
+        };
+        assert_eq!(complete(&engine, request).text, text);
+    }
+}
+
+#[test]
+fn nothing_stops_before_the_least_tokens() {
+    use FinishReason::*;
+    let eos = tokenizer().eos_ids().to_vec();
+    let cases = [
+        ("a.b.c.", 0, 6, Ok(("a", StopString))),
+        ("a.b.c.", 2, 6, Ok(("a", StopString))),
+        ("a.b.c.", 3, 6, Ok(("a.b", StopString))),
+        ("a.b.c.", 6, 6, Ok(("a.b.c", StopString))),
+        ("a.b.c.", 7, 6, Err("`min_tokens`")),
+        ("a<|eos|>bc", 0, 4, Ok(("a", Stop))),
+    ];
+    for (script, min_tokens, max_tokens, expected) in cases {
+        let engine = start_scripted(script);
+        let mut request = greedy(&[0], max_tokens);
+        request.sampling.min_tokens = min_tokens;
+        request.stop = vec![".".into()];
+        request.stop_ids = eos.clone();
+        let outcome = engine.submit(request);
+        match (outcome, expected) {
+            (Ok(generation), Ok(expected)) => {
+                let completion = generation.collect_blocking().expect("finished");
+                assert_eq!((completion.text.as_str(), completion.reason), expected);
+            }
+            (Err(error), Err(field)) => assert!(error.to_string().contains(field), "{error}"),
+            other => panic!("{script} {min_tokens}: {other:?}"),
+        }
+    }
 }
 
 #[test]
@@ -104,7 +145,7 @@ fn text_comes_as_soon_as_it_is_certain() {
 fn logprobs_describe_the_models_distribution() {
     let (engine, _) = start_default();
     let request = GenerateRequest {
-        logprobs: Some(264),
+        logprobs: Some(Logprobs::of_model(264)),
         sampling: SamplingParams {
             temperature: 0.2,
             repetition_penalty: 1.5,
@@ -137,7 +178,7 @@ fn prompt_logprobs_are_those_the_tokens_had_when_generated() {
         let generated = complete(
             &engine,
             GenerateRequest {
-                logprobs: Some(2),
+                logprobs: Some(Logprobs::of_model(2)),
                 ..greedy(&[7], 10)
             },
         );
@@ -146,7 +187,7 @@ fn prompt_logprobs_are_those_the_tokens_had_when_generated() {
         let scored = complete(
             &engine,
             GenerateRequest {
-                logprobs: Some(2),
+                logprobs: Some(Logprobs::of_model(2)),
                 prompt_logprobs: true,
                 ..greedy(&prompt, 0)
             },
@@ -224,7 +265,7 @@ fn the_script_is_what_the_tokenizer_says() {
 fn the_best_of_several_choices_are_those_the_model_finds_likeliest() {
     let (engine, _) = start_default();
     let request = GenerateRequest {
-        logprobs: Some(0),
+        logprobs: Some(Logprobs::of_model(0)),
         ..sampled(&[1, 2, 3], 6, 11)
     };
     let choices = engine.submit_choices(request.clone(), 5).expect("accepted");

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use loquat_engine::{EngineOptions, Event, GenerateRequest, SamplingParams};
+use loquat_engine::{EngineOptions, Event, GenerateRequest, Logprobs, SamplingParams};
 use loquat_testkit::fake_session::FakeOptions;
 
 /// Sixteen requests of every kind.
@@ -23,7 +23,7 @@ fn mixed() -> Vec<GenerateRequest> {
                 3 => (sampling.top_p, sampling.repetition_penalty) = (0.9, 1.3),
                 _ => {}
             }
-            request.logprobs = (i % 5 == 1).then_some(3);
+            request.logprobs = (i % 5 == 1).then_some(Logprobs::of_model(3));
             request
         })
         .collect()
@@ -69,7 +69,7 @@ fn the_engine_says_what_the_session_says() {
         oracle(FakeOptions::default(), &prompt, 20)
     );
     let through_logits = GenerateRequest {
-        logprobs: Some(0),
+        logprobs: Some(Logprobs::of_model(0)),
         ..greedy(&prompt, 20)
     };
     assert_eq!(

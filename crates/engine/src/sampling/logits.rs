@@ -4,37 +4,62 @@
 //! same logits give the same bits on every machine and under any load. NaN and minus infinity
 //! have no probability; plus infinity counts as the largest finite logit.
 
-use std::cmp::Ordering;
+use super::math;
+use super::vectorised::vectorised;
 
-/// A token and how it ranks: its logit, or its weight once [`weigh`]ed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Candidate {
-    pub id: u32,
-    pub score: f32,
+/// Independent sums and maxima, so that neither waits for the one before; fixed, whatever the
+/// width of a machine's registers.
+const LANES: usize = 32;
+
+/// How many logits are skipped or summed at a time.
+pub(super) const BLOCK: usize = 128;
+
+/// How far a distribution is stretched: the largest logit, made finite, and the temperature.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale {
+    pub peak: f32,
+    inverse: f32,
 }
 
-impl Candidate {
-    /// Best first; the lowest id wins a tie.
-    fn rank(&self, other: &Self) -> Ordering {
-        let by_score = other.score.total_cmp(&self.score);
-        by_score.then(self.id.cmp(&other.id))
+impl Scale {
+    pub fn new(peak: f32, temperature: f32) -> Self {
+        Self {
+            peak: peak.min(f32::MAX),
+            // Finite, so that the peak itself, 0 away from itself, is not NaN.
+            inverse: (1.0 / temperature).min(f32::MAX),
+        }
+    }
+
+    /// The logarithm of [`weight`](Self::weight).
+    #[inline(always)]
+    pub fn log_weight(self, logit: f32) -> f32 {
+        (logit - self.peak) * self.inverse
+    }
+
+    /// Softmax without the division: 1 for the peak, less for the rest.
+    #[inline(always)]
+    pub fn weight(self, logit: f32) -> f32 {
+        exp(self.log_weight(logit))
+    }
+
+    /// A logit below all that weigh at least `weight`.
+    pub fn floor(self, weight: f64) -> f32 {
+        /// More than [`exp`] and the product before it are off by.
+        const SLACK: f64 = 1e-4;
+        let log_weight = math::ln(weight) - SLACK;
+        let floor = f64::from(self.peak) + log_weight / f64::from(self.inverse);
+        (floor as f32).next_down()
     }
 }
 
-/// The likeliest token; the lowest id wins a tie. `None` where no token has a probability.
-pub(crate) fn argmax(logits: &[f32]) -> Option<u32> {
-    let largest = largest(logits)?;
-    let at = logits.iter().position(|&logit| logit == largest);
-    at.map(|id| id as u32)
+/// The larger one, or the other where one is NaN.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
 }
 
-/// The largest logit, made finite. `None` where no token has a probability.
-pub(crate) fn peak(logits: &[f32]) -> Option<f32> {
-    largest(logits).map(|logit| logit.min(f32::MAX))
-}
-
-fn largest(logits: &[f32]) -> Option<f32> {
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
+#[inline(always)]
+fn largest_of(logits: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (chunks, rest) = logits.as_chunks::<LANES>();
     for chunk in chunks {
@@ -43,21 +68,28 @@ fn largest(logits: &[f32]) -> Option<f32> {
         }
     }
     let all = lanes.iter().chain(rest);
-    let largest = all.fold(f32::NEG_INFINITY, |a, &b| larger(a, b));
-    (largest > f32::NEG_INFINITY).then_some(largest)
+    all.fold(f32::NEG_INFINITY, |a, &b| larger(a, b))
 }
 
-/// Softmax without the division: 1 for the peak, less for the rest.
-#[inline]
-pub(crate) fn weight(logit: f32, peak: f32, temperature: f32) -> f32 {
-    exp((logit - peak) / temperature)
-}
-
-/// Replaces logits by their weights.
-pub(crate) fn weigh(logits: &mut [f32], peak: f32, temperature: f32) {
-    for logit in logits {
-        *logit = weight(*logit, peak, temperature);
+vectorised! {
+    /// The largest logit; minus infinity where no token has a probability.
+    fn largest(logits: &[f32]) -> f32 {
+        largest_of(logits)
     }
+}
+
+vectorised! {
+    /// The largest logit of each block.
+    fn block_maxima(logits: &[f32], maxima: &mut Vec<f32>) {
+        maxima.clear();
+        maxima.extend(logits.chunks(BLOCK).map(largest_of));
+    }
+}
+
+/// The largest logit, made finite. `None` where no token has a probability.
+pub(super) fn peak(logits: &[f32]) -> Option<f32> {
+    let largest = largest(logits);
+    (largest > f32::NEG_INFINITY).then_some(largest.min(f32::MAX))
 }
 
 /// Below this the exponential leaves the normal numbers.
@@ -66,7 +98,7 @@ const EXP_FLOOR: f32 = -87.0;
 /// `e^x`, for x up to 0 and within two units in the last place (the polynomial is Cephes'
 /// `expf`): 1 above, and 0 below [`EXP_FLOOR`] and for NaN. Branch-free, so that the compiler
 /// vectorises loops over it.
-#[inline]
+#[inline(always)]
 fn exp(x: f32) -> f32 {
     // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
@@ -92,151 +124,154 @@ fn exp(x: f32) -> f32 {
     }
 }
 
-const LANES: usize = 8;
-
-/// How many weights [`draw`] skips at a time.
-const BLOCK: usize = 1024;
-
-/// The sum of weights, block by block.
-pub(crate) fn total(weights: &[f32]) -> f64 {
-    weights.chunks(BLOCK).map(block_sum).sum()
-}
-
-fn block_sum(weights: &[f32]) -> f64 {
+#[inline(always)]
+fn sum_of(values: &[f32]) -> f64 {
     let mut lanes = [0.0f64; LANES];
-    let (chunks, rest) = weights.as_chunks::<LANES>();
+    let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
-        for (lane, &weight) in lanes.iter_mut().zip(chunk) {
-            *lane += f64::from(weight);
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane += f64::from(value);
         }
     }
-    let tail: f64 = rest.iter().map(|&weight| f64::from(weight)).sum();
+    let tail: f64 = rest.iter().map(|&value| f64::from(value)).sum();
     lanes.iter().sum::<f64>() + tail
 }
 
-/// The token at which the running sum of weights passes `target`, which is below their
-/// [`total`].
-pub(crate) fn draw(weights: &[f32], target: f64) -> Option<u32> {
-    let mut before = 0.0;
-    for (index, block) in weights.chunks(BLOCK).enumerate() {
-        let after = before + block_sum(block);
-        if after > target {
-            let scores = block.iter().copied();
-            return passing(scores, target - before).map(|at| (index * BLOCK + at) as u32);
+vectorised! {
+    /// Replaces logits by their weights; fills `sums` with each block's and returns the total.
+    fn weigh(logits: &mut [f32], scale: Scale, sums: &mut Vec<f64>) -> f64 {
+        sums.clear();
+        for block in logits.chunks_mut(BLOCK) {
+            for logit in block.iter_mut() {
+                *logit = scale.weight(*logit);
+            }
+            sums.push(sum_of(block));
         }
-        before = after;
+        sums.iter().sum()
     }
-    weights.iter().rposition(|&w| w > 0.0).map(|id| id as u32)
 }
 
-/// The same over candidates.
-pub(crate) fn draw_candidate(candidates: &[Candidate], target: f64) -> Option<u32> {
-    let at = passing(candidates.iter().map(|c| c.score), target)?;
-    candidates.get(at).map(|candidate| candidate.id)
+vectorised! {
+    /// Takes out what weighs less than `least`.
+    fn drop_lighter(logits: &mut [f32], scale: Scale, least: f64) {
+        for logit in logits {
+            let light = f64::from(scale.weight(*logit)) < least;
+            *logit = if light { f32::NEG_INFINITY } else { *logit };
+        }
+    }
 }
 
-/// Where the running sum passes `target`. A sum in another order may have rounded a little
-/// higher; the last possible place stands in then.
-fn passing(weights: impl Iterator<Item = f32>, target: f64) -> Option<usize> {
-    let (mut sum, mut last) = (0.0, None);
-    for (at, weight) in weights.enumerate() {
-        if weight > 0.0 {
-            sum += f64::from(weight);
-            last = Some(at);
-            if sum > target {
-                break;
+vectorised! {
+    /// Takes out what is less than `floor`.
+    fn drop_lower(logits: &mut [f32], floor: f32) {
+        for logit in logits {
+            *logit = if *logit < floor { f32::NEG_INFINITY } else { *logit };
+        }
+    }
+}
+
+vectorised! {
+    /// What all logits weigh together.
+    fn total_weight(logits: &[f32], scale: Scale) -> f64 {
+        let mut total = 0.0;
+        let mut weights = [0.0f32; BLOCK];
+        for block in logits.chunks(BLOCK) {
+            let weights = &mut weights[..block.len()];
+            for (weight, &logit) in weights.iter_mut().zip(block) {
+                *weight = scale.weight(logit);
+            }
+            total += sum_of(weights);
+        }
+        total
+    }
+}
+
+/// The row in groups of lanes, the last one filled up with tokens that have no probability.
+#[inline(always)]
+fn groups(logits: &[f32]) -> impl Iterator<Item = [f32; LANES]> {
+    let (chunks, rest) = logits.as_chunks::<LANES>();
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    chunks.iter().copied().chain(std::iter::once(last))
+}
+
+vectorised! {
+    /// The standard deviation of the logits that have a probability.
+    fn deviation(logits: &[f32], peak: f32) -> f64 {
+        let mut counts = [0.0f64; LANES];
+        let mut sums = [0.0f64; LANES];
+        let mut squares = [0.0f64; LANES];
+        for group in groups(logits) {
+            for (lane, logit) in group.into_iter().enumerate() {
+                let counted = logit > f32::NEG_INFINITY;
+                let distance = f64::from(peak) - f64::from(logit.min(f32::MAX));
+                let distance = if counted { distance } else { 0.0 };
+                counts[lane] += if counted { 1.0 } else { 0.0 };
+                sums[lane] += distance;
+                squares[lane] += distance * distance;
             }
         }
+        let total = |lanes: [f64; LANES]| lanes.iter().sum::<f64>();
+        let (count, mean) = (total(counts), total(sums) / total(counts));
+        (total(squares) / count - mean * mean).max(0.0).sqrt()
     }
-    last
 }
 
-/// Fills `best` with the `k` best-scored tokens, best first; fewer where fewer have a
-/// probability.
-pub(crate) fn top_k(logits: &[f32], k: usize, best: &mut Vec<Candidate>) {
-    best.clear();
-    if k == 0 {
-        return;
+/// How a row's probability is spread over its tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spread {
+    /// Tokens that have a probability.
+    pub count: f64,
+    pub total_weight: f64,
+    /// Of the logarithms of the weights, each as often as its token is likely.
+    pub mean_log_weight: f64,
+}
+
+impl Spread {
+    /// From 0, where one token has all the probability, to 1, where all have the same.
+    pub fn normalised_entropy(&self) -> f64 {
+        let entropy = math::ln(self.total_weight) - self.mean_log_weight;
+        (entropy / math::ln(self.count)).clamp(0.0, 1.0)
     }
-    // Twice k is kept before the worse half is thrown out, so that most tokens cost one
-    // comparison. Ids ascend: a later token with the threshold's own score ranks behind it.
-    let limit = k.saturating_mul(2).max(64);
-    let mut threshold = f32::NEG_INFINITY;
-    for (id, &score) in logits.iter().enumerate() {
-        if score > threshold {
-            best.push(Candidate {
-                id: id as u32,
-                score,
-            });
-            if best.len() == limit {
-                let (_, kth, _) = best.select_nth_unstable_by(k - 1, Candidate::rank);
-                threshold = kth.score;
-                best.truncate(k);
+}
+
+vectorised! {
+    fn spread(logits: &[f32], scale: Scale) -> Spread {
+        let mut counts = [0.0f64; LANES];
+        let mut weights = [0.0f64; LANES];
+        let mut moments = [0.0f64; LANES];
+        for group in groups(logits) {
+            for (lane, logit) in group.into_iter().enumerate() {
+                let weight = scale.weight(logit);
+                let log_weight = scale.log_weight(logit.min(f32::MAX));
+                let moment = f64::from(weight) * f64::from(log_weight);
+                counts[lane] += if logit > f32::NEG_INFINITY { 1.0 } else { 0.0 };
+                weights[lane] += f64::from(weight);
+                moments[lane] += if weight > 0.0 { moment } else { 0.0 };
             }
         }
-    }
-    best.sort_unstable_by(Candidate::rank);
-    best.truncate(k);
-}
-
-/// Fills `kept` with the tokens of at least the weight `floor`, by id.
-pub(crate) fn at_least(weights: &[f32], floor: f32, kept: &mut Vec<Candidate>) {
-    kept.clear();
-    for (id, &score) in weights.iter().enumerate() {
-        if score >= floor && score > 0.0 {
-            kept.push(Candidate {
-                id: id as u32,
-                score,
-            });
+        let total = |lanes: [f64; LANES]| lanes.iter().sum::<f64>();
+        Spread {
+            count: total(counts),
+            total_weight: total(weights),
+            mean_log_weight: total(moments) / total(weights),
         }
-    }
-}
-
-/// Cuts `candidates` down to the fewest best that together weigh `mass`, best first; at least
-/// one.
-pub(crate) fn nucleus(candidates: &mut Vec<Candidate>, mass: f64) {
-    // A nucleus is small more often than not, so it is sorted out in growing runs.
-    let (mut sorted, mut run, mut sum) = (0, 64, 0.0);
-    while sorted < candidates.len() {
-        let rest = &mut candidates[sorted..];
-        let run_len = run.min(rest.len());
-        if run_len < rest.len() {
-            rest.select_nth_unstable_by(run_len - 1, Candidate::rank);
-        }
-        let best = &mut rest[..run_len];
-        best.sort_unstable_by(Candidate::rank);
-        for (at, candidate) in best.iter().enumerate() {
-            sum += f64::from(candidate.score);
-            if sum >= mass {
-                candidates.truncate(sorted + at + 1);
-                return;
-            }
-        }
-        sorted += run_len;
-        run *= 4;
     }
 }
 
 /// Turns logits of one row into log-probabilities.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LogSoftmax {
+pub(super) struct LogSoftmax {
     log_total: f64,
 }
 
 impl LogSoftmax {
     /// `None` where no token has a probability.
     pub fn of(logits: &[f32]) -> Option<Self> {
-        let peak = peak(logits)?;
-        let mut weights = [0.0; BLOCK];
-        let mut sum = 0.0;
-        for block in logits.chunks(BLOCK) {
-            let weights = &mut weights[..block.len()];
-            weights.copy_from_slice(block);
-            weigh(weights, peak, 1.0);
-            sum += block_sum(weights);
-        }
+        let scale = Scale::new(peak(logits)?, 1.0);
+        let total = total_weight(logits, scale);
         Some(Self {
-            log_total: f64::from(peak) + sum.ln(),
+            log_total: f64::from(scale.peak) + math::ln(total),
         })
     }
 
@@ -280,94 +315,82 @@ mod tests {
 
     #[test]
     fn the_peak_survives_hostile_rows() {
-        let cases: [(&[f32], Option<u32>, Option<f32>); 7] = [
-            (&[1.0, 3.0, 2.0], Some(1), Some(3.0)),
-            (&[2.0, 2.0, 2.0], Some(0), Some(2.0)),
-            (&[NAN, -5.0, NAN], Some(1), Some(-5.0)),
-            (&[1.0, INF, INF], Some(1), Some(f32::MAX)),
-            (&[-INF, -INF], None, None),
-            (&[NAN], None, None),
-            (&[], None, None),
+        let cases: [(&[f32], Option<f32>); 7] = [
+            (&[1.0, 3.0, 2.0], Some(3.0)),
+            (&[2.0, 2.0, 2.0], Some(2.0)),
+            (&[NAN, -5.0, NAN], Some(-5.0)),
+            (&[1.0, INF, INF], Some(f32::MAX)),
+            (&[-INF, -INF], None),
+            (&[NAN], None),
+            (&[], None),
         ];
-        for (logits, best, largest) in cases {
-            assert_eq!(argmax(logits), best, "{logits:?}");
+        for (logits, largest) in cases {
             assert_eq!(peak(logits), largest, "{logits:?}");
         }
     }
 
-    #[test]
-    fn top_k_ranks_by_logit_then_id() {
-        let mut best = Vec::new();
-        let cases: [(&[f32], usize, &[u32]); 5] = [
-            (&[1.0, 3.0, 2.0], 2, &[1, 2]),
-            (&[5.0, 5.0, 5.0, 5.0], 3, &[0, 1, 2]),
-            (&[NAN, 1.0, -INF, INF], 9, &[3, 1]),
-            (&[1.0], 0, &[]),
-            (&[-INF, NAN], 2, &[]),
-        ];
-        for (logits, k, expected) in cases {
-            top_k(logits, k, &mut best);
-            let ids: Vec<u32> = best.iter().map(|c| c.id).collect();
-            assert_eq!(ids, expected, "{logits:?}");
-        }
-    }
-
-    /// Ten thousand logits of few distinct values: ties everywhere.
-    fn crowd() -> Vec<f32> {
-        (0..10_000u32)
-            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as f32 / 16.0)
-            .collect()
+    /// Logits of few distinct values, some of them odd, in rows that fill no block.
+    fn crowd(count: u32) -> Vec<f32> {
+        let value = |i: u32| match i % 97 {
+            13 => NAN,
+            29 => -INF,
+            _ => (i.wrapping_mul(2_654_435_761) >> 24) as f32 / 16.0 - 9.0,
+        };
+        (0..count).map(value).collect()
     }
 
     #[test]
-    fn selection_agrees_with_a_full_sort() {
-        let mut logits = crowd();
-        let mut sorted: Vec<Candidate> = Vec::new();
-        at_least(&logits, 0.0, &mut sorted);
-        sorted.sort_by(Candidate::rank);
-        let mut best = Vec::new();
-        for k in [1, 31, 32, 33, 1000, 9_000] {
-            top_k(&logits, k, &mut best);
-            assert_eq!(best, sorted[..k], "k = {k}");
-        }
+    fn sums_over_a_row_are_those_of_its_parts() {
+        for count in [1, 31, 32, 33, 127, 128, 129, 1000] {
+            let logits = crowd(count);
+            let scale = Scale::new(peak(&logits).expect("finite"), 2.0);
+            let known: Vec<f64> = logits
+                .iter()
+                .filter(|logit| **logit > -INF)
+                .map(|&logit| f64::from(logit))
+                .collect();
+            let weights = known.iter().map(|x| (x - f64::from(scale.peak)) / 2.0);
+            let expected: f64 = weights.clone().map(f64::exp).sum();
+            let close = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.abs().max(1e-3);
 
-        weigh(&mut logits, 256.0 / 16.0, 1.0);
-        let mut all = Vec::new();
-        at_least(&logits, 0.0, &mut all);
-        let mut sorted = all.clone();
-        sorted.sort_by(Candidate::rank);
-        for share in [0.0, 0.01, 0.5, 0.999, 1.0] {
-            let mass = share * total(&logits);
-            let mut sum = 0.0;
-            let reached = sorted.iter().position(|c| {
-                sum += f64::from(c.score);
-                sum >= mass
-            });
-            let expected = &sorted[..reached.map_or(sorted.len(), |at| at + 1)];
-            let mut kept = all.clone();
-            nucleus(&mut kept, mass);
-            assert_eq!(kept, expected, "share {share}");
+            assert!(close(total_weight(&logits, scale), expected));
+            let (mut row, mut sums) = (logits.clone(), Vec::new());
+            assert!(close(weigh(&mut row, scale, &mut sums), expected));
+            assert_eq!(sums.len(), logits.len().div_ceil(BLOCK));
+
+            let spread = spread(&logits, scale);
+            let moment: f64 = weights.map(|x| x * x.exp()).sum();
+            assert_eq!(spread.count, known.len() as f64);
+            assert!(close(spread.mean_log_weight, moment / expected));
+
+            let mean = known.iter().sum::<f64>() / known.len() as f64;
+            let variance = known.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+            let expected = (variance / known.len() as f64).sqrt();
+            assert!(close(deviation(&logits, scale.peak), expected));
         }
     }
 
     #[test]
-    fn drawing_by_blocks_is_drawing_one_by_one() {
-        let mut weights = crowd();
-        weigh(&mut weights, 16.0, 2.0);
-        weights[0] = 0.0;
-        let sum = total(&weights);
-        for share in [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.999_999] {
-            let one_by_one = passing(weights.iter().copied(), share * sum);
-            let drawn = draw(&weights, share * sum).map(|id| id as usize);
-            assert_eq!(drawn, one_by_one, "share {share}");
+    fn a_floor_is_below_all_that_weigh_enough() {
+        for peak in [-3e5, -20.0, 0.0, 7.5, 1e6] {
+            for temperature in [0.01, 0.8, 30.0] {
+                let scale = Scale::new(peak, temperature);
+                for least in [1e-6, 0.02, 0.5, 1.0] {
+                    let floor = scale.floor(least);
+                    let below = f64::from(scale.weight(floor));
+                    assert!(below < least, "{peak} {temperature} {least}: {below}");
+                    // Close as well, as far as logits of this size can be.
+                    let step = (peak - peak.next_down()) / temperature;
+                    let slack = 2e-4 + 4.0 * f64::from(step);
+                    assert!(below >= least * (-slack).exp(), "{peak} {least}: {below}");
+                }
+            }
         }
-        assert_eq!(draw(&[0.0, 1.0, 0.0], 1.0), Some(1), "never past the end");
-        assert_eq!(draw(&[0.0], 0.0), None);
     }
 
     #[test]
     fn logprobs_sum_to_one() {
-        for logits in [crowd(), vec![-3.0; 7], vec![0.5, NAN, -INF, 4.0]] {
+        for logits in [crowd(3000), vec![-3.0; 7], vec![0.5, NAN, -INF, 4.0]] {
             let softmax = LogSoftmax::of(&logits).expect("a finite logit");
             let sum: f64 = logits
                 .iter()

@@ -1,193 +1,324 @@
-//! From logits to the next token: penalties, bias, the constraint's mask, temperature, top-k,
-//! top-p, min-p, draw, in that order.
+//! From logits to the next token: what is forbidden or pushed, the steps in the request's order,
+//! and the draw.
 //!
 //! A choice depends on the row's logits, the request and its own random stream, never on what
 //! else is running.
 
+mod buckets;
+mod dry;
 mod logits;
+mod math;
+mod mirostat;
+mod order;
+mod parameter;
 mod params;
+mod pool;
+#[cfg(test)]
+mod reference;
+mod seen;
+mod select;
+mod vectorised;
 
+use loquat_text::Tokenizer;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-pub use params::{
-    FREQUENCY_PENALTY, LOGIT_BIAS, MIN_P, PARAMETERS, PRESENCE_PENALTY, Parameter,
-    REPETITION_PENALTY, SamplingParams, TEMPERATURE, TOP_K, TOP_P,
-};
+pub use order::{DEFAULT_ORDER, Step};
+pub use parameter::*;
+pub use params::SamplingParams;
 
 pub(crate) use params::check_token;
 
-use crate::{Constrained, EngineError, TokenInfo};
-use logits::{Candidate, LogSoftmax};
+use crate::{Distribution, EngineError, Logprobs, TokenInfo, TokenMask};
+use dry::Dry;
+use logits::LogSoftmax;
+use mirostat::Mirostat;
+use pool::Pool;
+use seen::Seen;
+use select::Candidate;
 
 /// Buffers that all requests take turns in, so that a token allocates nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     candidates: Vec<Candidate>,
+    likely: Vec<Candidate>,
+    maxima: Vec<f32>,
+    values: Vec<f32>,
+    sums: Vec<f64>,
+    weights: Vec<[f64; 4]>,
+    positions: Vec<u32>,
     raw: Vec<f32>,
+    dry: dry::Buffers,
 }
 
-/// One request's choices: its parameters, its random stream, and what it has seen.
+/// One request's choices: its parameters, its random stream, and what it has seen. The engine
+/// keeps one for each request; whoever runs a session without the engine may do the same.
 #[derive(Debug)]
-pub(crate) struct Sampler {
+pub struct Sampler {
     params: SamplingParams,
     rng: ChaCha8Rng,
-    /// Sorted by id; kept only where a penalty asks for it.
-    seen: Vec<Seen>,
-    constraint: Option<Constrained>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Seen {
-    id: u32,
-    in_output: u32,
+    /// Prompt and output; empty where nothing looks back.
+    tokens: Vec<u32>,
+    looks_back: bool,
+    prompt_len: usize,
+    generated: usize,
+    stop_ids: Vec<u32>,
+    allowed: Option<TokenMask>,
+    seen: Option<Seen>,
+    dry: Option<Dry>,
+    mirostat: Option<Mirostat>,
 }
 
 impl Sampler {
-    pub fn new(params: SamplingParams, seed: u64, prompt: &[u32]) -> Self {
-        let mut seen = Vec::new();
-        if params.penalises() {
-            seen.extend(prompt.iter().map(|&id| Seen { id, in_output: 0 }));
-            seen.sort_unstable_by_key(|seen| seen.id);
-            seen.dedup_by_key(|seen| seen.id);
-        }
+    pub fn new(params: SamplingParams, seed: u64, prompt: &[u32], stop_ids: &[u32]) -> Self {
+        let seen = Seen::new(&params, prompt);
+        let dry = Dry::new(&params, prompt);
+        let looks_back = seen.as_ref().is_some_and(Seen::forgets)
+            || dry.is_some()
+            || params.bad_words.iter().any(|word| word.len() > 1);
+        let tokens = match looks_back {
+            true => prompt.to_vec(),
+            false => Vec::new(),
+        };
         Self {
-            params,
             rng: ChaCha8Rng::seed_from_u64(seed),
+            tokens,
+            looks_back,
+            prompt_len: prompt.len(),
+            generated: 0,
+            stop_ids: match params.min_tokens {
+                0 => Vec::new(),
+                _ => stop_ids.to_vec(),
+            },
+            allowed: mask_of(&params.allowed_tokens),
             seen,
-            constraint: None,
+            dry,
+            mirostat: Mirostat::new(&params),
+            params,
         }
     }
 
-    /// Lets `constraint` say what may be chosen.
-    pub fn constrained(mut self, constraint: Option<Constrained>) -> Self {
-        self.constraint = constraint;
+    /// Lets it read tokens, which `dry_sequence_breakers` need.
+    pub fn with_tokenizer(mut self, tokenizer: &Tokenizer) -> Self {
+        if let Some(dry) = &mut self.dry {
+            dry.read_by(tokenizer, &self.tokens);
+        }
         self
     }
 
     /// Whether the choice is the largest of the model's own logits, so that these need not be
     /// read.
     pub fn is_plain_greedy(&self) -> bool {
-        self.params.is_plain_greedy() && self.constraint.is_none()
+        self.params.is_plain_greedy()
     }
 
-    /// Chooses the next token, with log-probabilities of the model's own distribution where
-    /// `alternatives` asks for them. Overwrites `logits`.
+    /// Chooses the next token among those `allowed`, with the log-probabilities asked for.
+    /// Overwrites `logits`.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
-        alternatives: Option<usize>,
+        allowed: Option<&TokenMask>,
+        logprobs: Option<Logprobs>,
         scratch: &mut Scratch,
     ) -> Result<TokenInfo, EngineError> {
-        let Some(count) = alternatives else {
-            let id = self.choose(logits, scratch)?;
+        let alternatives = match logprobs {
+            None => None,
+            Some(Logprobs {
+                alternatives,
+                of: Distribution::Sampled,
+            }) => Some(alternatives),
+            Some(Logprobs {
+                alternatives,
+                of: Distribution::Model,
+            }) => {
+                let mut raw = std::mem::take(&mut scratch.raw);
+                raw.clear();
+                raw.extend_from_slice(logits);
+                let info = self
+                    .choose(logits, allowed, None, scratch)
+                    .and_then(|chosen| score(chosen.id, &raw, alternatives, scratch));
+                scratch.raw = raw;
+                return info;
+            }
+        };
+        self.choose(logits, allowed, alternatives, scratch)
+    }
+
+    /// A token that a constraint forced, with the log-probabilities asked for: certain in what
+    /// was drawn from, whatever the model thought of it.
+    pub(crate) fn score_forced(
+        &self,
+        id: u32,
+        logits: &[f32],
+        logprobs: Option<Logprobs>,
+        scratch: &mut Scratch,
+    ) -> Result<TokenInfo, EngineError> {
+        let Some(Logprobs { alternatives, of }) = logprobs else {
             return Ok(TokenInfo::bare(id));
         };
-        let mut raw = std::mem::take(&mut scratch.raw);
-        raw.clear();
-        raw.extend_from_slice(logits);
-        let info = self
-            .choose(logits, scratch)
-            .and_then(|id| score(id, &raw, count, scratch));
-        scratch.raw = raw;
-        info
+        match of {
+            Distribution::Model => score(id, logits, alternatives, scratch),
+            Distribution::Sampled => Ok(TokenInfo {
+                id,
+                logprob: Some(0.0),
+                top: vec![(id, 0.0); alternatives.min(1)],
+            }),
+        }
     }
 
     /// Notes a token of the output.
-    pub fn observe(&mut self, id: u32) -> Result<(), EngineError> {
-        if self.params.penalises() {
-            match self.seen.binary_search_by_key(&id, |seen| seen.id) {
-                Ok(at) => self.seen[at].in_output += 1,
-                Err(at) => self.seen.insert(at, Seen { id, in_output: 1 }),
+    pub fn observe(&mut self, id: u32) {
+        self.generated += 1;
+        if self.looks_back {
+            self.tokens.push(id);
+        }
+        if let Some(seen) = &mut self.seen {
+            match seen.forgets() {
+                true => seen.observe(&self.tokens, self.prompt_len),
+                false => seen.count(id),
             }
         }
-        match &mut self.constraint {
-            Some(constraint) => constraint.accept(id),
-            None => Ok(()),
+        if let Some(dry) = &mut self.dry {
+            dry.observe(id);
         }
     }
 
-    fn choose(&mut self, logits: &mut [f32], scratch: &mut Scratch) -> Result<u32, EngineError> {
-        self.penalise(logits);
-        for &(id, bias) in &self.params.logit_bias {
-            if let Some(logit) = logits.get_mut(id as usize) {
-                *logit += bias;
-            }
-        }
-        if let Some(constraint) = &mut self.constraint {
-            constraint.mask(logits)?;
-        }
-        let chosen = if self.params.temperature == 0.0 {
-            logits::argmax(logits)
-        } else {
+    fn choose(
+        &mut self,
+        logits: &mut [f32],
+        allowed: Option<&TokenMask>,
+        alternatives: Option<usize>,
+        scratch: &mut Scratch,
+    ) -> Result<TokenInfo, EngineError> {
+        let mut dry_buffers = std::mem::take(&mut scratch.dry);
+        let mut pool = Pool::new(logits, scratch);
+        let applied = self.apply(&mut pool, allowed, &mut dry_buffers);
+        let id = applied.and_then(|()| {
             let unit = unit_interval(self.rng.next_u64());
-            self.draw(logits, unit, &mut scratch.candidates)
-        };
-        chosen.ok_or_else(|| match self.constraint {
-            Some(_) => EngineError::Constraint("it leaves no token to choose".into()),
-            None => EngineError::NoCandidate,
-        })
+            let id = pool.draw(unit);
+            id.ok_or_else(|| self.nothing_left(allowed.is_some()))
+        });
+        let info = id.map(|id| {
+            if let Some(mirostat) = &mut self.mirostat {
+                mirostat.learn(pool.probability(id));
+            }
+            match alternatives {
+                Some(count) => pool.tell(id, count),
+                None => TokenInfo::bare(id),
+            }
+        });
+        scratch.dry = dry_buffers;
+        info
     }
 
-    fn penalise(&self, logits: &mut [f32]) {
-        let SamplingParams {
-            repetition_penalty,
-            presence_penalty,
-            frequency_penalty,
-            ..
-        } = self.params;
-        for seen in &self.seen {
-            let Some(logit) = logits.get_mut(seen.id as usize) else {
-                continue;
-            };
-            if *logit > 0.0 {
-                *logit /= repetition_penalty;
-            } else {
-                *logit *= repetition_penalty;
+    /// Everything before the draw.
+    fn apply(
+        &mut self,
+        pool: &mut Pool<'_>,
+        allowed: Option<&TokenMask>,
+        buffers: &mut dry::Buffers,
+    ) -> Result<(), EngineError> {
+        let penalties_first = self.params.order.first() == Some(&Step::Penalties);
+        if penalties_first {
+            self.step(Step::Penalties, pool, buffers)?;
+        }
+        self.push_and_forbid(pool, allowed);
+        for at in usize::from(penalties_first)..self.params.order.len() {
+            self.step(self.params.order[at], pool, buffers)?;
+        }
+        if let Some(mirostat) = &self.mirostat {
+            mirostat.truncate(pool);
+        }
+        Ok(())
+    }
+
+    /// What holds whatever the order: bias, bad words, allowed tokens, the least length and the
+    /// constraint.
+    fn push_and_forbid(&self, pool: &mut Pool<'_>, allowed: Option<&TokenMask>) {
+        for &(id, bias) in &self.params.logit_bias {
+            pool.push(id, bias);
+        }
+        for word in &self.params.bad_words {
+            if let Some((last, rest)) = word.split_last()
+                && self.tokens.ends_with(rest)
+            {
+                pool.forbid(*last);
             }
-            if seen.in_output > 0 {
-                *logit -= presence_penalty + frequency_penalty * seen.in_output as f32;
+        }
+        if self.generated < self.params.min_tokens {
+            for &id in &self.stop_ids {
+                pool.forbid(id);
             }
+        }
+        for mask in self.allowed.iter().chain(allowed) {
+            pool.forbid_all_but(mask);
         }
     }
 
-    /// Temperature, truncations and the choice itself; `unit` is in [0, 1).
-    fn draw(&self, logits: &mut [f32], unit: f64, candidates: &mut Vec<Candidate>) -> Option<u32> {
-        let SamplingParams {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            ..
-        } = self.params;
-        let peak = logits::peak(logits)?;
-        if top_k > 0 && top_k < logits.len() {
-            logits::top_k(logits, top_k, candidates);
-            for candidate in candidates.iter_mut() {
-                candidate.score = logits::weight(candidate.score, peak, temperature);
+    fn step(
+        &mut self,
+        step: Step,
+        pool: &mut Pool<'_>,
+        buffers: &mut dry::Buffers,
+    ) -> Result<(), EngineError> {
+        let params = &self.params;
+        match step {
+            Step::Penalties => {
+                if let Some(seen) = &self.seen {
+                    seen.penalise(pool);
+                }
             }
-            if top_p < 1.0 {
-                logits::nucleus(candidates, f64::from(top_p) * weight_of(candidates));
+            Step::Dry => {
+                if let Some(dry) = &self.dry {
+                    dry.discourage(&self.tokens, pool, buffers)?;
+                }
             }
-        } else {
-            logits::weigh(logits, peak, temperature);
-            let total = logits::total(logits);
-            if top_p == 1.0 && min_p == 0.0 {
-                return logits::draw(logits, unit * total);
+            Step::Temperature if params.dynatemp_range > 0.0 => {
+                let (middle, range) = (params.temperature, params.dynatemp_range);
+                let min = (middle - range).max(0.0);
+                pool.dynamic_temperature(min, middle + range, params.dynatemp_exponent);
             }
-            if top_p < 1.0 {
-                // Tokens below this weigh less than 1 - top_p together, so the nucleus is
-                // found without them.
-                let spare = (1.0 - f64::from(top_p)) * total / logits.len() as f64;
-                logits::at_least(logits, spare as f32, candidates);
-                logits::nucleus(candidates, f64::from(top_p) * total);
-            } else {
-                logits::at_least(logits, min_p, candidates);
+            Step::Temperature => pool.temperature(params.temperature),
+            Step::TopNSigma if params.top_n_sigma > 0.0 => pool.top_n_sigma(params.top_n_sigma),
+            Step::TopK if params.top_k > 0 => pool.top_k(params.top_k),
+            Step::TypicalP if params.typical_p < 1.0 => pool.typical_p(params.typical_p),
+            Step::TopP if params.top_p < 1.0 => pool.top_p(params.top_p),
+            Step::MinP if params.min_p > 0.0 => pool.min_p(params.min_p),
+            Step::Xtc if params.xtc_probability > 0.0 => {
+                if unit_interval(self.rng.next_u64()) < f64::from(params.xtc_probability) {
+                    pool.exclude_top(params.xtc_threshold);
+                }
+            }
+            Step::TopNSigma | Step::TopK | Step::TypicalP | Step::TopP | Step::MinP | Step::Xtc => {
             }
         }
-        candidates.retain(|candidate| candidate.score >= min_p);
-        logits::draw_candidate(candidates, unit * weight_of(candidates))
+        Ok(())
     }
+
+    /// Why there is nothing to draw from.
+    fn nothing_left(&self, constrained: bool) -> EngineError {
+        match (constrained, self.params.excludes()) {
+            (true, true) => EngineError::Constraint(
+                "with `bad_words`, `allowed_tokens` and `min_tokens` it leaves no token to choose"
+                    .into(),
+            ),
+            (true, false) => EngineError::Constraint("it leaves no token to choose".into()),
+            (false, true) => EngineError::Unsupported {
+                field: "sampling",
+                why: "`bad_words`, `allowed_tokens` and `min_tokens` leave no token to choose",
+            },
+            (false, false) => EngineError::NoCandidate,
+        }
+    }
+}
+
+fn mask_of(tokens: &[u32]) -> Option<TokenMask> {
+    let highest = tokens.iter().max()?;
+    let mut mask = TokenMask::none(*highest as usize + 1);
+    for &id in tokens {
+        mask.allow(id);
+    }
+    Some(mask)
 }
 
 /// A token with its log-probability and the `count` likeliest, before any adjustment.
@@ -199,17 +330,16 @@ pub(crate) fn score(
 ) -> Result<TokenInfo, EngineError> {
     let softmax = LogSoftmax::of(logits).ok_or(EngineError::NoCandidate)?;
     let logit = logits.get(id as usize).copied().unwrap_or(f32::NAN);
-    logits::top_k(logits, count, &mut scratch.candidates);
-    let top = scratch.candidates.iter();
+    let Scratch {
+        candidates, maxima, ..
+    } = scratch;
+    select::top_k(logits, count, maxima, candidates);
+    let top = candidates.iter();
     Ok(TokenInfo {
         id,
         logprob: Some(softmax.logprob(logit)),
-        top: top.map(|c| (c.id, softmax.logprob(c.score))).collect(),
+        top: top.map(|c| (c.id, softmax.logprob(c.logit))).collect(),
     })
-}
-
-fn weight_of(candidates: &[Candidate]) -> f64 {
-    candidates.iter().map(|c| f64::from(c.score)).sum()
 }
 
 /// The 53 high bits as a number in [0, 1).

@@ -1,114 +1,43 @@
-//! The sampling parameters. Each is defined once, in [`PARAMETERS`]: name, range, default and
-//! documentation, for validation, help texts and reference pages alike.
+//! How a request wants its tokens chosen.
 
+use loquat_text::GenerationConfig;
+
+use super::order::{self, DEFAULT_ORDER, Step};
+use super::parameter::*;
 use crate::EngineError;
-
-/// One numeric sampling parameter.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Parameter {
-    pub name: &'static str,
-    /// Inclusive.
-    pub min: f32,
-    /// Inclusive.
-    pub max: f32,
-    /// Also the value that leaves the distribution as the model gave it.
-    pub default: f32,
-    pub help: &'static str,
-}
-
-pub const TEMPERATURE: Parameter = Parameter {
-    name: "temperature",
-    min: 0.0,
-    max: 100.0,
-    default: 1.0,
-    help: "Flattens (above 1) or sharpens (below 1) the distribution; 0 always takes the \
-           likeliest token",
-};
-
-pub const TOP_K: Parameter = Parameter {
-    name: "top_k",
-    min: 0.0,
-    max: 16_777_216.0,
-    default: 0.0,
-    help: "Draw from this many of the likeliest tokens only; 0 draws from all",
-};
-
-pub const TOP_P: Parameter = Parameter {
-    name: "top_p",
-    min: 0.0,
-    max: 1.0,
-    default: 1.0,
-    help: "Draw from the fewest likeliest tokens that together have this probability; at least \
-           one is kept, 1 keeps all",
-};
-
-pub const MIN_P: Parameter = Parameter {
-    name: "min_p",
-    min: 0.0,
-    max: 1.0,
-    default: 0.0,
-    help: "Drop tokens less likely than this share of the likeliest one's probability; 0 keeps \
-           all",
-};
-
-pub const REPETITION_PENALTY: Parameter = Parameter {
-    name: "repetition_penalty",
-    min: 0.01,
-    max: 100.0,
-    default: 1.0,
-    help: "Divides the positive and multiplies the negative logits of tokens that the prompt or \
-           the output holds; above 1 discourages repetition",
-};
-
-pub const PRESENCE_PENALTY: Parameter = Parameter {
-    name: "presence_penalty",
-    min: -2.0,
-    max: 2.0,
-    default: 0.0,
-    help: "Subtracted from the logit of every token that the output holds",
-};
-
-pub const FREQUENCY_PENALTY: Parameter = Parameter {
-    name: "frequency_penalty",
-    min: -2.0,
-    max: 2.0,
-    default: 0.0,
-    help: "Subtracted from a token's logit once for each time that the output holds it",
-};
-
-/// What one entry of `logit_bias` may add; its default is the bias of a token not named.
-pub const LOGIT_BIAS: Parameter = Parameter {
-    name: "logit_bias",
-    min: -100.0,
-    max: 100.0,
-    default: 0.0,
-    help: "Added to the logits of the tokens named; 100 and -100 all but force and forbid one",
-};
-
-/// Every parameter, in the order of application.
-pub const PARAMETERS: [Parameter; 8] = [
-    REPETITION_PENALTY,
-    PRESENCE_PENALTY,
-    FREQUENCY_PENALTY,
-    LOGIT_BIAS,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-    MIN_P,
-];
 
 /// How the next token is chosen; see [`PARAMETERS`] for what each field means.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     pub temperature: f32,
+    pub dynatemp_range: f32,
+    pub dynatemp_exponent: f32,
     pub top_k: usize,
     pub top_p: f32,
     pub min_p: f32,
+    pub typical_p: f32,
+    pub top_n_sigma: f32,
+    pub xtc_probability: f32,
+    pub xtc_threshold: f32,
+    pub dry_multiplier: f32,
+    pub dry_base: f32,
+    pub dry_allowed_length: usize,
+    pub dry_penalty_last_n: i32,
+    /// They are looked for in the text, and so need a tokenizer.
+    pub dry_sequence_breakers: Vec<String>,
+    pub mirostat: u8,
+    pub mirostat_tau: f32,
+    pub mirostat_eta: f32,
     pub repetition_penalty: f32,
     pub presence_penalty: f32,
     pub frequency_penalty: f32,
+    pub penalty_last_n: i32,
     /// A token named twice gets both.
     pub logit_bias: Vec<(u32, f32)>,
+    pub bad_words: Vec<Vec<u32>>,
+    pub allowed_tokens: Vec<u32>,
+    pub min_tokens: usize,
+    pub order: Vec<Step>,
     /// The same request with the same seed gives the same tokens. Without one a fresh seed is
     /// taken, and told at the end.
     pub seed: Option<u64>,
@@ -118,13 +47,32 @@ impl Default for SamplingParams {
     fn default() -> Self {
         Self {
             temperature: TEMPERATURE.default,
+            dynatemp_range: DYNATEMP_RANGE.default,
+            dynatemp_exponent: DYNATEMP_EXPONENT.default,
             top_k: TOP_K.default as usize,
             top_p: TOP_P.default,
             min_p: MIN_P.default,
+            typical_p: TYPICAL_P.default,
+            top_n_sigma: TOP_N_SIGMA.default,
+            xtc_probability: XTC_PROBABILITY.default,
+            xtc_threshold: XTC_THRESHOLD.default,
+            dry_multiplier: DRY_MULTIPLIER.default,
+            dry_base: DRY_BASE.default,
+            dry_allowed_length: DRY_ALLOWED_LENGTH.default as usize,
+            dry_penalty_last_n: DRY_PENALTY_LAST_N.default as i32,
+            dry_sequence_breakers: DEFAULT_DRY_SEQUENCE_BREAKERS.map(String::from).to_vec(),
+            mirostat: MIROSTAT.default as u8,
+            mirostat_tau: MIROSTAT_TAU.default,
+            mirostat_eta: MIROSTAT_ETA.default,
             repetition_penalty: REPETITION_PENALTY.default,
             presence_penalty: PRESENCE_PENALTY.default,
             frequency_penalty: FREQUENCY_PENALTY.default,
+            penalty_last_n: PENALTY_LAST_N.default as i32,
             logit_bias: Vec::new(),
+            bad_words: Vec::new(),
+            allowed_tokens: Vec::new(),
+            min_tokens: MIN_TOKENS.default as usize,
+            order: DEFAULT_ORDER.to_vec(),
             seed: None,
         }
     }
@@ -139,58 +87,197 @@ impl SamplingParams {
         }
     }
 
-    /// Checks every field against its range, and the ids against the vocabulary.
-    pub fn validate(&self, vocab_size: usize) -> Result<(), EngineError> {
-        let Self {
+    /// What a checkpoint asks for, and neutral where it says nothing. Values that no request
+    /// could have are refused by name.
+    pub fn from_defaults(config: &GenerationConfig) -> Result<Self, EngineError> {
+        let neutral = Self::default();
+        let GenerationConfig {
+            do_sample,
             temperature,
             top_k,
             top_p,
             min_p,
+            typical_p,
             repetition_penalty,
             presence_penalty,
             frequency_penalty,
-            logit_bias,
-            seed: _,
-        } = self;
-        TEMPERATURE.check(*temperature)?;
-        TOP_K.check(*top_k as f32)?;
-        TOP_P.check(*top_p)?;
-        MIN_P.check(*min_p)?;
-        REPETITION_PENALTY.check(*repetition_penalty)?;
-        PRESENCE_PENALTY.check(*presence_penalty)?;
-        FREQUENCY_PENALTY.check(*frequency_penalty)?;
-        for &(token, bias) in logit_bias {
-            LOGIT_BIAS.check(bias)?;
-            check_token(LOGIT_BIAS.name, token, vocab_size)?;
+            penalty_last_n,
+            xtc_probability,
+            xtc_threshold,
+            mirostat,
+            mirostat_tau,
+            mirostat_eta,
+            min_tokens,
+            bad_words,
+            order,
+        } = config;
+        let params = Self {
+            temperature: match do_sample {
+                Some(false) => 0.0,
+                _ => temperature.unwrap_or(neutral.temperature),
+            },
+            top_k: top_k.unwrap_or(neutral.top_k),
+            top_p: top_p.unwrap_or(neutral.top_p),
+            min_p: min_p.unwrap_or(neutral.min_p),
+            typical_p: typical_p.unwrap_or(neutral.typical_p),
+            repetition_penalty: repetition_penalty.unwrap_or(neutral.repetition_penalty),
+            presence_penalty: presence_penalty.unwrap_or(neutral.presence_penalty),
+            frequency_penalty: frequency_penalty.unwrap_or(neutral.frequency_penalty),
+            penalty_last_n: penalty_last_n.unwrap_or(neutral.penalty_last_n),
+            xtc_probability: xtc_probability.unwrap_or(neutral.xtc_probability),
+            xtc_threshold: xtc_threshold.unwrap_or(neutral.xtc_threshold),
+            mirostat: mirostat.unwrap_or(neutral.mirostat),
+            mirostat_tau: mirostat_tau.unwrap_or(neutral.mirostat_tau),
+            mirostat_eta: mirostat_eta.unwrap_or(neutral.mirostat_eta),
+            min_tokens: min_tokens.unwrap_or(neutral.min_tokens),
+            bad_words: bad_words.clone(),
+            order: match order {
+                Some(names) => names
+                    .iter()
+                    .map(|name| Step::from_name(name))
+                    .collect::<Result<_, _>>()?,
+                None => neutral.order,
+            },
+            ..neutral
+        };
+        params.check_values()?;
+        Ok(params)
+    }
+
+    /// Checks every field against its range, the fields against each other, and the ids against
+    /// the vocabulary.
+    pub fn validate(&self, vocab_size: usize) -> Result<(), EngineError> {
+        self.check_values()?;
+        let biased = self.logit_bias.iter().map(|(token, _)| (LOGIT_BIAS, token));
+        let bad = self.bad_words.iter().flatten();
+        let allowed = self.allowed_tokens.iter();
+        let named = biased
+            .chain(bad.map(|token| (BAD_WORDS, token)))
+            .chain(allowed.map(|token| (ALLOWED_TOKENS, token)));
+        for (parameter, &token) in named {
+            check_token(parameter.name, token, vocab_size)?;
         }
         Ok(())
+    }
+
+    fn check_values(&self) -> Result<(), EngineError> {
+        let Self {
+            temperature,
+            dynatemp_range,
+            dynatemp_exponent,
+            top_k,
+            top_p,
+            min_p,
+            typical_p,
+            top_n_sigma,
+            xtc_probability,
+            xtc_threshold,
+            dry_multiplier,
+            dry_base,
+            dry_allowed_length,
+            dry_penalty_last_n,
+            dry_sequence_breakers,
+            mirostat,
+            mirostat_tau,
+            mirostat_eta,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            penalty_last_n,
+            logit_bias,
+            bad_words,
+            allowed_tokens: _,
+            min_tokens,
+            order: _,
+            seed: _,
+        } = self;
+        let floats = [
+            (TEMPERATURE, temperature),
+            (DYNATEMP_RANGE, dynatemp_range),
+            (DYNATEMP_EXPONENT, dynatemp_exponent),
+            (TOP_P, top_p),
+            (MIN_P, min_p),
+            (TYPICAL_P, typical_p),
+            (TOP_N_SIGMA, top_n_sigma),
+            (XTC_PROBABILITY, xtc_probability),
+            (XTC_THRESHOLD, xtc_threshold),
+            (DRY_MULTIPLIER, dry_multiplier),
+            (DRY_BASE, dry_base),
+            (MIROSTAT_TAU, mirostat_tau),
+            (MIROSTAT_ETA, mirostat_eta),
+            (REPETITION_PENALTY, repetition_penalty),
+            (PRESENCE_PENALTY, presence_penalty),
+            (FREQUENCY_PENALTY, frequency_penalty),
+        ];
+        for (parameter, value) in floats {
+            parameter.check(*value)?;
+        }
+        for (_, bias) in logit_bias {
+            LOGIT_BIAS.check(*bias)?;
+        }
+        TOP_K.check_integer(*top_k)?;
+        DRY_ALLOWED_LENGTH.check_integer(*dry_allowed_length)?;
+        DRY_PENALTY_LAST_N.check_integer(*dry_penalty_last_n)?;
+        PENALTY_LAST_N.check_integer(*penalty_last_n)?;
+        MIN_TOKENS.check_integer(*min_tokens)?;
+        if ![0, 2].contains(mirostat) {
+            return Err(EngineError::OutOfRange {
+                field: MIROSTAT.name,
+                found: mirostat.to_string(),
+                expected: "0 or 2".into(),
+            });
+        }
+        if bad_words.iter().any(Vec::is_empty) {
+            return Err(empty_entry(BAD_WORDS, "a token"));
+        }
+        if dry_sequence_breakers.iter().any(String::is_empty) {
+            return Err(empty_entry(DRY_SEQUENCE_BREAKERS, "a character"));
+        }
+        order::check(self)
     }
 
     /// Whether the choice is the largest of the model's own logits, so that these need not be
     /// read.
     pub(crate) fn is_plain_greedy(&self) -> bool {
-        self.temperature == 0.0 && !self.penalises() && self.logit_bias.is_empty()
+        self.temperature == 0.0
+            && self.dynatemp_range == 0.0
+            && !self.penalises()
+            && !self.discourages_repetition()
+            && !self.excludes()
+            && self.logit_bias.is_empty()
+            && self.typical_p == TYPICAL_P.default
+            && self.xtc_probability == XTC_PROBABILITY.default
     }
 
-    /// Whether the choice depends on tokens that stand already.
-    pub(crate) fn penalises(&self) -> bool {
-        self.repetition_penalty != REPETITION_PENALTY.default
+    /// Whether a penalty depends on tokens that stand already.
+    pub(super) fn penalises(&self) -> bool {
+        let moved = self.repetition_penalty != REPETITION_PENALTY.default
             || self.presence_penalty != PRESENCE_PENALTY.default
-            || self.frequency_penalty != FREQUENCY_PENALTY.default
+            || self.frequency_penalty != FREQUENCY_PENALTY.default;
+        moved && self.penalty_last_n != 0
+    }
+
+    /// Whether DRY does anything.
+    pub(super) fn discourages_repetition(&self) -> bool {
+        self.dry_multiplier != DRY_MULTIPLIER.default && self.dry_penalty_last_n != 0
+    }
+
+    /// Whether some tokens may be forbidden outright.
+    pub(super) fn excludes(&self) -> bool {
+        !self.bad_words.is_empty() || !self.allowed_tokens.is_empty() || self.min_tokens > 0
+    }
+
+    /// Whether the request cannot be served without the text of tokens.
+    pub fn needs_tokenizer(&self) -> bool {
+        self.discourages_repetition() && !self.dry_sequence_breakers.is_empty()
     }
 }
 
-impl Parameter {
-    /// NaN is in no range.
-    fn check(&self, value: f32) -> Result<(), EngineError> {
-        if (self.min..=self.max).contains(&value) {
-            return Ok(());
-        }
-        Err(EngineError::OutOfRange {
-            field: self.name,
-            found: value.to_string(),
-            expected: format!("from {} to {}", self.min, self.max),
-        })
+fn empty_entry(parameter: Parameter, wanted: &str) -> EngineError {
+    EngineError::OutOfRange {
+        field: parameter.name,
+        found: "a list with an empty entry".into(),
+        expected: format!("a list whose entries have at least {wanted}"),
     }
 }
 
@@ -209,63 +296,7 @@ pub(crate) fn check_token(
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn with(change: impl FnOnce(&mut SamplingParams)) -> SamplingParams {
-        let mut params = SamplingParams::default();
-        change(&mut params);
-        params
-    }
-
-    #[test]
-    fn the_default_is_legal_and_neutral() {
-        let params = SamplingParams::default();
-        assert_eq!(params.validate(1), Ok(()));
-        assert!(!params.penalises());
-        for parameter in PARAMETERS {
-            assert_eq!(parameter.check(parameter.default), Ok(()), "{parameter:?}");
-        }
-    }
-
-    #[test]
-    fn a_value_out_of_range_is_refused_by_name() {
-        let cases = [
-            (with(|p| p.temperature = -0.1), "temperature"),
-            (with(|p| p.temperature = f32::NAN), "temperature"),
-            (with(|p| p.temperature = f32::INFINITY), "temperature"),
-            (with(|p| p.top_k = usize::MAX), "top_k"),
-            (with(|p| p.top_p = 1.5), "top_p"),
-            (with(|p| p.min_p = -1.0), "min_p"),
-            (with(|p| p.repetition_penalty = 0.0), "repetition_penalty"),
-            (with(|p| p.presence_penalty = 2.1), "presence_penalty"),
-            (with(|p| p.frequency_penalty = -2.1), "frequency_penalty"),
-            (with(|p| p.logit_bias = vec![(0, 101.0)]), "logit_bias"),
-        ];
-        for (params, name) in cases {
-            match params.validate(8) {
-                Err(EngineError::OutOfRange {
-                    field, expected, ..
-                }) => {
-                    assert_eq!(field, name);
-                    assert!(expected.starts_with("from "), "{expected}");
-                }
-                other => panic!("{name}: {other:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn a_bias_for_no_token_is_refused() {
-        let params = with(|p| p.logit_bias = vec![(7, 1.0), (8, 1.0)]);
-        assert_eq!(
-            params.validate(8),
-            Err(EngineError::OutOfVocabulary {
-                field: "logit_bias",
-                token: 8,
-                vocab_size: 8
-            })
-        );
-    }
+/// How many tokens a window of `last_n` reaches back; -1 is all of them.
+pub(super) fn window(last_n: i32) -> usize {
+    usize::try_from(last_n).unwrap_or(usize::MAX)
 }

@@ -1,7 +1,9 @@
 //! A request's own code can end that request and nothing else.
 
 use super::harness::{Harness, alone, even_steps, greedy, sampled};
-use crate::{Constrained, Constraint, EngineError, EngineOptions, GenerateRequest};
+use crate::{
+    Allowed, Constrained, Constraint, EngineError, EngineOptions, GenerateRequest, TokenMask,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
@@ -10,6 +12,8 @@ enum Trouble {
     PanicsInMask,
     PanicsInAccept,
     ForbidsAll,
+    FailsToForce,
+    PanicsInForce,
 }
 
 /// Does nothing for a few tokens, then makes trouble.
@@ -20,15 +24,23 @@ struct Rogue {
 }
 
 impl Constraint for Rogue {
-    fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
+    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<Allowed, String> {
         match self.trouble {
-            _ if self.left > 0 => {}
-            Trouble::FailsToMask => return Err("no grammar".into()),
+            _ if self.left > 0 => Ok(Allowed::All),
+            Trouble::FailsToMask => Err("no grammar".into()),
             Trouble::PanicsInMask => panic!("a bug in the mask"),
-            Trouble::ForbidsAll => logits.fill(f32::NEG_INFINITY),
-            Trouble::FailsToAccept | Trouble::PanicsInAccept => {}
+            Trouble::ForbidsAll => Ok(Allowed::Masked),
+            _ => Ok(Allowed::All),
         }
-        Ok(())
+    }
+
+    fn forced(&mut self) -> Result<Vec<u32>, String> {
+        match self.trouble {
+            _ if self.left > 0 => Ok(Vec::new()),
+            Trouble::FailsToForce => Err("no force".into()),
+            Trouble::PanicsInForce => panic!("a bug in forcing"),
+            _ => Ok(Vec::new()),
+        }
     }
 
     fn accept(&mut self, _token: u32) -> Result<(), String> {
@@ -55,6 +67,8 @@ fn a_rogue_constraint_ends_its_own_request_only() {
         Trouble::PanicsInMask,
         Trouble::PanicsInAccept,
         Trouble::ForbidsAll,
+        Trouble::FailsToForce,
+        Trouble::PanicsInForce,
     ];
     for trouble in cases {
         let mut harness = Harness::new(even_steps(), EngineOptions::default());
@@ -71,8 +85,13 @@ fn a_rogue_constraint_ends_its_own_request_only() {
             Trouble::FailsToMask => EngineError::Constraint("no grammar".into()),
             Trouble::FailsToAccept => EngineError::Constraint("not a word".into()),
             Trouble::PanicsInMask => EngineError::Panicked {
-                doing: "sampling",
+                doing: "constraining",
                 message: "a bug in the mask".into(),
+            },
+            Trouble::FailsToForce => EngineError::Constraint("no force".into()),
+            Trouble::PanicsInForce => EngineError::Panicked {
+                doing: "settling",
+                message: "a bug in forcing".into(),
             },
             Trouble::PanicsInAccept => EngineError::Panicked {
                 doing: "settling",

@@ -7,6 +7,7 @@ mod choices;
 mod deadlines;
 mod dice;
 mod fairness;
+mod guided;
 mod harness;
 mod isolation;
 mod pacing;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use loquat_testkit::fake_session::{Cost, FakeOptions, Fault, Snapshots};
 
 use super::dice::Dice;
+use super::guided::Rhythm;
 use super::harness::Habit;
-use crate::{EngineOptions, GenerateRequest, SamplingParams};
+use crate::{Constrained, EngineOptions, GenerateRequest, Logprobs, SamplingParams};
 
 pub const VOCABULARY: usize = 48;
 
@@ -184,8 +185,11 @@ fn request(dice: &mut Dice, prefixes: &[Vec<u32>]) -> GenerateRequest {
             true => tokens(dice, 2),
             false => Vec::new(),
         },
-        logprobs: dice.percent(20).then(|| dice.number(0..=3)),
+        logprobs: dice
+            .percent(20)
+            .then(|| Logprobs::of_model(dice.number(0..=3))),
         prompt_logprobs: scored,
+        constraint: constraint(dice),
         priority: dice.pick(&[-2, 0, 0, 0, 3]),
         client: name(dice),
         cache_scope: name(dice).filter(|_| dice.percent(30)),
@@ -193,6 +197,14 @@ fn request(dice: &mut Dice, prefixes: &[Vec<u32>]) -> GenerateRequest {
         first_token_timeout: patience(dice),
         ..GenerateRequest::default()
     }
+}
+
+fn constraint(dice: &mut Dice) -> Option<Constrained> {
+    if !dice.percent(20) {
+        return None;
+    }
+    let end = dice.percent(50).then(|| dice.number(1..=16));
+    Rhythm::new(dice.number(0..=6), end).constrained()
 }
 
 fn sampling(dice: &mut Dice) -> SamplingParams {

@@ -1,0 +1,277 @@
+//! The sampling parameters. Each is defined once, in [`PARAMETERS`]: name, kind, range, default
+//! and documentation, for validation, help texts and the reference page alike.
+
+use super::order::Step;
+use crate::EngineError;
+
+/// One sampling parameter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parameter {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// The step it belongs to; `None` for what holds whatever the order.
+    pub step: Option<Step>,
+    /// Inclusive. Of a list of numbers: of each. Of other lists: 0.
+    pub min: f32,
+    /// Inclusive; as `min`.
+    pub max: f32,
+    /// Leaves the distribution as the model gave it, by itself or while its step is switched
+    /// off. Of a list: what something not listed has.
+    pub default: f32,
+    pub help: &'static str,
+}
+
+/// What a parameter's value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Float,
+    Integer,
+    /// A number for each of some tokens.
+    Biases,
+    Tokens,
+    TokenSequences,
+    Strings,
+    Steps,
+    /// Any whole number of 64 bits.
+    Seed,
+}
+
+/// More tokens, or counts of them, than any model has.
+const COUNT: f32 = 16_777_216.0;
+
+impl Parameter {
+    const fn float(name: &'static str, range: (f32, f32), default: f32) -> Self {
+        Self {
+            name,
+            kind: Kind::Float,
+            step: None,
+            min: range.0,
+            max: range.1,
+            default,
+            help: "",
+        }
+    }
+
+    const fn integer(name: &'static str, range: (f32, f32), default: f32) -> Self {
+        let float = Self::float(name, range, default);
+        float.of_kind(Kind::Integer)
+    }
+
+    const fn list(name: &'static str, kind: Kind) -> Self {
+        Self::float(name, (0.0, 0.0), 0.0).of_kind(kind)
+    }
+
+    const fn of_kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    const fn of(mut self, step: Step) -> Self {
+        self.step = Some(step);
+        self
+    }
+
+    const fn help(mut self, help: &'static str) -> Self {
+        self.help = help;
+        self
+    }
+
+    /// NaN is in no range.
+    pub(super) fn check(&self, value: f32) -> Result<(), EngineError> {
+        match (self.min..=self.max).contains(&value) {
+            true => Ok(()),
+            false => Err(self.out_of_range(value)),
+        }
+    }
+
+    pub(super) fn check_integer(&self, value: impl TryInto<i64>) -> Result<(), EngineError> {
+        let value = value.try_into().unwrap_or(i64::MAX);
+        match (self.min as i64..=self.max as i64).contains(&value) {
+            true => Ok(()),
+            false => Err(self.out_of_range(value)),
+        }
+    }
+
+    fn out_of_range(&self, found: impl ToString) -> EngineError {
+        EngineError::OutOfRange {
+            field: self.name,
+            found: found.to_string(),
+            expected: format!("from {} to {}", self.min, self.max),
+        }
+    }
+}
+
+pub const REPETITION_PENALTY: Parameter =
+    Parameter::float("repetition_penalty", (0.01, 100.0), 1.0)
+        .of(Step::Penalties)
+        .help(
+            "Divides the positive and multiplies the negative logits of tokens that the prompt or \
+             the output holds; above 1 discourages repetition",
+        );
+
+pub const PRESENCE_PENALTY: Parameter = Parameter::float("presence_penalty", (-2.0, 2.0), 0.0)
+    .of(Step::Penalties)
+    .help("Subtracted from the logit of every token that the output holds");
+
+pub const FREQUENCY_PENALTY: Parameter = Parameter::float("frequency_penalty", (-2.0, 2.0), 0.0)
+    .of(Step::Penalties)
+    .help("Subtracted from a token's logit once for each time that the output holds it");
+
+pub const PENALTY_LAST_N: Parameter = Parameter::integer("penalty_last_n", (-1.0, COUNT), -1.0)
+    .of(Step::Penalties)
+    .help(
+        "The penalties see this many of the last tokens, prompt and output together; -1 is all \
+         of them, 0 none",
+    );
+
+pub const DRY_MULTIPLIER: Parameter = Parameter::float("dry_multiplier", (0.0, 100.0), 0.0)
+    .of(Step::Dry)
+    .help("How strongly a token is discouraged that would prolong a repetition; 0 is not at all");
+
+pub const DRY_BASE: Parameter = Parameter::float("dry_base", (1.0, 100.0), 1.75)
+    .of(Step::Dry)
+    .help("By what the DRY penalty grows with each further token of the repetition");
+
+pub const DRY_ALLOWED_LENGTH: Parameter =
+    Parameter::integer("dry_allowed_length", (0.0, COUNT), 2.0)
+        .of(Step::Dry)
+        .help("Repetitions shorter than this many tokens are free");
+
+pub const DRY_PENALTY_LAST_N: Parameter =
+    Parameter::integer("dry_penalty_last_n", (-1.0, COUNT), -1.0)
+        .of(Step::Dry)
+        .help(
+            "Repetitions are looked for in this many of the last tokens, prompt and output \
+             together; -1 is all of them, 0 none",
+        );
+
+pub const DRY_SEQUENCE_BREAKERS: Parameter =
+    Parameter::list("dry_sequence_breakers", Kind::Strings)
+        .of(Step::Dry)
+        .help("No repetition reaches over one of these strings");
+
+/// What `dry_sequence_breakers` are when left out.
+pub const DEFAULT_DRY_SEQUENCE_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
+pub const TEMPERATURE: Parameter = Parameter::float("temperature", (0.0, 100.0), 1.0)
+    .of(Step::Temperature)
+    .help(
+        "Flattens (above 1) or sharpens (below 1) the distribution; 0 always takes the \
+         likeliest token",
+    );
+
+pub const DYNATEMP_RANGE: Parameter = Parameter::float("dynatemp_range", (0.0, 100.0), 0.0)
+    .of(Step::Temperature)
+    .help(
+        "The temperature moves by up to this much below and above: lower where the model is \
+         sure, higher where it is not",
+    );
+
+pub const DYNATEMP_EXPONENT: Parameter = Parameter::float("dynatemp_exponent", (0.0, 100.0), 1.0)
+    .of(Step::Temperature)
+    .help("Above 1, the moving temperature stays low until the model is quite unsure");
+
+pub const TOP_N_SIGMA: Parameter = Parameter::float("top_n_sigma", (0.0, 100.0), 0.0)
+    .of(Step::TopNSigma)
+    .help(
+        "Drop tokens whose logits are more than this many standard deviations below the largest; \
+         0 keeps all",
+    );
+
+pub const TOP_K: Parameter = Parameter::integer("top_k", (0.0, COUNT), 0.0)
+    .of(Step::TopK)
+    .help("Draw from this many of the likeliest tokens only; 0 draws from all");
+
+pub const TYPICAL_P: Parameter = Parameter::float("typical_p", (0.0, 1.0), 1.0)
+    .of(Step::TypicalP)
+    .help(
+        "Draw from the fewest most typical tokens (those about as surprising as the next token \
+         is on average) that together have this probability; 1 keeps all",
+    );
+
+pub const TOP_P: Parameter = Parameter::float("top_p", (0.0, 1.0), 1.0)
+    .of(Step::TopP)
+    .help(
+        "Draw from the fewest likeliest tokens that together have this probability; at least one \
+         is kept, 1 keeps all",
+    );
+
+pub const MIN_P: Parameter = Parameter::float("min_p", (0.0, 1.0), 0.0)
+    .of(Step::MinP)
+    .help(
+        "Drop tokens less likely than this share of the likeliest one's probability; 0 keeps all",
+    );
+
+pub const XTC_PROBABILITY: Parameter = Parameter::float("xtc_probability", (0.0, 1.0), 0.0)
+    .of(Step::Xtc)
+    .help("How often the likeliest tokens are dropped; 0 is never");
+
+pub const XTC_THRESHOLD: Parameter = Parameter::float("xtc_threshold", (0.0, 1.0), 0.1)
+    .of(Step::Xtc)
+    .help(
+        "Of the tokens at least this probable, the least likely one is kept and the others are \
+         dropped; above 0.5 nothing ever is",
+    );
+
+/// What one entry of `logit_bias` may add; its default is the bias of a token not named.
+pub const LOGIT_BIAS: Parameter = Parameter::float("logit_bias", (-100.0, 100.0), 0.0)
+    .of_kind(Kind::Biases)
+    .help("Added to the logits of the tokens named; 100 and -100 all but force and forbid one");
+
+pub const BAD_WORDS: Parameter = Parameter::list("bad_words", Kind::TokenSequences)
+    .help("Sequences that are never completed: the last token is forbidden after the others");
+
+pub const ALLOWED_TOKENS: Parameter =
+    Parameter::list("allowed_tokens", Kind::Tokens).help("No other tokens; none named allows all");
+
+pub const MIN_TOKENS: Parameter = Parameter::integer("min_tokens", (0.0, COUNT), 0.0)
+    .help("The stop tokens are forbidden until so many tokens are out");
+
+pub const MIROSTAT: Parameter = Parameter::integer("mirostat", (0.0, 2.0), 0.0).help(
+    "2 drops what would surprise too much, so that tokens surprise by `mirostat_tau` on average; \
+     0 drops nothing",
+);
+
+pub const MIROSTAT_TAU: Parameter = Parameter::float("mirostat_tau", (0.0, 100.0), 5.0)
+    .help("How surprising tokens are to be, in bits");
+
+pub const MIROSTAT_ETA: Parameter = Parameter::float("mirostat_eta", (0.0, 1.0), 0.1)
+    .help("How fast mirostat makes up for what it missed");
+
+pub const ORDER: Parameter = Parameter::list("order", Kind::Steps)
+    .help("The steps to take and their order; one left out is not taken");
+
+pub const SEED: Parameter = Parameter::list("seed", Kind::Seed)
+    .help("The same request with the same seed gives the same tokens; a fresh one when left out");
+
+/// Every parameter, in the order of application.
+pub const PARAMETERS: [Parameter; 28] = [
+    REPETITION_PENALTY,
+    PRESENCE_PENALTY,
+    FREQUENCY_PENALTY,
+    PENALTY_LAST_N,
+    LOGIT_BIAS,
+    BAD_WORDS,
+    ALLOWED_TOKENS,
+    MIN_TOKENS,
+    DRY_MULTIPLIER,
+    DRY_BASE,
+    DRY_ALLOWED_LENGTH,
+    DRY_PENALTY_LAST_N,
+    DRY_SEQUENCE_BREAKERS,
+    TEMPERATURE,
+    DYNATEMP_RANGE,
+    DYNATEMP_EXPONENT,
+    TOP_N_SIGMA,
+    TOP_K,
+    TYPICAL_P,
+    TOP_P,
+    MIN_P,
+    XTC_PROBABILITY,
+    XTC_THRESHOLD,
+    MIROSTAT,
+    MIROSTAT_TAU,
+    MIROSTAT_ETA,
+    ORDER,
+    SEED,
+];

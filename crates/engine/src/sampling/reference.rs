@@ -1,0 +1,207 @@
+//! The reference page, written from the table of parameters.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::*;
+
+const PAGE: &str = "../../docs/sampling.md";
+const REWRITE: &str = "LOQUAT_WRITE_DOCS";
+
+const OPENING: &str = "\
+# Sampling
+
+How the next token is chosen from a model's logits. This page is written from the table of
+parameters in `crates/engine/src/sampling/parameter.rs`; a test fails where the two differ, and
+`LOQUAT_WRITE_DOCS=1 cargo test -p loquat-engine --lib reference` writes it anew.
+
+A value outside its range is refused by name; nothing is ignored. Where a request leaves a
+parameter out, the checkpoint's own value counts (`generation_config.json`, or the
+`general.sampling.*` fields of a GGUF file), and where that says nothing, the default below. Every
+default leaves the distribution as the model gave it: by itself, or because the parameter only says
+how something works that is off.
+
+The same logits, request and seed give the same token on every machine and under any load.
+";
+
+const ORDER_TEXT: &str = "\
+`order` (llama.cpp's `samplers`) names the steps to take, first to last. A step named twice or
+unknown is refused. A step left out is not taken; one that is left out although a parameter
+switches it on is refused too. The default is llama.cpp's order with the temperature moved before
+the truncations: there transformers and vLLM apply it, and the authors of a checkpoint's
+`generation_config.json` chose their values for that. llama.cpp's own order is `penalties, dry,
+top_n_sigma, top_k, typical_p, top_p, min_p, xtc, temperature`.
+
+Not part of the order, because they hold in any: the logit bias and whatever forbids tokens
+(`bad_words`, `allowed_tokens`, `min_tokens`, a constraint). They come before the first step other
+than `penalties`. What is forbidden stays so: no step brings a token back, and no step drops the
+last one. Mirostat comes after all steps, and the draw last.
+
+Below, `l` are logits as the steps before left them, `p` their softmax over the tokens that are
+left. Ties go to the lower token id.
+";
+
+const FORBID_TEXT: &str = "\
+`l += logit_bias`, for each mention of a token. A sequence of `bad_words` forbids its last token
+where the rest of it are the last tokens of prompt and output. `min_tokens` counts the output.
+Where nothing is left to draw from, the request fails and says why.
+";
+
+const MIROSTAT_TEXT: &str = "\
+Mirostat 2 keeps tokens with `-log2 p <= mu`, at least the likeliest. `mu` starts at `2
+mirostat_tau`; after each draw `mu -= mirostat_eta (s - mirostat_tau)`, where `s` is the drawn
+token's surprise in bits among those kept. Other than in llama.cpp, the steps of the order are
+taken first.
+";
+
+const LOGPROBS_TEXT: &str = "\
+Log-probabilities are those of the model's own distribution, before any of this, or those of the
+distribution that was drawn from, after all of it; what was dropped has none there.
+";
+
+fn formula(step: Step) -> &'static str {
+    match step {
+        Step::Penalties => {
+            "For tokens among the last `penalty_last_n` of prompt and output: `l / \
+             repetition_penalty` where `l > 0`, else `l * repetition_penalty`. Then, for tokens \
+             that the output's part of that window holds `c > 0` times: `l -= presence_penalty + \
+             c frequency_penalty`. (As in vLLM; llama.cpp's presence and frequency count the \
+             prompt too, and its window is 64 unless told otherwise.)"
+        }
+        Step::Dry => {
+            "A token that would prolong a repetition of `n` tokens, `n >= dry_allowed_length`, \
+             gets `l -= dry_multiplier dry_base ^ (n - dry_allowed_length)`; `n` is the length of \
+             the longest end of the text that stands, followed by this token, somewhere in the \
+             last `dry_penalty_last_n` tokens. `n` counts no further back than to the last \
+             sequence breaker, and a token with a breaker in it is free. Breakers are found in \
+             the text, however tokens cut it."
+        }
+        Step::Temperature => {
+            "`l / temperature`; 0 keeps the likeliest token only. With `dynatemp_range` the \
+             temperature is `low + (high - low) (H / ln n) ^ dynatemp_exponent`, where `low` and \
+             `high` are that much below (at least 0) and above `temperature`, `H` is the entropy \
+             of `p` and `n` counts the tokens left."
+        }
+        Step::TopNSigma => {
+            "Keeps `l >= max l - top_n_sigma s`, `s` being the standard deviation of `l` over the \
+             tokens left."
+        }
+        Step::TopK => "Keeps the `top_k` largest `l`.",
+        Step::TypicalP => {
+            "Sorted by `|-ln p - H|`, where `H` is the entropy of `p`, keeps the first tokens \
+             whose `p` reach `typical_p` together."
+        }
+        Step::TopP => "Sorted by `p`, keeps the first tokens whose `p` reach `top_p` together.",
+        Step::MinP => "Keeps `p >= min_p max p`.",
+        Step::Xtc => {
+            "With the probability `xtc_probability`: of the tokens with `p >= xtc_threshold`, \
+             drops all but the least likely."
+        }
+    }
+}
+
+fn page() -> String {
+    let mut page = OPENING.to_owned();
+    let mut section = |title: &str, text: &str, parameters: &[Parameter]| {
+        let _ = write!(page, "\n## {title}\n\n{}\n", text.trim_end());
+        if !parameters.is_empty() {
+            page.push_str("\n| parameter | value | default | |\n|---|---|---|---|\n");
+        }
+        for parameter in parameters {
+            let _ = writeln!(
+                page,
+                "| `{}` | {} | {} | {} |",
+                parameter.name,
+                value(parameter),
+                default(parameter),
+                parameter.help
+            );
+        }
+    };
+    let of = |names: &[&str]| -> Vec<Parameter> {
+        let chosen = PARAMETERS.iter().filter(|p| names.contains(&p.name));
+        chosen.copied().collect()
+    };
+    section("The order", ORDER_TEXT, &of(&["order", "seed"]));
+    let forbidding = ["logit_bias", "bad_words", "allowed_tokens", "min_tokens"];
+    section("Bias and exclusions", FORBID_TEXT, &of(&forbidding));
+    for step in DEFAULT_ORDER {
+        let parameters = PARAMETERS.iter().filter(|p| p.step == Some(step));
+        let parameters: Vec<Parameter> = parameters.copied().collect();
+        let title = format!("Step `{step}`");
+        section(&title, &wrapped(formula(step)), &parameters);
+    }
+    let mirostat = ["mirostat", "mirostat_tau", "mirostat_eta"];
+    section("Mirostat", MIROSTAT_TEXT, &of(&mirostat));
+    section("Log-probabilities", LOGPROBS_TEXT, &[]);
+    page
+}
+
+fn value(parameter: &Parameter) -> String {
+    let Parameter { min, max, .. } = parameter;
+    match parameter.kind {
+        Kind::Integer if parameter.name == MIROSTAT.name => "0 or 2".into(),
+        Kind::Integer => format!("a whole number from {min} to {max}"),
+        Kind::Float => format!("from {min} to {max}"),
+        Kind::Biases => format!("tokens, each with a number from {min} to {max}"),
+        Kind::Tokens => "tokens".into(),
+        Kind::TokenSequences => "sequences of tokens".into(),
+        Kind::Strings => "strings".into(),
+        Kind::Steps => "names of steps".into(),
+        Kind::Seed => "a whole number of 64 bits".into(),
+    }
+}
+
+fn default(parameter: &Parameter) -> String {
+    match parameter.kind {
+        Kind::Integer | Kind::Float => parameter.default.to_string(),
+        Kind::Biases | Kind::Tokens | Kind::TokenSequences | Kind::Seed => "none".into(),
+        Kind::Strings => {
+            let shown = |breaker: &str| format!("`{}`", breaker.replace('\n', "\\n"));
+            DEFAULT_DRY_SEQUENCE_BREAKERS.map(shown).join(" ")
+        }
+        Kind::Steps => format!("`{}`", DEFAULT_ORDER.map(Step::name).join(", ")),
+    }
+}
+
+/// Broken into lines as the rest of the page is.
+fn wrapped(text: &str) -> String {
+    const WIDTH: usize = 99;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("never empty");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.len() + 1 + word.len() <= WIDTH {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn the_reference_page_is_what_the_table_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
+    let expected = page();
+    if std::env::var_os(REWRITE).is_some() {
+        std::fs::write(&path, &expected).expect("the page is written");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "docs/sampling.md is out of date: \
+         {REWRITE}=1 cargo test -p loquat-engine --lib reference"
+    );
+}
+
+#[test]
+fn every_parameter_stands_on_the_page() {
+    let page = page();
+    for parameter in PARAMETERS {
+        let row = format!("\n| `{}` |", parameter.name);
+        assert_eq!(page.matches(&row).count(), 1, "{}", parameter.name);
+    }
+}

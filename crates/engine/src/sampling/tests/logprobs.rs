@@ -1,0 +1,79 @@
+//! Log-probabilities before and after.
+
+use super::*;
+
+fn close(found: f32, share: f32) -> bool {
+    (found - share.ln()).abs() < 1e-6
+}
+
+fn told(params: SamplingParams, of: Distribution, alternatives: usize) -> TokenInfo {
+    let logprobs = Logprobs { alternatives, of };
+    let mut sampler = Sampler::new(params, 1, &[0, 1, 2], &[]);
+    let sampled = sampler.sample(&mut halves(), None, Some(logprobs), &mut Scratch::default());
+    sampled.expect("a token")
+}
+
+#[test]
+fn the_models_own_are_untouched() {
+    let adjusted = params(|p| {
+        (p.temperature, p.top_k, p.repetition_penalty) = (0.3, 1, 4.0);
+        p.logit_bias = vec![(3, 100.0)];
+    });
+    let info = told(adjusted, Distribution::Model, 2);
+    assert_eq!(info.id, 3);
+    assert!(close(info.logprob.expect("asked for"), 0.125), "{info:?}");
+    assert_eq!(info.top.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1]);
+    assert!(
+        close(info.top[0].1, 0.5) && close(info.top[1].1, 0.25),
+        "{info:?}"
+    );
+}
+
+#[test]
+fn the_sampled_ones_are_what_was_drawn_from() {
+    type Case = (fn(&mut SamplingParams), usize, &'static [(u32, f32)]);
+    let cases: [Case; 6] = [
+        (|p| p.top_k = 2, 9, &[(0, 2.0 / 3.0), (1, 1.0 / 3.0)]),
+        (|p| p.top_k = 2, 1, &[(0, 2.0 / 3.0)]),
+        (|p| p.top_k = 2, 0, &[]),
+        (
+            |p| p.temperature = 0.5,
+            2,
+            &[(0, 16.0 / 22.0), (1, 4.0 / 22.0)],
+        ),
+        (|p| p.temperature = 0.0, 4, &[(0, 1.0)]),
+        (|p| p.logit_bias = vec![(3, 100.0)], 1, &[(3, 1.0)]),
+    ];
+    for (change, alternatives, expected) in cases {
+        let info = told(params(change), Distribution::Sampled, alternatives);
+        assert_eq!(info.top.len(), expected.len(), "{info:?}");
+        for (found, (id, share)) in info.top.iter().zip(expected) {
+            assert!(found.0 == *id && close(found.1, *share), "{info:?}");
+        }
+        let own = info.top.iter().find(|top| top.0 == info.id);
+        assert!(
+            own.is_none_or(|top| Some(top.1) == info.logprob),
+            "{info:?}"
+        );
+    }
+}
+
+#[test]
+fn a_forced_token_is_certain_or_the_models() {
+    let sampler = sampler(params(|p| p.top_k = 1), 0);
+    let mut scratch = Scratch::default();
+    let mut forced = |of, alternatives| {
+        let logprobs = Some(Logprobs { alternatives, of });
+        let info = sampler.score_forced(3, &halves(), logprobs, &mut scratch);
+        info.expect("a token")
+    };
+    let model = forced(Distribution::Model, 1);
+    assert_eq!((model.id, model.top[0].0), (3, 0));
+    assert!(close(model.logprob.expect("asked for"), 0.125), "{model:?}");
+    for (alternatives, top) in [(0, vec![]), (4, vec![(3, 0.0)])] {
+        let sampled = forced(Distribution::Sampled, alternatives);
+        assert_eq!((sampled.logprob, sampled.top), (Some(0.0), top));
+    }
+    let bare = sampler.score_forced(3, &[], None, &mut Scratch::default());
+    assert_eq!(bare, Ok(TokenInfo::bare(3)));
+}
