@@ -1,0 +1,118 @@
+//! Calls that are a name and then a JSON object.
+
+use super::super::data::{CallFormat, CallSyntax, Framing, IdPlace, NameThenJson, Signs, Span};
+use super::super::reasoning;
+use super::PLAIN;
+
+/// gpt-oss. A call is a message of its own; the role's place may name the recipient as well.
+pub static HARMONY: CallFormat = CallFormat {
+    name: "harmony",
+    call: Span::new("<|channel|>commentary to=functions.", "<|call|>"),
+    separator: "<|start|>assistant",
+    syntax: CallSyntax::NameThenJson(NameThenJson {
+        before: "",
+        id: IdPlace::None,
+        between: " <|constrain|>json<|message|>",
+        after: "",
+    }),
+    framing: Framing::Channels,
+    signs: Signs::new(
+        &[&["<|channel|>commentary", "<|message|>"]],
+        reasoning::HARMONY.signs.tokens,
+    ),
+    ..PLAIN
+};
+
+/// Kimi K2, whose identifiers hold the tool's name: `functions.get_weather:0`.
+pub static KIMI_K2: CallFormat = CallFormat {
+    name: "kimi_k2",
+    section: Span::new("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    aliases: &["<|tool_call_section_begin|>"],
+    call: Span::new("<|tool_call_begin|>", "<|tool_call_end|>"),
+    syntax: CallSyntax::NameThenJson(NameThenJson {
+        before: "",
+        id: IdPlace::AroundName("functions."),
+        between: "<|tool_call_argument_begin|>",
+        after: "",
+    }),
+    ends_reasoning: true,
+    signs: Signs::new(
+        &[&["<|tool_calls_section_begin|>"]],
+        &["<|tool_calls_section_begin|>"],
+    ),
+    ..PLAIN
+};
+
+/// DeepSeek V3 and R1: arguments in a code fence.
+pub static DEEPSEEK_V3: CallFormat = CallFormat {
+    name: "deepseek_v3",
+    separator: "\n",
+    syntax: CallSyntax::NameThenJson(NameThenJson {
+        before: "function<｜tool▁sep｜>",
+        id: IdPlace::None,
+        between: "\n```json\n",
+        after: "\n```",
+    }),
+    signs: Signs::new(&[&["<｜tool▁call▁begin｜>", "```json"]], &[]),
+    ..DEEPSEEK_MARKERS
+};
+
+pub static DEEPSEEK_V31: CallFormat = DEEPSEEK_MARKERS;
+
+const DEEPSEEK_MARKERS: CallFormat = CallFormat {
+    name: "deepseek_v31",
+    section: Span::new("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+    call: Span::new("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+    syntax: CallSyntax::NameThenJson(NameThenJson {
+        before: "",
+        id: IdPlace::None,
+        between: "<｜tool▁sep｜>",
+        after: "",
+    }),
+    ends_reasoning: true,
+    signs: Signs::new(&[&["<｜tool▁call▁begin｜>"]], &["<｜tool▁calls▁begin｜>"]),
+    ..PLAIN
+};
+
+/// Mistral since its eleventh tokenizer.
+pub static MISTRAL: CallFormat = CallFormat {
+    name: "mistral",
+    call: Span::new("[TOOL_CALLS]", ""),
+    syntax: CallSyntax::NameThenJson(NameThenJson {
+        before: "",
+        id: IdPlace::AfterName("[CALL_ID]"),
+        between: "[ARGS]",
+        after: "",
+    }),
+    ends_reasoning: true,
+    signs: Signs::new(&[&["[TOOL_CALLS]", "[ARGS]"]], &["[ARGS]", "[CALL_ID]"]),
+    ..PLAIN
+};
+
+pub static SOLAR: CallFormat = CallFormat {
+    name: "solar",
+    section: Span::new("<|tool_calls|>", ""),
+    call: Span::new("<|tool_call:begin|>", "<|tool_call:end|>"),
+    syntax: CallSyntax::NameThenJson(NameThenJson {
+        before: "",
+        id: IdPlace::BeforeName("<|tool_call:name|>"),
+        between: "<|tool_call:args|>",
+        after: "",
+    }),
+    signs: Signs::new(&[&["<|tool_call:begin|>"]], &["<|tool_call:begin|>"]),
+    ..PLAIN
+};
+
+/// Functionary 3.1 and Llama's custom tools.
+pub static FUNCTION_TAG: CallFormat = CallFormat {
+    name: "function_tag",
+    call: Span::new("<function=", "</function>"),
+    syntax: CallSyntax::NameThenJson(NameThenJson {
+        before: "",
+        id: IdPlace::None,
+        between: ">",
+        after: "",
+    }),
+    signs: Signs::new(&[&["<function="]], &[]),
+    ..PLAIN
+};

@@ -1,0 +1,351 @@
+//! Grammars of tool calls, in llguidance's dialect of Lark, from the same tables that the parser
+//! reads: what such a grammar admits, the parser takes for calls.
+
+mod literals;
+mod tagged;
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use self::literals::{Literals, Notation};
+use super::data::{CallFormat, CallSyntax, Framing, IdPlace, JsonFields, NameThenJson, Span};
+use super::reasoning;
+use crate::{Result, TextError};
+
+/// A tool that may be called.
+#[derive(Debug, Clone, Copy)]
+pub struct ToolRule<'a> {
+    pub name: &'a str,
+    /// The JSON schema of its arguments.
+    pub parameters: &'a Value,
+    /// Whether the arguments must follow the schema; otherwise they are any that the format can
+    /// write.
+    pub strict: bool,
+}
+
+/// What is asked of calls.
+#[derive(Debug, Clone, Copy)]
+pub struct CallRules<'a> {
+    /// At least one.
+    pub tools: &'a [ToolRule<'a>],
+    /// Nothing but calls, and at least one; otherwise text, in which what begins like a call is
+    /// one.
+    pub at_least_one: bool,
+    /// Whether there may be several.
+    pub parallel: bool,
+}
+
+impl CallFormat {
+    /// The grammar of a reply that calls tools. `special` gives the id of a special token, which
+    /// text cannot spell.
+    pub fn lark(
+        &self,
+        rules: &CallRules<'_>,
+        special: &dyn Fn(&str) -> Option<u32>,
+    ) -> Result<String> {
+        let mut writer = Writer {
+            format: self,
+            special,
+            rules: Vec::new(),
+        };
+        writer.tools(rules.tools)?;
+        match rules.at_least_one {
+            true => writer.only_calls(rules.parallel),
+            false => writer.text_and_calls(rules.parallel),
+        }
+        Ok(writer.rules.join("\n"))
+    }
+}
+
+struct Writer<'a> {
+    format: &'a CallFormat,
+    special: &'a dyn Fn(&str) -> Option<u32>,
+    rules: Vec<String>,
+}
+
+impl Writer<'_> {
+    fn rule(&mut self, name: &str, body: &str) {
+        self.rules.push(format!("{name}: {body}"));
+    }
+
+    /// Text as string literals and special tokens.
+    fn spell(&self, text: &str) -> String {
+        let parts = self.parts(text).into_iter().map(|part| part.to_string());
+        parts.collect::<Vec<_>>().join(" ")
+    }
+
+    fn parts<'t>(&self, text: &'t str) -> Vec<Part<'t>> {
+        let known = self.format.markers();
+        let mut tokens: Vec<(&str, u32)> = known
+            .filter(|marker| !marker.is_empty())
+            .filter_map(|marker| Some((marker, (self.special)(marker)?)))
+            .collect();
+        tokens.sort_by_key(|(marker, _)| std::cmp::Reverse(marker.len()));
+        let (mut parts, mut rest) = (Vec::new(), text);
+        while !rest.is_empty() {
+            let next = tokens
+                .iter()
+                .filter_map(|(marker, id)| Some((rest.find(marker)?, marker.len(), *id)))
+                .min_by_key(|(at, len, _)| (*at, std::cmp::Reverse(*len)));
+            let Some((at, len, id)) = next else {
+                parts.push(Part::Text(rest));
+                break;
+            };
+            if at > 0 {
+                parts.push(Part::Text(&rest[..at]));
+            }
+            parts.push(Part::Token(id));
+            rest = &rest[at + len..];
+        }
+        parts
+    }
+
+    /// `tool`: one call between its marks.
+    fn tools(&mut self, tools: &[ToolRule<'_>]) -> Result<()> {
+        let mut names = Vec::with_capacity(tools.len());
+        for (index, tool) in tools.iter().enumerate() {
+            let name = format!("tool_{index}");
+            let body = self.tool(index, tool)?;
+            self.rule(&name, &body);
+            names.push(name);
+        }
+        self.rule("tool", &names.join(" | "));
+        Ok(())
+    }
+
+    fn tool(&mut self, index: usize, tool: &ToolRule<'_>) -> Result<String> {
+        Ok(match &self.format.syntax {
+            CallSyntax::Json(fields) => self.json_call(index, tool, fields),
+            CallSyntax::KeyedJson => {
+                let arguments = self.json_arguments(index, tool);
+                let open = literal(&format!("{{{}: ", quoted(tool.name)));
+                format!("{open} {arguments} {}", literal("}"))
+            }
+            CallSyntax::NameThenJson(syntax) => self.named_call(index, tool, syntax),
+            CallSyntax::Tagged(syntax) => self.tagged_call(index, tool, syntax)?,
+            CallSyntax::Pythonic => {
+                let arguments = self.literal_arguments(index, tool, Notation::Python)?;
+                let open = literal(&format!("{}(", tool.name));
+                format!("{open} {arguments} {}", literal(")"))
+            }
+            CallSyntax::Gemma { quote } => {
+                let notation = Notation::Gemma {
+                    quote,
+                    token: (self.special)(quote),
+                };
+                let arguments = self.literal_arguments(index, tool, notation)?;
+                let open = literal(&format!("call:{}{{", tool.name));
+                format!("{open} {arguments} {}", literal("}"))
+            }
+        })
+    }
+
+    /// `{"name": "f", "arguments": {…}}`, with an identifier before it where the model likes to
+    /// give one.
+    fn json_call(&mut self, index: usize, tool: &ToolRule<'_>, fields: &JsonFields) -> String {
+        let arguments = self.json_arguments(index, tool);
+        let first = |keys: &'static [&'static str]| keys.first().copied().unwrap_or_default();
+        let id = match first(fields.id) {
+            "" => String::new(),
+            key => {
+                let open = literal(&format!("{}: \"", quoted(key)));
+                format!("({open} /[A-Za-z0-9_-]{{1,40}}/ {}) ?", literal("\", "))
+            }
+        };
+        let id = id.replace(" ?", "?");
+        let name = literal(&format!(
+            "{}: {}, ",
+            quoted(first(fields.name)),
+            quoted(tool.name)
+        ));
+        let key = literal(&format!("{}: ", quoted(first(fields.arguments))));
+        let parts = [&literal("{"), &id, &name, &key, &arguments, &literal("}")];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        parts.map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+
+    fn named_call(&mut self, index: usize, tool: &ToolRule<'_>, syntax: &NameThenJson) -> String {
+        let arguments = self.json_arguments(index, tool);
+        let name = match syntax.id {
+            IdPlace::None | IdPlace::AfterName(_) => literal(tool.name),
+            IdPlace::BeforeName(mark) => {
+                let mark = self.spell(mark);
+                format!("/[A-Za-z0-9_-]{{1,40}}/ {mark} {}", literal(tool.name))
+            }
+            IdPlace::AroundName(prefix) => {
+                format!(
+                    "{} /[0-9]{{1,4}}/",
+                    literal(&format!("{prefix}{}:", tool.name))
+                )
+            }
+        };
+        let parts = [
+            self.spell(syntax.before),
+            name,
+            self.spell(syntax.between),
+            arguments,
+            self.spell(syntax.after),
+        ];
+        let parts = parts.iter().filter(|part| !part.is_empty());
+        parts.map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The rule of a tool's arguments as a JSON object.
+    fn json_arguments(&mut self, index: usize, tool: &ToolRule<'_>) -> String {
+        let name = format!("arguments_{index}");
+        let schema = match tool.strict {
+            true => tool.parameters.clone(),
+            false => json!({ "type": "object" }),
+        };
+        self.rule(&name, &format!("%json {schema}"));
+        name
+    }
+
+    fn literal_arguments(
+        &mut self,
+        index: usize,
+        tool: &ToolRule<'_>,
+        notation: Notation,
+    ) -> Result<String> {
+        let mut literals = Literals::new(format!("value_{index}"), notation);
+        let arguments = literals.arguments(tool)?;
+        self.rules.extend(literals.into_rules());
+        Ok(arguments)
+    }
+
+    /// A call with its marks, and what stands between two of them.
+    fn call(&self) -> String {
+        let Span { open, close } = self.format.call;
+        join([self.spell(open), "tool".into(), self.spell(close)])
+    }
+
+    /// Nothing but calls.
+    fn only_calls(&mut self, parallel: bool) {
+        if self.format.framing == Framing::Channels {
+            // What ends such a call ends the reply, so there is but one, and its end is not
+            // needed.
+            let open = self.spell(self.format.call.open);
+            return self.rule("start", &join([open, "tool".into()]));
+        }
+        let section = match self.format.unmarked {
+            true => Span::NONE,
+            false => self.format.section,
+        };
+        let open = self.spell(section.open);
+        let calls = join([open, self.calls(parallel), self.spell(section.close)]);
+        self.rule("call", &self.call());
+        self.rule("start", &calls);
+    }
+
+    /// `call`s, as many as there may be, within their brackets.
+    fn calls(&self, parallel: bool) -> String {
+        let more = match parallel {
+            true => format!(
+                "({})*",
+                join([self.spell(self.format.separator), "call".into()])
+            ),
+            false => String::new(),
+        };
+        let calls = join(["call".into(), more]);
+        match self.format.list {
+            true => join([literal("["), calls, literal("]")]),
+            false => calls,
+        }
+    }
+
+    /// Text, and calls in it.
+    fn text_and_calls(&mut self, parallel: bool) {
+        if self.format.framing == Framing::Channels {
+            let call = join([self.spell(self.format.call.open), "tool".into()]);
+            let answer = self.spell(reasoning::HARMONY.answer_text);
+            self.rule("call", &call);
+            return self.rule("start", &format!("call | {answer} /(?s:.*)/"));
+        }
+        let Span { open, close } = self.format.section;
+        let (opening, after) = match (
+            open.is_empty() || self.format.unmarked,
+            self.format.unmarked,
+        ) {
+            (_, true) => return self.text_or_calls(parallel),
+            (false, _) => {
+                let calls = join([self.calls(parallel), self.spell(close)]);
+                self.rule("call", &self.call());
+                (open, calls)
+            }
+            (true, _) => {
+                let Span { open, close } = self.format.call;
+                (open, join(["tool".into(), self.spell(close)]))
+            }
+        };
+        let many = if parallel { "*" } else { "?" };
+        let mark = opening.trim_end();
+        let gap = self.spell(&opening[mark.len()..]);
+        // Its first part tells a mark from text; the rest must follow then.
+        let mut parts = self.parts(mark).into_iter();
+        let first = parts.next();
+        let rest: Vec<String> = parts.map(|part| part.to_string()).collect();
+        let after = join([rest.join(" "), gap, after]);
+        match first {
+            Some(Part::Token(id)) => {
+                self.rule("start", &format!("text (<[{id}]> {after} text){many}"));
+                self.rule("text", &format!("<[^{id}]>*"));
+            }
+            Some(Part::Text(mark)) => {
+                self.rule("start", &format!("(opening {after}){many} /(?s:.*)/"));
+                let mark = literal(mark);
+                self.rule("opening[lazy]", &format!("/(?s:.*)/ {mark}"));
+            }
+            None => self.text_or_calls(parallel),
+        }
+    }
+
+    /// Where calls have no mark, a reply is one or the other from its first character on.
+    fn text_or_calls(&mut self, parallel: bool) {
+        let calls = self.calls(parallel);
+        self.rule("call", &self.call());
+        let first = if self.format.list { r"\[" } else { r"\{" };
+        self.rule("start", &format!("{calls} | /([^{first}](?s:.*))?/"));
+    }
+}
+
+/// A piece of text that is one terminal.
+enum Part<'a> {
+    Text(&'a str),
+    Token(u32),
+}
+
+impl fmt::Display for Part<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(&literal(text)),
+            Self::Token(id) => write!(f, "<[{id}]>"),
+        }
+    }
+}
+
+/// What a format cannot hold arguments to.
+fn cannot_hold(tool: &ToolRule<'_>, keyword: &str) -> TextError {
+    TextError::ToolSchema {
+        tool: tool.name.to_owned(),
+        keyword: keyword.to_owned(),
+    }
+}
+
+fn join<const N: usize>(parts: [String; N]) -> String {
+    let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join(" ")
+}
+
+/// A string as Lark writes it.
+fn literal(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        // JSON lets this one stand, Lark does not.
+        text => quoted(text).replace('\u{7f}', "\\u007f"),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}

@@ -1,0 +1,115 @@
+//! How a model marks its thinking and its tool calls, and the parser that takes them apart.
+//!
+//! A format is constant data ([`ReasoningFormat`], [`CallFormat`]); one interpreter,
+//! [`OutputParser`], reads all of them, character by character, so that a result never depends on
+//! how the text was cut. Which format a model speaks is told by its template and its vocabulary,
+//! never by its name.
+
+mod calls;
+mod data;
+mod lark;
+mod parse;
+mod reasoning;
+
+pub use calls::{CALLS, HERMES};
+pub use data::{
+    CallFormat, CallSyntax, Framing, IdPlace, JsonFields, NameThenJson, ReasoningFormat, Signs,
+    Span, Tagged, Value,
+};
+pub use lark::{CallRules, ToolRule};
+pub use parse::{OutputParser, Piece, Start, ToolSignature};
+pub use reasoning::{REASONING, THINK};
+
+use crate::{Result, TextError};
+
+/// The formats that one model speaks.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputFormat {
+    pub reasoning: Option<&'static ReasoningFormat>,
+    pub calls: Option<&'static CallFormat>,
+}
+
+impl OutputFormat {
+    /// Tells a model's formats by the markers in its chat template, and where that shows none, by
+    /// the tokens of its vocabulary.
+    ///
+    /// A model that shows no tool format at all is given the most common one: it has to be told of
+    /// its tools in words anyway, and these words can say how to call them.
+    pub fn detect(template: &str, has_token: &dyn Fn(&str) -> bool) -> Self {
+        let shown = |signs: &Signs| signs.shown_by(template);
+        let known = |signs: &Signs| signs.tokens.first().is_some_and(|token| has_token(token));
+        let reasoning = |by: &dyn Fn(&Signs) -> bool| {
+            REASONING.iter().copied().find(|format| by(&format.signs))
+        };
+        let calls =
+            |by: &dyn Fn(&Signs) -> bool| CALLS.iter().copied().find(|format| by(&format.signs));
+        Self {
+            reasoning: reasoning(&shown).or_else(|| reasoning(&known)),
+            calls: calls(&shown).or_else(|| calls(&known)).or(Some(&HERMES)),
+        }
+    }
+
+    /// The formats of these names, as a user's override gives them.
+    pub fn named(reasoning: Option<&str>, calls: Option<&str>) -> Result<Self> {
+        let reasoning = reasoning.map(|name| {
+            find(REASONING, |format| format.name, name).map_err(|known| {
+                TextError::UnknownReasoningFormat {
+                    name: name.to_owned(),
+                    known,
+                }
+            })
+        });
+        let calls = calls.map(|name| {
+            find(CALLS, |format| format.name, name).map_err(|known| TextError::UnknownCallFormat {
+                name: name.to_owned(),
+                known,
+            })
+        });
+        Ok(Self {
+            reasoning: reasoning.transpose()?,
+            calls: calls.transpose()?,
+        })
+    }
+
+    /// The strings that must stay visible in the text for the parser to see them, even where they
+    /// are special tokens of the vocabulary.
+    pub fn markers(&self) -> Vec<&'static str> {
+        let mut markers = Vec::new();
+        if let Some(reasoning) = self.reasoning {
+            markers.extend(reasoning.markers());
+        }
+        if let Some(calls) = self.calls {
+            markers.extend(calls.markers());
+        }
+        markers.retain(|marker| !marker.is_empty());
+        markers.sort_unstable();
+        markers.dedup();
+        markers
+    }
+
+    /// Whether the output is a chain of messages with headers.
+    pub(crate) fn framing(&self) -> Framing {
+        let channels = self
+            .reasoning
+            .is_some_and(|it| it.framing == Framing::Channels)
+            || self.calls.is_some_and(|it| it.framing == Framing::Channels);
+        if channels {
+            Framing::Channels
+        } else {
+            Framing::Inline
+        }
+    }
+}
+
+/// The format of this name, or the names there are.
+fn find<T>(
+    table: &[&'static T],
+    name_of: impl Fn(&T) -> &'static str,
+    name: &str,
+) -> std::result::Result<&'static T, String> {
+    let found = table.iter().copied().find(|format| name_of(format) == name);
+    found.ok_or_else(|| {
+        let names: Vec<_> = table.iter().map(|format| name_of(format)).collect();
+        names.join(", ")
+    })
+}

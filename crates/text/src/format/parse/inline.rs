@@ -1,0 +1,175 @@
+//! Output that is one text with marked parts: thinking, answer, calls.
+
+use std::collections::VecDeque;
+
+use super::super::OutputFormat;
+use super::Start;
+use super::body::{Body, Mark};
+use super::piece::Sink;
+use super::section::{Entry, Outcome, Section};
+
+#[derive(Debug)]
+pub(super) struct Inline {
+    format: OutputFormat,
+    /// Whether calls are looked for.
+    calls: bool,
+    body: Body,
+    /// A call, or what looks like one, in the midst of the text.
+    section: Option<Section>,
+    /// Whether any of the answer was sent: thinking, and calls without markers, come before it.
+    answered: bool,
+}
+
+impl Inline {
+    pub fn new(format: OutputFormat, start: &Start) -> Self {
+        let body = if start.in_reasoning && format.reasoning.is_some() {
+            Body::thinking(&format, start.calls).skip_breaks()
+        } else {
+            Body::answer(&format, start.calls)
+        };
+        Self {
+            format,
+            calls: start.calls,
+            body,
+            section: None,
+            answered: false,
+        }
+    }
+
+    pub fn push(&mut self, text: &str, sink: &mut Sink, start: &Start) {
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            let plain = self.plain(rest);
+            if plain > 0 {
+                self.text(&rest[..plain], sink);
+                rest = &rest[plain..];
+            } else {
+                self.one(c, sink, start);
+                rest = &rest[c.len_utf8()..];
+            }
+        }
+    }
+
+    /// How much of a text can be passed on without a closer look.
+    fn plain(&self, text: &str) -> usize {
+        let settled = self.section.is_none() && (self.answered || self.body.thinking);
+        if settled {
+            self.body.scan.plain(text)
+        } else {
+            0
+        }
+    }
+
+    /// Takes one character, and again those that it makes worth a second look.
+    fn one(&mut self, c: char, sink: &mut Sink, start: &Start) {
+        let mut unread: VecDeque<char> = self.step(c, sink, start).chars().collect();
+        while let Some(c) = unread.pop_front() {
+            let again = self.step(c, sink, start);
+            again.chars().rev().for_each(|c| unread.push_front(c));
+        }
+    }
+
+    /// Takes one character; gives those that have to be read once more.
+    fn step(&mut self, c: char, sink: &mut Sink, start: &Start) -> String {
+        match &mut self.section {
+            Some(section) => {
+                let outcome = section.push(c, sink, &start.tools);
+                self.settle(outcome, sink)
+            }
+            None => self.character(c, sink, start),
+        }
+    }
+
+    pub fn finish(&mut self, sink: &mut Sink) {
+        if let Some(mut section) = self.section.take() {
+            let text = section.finish(sink);
+            self.leave(section);
+            self.body.text(&text, sink);
+        }
+        let held = self.body.scan.take_held();
+        self.body.text(&held, sink);
+        self.body.flush(sink);
+    }
+
+    /// Takes a character outside calls; gives it back if it begins one.
+    fn character(&mut self, c: char, sink: &mut Sink, start: &Start) -> String {
+        let mut text = String::new();
+        let found = self.body.scan.push(c, &mut text);
+        if self.begins_bare(&text) {
+            self.enter(Entry::Section, "", start);
+            return text;
+        }
+        self.text(&text, sink);
+        if let Some((marker, mark)) = found {
+            self.marker(marker, mark, sink, start);
+        }
+        String::new()
+    }
+
+    /// Sends text that is no marker.
+    fn text(&mut self, text: &str, sink: &mut Sink) {
+        self.body.text(text, sink);
+        self.answered |= !self.body.thinking && !self.body.fresh;
+    }
+
+    /// Whether a call without a marker begins with this text, the first of the answer.
+    fn begins_bare(&self, text: &str) -> bool {
+        self.calls
+            && self.format.calls.is_some_and(|calls| calls.unmarked)
+            && !self.answered
+            && !self.body.thinking
+            && matches!(text, "{" | "[")
+    }
+
+    fn marker(&mut self, marker: &'static str, mark: Mark, sink: &mut Sink, start: &Start) {
+        let thinking = match (mark, self.body.thinking) {
+            (Mark::Calls(entry), _) => return self.enter(entry, marker, start),
+            (Mark::ThinkingClose, true) | (Mark::Silent, _) => false,
+            (Mark::ThinkingOpen, false) if !self.answered => true,
+            // A prompt that opened thinking, or closed it, keeps not every model from doing so too.
+            (Mark::ThinkingOpen, true) if self.body.fresh => true,
+            (Mark::ThinkingClose, false) if !self.answered => false,
+            (Mark::ThinkingOpen | Mark::ThinkingClose, _) => return self.text(marker, sink),
+        };
+        let body = if thinking {
+            Body::thinking(&self.format, self.calls)
+        } else {
+            Body::answer(&self.format, self.calls)
+        };
+        self.body = body.skip_breaks();
+    }
+
+    /// Begins calls behind their marker, or where there is none, before their first character.
+    fn enter(&mut self, entry: Entry, marker: &str, start: &Start) {
+        if let Some(calls) = self.format.calls {
+            let raw = self.body.take_space() + marker;
+            let known_only = marker.is_empty() && !start.calls_forced;
+            self.section = Some(Section::new(calls, known_only, entry, raw));
+        }
+    }
+
+    /// What became of a section; gives the text that has to be read once more.
+    fn settle(&mut self, outcome: Outcome, sink: &mut Sink) -> String {
+        let (text, opening) = match outcome {
+            Outcome::More => return String::new(),
+            Outcome::End(text) => (text, None),
+            Outcome::Text { text, opening } => (text, Some(opening)),
+        };
+        if let Some(section) = self.section.take() {
+            self.leave(section);
+        }
+        let Some(opening) = opening else {
+            return text;
+        };
+        let (sure, unsure) = text.split_at(self.body.scan.tail(&text, opening));
+        self.text(sure, sink);
+        unsure.to_owned()
+    }
+
+    /// Goes on with the text around calls. If there were any, it is the answer's.
+    fn leave(&mut self, section: Section) {
+        if section.fruitful {
+            self.body = Body::answer(&self.format, self.calls).skip_breaks();
+        }
+    }
+}
