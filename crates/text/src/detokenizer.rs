@@ -21,6 +21,8 @@ pub struct Detokenizer {
     tokenizer: Tokenizer,
     skip_special: bool,
     strip_space: bool,
+    /// Special tokens that are text all the same.
+    shown: Vec<u32>,
     /// The beginning of a character: at most three bytes between pushes.
     held: Vec<u8>,
 }
@@ -31,13 +33,21 @@ impl Detokenizer {
             strip_space: tokenizer.strips_leading_space() && !options.continues,
             skip_special: options.skip_special,
             tokenizer,
+            shown: Vec::new(),
             held: Vec::new(),
         }
     }
 
+    /// Shows these special tokens even where others are left out.
+    pub fn showing(mut self, ids: Vec<u32>) -> Self {
+        self.shown = ids;
+        self
+    }
+
     /// Takes one token and returns the text it completes, which may be empty.
     pub fn push(&mut self, id: u32) -> String {
-        let shown = self.tokenizer.shown(id, self.skip_special);
+        let skip_special = self.skip_special && !self.shown.contains(&id);
+        let shown = self.tokenizer.shown(id, skip_special);
         let mut bytes = shown.unwrap_or_default();
         if self.strip_space && !bytes.is_empty() {
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);

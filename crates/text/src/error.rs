@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::template::{FaultKind, TemplateFault};
+
 /// A failure inside the tokenizer library, whose own error type is opaque.
 pub type LibraryError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -17,6 +19,12 @@ pub enum Blame {
 /// Every error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
+    #[error(
+        "the arguments of tool `{tool}` cannot be held to `{keyword}` of its schema in the way \
+         this model writes calls; leave the keyword out, or `strict`"
+    )]
+    ToolSchema { tool: String, keyword: String },
+
     #[error("cannot read {}: {source}", path.display())]
     Read {
         path: PathBuf,
@@ -66,18 +74,24 @@ pub enum TextError {
     #[error("stop[{index}] is empty; a stop string needs at least one character")]
     EmptyStop { index: usize },
 
+    #[error("reasoning format `{name}` is not known; known: {known}")]
+    UnknownReasoningFormat { name: String, known: String },
+
+    #[error("tool-call format `{name}` is not known; known: {known}")]
+    UnknownCallFormat { name: String, known: String },
+
     #[error("the model has no chat template; its prompts have to be written out in full")]
     NoChatTemplate,
 
     #[error("the chat template cannot be parsed: {source}")]
-    TemplateSyntax { source: minijinja::Error },
+    TemplateSyntax { source: TemplateFault },
 
     /// The template called `raise_exception`; the message is the template author's, unchanged.
     #[error("{message}")]
     TemplateRefused { message: String },
 
     #[error("the chat template cannot render this conversation: {source}")]
-    TemplateRender { source: minijinja::Error },
+    TemplateRender { source: TemplateFault },
 }
 
 impl TextError {
@@ -94,23 +108,24 @@ impl TextError {
             | Self::UnsupportedDecoder { .. }
             | Self::Encode { .. }
             | Self::TemplateSyntax { .. } => Blame::System,
-            Self::Unencodable { .. }
+            Self::ToolSchema { .. }
+            | Self::Unencodable { .. }
             | Self::EmptyStop { .. }
+            | Self::UnknownReasoningFormat { .. }
+            | Self::UnknownCallFormat { .. }
             | Self::NoChatTemplate
             | Self::TemplateRefused { .. } => Blame::Request,
-            Self::TemplateRender { source } => blame_of_render(source.kind()),
+            Self::TemplateRender { source } => blame_of_render(source.kind),
         }
     }
 }
 
-/// A name the engine lacks is our gap; anything else depends on the conversation given.
-fn blame_of_render(kind: minijinja::ErrorKind) -> Blame {
-    use minijinja::ErrorKind::*;
+/// What the template needs and this program lacks is the system's fault, as is a template that
+/// never ends; anything else depends on the conversation given.
+fn blame_of_render(kind: FaultKind) -> Blame {
     match kind {
-        UnknownFilter | UnknownTest | UnknownFunction | UnknownMethod | SyntaxError => {
-            Blame::System
-        }
-        _ => Blame::Request,
+        FaultKind::Syntax | FaultKind::Unsupported | FaultKind::Limit => Blame::System,
+        FaultKind::Raised | FaultKind::Failed => Blame::Request,
     }
 }
 
@@ -130,13 +145,13 @@ mod tests {
             ),
             (
                 TextError::TemplateRender {
-                    source: minijinja::ErrorKind::UnknownFilter.into(),
+                    source: TemplateFault::new(FaultKind::Unsupported, "no"),
                 },
                 Blame::System,
             ),
             (
                 TextError::TemplateRender {
-                    source: minijinja::ErrorKind::InvalidOperation.into(),
+                    source: TemplateFault::new(FaultKind::Failed, "no"),
                 },
                 Blame::Request,
             ),

@@ -7,6 +7,8 @@
 mod detokenizer;
 mod end_tokens;
 mod error;
+pub mod format;
+mod generation_config;
 mod gguf_vocab;
 mod huggingface;
 mod pretokenizer;
@@ -18,8 +20,9 @@ mod vocabulary;
 
 pub use detokenizer::{Detokenizer, DetokenizerOptions};
 pub use error::{Blame, TextError};
+pub use generation_config::GenerationConfig;
 pub use stop::{Matched, StopMatcher};
-pub use template::{ChatInput, ChatTemplate, Clock};
+pub use template::{ChatInput, ChatTemplate, Clock, TemplateFault, ThinkingSwitch, ThinkingValues};
 pub use tokenizer::{Special, Tokenizer};
 
 /// What every fallible function here returns.

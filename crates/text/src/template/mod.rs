@@ -1,55 +1,60 @@
 //! Chat templates: a conversation written out the way a model was trained to read it.
 //!
-//! Templates are written for Jinja2 as `transformers` sets it up, so the engine here is set up the
-//! same way: block trimming, Python's string methods and spelling of values, `tojson` as
-//! `json.dumps`, `raise_exception`, `strftime_now`.
+//! Templates are written for Jinja2 as `transformers` sets it up; [`jinja`] interprets them the
+//! same way. What a template can take is found out by asking it ([`probe`]), and a model without
+//! one gets that of its family ([`builtin`]).
 
+mod builtin;
 mod clock;
-mod python;
+mod jinja;
+mod probe;
 mod source;
 
-use std::error::Error as _;
+use std::borrow::Cow;
 use std::path::Path;
+use std::sync::Arc;
 
 use loquat_weights::gguf::Metadata;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
-use minijinja_contrib::pycompat::unknown_method_callback;
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 pub use self::clock::Clock;
+pub(crate) use self::jinja::FaultKind;
+use self::jinja::Template;
+pub use self::jinja::TemplateFault;
+use self::probe::Probes;
+pub use self::probe::{ThinkingSwitch, ThinkingValues};
 use crate::{Result, TextError};
 
 const DEFAULT: &str = "default";
 /// The template of this name is used instead when tools are offered.
 const TOOL_USE: &str = "tool_use";
 
+/// Names a message's reasoning goes by, the standard one first.
+const REASONING_NAMES: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
 /// What a template is rendered with.
 #[derive(Debug, Clone, Default)]
 pub struct ChatInput {
     /// The conversation: an array of objects with `role` and `content`.
-    pub messages: serde_json::Value,
+    pub messages: Value,
     /// Tool definitions, an array.
-    pub tools: Option<serde_json::Value>,
+    pub tools: Option<Value>,
     /// Open the assistant's turn at the end.
     pub add_generation_prompt: bool,
     pub bos_token: String,
     pub eos_token: String,
     /// Further variables of the template, such as `enable_thinking`.
-    pub kwargs: Map<String, serde_json::Value>,
+    pub kwargs: Map<String, Value>,
 }
 
 /// A model's chat template, compiled.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    default: Arc<Template>,
+    tool_use: Option<Arc<Template>>,
+    clock: Clock,
+    probes: Arc<Probes>,
 }
-
-/// The message of a template's own `raise_exception`, carried through the engine's error.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Raised(String);
 
 impl ChatTemplate {
     /// Compiles one template.
@@ -70,22 +75,39 @@ impl ChatTemplate {
 
     /// The same template reading another clock.
     pub fn with_clock(mut self, clock: Clock) -> Self {
-        let now = move |format: &str| clock.strftime(format);
-        self.environment.add_function("strftime_now", now);
+        self.clock = clock;
         self
     }
 
     fn from_named(templates: Vec<(String, String)>) -> Result<Self> {
-        let mut environment = environment()?;
+        let (mut default, mut tool_use) = (None, None);
         for (name, text) in templates {
-            let text = source::adapted(&text);
-            environment
-                .add_template_owned(name, text)
-                .map_err(|source| TextError::TemplateSyntax { source })?;
+            let slot = match name.as_str() {
+                DEFAULT => &mut default,
+                TOOL_USE => &mut tool_use,
+                _ => continue,
+            };
+            let template =
+                Template::parse(&text).map_err(|source| TextError::TemplateSyntax { source })?;
+            *slot = Some(Arc::new(template));
         }
-        match environment.get_template(DEFAULT) {
-            Ok(_) => Ok(Self { environment }.with_clock(Clock::System)),
-            Err(_) => Err(TextError::NoChatTemplate),
+        Ok(Self {
+            default: default.ok_or(TextError::NoChatTemplate)?,
+            tool_use,
+            clock: Clock::System,
+            probes: Arc::default(),
+        })
+    }
+
+    /// The template's text: the one that is used with tools, or without them.
+    pub fn source(&self, with_tools: bool) -> &str {
+        self.template(with_tools).source()
+    }
+
+    fn template(&self, with_tools: bool) -> &Template {
+        match &self.tool_use {
+            Some(template) if with_tools => template,
+            _ => &self.default,
         }
     }
 
@@ -99,75 +121,54 @@ impl ChatTemplate {
             eos_token,
             kwargs,
         } = input;
-        let mut variables = vec![
-            ("messages", Value::from(Serde(messages))),
-            ("tools", Value::from(Serde(tools))),
-            ("documents", Value::from(())),
-            ("add_generation_prompt", Value::from(*add_generation_prompt)),
-            ("bos_token", Value::from(bos_token.as_str())),
-            ("eos_token", Value::from(eos_token.as_str())),
-        ];
-        for (name, value) in kwargs {
-            variables.push((name, Value::from(Serde(value))));
+        let messages = with_reasoning_names(messages);
+        let opens_turn = Value::Bool(*add_generation_prompt);
+        let (bos, eos) = (bos_token.as_str().into(), eos_token.as_str().into());
+        let mut variables = vec![("bos_token", &bos), ("eos_token", &eos)];
+        variables.extend(kwargs.iter().map(|(name, value)| (name.as_str(), value)));
+        // The conversation is the request's own, whatever its variables are called.
+        variables.extend([
+            ("messages", messages.as_ref()),
+            ("tools", tools.as_ref().unwrap_or(&Value::Null)),
+            ("add_generation_prompt", &opens_turn),
+        ]);
+        if !kwargs.contains_key("documents") {
+            variables.push(("documents", &Value::Null));
         }
-        let template = tools
-            .as_ref()
-            .and_then(|_| self.environment.get_template(TOOL_USE).ok())
-            .map_or_else(|| self.environment.get_template(DEFAULT), Ok)
-            .map_err(|_| TextError::NoChatTemplate)?;
-        template
-            .render(Value::from_pairs(variables))
-            .map_err(|error| match raised(&error) {
-                Some(message) => TextError::TemplateRefused { message },
-                None => TextError::TemplateRender { source: error },
+        self.template(tools.is_some())
+            .render(&variables, self.clock)
+            .map_err(|source| match source.kind {
+                FaultKind::Raised => TextError::TemplateRefused {
+                    message: source.reason,
+                },
+                _ => TextError::TemplateRender { source },
             })
     }
 }
 
-/// An engine that behaves as Jinja2 does under `transformers`.
-fn environment() -> Result<Environment<'static>> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()
-        .map_err(|source| TextError::TemplateSyntax { source })?;
-    environment.set_syntax(syntax);
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_formatter(|out, _, value| {
-        let text = python::str(value);
-        out.write_str(&text).map_err(Error::from)
-    });
-    environment.set_unknown_method_callback(unknown_method_callback);
-    environment.add_test("iterable", python::is_iterable);
-    environment.add_filter("tojson", to_json);
-    environment.add_filter("string", |value: &Value| python::str(value));
-    environment.add_function("raise_exception", |message: &str| -> Result<Value, Error> {
-        let error = Error::new(ErrorKind::InvalidOperation, "raise_exception");
-        Err(error.with_source(Raised(message.to_owned())))
-    });
-    Ok(environment)
-}
-
-/// `json.dumps` with the arguments `transformers` passes on.
-fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
-    let options = python::JsonOptions {
-        indent: kwargs.get::<Option<usize>>("indent")?,
-        ensure_ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
-        sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
-        separators: kwargs.get::<Option<Vec<String>>>("separators")?,
+/// The conversation with each message's reasoning under every name that templates read, as
+/// `transformers` gives it to them.
+fn with_reasoning_names(messages: &Value) -> Cow<'_, Value> {
+    let reasoning = |message: &Value| {
+        let mut names = REASONING_NAMES.iter();
+        names.find_map(|name| message.get(name).filter(|value| !value.is_null()).cloned())
     };
-    kwargs.assert_all_used()?;
-    python::json_dumps(value, &options)
-}
-
-fn raised(error: &Error) -> Option<String> {
-    let mut next = error.source();
-    while let Some(cause) = next {
-        if let Some(Raised(message)) = cause.downcast_ref() {
-            return Some(message.clone());
-        }
-        next = cause.source();
+    let Value::Array(list) = messages else {
+        return Cow::Borrowed(messages);
+    };
+    if !list.iter().any(|message| reasoning(message).is_some()) {
+        return Cow::Borrowed(messages);
     }
-    None
+    let named = list
+        .iter()
+        .map(|message| match (message, reasoning(message)) {
+            (Value::Object(fields), Some(reasoning)) => {
+                let mut named = Map::from_iter([("thinking".to_owned(), reasoning.clone())]);
+                named.extend(fields.clone());
+                named.insert("reasoning_content".to_owned(), reasoning);
+                Value::Object(named)
+            }
+            _ => message.clone(),
+        });
+    Cow::Owned(named.collect())
 }

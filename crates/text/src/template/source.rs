@@ -1,4 +1,4 @@
-//! Where templates are kept, and the tags to rewrite before they are compiled.
+//! Where templates are kept.
 
 use std::path::Path;
 
@@ -55,64 +55,4 @@ pub(super) fn in_gguf(metadata: &Metadata) -> Vec<(String, String)> {
         _ => Some((rest.strip_prefix('.')?.to_owned(), text.clone())),
     });
     named.collect()
-}
-
-/// A template with the tags rewritten that Jinja2 under `transformers` reads differently.
-///
-/// `{% generation %}` marks what to train on and means nothing here; it becomes a condition that
-/// always holds, so that its effect on the white space around it stays. A line break after
-/// `{% raw %}` belongs to the raw text, and is not trimmed as after other tags.
-pub(super) fn adapted(template: &str) -> String {
-    let mut out = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some(open) = rest.find("{%") {
-        let (before, tag) = rest.split_at(open);
-        let Some(close) = tag.find("%}") else {
-            break;
-        };
-        let inner = &tag[2..close];
-        let trimmed = inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
-        let replacement = match trimmed {
-            "generation" => inner.replacen("generation", "if true", 1),
-            "endgeneration" => inner.replacen("endgeneration", "endif", 1),
-            "raw" if !inner.ends_with(['-', '+']) => format!("{inner}+"),
-            _ => inner.to_owned(),
-        };
-        out.push_str(before);
-        out.push_str("{%");
-        out.push_str(&replacement);
-        out.push_str("%}");
-        rest = &tag[close + 2..];
-    }
-    out.push_str(rest);
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rewritten_tags_keep_their_white_space_control() {
-        let cases = [
-            (
-                "a {% generation %}b{% endgeneration %}",
-                "a {% if true %}b{% endif %}",
-            ),
-            (
-                "{%- generation -%}x{%+ endgeneration -%}",
-                "{%- if true -%}x{%+ endif -%}",
-            ),
-            (
-                "{% if generation %}{{ x }}{% endif %}",
-                "{% if generation %}{{ x }}{% endif %}",
-            ),
-            ("{% raw %}\n{% endraw %}", "{% raw +%}\n{% endraw %}"),
-            ("{% raw -%}\n{% endraw %}", "{% raw -%}\n{% endraw %}"),
-            ("no tags, {% unclosed", "no tags, {% unclosed"),
-        ];
-        for (template, plain) in cases {
-            assert_eq!(adapted(template), plain);
-        }
-    }
 }

@@ -1,0 +1,71 @@
+//! What one rendering may cost: templates come from strangers, and some would never end.
+
+use std::cell::Cell;
+
+use super::error::{FaultKind, Result, TemplateFault};
+
+/// Steps of evaluation. The longest real renderings take some hundred thousand.
+const STEPS: u64 = 50_000_000;
+/// Bytes written or copied in all, beside `BYTES_PER_INPUT` for each byte of the conversation: a
+/// template that builds its text piece by piece copies it once per message.
+const BYTES: u64 = 256 << 20;
+const BYTES_PER_INPUT: u64 = 64;
+/// Nested evaluations, macro calls included. Each takes some of the thread's stack.
+const DEPTH: u32 = 300;
+/// Lists in lists, which are printed, compared and freed by recursion.
+pub(super) const VALUE_DEPTH: u32 = 200;
+
+/// What is left of one rendering's means.
+pub(super) struct Budget {
+    steps: Cell<u64>,
+    bytes: Cell<u64>,
+    depth: Cell<u32>,
+}
+
+impl Budget {
+    /// Means for a conversation of this many bytes.
+    pub fn for_input(bytes: usize) -> Self {
+        let bytes = BYTES.saturating_add((bytes as u64).saturating_mul(BYTES_PER_INPUT));
+        Self {
+            steps: Cell::new(STEPS),
+            bytes: Cell::new(bytes),
+            depth: Cell::new(0),
+        }
+    }
+
+    /// Pays for `count` steps of evaluation.
+    pub fn steps(&self, count: usize) -> Result<()> {
+        spend(&self.steps, count, "the template does not end")
+    }
+
+    /// Pays for text or list items about to be made.
+    pub fn bytes(&self, count: usize) -> Result<()> {
+        spend(&self.bytes, count, "the template makes too much text")
+    }
+
+    /// Runs `inner` one level deeper.
+    pub fn nested<T>(&self, inner: impl FnOnce() -> Result<T>) -> Result<T> {
+        let depth = self.depth.get();
+        if depth >= DEPTH {
+            return limit("the template nests too deep");
+        }
+        self.depth.set(depth + 1);
+        let result = inner();
+        self.depth.set(depth);
+        result
+    }
+}
+
+pub(super) fn limit<T>(reason: &str) -> Result<T> {
+    Err(TemplateFault::new(FaultKind::Limit, reason))
+}
+
+fn spend(purse: &Cell<u64>, count: usize, reason: &str) -> Result<()> {
+    match purse.get().checked_sub(count as u64) {
+        Some(left) => {
+            purse.set(left);
+            Ok(())
+        }
+        None => limit(reason),
+    }
+}

@@ -1,0 +1,259 @@
+//! Filters that look at the items of a sequence one by one.
+
+use std::cmp::Ordering;
+use std::rc::Rc;
+
+use crate::template::jinja::ast::Operator;
+use crate::template::jinja::call::{Args, flag, required};
+use crate::template::jinja::error::{Result, fail};
+use crate::template::jinja::interpreter::Interpreter;
+use crate::template::jinja::ops;
+use crate::template::jinja::predicates;
+use crate::template::jinja::value::{Dict, Seq, Value};
+
+use super::sequences::sorted;
+
+/// The way from an item to what a filter looks at: `attribute='a.b.0'`.
+struct Path(Vec<Value>);
+
+impl Path {
+    fn new(attribute: Option<&Value>) -> Self {
+        Self(match attribute {
+            None | Some(Value::None) => Vec::new(),
+            Some(Value::Str(path)) => path.text.split('.').map(path_part).collect(),
+            Some(other) => vec![other.clone()],
+        })
+    }
+
+    /// `default` takes the place of what is undefined on the way.
+    fn follow(
+        &self,
+        runtime: &Interpreter<'_>,
+        item: &Value,
+        default: Option<&Value>,
+    ) -> Result<Value> {
+        let mut value = item.clone();
+        for part in &self.0 {
+            value = runtime.item(&value, part)?;
+            if let (Value::Undefined(_), Some(default)) = (&value, default) {
+                value = default.clone();
+            }
+        }
+        Ok(value)
+    }
+}
+
+fn path_part(part: &str) -> Value {
+    match part.parse() {
+        Ok(index) if part.bytes().all(|b| b.is_ascii_digit()) => Value::Int(index),
+        _ => Value::text(part),
+    }
+}
+
+/// What sorting and grouping compare: strings in lower case, unless told otherwise.
+pub(super) fn ignore_case(value: &Value, case_sensitive: bool) -> Value {
+    match value {
+        Value::Str(text) if !case_sensitive => text.alike(text.text.to_lowercase()),
+        other => other.clone(),
+    }
+}
+
+/// Nothing is asked of an empty value, not even to be iterable.
+fn items_if_true(runtime: &Interpreter<'_>, value: &Value) -> Result<Vec<Value>> {
+    match value.is_true() {
+        true => value.items(&runtime.budget),
+        false => Ok(Vec::new()),
+    }
+}
+
+pub(super) fn map(runtime: &Interpreter<'_>, value: Value, mut args: Args) -> Result<Value> {
+    let items = items_if_true(runtime, &value)?;
+    let by_attribute = args.keyword.iter().any(|(name, _)| &**name == "attribute");
+    let mut mapped = Vec::with_capacity(items.len());
+    if args.positional.is_empty() && by_attribute {
+        let [attribute, default] = args.bind("map", ["attribute", "default"])?;
+        let path = Path::new(attribute.as_ref());
+        let default = default.filter(|default| !matches!(default, Value::None));
+        for item in &items {
+            mapped.push(path.follow(runtime, item, default.as_ref())?);
+        }
+    } else if !items.is_empty() {
+        if args.positional.is_empty() {
+            return fail("map requires a filter argument");
+        }
+        let name = args.positional.remove(0);
+        for item in items {
+            mapped.push(super::apply(runtime, &name, item, args.clone())?);
+        }
+    }
+    Value::iterator(mapped)
+}
+
+pub(super) fn select(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    chosen(runtime, &value, args, false, true)
+}
+
+pub(super) fn reject(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    chosen(runtime, &value, args, false, false)
+}
+
+pub(super) fn selectattr(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    chosen(runtime, &value, args, true, true)
+}
+
+pub(super) fn rejectattr(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    chosen(runtime, &value, args, true, false)
+}
+
+/// The items for which a test, of the item or an attribute of it, answers as wanted.
+fn chosen(
+    runtime: &Interpreter<'_>,
+    value: &Value,
+    mut args: Args,
+    by_attribute: bool,
+    wanted: bool,
+) -> Result<Value> {
+    let items = items_if_true(runtime, value)?;
+    if items.is_empty() {
+        return Value::iterator(items);
+    }
+    let next = |args: &mut Args| match args.positional.is_empty() {
+        true => None,
+        false => Some(args.positional.remove(0)),
+    };
+    let path = match by_attribute {
+        true => match next(&mut args) {
+            None => return fail("Missing parameter for attribute name"),
+            attribute => Path::new(attribute.as_ref()),
+        },
+        false => Path::new(None),
+    };
+    let test = next(&mut args);
+    let mut chosen = Vec::new();
+    for item in items {
+        let looked_at = path.follow(runtime, &item, None)?;
+        let answer = match &test {
+            Some(name) => predicates::holds(runtime, name, &looked_at, args.clone())?,
+            None => looked_at.is_true(),
+        };
+        if answer == wanted {
+            chosen.push(item);
+        }
+    }
+    Value::iterator(chosen)
+}
+
+pub(super) fn sort(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    let parameters = ["reverse", "case_sensitive", "attribute"];
+    let [reverse, case_sensitive, attribute] = args.bind("sort", parameters)?;
+    let case_sensitive = flag(case_sensitive, false);
+    let paths: Vec<Path> = match &attribute {
+        Some(Value::Str(names)) => {
+            let names = names.text.split(',');
+            names
+                .map(|name| Path::new(Some(&Value::text(name))))
+                .collect()
+        }
+        other => vec![Path::new(other.as_ref())],
+    };
+    let mut pairs = Vec::new();
+    for item in value.items(&runtime.budget)? {
+        let key = paths.iter().map(|path| {
+            let value = path.follow(runtime, &item, None)?;
+            Ok(ignore_case(&value, case_sensitive))
+        });
+        pairs.push((Value::list(key.collect::<Result<_>>()?)?, item));
+    }
+    sorted(pairs, flag(reverse, false))
+}
+
+pub(super) fn unique(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    let [case_sensitive, attribute] = args.bind("unique", ["case_sensitive", "attribute"])?;
+    let case_sensitive = flag(case_sensitive, false);
+    let path = Path::new(attribute.as_ref());
+    let mut seen = Dict::default();
+    let mut kept = Vec::new();
+    for item in value.items(&runtime.budget)? {
+        let key = ignore_case(&path.follow(runtime, &item, None)?, case_sensitive);
+        if seen.get(&key)?.is_none() {
+            seen.insert(key, Value::None)?;
+            kept.push(item);
+        }
+    }
+    Value::iterator(kept)
+}
+
+pub(super) fn min(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    extreme(runtime, &value, args, Ordering::Less)
+}
+
+pub(super) fn max(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    extreme(runtime, &value, args, Ordering::Greater)
+}
+
+/// The first item that no other one is before, in the direction given.
+fn extreme(
+    runtime: &Interpreter<'_>,
+    value: &Value,
+    args: Args,
+    direction: Ordering,
+) -> Result<Value> {
+    let [case_sensitive, attribute] = args.bind("min", ["case_sensitive", "attribute"])?;
+    let case_sensitive = flag(case_sensitive, false);
+    let path = Path::new(attribute.as_ref());
+    let mut best: Option<(Value, Value)> = None;
+    for item in value.items(&runtime.budget)? {
+        let key = ignore_case(&path.follow(runtime, &item, None)?, case_sensitive);
+        let better = match &best {
+            Some((best, _)) => ops::order(&key, best, "<")? == Some(direction),
+            None => true,
+        };
+        if better {
+            best = Some((key, item));
+        }
+    }
+    Ok(match best {
+        Some((_, item)) => item,
+        None => Value::undefined("No aggregated item, sequence was empty."),
+    })
+}
+
+pub(super) fn sum(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    let [attribute, start] = args.bind("sum", ["attribute", "start"])?;
+    let path = Path::new(attribute.as_ref());
+    let mut total = start.unwrap_or(Value::Int(0));
+    if let Value::Str(_) = total {
+        return fail("sum() can't sum strings");
+    }
+    for item in value.items(&runtime.budget)? {
+        let item = path.follow(runtime, &item, None)?;
+        total = ops::arithmetic(Operator::Add, &total, &item, &runtime.budget)?;
+    }
+    Ok(total)
+}
+
+pub(super) fn groupby(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    let parameters = ["attribute", "default", "case_sensitive"];
+    let [attribute, default, case_sensitive] = args.bind("groupby", parameters)?;
+    let path = Path::new(Some(&required(attribute, "groupby", "attribute")?));
+    let default = default.filter(|default| !matches!(default, Value::None));
+    let case_sensitive = flag(case_sensitive, false);
+    let mut pairs = Vec::new();
+    for item in value.items(&runtime.budget)? {
+        let key = path.follow(runtime, &item, default.as_ref())?;
+        pairs.push((ignore_case(&key, case_sensitive), (key, item)));
+    }
+    ops::sort_by(&mut pairs, |pair| &pair.0)?;
+    let mut groups: Vec<(Value, Value, Vec<Value>)> = Vec::new();
+    for (compared, (key, item)) in pairs {
+        match groups.last_mut() {
+            Some((last, _, items)) if ops::equal(last, &compared)? => items.push(item),
+            _ => groups.push((compared, key, vec![item])),
+        }
+    }
+    let group = |(_, key, items)| {
+        let group = Seq::group(key, Value::list(items)?)?;
+        Ok(Value::Tuple(Rc::new(group)))
+    };
+    Value::list(groups.into_iter().map(group).collect::<Result<_>>()?)
+}

@@ -1,0 +1,497 @@
+//! Values as a template sees them: Python's, because templates are written for Python.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::ast::{For, Literal, Macro};
+use super::budget::{Budget, VALUE_DEPTH, limit};
+use super::error::{FaultKind, Result, TemplateFault, fail};
+use super::globals::Function;
+use super::scope::Scope;
+
+#[derive(Clone)]
+pub(super) enum Value {
+    Undefined(Rc<Missing>),
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Str(Str),
+    List(Rc<Seq>),
+    Tuple(Rc<Seq>),
+    Dict(Rc<Dict>),
+    /// What `keys`, `values` and `items` of a dict give.
+    View(View, Rc<Dict>),
+    Range(Range),
+    /// A generator: gives its items once, has no length and no text.
+    Iterator(Rc<Generator>),
+    Namespace(Rc<RefCell<Dict>>),
+    Loop(Rc<Loop>),
+    Callable(Rc<Callable>),
+    /// `cycler(…)`
+    Cycler(Rc<Cycler>),
+    /// `self`, by which blocks are called again.
+    Template,
+}
+
+/// What is not there, and what to say when it is used nevertheless.
+pub(super) struct Missing {
+    pub reason: String,
+}
+
+/// A string; `markup` is Jinja2's `Markup`, which escapes whatever is added to it.
+#[derive(Clone)]
+pub(super) struct Str {
+    pub text: Arc<str>,
+    pub markup: bool,
+}
+
+/// The items of a list or a tuple.
+pub(super) struct Seq {
+    pub items: Vec<Value>,
+    depth: u32,
+    /// The tuples of `groupby` can be asked for `grouper` and `list`.
+    pub is_group: bool,
+}
+
+/// A dict, which keeps the order of insertion.
+#[derive(Default)]
+pub(super) struct Dict {
+    entries: Vec<(Value, Value)>,
+    places: HashMap<Key, usize>,
+    depth: u32,
+}
+
+/// What equal keys have in common: to Python `1`, `1.0` and `True` are one key.
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Undefined,
+    None,
+    Int(i128),
+    Float(u64),
+    Str(Arc<str>),
+    Tuple(Vec<Key>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    Keys,
+    Values,
+    Items,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    pub start: i128,
+    pub stop: i128,
+    pub step: i128,
+}
+
+pub(super) struct Generator {
+    items: RefCell<std::vec::IntoIter<Value>>,
+    depth: u32,
+}
+
+/// The variable `loop`.
+pub(super) struct Loop {
+    pub items: Seq,
+    pub index: Cell<usize>,
+    /// How many recursive loops it is in.
+    pub level: usize,
+    pub changed: RefCell<Option<Vec<Value>>>,
+    /// Where a recursive loop was defined.
+    pub recursion: Option<(Arc<For>, Rc<Scope>)>,
+}
+
+pub(super) enum Callable {
+    Function(&'static Function),
+    Macro(Arc<Macro>, Rc<Scope>),
+    Method(Value, &'static str),
+    /// `joiner(…)`: the separator, and whether it was called before.
+    Joiner(Value, Cell<bool>),
+    Block(Arc<str>),
+}
+
+pub(super) struct Cycler {
+    pub items: Seq,
+    pub at: Cell<usize>,
+}
+
+impl Value {
+    pub fn undefined(reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self::Undefined(Rc::new(Missing { reason }))
+    }
+
+    pub fn text(text: impl Into<Arc<str>>) -> Self {
+        Self::Str(Str::plain(text))
+    }
+
+    pub fn list(items: Vec<Value>) -> Result<Self> {
+        Ok(Self::List(Rc::new(Seq::new(items)?)))
+    }
+
+    pub fn tuple(items: Vec<Value>) -> Result<Self> {
+        Ok(Self::Tuple(Rc::new(Seq::new(items)?)))
+    }
+
+    pub fn iterator(items: Vec<Value>) -> Result<Self> {
+        Ok(Self::Iterator(Rc::new(Generator {
+            depth: deeper(items.iter())?,
+            items: RefCell::new(items.into_iter()),
+        })))
+    }
+
+    pub fn joiner(separator: Value) -> Result<Self> {
+        deeper([&separator].into_iter())?;
+        let joiner = Callable::Joiner(separator, Cell::new(false));
+        Ok(Self::Callable(Rc::new(joiner)))
+    }
+
+    pub fn method(receiver: &Value, name: &'static str) -> Self {
+        Self::Callable(Rc::new(Callable::Method(receiver.clone(), name)))
+    }
+
+    /// A JSON value, which `Budget` has been told of.
+    pub fn from_json(json: &Json) -> Result<Self> {
+        Ok(match json {
+            Json::Null => Self::None,
+            Json::Bool(flag) => Self::Bool(*flag),
+            Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+                (Some(number), _) => Self::Int(number.into()),
+                (None, Some(number)) => Self::Int(number.into()),
+                (None, None) => Self::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Json::String(text) => Self::text(text.as_str()),
+            Json::Array(items) => {
+                Self::list(items.iter().map(Self::from_json).collect::<Result<_>>()?)?
+            }
+            Json::Object(map) => {
+                let mut dict = Dict::default();
+                for (key, item) in map {
+                    dict.insert(Self::text(key.as_str()), Self::from_json(item)?)?;
+                }
+                Self::Dict(Rc::new(dict))
+            }
+        })
+    }
+
+    /// `bool(value)`
+    pub fn is_true(&self) -> bool {
+        match self {
+            Self::Undefined(_) | Self::None => false,
+            Self::Bool(flag) => *flag,
+            Self::Int(number) => *number != 0,
+            Self::Float(number) => *number != 0.0,
+            Self::Str(text) => !text.text.is_empty(),
+            Self::List(seq) | Self::Tuple(seq) => !seq.items.is_empty(),
+            Self::Dict(dict) | Self::View(_, dict) => dict.len() > 0,
+            Self::Range(range) => range.len() > 0,
+            Self::Loop(state) => !state.items.items.is_empty(),
+            _ => true,
+        }
+    }
+
+    pub fn is_undefined(&self) -> bool {
+        matches!(self, Self::Undefined(_))
+    }
+
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Str(text) => Some(&text.text),
+            _ => None,
+        }
+    }
+
+    /// An integer, which to Python a boolean is too.
+    pub fn as_int(&self) -> Option<i128> {
+        match self {
+            Self::Int(number) => Some(*number),
+            Self::Bool(flag) => Some((*flag).into()),
+            _ => None,
+        }
+    }
+
+    /// `type(value).__name__`
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Undefined(_) => "Undefined",
+            Self::None => "NoneType",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Float(_) => "float",
+            Self::Str(text) if text.markup => "Markup",
+            Self::Str(_) => "str",
+            Self::List(_) => "list",
+            Self::Tuple(_) => "tuple",
+            Self::Dict(_) => "dict",
+            Self::View(View::Keys, _) => "dict_keys",
+            Self::View(View::Values, _) => "dict_values",
+            Self::View(View::Items, _) => "dict_items",
+            Self::Range(_) => "range",
+            Self::Iterator(_) => "generator",
+            Self::Namespace(_) => "Namespace",
+            Self::Loop(_) => "LoopContext",
+            Self::Cycler(_) => "Cycler",
+            Self::Template => "TemplateReference",
+            Self::Callable(callable) => match **callable {
+                Callable::Macro(..) => "Macro",
+                Callable::Joiner(..) => "Joiner",
+                Callable::Block(..) => "BlockReference",
+                Callable::Function(_) | Callable::Method(..) => "function",
+            },
+        }
+    }
+
+    /// `len(value)`
+    pub fn length(&self) -> Result<usize> {
+        Ok(match self {
+            Self::Undefined(_) => 0,
+            Self::Str(text) => text.text.chars().count(),
+            Self::List(seq) | Self::Tuple(seq) => seq.items.len(),
+            Self::Dict(dict) | Self::View(_, dict) => dict.len(),
+            Self::Range(range) => range.len(),
+            Self::Loop(state) => state.items.items.len(),
+            other => {
+                return fail(format!(
+                    "object of type '{}' has no len()",
+                    other.type_name()
+                ));
+            }
+        })
+    }
+
+    /// `list(iter(value))`; a generator is empty afterwards.
+    pub fn items(&self, budget: &Budget) -> Result<Vec<Value>> {
+        let items = match self {
+            Self::Undefined(_) => Vec::new(),
+            Self::Str(text) => {
+                let mut buffer = [0; 4];
+                let character = |c: char| Self::text(&*c.encode_utf8(&mut buffer));
+                text.text.chars().map(character).collect()
+            }
+            Self::List(seq) | Self::Tuple(seq) => seq.items.clone(),
+            Self::Dict(dict) => dict.view(View::Keys)?,
+            Self::View(view, dict) => dict.view(*view)?,
+            Self::Range(range) => {
+                budget.steps(range.len())?;
+                range.iter().map(Self::Int).collect()
+            }
+            Self::Iterator(generator) => generator.items.borrow_mut().by_ref().collect(),
+            other => return fail(format!("'{}' object is not iterable", other.type_name())),
+        };
+        budget.steps(items.len())?;
+        budget.bytes(items.len() * size_of::<Value>())?;
+        Ok(items)
+    }
+
+    /// The next item, as `next(iter(value))` takes it.
+    pub fn first(&self, budget: &Budget) -> Result<Option<Value>> {
+        match self {
+            Self::Iterator(generator) => Ok(generator.items.borrow_mut().next()),
+            other => Ok(other.items(budget)?.into_iter().next()),
+        }
+    }
+
+    pub fn is_iterable(&self) -> bool {
+        matches!(
+            self,
+            Self::Undefined(_)
+                | Self::Str(_)
+                | Self::List(_)
+                | Self::Tuple(_)
+                | Self::Dict(_)
+                | Self::View(..)
+                | Self::Range(_)
+                | Self::Iterator(_)
+        )
+    }
+
+    /// How deep lists and dicts lie in each other.
+    fn depth(&self) -> u32 {
+        match self {
+            Self::List(seq) | Self::Tuple(seq) => seq.depth,
+            Self::Dict(dict) | Self::View(_, dict) => dict.depth,
+            Self::Iterator(generator) => generator.depth,
+            Self::Loop(state) => state.items.depth,
+            Self::Cycler(cycler) => cycler.items.depth,
+            Self::Callable(callable) => match &**callable {
+                Callable::Method(receiver, _) => receiver.depth() + 1,
+                Callable::Joiner(separator, _) => separator.depth() + 1,
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+}
+
+/// The depth of something that holds these values; refused where it could not be freed safely.
+fn deeper<'v>(values: impl Iterator<Item = &'v Value>) -> Result<u32> {
+    let depth = 1 + values.map(Value::depth).max().unwrap_or(0);
+    match depth > VALUE_DEPTH {
+        true => limit("the template nests lists or dicts too deep"),
+        false => Ok(depth),
+    }
+}
+
+impl From<&Literal> for Value {
+    fn from(literal: &Literal) -> Self {
+        match literal {
+            Literal::None => Self::None,
+            Literal::Bool(flag) => Self::Bool(*flag),
+            Literal::Int(number) => Self::Int(*number),
+            Literal::Float(number) => Self::Float(*number),
+            Literal::Str(text) => Self::text(text.clone()),
+        }
+    }
+}
+
+impl Missing {
+    /// What any use but printing, counting and testing ends in.
+    pub fn used<T>(&self) -> Result<T> {
+        Err(TemplateFault::new(FaultKind::Failed, &*self.reason))
+    }
+}
+
+impl Str {
+    pub fn plain(text: impl Into<Arc<str>>) -> Self {
+        Self {
+            text: text.into(),
+            markup: false,
+        }
+    }
+
+    pub fn markup(text: impl Into<Arc<str>>) -> Self {
+        Self {
+            text: text.into(),
+            markup: true,
+        }
+    }
+
+    /// Another text of the same kind, as the methods of `Markup` give `Markup`.
+    pub fn alike(&self, text: impl Into<Arc<str>>) -> Value {
+        Value::Str(Self {
+            text: text.into(),
+            markup: self.markup,
+        })
+    }
+}
+
+impl Seq {
+    pub fn new(items: Vec<Value>) -> Result<Self> {
+        Ok(Self {
+            depth: deeper(items.iter())?,
+            items,
+            is_group: false,
+        })
+    }
+
+    /// A tuple of `groupby`.
+    pub fn group(key: Value, items: Value) -> Result<Self> {
+        Ok(Self {
+            is_group: true,
+            ..Self::new(vec![key, items])?
+        })
+    }
+}
+
+impl Dict {
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Adds or replaces; a key keeps its first spelling and place.
+    pub fn insert(&mut self, key: Value, value: Value) -> Result<()> {
+        let place = Key::of(&key)?;
+        self.depth = self.depth.max(deeper([&key, &value].into_iter())?);
+        match self.places.get(&place) {
+            Some(at) => self.entries[*at].1 = value,
+            None => {
+                self.places.insert(place, self.entries.len());
+                self.entries.push((key, value));
+            }
+        }
+        Ok(())
+    }
+
+    /// `dict[key]`; an error where the key cannot be one.
+    pub fn get(&self, key: &Value) -> Result<Option<&Value>> {
+        let at = self.places.get(&Key::of(key)?);
+        Ok(at.map(|at| &self.entries[*at].1))
+    }
+
+    pub fn get_str(&self, key: &str) -> Option<&Value> {
+        let at = self.places.get(&Key::Str(key.into()))?;
+        Some(&self.entries[*at].1)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Value, &Value)> {
+        self.entries.iter().map(|(key, value)| (key, value))
+    }
+
+    pub fn view(&self, view: View) -> Result<Vec<Value>> {
+        match view {
+            View::Keys => Ok(self.iter().map(|(key, _)| key.clone()).collect()),
+            View::Values => Ok(self.iter().map(|(_, value)| value.clone()).collect()),
+            View::Items => {
+                let pair =
+                    |(key, value): (&Value, &Value)| Value::tuple(vec![key.clone(), value.clone()]);
+                self.iter().map(pair).collect()
+            }
+        }
+    }
+
+    /// A copy with the same entries.
+    pub fn copy(&self) -> Result<Self> {
+        let mut copy = Self::default();
+        for (key, value) in self.iter() {
+            copy.insert(key.clone(), value.clone())?;
+        }
+        Ok(copy)
+    }
+}
+
+impl Key {
+    fn of(value: &Value) -> Result<Self> {
+        Ok(match value {
+            Value::Undefined(_) => Self::Undefined,
+            Value::None => Self::None,
+            Value::Bool(flag) => Self::Int((*flag).into()),
+            Value::Int(number) => Self::Int(*number),
+            Value::Float(number) if number.fract() == 0.0 && number.abs() < 1e30 => {
+                Self::Int(*number as i128)
+            }
+            Value::Float(number) => Self::Float(number.to_bits()),
+            Value::Str(text) => Self::Str(text.text.clone()),
+            Value::Tuple(seq) => {
+                Self::Tuple(seq.items.iter().map(Self::of).collect::<Result<_>>()?)
+            }
+            other => return fail(format!("unhashable type: '{}'", other.type_name())),
+        })
+    }
+}
+
+impl Range {
+    pub fn len(&self) -> usize {
+        let (low, high, step) = match self.step > 0 {
+            true => (self.start, self.stop, self.step),
+            false => (self.stop, self.start, -self.step),
+        };
+        match low < high {
+            true => usize::try_from((high - low - 1) / step + 1).unwrap_or(usize::MAX),
+            false => 0,
+        }
+    }
+
+    pub fn at(&self, index: usize) -> i128 {
+        self.start + self.step * index as i128
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = i128> {
+        (0..self.len()).map(move |index| self.at(index))
+    }
+}

@@ -1,0 +1,196 @@
+//! What a template can take, found out by rendering small conversations with it.
+
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value, json};
+
+use super::{ChatInput, ChatTemplate};
+
+/// Words no template says by itself.
+const MARK: &str = "loquat-probe-text";
+const TOOL: &str = "loquat_probe_tool";
+const ARGUMENT: &str = "loquat_probe_key";
+/// Some templates insist on nine letters and digits.
+const CALL_ID: &str = "loquat123";
+
+/// Answers found so far; each question is asked once.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    takes_parts: OnceLock<bool>,
+    supports_tools: OnceLock<bool>,
+    supports_system: OnceLock<bool>,
+    arguments_as_text: OnceLock<bool>,
+    thinking: OnceLock<Vec<ThinkingSwitch>>,
+}
+
+/// A variable of a template that decides whether, or how much, the model thinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThinkingSwitch {
+    /// What to set in [`ChatInput::kwargs`].
+    pub variable: &'static str,
+    pub values: ThinkingValues,
+}
+
+/// What a thinking switch can be set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThinkingValues {
+    /// `true` and `false`
+    Flag,
+    /// `"low"`, `"medium"`, `"high"`
+    Effort,
+}
+
+/// Switches that published templates know.
+const SWITCHES: [ThinkingSwitch; 6] = [
+    flag("enable_thinking"),
+    flag("thinking"),
+    flag("enable_reasoning"),
+    flag("reasoning"),
+    flag("think"),
+    ThinkingSwitch {
+        variable: "reasoning_effort",
+        values: ThinkingValues::Effort,
+    },
+];
+
+const fn flag(variable: &'static str) -> ThinkingSwitch {
+    ThinkingSwitch {
+        variable,
+        values: ThinkingValues::Flag,
+    }
+}
+
+impl ChatTemplate {
+    /// Whether a message's content may be a list of parts (`[{"type": "text", "text": …}]`): true
+    /// where a part's text appears as text. Other templates take strings only, and print a list as
+    /// Python would, or refuse it.
+    pub fn takes_parts(&self) -> bool {
+        *self.probes.takes_parts.get_or_init(|| {
+            let rendered = |content: Value| {
+                self.probe(json!([{"role": "user", "content": content}]), false, None)
+                    .unwrap_or_default()
+            };
+            let as_part = rendered(json!([{"type": "text", "text": MARK}]));
+            let as_text = rendered(json!(MARK));
+            let keys =
+                |text: &str| text.matches("'type'").count() + text.matches("\"type\"").count();
+            as_part.contains(MARK) && keys(&as_part) <= keys(&as_text)
+        })
+    }
+
+    /// Whether tools that are offered appear in the prompt.
+    pub fn supports_tools(&self) -> bool {
+        *self.probes.supports_tools.get_or_init(|| {
+            let rendered = self.probe(json!([user()]), true, None);
+            rendered.is_some_and(|text| text.contains(TOOL))
+        })
+    }
+
+    /// Whether a system message appears in the prompt.
+    pub fn supports_system(&self) -> bool {
+        *self.probes.supports_system.get_or_init(|| {
+            let system = json!({"role": "system", "content": MARK});
+            let rendered = self.probe(json!([system, user()]), false, None);
+            rendered.is_some_and(|text| text.contains(MARK))
+        })
+    }
+
+    /// Whether the arguments of an assistant's tool calls must be given as JSON text: true where
+    /// the template makes nothing of an object, or prints it as Python would, but takes the text.
+    pub fn arguments_as_text(&self) -> bool {
+        *self.probes.arguments_as_text.get_or_init(|| {
+            let rendered = |arguments: Value| {
+                let text = self.probe(tool_round(arguments), true, None)?;
+                let as_python = format!("{{'{ARGUMENT}'");
+                let taken = text.contains(ARGUMENT) && !text.contains(&as_python);
+                taken.then_some(())
+            };
+            let object = json!({ARGUMENT: MARK});
+            let text = object.to_string();
+            rendered(object).is_none() && rendered(Value::String(text)).is_some()
+        })
+    }
+
+    /// The variables by which a request can turn thinking on and off or ask for more or less of
+    /// it: those the template mentions and that make a difference to the prompt.
+    pub fn thinking_switches(&self) -> &[ThinkingSwitch] {
+        self.probes.thinking.get_or_init(|| {
+            let works = |switch: &&ThinkingSwitch| {
+                self.default.mentions(switch.variable) && {
+                    let (on, off) = match switch.values {
+                        ThinkingValues::Flag => (json!(true), json!(false)),
+                        ThinkingValues::Effort => (json!("high"), json!("low")),
+                    };
+                    let rendered =
+                        |value| self.probe(json!([user()]), false, Some((switch.variable, value)));
+                    let (on, off) = (rendered(on), rendered(off));
+                    on.is_some() && off.is_some() && on != off
+                }
+            };
+            SWITCHES.iter().filter(works).copied().collect()
+        })
+    }
+
+    /// The switch that turns thinking on and off, where there is one.
+    pub fn thinking_switch(&self) -> Option<ThinkingSwitch> {
+        self.thinking_switches().first().copied()
+    }
+
+    /// What the template makes of these messages, unless it refuses them.
+    fn probe(
+        &self,
+        messages: Value,
+        with_tools: bool,
+        variable: Option<(&str, Value)>,
+    ) -> Option<String> {
+        let kwargs: Map<_, _> = variable
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        let input = ChatInput {
+            messages,
+            tools: with_tools.then(tools),
+            add_generation_prompt: true,
+            bos_token: "<s>".to_owned(),
+            eos_token: "</s>".to_owned(),
+            kwargs,
+        };
+        self.render(&input).ok()
+    }
+}
+
+fn user() -> Value {
+    json!({"role": "user", "content": "hello"})
+}
+
+fn tools() -> Value {
+    json!([{
+        "type": "function",
+        "function": {
+            "name": TOOL,
+            "description": "A probe.",
+            "parameters": {
+                "type": "object",
+                "properties": {"probe": {"type": "string", "description": "Anything."}},
+                "required": ["probe"],
+            },
+        },
+    }])
+}
+
+/// A question, a call of the tool, and its answer.
+fn tool_round(arguments: Value) -> Value {
+    json!([
+        user(),
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{
+                "id": CALL_ID,
+                "type": "function",
+                "function": {"name": TOOL, "arguments": arguments},
+            }],
+        },
+        {"role": "tool", "tool_call_id": CALL_ID, "name": TOOL, "content": "done"},
+    ])
+}

@@ -1,0 +1,183 @@
+//! Output that nobody wrote in good faith: no panic, nothing lost, no cut that matters, and time
+//! that grows with the length alone.
+
+mod format_support;
+
+use std::time::{Duration, Instant};
+
+use format_support::{Random, check_calls, parse, show, with_calls};
+use loquat_text::format::{CALLS, CallSyntax, Framing, OutputFormat, Piece, REASONING, Start};
+
+/// Text that means something to some format, besides the format's own markers.
+const FRAGMENTS: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    "(",
+    ")",
+    "<",
+    ">",
+    "\"",
+    "'",
+    "\\",
+    ",",
+    ";",
+    ":",
+    "=",
+    "\n",
+    " ",
+    "|",
+    "é",
+    "😀",
+    "x",
+    "1",
+    "-1.5e3",
+    "true",
+    "None",
+    "now",
+    "weather",
+    "now(",
+    "city=",
+    "call:",
+    "{\"name\": \"now\"",
+    ", \"arguments\": {",
+    "\"parameters\": {}",
+    "}}",
+    "{\"now\": {",
+    "functions.now:0",
+    "to=functions.now",
+    "\\u00e9",
+    "```",
+];
+
+fn random_output(format: OutputFormat, random: &mut Random) -> String {
+    let markers = format.markers();
+    let mut output = String::new();
+    for _ in 0..1 + random.below(14) {
+        let marker = !markers.is_empty() && random.below(2) == 0;
+        let fragment = if marker {
+            random.pick(&markers)
+        } else {
+            random.pick(FRAGMENTS)
+        };
+        // Some markers come in halves.
+        let end = match random.below(6) {
+            0 => fragment.floor_char_boundary(random.below(fragment.len() + 1)),
+            _ => fragment.len(),
+        };
+        output.push_str(&fragment[..end]);
+    }
+    output
+}
+
+fn text_of(pieces: &[Piece]) -> String {
+    let texts = pieces.iter().map(|piece| match piece {
+        Piece::Text(text) | Piece::Reasoning(text) => text.as_str(),
+        _ => "",
+    });
+    texts.collect()
+}
+
+fn is_subsequence(part: &str, whole: &str) -> bool {
+    let mut whole = whole.chars();
+    part.chars().all(|c| whole.any(|other| other == c))
+}
+
+#[test]
+fn nothing_is_lost_and_no_cut_matters() {
+    let formats = CALLS.iter().flat_map(|calls| {
+        let reasoning = REASONING.iter().map(|it| Some(*it)).chain([None]);
+        let pair = |reasoning| {
+            (
+                *calls,
+                OutputFormat {
+                    reasoning,
+                    calls: Some(*calls),
+                },
+            )
+        };
+        reasoning.map(pair)
+    });
+    let mut random = Random(0x1234_5678);
+    for (calls, format) in formats {
+        for round in 0..60 {
+            let output = random_output(format, &mut random);
+            let start = Start {
+                in_reasoning: round % 5 == 4,
+                calls_forced: round % 7 == 6,
+                ..with_calls()
+            };
+            let whole = parse(format, &start, [output.as_str()]);
+            check_calls(&whole);
+            let singles = parse(format, &start, output.split_inclusive(|_: char| true));
+            assert_eq!(show(&whole), show(&singles), "{output:?}");
+
+            let text = text_of(&whole);
+            assert!(
+                is_subsequence(&text, &output),
+                "{output:?} became {whole:?}"
+            );
+            // The headers of channels are no text, and go.
+            let plain = matches!(&whole[..], [] | [Piece::Text(_)]);
+            if plain && format.reasoning.is_none() && calls.framing == Framing::Inline {
+                assert_eq!(text, output, "{}", calls.name);
+            }
+        }
+    }
+}
+
+fn half(text: &str) -> String {
+    text.chars().take(text.chars().count() / 2).collect()
+}
+
+/// A beginning, and a pattern repeated until there is a megabyte.
+fn megabyte(beginning: &str, pattern: &str) -> String {
+    beginning.to_owned() + &pattern.repeat((1 << 20) / pattern.len().max(1))
+}
+
+#[test]
+fn a_megabyte_takes_well_under_a_second() {
+    for calls in CALLS {
+        let format = OutputFormat {
+            reasoning: OutputFormat::named(Some("think"), None).unwrap().reasoning,
+            calls: Some(calls),
+        };
+        let open = format!("{}{}", calls.section.open, calls.call.open);
+        let head = match &calls.syntax {
+            CallSyntax::Json(fields) => format!(
+                "[{{\"{}\": \"now\", \"{}\": {{\"a\": \"",
+                fields.name[0], fields.arguments[0]
+            ),
+            CallSyntax::KeyedJson => "[{\"now\": {\"a\": \"".to_owned(),
+            CallSyntax::NameThenJson(it) => format!("{}now{}{{\"a\": \"", it.before, it.between),
+            CallSyntax::Tagged(it) => format!(
+                "{}now{}{}a{}{}",
+                it.name.open, it.name.close, it.key_open, it.key_close[0].0, it.value_open
+            ),
+            CallSyntax::Pythonic => "[now(a='".to_owned(),
+            CallSyntax::Gemma { quote } => format!("call:now{{a:{quote}"),
+        };
+        for output in [
+            megabyte("", "plain text < [ { \n"),
+            megabyte("", &open),
+            megabyte("", &format!("{open}{{\"name\": \"")),
+            megabyte(&open, "["),
+            megabyte(&open, "{\"a\":"),
+            megabyte(&format!("{open}{{\"a\": \""), &open),
+            megabyte(&format!("{open}{head}"), "<| </x ]\\\\ \n"),
+            megabyte(&format!("{open}{head}"), &half(calls.call.close)),
+            megabyte("", " \n"),
+        ] {
+            let begun = Instant::now();
+            parse(format, &with_calls(), [output.as_str()]);
+            let taken = begun.elapsed();
+            let beginning: String = output.chars().take(60).collect();
+            assert!(
+                taken < Duration::from_secs(1),
+                "{} {beginning:?}: {taken:?}",
+                calls.name
+            );
+        }
+    }
+}
