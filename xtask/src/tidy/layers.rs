@@ -21,7 +21,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("testkit", &["spec", "weights", "session"]),
     ("store", &[]),
     ("engine", &["spec", "weights", "text", "session"]),
-    ("chat", &["text", "engine"]),
+    ("grammar", &["text", "engine"]),
+    ("chat", &["text", "engine", "grammar"]),
     ("goldens", &["spec", "weights", "session", "cpu"]),
     ("xtask", &[]),
 ];

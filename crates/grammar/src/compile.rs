@@ -1,0 +1,159 @@
+//! From a source to a matcher in its start state, in bounded time and memory.
+
+use std::sync::Arc;
+
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{InferenceCapabilities, TokEnv};
+use llguidance::{Matcher, ParserFactory};
+use loquat_text::Tokenizer;
+use serde_json::json;
+
+use crate::error::reason;
+use crate::source::Notation;
+use crate::tokens::TokenEnv;
+use crate::{GrammarError, GrammarSource, Result, gbnf, lark, schema};
+
+/// llguidance recurses over schemas, rules and groups, and the caller may stand on a small stack.
+/// Only what is used of it takes memory.
+const STACK: usize = 256 << 20;
+
+/// Bytes of a grammar's text. The largest published schemas are a third of it.
+const LONGEST: usize = 4 << 20;
+
+/// A lexer's states take a kilobyte or two each, and every request may come to have its own.
+const LEXER_STATES: usize = 50_000;
+
+/// An object with this many optional properties has a few times as many ways to go on. llguidance
+/// would stop at fewer than five hundred.
+const ITEMS_IN_ROW: usize = 20_000;
+
+/// Of all rows that one mask looks into.
+const ITEMS_IN_STEP: usize = 200_000;
+
+pub(crate) struct Compiler {
+    factory: ParserFactory,
+}
+
+impl Compiler {
+    /// Builds the vocabulary's trie, and one for each of the slices of it that llguidance allows
+    /// at once.
+    pub(crate) fn new(tokenizer: Tokenizer, vocab_size: usize) -> Result<Self> {
+        let env: TokEnv = Arc::new(TokenEnv::new(tokenizer, vocab_size)?);
+        let capabilities = InferenceCapabilities {
+            ff_tokens: true,
+            ..InferenceCapabilities::default()
+        };
+        let slices = SlicedBiasComputer::general_slices();
+        let mut factory = ParserFactory::new(&env, capabilities, &slices)
+            .map_err(|error| GrammarError::Vocabulary {
+                reason: reason(&error.to_string()),
+            })?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits {
+            max_items_in_row: ITEMS_IN_ROW,
+            step_max_items: ITEMS_IN_STEP,
+            max_lexer_states: LEXER_STATES,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
+        Ok(Self { factory })
+    }
+
+    /// A matcher at the start of the grammar. Its first mask is computed already, and a copy has
+    /// gone as far as the grammar forces it: one that admits nothing, or forces without end, is
+    /// refused here.
+    pub(crate) fn compile(&self, source: &GrammarSource) -> Result<Matcher> {
+        let notation = source.notation();
+        on_large_stack(notation, || {
+            let parser = self.factory.create_parser(lower(source)?);
+            let mut matcher = Matcher::new(parser);
+            let mut trial = matcher.deep_clone();
+            trial.consume_ff_tokens();
+            let failed = trial.get_error().or_else(|| {
+                let mask = matcher.compute_mask();
+                mask.err().map(|error| error.to_string())
+            });
+            match failed {
+                None => Ok(matcher),
+                Some(error) => Err(refused(notation, &error)),
+            }
+        })
+    }
+}
+
+fn lower(source: &GrammarSource) -> Result<TopLevelGrammar> {
+    let limited = |text: &str| match text.len() > LONGEST {
+        true => Err(GrammarError::TooLarge {
+            notation: source.notation(),
+            what: "bytes",
+            limit: LONGEST,
+        }),
+        false => Ok(()),
+    };
+    match source {
+        GrammarSource::JsonObject => {
+            schema::prepare(&json!({"type": "object"})).map(TopLevelGrammar::from_json_schema)
+        }
+        GrammarSource::JsonSchema(written) => {
+            schema::prepare(written).map(TopLevelGrammar::from_json_schema)
+        }
+        GrammarSource::Regex(pattern) => {
+            limited(pattern)?;
+            lark::regex(pattern).map(TopLevelGrammar::from_lark)
+        }
+        GrammarSource::Choice(choices) => {
+            choices.iter().try_for_each(|choice| limited(choice))?;
+            lark::choice(choices).map(TopLevelGrammar::from_lark)
+        }
+        GrammarSource::Lark(text) => {
+            limited(text)?;
+            lark::prepare(text).map(TopLevelGrammar::from_lark)
+        }
+        GrammarSource::Gbnf(text) => {
+            limited(text)?;
+            gbnf::to_lark(text).map(TopLevelGrammar::from_lark)
+        }
+    }
+}
+
+/// llguidance's reason, in this crate's words where it has some.
+fn refused(notation: Notation, error: &str) -> GrammarError {
+    let reason = match notation {
+        // The lines it speaks of are of a grammar the request never saw.
+        Notation::Regex | Notation::Choice | Notation::Gbnf => without_place(reason(error)),
+        Notation::Schema | Notation::Lark => reason(error),
+    };
+    match reason.strip_prefix("Unsatisfiable schema: ") {
+        Some(why) => GrammarError::Unsatisfiable {
+            why: why.to_string(),
+        },
+        None => GrammarError::Refused { notation, reason },
+    }
+}
+
+fn without_place(reason: String) -> String {
+    match reason.split_once(": ") {
+        Some((place, rest)) if place.starts_with("line ") => rest.to_string(),
+        _ => reason,
+    }
+}
+
+/// Runs `work` where recursion as deep as the limits allow fits; a panic becomes an error.
+pub(crate) fn on_large_stack<T: Send>(
+    notation: Notation,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().stack_size(STACK);
+        let thread = builder.spawn_scoped(scope, work);
+        let thread = thread.map_err(|error| GrammarError::Refused {
+            notation,
+            reason: format!("no thread to compile it on: {error}"),
+        })?;
+        thread.join().unwrap_or_else(|_| {
+            let reason = "compiling it failed in an unforeseen way".to_string();
+            Err(GrammarError::Refused { notation, reason })
+        })
+    })
+}

@@ -1,0 +1,58 @@
+//! A grammar's state after the tokens so far, behind the engine's door.
+
+use llguidance::Matcher;
+use llguidance::api::StopReason;
+use loquat_engine::{Allowed, Constraint, TokenMask};
+
+use crate::error::reason;
+
+/// Where one answer stands in its grammar.
+pub(crate) struct GrammarConstraint {
+    matcher: Matcher,
+}
+
+impl GrammarConstraint {
+    pub(crate) fn new(matcher: Matcher) -> Self {
+        Self { matcher }
+    }
+}
+
+impl Constraint for GrammarConstraint {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+        let tokens = self.matcher.compute_mask_or_eos();
+        let tokens = tokens.map_err(|error| explain(&error.to_string()))?;
+        mask.copy_from_words(tokens.as_slice());
+        Ok(Allowed::Masked)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), String> {
+        let consumed = self.matcher.consume_token(token);
+        consumed.map_err(|error| explain(&error.to_string()))
+    }
+
+    fn forced(&mut self) -> Result<Vec<u32>, String> {
+        if self.matcher.is_stopped() {
+            return Ok(Vec::new());
+        }
+        let tokens = self.matcher.compute_ff_tokens();
+        match self.matcher.get_error() {
+            None => Ok(tokens),
+            Some(error) => Err(explain(&error)),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        use StopReason::{EndOfSentence, NoExtension};
+        let reason = self.matcher.stop_reason();
+        matches!(reason, EndOfSentence | NoExtension)
+    }
+
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(Self::new(self.matcher.deep_clone()))
+    }
+}
+
+fn explain(error: &str) -> String {
+    let reason = reason(error);
+    format!("the answer cannot follow its grammar any further: {reason}")
+}

@@ -1,0 +1,421 @@
+//! Reads the notation: `name ::= …`, alternation, groups, repetition, strings and classes.
+
+use std::collections::HashMap;
+
+use super::{Class, Expression, Grammar};
+use crate::{GrammarError, Result};
+
+/// Groups within groups; reading them recurses.
+const DEEPEST: usize = 100;
+
+/// Rules, and so the depth to which they refer to each other.
+const MOST_RULES: usize = 5000;
+
+pub(super) fn parse(text: &str) -> Result<Grammar> {
+    let mut parser = Parser {
+        rest: text,
+        place: Position { line: 1, column: 1 },
+        names: HashMap::new(),
+        rules: Vec::new(),
+        depth: 0,
+    };
+    parser.grammar()
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    line: usize,
+    column: usize,
+}
+
+impl Position {
+    fn error(self, message: impl Into<String>) -> GrammarError {
+        GrammarError::Gbnf {
+            line: self.line,
+            column: self.column,
+            message: message.into(),
+        }
+    }
+}
+
+struct Parser<'a> {
+    rest: &'a str,
+    place: Position,
+    names: HashMap<&'a str, usize>,
+    /// Where each was first mentioned, and what it is, once that is known.
+    rules: Vec<(Position, Option<Expression>)>,
+    depth: usize,
+}
+
+/// Whether a line break ends what is being read.
+#[derive(Clone, Copy, PartialEq)]
+enum Breaks {
+    End,
+    Space,
+}
+
+impl<'a> Parser<'a> {
+    fn grammar(&mut self) -> Result<Grammar> {
+        self.space(Breaks::Space);
+        while !self.rest.is_empty() {
+            self.rule()?;
+            self.space(Breaks::Space);
+        }
+        let root = self.names.get("root").copied();
+        let root = root.ok_or_else(|| self.place.error("there is no rule `root`"))?;
+        let names: HashMap<usize, &str> = self.names.iter().map(|(name, n)| (*n, *name)).collect();
+        let rules = std::mem::take(&mut self.rules).into_iter().enumerate();
+        let rules = rules.map(|(number, (place, rule))| {
+            let name = names.get(&number).copied().unwrap_or_default();
+            rule.ok_or_else(|| place.error(format!("there is no rule `{name}`")))
+        });
+        let rules = rules.collect::<Result<Vec<_>>>()?;
+        Ok(Grammar { rules, root })
+    }
+
+    fn rule(&mut self) -> Result<()> {
+        let place = self.place;
+        let name = self.name()?;
+        let number = self.number_of(name, place)?;
+        self.space(Breaks::End);
+        if !self.take("::=") {
+            return Err(self.place.error(format!("`::=` must follow the name `{name}`")));
+        }
+        self.space(Breaks::Space);
+        let expression = self.choice(Breaks::End)?;
+        let slot = &mut self.rules[number].1;
+        if slot.is_some() {
+            return Err(place.error(format!("there are two rules `{name}`")));
+        }
+        *slot = Some(expression);
+        match self.peek() {
+            None | Some('\n') => Ok(()),
+            Some(other) => Err(self.place.error(format!("`{other}` is not expected here"))),
+        }
+    }
+
+    fn number_of(&mut self, name: &'a str, place: Position) -> Result<usize> {
+        let next = self.rules.len();
+        let number = *self.names.entry(name).or_insert(next);
+        if number == next {
+            self.rules.push((place, None));
+        }
+        match next >= MOST_RULES {
+            true => Err(place.error(format!("there are more than {MOST_RULES} rules"))),
+            false => Ok(number),
+        }
+    }
+
+    fn choice(&mut self, breaks: Breaks) -> Result<Expression> {
+        let mut alternatives = vec![self.sequence(breaks)?];
+        while self.next_alternative(breaks) {
+            self.space(Breaks::Space);
+            alternatives.push(self.sequence(breaks)?);
+        }
+        Ok(match alternatives.len() {
+            1 => alternatives.remove(0),
+            _ => Expression::Choice(alternatives),
+        })
+    }
+
+    /// Takes a `|`, which may begin a line of its own.
+    fn next_alternative(&mut self, breaks: Breaks) -> bool {
+        let (rest, place) = (self.rest, self.place);
+        if breaks == Breaks::End {
+            self.space(Breaks::Space);
+        }
+        let found = self.take("|");
+        if !found {
+            (self.rest, self.place) = (rest, place);
+        }
+        found
+    }
+
+    fn sequence(&mut self, breaks: Breaks) -> Result<Expression> {
+        let mut elements = Vec::new();
+        self.space(breaks);
+        while let Some(element) = self.element()? {
+            self.space(breaks);
+            let element = self.repeated(element)?;
+            self.space(breaks);
+            elements.push(element);
+        }
+        Ok(match elements.len() {
+            1 => elements.remove(0),
+            _ => Expression::Sequence(elements),
+        })
+    }
+
+    fn element(&mut self) -> Result<Option<Expression>> {
+        let place = self.place;
+        let element = match self.peek() {
+            Some('"') => Expression::Literal(self.literal()?),
+            Some('[') => Expression::Class(self.class()?),
+            Some('.') => {
+                self.take(".");
+                Expression::Class(Class {
+                    negated: true,
+                    ranges: Vec::new(),
+                })
+            }
+            Some('(') => self.group()?,
+            Some(c) if is_name(c) => {
+                let name = self.name()?;
+                Expression::Rule(self.number_of(name, place)?)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(element))
+    }
+
+    fn group(&mut self) -> Result<Expression> {
+        let place = self.place;
+        self.take("(");
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return Err(place.error(format!("more than {DEEPEST} groups stand in each other")));
+        }
+        let inner = self.choice(Breaks::Space)?;
+        self.space(Breaks::Space);
+        self.depth -= 1;
+        match self.take(")") {
+            true => Ok(inner),
+            false => Err(place.error("this `(` is not closed")),
+        }
+    }
+
+    fn repeated(&mut self, what: Expression) -> Result<Expression> {
+        let (least, most) = match self.peek() {
+            Some('*') => (0, None),
+            Some('+') => (1, None),
+            Some('?') => (0, Some(1)),
+            Some('{') => self.bounds()?,
+            _ => return Ok(what),
+        };
+        self.advance(1);
+        Ok(Expression::Repeat {
+            what: Box::new(what),
+            least,
+            most,
+        })
+    }
+
+    /// `{3}`, `{3,}` or `{3,5}` up to its closing brace.
+    fn bounds(&mut self) -> Result<(u32, Option<u32>)> {
+        let place = self.place;
+        let wrong = || place.error("a repetition is written `{3}`, `{3,}` or `{3,5}`");
+        let end = self.rest.find('}').ok_or_else(wrong)?;
+        let inside = &self.rest[1..end];
+        let count = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+        let bounds = match inside.split_once(',') {
+            None => (count(inside)?, Some(count(inside)?)),
+            Some((least, most)) if most.trim().is_empty() => (count(least)?, None),
+            Some((least, most)) => (count(least)?, Some(count(most)?)),
+        };
+        if bounds.1.is_some_and(|most| most < bounds.0) {
+            return Err(place.error("a repetition's second number must not be below its first"));
+        }
+        self.advance(inside.chars().count() + 1);
+        Ok(bounds)
+    }
+
+    fn literal(&mut self) -> Result<String> {
+        let place = self.place;
+        self.take("\"");
+        let mut text = String::new();
+        loop {
+            match self.peek() {
+                None | Some('\n') => return Err(place.error("this string is not closed")),
+                Some('"') => break,
+                Some(_) => text.push(self.character()?),
+            }
+        }
+        self.take("\"");
+        Ok(text)
+    }
+
+    fn class(&mut self) -> Result<Class> {
+        let place = self.place;
+        self.take("[");
+        let negated = self.take("^");
+        let mut ranges = Vec::new();
+        loop {
+            match self.peek() {
+                None | Some('\n') => return Err(place.error("this `[` is not closed")),
+                Some(']') => break,
+                Some(_) => ranges.push(self.range()?),
+            }
+        }
+        self.take("]");
+        match ranges.is_empty() && !negated {
+            true => Err(place.error("this class has no character")),
+            false => Ok(Class { negated, ranges }),
+        }
+    }
+
+    /// A character, or two with a dash between them; a dash at the end stands for itself.
+    fn range(&mut self) -> Result<(char, char)> {
+        let place = self.place;
+        let first = self.character()?;
+        if !self.rest.starts_with('-') || self.rest.starts_with("-]") {
+            return Ok((first, first));
+        }
+        self.take("-");
+        match self.peek() {
+            None | Some('\n') => Err(place.error("this range has no end")),
+            Some(_) => {
+                let last = self.character()?;
+                match first <= last {
+                    true => Ok((first, last)),
+                    false => Err(place.error("this range ends before it begins")),
+                }
+            }
+        }
+    }
+
+    /// One character of a string or a class, escaped or not.
+    fn character(&mut self) -> Result<char> {
+        let place = self.place;
+        let plain = self.peek().unwrap_or_default();
+        self.advance(1);
+        if plain != '\\' {
+            return Ok(plain);
+        }
+        let escape = self.peek();
+        self.advance(1);
+        match escape {
+            Some('n') => Ok('\n'),
+            Some('r') => Ok('\r'),
+            Some('t') => Ok('\t'),
+            Some('x') => self.code(2, place),
+            Some('u') => self.code(4, place),
+            Some('U') => self.code(8, place),
+            Some(c @ ('\\' | '"' | '[' | ']' | '-' | '^')) => Ok(c),
+            Some(other) => Err(place.error(format!("`\\{other}` is no escape"))),
+            None => Err(place.error("a backslash must escape something")),
+        }
+    }
+
+    fn code(&mut self, digits: usize, place: Position) -> Result<char> {
+        let wrong = || place.error(format!("{digits} digits of a character's code must follow"));
+        let text = self.rest.get(..digits).ok_or_else(wrong)?;
+        let code = u32::from_str_radix(text, 16).map_err(|_| wrong())?;
+        self.advance(digits);
+        char::from_u32(code).ok_or_else(|| place.error(format!("no character has code {text}")))
+    }
+
+    fn name(&mut self) -> Result<&'a str> {
+        let end = self.rest.find(|c| !is_name(c)).unwrap_or(self.rest.len());
+        let name = &self.rest[..end];
+        if name.is_empty() {
+            return Err(self.place.error("a rule's name is expected here"));
+        }
+        self.advance(name.chars().count());
+        Ok(name)
+    }
+
+    /// Skips blanks and comments, and line breaks where they are no more than that.
+    fn space(&mut self, breaks: Breaks) {
+        while let Some(next) = self.peek() {
+            match next {
+                ' ' | '\t' | '\r' => self.advance(1),
+                '\n' if breaks == Breaks::Space => self.advance(1),
+                '#' => {
+                    let end = self.rest.find('\n').unwrap_or(self.rest.len());
+                    self.advance(self.rest[..end].chars().count());
+                }
+                _ => break,
+            }
+        }
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    fn take(&mut self, expected: &str) -> bool {
+        let found = self.rest.starts_with(expected);
+        if found {
+            self.advance(expected.chars().count());
+        }
+        found
+    }
+
+    fn advance(&mut self, characters: usize) {
+        for _ in 0..characters {
+            let mut rest = self.rest.chars();
+            match rest.next() {
+                Some('\n') => {
+                    self.place = Position {
+                        line: self.place.line + 1,
+                        column: 1,
+                    }
+                }
+                Some(_) => self.place.column += 1,
+                None => return,
+            }
+            self.rest = rest.as_str();
+        }
+    }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '-' || c == '_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_has_a_place() {
+        let cases = [
+            ("", 1, 1, "no rule `root`"),
+            ("root ::= item\n", 1, 10, "no rule `item`"),
+            ("root = \"a\"", 1, 6, "`::=`"),
+            ("root ::= \"a\nb\"", 1, 10, "not closed"),
+            ("root ::= [a-", 1, 11, "no end"),
+            ("root ::= [a", 1, 10, "not closed"),
+            ("root ::= [z-a]", 1, 11, "ends before"),
+            ("root ::= []", 1, 10, "no character"),
+            ("root ::= (\"a\"", 1, 10, "not closed"),
+            ("root ::= \"a\"\nroot ::= \"b\"", 2, 1, "two rules"),
+            ("root ::= \"\\q\"", 1, 11, "no escape"),
+            ("root ::= \"\\xg0\"", 1, 11, "2 digits"),
+            ("root ::= \"\\uD800\"", 1, 11, "D800"),
+            ("root ::= \"a\"{3,2}", 1, 13, "below its first"),
+            ("root ::= \"a\"{x}", 1, 13, "written"),
+            ("root ::= \"a\" )", 1, 14, "`)`"),
+            ("root ::= \"é\" $", 1, 14, "`$`"),
+        ];
+        for (text, line, column, message) in cases {
+            match parse(text) {
+                Err(GrammarError::Gbnf {
+                    line: l,
+                    column: c,
+                    message: m,
+                }) => {
+                    assert_eq!((l, c), (line, column), "{text:?}: {m}");
+                    assert!(m.contains(message), "{text:?}: {m}");
+                }
+                other => panic!("{text:?}: {other:?}"),
+            }
+        }
+        let deep = format!("root ::= {}", "(".repeat(100_000));
+        assert!(parse(&deep).is_err());
+    }
+
+    #[test]
+    fn rules_go_on_over_lines_where_they_may() {
+        let spellings = [
+            "root ::= \"a\" | \"b\"",
+            "root ::=\n  \"a\" |\n  \"b\"\n",
+            "# first\nroot ::= \"a\" # one\n  | \"b\" # two\n",
+            "root ::= (\n\"a\"\n|\n\"b\"\n)\r\n",
+        ];
+        let parsed: Vec<Grammar> = spellings.map(|text| parse(text).expect(text)).into();
+        for other in &parsed[1..] {
+            assert_eq!(&parsed[0], other);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! How many properties an object may have.
+
+use serde_json::{Map, Value};
+
+/// What `minProperties` and `maxProperties` come to beside the rest of a schema.
+#[derive(Debug, PartialEq)]
+pub(super) enum Count {
+    /// The other keywords promise it already.
+    Certain,
+    Kept,
+    Unsupported(String),
+}
+
+/// Judges one of the two keywords.
+pub(super) fn count(keyword: &str, wanted: u64, schema: &Map<String, Value>) -> Count {
+    let object = |keyword: &str| schema.get(keyword).and_then(Value::as_object);
+    let required = schema.get("required").and_then(Value::as_array);
+    let required = required.map_or(&[][..], Vec::as_slice);
+    let named = object("properties");
+    let is_named = |name: &Value| {
+        let name = name.as_str().unwrap_or_default();
+        named.is_some_and(|named| named.contains_key(name))
+    };
+    let closed = schema.get("additionalProperties") == Some(&Value::Bool(false))
+        && object("patternProperties").is_none_or(Map::is_empty);
+    let names = named.map_or(0, Map::len) as u64;
+    let optional = names - required.iter().filter(|name| is_named(name)).count() as u64;
+    let required = required.len() as u64;
+
+    if keyword == "minProperties" && wanted <= required {
+        return Count::Certain;
+    }
+    if keyword == "maxProperties" && closed && wanted >= names {
+        return Count::Certain;
+    }
+    // Nothing keeps a model from writing the same free property twice.
+    if keyword == "minProperties" && wanted > required + 1 {
+        return Count::Unsupported(format!(
+            "only the required properties and one more are certain, {} here",
+            required + 1
+        ));
+    }
+    // One of the optional ones, or none: llguidance spells the cases out.
+    if optional == 0 || (closed && wanted == required + 1) {
+        return Count::Kept;
+    }
+    Count::Unsupported("a count needs every property to be required".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn counts_are_kept_where_they_can_be() {
+        let two = json!({"a": {}, "b": {}});
+        let cases = [
+            ("minProperties", 2, json!({"required": ["a", "b"]}), "certain"),
+            ("minProperties", 1, json!({}), "kept"),
+            ("minProperties", 2, json!({}), "unsupported"),
+            ("minProperties", 1, json!({"properties": two}), "unsupported"),
+            ("minProperties", 1, json!({"properties": two, "additionalProperties": false}), "kept"),
+            ("maxProperties", 3, json!({}), "kept"),
+            ("maxProperties", 2, json!({"properties": two, "additionalProperties": false}), "certain"),
+            ("maxProperties", 1, json!({"properties": two, "additionalProperties": false}), "kept"),
+            ("maxProperties", 2, json!({"properties": two}), "unsupported"),
+            ("maxProperties", 3, json!({"properties": two, "required": ["a", "b"]}), "kept"),
+        ];
+        for (keyword, wanted, schema, expected) in cases {
+            let members = schema.as_object().expect("an object");
+            let found = match count(keyword, wanted, members) {
+                Count::Certain => "certain",
+                Count::Kept => "kept",
+                Count::Unsupported(_) => "unsupported",
+            };
+            assert_eq!(found, expected, "{keyword} {wanted} of {schema}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Every keyword of JSON Schema, and what becomes of it.
+
+use serde_json::Value;
+
+/// What a keyword's value is, for those that are honoured, and why not, for those that are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Says nothing about which values are valid.
+    Annotation,
+    Reference,
+    Types,
+    Literal,
+    Literals,
+    Schema,
+    Schemas,
+    /// One schema, or a list of them, which was how older drafts wrote `prefixItems`.
+    Items,
+    /// Matters only beside a list of `items`, and is read with it.
+    AdditionalItems,
+    /// Names, or regular expressions for them, to schemas.
+    Properties,
+    OneOf,
+    Names,
+    Count,
+    PropertyCount,
+    Number,
+    /// A number, or as in draft 4 a boolean about the bound beside it.
+    ExclusiveBound,
+    Divisor,
+    Pattern,
+    Format,
+    Refused(&'static str),
+}
+
+const AFTER_THE_FACT: &str =
+    "whether it holds shows only when the whole value is written, and it cannot be taken back";
+
+/// What a keyword means. One that no draft knows is an annotation, as the specification says.
+pub(super) fn role(keyword: &str) -> Role {
+    use Role::*;
+    match keyword {
+        "$ref" => Reference,
+        "type" => Types,
+        "const" => Literal,
+        "enum" => Literals,
+        "properties" | "patternProperties" => Properties,
+        "additionalProperties" => Schema,
+        "items" => Items,
+        "additionalItems" => AdditionalItems,
+        "prefixItems" | "allOf" | "anyOf" => Schemas,
+        "oneOf" => OneOf,
+        "required" => Names,
+        "minLength" | "maxLength" | "minItems" | "maxItems" => Count,
+        "minProperties" | "maxProperties" => PropertyCount,
+        "minimum" | "maximum" => Number,
+        "exclusiveMinimum" | "exclusiveMaximum" => ExclusiveBound,
+        "multipleOf" => Divisor,
+        "pattern" => Pattern,
+        "format" => Format,
+        "not" | "contains" | "minContains" | "maxContains" | "uniqueItems" | "if" | "then"
+        | "else" | "dependencies" | "dependentRequired" | "dependentSchemas"
+        | "unevaluatedItems" | "unevaluatedProperties" => Refused(AFTER_THE_FACT),
+        "propertyNames" => Refused("write the names as `patternProperties`"),
+        "$dynamicRef" | "$recursiveRef" => Refused("write `$ref`"),
+        _ => Annotation,
+    }
+}
+
+/// Whether a keyword that is refused says nothing here, so that it may stand.
+pub(super) fn says_nothing(keyword: &str, value: &Value, beside: &serde_json::Map<String, Value>) -> bool {
+    let empty = value.as_object().is_some_and(serde_json::Map::is_empty);
+    match keyword {
+        "uniqueItems" | "not" => *value == Value::Bool(false),
+        "propertyNames" | "unevaluatedItems" | "unevaluatedProperties" => {
+            empty || *value == Value::Bool(true)
+        }
+        "dependencies" | "dependentRequired" | "dependentSchemas" => empty,
+        "if" => !beside.contains_key("then") && !beside.contains_key("else"),
+        "then" | "else" => !beside.contains_key("if"),
+        "minContains" | "maxContains" => !beside.contains_key("contains"),
+        _ => false,
+    }
+}
+
+/// Formats that are honoured, for strings.
+pub(super) const FORMATS: &[&str] = &[
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "time",
+    "uri",
+    "uuid",
+];
+
+/// Formats that only say how a value is stored or shown: OpenAPI's, and what generators of
+/// schemas write for numbers.
+pub(super) const HINTS: &[&str] = &[
+    "decimal", "double", "float", "int", "int16", "int32", "int64", "int8", "multi-line",
+    "password", "textarea", "uint", "uint16", "uint32", "uint64", "uint8",
+];
+
+pub(super) const TYPES: &[&str] = &[
+    "array", "boolean", "integer", "null", "number", "object", "string",
+];

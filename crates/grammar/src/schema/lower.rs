@@ -1,0 +1,380 @@
+//! From the schema a person wrote to one with only what is honoured.
+//!
+//! Drafts differ in little that matters here, and all of it is rewritten to 2020-12: `items` as a
+//! list, `exclusiveMinimum` as a boolean. References are resolved here and numbered, so that
+//! escapes and cycles are one place's business; `oneOf` becomes `anyOf` where no value can
+//! satisfy two alternatives, and is refused elsewhere.
+
+use std::collections::HashMap;
+
+use llguidance::derivre::RegexBuilder;
+use llguidance::regex_to_lark;
+use serde_json::{Map, Value, json};
+
+use super::counts::{self, Count};
+use super::keywords::{FORMATS, HINTS, Role, TYPES, role, says_nothing};
+use super::place::{Place, resolve};
+use super::{disjoint, productive, values};
+use crate::error::reason;
+use crate::source::Notation;
+use crate::{GrammarError, Result};
+
+/// Schemas within schemas, through references too. llguidance recurses as deep.
+const DEEPEST: usize = 1000;
+
+/// Schemas and literal values. llguidance stops at as many.
+const LARGEST: usize = 50_000;
+
+const COUNT: &str = "a whole number from 0 up";
+
+/// Rewrites `root` with honoured keywords only. Needs a large stack.
+pub(super) fn lower(root: &Value) -> Result<Value> {
+    let mut lowering = Lowering {
+        root,
+        numbers: HashMap::new(),
+        definitions: Vec::new(),
+        size: 0,
+        depth: 0,
+        comparisons: disjoint::BUDGET,
+    };
+    let mut lowered = lowering.schema(root, &Place::start("#"))?;
+    let definitions: Vec<Value> = lowering.definitions.into_iter().flatten().collect();
+    productive::check(&lowered, &definitions)?;
+    if let (Value::Object(members), false) = (&mut lowered, definitions.is_empty()) {
+        let numbered = definitions.into_iter().enumerate();
+        let numbered = numbered.map(|(number, schema)| (number.to_string(), schema));
+        members.insert("$defs".to_string(), Value::Object(numbered.collect()));
+    }
+    Ok(lowered)
+}
+
+struct Lowering<'a> {
+    root: &'a Value,
+    /// References that were met, and which definition each became.
+    numbers: HashMap<&'a str, usize>,
+    /// `None` while it is being lowered.
+    definitions: Vec<Option<Value>>,
+    size: usize,
+    depth: usize,
+    comparisons: usize,
+}
+
+impl<'a> Lowering<'a> {
+    fn schema(&mut self, schema: &'a Value, place: &Place<'_>) -> Result<Value> {
+        self.count(1)?;
+        if self.depth == DEEPEST {
+            return Err(too_large("levels", DEEPEST));
+        }
+        match schema {
+            Value::Bool(_) => Ok(schema.clone()),
+            Value::Object(members) => {
+                self.depth += 1;
+                let lowered = self.members(members, place);
+                self.depth -= 1;
+                lowered.map(Value::Object)
+            }
+            other => Err(GrammarError::NotASchema {
+                pointer: place.to_string(),
+                found: values::shown(other),
+            }),
+        }
+    }
+
+    fn members(
+        &mut self,
+        members: &'a Map<String, Value>,
+        place: &Place<'_>,
+    ) -> Result<Map<String, Value>> {
+        let mut out = Map::new();
+        for (keyword, value) in members {
+            let field = Field {
+                keyword,
+                value,
+                place,
+            };
+            self.member(&field, members, &mut out)?;
+        }
+        Ok(out)
+    }
+
+    fn member(
+        &mut self,
+        field: &Field<'a, '_>,
+        beside: &'a Map<String, Value>,
+        out: &mut Map<String, Value>,
+    ) -> Result<()> {
+        let value = field.value;
+        let lowered = match role(field.keyword) {
+            Role::Annotation | Role::AdditionalItems => return Ok(()),
+            Role::Refused(_) if says_nothing(field.keyword, value, beside) => return Ok(()),
+            Role::Refused(why) => return Err(field.unsupported(why)),
+            Role::Reference => self.reference(field)?,
+            Role::Types => field.checked(is_type, "a type's name, or a list of them")?,
+            Role::Literal => {
+                self.literal(value, field)?;
+                value.clone()
+            }
+            Role::Literals => self.literals(field)?,
+            Role::Schema => self.schema(value, &field.here())?,
+            Role::Schemas => self.schemas(field)?,
+            Role::Items if value.is_array() => {
+                if let Some(rest) = beside.get("additionalItems") {
+                    let rest = self.schema(rest, &field.place.key("additionalItems"))?;
+                    out.insert("items".to_string(), rest);
+                }
+                out.insert("prefixItems".to_string(), self.schemas(field)?);
+                return Ok(());
+            }
+            Role::Items => self.schema(value, &field.here())?,
+            Role::Properties => self.properties(field)?,
+            Role::OneOf => return self.one_of(field, beside, out),
+            Role::Names => field.checked(is_names, "a list of strings")?,
+            Role::Count => field.checked(Value::is_u64, COUNT)?,
+            Role::PropertyCount => {
+                let wanted = value.as_u64().ok_or_else(|| field.bad(COUNT))?;
+                match counts::count(field.keyword, wanted, beside) {
+                    Count::Kept => value.clone(),
+                    Count::Certain => return Ok(()),
+                    Count::Unsupported(why) => return Err(field.unsupported(&why)),
+                }
+            }
+            Role::Number => field.number()?,
+            Role::ExclusiveBound => match value.as_bool() {
+                Some(exclusive) => {
+                    field.draft_4_bound(exclusive, beside, out);
+                    return Ok(());
+                }
+                None => field.number()?,
+            },
+            Role::Divisor => field.checked(
+                values::is_divisor,
+                "a number above 0 with digits that make at most 10,000",
+            )?,
+            Role::Pattern => {
+                let pattern = value.as_str().ok_or_else(|| field.bad("a string"))?;
+                field.pattern(pattern)?;
+                value.clone()
+            }
+            Role::Format => match field.format()? {
+                Some(format) => format,
+                None => return Ok(()),
+            },
+        };
+        out.insert(field.keyword.to_string(), lowered);
+        Ok(())
+    }
+
+    fn reference(&mut self, field: &Field<'a, '_>) -> Result<Value> {
+        let Some(reference) = field.value.as_str() else {
+            return Err(field.bad("a string"));
+        };
+        let number = match self.numbers.get(reference) {
+            Some(number) => *number,
+            None => {
+                let target = resolve(self.root, reference)
+                    .ok_or_else(|| field.bad("a pointer into the same schema, such as `#/$defs/x`"))?;
+                let number = self.definitions.len();
+                self.numbers.insert(reference, number);
+                self.definitions.push(None);
+                let lowered = self.schema(target, &Place::start(reference))?;
+                self.definitions[number] = Some(lowered);
+                number
+            }
+        };
+        Ok(json!(format!("#/$defs/{number}")))
+    }
+
+    fn schemas(&mut self, field: &Field<'a, '_>) -> Result<Value> {
+        let list = field.value.as_array().filter(|list| !list.is_empty());
+        let list = list.ok_or_else(|| field.bad("a list of at least one schema"))?;
+        let here = field.here();
+        let lowered = list.iter().enumerate();
+        let lowered = lowered.map(|(index, schema)| self.schema(schema, &here.index(index)));
+        lowered.collect()
+    }
+
+    fn properties(&mut self, field: &Field<'a, '_>) -> Result<Value> {
+        let properties = field.value.as_object();
+        let properties = properties.ok_or_else(|| field.bad("an object of schemas"))?;
+        let here = field.here();
+        let lowered = properties.iter().map(|(name, schema)| {
+            if field.keyword == "patternProperties" {
+                field.pattern(name)?;
+            }
+            let lowered = self.schema(schema, &here.key(name))?;
+            Ok((name.clone(), lowered))
+        });
+        lowered.collect::<Result<Map<_, _>>>().map(Value::Object)
+    }
+
+    /// Alternatives that exclude each other are a plain union.
+    fn one_of(
+        &mut self,
+        field: &Field<'a, '_>,
+        beside: &Map<String, Value>,
+        out: &mut Map<String, Value>,
+    ) -> Result<()> {
+        let alternatives = self.schemas(field)?;
+        let written = field.value.as_array().map_or(&[][..], Vec::as_slice);
+        for (index, one) in written.iter().enumerate() {
+            for (other_index, other) in written.iter().enumerate().skip(index + 1) {
+                if !disjoint::disjoint(self.root, one, other, &mut self.comparisons) {
+                    return Err(field.unsupported(&format!(
+                        "a value might satisfy both alternatives {index} and {other_index}; write \
+                         `anyOf`, or a required property with another `const` in each"
+                    )));
+                }
+            }
+        }
+        if !beside.contains_key("anyOf") {
+            out.insert("anyOf".to_string(), alternatives);
+            return Ok(());
+        }
+        let both = out.entry("allOf").or_insert_with(|| json!([]));
+        if let Value::Array(both) = both {
+            both.push(json!({ "anyOf": alternatives }));
+        }
+        Ok(())
+    }
+
+    fn literals(&mut self, field: &Field<'a, '_>) -> Result<Value> {
+        let list = field.value.as_array().filter(|list| !list.is_empty());
+        let list = list.ok_or_else(|| field.bad("a list of at least one value"))?;
+        for value in list {
+            self.literal(value, field)?;
+        }
+        Ok(field.value.clone())
+    }
+
+    /// Checks a value that is to be written exactly so.
+    fn literal(&mut self, value: &Value, field: &Field<'_, '_>) -> Result<()> {
+        self.count(1)?;
+        match value {
+            Value::Null | Value::Bool(_) => Ok(()),
+            Value::Number(number) if values::is_exact(number) => Ok(()),
+            Value::Number(_) => Err(field.bad("made of numbers between -2^53 and 2^53")),
+            Value::String(text) if values::is_writable(text) => Ok(()),
+            Value::String(_) => Err(field.bad("made of strings without control characters")),
+            Value::Array(items) => items.iter().try_for_each(|item| self.literal(item, field)),
+            Value::Object(members) => {
+                members.values().try_for_each(|value| self.literal(value, field))
+            }
+        }
+    }
+
+    fn count(&mut self, more: usize) -> Result<()> {
+        self.size += more;
+        match self.size > LARGEST {
+            true => Err(too_large("schemas and values", LARGEST)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A keyword, its value, and where the schema stands that has them.
+struct Field<'a, 'p> {
+    keyword: &'a str,
+    value: &'a Value,
+    place: &'p Place<'p>,
+}
+
+impl Field<'_, '_> {
+    fn here(&self) -> Place<'_> {
+        self.place.key(self.keyword)
+    }
+
+    fn bad(&self, wanted: &'static str) -> GrammarError {
+        GrammarError::BadKeyword {
+            keyword: self.keyword.to_string(),
+            pointer: self.place.to_string(),
+            found: values::shown(self.value),
+            wanted,
+        }
+    }
+
+    fn unsupported(&self, why: &str) -> GrammarError {
+        GrammarError::Unsupported {
+            keyword: self.keyword.to_string(),
+            pointer: self.place.to_string(),
+            why: why.to_string(),
+        }
+    }
+
+    fn checked(&self, good: fn(&Value) -> bool, wanted: &'static str) -> Result<Value> {
+        match good(self.value) {
+            true => Ok(self.value.clone()),
+            false => Err(self.bad(wanted)),
+        }
+    }
+
+    fn number(&self) -> Result<Value> {
+        match self.value {
+            Value::Number(number) if values::is_exact(number) => Ok(self.value.clone()),
+            _ => Err(self.bad("a number between -2^53 and 2^53")),
+        }
+    }
+
+    /// A pattern as llguidance will read it, so that what is wrong with it has a place.
+    fn pattern(&self, pattern: &str) -> Result<()> {
+        let backslashes = pattern.chars().rev().take_while(|c| *c == '\\').count();
+        if backslashes % 2 == 1 {
+            return Err(self.unsupported("it ends with a backslash that escapes nothing"));
+        }
+        let rewritten = regex_to_lark(pattern, "dw");
+        match RegexBuilder::new().mk_regex_for_serach(&rewritten) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.unsupported(&reason(&error.to_string()))),
+        }
+    }
+
+    /// `"minimum": 3, "exclusiveMinimum": true` is `"exclusiveMinimum": 3`.
+    fn draft_4_bound(
+        &self,
+        exclusive: bool,
+        beside: &Map<String, Value>,
+        out: &mut Map<String, Value>,
+    ) {
+        let bound = match self.keyword {
+            "exclusiveMinimum" => "minimum",
+            _ => "maximum",
+        };
+        if let Some(value) = beside.get(bound).filter(|_| exclusive) {
+            out.insert(self.keyword.to_string(), value.clone());
+        }
+    }
+
+    fn format(&self) -> Result<Option<Value>> {
+        let Some(format) = self.value.as_str() else {
+            return Err(self.bad("a string"));
+        };
+        if HINTS.contains(&format) {
+            return Ok(None);
+        }
+        if FORMATS.contains(&format) {
+            return Ok(Some(self.value.clone()));
+        }
+        let known = FORMATS.join("`, `");
+        Err(self.unsupported(&format!("`{format}` is not among `{known}`")))
+    }
+}
+
+fn is_type(value: &Value) -> bool {
+    let known = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
+    match value {
+        Value::Array(names) => !names.is_empty() && names.iter().all(known),
+        name => known(name),
+    }
+}
+
+fn is_names(value: &Value) -> bool {
+    let names = value.as_array();
+    names.is_some_and(|names| names.iter().all(Value::is_string))
+}
+
+fn too_large(what: &'static str, limit: usize) -> GrammarError {
+    GrammarError::TooLarge {
+        notation: Notation::Schema,
+        what,
+        limit,
+    }
+}

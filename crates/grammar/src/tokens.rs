@@ -1,0 +1,113 @@
+//! The model's vocabulary as llguidance sees it: bytes in a trie, and text back into tokens.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use llguidance::toktrie::{INVALID_TOKEN, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+use loquat_text::{Special, Tokenizer};
+
+use crate::{GrammarError, Result};
+
+/// The trie keeps a token's depth in ten bits.
+const LONGEST_TOKEN: usize = 1 << 10;
+
+/// The trie keeps a token's id in 24 bits, the last of which means none.
+const LARGEST_VOCABULARY: usize = (1 << 24) - 1;
+
+/// Stands before a text that a tokenizer would otherwise begin with a space of its own. No text a
+/// grammar forces contains it, and no vocabulary merges it with what follows.
+const SENTINEL: &str = "\u{2}";
+
+/// A tokenizer and the trie of its tokens.
+pub(crate) struct TokenEnv {
+    tokenizer: Tokenizer,
+    trie: TokTrie,
+    /// The tokens of [`SENTINEL`], where the tokenizer adds a space to the start of a text.
+    sentinel: Option<Vec<TokenId>>,
+}
+
+impl TokenEnv {
+    /// `vocab_size` is the width of the model's logits.
+    pub(crate) fn new(tokenizer: Tokenizer, vocab_size: usize) -> Result<Self> {
+        let refuse = |reason: String| Err(GrammarError::Vocabulary { reason });
+        if vocab_size == 0 || vocab_size > LARGEST_VOCABULARY {
+            return refuse(format!(
+                "it has {vocab_size} tokens; it must have between 1 and {LARGEST_VOCABULARY}"
+            ));
+        }
+        // The trie asserts what it cannot hold, and a vocabulary comes from a file.
+        match catch_unwind(AssertUnwindSafe(|| trie(&tokenizer, vocab_size))) {
+            Ok(trie) => Ok(Self {
+                sentinel: sentinel(&tokenizer),
+                tokenizer,
+                trie,
+            }),
+            Err(_) => refuse("its tokens do not fit a trie".to_string()),
+        }
+    }
+
+    /// The tokens of `text`, if they spell it exactly.
+    fn encode(&self, text: &str) -> Option<Vec<TokenId>> {
+        let ids = match &self.sentinel {
+            None => self.tokenizer.encode(text, Special::PLAIN).ok()?,
+            Some(sentinel) => {
+                let marked = format!("{SENTINEL}{text}");
+                let ids = self.tokenizer.encode(&marked, Special::PLAIN).ok()?;
+                ids.strip_prefix(sentinel.as_slice())?.to_vec()
+            }
+        };
+        let known = ids.iter().all(|id| (*id as usize) < self.trie.vocab_size());
+        (known && self.trie.decode_raw(&ids) == text.as_bytes()).then_some(ids)
+    }
+}
+
+/// A token without bytes is never allowed; a control token only where a grammar names it.
+fn trie(tokenizer: &Tokenizer, vocab_size: usize) -> TokTrie {
+    let ends: Vec<TokenId> = (tokenizer.eos_ids().iter().copied())
+        .filter(|id| (*id as usize) < vocab_size)
+        .collect();
+    let words: Vec<Vec<u8>> = (0..vocab_size as u32)
+        .map(|id| {
+            let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+            let marked = tokenizer.is_special(id) || ends.contains(&id);
+            let marker = marked.then_some(TokTrie::SPECIAL_TOKEN_MARKER);
+            marker.into_iter().chain(bytes.iter().copied()).collect()
+        })
+        .map(|word: Vec<u8>| match word.len() < LONGEST_TOKEN {
+            true => word,
+            false => Vec::new(),
+        })
+        .collect();
+    let first_end = ends.first().copied().unwrap_or(INVALID_TOKEN);
+    let trie = TokTrie::from(&TokRxInfo::new(vocab_size as u32, first_end), &words);
+    match ends.is_empty() {
+        true => trie,
+        false => trie.with_eos_tokens(&ends),
+    }
+}
+
+fn sentinel(tokenizer: &Tokenizer) -> Option<Vec<TokenId>> {
+    let ids = tokenizer.encode("a", Special::PLAIN).ok()?;
+    let first = tokenizer.token_bytes(*ids.first()?)?;
+    let adds_space = first.starts_with(b" ");
+    adds_space.then(|| tokenizer.encode(SENTINEL, Special::PLAIN).ok())?
+}
+
+impl TokenizerEnv for TokenEnv {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    /// Forced bytes may begin or stop within a character; such bytes are spelled by the longest
+    /// tokens that fit, as is any text the tokenizer would not give back exactly.
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        let mut ids = Vec::new();
+        for chunk in bytes.utf8_chunks() {
+            match self.encode(chunk.valid()) {
+                Some(encoded) => ids.extend(encoded),
+                None => ids.extend(self.trie.greedy_tokenize(chunk.valid().as_bytes())),
+            }
+            ids.extend(self.trie.greedy_tokenize(chunk.invalid()));
+        }
+        ids
+    }
+}
