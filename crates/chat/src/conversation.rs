@@ -17,11 +17,12 @@ impl Conversation {
     }
 
     pub fn push_user(&mut self, content: impl Into<String>) {
-        self.turns.push(Message::new(Role::User, content));
+        self.push(Message::new(Role::User, content.into()));
     }
 
-    pub fn push_assistant(&mut self, content: impl Into<String>) {
-        self.turns.push(Message::new(Role::Assistant, content));
+    /// Any other turn: what the assistant said, or a tool's result.
+    pub fn push(&mut self, message: Message) {
+        self.turns.push(message);
     }
 
     /// Takes the last turn back: a question whose answer was refused or cancelled.
@@ -42,7 +43,7 @@ impl Conversation {
     /// What to ask the model with.
     pub fn messages(&self) -> Vec<Message> {
         let system = self.system.iter();
-        let system = system.map(|content| Message::new(Role::System, content));
+        let system = system.map(|content| Message::new(Role::System, content.as_str()));
         system.chain(self.turns.iter().cloned()).collect()
     }
 }
@@ -55,7 +56,7 @@ mod tests {
     fn the_system_message_outlives_the_turns() {
         let mut conversation = Conversation::new(Some("be kind".into()));
         conversation.push_user("hi");
-        conversation.push_assistant("hello");
+        conversation.push(Message::new(Role::Assistant, "hello"));
         conversation.push_user("what?");
         assert_eq!(conversation.pop(), Some(Message::new(Role::User, "what?")));
         let said = [

@@ -1,3 +1,4 @@
+use loquat_grammar::GrammarError;
 use loquat_text::{Blame, TextError};
 
 /// Every error of this crate.
@@ -12,6 +13,40 @@ pub enum ChatError {
     #[error("`messages` is empty; a chat needs at least one message")]
     NoMessages,
 
+    #[error(
+        "`messages[{message}].tool_calls[{call}].arguments` must be a JSON object as text: {source}"
+    )]
+    Arguments {
+        message: usize,
+        call: usize,
+        source: serde_json::Error,
+    },
+
+    #[error("`tool_choice` asks for a tool, but `tools` is empty")]
+    NoTools,
+
+    #[error("`tool_choice` names `{name}`, which `tools` does not have; it has {known}")]
+    UnknownTool { name: String, known: String },
+
+    #[error("`tools[{index}].name` is `{name}`, {why}")]
+    ToolName {
+        index: usize,
+        name: String,
+        why: &'static str,
+    },
+
+    #[error("`tools[{index}].parameters` must be a JSON schema, which is an object")]
+    ToolParameters { index: usize },
+
+    #[error("`{field}` cannot be had from this model: {why}")]
+    Unsupported { field: &'static str, why: String },
+
+    #[error("`{field}`: {source}")]
+    Grammar {
+        field: String,
+        source: GrammarError,
+    },
+
     #[error(transparent)]
     Text(#[from] TextError),
 }
@@ -20,8 +55,9 @@ impl ChatError {
     /// Whether the request or the system is at fault.
     pub fn blame(&self) -> Blame {
         match self {
-            Self::NoTemplate | Self::NoMessages => Blame::Request,
             Self::Text(error) => error.blame(),
+            Self::Grammar { source, .. } if !source.is_request_fault() => Blame::System,
+            _ => Blame::Request,
         }
     }
 }

@@ -1,72 +1,227 @@
 //! From a chat request to a generate request.
 
+use std::collections::HashSet;
+
 use loquat_engine::GenerateRequest;
-use loquat_text::{ChatInput, ChatTemplate, Special, Tokenizer};
-use serde_json::{Value, json};
+use loquat_text::format::{OutputParser, Start, ToolSignature};
+use loquat_text::{ChatInput, ChatTemplate, Tokenizer};
 
-use crate::{ChatError, ChatRequest, Message};
+use crate::chat::Chat;
+use crate::prompt::Taste;
+use crate::quote::{Quoter, Written};
+use crate::rules::Rules;
+use crate::{
+    ChatError, ChatRequest, Message, ReplyParser, Tool, ToolChoice, plain_tools, prompt, thinking,
+};
 
-/// A model's way of writing conversations down.
-#[derive(Debug, Clone)]
-pub struct Chat {
-    tokenizer: Tokenizer,
-    template: Option<ChatTemplate>,
+/// A chat request on its way: what to generate, and how to read it.
+#[derive(Debug)]
+pub struct Lowered {
+    pub generate: GenerateRequest,
+    pub reply: ReplyParser,
 }
 
 impl Chat {
-    /// A model without a template refuses every chat.
-    pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>) -> Self {
-        Self {
-            tokenizer,
-            template,
-        }
-    }
-
     /// Writes the conversation out, opens the assistant's turn, and ends it at the model's own
     /// end tokens.
-    pub fn lower(&self, request: ChatRequest) -> Result<GenerateRequest, ChatError> {
+    pub fn lower(&self, request: ChatRequest) -> Result<Lowered, ChatError> {
+        let written = self.write(&request, true)?;
+        let rendered = written.text();
         let ChatRequest {
-            messages,
+            messages: _,
+            tools,
+            tool_choice,
+            parallel_tool_calls,
+            thinking,
+            answer,
             max_tokens,
             sampling,
             stop,
             logprobs,
-            template_variables,
+            read_special: _,
+            template_variables: _,
         } = request;
-        let template = self.template.as_ref().ok_or(ChatError::NoTemplate)?;
-        if messages.is_empty() {
-            return Err(ChatError::NoMessages);
-        }
-        let rendered = template.render(&ChatInput {
-            messages: messages.iter().map(lower_message).collect(),
-            tools: None,
-            add_generation_prompt: true,
-            bos_token: self.token_text(self.tokenizer.bos()),
-            eos_token: self.token_text(self.tokenizer.eos()),
-            kwargs: template_variables,
-        })?;
-        Ok(GenerateRequest {
-            prompt: self.tokenizer.encode(&rendered, Special::RENDERED)?,
+        let tokenizer = self.tokenizer();
+        let format = self.format();
+        let in_reasoning = format
+            .reasoning
+            .is_some_and(|reasoning| reasoning.is_open(&rendered));
+        let offers = !tools.is_empty() && tool_choice != ToolChoice::None;
+        let rules = Rules {
+            tools: &tools,
+            choice: &tool_choice,
+            parallel: parallel_tool_calls,
+            thinking,
+            answer: answer.as_ref(),
+            in_reasoning,
+        };
+        let generate = GenerateRequest {
+            prompt: written.encode(tokenizer)?,
             max_tokens,
             sampling,
-            stop_ids: self.tokenizer.eos_ids().to_vec(),
+            stop_ids: tokenizer.eos_ids().to_vec(),
             stop,
             logprobs,
             prompt_logprobs: false,
             skip_special: true,
+            shown_special: self.shown_special().to_vec(),
             fresh_text: true,
+            constraint: self.constraint(&rules)?,
             ..GenerateRequest::default()
+        };
+        let forced = matches!(tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+        let start = Start {
+            in_reasoning,
+            calls: offers,
+            calls_forced: offers && forced,
+            tools: tools.into_iter().map(signature).collect(),
+        };
+        Ok(Lowered {
+            generate,
+            reply: ReplyParser::new(OutputParser::new(format, start)),
         })
     }
 
-    /// Templates name these tokens whether or not the model has them.
-    fn token_text(&self, id: Option<u32>) -> String {
-        id.and_then(|id| self.tokenizer.token_text(id))
-            .unwrap_or_default()
+    /// The conversation as the model is given it. `reply` opens the assistant's turn.
+    pub fn render(&self, request: &ChatRequest, reply: bool) -> Result<String, ChatError> {
+        Ok(self.write(request, reply)?.text().into_owned())
+    }
+
+    /// The same as tokens.
+    pub fn tokens(&self, request: &ChatRequest, reply: bool) -> Result<Vec<u32>, ChatError> {
+        Ok(self.write(request, reply)?.encode(self.tokenizer())?)
+    }
+
+    fn write(&self, request: &ChatRequest, reply: bool) -> Result<Written, ChatError> {
+        let writer = Writer {
+            template: self.template().ok_or(ChatError::NoTemplate)?,
+            ends: &Ends::of(self.tokenizer()),
+            taste: self.taste(),
+            quoter: (!request.read_special).then(|| self.quoter()),
+        };
+        writer.write(request, reply)
     }
 }
 
-fn lower_message(message: &Message) -> Value {
-    let Message { role, content } = message;
-    json!({ "role": role.to_string(), "content": content })
+/// The tokens that begin and end a text, as templates name them; empty where there are none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ends {
+    pub bos_token: String,
+    pub eos_token: String,
+}
+
+impl Ends {
+    pub fn of(tokenizer: &Tokenizer) -> Self {
+        let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
+        Self {
+            bos_token: text(tokenizer.bos()).unwrap_or_default(),
+            eos_token: text(tokenizer.eos()).unwrap_or_default(),
+        }
+    }
+}
+
+/// The conversation as a template alone writes it, where there is no model to tell which of its
+/// words are special tokens.
+pub fn render(
+    template: &ChatTemplate,
+    request: &ChatRequest,
+    ends: &Ends,
+    reply: bool,
+) -> Result<String, ChatError> {
+    let writer = Writer {
+        template,
+        ends,
+        taste: Taste::of(template),
+        quoter: None,
+    };
+    Ok(writer.write(request, reply)?.text().into_owned())
+}
+
+struct Writer<'a> {
+    template: &'a ChatTemplate,
+    ends: &'a Ends,
+    taste: Taste,
+    quoter: Option<&'a Quoter>,
+}
+
+impl Writer<'_> {
+    fn write(&self, request: &ChatRequest, reply: bool) -> Result<Written, ChatError> {
+        check(request)?;
+        let offered: &[Tool] = match request.tool_choice {
+            ToolChoice::None => &[],
+            _ => &request.tools,
+        };
+        let written;
+        let (messages, tools): (&[Message], _) = match offered {
+            [] => (&request.messages, None),
+            tools if self.template.supports_tools() => {
+                (&request.messages, Some(prompt::tools(tools)))
+            }
+            tools => {
+                written = plain_tools::write_in(&request.messages, tools)?;
+                (&written, None)
+            }
+        };
+        let mut kwargs = thinking::variables(self.template, request.thinking)?;
+        kwargs.extend(request.template_variables.clone());
+        let rendered = self.template.render(&ChatInput {
+            messages: prompt::messages(messages, self.taste, self.quoter)?,
+            tools,
+            add_generation_prompt: reply,
+            bos_token: self.ends.bos_token.clone(),
+            eos_token: self.ends.eos_token.clone(),
+            kwargs,
+        })?;
+        Ok(Written::new(rendered))
+    }
+}
+
+fn signature(tool: Tool) -> ToolSignature {
+    ToolSignature {
+        name: tool.name,
+        parameters: tool.parameters,
+    }
+}
+
+/// Refuses what no template is needed to refuse.
+fn check(request: &ChatRequest) -> Result<(), ChatError> {
+    let ChatRequest {
+        messages,
+        tools,
+        tool_choice,
+        ..
+    } = request;
+    if messages.is_empty() {
+        return Err(ChatError::NoMessages);
+    }
+    let mut names = HashSet::new();
+    for (index, tool) in tools.iter().enumerate() {
+        let why = if !is_name(&tool.name) {
+            "which must be 1 to 64 letters, digits, `_`, `-` or `.`"
+        } else if !names.insert(tool.name.as_str()) {
+            "which another tool has already"
+        } else if !tool.parameters.is_object() {
+            return Err(ChatError::ToolParameters { index });
+        } else {
+            continue;
+        };
+        return Err(ChatError::ToolName {
+            index,
+            name: tool.name.clone(),
+            why,
+        });
+    }
+    match tool_choice {
+        ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => Err(ChatError::NoTools),
+        ToolChoice::Named(name) if !names.contains(name.as_str()) => Err(ChatError::UnknownTool {
+            name: name.clone(),
+            known: tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join(", "),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(legal)
 }

@@ -1,14 +1,17 @@
-use std::fmt;
+//! What was said in a conversation, and by whom.
 
-use loquat_engine::SamplingParams;
-use serde_json::{Map, Value};
+use std::fmt;
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     System,
+    /// The application, where a model tells it from the system.
+    Developer,
     User,
     Assistant,
+    /// A tool's result.
+    Tool,
 }
 
 impl fmt::Display for Role {
@@ -16,40 +19,73 @@ impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Role::System => "system",
+            Role::Developer => "developer",
             Role::User => "user",
             Role::Assistant => "assistant",
+            Role::Tool => "tool",
         })
     }
 }
 
+/// One turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub role: Role,
-    pub content: String,
+    pub content: Content,
+    /// What the assistant thought before it answered.
+    pub reasoning: Option<String>,
+    /// What the assistant asked tools for.
+    pub tool_calls: Vec<ToolCall>,
+    /// Which call a tool's result answers.
+    pub tool_call_id: Option<String>,
+    /// A participant's or a tool's name.
+    pub name: Option<String>,
 }
 
 impl Message {
-    pub fn new(role: Role, content: impl Into<String>) -> Self {
+    pub fn new(role: Role, content: impl Into<Content>) -> Self {
         Self {
             role,
             content: content.into(),
+            reasoning: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            name: None,
         }
     }
 }
 
-/// A reply wanted.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ChatRequest {
-    /// At least one.
-    pub messages: Vec<Message>,
-    /// Longest reply. What does not fit the context together with the prompt is refused by the
-    /// engine, never cut.
-    pub max_tokens: usize,
-    pub sampling: SamplingParams,
-    /// Strings that end the reply, besides the model's own end-of-turn tokens.
-    pub stop: Vec<String>,
-    /// Log-probabilities of the reply's tokens, and of this many alternatives.
-    pub logprobs: Option<usize>,
-    /// Further variables of the template, such as `enable_thinking`.
-    pub template_variables: Map<String, Value>,
+/// The words of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    Text(String),
+    /// Several texts, which templates may write out apart.
+    Parts(Vec<String>),
+}
+
+impl Content {
+    /// As one text, a line for each part.
+    pub fn joined(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Parts(parts) => parts.join("\n"),
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for Content {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+/// A tool that the assistant wants called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCall {
+    /// By which the result is told to belong to the call.
+    pub id: String,
+    pub name: String,
+    /// A JSON object as text: exactly what the model wrote, which need not be whole where the
+    /// reply was cut short.
+    pub arguments: String,
 }

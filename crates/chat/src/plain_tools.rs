@@ -1,0 +1,110 @@
+//! Tools for templates that know none: told in the system message, called and answered in text.
+//!
+//! The words are those of the Hermes format, which more models have seen than any other.
+
+use serde_json::json;
+
+use crate::{ChatError, Content, Message, Role, Tool, prompt};
+
+/// The conversation with tools written into it.
+pub(crate) fn write_in(messages: &[Message], tools: &[Tool]) -> Result<Vec<Message>, ChatError> {
+    let plain = messages.iter().enumerate();
+    let plain = plain.map(|(index, message)| self::plain(index, message));
+    let mut written = plain.collect::<Result<Vec<_>, _>>()?;
+    let told = instructions(tools);
+    match written.first_mut() {
+        Some(first) if matches!(first.role, Role::System | Role::Developer) => {
+            let said = first.content.joined();
+            first.content = Content::Text(format!("{said}\n\n{told}"));
+        }
+        _ => written.insert(0, Message::new(Role::System, told)),
+    }
+    Ok(written)
+}
+
+fn instructions(tools: &[Tool]) -> String {
+    let definitions = tools.iter().map(|tool| tool.definition().to_string());
+    let definitions: Vec<String> = definitions.collect();
+    format!(
+        "You may call functions to help with the user's request. You are given their signatures \
+         within <tools></tools>:\n<tools>\n{}\n</tools>\n\nFor each function call, write a JSON \
+         object with the function's name and arguments within <tool_call></tool_call>:\n\
+         <tool_call>\n{{\"name\": <function name>, \"arguments\": <arguments as a JSON object>}}\n\
+         </tool_call>",
+        definitions.join("\n")
+    )
+}
+
+/// Calls and results as text.
+fn plain(index: usize, message: &Message) -> Result<Message, ChatError> {
+    let mut text = message.content.joined();
+    for (at, call) in message.tool_calls.iter().enumerate() {
+        let arguments = prompt::arguments(index, at, call)?;
+        let call = json!({ "name": call.name, "arguments": arguments });
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&format!("<tool_call>\n{call}\n</tool_call>"));
+    }
+    let spoken = |role, text| Message {
+        reasoning: message.reasoning.clone(),
+        ..Message::new(role, text)
+    };
+    Ok(match message.role {
+        Role::Tool => spoken(
+            Role::User,
+            format!("<tool_response>\n{text}\n</tool_response>"),
+        ),
+        role if !message.tool_calls.is_empty() => spoken(role, text),
+        _ => message.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ToolCall;
+
+    fn tool() -> Tool {
+        Tool {
+            name: "add".into(),
+            description: Some("Adds".into()),
+            parameters: json!({"type": "object"}),
+            strict: false,
+        }
+    }
+
+    #[test]
+    fn calls_and_results_become_text() {
+        let call = Message {
+            tool_calls: vec![ToolCall {
+                id: "1".into(),
+                name: "add".into(),
+                arguments: r#"{"a":1}"#.into(),
+            }],
+            ..Message::new(Role::Assistant, "Let me see.")
+        };
+        let said = [
+            Message::new(Role::User, "1+1?"),
+            call,
+            Message::new(Role::Tool, "2"),
+        ];
+        let written = write_in(&said, &[tool()]).unwrap();
+        let roles: Vec<Role> = written.iter().map(|message| message.role).collect();
+        assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::User]);
+        let texts: Vec<String> = written.iter().map(|m| m.content.joined()).collect();
+        assert!(texts[0].contains(r#""name":"add","description":"Adds""#), "{}", texts[0]);
+        let call = "Let me see.\n<tool_call>\n{\"name\":\"add\",\"arguments\":{\"a\":1}}\n</tool_call>";
+        assert_eq!(texts[2], call);
+        assert_eq!(texts[3], "<tool_response>\n2\n</tool_response>");
+    }
+
+    #[test]
+    fn a_system_message_keeps_its_words() {
+        let said = [Message::new(Role::System, "Be kind."), Message::new(Role::User, "hi")];
+        let written = write_in(&said, &[tool()]).unwrap();
+        assert_eq!(written.len(), 2);
+        assert!(written[0].content.joined().starts_with("Be kind.\n\nYou may call"));
+        assert_eq!(written[1], said[1]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Messages as templates expect them.
+
+use loquat_text::ChatTemplate;
+use serde_json::{Map, Value, json};
+
+use crate::quote::Quoter;
+use crate::{ChatError, Content, Message, Role, Tool, ToolCall};
+
+/// How a template likes its messages.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Taste {
+    pub parts: bool,
+    pub arguments_as_text: bool,
+    pub developer: bool,
+}
+
+impl Taste {
+    pub fn of(template: &ChatTemplate) -> Self {
+        Self {
+            parts: template.takes_parts(),
+            arguments_as_text: template.arguments_as_text(),
+            developer: template.source(true).contains("developer"),
+        }
+    }
+}
+
+/// The conversation as a template's `messages`. What others than the assistant say is quoted
+/// where a `quoter` is given.
+pub(crate) fn messages(
+    messages: &[Message],
+    taste: Taste,
+    quoter: Option<&Quoter>,
+) -> Result<Value, ChatError> {
+    let written = messages.iter().enumerate().map(|(index, message)| {
+        let quoter = quoter.filter(|_| message.role != Role::Assistant);
+        self::message(index, message, taste, quoter)
+    });
+    written.collect()
+}
+
+fn message(
+    index: usize,
+    message: &Message,
+    taste: Taste,
+    quoter: Option<&Quoter>,
+) -> Result<Value, ChatError> {
+    let Message {
+        role,
+        content,
+        reasoning,
+        tool_calls,
+        tool_call_id,
+        name,
+    } = message;
+    let role = match role {
+        Role::Developer if !taste.developer => Role::System,
+        role => *role,
+    };
+    let mut written = Map::new();
+    written.insert("role".into(), role.to_string().into());
+    written.insert("content".into(), self::content(content, taste, quoter));
+    if let Some(reasoning) = reasoning {
+        // Templates know it by either name.
+        written.insert("reasoning_content".into(), reasoning.as_str().into());
+        written.insert("thinking".into(), reasoning.as_str().into());
+    }
+    if !tool_calls.is_empty() {
+        let calls = tool_calls.iter().enumerate();
+        let calls = calls
+            .map(|(at, call)| Ok(self::call(call, arguments(index, at, call)?, taste)))
+            .collect::<Result<_, ChatError>>()?;
+        written.insert("tool_calls".into(), Value::Array(calls));
+    }
+    for (key, value) in [("tool_call_id", tool_call_id), ("name", name)] {
+        if let Some(value) = value {
+            written.insert(key.into(), value.as_str().into());
+        }
+    }
+    Ok(Value::Object(written))
+}
+
+fn content(content: &Content, taste: Taste, quoter: Option<&Quoter>) -> Value {
+    let quoted = |text: &str| match quoter {
+        Some(quoter) => quoter.quote(text).into_owned(),
+        None => text.to_owned(),
+    };
+    match content {
+        Content::Parts(parts) if taste.parts => parts
+            .iter()
+            .map(|text| json!({ "type": "text", "text": quoted(text) }))
+            .collect(),
+        content => quoted(&content.joined()).into(),
+    }
+}
+
+fn call(call: &ToolCall, object: Map<String, Value>, taste: Taste) -> Value {
+    let arguments = match taste.arguments_as_text {
+        true => Value::String(Value::Object(object).to_string()),
+        false => Value::Object(object),
+    };
+    json!({
+        "id": call.id,
+        "type": "function",
+        "function": { "name": call.name, "arguments": arguments },
+    })
+}
+
+/// The arguments of a message's call; none at all are an empty object.
+pub(crate) fn arguments(
+    message: usize,
+    at: usize,
+    call: &ToolCall,
+) -> Result<Map<String, Value>, ChatError> {
+    match call.arguments.trim() {
+        "" => Ok(Map::new()),
+        text => serde_json::from_str(text).map_err(|source| ChatError::Arguments {
+            message,
+            call: at,
+            source,
+        }),
+    }
+}
+
+/// A template's `tools`.
+pub(crate) fn tools(tools: &[Tool]) -> Value {
+    tools.iter().map(Tool::definition).collect()
+}

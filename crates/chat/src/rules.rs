@@ -1,0 +1,160 @@
+//! What a reply is held to: the rules of its tool calls, of its answer and of its thinking.
+
+use loquat_engine::Constrained;
+use loquat_grammar::GrammarSource;
+use loquat_text::format::{CallFormat, CallRules, ReasoningFormat, ToolRule};
+use loquat_text::{Special, Tokenizer};
+
+use crate::chat::Chat;
+use crate::either::Either;
+use crate::gate::{Beginning, Gate, Marks, Prefixed};
+use crate::{ChatError, Thinking, Tool, ToolChoice};
+
+/// What a request asks of its reply.
+pub(crate) struct Rules<'a> {
+    pub tools: &'a [Tool],
+    pub choice: &'a ToolChoice,
+    pub parallel: bool,
+    pub thinking: Thinking,
+    pub answer: Option<&'a GrammarSource>,
+    /// The prompt opened the thinking.
+    pub in_reasoning: bool,
+}
+
+impl Chat {
+    /// `None` where the reply is free.
+    pub(crate) fn constraint(&self, rules: &Rules<'_>) -> Result<Option<Constrained>, ChatError> {
+        let answer = self.answer_or_calls(rules)?;
+        let Some(reasoning) = self.format().reasoning else {
+            return match rules.thinking.budget {
+                Some(_) => Err(ChatError::Unsupported {
+                    field: "thinking budget",
+                    why: "it marks no thinking".into(),
+                }),
+                None => Ok(answer),
+            };
+        };
+        if answer.is_none() && rules.thinking.budget.is_none() {
+            return Ok(None);
+        }
+        let beginning = match (rules.in_reasoning, rules.thinking.budget) {
+            (true, _) => Beginning::Thinking,
+            (false, Some(0)) if answer.is_some() => Beginning::Answer,
+            (false, _) => Beginning::Open,
+        };
+        let marks = marks(reasoning, self.tokenizer())?;
+        let gate = Gate::new(
+            self.tokenizer().clone(),
+            marks,
+            beginning,
+            rules.thinking.budget,
+            answer,
+        );
+        Ok(Some(Constrained::new(gate)))
+    }
+
+    fn answer_or_calls(&self, rules: &Rules<'_>) -> Result<Option<Constrained>, ChatError> {
+        let answer = rules.answer.map(|source| self.answer(source)).transpose()?;
+        if rules.tools.is_empty() {
+            return Ok(answer);
+        }
+        let strict = rules.tools.iter().any(|tool| tool.strict);
+        match (rules.choice, answer) {
+            (ToolChoice::None, Some(answer)) => Ok(Some(answer)),
+            (ToolChoice::None, None) => Ok(self.without_calls()),
+            (ToolChoice::Required | ToolChoice::Named(_), _) => self.calls(rules, true).map(Some),
+            (ToolChoice::Auto, Some(answer)) => {
+                let either = Either::new(self.calls(rules, true)?, answer);
+                Ok(Some(Constrained::new(either)))
+            }
+            (ToolChoice::Auto, None) if strict || !rules.parallel => {
+                self.calls(rules, false).map(Some)
+            }
+            (ToolChoice::Auto, None) => Ok(None),
+        }
+    }
+
+    fn answer(&self, source: &GrammarSource) -> Result<Constrained, ChatError> {
+        let grammar = self.grammars().compile(source);
+        let grammar = grammar.map_err(|source| ChatError::Grammar {
+            field: "response_format".into(),
+            source,
+        })?;
+        let reasoning = self.format().reasoning;
+        let prefix = reasoning.map_or("", |reasoning| reasoning.answer_text);
+        match prefix {
+            "" => Ok(grammar.constraint()),
+            prefix => {
+                let prefix = self.tokenizer().encode(prefix, Special::RENDERED)?;
+                Ok(Constrained::new(Prefixed::new(prefix, grammar.constraint())))
+            }
+        }
+    }
+
+    /// One call or more, as the model's format writes them; with text around them unless
+    /// `required`.
+    fn calls(&self, rules: &Rules<'_>, required: bool) -> Result<Constrained, ChatError> {
+        let format = self.call_format()?;
+        let named = |tool: &&Tool| match rules.choice {
+            ToolChoice::Named(name) => tool.name == *name,
+            _ => true,
+        };
+        let offered: Vec<&Tool> = rules.tools.iter().filter(named).collect();
+        for tool in offered.iter().filter(|tool| tool.strict) {
+            let checked = loquat_grammar::check_schema(&tool.parameters);
+            checked.map_err(|source| ChatError::Grammar {
+                field: format!("tools `{}` parameters", tool.name),
+                source,
+            })?;
+        }
+        let tools: Vec<ToolRule<'_>> = offered
+            .into_iter()
+            .map(|tool| ToolRule {
+                name: &tool.name,
+                parameters: &tool.parameters,
+                strict: tool.strict,
+            })
+            .collect();
+        let one = matches!(rules.choice, ToolChoice::Named(_));
+        let call_rules = CallRules {
+            tools: &tools,
+            at_least_one: required,
+            parallel: rules.parallel && !one,
+        };
+        let special = |text: &str| {
+            let id = self.tokenizer().token_id(text)?;
+            self.tokenizer().is_special(id).then_some(id)
+        };
+        let lark = format.lark(&call_rules, &special)?;
+        let grammar = self.grammars().compile(&GrammarSource::Lark(lark));
+        let grammar = grammar.map_err(|source| ChatError::Grammar {
+            field: "tools".into(),
+            source,
+        })?;
+        Ok(grammar.constraint())
+    }
+
+    fn call_format(&self) -> Result<&'static CallFormat, ChatError> {
+        self.format().calls.ok_or_else(|| ChatError::Unsupported {
+            field: "tools",
+            why: "it has no way of writing calls".into(),
+        })
+    }
+}
+
+fn marks(reasoning: &ReasoningFormat, tokenizer: &Tokenizer) -> Result<Marks, ChatError> {
+    let close_text = reasoning.close_text();
+    // The mark itself is the model's; what its format puts after it is missing still.
+    let after = reasoning.close.iter().find_map(|close| {
+        let (_, after) = close_text.split_once(close)?;
+        Some(after)
+    });
+    let tokens = |text: &str| tokenizer.encode(text, Special::RENDERED);
+    Ok(Marks {
+        open: tokens(reasoning.open_text())?,
+        open_texts: reasoning.open.to_vec(),
+        close_texts: reasoning.close.to_vec(),
+        close: tokens(close_text)?,
+        gap: tokens(after.unwrap_or_default())?,
+    })
+}
