@@ -248,6 +248,7 @@ impl Engine {
             request,
             seed,
             text,
+            tokenizer: self.tokenizer.as_ref(),
             sink,
             ticket,
             group,

@@ -67,14 +67,11 @@ impl Guide {
     pub fn accept(&mut self, token: u32) -> Result<(), EngineError> {
         self.found = None;
         self.asked = false;
-        self.constraint.accept(token).map_err(failed)?;
-        match self.is_complete() {
-            true => Ok(()),
-            false => self.ask(),
-        }
+        self.constraint.accept(token).map_err(failed)
     }
 
-    fn ask(&mut self) -> Result<(), EngineError> {
+    /// Finds out what is forced, unless that is known.
+    pub fn ask(&mut self) -> Result<(), EngineError> {
         if self.forced.is_empty() && !self.asked {
             self.forced = self.constraint.forced().map_err(failed)?.into();
             self.asked = true;

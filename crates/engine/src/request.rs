@@ -101,6 +101,12 @@ impl GenerateRequest {
         }
         sampling.validate(vocab_size)?;
         check_stop(stop, terms.has_tokenizer)?;
+        if sampling.needs_tokenizer() && !terms.has_tokenizer {
+            return Err(EngineError::Unsupported {
+                field: "dry_sequence_breakers",
+                why: NO_TEXT,
+            });
+        }
         if *max_tokens == 0 && !prompt_logprobs {
             return Err(EngineError::OutOfRange {
                 field: "max_tokens",
@@ -149,11 +155,13 @@ impl GenerateRequest {
     }
 }
 
+const NO_TEXT: &str = "the engine was started without a tokenizer, so it produces no text";
+
 fn check_stop(stop: &[String], has_tokenizer: bool) -> Result<(), EngineError> {
     if !stop.is_empty() && !has_tokenizer {
         return Err(EngineError::Unsupported {
             field: "stop",
-            why: "the engine was started without a tokenizer, so it produces no text",
+            why: NO_TEXT,
         });
     }
     Ok(())

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use loquat_text::Tokenizer;
+
 use crate::generation::Sink;
 use crate::guide::Guide;
 use crate::sampling::Sampler;
@@ -69,10 +71,11 @@ pub(crate) enum Ending {
 }
 
 /// What a request brings besides itself.
-pub(crate) struct Arrival {
+pub(crate) struct Arrival<'a> {
     pub request: GenerateRequest,
     pub seed: u64,
     pub text: TextStream,
+    pub tokenizer: Option<&'a Tokenizer>,
     pub sink: Sink,
     pub ticket: Ticket,
     pub group: Option<u64>,
@@ -80,11 +83,12 @@ pub(crate) struct Arrival {
 }
 
 impl Sequence {
-    pub fn new(arrival: Arrival) -> Self {
+    pub fn new(arrival: Arrival<'_>) -> Self {
         let Arrival {
             request,
             seed,
             text,
+            tokenizer,
             sink,
             ticket,
             group,
@@ -109,7 +113,10 @@ impl Sequence {
             first_token_timeout,
         } = request;
         let first = prompt.first().copied().map(TokenInfo::bare);
-        let sampler = Sampler::new(sampling, seed, &prompt, &stop_ids);
+        let mut sampler = Sampler::new(sampling, seed, &prompt, &stop_ids);
+        if let Some(tokenizer) = tokenizer {
+            sampler = sampler.with_tokenizer(tokenizer);
+        }
         let guide = constraint.map(|constraint| Box::new(Guide::new(constraint)));
         Self {
             sink,

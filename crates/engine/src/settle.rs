@@ -29,7 +29,10 @@ impl Sequence {
                 tokens.push(token);
             }
             if outcome == Ok(None) {
-                next = self.next_unscored();
+                match self.next_unscored() {
+                    Ok(forced) => next = forced,
+                    Err(error) => outcome = Err(error),
+                }
             }
         }
         if !tokens.is_empty() {
@@ -65,11 +68,12 @@ impl Sequence {
     }
 
     /// A forced token that can be said at once, because nobody asks how likely it was.
-    fn next_unscored(&mut self) -> Option<TokenInfo> {
-        match self.logprobs {
-            None => self.guide.as_mut()?.next_forced().map(TokenInfo::bare),
-            Some(_) => None,
-        }
+    fn next_unscored(&mut self) -> Result<Option<TokenInfo>, EngineError> {
+        let Some(guide) = self.guide.as_mut().filter(|_| self.logprobs.is_none()) else {
+            return Ok(None);
+        };
+        guide.ask()?;
+        Ok(guide.next_forced().map(TokenInfo::bare))
     }
 
     /// The next token, from the logits that it follows.

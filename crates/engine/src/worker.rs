@@ -417,7 +417,8 @@ impl Worker {
         for row in 0..self.rows.len() {
             let Scheduled { index, tokens } = self.rows[row];
             let running = &self.running[index];
-            let began = running.computed - tokens;
+            // A row that found no room computed nothing.
+            let began = running.computed.saturating_sub(tokens);
             let is_prompt = began < running.sequence.prompt_len;
             let at_the_end = is_prompt && tokens > 1 && running.pending() == 1;
             if at_the_end && running.sequence.ending().is_none() {

@@ -294,3 +294,22 @@ fn the_best_of_several_choices_are_those_the_model_finds_likeliest() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn repetition_is_broken_unless_a_breaker_stands_in_it() {
+    let script = "ababababababab";
+    let answer = |breakers: &[&str]| {
+        let mut request = greedy(&[0], script.len());
+        request.sampling.dry_multiplier = 100.0;
+        request.sampling.dry_sequence_breakers = breakers.iter().map(|b| (*b).into()).collect();
+        complete(&start_scripted(script), request).text
+    };
+    assert!(!answer(&[]).starts_with("ababab"), "{}", answer(&[]));
+    assert_eq!(answer(&["b"]), script);
+
+    let (engine, _) = start_default();
+    let mut request = greedy(&[0], 4);
+    request.sampling.dry_multiplier = 1.0;
+    let error = engine.submit(request).expect_err("no tokenizer");
+    assert!(error.to_string().contains("`dry_sequence_breakers`"), "{error}");
+}
