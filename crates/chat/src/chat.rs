@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use loquat_engine::Constrained;
 use loquat_grammar::Grammars;
-use loquat_text::format::OutputFormat;
+use loquat_text::format::{HERMES, OutputFormat};
 use loquat_text::{ChatTemplate, Tokenizer};
 
 use crate::prompt::Taste;
@@ -34,7 +34,11 @@ impl Chat {
     /// A model without a template refuses every chat. `grammars` are those of the same tokenizer.
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, grammars: Grammars) -> Self {
         let source = template.as_ref().map_or("", |template| template.source(true));
-        let format = OutputFormat::detect(source, &|text| tokenizer.token_id(text).is_some());
+        let mut format = OutputFormat::detect(source, &|text| tokenizer.token_id(text).is_some());
+        if template.as_ref().is_some_and(|template| !template.supports_tools()) {
+            // Tools are told in the words of this format, whatever else the vocabulary has.
+            format.calls = Some(&HERMES);
+        }
         Self::with_format(tokenizer, template, grammars, format)
     }
 

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use loquat_engine::GenerateRequest;
 use loquat_text::format::{OutputParser, Start, ToolSignature};
 use loquat_text::{ChatInput, ChatTemplate, Tokenizer};
+use serde_json::{Map, Value};
 
 use crate::chat::Chat;
 use crate::prompt::Taste;
@@ -151,28 +152,38 @@ impl Writer<'_> {
             ToolChoice::None => &[],
             _ => &request.tools,
         };
-        let written;
-        let (messages, tools): (&[Message], _) = match offered {
-            [] => (&request.messages, None),
-            tools if self.template.supports_tools() => {
-                (&request.messages, Some(prompt::tools(tools)))
+        let mut variables = thinking::variables(self.template, request.thinking)?;
+        variables.extend(request.template_variables.clone());
+        let given = !offered.is_empty() && self.template.supports_tools();
+        let tools = given.then(|| prompt::tools(offered));
+        if offered.is_empty() || given {
+            let rendered = self.render(&request.messages, tools.clone(), &variables, reply)?;
+            // Some templates tell of tools in the system message only, and there may be none.
+            if offered.iter().all(|tool| rendered.contains(&tool.name)) {
+                return Ok(Written::new(rendered));
             }
-            tools => {
-                written = plain_tools::write_in(&request.messages, tools)?;
-                (&written, None)
-            }
-        };
-        let mut kwargs = thinking::variables(self.template, request.thinking)?;
-        kwargs.extend(request.template_variables.clone());
-        let rendered = self.template.render(&ChatInput {
+        }
+        let has_system = self.template.supports_system();
+        let messages = plain_tools::write_in(&request.messages, offered, has_system)?;
+        let rendered = self.render(&messages, tools, &variables, reply)?;
+        Ok(Written::new(rendered))
+    }
+
+    fn render(
+        &self,
+        messages: &[Message],
+        tools: Option<Value>,
+        variables: &Map<String, Value>,
+        reply: bool,
+    ) -> Result<String, ChatError> {
+        Ok(self.template.render(&ChatInput {
             messages: prompt::messages(messages, self.taste, self.quoter)?,
             tools,
             add_generation_prompt: reply,
             bos_token: self.ends.bos_token.clone(),
             eos_token: self.ends.eos_token.clone(),
-            kwargs,
-        })?;
-        Ok(Written::new(rendered))
+            kwargs: variables.clone(),
+        })?)
     }
 }
 

@@ -6,18 +6,31 @@ use serde_json::json;
 
 use crate::{ChatError, Content, Message, Role, Tool, prompt};
 
-/// The conversation with tools written into it.
-pub(crate) fn write_in(messages: &[Message], tools: &[Tool]) -> Result<Vec<Message>, ChatError> {
+/// The conversation with tools written into it. Where a template drops system messages, the first
+/// user's has the words.
+pub(crate) fn write_in(
+    messages: &[Message],
+    tools: &[Tool],
+    has_system: bool,
+) -> Result<Vec<Message>, ChatError> {
     let plain = messages.iter().enumerate();
     let plain = plain.map(|(index, message)| self::plain(index, message));
     let mut written = plain.collect::<Result<Vec<_>, _>>()?;
     let told = instructions(tools);
-    match written.first_mut() {
-        Some(first) if matches!(first.role, Role::System | Role::Developer) => {
-            let said = first.content.joined();
-            first.content = Content::Text(format!("{said}\n\n{told}"));
+    let is_system = |message: &Message| matches!(message.role, Role::System | Role::Developer);
+    let first_user = written.iter_mut().find(|message| message.role == Role::User);
+    match (has_system, first_user) {
+        (false, Some(user)) => {
+            let said = user.content.joined();
+            user.content = Content::Text(format!("{told}\n\n{said}"));
         }
-        _ => written.insert(0, Message::new(Role::System, told)),
+        _ => match written.first_mut().filter(|first| is_system(first)) {
+            Some(first) => {
+                let said = first.content.joined();
+                first.content = Content::Text(format!("{said}\n\n{told}"));
+            }
+            None => written.insert(0, Message::new(Role::System, told)),
+        },
     }
     Ok(written)
 }
@@ -89,7 +102,7 @@ mod tests {
             call,
             Message::new(Role::Tool, "2"),
         ];
-        let written = write_in(&said, &[tool()]).unwrap();
+        let written = write_in(&said, &[tool()], true).unwrap();
         let roles: Vec<Role> = written.iter().map(|message| message.role).collect();
         assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::User]);
         let texts: Vec<String> = written.iter().map(|m| m.content.joined()).collect();
@@ -102,9 +115,14 @@ mod tests {
     #[test]
     fn a_system_message_keeps_its_words() {
         let said = [Message::new(Role::System, "Be kind."), Message::new(Role::User, "hi")];
-        let written = write_in(&said, &[tool()]).unwrap();
+        let written = write_in(&said, &[tool()], true).unwrap();
         assert_eq!(written.len(), 2);
         assert!(written[0].content.joined().starts_with("Be kind.\n\nYou may call"));
         assert_eq!(written[1], said[1]);
+
+        let written = write_in(&said, &[tool()], false).unwrap();
+        assert_eq!(written[0], said[0]);
+        let told = written[1].content.joined();
+        assert!(told.starts_with("You may call") && told.ends_with("\n\nhi"), "{told}");
     }
 }

@@ -240,3 +240,19 @@ fn thinking_is_switched_by_the_templates_own_variable() {
     request.template_variables.insert("enable_thinking".into(), true.into());
     assert_eq!(chat(template).render(&request, true).expect("rendered"), "", "said outright");
 }
+
+#[test]
+fn tools_are_told_even_where_the_template_tells_them_to_the_system_only() {
+    let template = "{% if tools | length > 0 %}{% endif %}{% for m in messages %}\
+        {% if m.role == 'system' %}{{ m.content }}{% for t in tools %}<{{ t.function.name }}>\
+        {% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+    let mut request = ChatRequest {
+        messages: vec![Message::new(Role::User, "hi")],
+        tools: vec![add()],
+        ..ChatRequest::default()
+    };
+    let told = chat(template).render(&request, true).expect("rendered");
+    assert!(told.contains("Adds.") && told.contains("<add>"), "{told}");
+    request.messages.insert(0, Message::new(Role::System, "be kind"));
+    assert_eq!(chat(template).render(&request, true).expect("rendered"), "be kind<add>hi");
+}

@@ -1,20 +1,15 @@
-//! `loquat run`: one answer, or a conversation.
+//! A conversation on a terminal.
 
 use std::path::Path;
 
-use loquat_chat::{Chat, ChatError, ChatRequest, Conversation};
+use loquat_chat::{Conversation, Message, Role, ToolCall};
 use loquat_engine::EngineError;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
-use crate::args::RunArgs;
-use crate::backends;
 use crate::error::CliError;
-use crate::load::{Model, Speaker, locate, open_store};
-use crate::prompt;
-use crate::stream::{Printed, show};
-use crate::terminal::remark;
-use crate::wait::Interrupts;
+use crate::run::Talk;
+use crate::terminal::{remark, tame};
 
 const HELP: &str = "\
 /clear  forget the conversation
@@ -22,140 +17,125 @@ const HELP: &str = "\
 /exit   leave (Ctrl-D too)
 Ctrl-C stops an answer.";
 
-pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
-    let store = open_store()?;
-    let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
-    // Before a download, which a misspelt backend would make vain.
-    let backend = backends::select(&args.session.backend)?;
-    let prompt = match words.prompt {
-        Some(prompt) => Some(prompt),
-        None => prompt::from_stdin()?,
-    };
-    if prompt
-        .as_deref()
-        .is_some_and(|prompt| prompt.trim().is_empty())
-    {
-        return Err(CliError::NoPrompt);
-    }
-    let model = Model::open(&locate(&store, words.model.as_deref())?)?;
-    let template = model.template()?.ok_or(ChatError::NoTemplate)?;
-    let speaker = Speaker::load(&model, backend, &args.session)?;
-    let talk = Talk {
-        args,
-        chat: Chat::new(speaker.tokenizer.clone(), Some(template)),
-        speaker,
-        interrupts: Interrupts::listen()?,
-        verbose,
-    };
-    let mut conversation = Conversation::new(args.system.clone());
-    match prompt {
-        Some(prompt) => {
-            conversation.push_user(prompt);
-            match talk.answer(&conversation)?.interrupted {
-                true => Err(CliError::Interrupted),
-                false => Ok(()),
-            }
-        }
-        None => talk.converse(conversation, &store.cache_dir().join("chat-history")),
-    }
-}
-
-struct Talk<'a> {
-    args: &'a RunArgs,
-    chat: Chat,
-    speaker: Speaker,
-    interrupts: Interrupts,
-    verbose: bool,
-}
-
-impl Talk<'_> {
-    fn answer(&self, conversation: &Conversation) -> Result<Printed, CliError> {
-        let mut request = self.chat.lower(ChatRequest {
-            messages: conversation.messages(),
-            max_tokens: 0,
-            sampling: self.args.output.sampling(),
-            stop: self.args.output.stop.clone(),
-            ..ChatRequest::default()
-        })?;
-        let asked = self.args.output.max_tokens;
-        request.max_tokens = self.speaker.max_tokens(asked, request.prompt.len());
-        let generation = self.speaker.engine.submit(request)?;
-        show(
-            generation,
-            &self.interrupts,
-            self.speaker.room(),
-            self.verbose,
-        )
-    }
-
-    fn converse(&self, mut conversation: Conversation, history: &Path) -> Result<(), CliError> {
-        let terminal = |error: ReadlineError| CliError::Terminal(error.to_string());
-        let mut editor = DefaultEditor::new().map_err(terminal)?;
-        // No history yet is no reason not to talk.
-        let _ = editor.load_history(history);
-        remark("Chatting. /help for help, Ctrl-D to leave.");
-        loop {
-            let line = match editor.readline(">>> ") {
-                Ok(line) => line,
-                Err(ReadlineError::Interrupted) => {
-                    remark("Ctrl-D or /exit leaves.");
-                    continue;
-                }
-                Err(ReadlineError::Eof) => break,
-                Err(error) => return Err(terminal(error)),
-            };
-            let line = line.trim();
-            if line.is_empty() {
+/// Asks for lines and answers them until the person leaves.
+pub fn converse(
+    talk: &Talk,
+    mut conversation: Conversation,
+    history: &Path,
+) -> Result<(), CliError> {
+    let mut editor = DefaultEditor::new().map_err(terminal)?;
+    // No history yet is no reason not to talk.
+    let _ = editor.load_history(history);
+    remark("Chatting. /help for help, Ctrl-D to leave.");
+    loop {
+        let line = match editor.readline(">>> ") {
+            Ok(line) => line,
+            Err(ReadlineError::Interrupted) => {
+                remark("Ctrl-D or /exit leaves.");
                 continue;
             }
-            let _ = editor.add_history_entry(line);
-            match line {
-                "/exit" | "/quit" | "/bye" => break,
-                "/help" | "/?" => remark(HELP),
-                "/clear" => {
-                    conversation.clear();
-                    remark("Forgotten.");
+            Err(ReadlineError::Eof) => break,
+            Err(error) => return Err(terminal(error)),
+        };
+        let line = line.trim();
+        if line.is_empty() {
+            continue;
+        }
+        let _ = editor.add_history_entry(line);
+        match line {
+            "/exit" | "/quit" | "/bye" => break,
+            "/help" | "/?" => remark(HELP),
+            "/clear" => {
+                conversation.clear();
+                remark("Forgotten.");
+            }
+            command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
+                remark(&format!("There is no {command}. There are:\n{HELP}"));
+            }
+            said => {
+                let before = conversation.clone();
+                conversation.push_user(said);
+                if !turn(talk, &mut conversation, &mut editor)? {
+                    conversation = before;
                 }
-                command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
-                    remark(&format!("There is no {command}. There are:\n{HELP}"));
-                }
-                said => self.turn(&mut conversation, said)?,
             }
         }
-        if let Err(error) = save(&mut editor, history) {
-            tracing::warn!("the line history was not saved: {error}");
-        }
-        Ok(())
     }
+    if let Err(error) = save(&mut editor, history) {
+        tracing::warn!("the line history was not saved: {error}");
+    }
+    Ok(())
+}
 
-    /// One exchange. What the model said before Ctrl-C was said; a refused question was not
-    /// asked.
-    fn turn(&self, conversation: &mut Conversation, said: &str) -> Result<(), CliError> {
-        conversation.push_user(said);
-        // A press from before this question is not about its answer.
-        self.interrupts.clear();
-        match self.answer(conversation) {
-            Ok(printed) => conversation.push_assistant(printed.text),
+fn terminal(error: ReadlineError) -> CliError {
+    CliError::Terminal(error.to_string())
+}
+
+/// One question and all it takes to answer it. What the model said before Ctrl-C was said; a
+/// question that was refused or given up was not asked, which is `false`.
+fn turn(
+    talk: &Talk,
+    conversation: &mut Conversation,
+    editor: &mut DefaultEditor,
+) -> Result<bool, CliError> {
+    // A press from before is not about this answer.
+    talk.interrupts.clear();
+    let mut heard = talk.ask(conversation);
+    loop {
+        let reply = match heard {
+            Ok(heard) => heard.said(),
             Err(
                 error @ (CliError::Output(_)
                 | CliError::Engine(EngineError::Dead { .. } | EngineError::ShutDown)),
             ) => return Err(error),
             Err(error) => {
-                conversation.pop();
-                let full = matches!(
-                    error,
-                    CliError::Engine(
-                        EngineError::ContextExceeded { .. } | EngineError::NeverFits { .. }
-                    )
-                );
-                let hint = match full && !conversation.is_empty() {
-                    true => "; /clear starts over",
-                    false => "",
-                };
-                remark(&format!("error: {error}{hint}"));
+                refuse(&error, conversation);
+                return Ok(false);
+            }
+        };
+        let calls = reply.tool_calls.clone();
+        conversation.push(reply.into_message());
+        if calls.is_empty() {
+            return Ok(true);
+        }
+        for call in calls {
+            match result(&call, editor)? {
+                Some(message) => conversation.push(message),
+                None => {
+                    remark("The question is taken back.");
+                    return Ok(false);
+                }
             }
         }
-        Ok(())
+        talk.interrupts.clear();
+        heard = talk.go_on(conversation);
+    }
+}
+
+fn refuse(error: &CliError, conversation: &mut Conversation) {
+    let full = matches!(
+        error,
+        CliError::Engine(EngineError::ContextExceeded { .. } | EngineError::NeverFits { .. })
+    );
+    conversation.pop();
+    let hint = match full && !conversation.is_empty() {
+        true => "; /clear starts over",
+        false => "",
+    };
+    remark(&format!("error: {error}{hint}"));
+}
+
+/// What a tool has to say, from the person who plays it; `None` where that is nothing.
+fn result(call: &ToolCall, editor: &mut DefaultEditor) -> Result<Option<Message>, CliError> {
+    let ToolCall { id, name, .. } = call;
+    match editor.readline(&format!("{} = ", tame(name))) {
+        Ok(result) => Ok(Some(Message {
+            tool_call_id: Some(id.clone()),
+            name: Some(name.clone()),
+            ..Message::new(Role::Tool, result)
+        })),
+        Err(ReadlineError::Interrupted | ReadlineError::Eof) => Ok(None),
+        Err(error) => Err(terminal(error)),
     }
 }
 

@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use loquat_chat::ChatError;
 use loquat_engine::EngineError;
+use loquat_grammar::GrammarError;
 use loquat_session::OpenError;
 use loquat_store::StoreError;
 use loquat_text::TextError;
@@ -40,6 +41,29 @@ pub enum CliError {
     NoPrompt,
     #[error("{what} must be {expected}")]
     Usage { what: String, expected: String },
+    #[error("{flag}: cannot read {}: {source}", path.display())]
+    File {
+        flag: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{flag}: {origin} is not valid JSON: {source}")]
+    Json {
+        flag: &'static str,
+        origin: String,
+        source: serde_json::Error,
+    },
+    #[error("{flag}: {what}")]
+    Field { flag: &'static str, what: String },
+    #[error("--template: {}: {source}", path.display())]
+    Template { path: PathBuf, source: TextError },
+    #[error("{flag}: {source}")]
+    Grammar {
+        flag: &'static str,
+        source: GrammarError,
+    },
+    #[error("the model's own sampling defaults cannot be used: {0}")]
+    Defaults(EngineError),
     #[error("cannot read the prompt from stdin: {0}")]
     Stdin(std::io::Error),
     #[error("cannot write the output: {0}")]
@@ -62,9 +86,19 @@ impl CliError {
             Self::UnknownBackend { .. }
             | Self::OneWord { .. }
             | Self::NoPrompt
-            | Self::Usage { .. } => 2,
+            | Self::Usage { .. }
+            | Self::File { .. }
+            | Self::Json { .. }
+            | Self::Field { .. }
+            | Self::Template { .. } => 2,
             Self::Open(OpenError::Option { .. }) => 2,
-            Self::Store(_) | Self::Weights(_) | Self::Open(_) | Self::NoBackend => 3,
+            Self::Grammar { source, .. } if source.is_request_fault() => 4,
+            Self::Store(_)
+            | Self::Weights(_)
+            | Self::Open(_)
+            | Self::NoBackend
+            | Self::Grammar { .. }
+            | Self::Defaults(_) => 3,
             Self::Text(error) => match error.blame() {
                 loquat_text::Blame::Request => 4,
                 loquat_text::Blame::System => 3,

@@ -4,44 +4,62 @@ use loquat_engine::GenerateRequest;
 use loquat_text::Special;
 
 use crate::args::GenerateArgs;
-use crate::backends;
 use crate::error::CliError;
 use crate::load::{Model, Speaker, locate, open_store};
-use crate::prompt;
-use crate::stream::show;
+use crate::sampling::Sampling;
+use crate::show::{Thinking, close, listener};
+use crate::stream::hear;
 use crate::wait::Interrupts;
+use crate::{backends, prompt, voice};
 
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let store = open_store()?;
     let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
-    // Before a download, which a misspelt backend would make vain.
+    // Before a download, which a misspelt backend or a file that is not there would make vain.
     let backend = backends::select(&args.session.backend)?;
+    let wanted = args.answer.wanted()?;
+    let logprobs = args.output.logprobs()?;
     let prompt = match words.prompt {
         Some(prompt) => prompt,
         None => prompt::from_stdin()?.ok_or(CliError::NoPrompt)?,
     };
     let model = Model::open(&locate(&store, words.model.as_deref())?)?;
-    let speaker = Speaker::load(&model, backend, &args.session)?;
-    let interrupts = Interrupts::listen()?;
-    let prompt = speaker.tokenizer.encode(&prompt, Special::PROMPT)?;
+    let tokenizer = model.tokenizer()?;
+    let sampling = Sampling::of(&model.generation_config()?)?;
+    let sampling = sampling.with(&args.output.sampling, &tokenizer)?;
+    tracing::info!("sampling: {}", sampling.told());
+    let grammars = voice::grammars(&model, tokenizer.clone());
+    let grammar = wanted.map(|wanted| voice::grammar(&grammars, &wanted));
+    let grammar = grammar.transpose()?;
+    let prompt = tokenizer.encode(&prompt, Special::PROMPT)?;
     if prompt.is_empty() {
         return Err(CliError::NoPrompt);
     }
     let stop_ids = match args.ignore_eos {
         true => Vec::new(),
-        false => speaker.tokenizer.eos_ids().to_vec(),
+        false => tokenizer.eos_ids().to_vec(),
     };
+
+    let speaker = Speaker::load(&model, tokenizer, backend, &args.session)?;
+    let interrupts = Interrupts::listen()?;
     let generation = speaker.engine.submit(GenerateRequest {
         max_tokens: speaker.max_tokens(args.output.max_tokens, prompt.len()),
         prompt,
-        sampling: args.output.sampling(),
+        sampling: sampling.params,
         stop_ids,
         stop: args.output.stop.clone(),
+        logprobs,
         skip_special: true,
+        constraint: grammar.map(|grammar| grammar.constraint()),
         ..GenerateRequest::default()
     })?;
-    match show(generation, &interrupts, speaker.room(), verbose)?.interrupted {
-        true => Err(CliError::Interrupted),
-        false => Ok(()),
+    let form = args.output.output;
+    let tokens = &speaker.tokenizer;
+    let mut listener = listener(form, Thinking::Hidden, tokens, logprobs.is_some());
+    let heard = hear(generation, None, &interrupts, listener.as_mut())?;
+    close(&heard, speaker.room(), verbose);
+    match heard.end {
+        Some(_) => Ok(()),
+        None => Err(CliError::Interrupted),
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use loquat_engine::{Engine, EngineOptions};
 use loquat_session::{Backend, ModelSource, Session, SessionOptions};
 use loquat_store::{Resolved, Store, StoreOptions};
-use loquat_text::{ChatTemplate, TextError, Tokenizer};
+use loquat_text::{ChatTemplate, GenerationConfig, TextError, Tokenizer};
 use loquat_weights::{Checkpoint, Format};
 
 use crate::args::SessionArgs;
@@ -74,6 +74,14 @@ impl Model {
         }
     }
 
+    /// How the checkpoint's authors want it sampled.
+    pub fn generation_config(&self) -> Result<GenerationConfig, CliError> {
+        Ok(match self.checkpoint.gguf_metadata() {
+            Some(metadata) => GenerationConfig::from_gguf(metadata)?,
+            None => GenerationConfig::from_huggingface(self.checkpoint.directory())?,
+        })
+    }
+
     pub fn session(
         &self,
         backend: &dyn Backend,
@@ -102,10 +110,10 @@ pub struct Speaker {
 impl Speaker {
     pub fn load(
         model: &Model,
+        tokenizer: Tokenizer,
         backend: &dyn Backend,
         args: &SessionArgs,
     ) -> Result<Self, CliError> {
-        let tokenizer = model.tokenizer()?;
         let session = model.session(backend, &args.options(1))?;
         let engine = Engine::start(session, Some(tokenizer.clone()), EngineOptions::default())?;
         Ok(Self { engine, tokenizer })

@@ -9,15 +9,23 @@ mod bench;
 mod converse;
 mod describe;
 mod error;
+mod files;
 mod generate;
 mod inspect;
 mod load;
 mod memory;
 mod progress;
 mod prompt;
+mod render;
+mod request;
+mod run;
+mod sampling;
+mod show;
 mod stream;
 mod terminal;
+mod voice;
 mod wait;
+mod wire;
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
@@ -28,8 +36,9 @@ use error::CliError;
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
     let outcome = start_logging(cli.verbose).and_then(|()| match &cli.command {
-        Command::Run(args) => converse::run(args, cli.verbose),
+        Command::Run(args) => run::run(args, cli.verbose),
         Command::Generate(args) => generate::run(args, cli.verbose),
+        Command::Render(args) => render::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Backends => backends::list(),

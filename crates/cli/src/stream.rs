@@ -1,130 +1,147 @@
-//! A generation, printed as it comes.
+//! A generation, heard as it comes.
 
-use std::io::IsTerminal;
-
-use loquat_engine::{Event, FinishReason, Generation, Timings, Usage};
+use loquat_chat::{Reply, ReplyEvent, ReplyParser};
+use loquat_engine::{Event, FinishReason, Generation, Timings, TokenInfo, Usage};
 
 use crate::error::CliError;
-use crate::terminal::{print, remark, tame};
 use crate::wait::{Interrupts, Next};
 
-/// What was printed, and how it ended.
-pub struct Printed {
-    pub text: String,
-    pub interrupted: bool,
+/// Whoever prints what is heard.
+pub trait Listener {
+    fn event(&mut self, event: &ReplyEvent) -> Result<(), CliError>;
+
+    /// The tokens behind the events that follow.
+    fn tokens(&mut self, _tokens: &[TokenInfo]) -> Result<(), CliError> {
+        Ok(())
+    }
+
+    /// That was all.
+    fn end(&mut self, heard: &Heard) -> Result<(), CliError>;
+
+    /// Something went wrong in the middle; what went wrong is told elsewhere.
+    fn broken(&mut self) -> Result<(), CliError> {
+        Ok(())
+    }
 }
 
-/// Prints until the generation ends or is interrupted, then says what it cost. `room` is the
-/// most tokens that prompt and answer could have together.
-pub fn show(
+/// All that came.
+#[derive(Debug, Default)]
+pub struct Heard {
+    pub reply: Reply,
+    /// Which of the reply's calls were written to their end.
+    pub whole_calls: Vec<bool>,
+    pub tokens: Vec<TokenInfo>,
+    /// `None` where it was interrupted.
+    pub end: Option<End>,
+}
+
+#[derive(Debug)]
+pub struct End {
+    pub reason: FinishReason,
+    pub usage: Usage,
+    pub timings: Timings,
+    pub seed: u64,
+}
+
+impl Heard {
+    fn add(&mut self, event: &ReplyEvent) {
+        self.reply.add(event);
+        self.whole_calls.resize(self.reply.tool_calls.len(), false);
+        if let ReplyEvent::CallEnd { index } = event
+            && let Some(whole) = self.whole_calls.get_mut(*index)
+        {
+            *whole = true;
+        }
+    }
+
+    /// The reply as a turn of its conversation: without calls that are cut short, or that nobody
+    /// waited for.
+    pub fn said(self) -> Reply {
+        let mut whole = self.whole_calls.into_iter();
+        let mut reply = self.reply;
+        let waited = self.end.is_some();
+        let calls = &mut reply.tool_calls;
+        calls.retain(|_| whole.next().unwrap_or(false) && waited);
+        reply
+    }
+}
+
+/// Tells a listener everything until the generation ends or is interrupted. Without a parser all
+/// is text.
+pub fn hear(
     mut generation: Generation,
+    parser: Option<ReplyParser>,
     interrupts: &Interrupts,
-    room: usize,
-    verbose: bool,
-) -> Result<Printed, CliError> {
-    let mut text = String::new();
+    listener: &mut dyn Listener,
+) -> Result<Heard, CliError> {
+    let mut parts = Parts(parser);
+    let mut heard = Heard::default();
     loop {
-        match interrupts.next(&mut generation) {
-            Next::Event(Event::Tokens { text: piece, .. }) => {
-                speak(&piece)?;
-                text.push_str(&piece);
+        let events = match interrupts.next(&mut generation) {
+            Next::Event(Event::PromptLogprobs(_)) => continue,
+            Next::Event(Event::Tokens { tokens, text }) => {
+                listener.tokens(&tokens)?;
+                heard.tokens.extend(tokens);
+                tell(parts.push(text), &mut heard, listener)?;
+                continue;
             }
-            Next::Event(Event::PromptLogprobs(_)) => {}
             Next::Event(Event::Finished {
                 reason,
-                text: rest,
+                text,
                 usage,
                 timings,
                 seed,
             }) => {
-                speak(&rest)?;
-                text.push_str(&rest);
-                finish_line(&text)?;
-                let limit = (reason == FinishReason::Length).then(|| {
-                    match usage.prompt_tokens + usage.completion_tokens < room {
-                        true => "stopped at the limit (--max-tokens)",
-                        false => "stopped because the context is full",
-                    }
+                heard.end = Some(End {
+                    reason,
+                    usage,
+                    timings,
+                    seed,
                 });
-                let seed = verbose.then_some(seed);
-                close(verbose, &closing_line(limit, &usage, &timings, seed));
-                return Ok(Printed {
-                    text,
-                    interrupted: false,
-                });
+                let mut events = parts.push(text);
+                events.extend(parts.finish());
+                events
             }
             Next::Event(Event::Failed(error)) => {
-                finish_line(&text)?;
+                listener.broken()?;
                 return Err(error.into());
             }
-            Next::Interrupted | Next::End => {
-                finish_line(&text)?;
-                close(verbose, "stopped");
-                return Ok(Printed {
-                    text,
-                    interrupted: true,
-                });
-            }
+            Next::Interrupted | Next::End => parts.finish(),
+        };
+        tell(events, &mut heard, listener)?;
+        listener.end(&heard)?;
+        return Ok(heard);
+    }
+}
+
+fn tell(
+    events: Vec<ReplyEvent>,
+    heard: &mut Heard,
+    listener: &mut dyn Listener,
+) -> Result<(), CliError> {
+    for event in events {
+        listener.event(&event)?;
+        heard.add(&event);
+    }
+    Ok(())
+}
+
+/// A reply's parts, where it has any.
+struct Parts(Option<ReplyParser>);
+
+impl Parts {
+    fn push(&mut self, text: String) -> Vec<ReplyEvent> {
+        match &mut self.0 {
+            Some(parser) => parser.push(&text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![ReplyEvent::Text(text)],
         }
     }
-}
 
-/// Untouched into a file or a pipe, tame on a terminal.
-fn speak(text: &str) -> Result<(), CliError> {
-    match std::io::stdout().is_terminal() {
-        true => print(&tame(text)),
-        false => print(text),
+    fn finish(&mut self) -> Vec<ReplyEvent> {
+        match &mut self.0 {
+            Some(parser) => parser.finish(),
+            None => Vec::new(),
+        }
     }
-}
-
-/// The shell's prompt belongs on a line of its own.
-fn finish_line(text: &str) -> Result<(), CliError> {
-    if text.ends_with('\n') {
-        Ok(())
-    } else {
-        print("\n")
-    }
-}
-
-fn close(verbose: bool, line: &str) {
-    if verbose || std::io::stderr().is_terminal() {
-        remark(line);
-    }
-}
-
-fn closing_line(
-    limit: Option<&str>,
-    usage: &Usage,
-    timings: &Timings,
-    seed: Option<u64>,
-) -> String {
-    let plural = if usage.completion_tokens == 1 {
-        ""
-    } else {
-        "s"
-    };
-    let mut parts = vec![
-        format!("{} token{plural}", usage.completion_tokens),
-        format!("first after {:.2} s", timings.first_token.as_secs_f64()),
-    ];
-    let decoded = usage.completion_tokens.saturating_sub(1);
-    if decoded > 0 && !timings.decode.is_zero() {
-        let speed = decoded as f64 / timings.decode.as_secs_f64();
-        parts.push(format!("{speed:.1} tokens/s"));
-    }
-    parts.extend(limit.map(str::to_owned));
-    if let Some(seed) = seed {
-        let computed = usage.prompt_tokens - usage.cached_tokens;
-        let prompt = computed as f64 / timings.first_token.as_secs_f64();
-        let cached = match usage.cached_tokens {
-            0 => String::new(),
-            cached => format!(" ({cached} kept from before)"),
-        };
-        parts.push(format!(
-            "prompt {} tokens at {prompt:.0} tokens/s{cached}",
-            usage.prompt_tokens
-        ));
-        parts.push(format!("seed {seed}"));
-    }
-    parts.join(" · ")
 }

@@ -186,6 +186,42 @@ fn a_conversation_is_measured_with_the_cache_and_without() {
 }
 
 #[test]
+fn constrained_decoding_is_measured_beside_free() {
+    let flags = [
+        "--constrained",
+        "--batch=1,3",
+        "--decode-tokens=24",
+        "--rounds=2",
+    ];
+    let report: Value = serde_json::from_str(&text(&[&flags[..], &["--json"]].concat())).unwrap();
+    assert_eq!(report["scenario"], "constrained");
+    assert_eq!(report["tokens"], 24);
+    let results = report["results"].as_array().unwrap();
+    for (row, batch) in results.iter().zip([1, 3]) {
+        assert_eq!(row["batch"], batch);
+        for speed in ["free", "constrained"] {
+            assert!(
+                number(row, &format!("{speed}_tokens_per_second")) > 0.0,
+                "{row}"
+            );
+            assert_eq!(row[format!("{speed}_rounds")].as_array().unwrap().len(), 2);
+        }
+        assert!(
+            number(row, "ratio") > 0.0 && number(row, "mask_us") > 0.0,
+            "{row}"
+        );
+        let forced = number(row, "forced_share");
+        assert!((0.0..0.5).contains(&forced), "{row}");
+        assert!(number(row, "choices_ratio") > 0.0, "{row}");
+    }
+    assert_eq!(results.len(), 2);
+    let table = text(&flags);
+    for word in ["free", "forced %", "mask µs", "decode 24 × 3"] {
+        assert!(table.contains(word), "no {word:?} in:\n{table}");
+    }
+}
+
+#[test]
 fn a_short_soak_checks_the_accounts() {
     let (report, figure) = report("soak", &["--soak", "2", "--seed", "3"]);
     let checks = report["checks"].as_array().unwrap();
@@ -219,6 +255,13 @@ fn flags_that_do_not_belong_together_are_refused() {
     for (flags, words) in [
         ("--clients 2 --turns 3", ["--clients", "--turns"]),
         ("--soak 2 --intruder 9", ["--soak", "--intruder"]),
+        ("--constrained --turns 3", ["--constrained", "--turns"]),
+        ("--constrained --depth 2", ["--constrained", "--depth"]),
+        ("--constrained --svg a.svg", ["--constrained", "--svg"]),
+        (
+            "--constrained --max-slowdown 2",
+            ["--constrained", "--max-slowdown"],
+        ),
         (
             "--clients 2 --prompt-tokens 9",
             ["--clients", "--prompt-tokens"],
@@ -272,6 +315,14 @@ fn what_does_not_fit_is_refused() {
         (
             "--intruder 100 --batch 600",
             &["`--batch 600`", "below 512"],
+        ),
+        (
+            "--constrained --decode-tokens 496",
+            &["`--decode-tokens`", "context of 512"],
+        ),
+        (
+            "--constrained --decode-tokens 18446744073709551615",
+            &["context of 512"],
         ),
         ("--turns 5", &["`--turns 5`", "64 + 64", "context of 512"]),
         ("--turns 18446744073709551615", &["context of 512"]),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loquat_cpu::CpuBackend;
 use loquat_engine::{
-    Completion, Engine, EngineOptions, GenerateRequest, SamplingParams, TokenInfo,
+    Completion, Engine, EngineOptions, GenerateRequest, Logprobs, SamplingParams, TokenInfo,
 };
 use loquat_session::{
     Backend, Emit, ModelSource, Precision, Session, SessionOptions, StepBatch, StepOutput,
@@ -118,7 +118,7 @@ impl Subject {
                     sampling: SamplingParams::greedy(),
                     stop_ids: self.tokenizer.eos_ids().to_vec(),
                     // Ranks first and second: their distance is the margin.
-                    logprobs: (precision == Precision::Reference).then_some(2),
+                    logprobs: (precision == Precision::Reference).then_some(Logprobs::of_model(2)),
                     ..GenerateRequest::default()
                 };
                 engine.submit(request).unwrap()

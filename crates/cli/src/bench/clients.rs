@@ -451,6 +451,7 @@ mod tests {
         let answer = |submitted: u64, arrivals: &[u64]| Answer {
             submitted: at(submitted),
             arrivals: arrivals.iter().map(|ms| at(*ms)).collect(),
+            choices: Vec::new(),
             ids: vec![0; arrivals.len()],
             usage: Usage {
                 prompt_tokens: 30,

@@ -1,10 +1,11 @@
 //! `loquat bench`: what a model and the engine do on this machine, in numbers.
 //!
-//! Each scenario is a file: [`compare`] (the default), [`clients`], [`intruder`], [`turns`] and
-//! [`soak`]. All drive the engine through the doors that programs use.
+//! Each scenario is a file: [`compare`] (the default), [`clients`], [`intruder`], [`turns`],
+//! [`constrained`] and [`soak`]. All drive the engine through the doors that programs use.
 
 mod clients;
 mod compare;
+mod constrained;
 mod figure;
 mod intruder;
 mod random;
@@ -44,6 +45,11 @@ trait Scenario {
     /// Refuses, before anything is loaded, what would not fit.
     fn check(&self, capabilities: &Capabilities, memory: &Memory) -> Result<(), CliError>;
 
+    /// Takes from the model what it needs besides a session.
+    fn prepare(&mut self, _model: &Model) -> Result<(), CliError> {
+        Ok(())
+    }
+
     fn run(&self, session: Box<dyn Session>) -> Result<Report, CliError>;
 }
 
@@ -55,7 +61,7 @@ struct Subject {
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
-    let scenario = chosen(args)?;
+    let mut scenario = chosen(args)?;
     if let Some(path) = &args.svg {
         figure::check_writable(path)?;
     }
@@ -66,6 +72,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     scenario.adapt(&mut options, model.source.spec.max_context);
     let plan = backend.plan(&model.source, &options)?;
     scenario.check(&plan.capabilities, &plan.memory)?;
+    scenario.prepare(&model)?;
 
     let started = Instant::now();
     let session = model.session(backend, &options)?;
@@ -85,6 +92,8 @@ fn chosen(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
         Box::new(turns::Turns::new(args, turns.get()))
     } else if let Some(seconds) = args.soak {
         Box::new(soak::Soak::new(args, seconds))
+    } else if args.constrained {
+        Box::new(constrained::Constrained::new(args))
     } else if args.clients.is_empty() {
         Box::new(compare::Compare::new(args))
     } else {

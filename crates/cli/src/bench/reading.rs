@@ -12,6 +12,8 @@ pub struct Answer {
     pub submitted: Instant,
     /// One per token.
     pub arrivals: Vec<Instant>,
+    /// One per token that was chosen: those that a constraint forces come with the one before.
+    pub choices: Vec<Instant>,
     pub ids: Vec<u32>,
     pub usage: Usage,
 }
@@ -57,6 +59,7 @@ pub async fn read(mut generation: Generation, submitted: Instant) -> Result<Answ
     let mut answer = Answer {
         submitted,
         arrivals: Vec::new(),
+        choices: Vec::new(),
         ids: Vec::new(),
         usage: Usage::default(),
     };
@@ -64,6 +67,7 @@ pub async fn read(mut generation: Generation, submitted: Instant) -> Result<Answ
         match event {
             Event::Tokens { tokens, .. } => {
                 let now = Instant::now();
+                answer.choices.push(now);
                 answer.arrivals.extend(tokens.iter().map(|_| now));
                 answer.ids.extend(tokens.iter().map(|token| token.id));
             }

@@ -214,7 +214,7 @@ fn arrivals(generations: Vec<Generation>, started: Instant) -> Result<Vec<Vec<In
 
 /// Tokens per second while all sequences decode: from the last one's first token to the first
 /// one's last. Sequences so short that they hardly meet are counted over the whole time.
-fn speed_together(arrivals: &[Vec<Instant>]) -> f64 {
+pub fn speed_together(arrivals: &[Vec<Instant>]) -> f64 {
     let starts = || arrivals.iter().filter_map(|times| times.first());
     let ends = || arrivals.iter().filter_map(|times| times.last());
     let together = starts()

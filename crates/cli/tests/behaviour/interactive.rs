@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::support::{Altered, LETTER_A, golden};
+use crate::support::{Altered, Files, LETTER_A, TEMPLATE, WEATHER, golden};
 
 /// Runs a scenario of `pty_chat.py`, which says what it missed and what the terminal showed.
 /// False when it could not.
@@ -77,8 +77,18 @@ fn a_full_context_is_told_and_cleared() {
 #[test]
 fn a_model_that_cannot_chat_says_so_at_once() {
     let cache = TempDir::new().unwrap();
-    let model = Altered::from("llama").without("chat_template.jinja");
-    play("no_template", model.path(), cache.path(), &[]);
+    play("no_template", Altered::mute().path(), cache.path(), &[]);
+}
+
+#[test]
+fn a_conversation_is_not_printed_as_json() {
+    let cache = TempDir::new().unwrap();
+    play(
+        "no_json",
+        &golden("llama"),
+        cache.path(),
+        &["--output=json"],
+    );
 }
 
 #[test]
@@ -87,6 +97,38 @@ fn control_characters_of_a_model_stay_off_the_terminal() {
     // The token that writes an escape byte.
     let flags = ["-n", "4", "--logit-bias=215=100"];
     play("escapes", &golden("llama"), cache.path(), &flags);
+}
+
+#[test]
+fn a_person_plays_the_tools() {
+    let (cache, files) = (TempDir::new().unwrap(), Files::new());
+    // Tools in words take more than the tiny model's own context.
+    let model = Altered::endless();
+    let tools = files.write("tools.json", WEATHER);
+    let flags = [
+        "--tools",
+        &tools,
+        "--tool-choice=required",
+        "--no-parallel-tool-calls",
+        "--reasoning-format=none",
+        "-n150",
+        &letters(),
+    ];
+    play("tool", model.path(), cache.path(), &flags);
+}
+
+#[test]
+fn thinking_is_dimmed_on_a_terminal() {
+    let (cache, files) = (TempDir::new().unwrap(), Files::new());
+    let template = files.write("template.jinja", TEMPLATE);
+    let flags = [
+        "--template",
+        &template,
+        "--thinking-budget=6",
+        "-n16",
+        &letters(),
+    ];
+    play("thinking", &golden("llama"), cache.path(), &flags);
 }
 
 #[test]

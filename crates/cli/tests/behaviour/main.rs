@@ -2,10 +2,15 @@
 //!
 //! The models are the test kit's tiny random ones: gibberish, but the same for the same seed.
 
+mod choosing;
 #[cfg(unix)]
 mod interactive;
 mod refusals;
+mod rendering;
 mod reports;
 mod speaking;
 mod streams;
+mod structured;
 mod support;
+mod thinking;
+mod tools;

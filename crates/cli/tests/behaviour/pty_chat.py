@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import sys
+import termios
 import time
 
 PROMPT = ">>> "
@@ -20,6 +21,10 @@ class Terminal:
         self.read_up_to = 0
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            # A press of Ctrl-C would discard what was written and not read yet.
+            settings = termios.tcgetattr(0)
+            settings[3] |= termios.NOFLSH
+            termios.tcsetattr(0, termios.TCSANOW, settings)
             os.execv(argv[0], argv)
 
     def fail(self, why):
@@ -151,9 +156,43 @@ def no_template(terminal):
         sys.exit("it asked for a line all the same")
 
 
+def no_json(terminal):
+    terminal.expect("error: `--output` of a conversation .*prompt")
+    terminal.ends(2)
+
+
 def escapes(terminal):
     terminal.say("hi")
     terminal.expect("\r\n\ufffd{4}\r\n")
+    terminal.say("/exit")
+    terminal.ends(0)
+
+
+def tool(terminal):
+    terminal.say("Is it raining?")
+    terminal.expect(r'→ get_weather \{"city": ')
+    terminal.expect("get_weather = ")
+    terminal.press("It is.\r")
+    terminal.expect("AAAA")
+    terminal.say("And now?")
+    terminal.expect("get_weather = ")
+    terminal.press(CTRL_C)
+    terminal.expect("taken back")
+    # What was taken back is not in the way of what comes next.
+    terminal.say("And then?")
+    terminal.expect("get_weather = ")
+    terminal.press("No.\r")
+    terminal.expect("AAAA")
+    terminal.say("/exit")
+    terminal.ends(0)
+
+
+def thinking(terminal):
+    terminal.say("hi")
+    dimmed = "\x1b\\[2m{}\x1b\\[0m"
+    terminal.expect("({})+{}AAAA".format(dimmed.format("A+"), dimmed.format("\r\n")))
+    if "think>" in terminal.shown:
+        terminal.fail("a mark was shown")
     terminal.say("/exit")
     terminal.ends(0)
 
@@ -167,7 +206,18 @@ def redirected(terminal):
 
 
 if __name__ == "__main__":
-    scenarios = [memory, commands, interrupt, full, no_template, escapes, redirected]
+    scenarios = [
+        memory,
+        commands,
+        interrupt,
+        full,
+        no_template,
+        no_json,
+        escapes,
+        tool,
+        thinking,
+        redirected,
+    ]
     named = {scenario.__name__: scenario for scenario in scenarios}
     scenario, command = named[sys.argv[1]], sys.argv[2:]
     if scenario is redirected:

@@ -145,10 +145,33 @@ fn a_stop_string_ends_the_text_before_it() {
 
 #[test]
 fn a_model_without_a_template_generates_and_does_not_chat() {
-    let model = Altered::from("llama").without("chat_template.jinja");
+    let model = Altered::mute();
     loquat(["run", model.path(), "hi"]).refused(4, &["chat template", "generate"]);
+    loquat(["render", model.path(), "hi"]).refused(4, &["chat template"]);
     let said = loquat(["generate", model.path(), "hi", "-n2", &bias(LETTER_A)]).quiet();
     assert_eq!(said, "AA\n");
+}
+
+#[test]
+fn a_built_in_template_stands_in_and_says_so() {
+    let model = Altered::from("llama").without("chat_template.jinja");
+    let said = loquat(["run", model.path(), "hi", "-n2", &bias(LETTER_A)]);
+    assert_eq!(
+        (said.code, said.text().as_str()),
+        (0, "AA\n"),
+        "{}",
+        said.stderr
+    );
+    let told = "brings no chat template; the built-in `chatml` is used\n";
+    assert!(said.stderr.ends_with(told), "{}", said.stderr);
+    let inspected = loquat(["inspect", model.path()]).quiet();
+    assert!(
+        inspected.contains("chat template      built-in chatml\n"),
+        "{inspected}"
+    );
+    let named = ["render", "--template=vicuna", "Who are you?"];
+    let named = loquat(named).quiet();
+    assert!(named.contains("USER: Who are you?"), "{named}");
 }
 
 #[test]

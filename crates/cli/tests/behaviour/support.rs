@@ -12,6 +12,26 @@ use tempfile::TempDir;
 pub const EOS: &str = "258";
 pub const LETTER_A: &str = "32";
 
+/// A template that knows tools and a switch for thinking, and opens it.
+pub const TEMPLATE: &str = "\
+{{ bos_token }}{% for tool in tools or [] %}{{ tool.function.name }} <tool_call>
+{% endfor %}{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>
+{{ call.function | tojson }}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is not defined or enable_thinking %}<think>
+{% endif %}{% endif %}";
+
+pub const WEATHER: &str = r#"{
+  "name": "get_weather", "description": "The weather of a city.", "strict": true,
+  "parameters": {
+    "type": "object",
+    "properties": { "city": { "enum": ["Paris", "Rome"] }, "days": { "enum": [1, 2] } },
+    "required": ["city", "days"], "additionalProperties": false
+  }
+}"#;
+
 /// What a command left behind.
 pub struct Outcome {
     pub code: i32,
@@ -106,6 +126,22 @@ pub fn golden(name: &str) -> String {
     path.join(name).to_str().unwrap().to_owned()
 }
 
+/// Files that flags name.
+pub struct Files(TempDir);
+
+impl Files {
+    pub fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    /// Writes one, and gives its path.
+    pub fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
 /// A tiny model to be changed.
 pub struct Altered(TempDir);
 
@@ -128,6 +164,12 @@ impl Altered {
         )
     }
 
+    /// Without a template, and with no vocabulary that a built-in one would fit.
+    pub fn mute() -> Self {
+        let model = Self::from("llama").without("chat_template.jinja");
+        model.replace("tokenizer.json", "<|im_start|>", "<|im_begin|>")
+    }
+
     pub fn without(self, file: &str) -> Self {
         fs::remove_file(self.file(file)).unwrap();
         self
@@ -137,6 +179,11 @@ impl Altered {
         let text = fs::read_to_string(self.file(file)).unwrap();
         assert!(text.contains(from), "no {from} in {file}");
         fs::write(self.file(file), text.replace(from, to)).unwrap();
+        self
+    }
+
+    pub fn with(self, file: &str, text: &str) -> Self {
+        fs::write(self.file(file), text).unwrap();
         self
     }
 

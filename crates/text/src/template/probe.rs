@@ -78,11 +78,16 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether tools that are offered appear in the prompt.
+    /// Whether tools that are offered appear in the prompt, if only where there is a system
+    /// message.
     pub fn supports_tools(&self) -> bool {
         *self.probes.supports_tools.get_or_init(|| {
-            let rendered = self.probe(json!([user()]), true, None);
-            rendered.is_some_and(|text| text.contains(TOOL))
+            let system = json!({"role": "system", "content": "be kind"});
+            let conversations = [json!([user()]), json!([system, user()])];
+            conversations.into_iter().any(|messages| {
+                let rendered = self.probe(messages, true, None);
+                rendered.is_some_and(|text| text.contains(TOOL))
+            })
         })
     }
 

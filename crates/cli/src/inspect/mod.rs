@@ -1,5 +1,7 @@
 //! `loquat inspect`: what a model is, and what it will take, without loading it.
 
+mod manner;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -12,6 +14,7 @@ use crate::describe;
 use crate::error::CliError;
 use crate::load::{Model, locate, open_store};
 use crate::terminal::{bytes, print};
+use manner::Manner;
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let store = open_store()?;
@@ -94,7 +97,7 @@ fn buffer_bytes(plan: &Plan) -> u64 {
         .saturating_sub(kv)
 }
 
-/// An empty row between the model and the machine.
+/// An empty row between the model, its manner and the machine.
 const GAP: &str = "";
 
 fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String {
@@ -103,7 +106,7 @@ fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String
         .iter()
         .map(|(format, count)| format!("{count} × {format}"))
         .collect();
-    let rows = [
+    let mut rows = vec![
         ("model", model.name.clone()),
         ("format", model.checkpoint.format.name().to_owned()),
         ("family", spec.family.to_owned()),
@@ -127,6 +130,10 @@ fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String
         ("matrices", formats.join(", ")),
         ("file weights", bytes(model.source.weights.bytes())),
         (GAP, String::new()),
+    ];
+    rows.extend(Manner::of(model).rows());
+    rows.extend([
+        (GAP, String::new()),
         ("device", plan.capabilities.device.clone()),
         ("weights in memory", bytes(plan.memory.weight_bytes)),
         (
@@ -144,7 +151,7 @@ fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String
         (buffers_name(plan), bytes(buffer_bytes(plan))),
         ("at most", at_most(plan.resident_bytes, bounds)),
         ("can", capabilities(&plan.capabilities).join(", ")),
-    ];
+    ]);
     let mut text = String::new();
     let told = |(name, value): &(&str, String)| *name == GAP || !value.is_empty();
     for (name, value) in rows.iter().filter(|row| told(row)) {
@@ -266,6 +273,10 @@ fn as_json(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> Value 
         "capabilities": capabilities(&plan.capabilities),
         "layers": layers,
     });
+    if let (Value::Object(value), Value::Object(manner)) = (&mut value, Manner::of(model).to_json())
+    {
+        value.extend(manner);
+    }
     if tensors {
         let tensors = model.checkpoint.tensors().iter().map(|tensor| {
             json!({ "name": tensor.name, "dtype": tensor.dtype.name(), "shape": tensor.shape })

@@ -1,0 +1,154 @@
+//! Every flag, defined once. Sampling parameters take their help and ranges from the engine.
+
+mod answer;
+mod bench;
+mod conversation;
+mod output;
+mod sampling;
+mod session;
+mod values;
+
+use clap::{Args, Parser, Subcommand};
+
+pub use answer::{AnswerArgs, Wanted};
+pub use bench::{BenchArgs, Span};
+pub use conversation::{ConversationArgs, FormatArgs};
+pub use output::{Form, OutputArgs};
+pub use sampling::{Given, SamplingArgs};
+pub use session::SessionArgs;
+use values::{count, date};
+
+/// Large language models on the hardware you already have.
+#[derive(Debug, Parser)]
+#[command(name = "loquat", version, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// Say more on stderr: what is loaded, how tokens are chosen, and a closing line even when
+    /// not on a terminal.
+    #[arg(long, short, global = true)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Ask a model, or chat with it when no prompt is given.
+    Run(Box<RunArgs>),
+    /// Continue a text exactly as given, without a chat template.
+    Generate(Box<GenerateArgs>),
+    /// Show a conversation as the model would be given it, without loading weights.
+    Render(Box<RenderArgs>),
+    /// Say what a model is: blocks, tensors, memory need, capabilities, manner of speaking.
+    Inspect(InspectArgs),
+    /// Measure the engine: its speed beside the bare session's, or one scenario under load.
+    Bench(Box<BenchArgs>),
+    /// List the compute backends and whether each can run here.
+    Backends,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// A model directory, a .gguf or .safetensors file, or a catalog name; the catalog's
+    /// default when left out.
+    pub model: Option<String>,
+    /// What to ask, in quotes. Without it stdin is read; on a terminal that is a conversation.
+    #[arg(conflicts_with = "messages")]
+    pub prompt: Option<String>,
+    #[command(flatten)]
+    pub conversation: ConversationArgs,
+    /// At most one tool call in a reply.
+    #[arg(long, requires = "tools", help_heading = "Conversation")]
+    pub no_parallel_tool_calls: bool,
+    /// Most tokens to think; then the answer begins.
+    #[arg(long, value_name = "TOKENS", value_parser = count, help_heading = "Conversation")]
+    #[arg(allow_negative_numbers = true)]
+    pub thinking_budget: Option<usize>,
+    /// Print the thinking to stdout too, between <think> and </think>. Otherwise it is seen on
+    /// terminals only, dimmed.
+    #[arg(long, help_heading = "Conversation")]
+    pub show_thinking: bool,
+    #[command(flatten)]
+    pub formats: FormatArgs,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub session: SessionArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// A model, as for `run`.
+    pub model: Option<String>,
+    /// The text to continue, in quotes. Without it stdin is read.
+    pub prompt: Option<String>,
+    /// Generate past the model's own end-of-text tokens.
+    #[arg(long)]
+    pub ignore_eos: bool,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub session: SessionArgs,
+}
+
+/// What the engine would have made of them.
+const RAW_EXCLUDES: [&str; 3] = ["thinking", "tool_choice", "read_special"];
+
+#[derive(Debug, Args)]
+pub struct RenderArgs {
+    /// A model, as for `run`. None is needed where --template is given.
+    pub model: Option<String>,
+    /// What to ask, in quotes. Without it, and without --messages, stdin is read.
+    #[arg(conflicts_with = "messages")]
+    pub prompt: Option<String>,
+    #[command(flatten)]
+    pub conversation: ConversationArgs,
+    /// Leave the assistant's turn unopened.
+    #[arg(long)]
+    pub no_generation_prompt: bool,
+    /// Print token ids instead of text.
+    #[arg(long)]
+    pub tokens: bool,
+    /// Hand the template what --messages and --tools hold untouched, as transformers does,
+    /// instead of what the engine makes of it.
+    #[arg(long, requires = "messages", conflicts_with_all = RAW_EXCLUDES)]
+    pub raw: bool,
+    /// What the template calls `bos_token`, where there is no model.
+    #[arg(long, value_name = "TEXT", requires = "template")]
+    pub bos_token: Option<String>,
+    /// What it calls `eos_token`, likewise.
+    #[arg(long, value_name = "TEXT", requires = "template")]
+    pub eos_token: Option<String>,
+    /// The time that templates see instead of the clock's, such as 2026-01-02T03:04:05.
+    #[arg(long, value_name = "TIME", value_parser = date)]
+    pub date: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// A model, as for `run`.
+    pub model: Option<String>,
+    /// List every tensor.
+    #[arg(long)]
+    pub tensors: bool,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub session: SessionArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

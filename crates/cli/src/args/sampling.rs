@@ -1,0 +1,222 @@
+//! A flag for each sampling parameter of the engine's table.
+
+use clap::builder::ValueParser;
+use clap::parser::ValuesRef;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use loquat_engine::{Kind, PARAMETERS, Parameter, Step};
+
+use super::values::{seed, token};
+use crate::sampling;
+
+/// The parameters that were given, with their values.
+#[derive(Debug, Clone, Default)]
+pub struct SamplingArgs(pub Vec<(Parameter, Given)>);
+
+/// A value from the command line.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Given {
+    Float(f32),
+    Integer(i64),
+    Biases(Vec<(u32, f32)>),
+    Tokens(Vec<u32>),
+    /// Words to encode, or strings that stay strings.
+    Texts(Vec<String>),
+    Steps(Vec<Step>),
+    Seed(u64),
+}
+
+impl Args for SamplingArgs {
+    fn augment_args(command: Command) -> Command {
+        let flags = PARAMETERS.iter().map(flag);
+        flags.fold(command, |command, flag| command.arg(flag))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SamplingArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |parameter: &Parameter| Some((*parameter, given(parameter, matches)?));
+        Ok(Self(PARAMETERS.iter().filter_map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// What the flag of a parameter is called.
+pub fn flag_name(parameter: &Parameter) -> String {
+    match parameter.name {
+        // As llama.cpp calls it, whose names of steps it takes.
+        "order" => "samplers".to_owned(),
+        // One is given at a time.
+        "dry_sequence_breakers" => "dry-sequence-breaker".to_owned(),
+        name => name.replace('_', "-"),
+    }
+}
+
+const HEADING: &str = "Sampling (defaults are for models that bring none of their own)";
+
+fn flag(parameter: &Parameter) -> Arg {
+    let parameter = *parameter;
+    let flag = Arg::new(parameter.name)
+        .long(flag_name(&parameter))
+        .help(help(&parameter))
+        .help_heading(HEADING)
+        .allow_negative_numbers(true);
+    let flag = match parameter.kind {
+        Kind::Float => flag.value_name("NUMBER").value_parser(ranged(parameter)),
+        Kind::Integer => flag.value_name("COUNT").value_parser(whole(parameter)),
+        Kind::Biases => list(flag, "TOKEN=BIAS", bias(parameter)),
+        Kind::Tokens => list(flag, "IDS", token.into()).value_delimiter(','),
+        Kind::TokenSequences | Kind::Strings => list(flag, "TEXT", clap::value_parser!(String)),
+        Kind::Steps => list(flag, "NAMES", step.into()).value_delimiter(','),
+        Kind::Seed => flag.value_name("NUMBER").value_parser(seed),
+    };
+    match parameter.name {
+        "temperature" => flag.short('t'),
+        _ => flag,
+    }
+}
+
+fn list(flag: Arg, value: &'static str, parser: ValueParser) -> Arg {
+    let flag = flag.action(ArgAction::Append).value_name(value);
+    flag.value_parser(parser)
+}
+
+fn help(parameter: &Parameter) -> String {
+    let Parameter {
+        kind,
+        min,
+        max,
+        help,
+        ..
+    } = parameter;
+    match kind {
+        Kind::Float | Kind::Integer => {
+            let default = sampling::usual(parameter);
+            format!("{help} [{min} to {max}] [default: {default}]")
+        }
+        Kind::Biases => format!("{help} [{min} to {max}]"),
+        Kind::TokenSequences | Kind::Strings => format!("{help}. May be given several times"),
+        Kind::Tokens | Kind::Steps | Kind::Seed => (*help).to_owned(),
+    }
+}
+
+fn ranged(parameter: Parameter) -> impl Fn(&str) -> Result<f32, String> + Clone {
+    let Parameter { min, max, .. } = parameter;
+    move |text| match text.parse() {
+        Ok(value) if (min..=max).contains(&value) => Ok(value),
+        _ => Err(format!("must be a number from {min} to {max}")),
+    }
+}
+
+fn whole(parameter: Parameter) -> impl Fn(&str) -> Result<i64, String> + Clone {
+    let (min, max) = (parameter.min as i64, parameter.max as i64);
+    move |text| match text.parse() {
+        Ok(value) if (min..=max).contains(&value) => Ok(value),
+        _ => Err(format!("must be a whole number from {min} to {max}")),
+    }
+}
+
+fn bias(parameter: Parameter) -> ValueParser {
+    let parse = move |text: &str| -> Result<(u32, f32), String> {
+        let split = text.split_once('=');
+        let (token, bias) = split.ok_or("must be TOKEN=BIAS, such as 42=-100")?;
+        Ok((self::token(token)?, ranged(parameter)(bias)?))
+    };
+    parse.into()
+}
+
+fn step(name: &str) -> Result<Step, String> {
+    Step::from_name(name.trim()).map_err(|error| error.to_string())
+}
+
+fn given(parameter: &Parameter, matches: &ArgMatches) -> Option<Given> {
+    let name = parameter.name;
+    Some(match parameter.kind {
+        Kind::Float => Given::Float(*matches.get_one(name)?),
+        Kind::Integer => Given::Integer(*matches.get_one(name)?),
+        Kind::Biases => Given::Biases(all(matches.get_many(name)?)),
+        Kind::Tokens => Given::Tokens(all(matches.get_many(name)?)),
+        Kind::TokenSequences | Kind::Strings => Given::Texts(all(matches.get_many(name)?)),
+        Kind::Steps => Given::Steps(all(matches.get_many(name)?)),
+        Kind::Seed => Given::Seed(*matches.get_one(name)?),
+    })
+}
+
+fn all<T: Clone + 'static>(values: ValuesRef<'_, T>) -> Vec<T> {
+    values.cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Vec<(&'static str, Given)>, String> {
+        let command = SamplingArgs::augment_args(Command::new("test"));
+        let words = ["test"].iter().chain(args);
+        let matches = command.try_get_matches_from(words);
+        let matches = matches.map_err(|error| error.to_string())?;
+        let given = SamplingArgs::from_arg_matches(&matches).unwrap().0;
+        let named = given.into_iter().map(|(key, value)| (key.name, value));
+        Ok(named.collect())
+    }
+
+    #[test]
+    fn every_parameter_has_a_flag() {
+        assert_eq!(parse(&[]), Ok(Vec::new()));
+        for parameter in PARAMETERS {
+            let flag = format!("--{}", flag_name(&parameter));
+            let (text, value) = match parameter.kind {
+                Kind::Float => ("0.5", Given::Float(0.5)),
+                Kind::Integer => ("1", Given::Integer(1)),
+                Kind::Biases => ("42=-7.5", Given::Biases(vec![(42, -7.5)])),
+                Kind::Tokens => ("4, 5", Given::Tokens(vec![4, 5])),
+                Kind::TokenSequences | Kind::Strings => ("a,b", Given::Texts(vec!["a,b".into()])),
+                Kind::Steps => ("top_p,dry", Given::Steps(vec![Step::TopP, Step::Dry])),
+                Kind::Seed => ("7", Given::Seed(7)),
+            };
+            // One is out of this range: a value at its lower end serves all.
+            let text = match parameter.kind {
+                Kind::Float if parameter.min > 0.5 => "1.5",
+                _ => text,
+            };
+            let value = match (value, text) {
+                (Given::Float(_), text) => Given::Float(text.parse().unwrap()),
+                (value, _) => value,
+            };
+            assert_eq!(parse(&[&flag, text]), Ok(vec![(parameter.name, value)]));
+        }
+    }
+
+    #[test]
+    fn values_parse_or_say_why() {
+        for (args, words) in [
+            (["--logit-bias", "42"], ["logit-bias", "TOKEN=BIAS"]),
+            (["--logit-bias", "x=1"], ["`x`", "not a token id"]),
+            (
+                ["--logit-bias", "1=x"],
+                ["1=x", "a number from -100 to 100"],
+            ),
+            (["--logit-bias", "1=101"], ["1=101", "from -100 to 100"]),
+            (["--logit-bias", "1=NaN"], ["1=NaN", "from -100 to 100"]),
+            (["--samplers", "top_k,tfs"], ["--samplers", "`tfs`"]),
+            (["--allowed-tokens", "1,x"], ["--allowed-tokens", "`x`"]),
+            (["--top-k", "1.5"], ["--top-k", "whole number from 0"]),
+            (["--penalty-last-n", "-2"], ["--penalty-last-n", "from -1"]),
+        ] {
+            let error = parse(&args).unwrap_err();
+            for word in words {
+                assert!(error.contains(word), "no {word} in {error}");
+            }
+        }
+        let twice = parse(&["--bad-words", "one", "--bad-words", "two"]);
+        let texts = Given::Texts(vec!["one".into(), "two".into()]);
+        assert_eq!(twice, Ok(vec![("bad_words", texts)]));
+    }
+}

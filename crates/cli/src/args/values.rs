@@ -1,0 +1,149 @@
+//! What a flag's value may be, and what is said of one that it may not.
+
+use std::num::NonZeroUsize;
+
+use serde_json::Value;
+
+pub fn nonzero(value: usize) -> NonZeroUsize {
+    NonZeroUsize::new(value).unwrap_or(NonZeroUsize::MIN)
+}
+
+pub fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
+    let value = text.parse();
+    value.map_err(|_| "must be a whole number of at least 1".to_owned())
+}
+
+pub fn count(text: &str) -> Result<usize, String> {
+    let value = text.parse();
+    value.map_err(|_| "must be a whole number of at least 0".to_owned())
+}
+
+pub fn seed(text: &str) -> Result<u64, String> {
+    let value = text.parse();
+    value.map_err(|_| format!("must be a whole number from 0 to {}", u64::MAX))
+}
+
+pub fn token(text: &str) -> Result<u32, String> {
+    let value = text.trim().parse();
+    value.map_err(|_| format!("`{text}` is not a token id"))
+}
+
+/// A variable of a template: JSON where the value reads as that, a text otherwise.
+pub fn variable(text: &str) -> Result<(String, Value), String> {
+    let split = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = split.ok_or("must be KEY=VALUE, such as enable_thinking=false")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+    Ok((name.to_owned(), value))
+}
+
+/// Seconds since 1970 of a date and time, such as `2026-01-02T03:04:05`.
+pub fn date(text: &str) -> Result<u64, String> {
+    seconds(text).ok_or_else(|| {
+        "must be a date and time of 1970 or later, such as 2026-01-02T03:04:05".to_owned()
+    })
+}
+
+fn seconds(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00:00"));
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(time, ':')?;
+    let days_in_month = match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    let sound = (1970..=9999).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=days_in_month).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second < 60;
+    sound.then(|| {
+        let hours = days_since_1970(year, month, day) * 24 + hour;
+        (hours * 60 + minute) * 60 + second
+    })
+}
+
+fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
+    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts: Vec<&str> = text.split(between).collect();
+    let parts: [&str; 3] = parts.try_into().ok()?;
+    match parts.iter().all(|part| digits(part)) {
+        true => Some([
+            parts[0].parse().ok()?,
+            parts[1].parse().ok()?,
+            parts[2].parse().ok()?,
+        ]),
+        false => None,
+    }
+}
+
+fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+/// Counts years from March, so that the leap day is a year's last (Howard Hinnant's
+/// `days_from_civil`).
+fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
+    let year = year - u64::from(month <= 2);
+    let month_from_march = (month + 9) % 12;
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + day_of_year;
+    const UP_TO_1970: u64 = 719_468;
+    days - UP_TO_1970
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn variables_are_json_or_text() {
+        for (text, name, value) in [
+            ("enable_thinking=false", "enable_thinking", json!(false)),
+            ("date=26 Jul 2024", "date", json!("26 Jul 2024")),
+            ("n=3", "n", json!(3)),
+            ("list=[1, \"b\"]", "list", json!([1, "b"])),
+            ("quoted=\"3\"", "quoted", json!("3")),
+            ("empty=", "empty", json!("")),
+            ("equation=a=b", "equation", json!("a=b")),
+        ] {
+            assert_eq!(variable(text), Ok((name.to_owned(), value)), "{text}");
+        }
+        for text in ["", "name", "=value"] {
+            assert!(variable(text).unwrap_err().contains("KEY=VALUE"), "{text}");
+        }
+    }
+
+    #[test]
+    fn dates_count_from_1970() {
+        // `date -ud TEXT +%s`
+        for (text, seconds) in [
+            ("1970-01-01T00:00:00", 0),
+            ("2026-01-02T03:04:05", 1_767_323_045),
+            ("2024-02-29 12:00:00", 1_709_208_000),
+            ("2000-03-01", 951_868_800),
+            ("1999-12-31T23:59:59", 946_684_799),
+        ] {
+            assert_eq!(date(text), Ok(seconds), "{text}");
+        }
+        for text in [
+            "",
+            "yesterday",
+            "2026-13-01",
+            "2026-02-29",
+            "2026-00-10",
+            "2026-01-00",
+            "1969-12-31",
+            "2026-01-02T24:00:00",
+            "2026-01-02T03:04",
+            "2026-01-+2",
+            "99999-01-01",
+        ] {
+            assert!(date(text).unwrap_err().contains("such as"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Files that flags name.
+
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::CliError;
+
+/// What stands for stdin.
+const STDIN: &str = "-";
+
+/// The text of a file.
+pub fn text(flag: &'static str, path: &Path) -> Result<String, CliError> {
+    read(path).map_err(|source| CliError::File {
+        flag,
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    if path != Path::new(STDIN) {
+        return std::fs::read_to_string(path);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(text)
+}
+
+pub fn json(flag: &'static str, path: &Path) -> Result<Value, CliError> {
+    let origin = path.display().to_string();
+    parse(flag, &origin, &text(flag, path)?)
+}
+
+/// JSON from wherever; `origin` is what to call it.
+pub fn parse(flag: &'static str, origin: &str, text: &str) -> Result<Value, CliError> {
+    serde_json::from_str(text).map_err(|source| CliError::Json {
+        flag,
+        origin: origin.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,73 @@
+//! From flags to what a model is asked.
+
+use loquat_chat::{ChatRequest, Conversation, Effort, Thinking};
+
+use crate::args::ConversationArgs;
+use crate::error::CliError;
+use crate::prompt;
+use crate::{files, wire};
+
+pub const MESSAGES: &str = "--messages";
+pub const TOOLS: &str = "--tools";
+
+/// All that flags say about a conversation but its words.
+pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
+    let ConversationArgs {
+        system: _,
+        messages: _,
+        tools,
+        tool_choice,
+        thinking,
+        template: _,
+        template_var,
+        read_special,
+    } = args;
+    let tools = match tools {
+        Some(path) => wire::tools(TOOLS, files::json(TOOLS, path)?)?,
+        None => Vec::new(),
+    };
+    Ok(ChatRequest {
+        tools,
+        tool_choice: tool_choice.clone(),
+        thinking: Thinking {
+            effort: thinking.map(Effort::from),
+            budget: None,
+        },
+        template_variables: template_var.iter().cloned().collect(),
+        read_special: *read_special,
+        ..ChatRequest::default()
+    })
+}
+
+/// What was said so far: the file of messages, or a prompt from wherever. `None` when a person
+/// sits there to converse.
+pub fn conversation(
+    args: &ConversationArgs,
+    prompt: Option<String>,
+) -> Result<Option<Conversation>, CliError> {
+    let mut conversation = Conversation::new(args.system.clone());
+    if let Some(path) = &args.messages {
+        if prompt.is_some() {
+            return Err(CliError::Usage {
+                what: "`--messages` is the conversation; a prompt beside it".to_owned(),
+                expected: "its last message".to_owned(),
+            });
+        }
+        for message in wire::messages(MESSAGES, files::json(MESSAGES, path)?)? {
+            conversation.push(message);
+        }
+        return Ok(Some(conversation));
+    }
+    let prompt = match prompt {
+        Some(prompt) => Some(prompt),
+        None => prompt::from_stdin()?,
+    };
+    let Some(prompt) = prompt else {
+        return Ok(None);
+    };
+    if prompt.trim().is_empty() {
+        return Err(CliError::NoPrompt);
+    }
+    conversation.push_user(prompt);
+    Ok(Some(conversation))
+}

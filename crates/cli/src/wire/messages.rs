@@ -1,0 +1,126 @@
+//! Messages.
+
+use loquat_chat::{Content, Message, Role, ToolCall};
+use serde_json::Value;
+
+use super::object::{Object, Place};
+use crate::error::CliError;
+
+const ROLES: [Role; 5] = [
+    Role::System,
+    Role::Developer,
+    Role::User,
+    Role::Assistant,
+    Role::Tool,
+];
+
+/// A list of messages.
+pub fn messages(flag: &'static str, value: Value) -> Result<Vec<Message>, CliError> {
+    let place = Place::root(flag, "messages");
+    let items = place.list(value)?.into_iter().enumerate();
+    items
+        .map(|(index, item)| message(&place.item(index), item))
+        .collect()
+}
+
+fn message(place: &Place, value: Value) -> Result<Message, CliError> {
+    let mut fields = place.object(value)?;
+    let role = role(&mut fields)?;
+    let mut message = Message::new(role, "");
+    if role == Role::Assistant {
+        message.reasoning = reasoning(&mut fields)?;
+        message.tool_calls = calls(&mut fields)?;
+    }
+    if role == Role::Tool {
+        message.tool_call_id = fields.text("tool_call_id")?;
+    }
+    message.name = fields.text("name")?;
+    message.content = match fields.take("content") {
+        Some(content) => self::content(&place.field("content"), content)?,
+        // What it did instead of speaking.
+        None if !message.tool_calls.is_empty() || message.reasoning.is_some() => "".into(),
+        None => return Err(place.field("content").refused("is missing")),
+    };
+    fields.end()?;
+    Ok(message)
+}
+
+fn role(fields: &mut Object) -> Result<Role, CliError> {
+    let name = fields.required_text("role")?;
+    let role = ROLES.into_iter().find(|role| role.to_string() == name);
+    role.ok_or_else(|| {
+        let known = ROLES.map(|role| role.to_string()).join(", ");
+        let place = fields.place.field("role");
+        place.wrong(&name.into(), &format!("one of {known}"))
+    })
+}
+
+/// Servers call it either way.
+fn reasoning(fields: &mut Object) -> Result<Option<String>, CliError> {
+    let long = fields.text("reasoning_content")?;
+    let short = fields.text("reasoning")?;
+    match (long, short) {
+        (Some(_), Some(_)) => {
+            let place = fields.place.field("reasoning");
+            Err(place.refused("says what `reasoning_content` says already; one is enough"))
+        }
+        (long, short) => Ok(long.or(short)),
+    }
+}
+
+fn content(place: &Place, value: Value) -> Result<Content, CliError> {
+    match value {
+        Value::String(text) => Ok(Content::Text(text)),
+        Value::Array(parts) => {
+            let parts = parts.into_iter().enumerate();
+            let texts = parts.map(|(index, value)| part(&place.item(index), value));
+            texts.collect::<Result<_, _>>().map(Content::Parts)
+        }
+        other => Err(place.wrong(&other, "a string or a list of parts")),
+    }
+}
+
+fn part(place: &Place, value: Value) -> Result<String, CliError> {
+    let mut fields = place.object(value)?;
+    fields.constant("type", "text")?;
+    let text = fields.required_text("text")?;
+    fields.end()?;
+    Ok(text)
+}
+
+fn calls(fields: &mut Object) -> Result<Vec<ToolCall>, CliError> {
+    let place = fields.place.field("tool_calls");
+    let Some(calls) = fields.take("tool_calls") else {
+        return Ok(Vec::new());
+    };
+    let calls = place.list(calls)?.into_iter().enumerate();
+    calls
+        .map(|(index, value)| call(&place.item(index), index, value))
+        .collect()
+}
+
+fn call(place: &Place, index: usize, value: Value) -> Result<ToolCall, CliError> {
+    let mut fields = place.object(value)?;
+    fields.constant("type", "function")?;
+    let id = fields.text("id")?;
+    let within = place.field("function");
+    let function = fields.take("function");
+    let mut function = within.object(function.ok_or_else(|| within.refused("is missing"))?)?;
+    let call = ToolCall {
+        // As long as Mistral's templates insist.
+        id: id.unwrap_or_else(|| format!("call{index:05}")),
+        name: function.required_text("name")?,
+        arguments: match function.take("arguments") {
+            Some(Value::String(text)) => text,
+            Some(object @ Value::Object(_)) => object.to_string(),
+            None => "{}".to_owned(),
+            Some(other) => {
+                let place = within.field("arguments");
+                return Err(place.wrong(&other, "an object, or one as text"));
+            }
+        },
+    };
+    function.end()?;
+    fields.end()?;
+    Ok(call)
+}
