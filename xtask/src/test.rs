@@ -2,6 +2,7 @@
 
 mod deny;
 mod fuzz;
+mod judges;
 mod tools;
 
 use std::path::Path;
@@ -50,6 +51,11 @@ const STAGES: &[Stage] = &[
         name: "goldens",
         about: "the committed goldens, and the support matrix they show",
         run: committed_goldens,
+    },
+    Stage {
+        name: "judges",
+        about: "references that others wrote: formats, and answers held to a schema",
+        run: judges::run,
     },
     Stage {
         name: "fuzz",
@@ -233,14 +239,16 @@ mod tests {
 
     #[test]
     fn options_choose_stages() {
-        let all = ["fmt", "tidy", "clippy", "deny", "test", "goldens", "fuzz"];
+        let all = [
+            "fmt", "tidy", "clippy", "deny", "test", "goldens", "judges", "fuzz",
+        ];
         let cases: &[(&str, Option<&[&str]>)] = &[
             ("", Some(&all)),
             ("--only tidy", Some(&["tidy"])),
             ("--only test,fmt", Some(&["fmt", "test"])),
             (
                 "--skip deny --skip fuzz",
-                Some(&["fmt", "tidy", "clippy", "test", "goldens"]),
+                Some(&["fmt", "tidy", "clippy", "test", "goldens", "judges"]),
             ),
             ("--only tidy,fuzz --skip fuzz", Some(&["tidy"])),
             ("--list", None),

@@ -193,10 +193,11 @@ impl Constraint for Gate {
 
     fn accept(&mut self, token: u32) -> Result<(), String> {
         match &mut self.state {
-            State::Answer => match &mut self.answer {
-                Some(answer) => answer.accept(token)?,
-                None => {}
-            },
+            State::Answer => {
+                if let Some(answer) = &mut self.answer {
+                    answer.accept(token)?;
+                }
+            }
             State::Gap { left } => {
                 *left = left.saturating_sub(1);
                 self.pass_gap();

@@ -1,6 +1,6 @@
 //! Renders conversations for the judges: one JSON object per line in, one per line out.
 //!
-//! In: `template`, `messages`, and where they matter `tools`, `kwargs`, `bos`, `eos`, `generate`
+//! In: `template` or the name of a `builtin` one, `messages`, and where they matter `tools`, `kwargs`, `bos`, `eos`, `generate`
 //! (open the assistant's turn) and `now` (seconds since 1970). Out: `text`, or `refused` with the
 //! template's own words, or `failed` with ours.
 
@@ -25,7 +25,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn render(case: &Value) -> Result<String, TextError> {
     let word = |field: &str| case[field].as_str().unwrap_or_default().to_owned();
-    let mut template = ChatTemplate::new(&word("template"))?;
+    let mut template = match case["builtin"].as_str() {
+        Some(name) => ChatTemplate::builtin_named(name).ok_or(TextError::NoChatTemplate)?,
+        None => ChatTemplate::new(&word("template"))?,
+    };
     if let Some(now) = case["now"].as_u64() {
         template = template.with_clock(Clock::Fixed(now));
     }

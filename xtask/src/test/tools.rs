@@ -67,22 +67,56 @@ pub fn require_cxx_compiler(root: &Path) -> Result<(), Error> {
     if program(root, &compiler, &["--version"]).probe().is_some() {
         return Ok(());
     }
-    let missing = Error::Missing {
+    if std::env::var_os("CXX").is_none() && can_install_packages(root) {
+        return install_packages(root, &["g++"]);
+    }
+    Err(Error::Missing {
         what: format!("a C++ compiler (`{}`)", compiler.to_string_lossy()),
         remedy: "install g++ or clang, or name one in CXX; the fuzz targets need it".to_string(),
+    })
+}
+
+/// Names the Python interpreter, here as for the model store.
+const PYTHON: &str = "LOQUAT_PYTHON";
+
+/// A Python that can make virtual environments, which distributions like to pack apart from it;
+/// as root on a machine with apt it is installed, otherwise asked for.
+pub fn require_python(root: &Path) -> Result<OsString, Error> {
+    let named = std::env::var_os(PYTHON).filter(|value| !value.is_empty());
+    let candidates = match &named {
+        Some(python) => vec![python.clone()],
+        None => vec!["python3".into(), "python".into()],
     };
-    let is_root = program(root, "id", &["-u"]).probe().as_deref() == Some("0\n");
-    let has_apt = program(root, "apt-get", &["--version"]).probe().is_some();
-    if std::env::var_os("CXX").is_some() || !is_root || !has_apt {
-        return Err(missing);
+    let is_whole = |python: &OsString| {
+        let imports = program(root, python, &["-c", "import ensurepip, venv"]);
+        imports.probe().is_some()
+    };
+    if let Some(python) = candidates.iter().find(|python| is_whole(python)) {
+        return Ok(python.clone());
     }
+    if named.is_none() && can_install_packages(root) {
+        install_packages(root, &["python3", "python3-venv"])?;
+        return Ok("python3".into());
+    }
+    Err(Error::Missing {
+        what: "a Python 3 with the modules `venv` and `ensurepip`".to_string(),
+        remedy: format!("install python3 and python3-venv, or name such a Python in {PYTHON}"),
+    })
+}
+
+fn can_install_packages(root: &Path) -> bool {
+    let is_root = program(root, "id", &["-u"]).probe().as_deref() == Some("0\n");
+    is_root && program(root, "apt-get", &["--version"]).probe().is_some()
+}
+
+fn install_packages(root: &Path, packages: &[&str]) -> Result<(), Error> {
     let apt = |args: &[&str]| {
         program(root, "apt-get", args)
             .env("DEBIAN_FRONTEND", "noninteractive")
             .run()
     };
     apt(&["update"])?;
-    apt(&["install", "--yes", "--no-install-recommends", "g++"])
+    apt(&[&["install", "--yes", "--no-install-recommends"], packages].concat())
 }
 
 #[cfg(test)]

@@ -203,6 +203,8 @@ mod tests {
             ("crates/engine", "loquat-engine", "loquat-session", true),
             ("crates/engine", "loquat-engine", "loquat-cpu", false),
             ("crates/engine", "loquat-engine", "loquat-testkit", false),
+            ("crates/grammar", "loquat-grammar", "loquat-engine", true),
+            ("crates/grammar", "loquat-grammar", "loquat-chat", false),
             ("crates/chat", "loquat-chat", "loquat-engine", true),
             ("crates/chat", "loquat-chat", "loquat-store", false),
             ("crates/chat", "loquat-chat", "loquat", false),
