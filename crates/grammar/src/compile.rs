@@ -45,10 +45,11 @@ impl Compiler {
             ..InferenceCapabilities::default()
         };
         let slices = SlicedBiasComputer::general_slices();
-        let mut factory = ParserFactory::new(&env, capabilities, &slices)
-            .map_err(|error| GrammarError::Vocabulary {
+        let mut factory = ParserFactory::new(&env, capabilities, &slices).map_err(|error| {
+            GrammarError::Vocabulary {
                 reason: reason(&error.to_string()),
-            })?;
+            }
+        })?;
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
             max_items_in_row: ITEMS_IN_ROW,

@@ -68,7 +68,9 @@ pub(crate) fn reason(message: &str) -> String {
     }
     let (place, first) = placed(first);
     // The regular expression's own error stands last, under a picture of it.
-    let error = message.lines().find_map(|line| line.strip_prefix("error: "));
+    let error = message
+        .lines()
+        .find_map(|line| line.strip_prefix("error: "));
     let what = error.unwrap_or(first);
     match place {
         Some((line, column)) => format!("line {line}, column {column}: {what}"),
@@ -98,7 +100,10 @@ mod tests {
         let cases = [
             ("no start rule found", "no start rule found"),
             ("panic: attempt to add\n<backtrace>\nx", "attempt to add"),
-            ("3(7): lexer error\n   1 | a", "line 3, column 7: lexer error"),
+            (
+                "3(7): lexer error\n   1 | a",
+                "line 3, column 7: lexer error",
+            ),
             (
                 "at 1(8): invalid regex \"(?=a)\": regex parse error:\n  (?=a)\n  ^\nerror: no look",
                 "line 1, column 8: no look",

@@ -121,7 +121,9 @@ impl<'a> Scanner<'a> {
         };
         let schema = match values.next() {
             Some(Ok(schema)) => schema,
-            Some(Err(error)) => return Err(refuse(format!("a `%json` block is not JSON: {error}"))),
+            Some(Err(error)) => {
+                return Err(refuse(format!("a `%json` block is not JSON: {error}")));
+            }
             None => return Err(refuse("`%json` needs a schema after it".to_string())),
         };
         let length = self.rest.len() - after.len() + values.byte_offset();

@@ -1,17 +1,24 @@
 //! llama.cpp's grammar notation, rewritten in Lark's.
 //!
-//! What does not recurse becomes a terminal, as large as possible: a terminal is matched by an
-//! automaton, which is both exact and fast. Where terminals and recursive rules meet, a terminal
-//! takes as much text as it can.
+//! Lark's terminals are matched by an automaton, which is fast, and each as far as it goes, which
+//! is not what this notation means: in `[a-z]* "b"` the class must leave the last `b` alone. So
+//! what does not recurse becomes one terminal, as large as possible, and where a terminal could
+//! take what has to follow it, it is split into smaller ones, down to single characters if need
+//! be.
 
+mod automaton;
 mod parse;
+mod split;
+mod tree;
 mod write;
 
 use crate::Result;
 
 /// The same language in Lark, beginning with `root`.
 pub(crate) fn to_lark(text: &str) -> Result<String> {
-    parse::parse(text).map(|grammar| write::write(&grammar))
+    let mut tree = tree::Tree::new(&parse::parse(text)?);
+    split::split(&mut tree);
+    Ok(write::write(&tree))
 }
 
 /// Rules by number.

@@ -79,7 +79,9 @@ impl<'a> Parser<'a> {
         let number = self.number_of(name, place)?;
         self.space(Breaks::End);
         if !self.take("::=") {
-            return Err(self.place.error(format!("`::=` must follow the name `{name}`")));
+            return Err(self
+                .place
+                .error(format!("`::=` must follow the name `{name}`")));
         }
         self.space(Breaks::Space);
         let expression = self.choice(Breaks::End)?;

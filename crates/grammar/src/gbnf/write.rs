@@ -2,173 +2,104 @@
 
 use std::fmt::Write;
 
-use super::{Class, Expression, Grammar};
+use super::Class;
+use super::tree::{Id, Node, Tree};
 use crate::lark::literal;
 
-pub(super) fn write(grammar: &Grammar) -> String {
+pub(super) fn write(tree: &Tree) -> String {
     let mut writer = Writer {
-        recursive: recursive(grammar),
+        tree,
         out: String::new(),
         named: 0,
     };
-    let root = writer.name(grammar.root);
+    let root = writer.name(tree.root);
     let _ = writeln!(writer.out, "start: {root}");
-    for (number, rule) in grammar.rules.iter().enumerate() {
-        let name = writer.name(number);
-        let body = match writer.recursive[number] {
-            true => writer.rule_body(rule),
-            false => writer.terminal_body(rule),
-        };
-        let _ = writeln!(writer.out, "{name}: {body}");
+    for (rule, &body) in tree.rules.iter().enumerate() {
+        // A rule that was split may still be whole within another terminal.
+        if tree.is_flat(body) {
+            let text = writer.body(body, Level::Terminal);
+            let _ = writeln!(writer.out, "R{rule}: {text}");
+        }
+        if !tree.is_terminal(body) {
+            let text = writer.body(body, Level::Rule);
+            let _ = writeln!(writer.out, "r{rule}: {text}");
+        }
     }
     writer.out
 }
 
-/// Which rules lead to a cycle, and so cannot be one terminal.
-fn recursive(grammar: &Grammar) -> Vec<bool> {
-    let mut mentions = vec![Vec::new(); grammar.rules.len()];
-    for (rule, mentioned) in grammar.rules.iter().zip(&mut mentions) {
-        collect(rule, mentioned);
-    }
-    // A rule is flat once all that it mentions is.
-    let mut waiting: Vec<usize> = mentions.iter().map(Vec::len).collect();
-    let mut mentioned_by = vec![Vec::new(); grammar.rules.len()];
-    for (number, mentioned) in mentions.iter().enumerate() {
-        for &other in mentioned {
-            mentioned_by[other].push(number);
-        }
-    }
-    let mut flat: Vec<usize> = (0..waiting.len()).filter(|n| waiting[*n] == 0).collect();
-    let mut recursive = vec![true; grammar.rules.len()];
-    while let Some(number) = flat.pop() {
-        recursive[number] = false;
-        for &other in &mentioned_by[number] {
-            waiting[other] -= 1;
-            if waiting[other] == 0 {
-                flat.push(other);
-            }
-        }
-    }
-    recursive
+/// What something is part of.
+#[derive(Clone, Copy, PartialEq)]
+enum Level {
+    Terminal,
+    Rule,
 }
 
-fn collect(expression: &Expression, rules: &mut Vec<usize>) {
-    match expression {
-        Expression::Literal(_) | Expression::Class(_) => {}
-        Expression::Rule(number) => rules.push(*number),
-        Expression::Sequence(parts) | Expression::Choice(parts) => {
-            parts.iter().for_each(|part| collect(part, rules));
-        }
-        Expression::Repeat { what, .. } => collect(what, rules),
-    }
-}
-
-struct Writer {
-    recursive: Vec<bool>,
+struct Writer<'a> {
+    tree: &'a Tree,
     out: String,
     /// Groups that were given a name.
     named: usize,
 }
 
-impl Writer {
+impl Writer<'_> {
     /// Lark tells terminals by their capitals.
-    fn name(&self, number: usize) -> String {
-        match self.recursive[number] {
-            true => format!("r{number}"),
-            false => format!("R{number}"),
+    fn name(&self, rule: usize) -> String {
+        match self.tree.is_terminal(self.tree.rules[rule]) {
+            true => format!("R{rule}"),
+            false => format!("r{rule}"),
         }
     }
 
-    fn is_flat(&self, expression: &Expression) -> bool {
-        let mut rules = Vec::new();
-        collect(expression, &mut rules);
-        !rules.iter().any(|number| self.recursive[*number])
-    }
-
-    fn terminal_body(&mut self, expression: &Expression) -> String {
-        match expression {
-            Expression::Choice(parts) => {
-                let parts: Vec<String> = parts.iter().map(|part| self.terminal_sequence(part)).collect();
-                parts.join(" | ")
+    /// What stands after a colon.
+    fn body(&mut self, id: Id, level: Level) -> String {
+        let tree = self.tree;
+        match &tree.nodes[id] {
+            Node::Choice(parts) => {
+                let parts = parts.iter().map(|part| self.sequence(*part, level));
+                parts.collect::<Vec<_>>().join(" | ")
             }
-            other => self.terminal_sequence(other),
+            _ => self.sequence(id, level),
         }
     }
 
-    fn terminal_sequence(&mut self, expression: &Expression) -> String {
-        match expression {
-            Expression::Sequence(parts) if parts.is_empty() => "\"\"".to_string(),
-            Expression::Sequence(parts) => {
-                let parts: Vec<String> = parts.iter().map(|part| self.terminal(part)).collect();
-                parts.join(" ")
+    fn sequence(&mut self, id: Id, level: Level) -> String {
+        let tree = self.tree;
+        match &tree.nodes[id] {
+            Node::Sequence(parts) if parts.is_empty() => "\"\"".to_string(),
+            Node::Sequence(parts) if level == Level::Terminal || !tree.is_terminal(id) => {
+                let parts = parts.iter().map(|part| self.part(*part, level));
+                parts.collect::<Vec<_>>().join(" ")
             }
-            other => self.terminal(other),
+            _ => self.part(id, level),
         }
     }
 
-    /// Something that can stand in a terminal beside others.
-    fn terminal(&mut self, expression: &Expression) -> String {
-        match expression {
-            Expression::Literal(text) => literal(text),
-            Expression::Class(class) => class_regex(class),
-            Expression::Rule(number) => self.name(*number),
-            Expression::Repeat { what, least, most } => {
-                let what = self.terminal(what);
-                repeated(&what, *least, *most)
-            }
-            group => {
-                let body = self.terminal_body(group);
+    /// Something that can stand beside others.
+    fn part(&mut self, id: Id, level: Level) -> String {
+        let tree = self.tree;
+        let ends_here = level == Level::Rule && tree.is_terminal(id);
+        match (&tree.nodes[id], level) {
+            (Node::Class(class), _) => class_regex(class),
+            (Node::Rule(rule), Level::Terminal) => format!("R{rule}"),
+            (Node::Rule(rule), Level::Rule) => self.name(*rule),
+            (Node::Literal(text), _) => literal(text),
+            _ if ends_here => {
+                let body = self.body(id, Level::Terminal);
                 self.named_group('G', &body)
             }
-        }
-    }
-
-    fn rule_body(&mut self, expression: &Expression) -> String {
-        match expression {
-            Expression::Choice(parts) => {
-                let parts: Vec<String> = parts.iter().map(|part| self.rule_sequence(part)).collect();
-                parts.join(" | ")
+            (Node::Repeat { what, least, most }, level) => {
+                let inner = self.part(*what, level);
+                let inner = match tree.nodes[*what] {
+                    // Lark knows no `a**`.
+                    Node::Repeat { .. } => self.named_group(group(level), &inner),
+                    _ => inner,
+                };
+                repeated(&inner, *least, *most)
             }
-            other => self.rule_sequence(other),
-        }
-    }
-
-    /// Neighbours that do not recurse are one terminal.
-    fn rule_sequence(&mut self, expression: &Expression) -> String {
-        let Expression::Sequence(parts) = expression else {
-            return self.part(expression);
-        };
-        let runs: Vec<&[Expression]> = parts
-            .chunk_by(|one, next| self.is_flat(one) && self.is_flat(next))
-            .collect();
-        let written: Vec<String> = runs
-            .into_iter()
-            .map(|run| match run {
-                [one] => self.part(one),
-                several => self.part(&Expression::Sequence(several.to_vec())),
-            })
-            .collect();
-        match written.is_empty() {
-            true => "\"\"".to_string(),
-            false => written.join(" "),
-        }
-    }
-
-    /// Something that can stand in a rule beside others.
-    fn part(&mut self, expression: &Expression) -> String {
-        match expression {
-            Expression::Rule(number) => self.name(*number),
-            flat if self.is_flat(flat) => {
-                let body = self.terminal_body(flat);
-                self.named_group('G', &body)
-            }
-            Expression::Repeat { what, least, most } => {
-                let what = self.part(what);
-                repeated(&what, *least, *most)
-            }
-            group => {
-                let body = self.rule_body(group);
-                self.named_group('g', &body)
+            (Node::Sequence(_) | Node::Choice(_), level) => {
+                let body = self.body(id, level);
+                self.named_group(group(level), &body)
             }
         }
     }
@@ -178,6 +109,14 @@ impl Writer {
         self.named += 1;
         let _ = writeln!(self.out, "{name}: {body}");
         name
+    }
+}
+
+/// The first letter of a group's name.
+fn group(level: Level) -> char {
+    match level {
+        Level::Terminal => 'G',
+        Level::Rule => 'g',
     }
 }
 
@@ -197,7 +136,8 @@ fn class_regex(class: &Class) -> String {
     }
     let mut regex = String::from(if class.negated { "/[^" } else { "/[" });
     for (first, last) in &class.ranges {
-        let _ = write!(regex, "\\x{{{:x}}}-\\x{{{:x}}}", u32::from(*first), u32::from(*last));
+        let (first, last) = (u32::from(*first), u32::from(*last));
+        let _ = write!(regex, "\\x{{{first:x}}}-\\x{{{last:x}}}");
     }
     regex.push_str("]/");
     regex

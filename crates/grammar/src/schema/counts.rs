@@ -57,16 +57,51 @@ mod tests {
     fn counts_are_kept_where_they_can_be() {
         let two = json!({"a": {}, "b": {}});
         let cases = [
-            ("minProperties", 2, json!({"required": ["a", "b"]}), "certain"),
+            (
+                "minProperties",
+                2,
+                json!({"required": ["a", "b"]}),
+                "certain",
+            ),
             ("minProperties", 1, json!({}), "kept"),
             ("minProperties", 2, json!({}), "unsupported"),
-            ("minProperties", 1, json!({"properties": two}), "unsupported"),
-            ("minProperties", 1, json!({"properties": two, "additionalProperties": false}), "kept"),
+            (
+                "minProperties",
+                1,
+                json!({"properties": two}),
+                "unsupported",
+            ),
+            (
+                "minProperties",
+                1,
+                json!({"properties": two, "additionalProperties": false}),
+                "kept",
+            ),
             ("maxProperties", 3, json!({}), "kept"),
-            ("maxProperties", 2, json!({"properties": two, "additionalProperties": false}), "certain"),
-            ("maxProperties", 1, json!({"properties": two, "additionalProperties": false}), "kept"),
-            ("maxProperties", 2, json!({"properties": two}), "unsupported"),
-            ("maxProperties", 3, json!({"properties": two, "required": ["a", "b"]}), "kept"),
+            (
+                "maxProperties",
+                2,
+                json!({"properties": two, "additionalProperties": false}),
+                "certain",
+            ),
+            (
+                "maxProperties",
+                1,
+                json!({"properties": two, "additionalProperties": false}),
+                "kept",
+            ),
+            (
+                "maxProperties",
+                2,
+                json!({"properties": two}),
+                "unsupported",
+            ),
+            (
+                "maxProperties",
+                3,
+                json!({"properties": two, "required": ["a", "b"]}),
+                "kept",
+            ),
         ];
         for (keyword, wanted, schema, expected) in cases {
             let members = schema.as_object().expect("an object");

@@ -42,20 +42,30 @@ impl<'a> Comparison<'a> {
 
     /// What `schema` demands beside its own keywords: one part that excludes is enough, of a
     /// union all must.
-    fn part_excludes(&mut self, schema: &'a Map<String, Value>, other: &'a Value, depth: usize) -> bool {
+    fn part_excludes(
+        &mut self,
+        schema: &'a Map<String, Value>,
+        other: &'a Value,
+        depth: usize,
+    ) -> bool {
         let parts = |keyword: &str| schema.get(keyword).and_then(Value::as_array);
         let target = schema.get("$ref").and_then(Value::as_str);
         let target = target.and_then(|reference| resolve(self.root, reference));
         if target.is_some_and(|target| self.schemas(target, other, depth + 1)) {
             return true;
         }
-        if parts("allOf").is_some_and(|all| all.iter().any(|part| self.schemas(part, other, depth + 1)))
+        if parts("allOf")
+            .is_some_and(|all| all.iter().any(|part| self.schemas(part, other, depth + 1)))
         {
             return true;
         }
         let unions = ["anyOf", "oneOf"].into_iter().filter_map(parts);
         let mut unions = unions.filter(|union| !union.is_empty());
-        unions.any(|union| union.iter().all(|part| self.schemas(part, other, depth + 1)))
+        unions.any(|union| {
+            union
+                .iter()
+                .all(|part| self.schemas(part, other, depth + 1))
+        })
     }
 
     /// Two objects exclude each other by a property that one must have and that is different, or
@@ -163,10 +173,13 @@ fn excludes_by_range(low: &Map<String, Value>, high: &Map<String, Value>) -> boo
         return false;
     }
     let bound = |schema: &Map<String, Value>, keyword: &str| schema.get(keyword)?.as_f64();
-    let open = |one: Option<f64>, other: Option<f64>| matches!((one, other), (Some(a), Some(b)) if a <= b);
+    let open =
+        |one: Option<f64>, other: Option<f64>| matches!((one, other), (Some(a), Some(b)) if a <= b);
     let top = bound(low, "exclusiveMaximum");
     let bottom = bound(high, "exclusiveMinimum");
     let (last, first) = (bound(low, "maximum"), bound(high, "minimum"));
-    open(top, first) || open(last, bottom) || open(top, bottom)
+    open(top, first)
+        || open(last, bottom)
+        || open(top, bottom)
         || matches!((last, first), (Some(last), Some(first)) if last < first)
 }

@@ -19,6 +19,7 @@ pub(super) enum Role {
     AdditionalItems,
     /// Names, or regular expressions for them, to schemas.
     Properties,
+    AllOf,
     OneOf,
     Names,
     Count,
@@ -47,7 +48,8 @@ pub(super) fn role(keyword: &str) -> Role {
         "additionalProperties" => Schema,
         "items" => Items,
         "additionalItems" => AdditionalItems,
-        "prefixItems" | "allOf" | "anyOf" => Schemas,
+        "prefixItems" | "anyOf" => Schemas,
+        "allOf" => AllOf,
         "oneOf" => OneOf,
         "required" => Names,
         "minLength" | "maxLength" | "minItems" | "maxItems" => Count,
@@ -57,9 +59,19 @@ pub(super) fn role(keyword: &str) -> Role {
         "multipleOf" => Divisor,
         "pattern" => Pattern,
         "format" => Format,
-        "not" | "contains" | "minContains" | "maxContains" | "uniqueItems" | "if" | "then"
-        | "else" | "dependencies" | "dependentRequired" | "dependentSchemas"
-        | "unevaluatedItems" | "unevaluatedProperties" => Refused(AFTER_THE_FACT),
+        "not"
+        | "contains"
+        | "minContains"
+        | "maxContains"
+        | "uniqueItems"
+        | "if"
+        | "then"
+        | "else"
+        | "dependencies"
+        | "dependentRequired"
+        | "dependentSchemas"
+        | "unevaluatedItems"
+        | "unevaluatedProperties" => Refused(AFTER_THE_FACT),
         "propertyNames" => Refused("write the names as `patternProperties`"),
         "$dynamicRef" | "$recursiveRef" => Refused("write `$ref`"),
         _ => Annotation,
@@ -67,7 +79,11 @@ pub(super) fn role(keyword: &str) -> Role {
 }
 
 /// Whether a keyword that is refused says nothing here, so that it may stand.
-pub(super) fn says_nothing(keyword: &str, value: &Value, beside: &serde_json::Map<String, Value>) -> bool {
+pub(super) fn says_nothing(
+    keyword: &str,
+    value: &Value,
+    beside: &serde_json::Map<String, Value>,
+) -> bool {
     let empty = value.as_object().is_some_and(serde_json::Map::is_empty);
     match keyword {
         "uniqueItems" | "not" => *value == Value::Bool(false),
@@ -99,8 +115,22 @@ pub(super) const FORMATS: &[&str] = &[
 /// Formats that only say how a value is stored or shown: OpenAPI's, and what generators of
 /// schemas write for numbers.
 pub(super) const HINTS: &[&str] = &[
-    "decimal", "double", "float", "int", "int16", "int32", "int64", "int8", "multi-line",
-    "password", "textarea", "uint", "uint16", "uint32", "uint64", "uint8",
+    "decimal",
+    "double",
+    "float",
+    "int",
+    "int16",
+    "int32",
+    "int64",
+    "int8",
+    "multi-line",
+    "password",
+    "textarea",
+    "uint",
+    "uint16",
+    "uint32",
+    "uint64",
+    "uint8",
 ];
 
 pub(super) const TYPES: &[&str] = &[

@@ -27,6 +27,9 @@ const LARGEST: usize = 50_000;
 
 const COUNT: &str = "a whole number from 0 up";
 
+const DIVISOR: &str = "above 0 and at most 10,000, and with the others of the schema have a common \
+                       multiple of at most 100,000";
+
 /// Rewrites `root` with honoured keywords only. Needs a large stack.
 pub(super) fn lower(root: &Value) -> Result<Value> {
     let mut lowering = Lowering {
@@ -36,6 +39,7 @@ pub(super) fn lower(root: &Value) -> Result<Value> {
         size: 0,
         depth: 0,
         comparisons: disjoint::BUDGET,
+        divisors: values::Divisors::default(),
     };
     let mut lowered = lowering.schema(root, &Place::start("#"))?;
     let definitions: Vec<Value> = lowering.definitions.into_iter().flatten().collect();
@@ -57,27 +61,32 @@ struct Lowering<'a> {
     size: usize,
     depth: usize,
     comparisons: usize,
+    divisors: values::Divisors,
 }
 
 impl<'a> Lowering<'a> {
     fn schema(&mut self, schema: &'a Value, place: &Place<'_>) -> Result<Value> {
         self.count(1)?;
-        if self.depth == DEEPEST {
-            return Err(too_large("levels", DEEPEST));
-        }
         match schema {
             Value::Bool(_) => Ok(schema.clone()),
-            Value::Object(members) => {
-                self.depth += 1;
-                let lowered = self.members(members, place);
-                self.depth -= 1;
-                lowered.map(Value::Object)
-            }
+            Value::Object(members) => self
+                .deeper(|lowering| lowering.members(members, place))
+                .map(Value::Object),
             other => Err(GrammarError::NotASchema {
                 pointer: place.to_string(),
                 found: values::shown(other),
             }),
         }
+    }
+
+    fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.depth == DEEPEST {
+            return Err(too_large("levels", DEEPEST));
+        }
+        self.depth += 1;
+        let done = work(self);
+        self.depth -= 1;
+        done
     }
 
     fn members(
@@ -91,25 +100,17 @@ impl<'a> Lowering<'a> {
                 keyword,
                 value,
                 place,
+                beside: members,
             };
-            self.member(&field, members, &mut out)?;
+            self.member(&field, &mut out)?;
         }
         Ok(out)
     }
 
-    fn member(
-        &mut self,
-        field: &Field<'a, '_>,
-        beside: &'a Map<String, Value>,
-        out: &mut Map<String, Value>,
-    ) -> Result<()> {
+    fn member(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
         let value = field.value;
         let lowered = match role(field.keyword) {
-            Role::Annotation | Role::AdditionalItems => return Ok(()),
-            Role::Refused(_) if says_nothing(field.keyword, value, beside) => return Ok(()),
-            Role::Refused(why) => return Err(field.unsupported(why)),
             Role::Reference => self.reference(field)?,
-            Role::Types => field.checked(is_type, "a type's name, or a list of them")?,
             Role::Literal => {
                 self.literal(value, field)?;
                 value.clone()
@@ -117,46 +118,15 @@ impl<'a> Lowering<'a> {
             Role::Literals => self.literals(field)?,
             Role::Schema => self.schema(value, &field.here())?,
             Role::Schemas => self.schemas(field)?,
-            Role::Items if value.is_array() => {
-                if let Some(rest) = beside.get("additionalItems") {
-                    let rest = self.schema(rest, &field.place.key("additionalItems"))?;
-                    out.insert("items".to_string(), rest);
-                }
-                out.insert("prefixItems".to_string(), self.schemas(field)?);
-                return Ok(());
-            }
+            Role::AllOf => return self.all_of(field, out),
+            Role::OneOf => return self.one_of(field, out),
+            Role::Items if value.is_array() => return self.item_list(field, out),
             Role::Items => self.schema(value, &field.here())?,
             Role::Properties => self.properties(field)?,
-            Role::OneOf => return self.one_of(field, beside, out),
-            Role::Names => field.checked(is_names, "a list of strings")?,
-            Role::Count => field.checked(Value::is_u64, COUNT)?,
-            Role::PropertyCount => {
-                let wanted = value.as_u64().ok_or_else(|| field.bad(COUNT))?;
-                match counts::count(field.keyword, wanted, beside) {
-                    Count::Kept => value.clone(),
-                    Count::Certain => return Ok(()),
-                    Count::Unsupported(why) => return Err(field.unsupported(&why)),
-                }
-            }
-            Role::Number => field.number()?,
-            Role::ExclusiveBound => match value.as_bool() {
-                Some(exclusive) => {
-                    field.draft_4_bound(exclusive, beside, out);
-                    return Ok(());
-                }
-                None => field.number()?,
-            },
-            Role::Divisor => field.checked(
-                values::is_divisor,
-                "a number above 0 with digits that make at most 10,000",
-            )?,
-            Role::Pattern => {
-                let pattern = value.as_str().ok_or_else(|| field.bad("a string"))?;
-                field.pattern(pattern)?;
-                value.clone()
-            }
-            Role::Format => match field.format()? {
-                Some(format) => format,
+            Role::Divisor if self.divisors.add(value) => value.clone(),
+            Role::Divisor => return Err(field.bad(DIVISOR)),
+            role => match field.assertion(role)? {
+                Some(value) => value,
                 None => return Ok(()),
             },
         };
@@ -171,8 +141,9 @@ impl<'a> Lowering<'a> {
         let number = match self.numbers.get(reference) {
             Some(number) => *number,
             None => {
-                let target = resolve(self.root, reference)
-                    .ok_or_else(|| field.bad("a pointer into the same schema, such as `#/$defs/x`"))?;
+                let target = resolve(self.root, reference).ok_or_else(|| {
+                    field.bad("a pointer into the same schema, such as `#/$defs/x`")
+                })?;
                 let number = self.definitions.len();
                 self.numbers.insert(reference, number);
                 self.definitions.push(None);
@@ -207,13 +178,25 @@ impl<'a> Lowering<'a> {
         lowered.collect::<Result<Map<_, _>>>().map(Value::Object)
     }
 
+    /// `items` as a list is `prefixItems`, and `additionalItems` beside it is `items`.
+    fn item_list(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
+        if let Some(rest) = field.beside.get("additionalItems") {
+            let rest = self.schema(rest, &field.place.key("additionalItems"))?;
+            out.insert("items".to_string(), rest);
+        }
+        out.insert("prefixItems".to_string(), self.schemas(field)?);
+        Ok(())
+    }
+
+    fn all_of(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
+        if let Value::Array(schemas) = self.schemas(field)? {
+            demand(out, schemas);
+        }
+        Ok(())
+    }
+
     /// Alternatives that exclude each other are a plain union.
-    fn one_of(
-        &mut self,
-        field: &Field<'a, '_>,
-        beside: &Map<String, Value>,
-        out: &mut Map<String, Value>,
-    ) -> Result<()> {
+    fn one_of(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
         let alternatives = self.schemas(field)?;
         let written = field.value.as_array().map_or(&[][..], Vec::as_slice);
         for (index, one) in written.iter().enumerate() {
@@ -226,14 +209,7 @@ impl<'a> Lowering<'a> {
                 }
             }
         }
-        if !beside.contains_key("anyOf") {
-            out.insert("anyOf".to_string(), alternatives);
-            return Ok(());
-        }
-        let both = out.entry("allOf").or_insert_with(|| json!([]));
-        if let Value::Array(both) = both {
-            both.push(json!({ "anyOf": alternatives }));
-        }
+        demand(out, vec![json!({ "anyOf": alternatives })]);
         Ok(())
     }
 
@@ -255,10 +231,14 @@ impl<'a> Lowering<'a> {
             Value::Number(_) => Err(field.bad("made of numbers between -2^53 and 2^53")),
             Value::String(text) if values::is_writable(text) => Ok(()),
             Value::String(_) => Err(field.bad("made of strings without control characters")),
-            Value::Array(items) => items.iter().try_for_each(|item| self.literal(item, field)),
-            Value::Object(members) => {
-                members.values().try_for_each(|value| self.literal(value, field))
-            }
+            Value::Array(items) => self.deeper(|lowering| {
+                let mut items = items.iter();
+                items.try_for_each(|item| lowering.literal(item, field))
+            }),
+            Value::Object(members) => self.deeper(|lowering| {
+                let mut values = members.values();
+                values.try_for_each(|value| lowering.literal(value, field))
+            }),
         }
     }
 
@@ -276,6 +256,8 @@ struct Field<'a, 'p> {
     keyword: &'a str,
     value: &'a Value,
     place: &'p Place<'p>,
+    /// All keywords of that schema.
+    beside: &'a Map<String, Value>,
 }
 
 impl Field<'_, '_> {
@@ -300,9 +282,30 @@ impl Field<'_, '_> {
         }
     }
 
-    fn checked(&self, good: fn(&Value) -> bool, wanted: &'static str) -> Result<Value> {
+    /// A keyword without schemas in it, or `None` where nothing needs to be said.
+    fn assertion(&self, role: Role) -> Result<Option<Value>> {
+        match role {
+            Role::Refused(_) if says_nothing(self.keyword, self.value, self.beside) => Ok(None),
+            Role::Refused(why) => Err(self.unsupported(why)),
+            Role::Types => self.checked(is_type, "a type's name, or a list of them"),
+            Role::Names => self.checked(is_names, "a list of strings"),
+            Role::Count => self.checked(Value::is_u64, COUNT),
+            Role::PropertyCount => self.property_count(),
+            Role::Number => self.number().map(Some),
+            Role::ExclusiveBound => self.exclusive_bound(),
+            Role::Pattern => {
+                let pattern = self.value.as_str().ok_or_else(|| self.bad("a string"))?;
+                self.pattern(pattern)?;
+                Ok(Some(self.value.clone()))
+            }
+            Role::Format => self.format(),
+            _ => Ok(None),
+        }
+    }
+
+    fn checked(&self, good: fn(&Value) -> bool, wanted: &'static str) -> Result<Option<Value>> {
         match good(self.value) {
-            true => Ok(self.value.clone()),
+            true => Ok(Some(self.value.clone())),
             false => Err(self.bad(wanted)),
         }
     }
@@ -328,18 +331,24 @@ impl Field<'_, '_> {
     }
 
     /// `"minimum": 3, "exclusiveMinimum": true` is `"exclusiveMinimum": 3`.
-    fn draft_4_bound(
-        &self,
-        exclusive: bool,
-        beside: &Map<String, Value>,
-        out: &mut Map<String, Value>,
-    ) {
+    fn exclusive_bound(&self) -> Result<Option<Value>> {
         let bound = match self.keyword {
             "exclusiveMinimum" => "minimum",
             _ => "maximum",
         };
-        if let Some(value) = beside.get(bound).filter(|_| exclusive) {
-            out.insert(self.keyword.to_string(), value.clone());
+        match self.value {
+            Value::Bool(true) => Ok(self.beside.get(bound).cloned()),
+            Value::Bool(false) => Ok(None),
+            _ => self.number().map(Some),
+        }
+    }
+
+    fn property_count(&self) -> Result<Option<Value>> {
+        let wanted = self.value.as_u64().ok_or_else(|| self.bad(COUNT))?;
+        match counts::count(self.keyword, wanted, self.beside) {
+            Count::Kept => Ok(Some(self.value.clone())),
+            Count::Certain => Ok(None),
+            Count::Unsupported(why) => Err(self.unsupported(&why)),
         }
     }
 
@@ -355,6 +364,14 @@ impl Field<'_, '_> {
         }
         let known = FORMATS.join("`, `");
         Err(self.unsupported(&format!("`{format}` is not among `{known}`")))
+    }
+}
+
+/// Adds to what a schema demands beside its own keywords.
+fn demand(out: &mut Map<String, Value>, schemas: Vec<Value>) {
+    let all = out.entry("allOf").or_insert_with(|| json!([]));
+    if let Value::Array(all) = all {
+        all.extend(schemas);
     }
 }
 

@@ -10,9 +10,9 @@ mod values;
 
 use serde_json::{Value, json};
 
+use crate::Result;
 use crate::compile::on_large_stack;
 use crate::source::Notation;
-use crate::Result;
 
 /// Whether every keyword of a schema can be honoured; otherwise names one that cannot, and where.
 pub fn check_schema(schema: &Value) -> Result<()> {

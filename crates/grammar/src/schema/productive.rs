@@ -37,20 +37,28 @@ fn is_finite(schema: &Value, known: &[bool]) -> bool {
         return true;
     };
     let finite = |schema: &Value| is_finite(schema, known);
-    members.iter().all(|(keyword, value)| match keyword.as_str() {
-        "$ref" => definition_number(value).is_none_or(|number| known.get(number) == Some(&true)),
-        "allOf" => value.as_array().is_none_or(|all| all.iter().all(finite)),
-        "anyOf" => value.as_array().is_none_or(|any| any.iter().any(finite)),
-        "required" if is_only(members, "object") => required_are_finite(members, value, known),
-        "minItems" if is_only(members, "array") => first_items_are_finite(members, value, known),
-        _ => true,
-    })
+    members
+        .iter()
+        .all(|(keyword, value)| match keyword.as_str() {
+            "$ref" => {
+                definition_number(value).is_none_or(|number| known.get(number) == Some(&true))
+            }
+            "allOf" => value.as_array().is_none_or(|all| all.iter().all(finite)),
+            "anyOf" => value.as_array().is_none_or(|any| any.iter().any(finite)),
+            "required" if is_only(members, "object") => required_are_finite(members, value, known),
+            "minItems" if is_only(members, "array") => {
+                first_items_are_finite(members, value, known)
+            }
+            _ => true,
+        })
 }
 
 fn required_are_finite(members: &Map<String, Value>, required: &Value, known: &[bool]) -> bool {
     let properties = members.get("properties");
     let names = required.as_array().map_or(&[][..], Vec::as_slice);
-    let mut schemas = names.iter().filter_map(|name| properties?.get(name.as_str()?));
+    let mut schemas = names
+        .iter()
+        .filter_map(|name| properties?.get(name.as_str()?));
     schemas.all(|schema| is_finite(schema, known))
 }
 

@@ -23,23 +23,94 @@ pub(super) fn shown(value: &Value) -> String {
 pub(super) fn is_exact(number: &Number) -> bool {
     match number.as_i64() {
         Some(integer) => integer.unsigned_abs() <= EXACT,
-        None => number.as_f64().is_some_and(|number| number.abs() <= EXACT as f64),
+        None => number
+            .as_f64()
+            .is_some_and(|number| number.abs() <= EXACT as f64),
     }
 }
 
 /// Divisibility is told digit by digit, with a state for each remainder.
-const LARGEST_DIVISOR: u32 = 10_000;
+const LARGEST_DIVISOR: u64 = 10_000;
 
-pub(super) fn is_divisor(value: &Value) -> bool {
-    let Some(number) = value.as_f64().filter(|number| *number > 0.0) else {
-        return false;
-    };
-    let digits: String = number.to_string().chars().filter(char::is_ascii_digit).collect();
-    digits.parse::<u64>().is_ok_and(|digits| digits <= LARGEST_DIVISOR.into())
+/// Where schemas are combined, so are their divisors, to their least common multiple.
+const LARGEST_MULTIPLE: u64 = 100_000;
+
+/// The divisors of a document, whole numbers of its smallest decimal place.
+#[derive(Debug, Default)]
+pub(super) struct Divisors {
+    places: u32,
+    multiple: Option<u64>,
+}
+
+impl Divisors {
+    /// Takes one more in, if it is a divisor, and all together do not come to too much.
+    pub(super) fn add(&mut self, value: &Value) -> bool {
+        let Some((digits, places)) = decimal(value) else {
+            return false;
+        };
+        let most = places.max(self.places);
+        let scale = |number: u64, places: u32| {
+            let factor = 10u64.checked_pow(most - places)?;
+            number.checked_mul(factor)
+        };
+        let combined = match self.multiple {
+            None => scale(digits, places),
+            Some(multiple) => scale(multiple, self.places)
+                .zip(scale(digits, places))
+                .and_then(|(one, other)| least_common_multiple(one, other)),
+        };
+        (self.places, self.multiple) = (most, combined);
+        digits <= LARGEST_DIVISOR && combined.is_some_and(|multiple| multiple <= LARGEST_MULTIPLE)
+    }
+}
+
+/// `0.25` is 25 at two places.
+fn decimal(value: &Value) -> Option<(u64, u32)> {
+    let text = value.as_f64().filter(|number| *number > 0.0)?.to_string();
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let digits = format!("{whole}{fraction}").parse().ok()?;
+    Some((digits, fraction.len() as u32))
+}
+
+fn least_common_multiple(one: u64, other: u64) -> Option<u64> {
+    let (mut a, mut b) = (one, other);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    (one / a).checked_mul(other)
 }
 
 /// Whether a string can be written with the escapes that are allowed.
 pub(super) fn is_writable(text: &str) -> bool {
     let short = ['\n', '\r', '\t', '\u{8}', '\u{c}'];
-    !text.chars().any(|c| (c < ' ' && !short.contains(&c)) || c == '\u{7f}')
+    !text
+        .chars()
+        .any(|c| (c < ' ' && !short.contains(&c)) || c == '\u{7f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn divisors_are_taken_while_they_come_to_little() {
+        let cases: [(&[f64], bool); 9] = [
+            (&[7.0], true),
+            (&[0.01, 5.0], true),
+            (&[2.0, 3.0, 5.0, 10.0, 0.5], true),
+            (&[10_000.0], true),
+            (&[10_001.0], false),
+            (&[0.0], false),
+            (&[-2.0], false),
+            (&[9973.0, 9967.0], false),
+            (&[1e-300, 1.0], false),
+        ];
+        for (numbers, good) in cases {
+            let mut divisors = Divisors::default();
+            let taken = numbers.iter().all(|number| divisors.add(&json!(number)));
+            assert_eq!(taken, good, "{numbers:?}");
+        }
+    }
 }

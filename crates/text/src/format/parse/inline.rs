@@ -91,13 +91,15 @@ impl Inline {
         self.body.flush(sink);
     }
 
-    /// Takes a character outside calls; gives it back if it begins one.
+    /// Takes a character outside calls; gives back what belongs to a call without a marker.
     fn character(&mut self, c: char, sink: &mut Sink, start: &Start) -> String {
         let mut text = String::new();
         let found = self.body.scan.push(c, &mut text);
         if self.begins_bare(&text) {
-            self.enter(Entry::Section, "", start);
-            return text;
+            let held = self.body.scan.take_held();
+            let unread = found.map_or(held.as_str(), |(marker, _)| marker);
+            self.enter(Entry::Bare, "", start);
+            return text + unread;
         }
         self.text(&text, sink);
         if let Some((marker, mark)) = found {
@@ -143,7 +145,7 @@ impl Inline {
     fn enter(&mut self, entry: Entry, marker: &str, start: &Start) {
         if let Some(calls) = self.format.calls {
             let raw = self.body.take_space() + marker;
-            let known_only = marker.is_empty() && !start.calls_forced;
+            let known_only = entry == Entry::Bare && !start.calls_forced;
             self.section = Some(Section::new(calls, known_only, entry, raw));
         }
     }

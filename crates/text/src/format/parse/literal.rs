@@ -2,6 +2,7 @@
 
 use super::json::{Step, escape_into, is_json_number, quoted};
 use super::matching::Scan;
+use super::python::{Escape, hex_into, number, unescape};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notation {
@@ -49,13 +50,6 @@ enum State {
         quote: char,
         escape: Escape,
     },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Escape {
-    No,
-    Backslash,
-    Hex { kind: char, left: u8, value: u32 },
 }
 
 impl LiteralReader {
@@ -292,7 +286,7 @@ impl LiteralReader {
             ("False" | "false", _) => Some("false".to_owned()),
             ("None" | "null", _) => Some("null".to_owned()),
             _ if is_json_number(word) => Some(word.to_owned()),
-            (_, Notation::Python) => python_number(word),
+            (_, Notation::Python) => number(word),
             (_, Notation::Gemma(_)) => Some(quoted(word)),
         }
     }
@@ -337,75 +331,6 @@ impl LiteralReader {
             Step::More
         }
     }
-}
-
-/// The character after a backslash, as Python reads it.
-fn unescape(c: char, out: &mut String) -> Escape {
-    let digits = match c {
-        'x' => 2,
-        'u' => 4,
-        'U' => 8,
-        _ => 0,
-    };
-    if digits > 0 {
-        return Escape::Hex {
-            kind: c,
-            left: digits,
-            value: 0,
-        };
-    }
-    match c {
-        'n' => out.push_str("\\n"),
-        't' => out.push_str("\\t"),
-        'r' => out.push_str("\\r"),
-        'b' => out.push_str("\\b"),
-        'f' => out.push_str("\\f"),
-        '\\' => out.push_str("\\\\"),
-        '\'' | '"' | '/' => escape_into(c, out),
-        '\n' => {}
-        _ => {
-            out.push_str("\\\\");
-            escape_into(c, out);
-        }
-    }
-    Escape::No
-}
-
-/// A character by its number. Halves of a surrogate pair stay escaped: JSON joins them.
-fn hex_into(kind: char, value: u32, out: &mut String) -> bool {
-    match char::from_u32(value) {
-        Some(c) => escape_into(c, out),
-        None if kind == 'u' => out.push_str(&format!("\\u{value:04x}")),
-        None => return false,
-    }
-    true
-}
-
-/// A number as Python alone writes it: `1_000`, `.5`, `1.`, `+1`.
-fn python_number(word: &str) -> Option<String> {
-    let word = word.replace('_', "");
-    let unsigned = word.strip_prefix(['+', '-']).unwrap_or(&word);
-    let sign = if word.starts_with('-') { "-" } else { "" };
-    let padded = match unsigned.split_once('.') {
-        Some(("", fraction)) => format!("{sign}0.{fraction}"),
-        Some((whole, "")) => format!("{sign}{whole}.0"),
-        _ => format!("{sign}{unsigned}"),
-    };
-    is_json_number(&padded).then_some(padded)
-}
-
-/// A whole Python literal as JSON.
-pub(super) fn python_to_json(text: &str) -> Option<String> {
-    let mut reader = LiteralReader::new(Notation::Python);
-    let mut out = String::new();
-    // The line break ends a bare word.
-    let mut rest = text.trim().chars().chain(['\n']);
-    let end = rest
-        .by_ref()
-        .map(|c| reader.push(c, &mut out))
-        .find(|step| *step != Step::More);
-    let whole = matches!(end, Some(Step::Done | Step::DoneBefore));
-    (whole && rest.all(char::is_whitespace)).then_some(out)
 }
 
 #[cfg(test)]
@@ -478,20 +403,6 @@ mod tests {
         }
         for broken in ["{a}", "{a:}", "{a:<|x", "{:1}"] {
             assert_eq!(read(gemma, broken), None, "{broken}");
-        }
-    }
-
-    #[test]
-    fn whole_literals() {
-        for (python, json) in [
-            ("{'a': 1}", Some(r#"{"a":1}"#)),
-            ("12", Some("12")),
-            ("True", Some("true")),
-            ("[1] x", None),
-            ("[1", None),
-            ("", None),
-        ] {
-            assert_eq!(python_to_json(python).as_deref(), json, "{python}");
         }
     }
 }

@@ -10,6 +10,7 @@ mod literal;
 mod matching;
 mod named_call;
 mod piece;
+mod python;
 mod python_call;
 mod schema;
 mod section;

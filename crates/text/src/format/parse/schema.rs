@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::json::quoted;
-use super::literal::python_to_json;
+use super::python;
 
 /// A tool that the model was told of.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,7 +133,7 @@ impl Types {
         if fits(text).is_some() {
             return text.to_owned();
         }
-        let python = python_to_json(text).filter(|json| fits(json).is_some());
+        let python = python::to_json(text).filter(|json| fits(json).is_some());
         python.unwrap_or_else(|| quoted(raw))
     }
 }

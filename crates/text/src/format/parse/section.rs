@@ -20,6 +20,8 @@ pub(super) enum Entry {
     Call,
     /// What stands before a name, where the model left out the rest.
     Name,
+    /// No marker: the next character is a call's first bracket.
+    Bare,
 }
 
 /// What a character did to the section.
@@ -78,8 +80,7 @@ enum Mark {
 }
 
 impl Section {
-    /// `raw` is what was read so far, the entry included. A section without a marker begins like
-    /// one whose marker was read.
+    /// `raw` is what was read so far, the entry included.
     pub fn new(format: &'static CallFormat, known_only: bool, entry: Entry, raw: String) -> Self {
         let mut section = Self {
             format,
@@ -87,12 +88,12 @@ impl Section {
             in_list: false,
             phase: Phase::Markers(Choice::new([])),
             progress: Progress::Waiting,
-            opening: raw.len(),
+            opening: raw.len() + usize::from(entry == Entry::Bare),
             raw,
             fruitful: false,
         };
         section.phase = match entry {
-            Entry::Section => section.before_call(true),
+            Entry::Section | Entry::Bare => section.before_call(true),
             Entry::Call => section.before_call(false),
             Entry::Name => section.named(),
         };
