@@ -264,3 +264,28 @@ fn older_drafts_are_read() {
         assert!(takes(&grammar, good) && !takes(&grammar, bad), "{schema}");
     }
 }
+
+#[test]
+fn dates_and_times_exist() {
+    let cases = [
+        ("date", "2024-02-29", true),
+        ("date", "2023-02-29", false),
+        ("date", "1900-02-29", false),
+        ("date", "2000-02-29", true),
+        ("date", "0000-01-01", false),
+        ("date", "2023-04-31", false),
+        ("time", "23:59:59Z", true),
+        ("time", "23:59:60Z", false),
+        ("time", "07:00:00.25+05:30", true),
+        ("date-time", "2023-02-28T00:00:00Z", true),
+        ("date-time", "2023-02-29T00:00:00Z", false),
+    ];
+    for (format, text, good) in cases {
+        let schema = json!({"type": "string", "format": format});
+        let grammar = compile(&GrammarSource::JsonSchema(schema));
+        assert_eq!(takes(&grammar, &format!("\"{text}\"")), good, "{format} {text}");
+    }
+    let both = json!({"type": "string", "format": "date", "pattern": "^20"});
+    let grammar = compile(&GrammarSource::JsonSchema(both));
+    assert!(takes(&grammar, "\"2024-02-29\"") && !takes(&grammar, "\"1999-01-01\""));
+}

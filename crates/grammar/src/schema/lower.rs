@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::counts::{self, Count};
 use super::keywords::{FORMATS, HINTS, Role, TYPES, role, says_nothing};
 use super::place::{Place, resolve};
-use super::{disjoint, productive, values};
+use super::{dates, disjoint, productive, values};
 use crate::error::reason;
 use crate::source::Notation;
 use crate::{GrammarError, Result};
@@ -123,6 +123,16 @@ impl<'a> Lowering<'a> {
             Role::Items if value.is_array() => return self.item_list(field, out),
             Role::Items => self.schema(value, &field.here())?,
             Role::Properties => self.properties(field)?,
+            Role::Format => match field.value.as_str().and_then(dates::pattern) {
+                Some(pattern) => {
+                    demand(out, vec![json!({ "pattern": pattern })]);
+                    return Ok(());
+                }
+                None => match field.format()? {
+                    Some(value) => value,
+                    None => return Ok(()),
+                },
+            },
             Role::Divisor if self.divisors.add(value) => value.clone(),
             Role::Divisor => return Err(field.bad(DIVISOR)),
             role => match field.assertion(role)? {
@@ -298,7 +308,6 @@ impl Field<'_, '_> {
                 self.pattern(pattern)?;
                 Ok(Some(self.value.clone()))
             }
-            Role::Format => self.format(),
             _ => Ok(None),
         }
     }

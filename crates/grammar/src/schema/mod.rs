@@ -1,6 +1,7 @@
 //! JSON schemas: what is honoured, what is refused, and what reaches llguidance.
 
 mod counts;
+mod dates;
 mod disjoint;
 mod keywords;
 mod lower;
