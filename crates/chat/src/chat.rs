@@ -33,9 +33,14 @@ struct Inner {
 impl Chat {
     /// A model without a template refuses every chat. `grammars` are those of the same tokenizer.
     pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, grammars: Grammars) -> Self {
-        let source = template.as_ref().map_or("", |template| template.source(true));
+        let source = template
+            .as_ref()
+            .map_or("", |template| template.source(true));
         let mut format = OutputFormat::detect(source, &|text| tokenizer.token_id(text).is_some());
-        if template.as_ref().is_some_and(|template| !template.supports_tools()) {
+        if template
+            .as_ref()
+            .is_some_and(|template| !template.supports_tools())
+        {
             // Tools are told in the words of this format, whatever else the vocabulary has.
             format.calls = Some(&HERMES);
         }
@@ -118,5 +123,7 @@ fn shown_special(tokenizer: &Tokenizer, format: OutputFormat) -> Vec<u32> {
         text.is_some_and(|text| markers.iter().any(|marker| marker.contains(&text)))
     };
     let ids = 0..tokenizer.vocab_size() as u32;
-    ids.filter(|id| tokenizer.is_special(*id)).filter(is_mark).collect()
+    ids.filter(|id| tokenizer.is_special(*id))
+        .filter(is_mark)
+        .collect()
 }

@@ -74,7 +74,9 @@ impl Constraint for Either {
     }
 
     fn is_complete(&self) -> bool {
-        self.branches.iter().all(|branch| branch.rules.is_complete())
+        self.branches
+            .iter()
+            .all(|branch| branch.rules.is_complete())
     }
 
     fn fork(&self) -> Box<dyn Constraint> {

@@ -42,10 +42,7 @@ pub enum ChatError {
     Unsupported { field: &'static str, why: String },
 
     #[error("`{field}`: {source}")]
-    Grammar {
-        field: String,
-        source: GrammarError,
-    },
+    Grammar { field: String, source: GrammarError },
 
     #[error(transparent)]
     Text(#[from] TextError),

@@ -4,6 +4,8 @@
 use loquat_engine::{Allowed, Constrained, Constraint, TokenMask};
 use loquat_text::Tokenizer;
 
+use crate::without::Without;
+
 /// The marks of a model's thinking.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Marks {
@@ -17,6 +19,8 @@ pub(crate) struct Marks {
     pub close: Vec<u32>,
     /// What still stands between the model's own closing and the answer.
     pub gap: Vec<u32>,
+    /// Texts that begin a tool call in the midst of it, which ends thereby.
+    pub calls: Vec<String>,
 }
 
 /// How the reply begins.
@@ -38,6 +42,8 @@ pub(crate) struct Gate {
     budget: Option<usize>,
     /// The rules of the answer, at its beginning until it begins.
     answer: Option<Constrained>,
+    /// Where there are rules, a call has to wait for them.
+    without_calls: Option<Without>,
     state: State,
 }
 
@@ -84,7 +90,9 @@ impl Gate {
             }),
             Beginning::Answer => State::Answer,
         };
+        let awaited = answer.is_some() && !marks.calls.is_empty();
         Self {
+            without_calls: awaited.then(|| Without::new(tokenizer.clone(), marks.calls.clone())),
             tokenizer,
             marks,
             budget,
@@ -182,7 +190,13 @@ impl Constraint for Gate {
             State::Start(start) => start.allowed(self.marks.open.get(start.said), mask),
             // An answer is wanted, so the reply may not end before it.
             State::Thinking { .. } => {
-                mask.fill();
+                let found = match &mut self.without_calls {
+                    Some(without) => without.allowed(mask)?,
+                    None => Allowed::All,
+                };
+                if found == Allowed::All {
+                    mask.fill();
+                }
                 for &end in self.tokenizer.eos_ids() {
                     mask.forbid(end);
                 }
@@ -207,11 +221,17 @@ impl Constraint for Gate {
             State::Thinking { used, tail } => {
                 *used += 1;
                 tail.extend(self.tokenizer.token_bytes(token).unwrap_or_default());
+                if let Some(without) = &mut self.without_calls {
+                    without.accept(token)?;
+                }
                 let closes = self.marks.close_texts.iter().map(|close| close.as_bytes());
+                let calls = self.marks.calls.iter().map(String::as_bytes);
                 if closes.clone().any(|close| contains(tail, close)) {
                     self.closed();
+                } else if calls.clone().any(|call| contains(tail, call)) {
+                    self.state = State::Answer;
                 } else {
-                    let longest = closes.map(<[u8]>::len).max().unwrap_or(0);
+                    let longest = closes.chain(calls).map(<[u8]>::len).max().unwrap_or(0);
                     tail.drain(..tail.len().saturating_sub(longest));
                 }
             }
@@ -321,6 +341,7 @@ mod tests {
             close_texts: vec![close],
             close: tokens(&format!("\n{close}\n\n")),
             gap: tokens("\n\n"),
+            calls: Vec::new(),
         }
     }
 
@@ -334,15 +355,57 @@ mod tests {
         // What the model would say, and what is said: what it is made to say stands in brackets.
         let cases = [
             (Thinking, None, None, "hm</think>yes", "hm</think>yes"),
-            (Thinking, Some(2), None, "hm and so on", "hm[\n</think>\n\n] and so on"),
+            (
+                Thinking,
+                Some(2),
+                None,
+                "hm and so on",
+                "hm[\n</think>\n\n] and so on",
+            ),
             (Thinking, Some(0), None, "hm", "[\n</think>\n\n]hm"),
-            (Thinking, None, Some("{}"), "hm</think>x", "hm</think>[\n\n][{}]"),
-            (Thinking, Some(2), Some("{}"), "hmm", "hm[\n</think>\n\n][{}]"),
-            (Open, None, Some("{}"), "<think>a</think>no", "<think>a</think>[\n\n][{}]"),
+            (
+                Thinking,
+                None,
+                Some("{}"),
+                "hm</think>x",
+                "hm</think>[\n\n][{}]",
+            ),
+            (
+                Thinking,
+                Some(2),
+                Some("{}"),
+                "hmm",
+                "hm[\n</think>\n\n][{}]",
+            ),
+            (
+                Open,
+                None,
+                Some("{}"),
+                "<think>a</think>no",
+                "<think>a</think>[\n\n][{}]",
+            ),
             (Open, None, Some("{}"), "{", "{[}]"),
-            (Open, None, Some("(a)"), "<think>a</think>no", "<think>a</think>[\n\n][(a)]"),
-            (Open, Some(1), None, "<think>abc", "<think>a[\n</think>\n\n]bc"),
-            (Open, Some(1), None, " <think>abc", " <think>a[\n</think>\n\n]bc"),
+            (
+                Open,
+                None,
+                Some("(a)"),
+                "<think>a</think>no",
+                "<think>a</think>[\n\n][(a)]",
+            ),
+            (
+                Open,
+                Some(1),
+                None,
+                "<think>abc",
+                "<think>a[\n</think>\n\n]bc",
+            ),
+            (
+                Open,
+                Some(1),
+                None,
+                " <think>abc",
+                " <think>a[\n</think>\n\n]bc",
+            ),
             (Open, Some(1), None, "(thin)abc", "(thin)abc"),
             (Answer, Some(0), Some("{}"), "x", "[{}]"),
         ];
@@ -355,7 +418,11 @@ mod tests {
                 let answer = answer.map(script);
                 let gate = Gate::new(tokenizer(), marks(spelling), beginning, budget, answer);
                 let found = drive(gate, &spelt(wanted));
-                assert_eq!(found, Ok(spelt(said)), "{beginning:?} {budget:?} {wanted:?}");
+                assert_eq!(
+                    found,
+                    Ok(spelt(said)),
+                    "{beginning:?} {budget:?} {wanted:?}"
+                );
             }
         }
         // What begins like thinking and like the answer is decided where they part.
@@ -364,6 +431,21 @@ mod tests {
             let gate = Gate::new(tokenizer(), marks(spelling), Open, None, answer);
             assert_eq!(drive(gate, "(a"), Ok(said.into()));
         }
+    }
+
+    #[test]
+    fn a_call_ends_thinking_unless_rules_await_it() {
+        let gate = |answer| {
+            let marks = Marks {
+                calls: vec!["<call>".into()],
+                ..marks(SPELLINGS[1])
+            };
+            Gate::new(tokenizer(), marks, Beginning::Thinking, Some(9), answer)
+        };
+        let said = "hm<call>{} and more than the budget";
+        assert_eq!(drive(gate(None), said), Ok(said.into()));
+        let held = drive(gate(Some(script("<call>{}"))), said);
+        assert_eq!(held, Err("`>` is forbidden".into()));
     }
 
     #[test]

@@ -47,7 +47,6 @@ impl Chat {
         let in_reasoning = format
             .reasoning
             .is_some_and(|reasoning| reasoning.is_open(&rendered));
-        let offers = !tools.is_empty() && tool_choice != ToolChoice::None;
         let rules = Rules {
             tools: &tools,
             choice: &tool_choice,
@@ -56,6 +55,7 @@ impl Chat {
             answer: answer.as_ref(),
             in_reasoning,
         };
+        let offers = rules.offers_calls();
         let generate = GenerateRequest {
             prompt: written.encode(tokenizer)?,
             max_tokens,
@@ -226,7 +226,11 @@ fn check(request: &ChatRequest) -> Result<(), ChatError> {
         ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => Err(ChatError::NoTools),
         ToolChoice::Named(name) if !names.contains(name.as_str()) => Err(ChatError::UnknownTool {
             name: name.clone(),
-            known: tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>().join(", "),
+            known: tools
+                .iter()
+                .map(|tool| tool.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", "),
         }),
         _ => Ok(()),
     }

@@ -18,7 +18,9 @@ pub(crate) fn write_in(
     let mut written = plain.collect::<Result<Vec<_>, _>>()?;
     let told = instructions(tools);
     let is_system = |message: &Message| matches!(message.role, Role::System | Role::Developer);
-    let first_user = written.iter_mut().find(|message| message.role == Role::User);
+    let first_user = written
+        .iter_mut()
+        .find(|message| message.role == Role::User);
     match (has_system, first_user) {
         (false, Some(user)) => {
             let said = user.content.joined();
@@ -104,25 +106,44 @@ mod tests {
         ];
         let written = write_in(&said, &[tool()], true).unwrap();
         let roles: Vec<Role> = written.iter().map(|message| message.role).collect();
-        assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::User]);
+        assert_eq!(
+            roles,
+            [Role::System, Role::User, Role::Assistant, Role::User]
+        );
         let texts: Vec<String> = written.iter().map(|m| m.content.joined()).collect();
-        assert!(texts[0].contains(r#""name":"add","description":"Adds""#), "{}", texts[0]);
-        let call = "Let me see.\n<tool_call>\n{\"name\":\"add\",\"arguments\":{\"a\":1}}\n</tool_call>";
+        assert!(
+            texts[0].contains(r#""name":"add","description":"Adds""#),
+            "{}",
+            texts[0]
+        );
+        let call =
+            "Let me see.\n<tool_call>\n{\"name\":\"add\",\"arguments\":{\"a\":1}}\n</tool_call>";
         assert_eq!(texts[2], call);
         assert_eq!(texts[3], "<tool_response>\n2\n</tool_response>");
     }
 
     #[test]
     fn a_system_message_keeps_its_words() {
-        let said = [Message::new(Role::System, "Be kind."), Message::new(Role::User, "hi")];
+        let said = [
+            Message::new(Role::System, "Be kind."),
+            Message::new(Role::User, "hi"),
+        ];
         let written = write_in(&said, &[tool()], true).unwrap();
         assert_eq!(written.len(), 2);
-        assert!(written[0].content.joined().starts_with("Be kind.\n\nYou may call"));
+        assert!(
+            written[0]
+                .content
+                .joined()
+                .starts_with("Be kind.\n\nYou may call")
+        );
         assert_eq!(written[1], said[1]);
 
         let written = write_in(&said, &[tool()], false).unwrap();
         assert_eq!(written[0], said[0]);
         let told = written[1].content.joined();
-        assert!(told.starts_with("You may call") && told.ends_with("\n\nhi"), "{told}");
+        assert!(
+            told.starts_with("You may call") && told.ends_with("\n\nhi"),
+            "{told}"
+        );
     }
 }

@@ -16,9 +16,14 @@ pub enum ReplyEvent {
         name: String,
     },
     /// More of its arguments; all of them together are a JSON object.
-    CallArguments { index: usize, json: String },
+    CallArguments {
+        index: usize,
+        json: String,
+    },
     /// Its arguments are whole. A call that is cut short or malformed has no such event.
-    CallEnd { index: usize },
+    CallEnd {
+        index: usize,
+    },
 }
 
 /// Takes a reply's text as it comes, and tells its parts apart.

@@ -21,6 +21,12 @@ pub(crate) struct Rules<'a> {
     pub in_reasoning: bool,
 }
 
+impl Rules<'_> {
+    pub fn offers_calls(&self) -> bool {
+        !self.tools.is_empty() && *self.choice != ToolChoice::None
+    }
+}
+
 impl Chat {
     /// `None` where the reply is free.
     pub(crate) fn constraint(&self, rules: &Rules<'_>) -> Result<Option<Constrained>, ChatError> {
@@ -42,7 +48,12 @@ impl Chat {
             (false, Some(0)) if answer.is_some() => Beginning::Answer,
             (false, _) => Beginning::Open,
         };
-        let marks = marks(reasoning, self.tokenizer())?;
+        let mut marks = marks(reasoning, self.tokenizer())?;
+        let calls = self.format().calls.filter(|calls| calls.ends_reasoning);
+        if let Some(calls) = calls.filter(|_| rules.offers_calls()) {
+            let opening = calls.opening_marks().into_iter();
+            marks.calls = opening.map(str::to_owned).collect();
+        }
         let gate = Gate::new(
             self.tokenizer().clone(),
             marks,
@@ -86,7 +97,10 @@ impl Chat {
             "" => Ok(grammar.constraint()),
             prefix => {
                 let prefix = self.tokenizer().encode(prefix, Special::RENDERED)?;
-                Ok(Constrained::new(Prefixed::new(prefix, grammar.constraint())))
+                Ok(Constrained::new(Prefixed::new(
+                    prefix,
+                    grammar.constraint(),
+                )))
             }
         }
     }
@@ -156,5 +170,6 @@ fn marks(reasoning: &ReasoningFormat, tokenizer: &Tokenizer) -> Result<Marks, Ch
         close_texts: reasoning.close.to_vec(),
         close: tokens(close_text)?,
         gap: tokens(after.unwrap_or_default())?,
+        calls: Vec::new(),
     })
 }

@@ -59,7 +59,10 @@ fn variables_reach_the_template() {
     request
         .template_variables
         .insert("mood".into(), "grim".into());
-    assert_eq!(chat("{{ mood }}").render(&request, true).expect("rendered"), "grim");
+    assert_eq!(
+        chat("{{ mood }}").render(&request, true).expect("rendered"),
+        "grim"
+    );
 }
 
 #[test]
@@ -81,7 +84,6 @@ fn what_cannot_be_written_down_is_refused() {
     let error = strict.lower(request()).expect_err("raised");
     assert_eq!(error.to_string(), "turns must alternate");
 }
-
 
 /// A conversation with a call and its result.
 fn round() -> ChatRequest {
@@ -128,14 +130,20 @@ fn tools_calls_and_results_reach_the_template() {
         {{ m.name }}|{{ m.tool_call_id }}\n{% endfor %}";
     let written = "add: Adds.\nuser|1+2?||||\nassistant||hm|add(1,2)#call00001||\n\
         tool|3|||add|call00001\n";
-    assert_eq!(chat(template).render(&round(), true).expect("rendered"), written);
+    assert_eq!(
+        chat(template).render(&round(), true).expect("rendered"),
+        written
+    );
 
     let none = ChatRequest {
         tool_choice: ToolChoice::None,
         ..round()
     };
     let rendered = chat(template).render(&none, true).expect("rendered");
-    assert!(!rendered.contains("Adds."), "tools that may not be called are not offered");
+    assert!(
+        !rendered.contains("Adds."),
+        "tools that may not be called are not offered"
+    );
 }
 
 #[test]
@@ -154,12 +162,18 @@ fn a_template_without_tools_is_told_of_them_in_words() {
 #[test]
 fn parts_are_given_apart_where_the_template_takes_them() {
     let parts = ChatRequest {
-        messages: vec![Message::new(Role::User, Content::Parts(vec!["a".into(), "b".into()]))],
+        messages: vec![Message::new(
+            Role::User,
+            Content::Parts(vec!["a".into(), "b".into()]),
+        )],
         ..ChatRequest::default()
     };
     let apart = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
         {% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}";
-    assert_eq!(chat(apart).render(&parts, true).expect("rendered"), "<a><b>");
+    assert_eq!(
+        chat(apart).render(&parts, true).expect("rendered"),
+        "<a><b>"
+    );
     let whole = "{% for m in messages %}{{ m.content.strip() }}{% endfor %}";
     assert_eq!(chat(whole).render(&parts, true).expect("rendered"), "a\nb");
 }
@@ -172,9 +186,15 @@ fn the_developer_is_the_system_to_templates_that_know_none() {
     };
     for (template, role) in [
         ("{% for m in messages %}{{ m.role }}{% endfor %}", "system"),
-        ("{% for m in messages %}{{ m.role }}{% endfor %}{# developer #}", "developer"),
+        (
+            "{% for m in messages %}{{ m.role }}{% endfor %}{# developer #}",
+            "developer",
+        ),
     ] {
-        assert_eq!(chat(template).render(&request, true).expect("rendered"), role);
+        assert_eq!(
+            chat(template).render(&request, true).expect("rendered"),
+            role
+        );
     }
 }
 
@@ -203,13 +223,33 @@ fn bad_requests_are_refused_by_field() {
     type Change = fn(&mut ChatRequest);
     let cases: [(&str, Change, &str); 8] = [
         (TURNS, |r| r.messages.clear(), "`messages`"),
-        (TURNS, |r| r.messages[1].tool_calls[0].arguments = "{".into(), "`messages[1].tool_calls[0].arguments`"),
+        (
+            TURNS,
+            |r| r.messages[1].tool_calls[0].arguments = "{".into(),
+            "`messages[1].tool_calls[0].arguments`",
+        ),
         (TURNS, |r| r.tools[0].name = "a b".into(), "`tools[0].name`"),
         (TURNS, |r| r.tools.push(add()), "`tools[1].name`"),
-        (TURNS, |r| r.tools[0].parameters = json!("x"), "`tools[0].parameters`"),
-        (TURNS, |r| r.tool_choice = ToolChoice::Named("sub".into()), "`tool_choice` names `sub`"),
-        (TURNS, |r| (r.tools.clear(), r.tool_choice = ToolChoice::Required).1, "`tools` is empty"),
-        (TURNS, |r| r.thinking.effort = Some(Effort::High), "`thinking`"),
+        (
+            TURNS,
+            |r| r.tools[0].parameters = json!("x"),
+            "`tools[0].parameters`",
+        ),
+        (
+            TURNS,
+            |r| r.tool_choice = ToolChoice::Named("sub".into()),
+            "`tool_choice` names `sub`",
+        ),
+        (
+            TURNS,
+            |r| (r.tools.clear(), r.tool_choice = ToolChoice::Required).1,
+            "`tools` is empty",
+        ),
+        (
+            TURNS,
+            |r| r.thinking.effort = Some(Effort::High),
+            "`thinking`",
+        ),
     ];
     for (template, change, field) in cases {
         let mut request = round();
@@ -225,7 +265,10 @@ fn a_template_alone_renders_the_same() {
     let template = ChatTemplate::new(TURNS).expect("a template");
     let ends = Ends::of(&tokenizer());
     let alone = loquat_chat::render(&template, &request(), &ends, true).expect("rendered");
-    assert_eq!(alone, chat(TURNS).render(&request(), true).expect("rendered"));
+    assert_eq!(
+        alone,
+        chat(TURNS).render(&request(), true).expect("rendered")
+    );
 }
 
 #[test]
@@ -236,9 +279,18 @@ fn thinking_is_switched_by_the_templates_own_variable() {
         effort: Some(Effort::None),
         budget: None,
     };
-    assert_eq!(chat(template).render(&request, true).expect("rendered"), "off");
-    request.template_variables.insert("enable_thinking".into(), true.into());
-    assert_eq!(chat(template).render(&request, true).expect("rendered"), "", "said outright");
+    assert_eq!(
+        chat(template).render(&request, true).expect("rendered"),
+        "off"
+    );
+    request
+        .template_variables
+        .insert("enable_thinking".into(), true.into());
+    assert_eq!(
+        chat(template).render(&request, true).expect("rendered"),
+        "",
+        "said outright"
+    );
 }
 
 #[test]
@@ -253,6 +305,11 @@ fn tools_are_told_even_where_the_template_tells_them_to_the_system_only() {
     };
     let told = chat(template).render(&request, true).expect("rendered");
     assert!(told.contains("Adds.") && told.contains("<add>"), "{told}");
-    request.messages.insert(0, Message::new(Role::System, "be kind"));
-    assert_eq!(chat(template).render(&request, true).expect("rendered"), "be kind<add>hi");
+    request
+        .messages
+        .insert(0, Message::new(Role::System, "be kind"));
+    assert_eq!(
+        chat(template).render(&request, true).expect("rendered"),
+        "be kind<add>hi"
+    );
 }

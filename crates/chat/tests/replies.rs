@@ -3,9 +3,7 @@
 mod common;
 
 use common::{answer, chat};
-use loquat_chat::{
-    ChatRequest, Message, Reply, ReplyEvent, Role, Thinking, Tool, ToolChoice,
-};
+use loquat_chat::{ChatRequest, Message, Reply, ReplyEvent, Role, Thinking, Tool, ToolChoice};
 use loquat_engine::FinishReason;
 use loquat_grammar::GrammarSource;
 use serde_json::json;
@@ -85,7 +83,10 @@ fn thinking_words_and_calls_are_told_apart() {
 
     let reply = said(request(), script);
     assert!(reply.tool_calls.is_empty(), "no tools were offered");
-    assert!(reply.text.contains("<tool_call>"), "so it is text: {reply:?}");
+    assert!(
+        reply.text.contains("<tool_call>"),
+        "so it is text: {reply:?}"
+    );
 }
 
 #[test]
@@ -143,7 +144,11 @@ fn tool_choice_is_enforced() {
     };
     for strict in [false, true] {
         let named = choose(ToolChoice::Named("sub".into()), strict);
-        let names: Vec<&str> = named.tool_calls.iter().map(|call| call.name.as_str()).collect();
+        let names: Vec<&str> = named
+            .tool_calls
+            .iter()
+            .map(|call| call.name.as_str())
+            .collect();
         assert_eq!(names, ["sub"], "{named:?}");
         let required = choose(ToolChoice::Required, strict);
         assert!(!required.tool_calls.is_empty(), "{required:?}");
@@ -197,6 +202,8 @@ fn what_cannot_be_honoured_is_refused_by_name() {
     };
     let error = chat(QWEN).lower(required).expect_err("not");
     let error = error.to_string();
-    assert!(error.contains("`not`") && error.contains("`sub`"), "{error}");
-
+    assert!(
+        error.contains("`not`") && error.contains("`sub`"),
+        "{error}"
+    );
 }

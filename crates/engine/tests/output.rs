@@ -311,5 +311,8 @@ fn repetition_is_broken_unless_a_breaker_stands_in_it() {
     let mut request = greedy(&[0], 4);
     request.sampling.dry_multiplier = 1.0;
     let error = engine.submit(request).expect_err("no tokenizer");
-    assert!(error.to_string().contains("`dry_sequence_breakers`"), "{error}");
+    assert!(
+        error.to_string().contains("`dry_sequence_breakers`"),
+        "{error}"
+    );
 }

@@ -283,7 +283,11 @@ fn dates_and_times_exist() {
     for (format, text, good) in cases {
         let schema = json!({"type": "string", "format": format});
         let grammar = compile(&GrammarSource::JsonSchema(schema));
-        assert_eq!(takes(&grammar, &format!("\"{text}\"")), good, "{format} {text}");
+        assert_eq!(
+            takes(&grammar, &format!("\"{text}\"")),
+            good,
+            "{format} {text}"
+        );
     }
     let both = json!({"type": "string", "format": "date", "pattern": "^20"});
     let grammar = compile(&GrammarSource::JsonSchema(both));

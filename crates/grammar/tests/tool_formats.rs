@@ -9,8 +9,8 @@ use common::Walker;
 use loquat_engine::Constraint;
 use loquat_grammar::{Grammar, GrammarSource, Grammars};
 use loquat_text::format::{
-    CALLS, CallFormat, CallRules, Framing, OutputFormat, OutputParser, Piece, Start, ToolRule,
-    ToolSignature,
+    CALLS, CallFormat, CallRules, CallSyntax, Framing, OutputFormat, OutputParser, Piece, Start,
+    ToolRule, ToolSignature,
 };
 use loquat_text::{Special, Tokenizer};
 use serde_json::{Value, json};
@@ -285,10 +285,6 @@ fn text_may_come_first_and_a_call_begun_is_a_call() {
     let mut found = Vec::new();
     let inline = |format: &&&CallFormat| format.framing == Framing::Inline && !format.unmarked;
     for format in CALLS.iter().filter(inline) {
-        let opening = match format.section.open {
-            "" => format.call.open,
-            section => section,
-        };
         for model in models(format) {
             for parallel in [true, false] {
                 found.extend(with_tools(true, |tools| {
@@ -297,10 +293,102 @@ fn text_may_come_first_and_a_call_begun_is_a_call() {
                         at_least_one: false,
                         parallel,
                     };
-                    failures(&model, format, &rules, &format!("Let me see. {opening}"))
+                    let marks = format.opening_marks().into_iter();
+                    let begun = marks.map(|mark| format!("Let me see. {mark}"));
+                    let failures = begun.map(|begun| failures(&model, format, &rules, &begun));
+                    failures.flatten().collect::<Vec<_>>()
                 }));
             }
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn raw_texts_keep_to_schemas_that_say_it_otherwise() {
+    // What pydantic and others write for enumerations, and for what may be missing.
+    let texts = [
+        (json!({"$ref": "#/$defs/Color"}), &["red", "dark blue"][..]),
+        (
+            json!({"anyOf": [{"type": "string"}, {"type": "null"}]}),
+            &[],
+        ),
+        (json!({"type": ["string", "null"]}), &[]),
+        (json!({"enum": ["a", "b", null]}), &["a", "b"]),
+    ];
+    let tagged = |format: &&&CallFormat| matches!(format.syntax, CallSyntax::Tagged(_));
+    for format in CALLS.iter().filter(tagged) {
+        for (property, among) in &texts {
+            let schema = json!({
+                "type": "object",
+                "properties": {"text": property},
+                "required": ["text"],
+                "$defs": {"Color": {"type": "string", "enum": ["red", "dark blue"]}},
+            });
+            for model in models(format) {
+                check_texts(&model, format, &schema, among);
+            }
+        }
+    }
+}
+
+fn check_texts(model: &Model, format: &CallFormat, schema: &Value, among: &[&str]) {
+    let rules = CallRules {
+        tools: &[ToolRule {
+            name: "get_weather",
+            parameters: schema,
+            strict: true,
+        }],
+        at_least_one: true,
+        parallel: false,
+    };
+    let grammar = model.grammar(format, &rules);
+    let replies = (0..12).filter_map(|seed| model.reply(&grammar, "", seed));
+    let replies: Vec<String> = replies.collect();
+    assert!(!replies.is_empty(), "{}: never ends", format.name);
+    for reply in replies {
+        let (_, calls) = parse(format, schema, &reply, true);
+        let arguments: Value = serde_json::from_str(&calls[0].arguments).expect(&reply);
+        let good = match &arguments["text"] {
+            Value::String(text) => among.is_empty() || among.contains(&text.as_str()),
+            Value::Null => true,
+            _ => false,
+        };
+        assert!(good, "{}: {arguments} of {reply}", format.name);
+    }
+}
+
+#[test]
+fn one_call_is_one_call() {
+    let inline = |format: &&&CallFormat| format.framing == Framing::Inline;
+    for format in CALLS.iter().filter(inline) {
+        let model = Model::of_bytes();
+        let (one, free) = with_tools(true, |tools| {
+            let rules = |at_least_one| CallRules {
+                tools,
+                at_least_one,
+                parallel: false,
+            };
+            (
+                model.grammar(format, &rules(true)),
+                model.grammar(format, &rules(false)),
+            )
+        });
+        let Some(call) = (0..9).find_map(|seed| model.reply(&one, "", seed)) else {
+            panic!("{}: never ends", format.name);
+        };
+        assert!(common::takes(&free, &call), "{}: {call}", format.name);
+        for more in ["\n", ""] {
+            let twice = format!("{call}{more}{call}");
+            assert!(!common::takes(&free, &twice), "{}: {twice}", format.name);
+        }
+        for text in ["", "Well: 1 < 2.", "  so"] {
+            assert!(common::takes(&free, text), "{}: {text}", format.name);
+        }
+        if format.unmarked {
+            for text in ["  {\"name\": \"x\"", " [f("] {
+                assert!(!common::takes(&free, text), "{}: {text}", format.name);
+            }
+        }
+    }
 }

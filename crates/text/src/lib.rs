@@ -1,8 +1,8 @@
-//! Text in, tokens out, and back: tokenizers, incremental detokenizing, stop strings and chat
-//! templates.
+//! Text in, tokens out, and back: tokenizers, incremental detokenizing, stop strings, chat
+//! templates, and the formats in which models think and call tools.
 //!
 //! What it leaves to others: reading GGUF and safetensors containers (`weights`), deciding what a
-//! conversation means and parsing tool calls out of a reply (`chat`), sampling (`engine`).
+//! conversation means (`chat`), sampling (`engine`).
 
 mod detokenizer;
 mod end_tokens;

@@ -86,7 +86,11 @@ fn other_failures_say_whose_they_are() {
         ("{{ messages + 'x' }}", Blame::Request),
         ("{{ 1 | no_such_filter }}", Blame::System),
         ("{% if %}", Blame::System),
-        ("{{ strftime_now('%Q') }}", Blame::Request),
+        ("{{ 'x'.encode() }}", Blame::System),
+        (
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+            Blame::System,
+        ),
         ("{{ missing | tojson }}", Blame::Request),
     ];
     for (template, blame) in cases {
@@ -97,6 +101,85 @@ fn other_failures_say_whose_they_are() {
         );
         assert_eq!(error.blame(), blame, "{error}");
     }
+}
+
+#[test]
+fn failures_say_what_and_where() {
+    let cases = [
+        (
+            "a\n{{ 'x' + 1 }}",
+            "line 2: can only concatenate str (not \"int\") to str",
+        ),
+        (
+            "\n\n{% if x %}",
+            "line 3: the template ends before `elif` or `else` or `endif`",
+        ),
+        (
+            "{% set y = 1 %}\n{{ messages[0].tools.name }}",
+            "line 2: 'dict object' has no attribute 'tools'",
+        ),
+        (
+            "{% macro m() %}\n{{ none.x.y }}{% endmacro %}\n{{ m() }}",
+            "line 2: 'None' has no attribute 'x'",
+        ),
+        (
+            "{{ 1 | no_such_filter }}",
+            "line 1: No filter named 'no_such_filter'.",
+        ),
+        (
+            "{% include 'x' %}",
+            "line 1: `include` names another template, and there is only this one",
+        ),
+        (
+            "{{ [1] | map('string') }}",
+            "line 1: a generator has no text of its own",
+        ),
+        (
+            "{{ 'x' | pprint }}",
+            "line 1: the filter 'pprint' is not supported",
+        ),
+    ];
+    for (template, why) in cases {
+        let error = render(template).expect_err(template).to_string();
+        assert!(error.ends_with(why), "{template}: {error}");
+    }
+}
+
+#[test]
+fn reasoning_goes_by_every_name_templates_read() {
+    let template = "{% for m in messages %}{{ m.thinking }}/{{ m.reasoning_content }};{% endfor %}";
+    let template = ChatTemplate::new(template).expect("a template");
+    let messages = json!([
+        {"role": "assistant", "reasoning_content": "a"},
+        {"role": "assistant", "reasoning": "b"},
+        {"role": "assistant", "thinking": "c", "reasoning_content": null},
+        {"role": "assistant", "content": "d"},
+    ]);
+    let input = ChatInput {
+        messages,
+        ..input()
+    };
+    assert_eq!(template.render(&input).expect("text"), "a/a;b/b;c/c;/;");
+}
+
+#[test]
+fn the_source_is_that_of_the_template_in_use() {
+    let list = json!([
+        {"name": "tool_use", "template": "tools"},
+        {"name": "default", "template": "plain"},
+        {"name": "rag", "template": "{% broken"},
+    ]);
+    let dir = folder(&[("tokenizer_config.json", json!({"chat_template": list}))]);
+    let named = ChatTemplate::from_huggingface(dir.path()).expect("a template");
+    assert_eq!(
+        (named.source(false), named.source(true)),
+        ("plain", "tools")
+    );
+    let single = ChatTemplate::new("only").expect("a template");
+    assert_eq!(
+        (single.source(false), single.source(true)),
+        ("only", "only")
+    );
 }
 
 #[test]

@@ -5,8 +5,10 @@ mod format_support;
 
 use std::time::{Duration, Instant};
 
-use format_support::{Random, check_calls, parse, show, with_calls};
-use loquat_text::format::{CALLS, CallSyntax, Framing, OutputFormat, Piece, REASONING, Start};
+use format_support::{Random, both, check_calls, parse, show, with_calls};
+use loquat_text::format::{
+    CALLS, CallFormat, CallSyntax, Framing, OutputFormat, Piece, REASONING, Start,
+};
 
 /// Text that means something to some format, besides the format's own markers.
 const FRAGMENTS: &[&str] = &[
@@ -62,11 +64,10 @@ fn random_output(format: OutputFormat, random: &mut Random) -> String {
             random.pick(FRAGMENTS)
         };
         // Some markers come in halves.
-        let end = match random.below(6) {
-            0 => fragment.floor_char_boundary(random.below(fragment.len() + 1)),
-            _ => fragment.len(),
-        };
-        output.push_str(&fragment[..end]);
+        match random.below(6) {
+            0 => output.push_str(&half(fragment)),
+            _ => output.push_str(fragment),
+        }
     }
     output
 }
@@ -136,48 +137,67 @@ fn megabyte(beginning: &str, pattern: &str) -> String {
     beginning.to_owned() + &pattern.repeat((1 << 20) / pattern.len().max(1))
 }
 
+/// One format of every syntax.
+const SYNTAXES: &[&str] = &[
+    "hermes",
+    "llama_json",
+    "apertus",
+    "deepseek_v3",
+    "qwen3_coder",
+    "llama_pythonic",
+    "gemma4",
+    "harmony",
+];
+
+/// A call up to the inside of a string among its arguments.
+fn call_up_to_a_string(calls: &CallFormat) -> String {
+    let CallFormat { section, call, .. } = calls;
+    let head = match &calls.syntax {
+        CallSyntax::Json(fields) => {
+            let (name, arguments) = (fields.name[0], fields.arguments[0]);
+            format!("[{{\"{name}\": \"now\", \"{arguments}\": {{\"a\": \"")
+        }
+        CallSyntax::KeyedJson => "[{\"now\": {\"a\": \"".to_owned(),
+        CallSyntax::NameThenJson(it) => format!("{}now{}{{\"a\": \"", it.before, it.between),
+        CallSyntax::Tagged(it) => {
+            let (name, key_close) = (it.name, it.key_close[0].0);
+            format!("{}now{}{}a{key_close}", name.open, name.close, it.key_open)
+        }
+        CallSyntax::Pythonic => "[now(a='".to_owned(),
+        CallSyntax::Gemma { quote } => format!("call:now{{a:{quote}"),
+    };
+    format!("{}{}{head}", section.open, call.open)
+}
+
+/// Whether an output is read in time. A busy machine may need a second try.
+fn is_quick(format: OutputFormat, output: &str) -> bool {
+    (0..3).any(|_| {
+        let begun = Instant::now();
+        parse(format, &with_calls(), [output]);
+        begun.elapsed() < Duration::from_secs(1)
+    })
+}
+
 #[test]
 fn a_megabyte_takes_well_under_a_second() {
-    for calls in CALLS {
-        let format = OutputFormat {
-            reasoning: OutputFormat::named(Some("think"), None).unwrap().reasoning,
-            calls: Some(calls),
-        };
+    for name in SYNTAXES {
+        let format = both("think", name);
+        let calls = format.calls.unwrap();
         let open = format!("{}{}", calls.section.open, calls.call.open);
-        let head = match &calls.syntax {
-            CallSyntax::Json(fields) => format!(
-                "[{{\"{}\": \"now\", \"{}\": {{\"a\": \"",
-                fields.name[0], fields.arguments[0]
-            ),
-            CallSyntax::KeyedJson => "[{\"now\": {\"a\": \"".to_owned(),
-            CallSyntax::NameThenJson(it) => format!("{}now{}{{\"a\": \"", it.before, it.between),
-            CallSyntax::Tagged(it) => format!(
-                "{}now{}{}a{}{}",
-                it.name.open, it.name.close, it.key_open, it.key_close[0].0, it.value_open
-            ),
-            CallSyntax::Pythonic => "[now(a='".to_owned(),
-            CallSyntax::Gemma { quote } => format!("call:now{{a:{quote}"),
-        };
+        let call = call_up_to_a_string(calls);
         for output in [
             megabyte("", "plain text < [ { \n"),
+            megabyte("", " \n"),
             megabyte("", &open),
             megabyte("", &format!("{open}{{\"name\": \"")),
             megabyte(&open, "["),
             megabyte(&open, "{\"a\":"),
             megabyte(&format!("{open}{{\"a\": \""), &open),
-            megabyte(&format!("{open}{head}"), "<| </x ]\\\\ \n"),
-            megabyte(&format!("{open}{head}"), &half(calls.call.close)),
-            megabyte("", " \n"),
+            megabyte(&call, "<| </x ]\\\\ \n"),
+            megabyte(&call, &half(calls.call.close)),
         ] {
-            let begun = Instant::now();
-            parse(format, &with_calls(), [output.as_str()]);
-            let taken = begun.elapsed();
             let beginning: String = output.chars().take(60).collect();
-            assert!(
-                taken < Duration::from_secs(1),
-                "{} {beginning:?}: {taken:?}",
-                calls.name
-            );
+            assert!(is_quick(format, &output), "{name} {beginning:?}");
         }
     }
 }

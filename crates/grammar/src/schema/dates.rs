@@ -11,9 +11,7 @@ const TIME: &str = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?
 
 /// The pattern of a format that is about dates or times.
 pub(super) fn pattern(format: &str) -> Option<String> {
-    let date = format!(
-        "(?:{YEAR}-(?:{LONG_MONTH}|{SHORT_MONTH}|{FEBRUARY})|{LEAP_YEAR}-02-29)"
-    );
+    let date = format!("(?:{YEAR}-(?:{LONG_MONTH}|{SHORT_MONTH}|{FEBRUARY})|{LEAP_YEAR}-02-29)");
     match format {
         "date" => Some(format!("^{date}$")),
         "time" => Some(format!("^{TIME}$")),

@@ -207,12 +207,12 @@ impl ReasoningFormat {
 }
 
 impl CallFormat {
-    /// What no text can hold unless it calls a tool; nothing for a format without marks.
+    /// Whatever the parser takes for the beginning of a call; nothing for a format without marks.
     pub fn opening_marks(&self) -> Vec<&'static str> {
-        let first = [self.section.open, self.call.open];
-        let first = first.into_iter().find(|open| !open.trim().is_empty());
-        let all = first.into_iter().chain(self.aliases.iter().copied());
-        all.map(str::trim).collect()
+        let marks = [self.section.open, self.call.open, self.syntax.name_open()];
+        let marks = marks.into_iter().chain(self.aliases.iter().copied());
+        let marks = marks.map(str::trim).filter(|mark| !mark.is_empty());
+        marks.collect()
     }
 
     /// Everything the parser looks for.
@@ -229,6 +229,14 @@ impl CallFormat {
 }
 
 impl CallSyntax {
+    /// What stands before a call's name, where that alone tells a call.
+    pub(super) fn name_open(&self) -> &'static str {
+        match self {
+            Self::Tagged(tagged) => tagged.name.open,
+            _ => "",
+        }
+    }
+
     fn literals(&self) -> Vec<&'static str> {
         match self {
             Self::Json(_) | Self::KeyedJson | Self::Pythonic => Vec::new(),

@@ -38,10 +38,12 @@ pub enum ThinkingValues {
     Flag,
     /// `"low"`, `"medium"`, `"high"`
     Effort,
+    /// A number of tokens, 0 for none.
+    Budget,
 }
 
 /// Switches that published templates know.
-const SWITCHES: [ThinkingSwitch; 6] = [
+const SWITCHES: [ThinkingSwitch; 7] = [
     flag("enable_thinking"),
     flag("thinking"),
     flag("enable_reasoning"),
@@ -50,6 +52,10 @@ const SWITCHES: [ThinkingSwitch; 6] = [
     ThinkingSwitch {
         variable: "reasoning_effort",
         values: ThinkingValues::Effort,
+    },
+    ThinkingSwitch {
+        variable: "thinking_budget",
+        values: ThinkingValues::Budget,
     },
 ];
 
@@ -104,15 +110,19 @@ impl ChatTemplate {
     /// the template makes nothing of an object, or prints it as Python would, but takes the text.
     pub fn arguments_as_text(&self) -> bool {
         *self.probes.arguments_as_text.get_or_init(|| {
-            let rendered = |arguments: Value| {
-                let text = self.probe(tool_round(arguments), true, None)?;
-                let as_python = format!("{{'{ARGUMENT}'");
-                let taken = text.contains(ARGUMENT) && !text.contains(&as_python);
-                taken.then_some(())
+            // Some templates see calls only in messages without content, others want text there.
+            let taken = |arguments: &Value| {
+                [json!(""), Value::Null].into_iter().any(|content| {
+                    let round = tool_round(content, arguments.clone());
+                    let rendered = self.probe(round, true, None);
+                    rendered.is_some_and(|text| {
+                        let as_python = format!("{{'{ARGUMENT}'");
+                        text.contains(ARGUMENT) && !text.contains(&as_python)
+                    })
+                })
             };
             let object = json!({ARGUMENT: MARK});
-            let text = object.to_string();
-            rendered(object).is_none() && rendered(Value::String(text)).is_some()
+            !taken(&object) && taken(&object.to_string().into())
         })
     }
 
@@ -125,6 +135,7 @@ impl ChatTemplate {
                     let (on, off) = match switch.values {
                         ThinkingValues::Flag => (json!(true), json!(false)),
                         ThinkingValues::Effort => (json!("high"), json!("low")),
+                        ThinkingValues::Budget => (json!(512), json!(0)),
                     };
                     let rendered =
                         |value| self.probe(json!([user()]), false, Some((switch.variable, value)));
@@ -184,12 +195,12 @@ fn tools() -> Value {
 }
 
 /// A question, a call of the tool, and its answer.
-fn tool_round(arguments: Value) -> Value {
+fn tool_round(content: Value, arguments: Value) -> Value {
     json!([
         user(),
         {
             "role": "assistant",
-            "content": "",
+            "content": content,
             "tool_calls": [{
                 "id": CALL_ID,
                 "type": "function",

@@ -110,7 +110,10 @@ impl Writer<'_> {
             self.rule(&name, &body);
             names.push(name);
         }
-        self.rule("tool", &names.join(" | "));
+        // Calls that begin with a mark of their own may be found without the others.
+        self.rule("named", &names.join(" | "));
+        let open = self.spell(self.format.syntax.name_open());
+        self.rule("tool", &join([open, "named".into()]));
         Ok(())
     }
 
@@ -262,50 +265,86 @@ impl Writer<'_> {
             self.rule("call", &call);
             return self.rule("start", &format!("call | {answer} /(?s:.*)/"));
         }
-        let Span { open, close } = self.format.section;
-        let (opening, after) = match (
-            open.is_empty() || self.format.unmarked,
-            self.format.unmarked,
-        ) {
-            (_, true) => return self.text_or_calls(parallel),
-            (false, _) => {
-                let calls = join([self.calls(parallel), self.spell(close)]);
-                self.rule("call", &self.call());
-                (open, calls)
+        self.rule("call", &self.call());
+        if self.format.unmarked || self.format.opening_marks().is_empty() {
+            return self.text_or_calls(parallel);
+        }
+        let entries = self.entries(parallel);
+        let tokens = entries.iter().map(|(mark, _)| match self.parts(mark)[..] {
+            [Part::Token(id), ..] => Some(id.to_string()),
+            _ => None,
+        });
+        // Text may hold other special tokens, which only a list of tokens can say.
+        let text = match tokens.collect::<Option<Vec<_>>>() {
+            Some(tokens) => format!("<[^{}]>*", tokens.join(",")),
+            None => "/(?s:.*)/".to_owned(),
+        };
+        self.rule("text", &text);
+        let entries = entries.into_iter().enumerate();
+        let entries: Vec<String> = entries
+            .map(|(index, entry)| self.entry(&format!("opening_{index}"), entry))
+            .collect();
+        self.rule("entry", &entries.join(" | "));
+        match parallel {
+            true => self.rule("start", "entry* text"),
+            false => self.rule("start", "entry | text"),
+        }
+    }
+
+    /// Text up to a mark, and what must follow then. The mark's first part tells it from text.
+    fn entry(&mut self, name: &str, (mark, after): (&'static str, String)) -> String {
+        let mut parts = self.parts(mark).into_iter();
+        match parts.next() {
+            Some(Part::Token(id)) => self.rule(name, &format!("text <[{id}]>")),
+            Some(Part::Text(first)) => {
+                let first = literal(first);
+                self.rule(&format!("{name}[lazy]"), &format!("/(?s:.*)/ {first}"));
             }
-            (true, _) => {
-                let Span { open, close } = self.format.call;
-                (open, join(["tool".into(), self.spell(close)]))
+            None => {}
+        }
+        let rest: Vec<String> = parts.map(|part| part.to_string()).collect();
+        join([name.to_owned(), rest.join(" "), after])
+    }
+
+    /// All that the parser takes for the beginning of a call, and what must follow each.
+    fn entries(&self, parallel: bool) -> Vec<(&'static str, String)> {
+        let Span { open, close } = self.format.call;
+        let one = join(["tool".into(), self.spell(close)]);
+        let (first, after) = match self.format.section {
+            section if section.open.is_empty() => (open, one.clone()),
+            section => {
+                let calls = join([self.calls(parallel), self.spell(section.close)]);
+                (section.open, calls)
             }
         };
-        let many = if parallel { "*" } else { "?" };
-        let mark = opening.trim_end();
-        let gap = self.spell(&opening[mark.len()..]);
-        // Its first part tells a mark from text; the rest must follow then.
-        let mut parts = self.parts(mark).into_iter();
-        let first = parts.next();
-        let rest: Vec<String> = parts.map(|part| part.to_string()).collect();
-        let after = join([rest.join(" "), gap, after]);
-        match first {
-            Some(Part::Token(id)) => {
-                self.rule("start", &format!("text (<[{id}]> {after} text){many}"));
-                self.rule("text", &format!("<[^{id}]>*"));
-            }
-            Some(Part::Text(mark)) => {
-                self.rule("start", &format!("(opening {after}){many} /(?s:.*)/"));
-                let mark = literal(mark);
-                self.rule("opening[lazy]", &format!("/(?s:.*)/ {mark}"));
-            }
-            None => self.text_or_calls(parallel),
+        let behind = |mark: &'static str, after: &str| {
+            let bare = mark.trim();
+            let gap = &mark[mark.find(bare).unwrap_or(0) + bare.len()..];
+            (bare, join([self.spell(gap), after.to_owned()]))
+        };
+        let mut entries = vec![behind(first, &after)];
+        let aliases = self.format.aliases.iter();
+        entries.extend(aliases.map(|alias| behind(alias, &after)));
+        if first != open && !open.is_empty() {
+            entries.push(behind(open, &one));
         }
+        let name = self.format.syntax.name_open();
+        if !name.is_empty() {
+            let close = self.spell(close);
+            let close = if close.is_empty() {
+                close
+            } else {
+                format!("({close})?")
+            };
+            entries.push(behind(name, &join(["named".into(), close])));
+        }
+        entries
     }
 
     /// Where calls have no mark, a reply is one or the other from its first character on.
     fn text_or_calls(&mut self, parallel: bool) {
         let calls = self.calls(parallel);
-        self.rule("call", &self.call());
-        let first = if self.format.list { r"\[" } else { r"\{" };
-        self.rule("start", &format!("{calls} | /([^{first}](?s:.*))?/"));
+        self.rule("start", &format!(r"{calls} | /\s*([^\s\[\{{](?s:.*))?/"));
     }
 }
 

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ToolRule, Writer, cannot_hold, join, literal};
+use super::{Part, ToolRule, Writer, cannot_hold, join, literal};
 use crate::Result;
 use crate::format::data::{Tagged, Value as Holds};
+use crate::format::parse::schema::Types;
 
 /// Keywords of a text parameter that raw text can be held to, and those that say nothing of it.
 const TEXT_KEYWORDS: &[&str] = &[
@@ -30,7 +31,7 @@ impl Writer<'_> {
             Some(properties) => self.parameters(index, tool, syntax, properties)?,
             None => self.any_parameters(index, syntax),
         };
-        let name = [syntax.name.open, tool.name, syntax.name.close].concat();
+        let name = [tool.name, syntax.name.close].concat();
         Ok(join([
             self.spell(&name),
             parameters,
@@ -69,18 +70,25 @@ impl Writer<'_> {
         syntax: &Tagged,
         (key, schema): (&str, &Value),
     ) -> Result<String> {
-        let is_text = holds_text(schema);
+        let types = Types::of_parameter(tool.parameters, key);
+        let schema = resolved(schema, tool.parameters);
+        let raw = types == Types::STRING
+            || types.allow_text()
+                && syntax
+                    .key_close
+                    .iter()
+                    .all(|(_, holds)| *holds == Holds::BySchema);
         let wanted = |holds: &&(&str, Holds)| match holds.1 {
             Holds::BySchema => true,
-            Holds::Text => is_text,
-            Holds::Json => !is_text,
+            Holds::Text => raw,
+            Holds::Json => !raw,
         };
         let close = syntax.key_close.iter().find(wanted);
         let close = close.map_or("", |(close, _)| *close);
         let open = [syntax.key_open, key, close, syntax.value_open].concat();
         let value = format!("{name}_value");
-        let value = match is_text {
-            true => self.text(&value, tool, schema, syntax.value_close)?,
+        let value = match raw {
+            true => self.text(&value, tool, schema, syntax)?,
             false => {
                 let schema = match tool.strict {
                     true => with_definitions(schema, tool.parameters),
@@ -99,26 +107,26 @@ impl Writer<'_> {
         name: &str,
         tool: &ToolRule<'_>,
         schema: &Value,
-        close: &str,
+        syntax: &Tagged,
     ) -> Result<String> {
         if tool.strict {
-            let keywords = schema.as_object().into_iter().flat_map(Map::keys);
-            let unknown = |keyword: &&String| !TEXT_KEYWORDS.contains(&keyword.as_str());
-            if let Some(keyword) = keywords.into_iter().find(unknown) {
-                return Err(cannot_hold(tool, keyword));
-            }
+            check_text(tool, schema)?;
         }
         if let Some(values) = choices(schema) {
-            let values: Vec<String> = values
-                .iter()
-                .filter_map(|value| value.as_str())
-                .map(literal)
-                .collect();
-            let values = match values.iter().any(String::is_empty) {
-                true => format!("({})?", values.join(" | ").trim_matches([' ', '|'])),
-                false => format!("({})", values.join(" | ")),
+            let raw = |value: &&Value| match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
             };
-            return Ok(join([values, self.spell(close)]));
+            let values: Vec<String> = values.iter().map(raw).collect();
+            let empty = if values.iter().any(String::is_empty) {
+                "?"
+            } else {
+                ""
+            };
+            let values = values.iter().map(|value| literal(value));
+            let values: Vec<String> = values.filter(|value| !value.is_empty()).collect();
+            let values = format!("({}){empty}", values.join(" | "));
+            return Ok(join([values, self.spell(syntax.value_close)]));
         }
         let bound = |keyword: &str| match tool.strict {
             true => schema.get(keyword).and_then(Value::as_u64),
@@ -131,16 +139,26 @@ impl Writer<'_> {
                 format!("{{{},{most}}}", least.unwrap_or(0))
             }
         };
-        // The first closing ends the value, so only what is after it is spelt out.
-        let mark = close.trim_end();
-        match (self.special)(mark) {
-            Some(_) => self.rule(name, &format!("/(?s:.){count}/ {}", self.spell(mark))),
-            None => {
+        let padding = if syntax.padded { r"\n?" } else { "" };
+        Ok(self.up_to(
+            name,
+            &format!("/(?s:.){count}{padding}/"),
+            syntax.value_close,
+        ))
+    }
+
+    /// Text that ends with the first `close`, which is told without the white space around it.
+    fn up_to(&mut self, name: &str, text: &str, close: &'static str) -> String {
+        let mark = close.trim();
+        match self.parts(mark)[..] {
+            [Part::Text(mark)] => {
                 let mark = literal(mark);
-                self.rule(&format!("{name}[lazy]"), &format!("/(?s:.){count}/ {mark}"));
+                self.rule(&format!("{name}[lazy]"), &format!("{text} {mark}"));
             }
+            _ => self.rule(name, &join([text.to_owned(), self.spell(mark)])),
         }
-        Ok(join([name.to_owned(), self.spell(&close[mark.len()..])]))
+        let after = close.find(mark).unwrap_or(0) + mark.len();
+        join([name.to_owned(), self.spell(&close[after..])])
     }
 
     /// Of a tool that does not say which it has.
@@ -148,35 +166,50 @@ impl Writer<'_> {
         let name = format!("parameter_{index}");
         let close = syntax.key_close.first().map_or("", |(close, _)| *close);
         let value = format!("{name}_value");
-        let mark = syntax.value_close.trim_end();
-        self.rule(
-            &format!("{value}[lazy]"),
-            &format!("/(?s:.*)/ {}", literal(mark)),
-        );
+        let value = self.up_to(&value, "/(?s:.*)/", syntax.value_close);
         let body = join([
             self.spell(syntax.key_open),
             "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/".into(),
             self.spell(&[close, syntax.value_open].concat()),
             value,
-            self.spell(&syntax.value_close[mark.len()..]),
         ]);
         self.rule(&name, &body);
         format!("{name}*")
     }
 }
 
-/// Whether a parameter's raw text is its value, rather than JSON of it.
-fn holds_text(schema: &Value) -> bool {
-    match (schema.get("type"), choices(schema)) {
-        (Some(kind), _) => kind == "string",
-        (None, Some(values)) => values.iter().all(|value| value.is_string()),
-        (None, None) => !schema.as_object().is_some_and(|keywords| {
-            let structured = ["$ref", "anyOf", "oneOf", "allOf", "properties", "items"];
-            structured
-                .iter()
-                .any(|keyword| keywords.contains_key(*keyword))
-        }),
+/// Refuses what raw text cannot be held to.
+fn check_text(tool: &ToolRule<'_>, schema: &Value) -> Result<()> {
+    if let Some(Value::Array(schemas)) = schema.get("anyOf") {
+        // A union of bare types: any text is a string.
+        let bare = |schema: &&Value| {
+            let keywords = schema.as_object().into_iter().flat_map(Map::keys);
+            keywords.into_iter().all(|keyword| keyword == "type")
+        };
+        return match schemas.iter().all(|schema| bare(&schema)) {
+            true => Ok(()),
+            false => Err(cannot_hold(tool, "anyOf")),
+        };
     }
+    let mut keywords = schema.as_object().into_iter().flat_map(Map::keys);
+    match keywords.find(|keyword| !TEXT_KEYWORDS.contains(&keyword.as_str())) {
+        Some(keyword) => Err(cannot_hold(tool, keyword)),
+        None => Ok(()),
+    }
+}
+
+/// What a reference stands for; one that leads nowhere, or in circles, is left as it is.
+fn resolved<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
+    let mut schema = schema;
+    for _ in 0..8 {
+        let target = schema.get("$ref").and_then(Value::as_str);
+        let target = target.and_then(|target| target.strip_prefix('#'));
+        match target.and_then(|path| whole.pointer(path)) {
+            Some(target) => schema = target,
+            None => break,
+        }
+    }
+    schema
 }
 
 fn choices(schema: &Value) -> Option<Vec<&Value>> {

@@ -1,7 +1,6 @@
 //! Thinking and answer: the text outside calls, and the markers in it.
 
 use super::super::OutputFormat;
-use super::super::data::CallSyntax;
 use super::matching::Scan;
 use super::piece::Sink;
 use super::section::Entry;
@@ -121,14 +120,10 @@ fn entries(format: &OutputFormat) -> Vec<(&'static str, Mark)> {
     } else {
         Entry::Section
     };
-    let name = match &calls.syntax {
-        CallSyntax::Tagged(tagged) => tagged.name.open,
-        _ => "",
-    };
     let mut entries = vec![
         (calls.section.open.trim(), Mark::Calls(Entry::Section)),
         (calls.call.open.trim(), Mark::Calls(Entry::Call)),
-        (name, Mark::Calls(Entry::Name)),
+        (calls.syntax.name_open(), Mark::Calls(Entry::Name)),
     ];
     entries.extend(
         calls

@@ -50,7 +50,7 @@ enum Part {
 #[derive(Debug)]
 struct CallPart {
     name: String,
-    /// The header, in case that what follows is no call.
+    /// The header and the space behind it, in case that what follows is no call.
     header: String,
     reader: JsonReader,
     progress: Progress,
@@ -234,16 +234,19 @@ impl Part {
             sink.start(&call.name, None);
             sink.arguments("{}");
             sink.end();
+            call.progress = Progress::Ended;
         }
         self.finish(sink);
     }
 
     /// The text has ended, perhaps in the midst of the message.
     fn finish(&mut self, sink: &mut Sink) {
-        if let Self::Call(call) = self
-            && call.progress == Progress::Started
-        {
-            sink.arguments(&call.reader.take_held());
+        if let Self::Call(call) = self {
+            match call.progress {
+                Progress::Waiting => sink.text(&call.header),
+                Progress::Started => sink.arguments(&call.reader.take_held()),
+                Progress::Ended | Progress::Broken => {}
+            }
         }
     }
 }
@@ -252,7 +255,10 @@ impl CallPart {
     /// Takes the next character, or says that this is no call.
     fn push(&mut self, c: char, sink: &mut Sink) -> bool {
         match self.progress {
-            Progress::Waiting if c.is_whitespace() => return true,
+            Progress::Waiting if c.is_whitespace() => {
+                self.header.push(c);
+                return true;
+            }
             Progress::Waiting if c != '{' => return false,
             Progress::Waiting => {
                 sink.start(&self.name, None);

@@ -12,7 +12,7 @@ mod named_call;
 mod piece;
 mod python;
 mod python_call;
-mod schema;
+pub(super) mod schema;
 mod section;
 mod tagged_call;
 

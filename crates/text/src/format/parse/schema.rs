@@ -15,13 +15,15 @@ pub struct ToolSignature {
 
 /// The JSON types that a value may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Types(u8);
+pub(in crate::format) struct Types(u8);
 
 /// A schema refers to others; one that goes round in circles says nothing.
 const MAX_DEPTH: usize = 8;
 
 impl Types {
     pub const ANY: Self = Self(0x3f);
+    /// Anything, and the text is JSON of it, so that a string has its quotation marks.
+    pub const JSON: Self = Self(0x7f);
     pub const STRING: Self = Self(1);
     const NUMBER: Self = Self(2);
     const BOOLEAN: Self = Self(4);
@@ -116,6 +118,11 @@ impl Types {
         types.fold(Self::NONE, |all, one| Self(all.0 | one.0))
     }
 
+    /// Whether a string is among what is allowed.
+    pub fn allow_text(self) -> bool {
+        self.allows(Self::STRING)
+    }
+
     fn allows(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -125,6 +132,9 @@ impl Types {
     /// fits nothing is passed on as a string rather than lost.
     pub fn convert(self, raw: &str) -> String {
         let text = raw.trim();
+        if self == Self::JSON && serde_json::from_str::<Value>(text).is_ok() {
+            return text.to_owned();
+        }
         let fits = |json: &str| {
             let value = serde_json::from_str::<Value>(json).ok()?;
             let kind = Self::of_value(&value);
@@ -187,6 +197,13 @@ mod tests {
         ] {
             let json = Types::of_parameter(&schema, key).convert(raw);
             assert_eq!(json, wanted, "{key}: {raw}");
+        }
+        for (raw, wanted) in [
+            ("\"Paris\"", "\"Paris\""),
+            ("Paris", "\"Paris\""),
+            ("1", "1"),
+        ] {
+            assert_eq!(Types::JSON.convert(raw), wanted, "{raw}");
         }
     }
 }

@@ -127,7 +127,8 @@ impl Section {
     pub fn finish(&mut self, sink: &mut Sink) -> String {
         match (&mut self.phase, self.progress) {
             (_, Progress::Waiting) => std::mem::take(&mut self.raw),
-            (Phase::Markers(choice), _) => choice.take_text(),
+            // The beginning of a marker behind a whole call.
+            (Phase::Markers(_), _) => String::new(),
             (Phase::Call(reader), Progress::Started) => {
                 sink.arguments(&reader.take_held());
                 String::new()

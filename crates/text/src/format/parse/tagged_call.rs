@@ -110,7 +110,7 @@ impl TaggedCall {
         let types = match value {
             Value::BySchema => call.types(&self.name, &key),
             Value::Text => Types::STRING,
-            Value::Json => Types::ANY,
+            Value::Json => Types::JSON,
         };
         call.arguments(if self.parameters == 0 { "{" } else { "," });
         call.arguments(&quoted(&key));

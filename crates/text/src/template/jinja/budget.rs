@@ -4,12 +4,15 @@ use std::cell::Cell;
 
 use super::error::{FaultKind, Result, TemplateFault};
 
-/// Steps of evaluation. The longest real renderings take some hundred thousand.
-const STEPS: u64 = 50_000_000;
-/// Bytes written or copied in all, beside `BYTES_PER_INPUT` for each byte of the conversation: a
-/// template that builds its text piece by piece copies it once per message.
+/// Steps of evaluation, beside `PER_INPUT` for each byte of the conversation. Long real renderings
+/// take some hundred thousand.
+const STEPS: u64 = 20_000_000;
+/// Bytes written or copied in all, beside `PER_INPUT` for each byte of the conversation: a template
+/// that builds its text piece by piece copies it once per message.
 const BYTES: u64 = 256 << 20;
-const BYTES_PER_INPUT: u64 = 64;
+const PER_INPUT: u64 = 64;
+/// How much text is read in the time of one step.
+const BYTES_PER_STEP: usize = 64;
 /// Nested evaluations, macro calls included. Each takes some of the thread's stack.
 const DEPTH: u32 = 300;
 /// Lists in lists, which are printed, compared and freed by recursion.
@@ -25,10 +28,10 @@ pub(super) struct Budget {
 impl Budget {
     /// Means for a conversation of this many bytes.
     pub fn for_input(bytes: usize) -> Self {
-        let bytes = BYTES.saturating_add((bytes as u64).saturating_mul(BYTES_PER_INPUT));
+        let more = (bytes as u64).saturating_mul(PER_INPUT);
         Self {
-            steps: Cell::new(STEPS),
-            bytes: Cell::new(bytes),
+            steps: Cell::new(STEPS.saturating_add(more)),
+            bytes: Cell::new(BYTES.saturating_add(more)),
             depth: Cell::new(0),
         }
     }
@@ -41,6 +44,11 @@ impl Budget {
     /// Pays for text or list items about to be made.
     pub fn bytes(&self, count: usize) -> Result<()> {
         spend(&self.bytes, count, "the template makes too much text")
+    }
+
+    /// Pays for reading text from end to end, which is much faster than evaluating.
+    pub fn reads(&self, bytes: usize) -> Result<()> {
+        self.steps(bytes / BYTES_PER_STEP)
     }
 
     /// Runs `inner` one level deeper.

@@ -87,6 +87,11 @@ pub(super) fn int(value: Option<Value>, default: i128) -> Result<i128> {
     }
 }
 
+/// A number of things: none where it is negative, more than there can be where it is too large.
+pub(super) fn count(number: i128) -> usize {
+    usize::try_from(number.max(0)).unwrap_or(usize::MAX)
+}
+
 /// A string, as a method of strings takes it.
 pub(super) fn text(value: Value, function: &str) -> Result<Arc<str>> {
     match value {

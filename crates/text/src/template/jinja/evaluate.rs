@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use super::ast::{Arguments, CallExpr, Comparison, Conditional, Expr, FilterCall, TestExpr};
 use super::call::Args;
-use super::error::{Result, fail, unsupported};
+use super::compare;
+use super::dict::Dict;
+use super::error::{FaultKind, Result, fail, unsupported};
 use super::globals;
 use super::interpreter::Interpreter;
 use super::methods;
@@ -12,7 +14,7 @@ use super::ops;
 use super::printing;
 use super::scope::Scope;
 use super::strings::repr;
-use super::value::{Callable, Dict, Loop, Value};
+use super::value::{Callable, Loop, Value};
 
 impl Interpreter<'_> {
     pub fn evaluate(&self, expr: &Expr, scope: &Rc<Scope>) -> Result<Value> {
@@ -96,7 +98,8 @@ impl Interpreter<'_> {
         self.budget.bytes(entries.len() * 2 * size_of::<Value>())?;
         let mut dict = Dict::default();
         for (key, value) in entries {
-            dict.insert(self.evaluate(key, scope)?, self.evaluate(value, scope)?)?;
+            let key = self.evaluate(key, scope)?;
+            dict.insert(key, self.evaluate(value, scope)?, &self.budget)?;
         }
         Ok(Value::Dict(Rc::new(dict)))
     }
@@ -137,7 +140,7 @@ impl Interpreter<'_> {
         let mut left = self.evaluate(first, scope)?;
         for (comparison, expr) in steps {
             let right = self.evaluate(expr, scope)?;
-            if !ops::compare(*comparison, &left, &right, &self.budget)? {
+            if !compare::compare(*comparison, &left, &right, &self.budget)? {
                 return Ok(Value::Bool(false));
             }
             left = right;
@@ -258,7 +261,11 @@ impl Interpreter<'_> {
     pub fn item(&self, value: &Value, key: &Value) -> Result<Value> {
         let found = match value {
             Value::Undefined(missing) => return missing.used(),
-            Value::Dict(dict) => dict.get(key).ok().flatten().cloned(),
+            Value::Dict(dict) => match dict.get(key, &self.budget) {
+                Ok(found) => found.cloned(),
+                Err(fault) if fault.kind == FaultKind::Failed => None,
+                Err(fault) => return Err(fault),
+            },
             Value::List(seq) | Value::Tuple(seq) => {
                 place(key, seq.items.len()).map(|at| seq.items[at].clone())
             }
@@ -272,6 +279,7 @@ impl Interpreter<'_> {
         if let Some(found) = found {
             return Ok(found);
         }
+        self.budget.bytes(key.as_str().map_or(0, str::len))?;
         match key.as_str() {
             Some(name) => Ok(self
                 .own_attribute(value, name)

@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::call::{Args, int, required};
+use super::dict::Dict;
 use super::error::{FaultKind, Result, TemplateFault, fail};
 use super::interpreter::Interpreter;
-use super::value::{Cycler, Dict, Range, Seq, Value};
+use super::value::{Cycler, Range, Seq, Value};
 
 pub(super) struct Function {
     pub name: &'static str,
@@ -15,6 +16,9 @@ pub(super) struct Function {
 
 /// The sandbox refuses longer ranges.
 const MAX_RANGE: usize = 100_000;
+
+/// Longer than any date; each field may be made wide.
+const MAX_DATE_FORMAT: usize = 1024;
 
 const FUNCTIONS: &[Function] = &[
     Function {
@@ -83,12 +87,12 @@ fn dict_of(runtime: &Interpreter<'_>, args: Args) -> Result<Dict> {
     let mut positional = args.positional.into_iter();
     let mut dict = match positional.next() {
         None => Dict::default(),
-        Some(Value::Dict(dict)) => dict.copy()?,
+        Some(Value::Dict(dict)) => dict.copy(&runtime.budget)?,
         Some(pairs) => {
             let mut dict = Dict::default();
             for pair in pairs.items(&runtime.budget)? {
                 match <[Value; 2]>::try_from(pair.items(&runtime.budget)?) {
-                    Ok([key, value]) => dict.insert(key, value)?,
+                    Ok([key, value]) => dict.insert(key, value, &runtime.budget)?,
                     Err(_) => return fail("dict() takes pairs of a key and a value"),
                 }
             }
@@ -99,7 +103,7 @@ fn dict_of(runtime: &Interpreter<'_>, args: Args) -> Result<Dict> {
         return fail("dict expected at most 1 argument");
     }
     for (name, value) in args.keyword {
-        dict.insert(Value::text(name), value)?;
+        dict.insert(Value::text(name), value, &runtime.budget)?;
     }
     runtime.budget.bytes(dict.len() * 2 * size_of::<Value>())?;
     Ok(dict)
@@ -150,7 +154,14 @@ fn strftime_now(runtime: &Interpreter<'_>, args: Args) -> Result<Value> {
     let [format] = args.bind("strftime_now", ["format"])?;
     let format = required(format, "strftime_now", "format")?;
     match format.as_str() {
-        Some(format) => Ok(Value::text(runtime.clock.strftime(format))),
+        Some(format) if format.len() > MAX_DATE_FORMAT => fail(format!(
+            "strftime_now() takes a format of at most {MAX_DATE_FORMAT} characters"
+        )),
+        Some(format) => {
+            let date = runtime.clock.strftime(format);
+            runtime.budget.bytes(date.len())?;
+            Ok(Value::text(date))
+        }
         None => fail("strftime_now() takes a str"),
     }
 }

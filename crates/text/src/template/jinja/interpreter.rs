@@ -7,12 +7,13 @@ use std::sync::Arc;
 use super::ast::{Block, Body, For, Macro, Statement, StatementKind, Target};
 use super::budget::Budget;
 use super::call::Args;
+use super::dict::Dict;
 use super::error::{Result, fail};
 use super::globals::check_attribute_name;
 use super::printing;
 use super::scope::Scope;
 use super::strings::repr;
-use super::value::{Callable, Dict, Loop, Seq, Value};
+use super::value::{Callable, Loop, Seq, Value};
 use crate::template::clock::Clock;
 
 /// What keeping a scope or a namespace until the end counts as.
@@ -228,7 +229,7 @@ impl<'t> Interpreter<'t> {
                 Some(Value::Namespace(attributes)) => {
                     check_attribute_name(attribute)?;
                     let key = Value::text(attribute.clone());
-                    attributes.borrow_mut().insert(key, value)?;
+                    attributes.borrow_mut().insert(key, value, &self.budget)?;
                 }
                 _ => return fail("cannot assign attribute on non-namespace object"),
             },
@@ -349,7 +350,7 @@ impl<'t> Interpreter<'t> {
         if definition.uses.kwargs {
             let mut rest = Dict::default();
             for (key, value) in keyword {
-                rest.insert(Value::text(key), value)?;
+                rest.insert(Value::text(key), value, &self.budget)?;
             }
             inner.set(&Arc::from("kwargs"), Value::Dict(Rc::new(rest)));
         } else if let Some((key, _)) = keyword.first() {

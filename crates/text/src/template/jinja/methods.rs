@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use super::call::{Args, int, required};
+use super::compare;
+use super::dict::{Dict, View};
 use super::error::{Result, fail, unsupported};
 use super::interpreter::Interpreter;
-use super::ops;
 use super::str_methods;
-use super::value::{Cycler, Dict, Loop, Value, View};
+use super::value::{Cycler, Loop, Value};
 
 /// Methods of a type: those that work, those the sandbox hides because they change the value, and
 /// those Python has and we do not.
@@ -113,8 +114,8 @@ pub(super) fn call(
 ) -> Result<Value> {
     match receiver {
         Value::Str(text) => str_methods::call(runtime, text, name, args),
-        Value::Dict(dict) => dict_method(dict, name, args),
-        Value::List(seq) | Value::Tuple(seq) => sequence_method(&seq.items, name, args),
+        Value::Dict(dict) => dict_method(runtime, dict, name, args),
+        Value::List(seq) | Value::Tuple(seq) => sequence_method(runtime, &seq.items, name, args),
         Value::Loop(state) => loop_method(runtime, state, name, args),
         Value::Cycler(cycler) => cycler_method(cycler, name),
         Value::Callable(_) if name == "fromkeys" => from_keys(runtime, args),
@@ -126,15 +127,20 @@ pub(super) fn not_ours<T>(kind: &str, name: &str) -> Result<T> {
     unsupported(format!("the method `{name}` of {kind} is not supported"))
 }
 
-fn dict_method(dict: &Rc<Dict>, name: &str, args: Args) -> Result<Value> {
+fn dict_method(
+    runtime: &Interpreter<'_>,
+    dict: &Rc<Dict>,
+    name: &str,
+    args: Args,
+) -> Result<Value> {
     if name == "get" {
         let [key, default] = args.places(name)?;
-        let found = dict.get(&required(key, name, "key")?)?;
+        let found = dict.get(&required(key, name, "key")?, &runtime.budget)?;
         return Ok(found.cloned().or(default).unwrap_or(Value::None));
     }
     let [] = args.places(name)?;
     match name {
-        "copy" => Ok(Value::Dict(Rc::new(dict.copy()?))),
+        "copy" => Ok(Value::Dict(Rc::new(dict.copy(&runtime.budget)?))),
         "items" => Ok(Value::View(View::Items, dict.clone())),
         "keys" => Ok(Value::View(View::Keys, dict.clone())),
         "values" => Ok(Value::View(View::Values, dict.clone())),
@@ -142,10 +148,16 @@ fn dict_method(dict: &Rc<Dict>, name: &str, args: Args) -> Result<Value> {
     }
 }
 
-fn sequence_method(items: &[Value], name: &str, args: Args) -> Result<Value> {
+fn sequence_method(
+    runtime: &Interpreter<'_>,
+    items: &[Value],
+    name: &str,
+    args: Args,
+) -> Result<Value> {
     match name {
         "copy" => {
             let [] = args.places(name)?;
+            runtime.budget.bytes(size_of_val(items))?;
             Value::list(items.to_vec())
         }
         "count" => {
@@ -153,7 +165,7 @@ fn sequence_method(items: &[Value], name: &str, args: Args) -> Result<Value> {
             let wanted = required(wanted, name, "value")?;
             let mut count = 0;
             for item in items {
-                count += i128::from(ops::equal(item, &wanted)?);
+                count += i128::from(compare::equal(item, &wanted, &runtime.budget)?);
             }
             Ok(Value::Int(count))
         }
@@ -161,11 +173,18 @@ fn sequence_method(items: &[Value], name: &str, args: Args) -> Result<Value> {
             let [wanted, start, stop] = args.places(name)?;
             let wanted = required(wanted, name, "value")?;
             let length = items.len() as i128;
-            let within = |at: i128| (if at < 0 { at + length } else { at }).clamp(0, length);
+            let within = |at: i128| {
+                let from_start = if at < 0 {
+                    at.saturating_add(length)
+                } else {
+                    at
+                };
+                from_start.clamp(0, length)
+            };
             let start = within(int(start, 0)?) as usize;
             let stop = within(int(stop, length)?) as usize;
             for (at, item) in items.iter().enumerate().take(stop).skip(start) {
-                if ops::equal(item, &wanted)? {
+                if compare::equal(item, &wanted, &runtime.budget)? {
                     return Ok(Value::Int(at as i128));
                 }
             }
@@ -193,7 +212,7 @@ fn loop_method(
         _ => {
             let now = Value::tuple(args.positional.clone())?;
             let is_same = match runtime.remember(state, args.positional)? {
-                Some(last) => ops::equal(&Value::tuple(last)?, &now)?,
+                Some(last) => compare::equal(&Value::tuple(last)?, &now, &runtime.budget)?,
                 None => false,
             };
             Ok(Value::Bool(!is_same))
@@ -222,7 +241,7 @@ fn from_keys(runtime: &Interpreter<'_>, args: Args) -> Result<Value> {
     let value = value.unwrap_or(Value::None);
     let mut dict = Dict::default();
     for key in keys.items(&runtime.budget)? {
-        dict.insert(key, value.clone())?;
+        dict.insert(key, value.clone(), &runtime.budget)?;
     }
     Ok(Value::Dict(Rc::new(dict)))
 }

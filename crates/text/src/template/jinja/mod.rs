@@ -13,6 +13,8 @@
 mod ast;
 mod budget;
 mod call;
+mod compare;
+mod dict;
 mod error;
 mod evaluate;
 mod filters;
@@ -87,7 +89,8 @@ impl Template {
         let input_bytes = variables.iter().map(|(_, value)| size(value)).sum();
         let interpreter = Interpreter::new(&self.blocks, clock, input_bytes);
         for (name, value) in variables {
-            interpreter.define(name, Value::from_json(value)?);
+            let value = Value::from_json(value, &interpreter.budget)?;
+            interpreter.define(name, value);
         }
         interpreter.render(&self.body)
     }

@@ -1,10 +1,7 @@
-//! Python's operators.
+//! Python's arithmetic, on numbers and sequences.
 
-use std::cmp::Ordering;
-use std::rc::Rc;
-
-use super::ast::{Comparison, Operator};
-use super::budget::{Budget, VALUE_DEPTH, limit};
+use super::ast::Operator;
+use super::budget::Budget;
 use super::error::{Result, fail, unsupported};
 use super::format;
 use super::strings::escape_html;
@@ -102,7 +99,7 @@ fn number_arithmetic(operator: Operator, left: Number, right: Number) -> Result<
 }
 
 /// Python's integers have no end; ours do, and say so.
-fn whole(number: Option<i128>) -> Result<Value> {
+pub(super) fn whole(number: Option<i128>) -> Result<Value> {
     match number {
         Some(number) => Ok(Value::Int(number)),
         None => unsupported("integers of more than 127 bits are not supported"),
@@ -191,7 +188,7 @@ fn repeat(left: &Value, right: &Value, budget: &Budget) -> Result<Value> {
 }
 
 fn repeated(items: &[Value], count: usize, budget: &Budget) -> Result<Vec<Value>> {
-    budget.bytes((items.len() * size_of::<Value>()).saturating_mul(count))?;
+    budget.bytes(size_of_val(items).saturating_mul(count))?;
     let length = items.len() * if items.is_empty() { 0 } else { count };
     Ok(items.iter().cycle().take(length).cloned().collect())
 }
@@ -217,175 +214,6 @@ pub(super) fn positive(value: &Value) -> Result<Value> {
             let kind = other.type_name();
             fail(format!("bad operand type for unary +: '{kind}'"))
         }
-    }
-}
-
-pub(super) fn compare(
-    comparison: Comparison,
-    left: &Value,
-    right: &Value,
-    budget: &Budget,
-) -> Result<bool> {
-    budget.steps(1)?;
-    Ok(match comparison {
-        Comparison::Equal => equal(left, right)?,
-        Comparison::NotEqual => !equal(left, right)?,
-        Comparison::In => contains(right, left, budget)?,
-        Comparison::NotIn => !contains(right, left, budget)?,
-        Comparison::Less => order(left, right, "<")? == Some(Ordering::Less),
-        Comparison::LessEqual => order(left, right, "<=")?.is_some_and(Ordering::is_le),
-        Comparison::Greater => order(left, right, ">")? == Some(Ordering::Greater),
-        Comparison::GreaterEqual => order(left, right, ">=")?.is_some_and(Ordering::is_ge),
-    })
-}
-
-pub(super) fn equal(left: &Value, right: &Value) -> Result<bool> {
-    equal_at(left, right, 0)
-}
-
-fn equal_at(left: &Value, right: &Value, depth: u32) -> Result<bool> {
-    if depth > VALUE_DEPTH {
-        return limit("values nest too deep to be compared");
-    }
-    let all = |a: &[Value], b: &[Value]| -> Result<bool> {
-        if a.len() != b.len() {
-            return Ok(false);
-        }
-        for (a, b) in a.iter().zip(b) {
-            if !equal_at(a, b, depth + 1)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    };
-    if let (Some(a), Some(b)) = (Number::of(left), Number::of(right)) {
-        return Ok(number_order(a, b) == Some(Ordering::Equal));
-    }
-    match (left, right) {
-        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => Ok(true),
-        (Value::Str(a), Value::Str(b)) => Ok(a.text == b.text),
-        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
-            all(&a.items, &b.items)
-        }
-        (Value::Dict(a), Value::Dict(b)) => {
-            if a.len() != b.len() {
-                return Ok(false);
-            }
-            for (key, value) in a.iter() {
-                match b.get(key)? {
-                    Some(other) if equal_at(value, other, depth + 1)? => {}
-                    _ => return Ok(false),
-                }
-            }
-            Ok(true)
-        }
-        (Value::Range(a), Value::Range(b)) => Ok(a.iter().eq(b.iter())),
-        _ => Ok(same(left, right)),
-    }
-}
-
-/// `left is right`, as far as a template can know.
-pub(super) fn same(left: &Value, right: &Value) -> bool {
-    match (left, right) {
-        (Value::None, Value::None) => true,
-        (Value::Bool(a), Value::Bool(b)) => a == b,
-        (Value::Int(a), Value::Int(b)) => a == b,
-        (Value::Str(a), Value::Str(b)) => a.text == b.text && a.markup == b.markup,
-        (Value::Undefined(a), Value::Undefined(b)) => Rc::ptr_eq(a, b),
-        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => Rc::ptr_eq(a, b),
-        (Value::Dict(a), Value::Dict(b)) => Rc::ptr_eq(a, b),
-        (Value::Namespace(a), Value::Namespace(b)) => Rc::ptr_eq(a, b),
-        (Value::Loop(a), Value::Loop(b)) => Rc::ptr_eq(a, b),
-        (Value::Callable(a), Value::Callable(b)) => Rc::ptr_eq(a, b),
-        (Value::Iterator(a), Value::Iterator(b)) => Rc::ptr_eq(a, b),
-        _ => false,
-    }
-}
-
-fn number_order(a: Number, b: Number) -> Option<Ordering> {
-    match (a, b) {
-        (Number::Int(a), Number::Int(b)) => Some(a.cmp(&b)),
-        (a, b) => a.as_float().partial_cmp(&b.as_float()),
-    }
-}
-
-/// How two values compare; `None` where one is not a number, and an error where they do not.
-pub(super) fn order(left: &Value, right: &Value, sign: &str) -> Result<Option<Ordering>> {
-    for side in [left, right] {
-        if let Value::Undefined(missing) = side {
-            return missing.used();
-        }
-    }
-    if let (Some(a), Some(b)) = (Number::of(left), Number::of(right)) {
-        return Ok(number_order(a, b));
-    }
-    match (left, right) {
-        (Value::Str(a), Value::Str(b)) => Ok(Some(a.text.cmp(&b.text))),
-        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
-            for (a, b) in a.items.iter().zip(&b.items) {
-                if !equal(a, b)? {
-                    return order(a, b, sign);
-                }
-            }
-            Ok(Some(a.items.len().cmp(&b.items.len())))
-        }
-        _ => {
-            let (left, right) = (left.type_name(), right.type_name());
-            fail(format!(
-                "'{sign}' not supported between instances of '{left}' and '{right}'"
-            ))
-        }
-    }
-}
-
-/// A stable sort by keys that may not compare.
-pub(super) fn sort_by<T>(items: &mut [T], key: impl Fn(&T) -> &Value) -> Result<()> {
-    let mut fault = None;
-    items.sort_by(|a, b| match order(key(a), key(b), "<") {
-        Ok(ordering) => ordering.unwrap_or(Ordering::Equal),
-        Err(error) => {
-            fault.get_or_insert(error);
-            Ordering::Equal
-        }
-    });
-    fault.map_or(Ok(()), Err)
-}
-
-/// `item in container`
-pub(super) fn contains(container: &Value, item: &Value, budget: &Budget) -> Result<bool> {
-    match (container, item) {
-        (Value::Str(text), Value::Str(part)) => {
-            budget.bytes(text.text.len())?;
-            Ok(text.text.contains(&*part.text))
-        }
-        (Value::Str(_), other) => {
-            let kind = other.type_name();
-            fail(format!(
-                "'in <string>' requires string as left operand, not {kind}"
-            ))
-        }
-        (Value::Dict(dict), key) => Ok(dict.get(key)?.is_some()),
-        (Value::Range(range), item) => Ok(in_range(*range, item)),
-        (container, item) if container.is_iterable() => {
-            for candidate in container.items(budget)? {
-                if equal(&candidate, item)? {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        }
-        (other, _) => {
-            let kind = other.type_name();
-            fail(format!("argument of type '{kind}' is not iterable"))
-        }
-    }
-}
-
-fn in_range(range: Range, item: &Value) -> bool {
-    match Number::of(item) {
-        Some(Number::Int(number)) => range.iter().any(|member| member == number),
-        Some(Number::Float(number)) => range.iter().any(|member| member as f64 == number),
-        None => false,
     }
 }
 

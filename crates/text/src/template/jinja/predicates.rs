@@ -2,6 +2,7 @@
 
 use super::ast::Comparison;
 use super::call::{Args, required};
+use super::compare;
 use super::error::{Result, fail, unsupported};
 use super::filters;
 use super::interpreter::Interpreter;
@@ -64,25 +65,25 @@ const TESTS: &[TestEntry] = tests! {
     "callable" => |_, value, args| alone(args, is_callable(value)),
     "sameas" => |_, value, args| {
         let [other] = args.bind("sameas", ["other"])?;
-        Ok(ops::same(value, &required(other, "sameas", "other")?))
+        Ok(compare::same(value, &required(other, "sameas", "other")?))
     },
     "escaped" => |_, value, args| alone(args, matches!(value, Value::Str(text) if text.markup)),
-    "in" => |runtime, value, args| compare(runtime, Comparison::In, value, args),
-    "==" => |runtime, value, args| compare(runtime, Comparison::Equal, value, args),
-    "eq" => |runtime, value, args| compare(runtime, Comparison::Equal, value, args),
-    "equalto" => |runtime, value, args| compare(runtime, Comparison::Equal, value, args),
-    "!=" => |runtime, value, args| compare(runtime, Comparison::NotEqual, value, args),
-    "ne" => |runtime, value, args| compare(runtime, Comparison::NotEqual, value, args),
-    ">" => |runtime, value, args| compare(runtime, Comparison::Greater, value, args),
-    "gt" => |runtime, value, args| compare(runtime, Comparison::Greater, value, args),
-    "greaterthan" => |runtime, value, args| compare(runtime, Comparison::Greater, value, args),
-    ">=" => |runtime, value, args| compare(runtime, Comparison::GreaterEqual, value, args),
-    "ge" => |runtime, value, args| compare(runtime, Comparison::GreaterEqual, value, args),
-    "<" => |runtime, value, args| compare(runtime, Comparison::Less, value, args),
-    "lt" => |runtime, value, args| compare(runtime, Comparison::Less, value, args),
-    "lessthan" => |runtime, value, args| compare(runtime, Comparison::Less, value, args),
-    "<=" => |runtime, value, args| compare(runtime, Comparison::LessEqual, value, args),
-    "le" => |runtime, value, args| compare(runtime, Comparison::LessEqual, value, args),
+    "in" => |runtime, value, args| compared(runtime, Comparison::In, value, args),
+    "==" => |runtime, value, args| compared(runtime, Comparison::Equal, value, args),
+    "eq" => |runtime, value, args| compared(runtime, Comparison::Equal, value, args),
+    "equalto" => |runtime, value, args| compared(runtime, Comparison::Equal, value, args),
+    "!=" => |runtime, value, args| compared(runtime, Comparison::NotEqual, value, args),
+    "ne" => |runtime, value, args| compared(runtime, Comparison::NotEqual, value, args),
+    ">" => |runtime, value, args| compared(runtime, Comparison::Greater, value, args),
+    "gt" => |runtime, value, args| compared(runtime, Comparison::Greater, value, args),
+    "greaterthan" => |runtime, value, args| compared(runtime, Comparison::Greater, value, args),
+    ">=" => |runtime, value, args| compared(runtime, Comparison::GreaterEqual, value, args),
+    "ge" => |runtime, value, args| compared(runtime, Comparison::GreaterEqual, value, args),
+    "<" => |runtime, value, args| compared(runtime, Comparison::Less, value, args),
+    "lt" => |runtime, value, args| compared(runtime, Comparison::Less, value, args),
+    "lessthan" => |runtime, value, args| compared(runtime, Comparison::Less, value, args),
+    "<=" => |runtime, value, args| compared(runtime, Comparison::LessEqual, value, args),
+    "le" => |runtime, value, args| compared(runtime, Comparison::LessEqual, value, args),
 };
 
 pub(super) fn find(name: &str) -> Option<Test> {
@@ -136,10 +137,10 @@ fn has_remainder(
 ) -> Result<bool> {
     let modulo = super::ast::Operator::Modulo;
     let remainder = ops::arithmetic(modulo, value, divisor, &runtime.budget)?;
-    ops::equal(&remainder, &Value::Int(wanted))
+    compare::equal(&remainder, &Value::Int(wanted), &runtime.budget)
 }
 
-fn compare(
+fn compared(
     runtime: &Interpreter<'_>,
     comparison: Comparison,
     value: &Value,
@@ -147,7 +148,7 @@ fn compare(
 ) -> Result<bool> {
     let [other] = args.places("a comparison")?;
     let other = required(other, "a comparison", "other")?;
-    ops::compare(comparison, value, &other, &runtime.budget)
+    compare::compare(comparison, value, &other, &runtime.budget)
 }
 
 /// Has a length and items; an undefined value pretends to.

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use super::budget::{Budget, VALUE_DEPTH, limit};
+use super::compare;
+use super::dict::Dict;
 use super::error::{Result, fail, unsupported};
-use super::ops;
 use super::strings;
-use super::value::{Callable, Dict, Value};
+use super::value::{Callable, Value};
 
 /// `str(value)`: what `{{ value }}` prints.
 pub(super) fn str(value: &Value, budget: &Budget) -> Result<String> {
@@ -191,7 +192,7 @@ impl JsonWriter<'_> {
     fn object(&mut self, dict: &Dict, depth: usize) -> Result<()> {
         let mut entries: Vec<_> = dict.iter().collect();
         if self.options.sort_keys {
-            ops::sort_by(&mut entries, |entry| entry.0)?;
+            entries = compare::sorted(entries, &|entry| entry.0, self.budget)?;
         }
         self.out.push('{');
         for (index, (key, value)) in entries.into_iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::call::{Args, flag, int, required, text};
+use super::call::{self, Args, flag, int, required, text};
 use super::error::{Result, fail};
 use super::format;
 use super::interpreter::Interpreter;
@@ -324,7 +324,10 @@ fn window(text: &str, start: Option<Value>, stop: Option<Value>) -> Result<Optio
             None | Some(Value::None) => default,
             Some(value) => int(Some(value), 0)?,
         };
-        Ok(if at < 0 { (at + length).max(0) } else { at })
+        Ok(match at < 0 {
+            true => at.saturating_add(length).max(0),
+            false => at,
+        })
     };
     let (start, stop) = (bound(start, 0)?, bound(stop, length)?.min(length));
     if start > stop {
@@ -404,7 +407,7 @@ fn justify(
         return fail("The fill character must be exactly one character long");
     }
     let length = string.text.chars().count();
-    let missing = usize::try_from(width).unwrap_or(0).saturating_sub(length);
+    let missing = call::count(width).saturating_sub(length);
     runtime.budget.bytes(missing)?;
     let before = match name {
         "ljust" => 0,
@@ -420,7 +423,7 @@ fn zfill(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args
     let [width] = args.places(name)?;
     let width = int(Some(required(width, name, "width")?), 0)?;
     let length = string.text.chars().count();
-    let missing = usize::try_from(width).unwrap_or(0).saturating_sub(length);
+    let missing = call::count(width).saturating_sub(length);
     runtime.budget.bytes(missing)?;
     let digits = string.text.strip_prefix(['+', '-']).unwrap_or(&string.text);
     let sign = &string.text[..string.text.len() - digits.len()];

@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn cases_are_those_of_python() {
-        let cases: [(fn(&str) -> String, &str, &str); 8] = [
+        type Case = (fn(&str) -> String, &'static str, &'static str);
+        let cases: [Case; 8] = [
             (titled, "it's me, ǆ 3rd", "It'S Me, ǅ 3Rd"),
             (titled, "ßa ﬁx ვ", "Ssa Fix ვ"),
             (capitalized, "hELLO wORLD", "Hello world"),

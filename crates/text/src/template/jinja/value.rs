@@ -1,7 +1,6 @@
 //! Values as a template sees them: Python's, because templates are written for Python.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use serde_json::Value as Json;
 
 use super::ast::{For, Literal, Macro};
 use super::budget::{Budget, VALUE_DEPTH, limit};
+use super::dict::{Dict, View};
 use super::error::{FaultKind, Result, TemplateFault, fail};
 use super::globals::Function;
 use super::scope::Scope;
@@ -56,32 +56,6 @@ pub(super) struct Seq {
     depth: u32,
     /// The tuples of `groupby` can be asked for `grouper` and `list`.
     pub is_group: bool,
-}
-
-/// A dict, which keeps the order of insertion.
-#[derive(Default)]
-pub(super) struct Dict {
-    entries: Vec<(Value, Value)>,
-    places: HashMap<Key, usize>,
-    depth: u32,
-}
-
-/// What equal keys have in common: to Python `1`, `1.0` and `True` are one key.
-#[derive(PartialEq, Eq, Hash)]
-enum Key {
-    Undefined,
-    None,
-    Int(i128),
-    Float(u64),
-    Str(Arc<str>),
-    Tuple(Vec<Key>),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum View {
-    Keys,
-    Values,
-    Items,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -156,8 +130,8 @@ impl Value {
         Self::Callable(Rc::new(Callable::Method(receiver.clone(), name)))
     }
 
-    /// A JSON value, which `Budget` has been told of.
-    pub fn from_json(json: &Json) -> Result<Self> {
+    /// A JSON value.
+    pub fn from_json(json: &Json, budget: &Budget) -> Result<Self> {
         Ok(match json {
             Json::Null => Self::None,
             Json::Bool(flag) => Self::Bool(*flag),
@@ -168,12 +142,14 @@ impl Value {
             },
             Json::String(text) => Self::text(text.as_str()),
             Json::Array(items) => {
-                Self::list(items.iter().map(Self::from_json).collect::<Result<_>>()?)?
+                let items = items.iter().map(|item| Self::from_json(item, budget));
+                Self::list(items.collect::<Result<_>>()?)?
             }
             Json::Object(map) => {
                 let mut dict = Dict::default();
                 for (key, item) in map {
-                    dict.insert(Self::text(key.as_str()), Self::from_json(item)?)?;
+                    let value = Self::from_json(item, budget)?;
+                    dict.insert(Self::text(key.as_str()), value, budget)?;
                 }
                 Self::Dict(Rc::new(dict))
             }
@@ -248,10 +224,13 @@ impl Value {
     }
 
     /// `len(value)`
-    pub fn length(&self) -> Result<usize> {
+    pub fn length(&self, budget: &Budget) -> Result<usize> {
         Ok(match self {
             Self::Undefined(_) => 0,
-            Self::Str(text) => text.text.chars().count(),
+            Self::Str(text) => {
+                budget.reads(text.text.len())?;
+                text.text.chars().count()
+            }
             Self::List(seq) | Self::Tuple(seq) => seq.items.len(),
             Self::Dict(dict) | Self::View(_, dict) => dict.len(),
             Self::Range(range) => range.len(),
@@ -315,7 +294,7 @@ impl Value {
     fn depth(&self) -> u32 {
         match self {
             Self::List(seq) | Self::Tuple(seq) => seq.depth,
-            Self::Dict(dict) | Self::View(_, dict) => dict.depth,
+            Self::Dict(dict) | Self::View(_, dict) => dict.depth(),
             Self::Iterator(generator) => generator.depth,
             Self::Loop(state) => state.items.depth,
             Self::Cycler(cycler) => cycler.items.depth,
@@ -330,7 +309,7 @@ impl Value {
 }
 
 /// The depth of something that holds these values; refused where it could not be freed safely.
-fn deeper<'v>(values: impl Iterator<Item = &'v Value>) -> Result<u32> {
+pub(super) fn deeper<'v>(values: impl Iterator<Item = &'v Value>) -> Result<u32> {
     let depth = 1 + values.map(Value::depth).max().unwrap_or(0);
     match depth > VALUE_DEPTH {
         true => limit("the template nests lists or dicts too deep"),
@@ -399,82 +378,6 @@ impl Seq {
     }
 }
 
-impl Dict {
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Adds or replaces; a key keeps its first spelling and place.
-    pub fn insert(&mut self, key: Value, value: Value) -> Result<()> {
-        let place = Key::of(&key)?;
-        self.depth = self.depth.max(deeper([&key, &value].into_iter())?);
-        match self.places.get(&place) {
-            Some(at) => self.entries[*at].1 = value,
-            None => {
-                self.places.insert(place, self.entries.len());
-                self.entries.push((key, value));
-            }
-        }
-        Ok(())
-    }
-
-    /// `dict[key]`; an error where the key cannot be one.
-    pub fn get(&self, key: &Value) -> Result<Option<&Value>> {
-        let at = self.places.get(&Key::of(key)?);
-        Ok(at.map(|at| &self.entries[*at].1))
-    }
-
-    pub fn get_str(&self, key: &str) -> Option<&Value> {
-        let at = self.places.get(&Key::Str(key.into()))?;
-        Some(&self.entries[*at].1)
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&Value, &Value)> {
-        self.entries.iter().map(|(key, value)| (key, value))
-    }
-
-    pub fn view(&self, view: View) -> Result<Vec<Value>> {
-        match view {
-            View::Keys => Ok(self.iter().map(|(key, _)| key.clone()).collect()),
-            View::Values => Ok(self.iter().map(|(_, value)| value.clone()).collect()),
-            View::Items => {
-                let pair =
-                    |(key, value): (&Value, &Value)| Value::tuple(vec![key.clone(), value.clone()]);
-                self.iter().map(pair).collect()
-            }
-        }
-    }
-
-    /// A copy with the same entries.
-    pub fn copy(&self) -> Result<Self> {
-        let mut copy = Self::default();
-        for (key, value) in self.iter() {
-            copy.insert(key.clone(), value.clone())?;
-        }
-        Ok(copy)
-    }
-}
-
-impl Key {
-    fn of(value: &Value) -> Result<Self> {
-        Ok(match value {
-            Value::Undefined(_) => Self::Undefined,
-            Value::None => Self::None,
-            Value::Bool(flag) => Self::Int((*flag).into()),
-            Value::Int(number) => Self::Int(*number),
-            Value::Float(number) if number.fract() == 0.0 && number.abs() < 1e30 => {
-                Self::Int(*number as i128)
-            }
-            Value::Float(number) => Self::Float(number.to_bits()),
-            Value::Str(text) => Self::Str(text.text.clone()),
-            Value::Tuple(seq) => {
-                Self::Tuple(seq.items.iter().map(Self::of).collect::<Result<_>>()?)
-            }
-            other => return fail(format!("unhashable type: '{}'", other.type_name())),
-        })
-    }
-}
-
 impl Range {
     pub fn len(&self) -> usize {
         let (low, high, step) = match self.step > 0 {
@@ -485,6 +388,14 @@ impl Range {
             true => usize::try_from((high - low - 1) / step + 1).unwrap_or(usize::MAX),
             false => 0,
         }
+    }
+
+    pub fn contains(&self, number: i128) -> bool {
+        let (low, high) = match self.step > 0 {
+            true => (self.start, self.stop - 1),
+            false => (self.stop + 1, self.start),
+        };
+        (low..=high).contains(&number) && (number - self.start) % self.step == 0
     }
 
     pub fn at(&self, index: usize) -> i128 {

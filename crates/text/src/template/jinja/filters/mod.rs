@@ -5,12 +5,15 @@ mod select;
 mod sequences;
 mod texts;
 
-use super::call::{Args, flag};
+use super::call::{self, Args, flag};
 use super::error::{Result, fail, unsupported};
 use super::interpreter::Interpreter;
 use super::printing::{self, JsonOptions};
 use super::strings::{escape_html, repr};
 use super::value::{Str, Value};
+
+/// The deepest JSON may be indented by one level.
+const MAX_INDENT: i128 = 100;
 
 #[derive(Debug)]
 pub(super) struct FilterEntry {
@@ -109,14 +112,17 @@ fn absent(name: &str) -> Result<Value> {
 /// `soft_str(value)`: strings stay what they are.
 fn soft_str(runtime: &Interpreter<'_>, value: Value) -> Result<Str> {
     match value {
-        Value::Str(text) => Ok(text),
+        Value::Str(text) => {
+            runtime.budget.bytes(text.text.len())?;
+            Ok(text)
+        }
         other => Ok(Str::plain(printing::str(&other, &runtime.budget)?)),
     }
 }
 
-fn length(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+fn length(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.places("length")?;
-    Ok(Value::Int(value.length()? as i128))
+    Ok(Value::Int(value.length(&runtime.budget)? as i128))
 }
 
 fn default(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
@@ -180,8 +186,12 @@ fn to_json(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value>
         None | Some(Value::None) => None,
         Some(Value::Str(indent)) => Some(indent.text.to_string()),
         Some(width) => match width.as_int() {
-            Some(width) => Some(" ".repeat(width.clamp(0, 100) as usize)),
-            None => return fail("tojson: `indent` must be an integer, a string or none"),
+            Some(width) if width <= MAX_INDENT => Some(" ".repeat(call::count(width))),
+            _ => {
+                return fail(format!(
+                    "tojson: `indent` must be none, a string or an integer up to {MAX_INDENT}"
+                ));
+            }
         },
     };
     let separators = match separators {

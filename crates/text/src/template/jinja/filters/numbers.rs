@@ -3,14 +3,14 @@
 use crate::template::jinja::call::{self, Args};
 use crate::template::jinja::error::{Result, fail, unsupported};
 use crate::template::jinja::interpreter::Interpreter;
-use crate::template::jinja::ops::Number;
+use crate::template::jinja::ops::{Number, whole};
 use crate::template::jinja::strings::is_space;
 use crate::template::jinja::value::Value;
 
 pub(super) fn abs(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.places("abs")?;
     match Number::of(&value) {
-        Some(Number::Int(number)) => Ok(Value::Int(number.saturating_abs())),
+        Some(Number::Int(number)) => whole(number.checked_abs()),
         Some(Number::Float(number)) => Ok(Value::Float(number.abs())),
         None => fail(format!(
             "bad operand type for abs(): '{}'",
@@ -125,7 +125,10 @@ fn rounded(number: Number, precision: i32) -> Value {
         }
         Number::Float(number) => {
             let scale = 10_f64.powi(-precision);
-            Value::Float((number / scale).round_ties_even() * scale)
+            match scale.is_finite() {
+                true => Value::Float((number / scale).round_ties_even() * scale),
+                false => Value::Float(0.0),
+            }
         }
     }
 }

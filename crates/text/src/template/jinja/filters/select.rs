@@ -5,11 +5,13 @@ use std::rc::Rc;
 
 use crate::template::jinja::ast::Operator;
 use crate::template::jinja::call::{Args, flag, required};
+use crate::template::jinja::compare;
+use crate::template::jinja::dict::Dict;
 use crate::template::jinja::error::{Result, fail};
 use crate::template::jinja::interpreter::Interpreter;
 use crate::template::jinja::ops;
 use crate::template::jinja::predicates;
-use crate::template::jinja::value::{Dict, Seq, Value};
+use crate::template::jinja::value::{Seq, Value};
 
 use super::sequences::sorted;
 
@@ -51,10 +53,17 @@ fn path_part(part: &str) -> Value {
 }
 
 /// What sorting and grouping compare: strings in lower case, unless told otherwise.
-pub(super) fn ignore_case(value: &Value, case_sensitive: bool) -> Value {
+pub(super) fn ignore_case(
+    runtime: &Interpreter<'_>,
+    value: &Value,
+    case_sensitive: bool,
+) -> Result<Value> {
     match value {
-        Value::Str(text) if !case_sensitive => text.alike(text.text.to_lowercase()),
-        other => other.clone(),
+        Value::Str(text) if !case_sensitive => {
+            runtime.budget.bytes(text.text.len())?;
+            Ok(text.alike(text.text.to_lowercase()))
+        }
+        other => Ok(other.clone()),
     }
 }
 
@@ -160,11 +169,11 @@ pub(super) fn sort(runtime: &Interpreter<'_>, value: Value, args: Args) -> Resul
     for item in value.items(&runtime.budget)? {
         let key = paths.iter().map(|path| {
             let value = path.follow(runtime, &item, None)?;
-            Ok(ignore_case(&value, case_sensitive))
+            ignore_case(runtime, &value, case_sensitive)
         });
         pairs.push((Value::list(key.collect::<Result<_>>()?)?, item));
     }
-    sorted(pairs, flag(reverse, false))
+    sorted(runtime, pairs, flag(reverse, false))
 }
 
 pub(super) fn unique(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
@@ -174,9 +183,10 @@ pub(super) fn unique(runtime: &Interpreter<'_>, value: Value, args: Args) -> Res
     let mut seen = Dict::default();
     let mut kept = Vec::new();
     for item in value.items(&runtime.budget)? {
-        let key = ignore_case(&path.follow(runtime, &item, None)?, case_sensitive);
-        if seen.get(&key)?.is_none() {
-            seen.insert(key, Value::None)?;
+        let key = path.follow(runtime, &item, None)?;
+        let key = ignore_case(runtime, &key, case_sensitive)?;
+        if seen.get(&key, &runtime.budget)?.is_none() {
+            seen.insert(key, Value::None, &runtime.budget)?;
             kept.push(item);
         }
     }
@@ -203,9 +213,10 @@ fn extreme(
     let path = Path::new(attribute.as_ref());
     let mut best: Option<(Value, Value)> = None;
     for item in value.items(&runtime.budget)? {
-        let key = ignore_case(&path.follow(runtime, &item, None)?, case_sensitive);
+        let key = path.follow(runtime, &item, None)?;
+        let key = ignore_case(runtime, &key, case_sensitive)?;
         let better = match &best {
-            Some((best, _)) => ops::order(&key, best, "<")? == Some(direction),
+            Some((best, _)) => compare::order(&key, best, "<", &runtime.budget)? == Some(direction),
             None => true,
         };
         if better {
@@ -241,13 +252,16 @@ pub(super) fn groupby(runtime: &Interpreter<'_>, value: Value, args: Args) -> Re
     let mut pairs = Vec::new();
     for item in value.items(&runtime.budget)? {
         let key = path.follow(runtime, &item, default.as_ref())?;
-        pairs.push((ignore_case(&key, case_sensitive), (key, item)));
+        let compared = ignore_case(runtime, &key, case_sensitive)?;
+        pairs.push((compared, (key, item)));
     }
-    ops::sort_by(&mut pairs, |pair| &pair.0)?;
+    let pairs = compare::sorted(pairs, &|pair| &pair.0, &runtime.budget)?;
     let mut groups: Vec<(Value, Value, Vec<Value>)> = Vec::new();
     for (compared, (key, item)) in pairs {
         match groups.last_mut() {
-            Some((last, _, items)) if ops::equal(last, &compared)? => items.push(item),
+            Some((last, _, items)) if compare::equal(last, &compared, &runtime.budget)? => {
+                items.push(item)
+            }
             _ => groups.push((compared, key, vec![item])),
         }
     }

@@ -1,11 +1,12 @@
 //! Filters that take sequences apart and put them together.
 
 use crate::template::jinja::call::{self, Args, flag, required};
+use crate::template::jinja::compare;
+use crate::template::jinja::dict::View;
 use crate::template::jinja::error::{Result, fail};
 use crate::template::jinja::interpreter::Interpreter;
-use crate::template::jinja::ops;
 use crate::template::jinja::str_methods;
-use crate::template::jinja::value::{Value, View};
+use crate::template::jinja::value::Value;
 
 use super::select::ignore_case;
 
@@ -71,18 +72,24 @@ pub(super) fn dictsort(runtime: &Interpreter<'_>, value: Value, args: Args) -> R
     let pairs = Value::View(View::Items, dict.clone()).items(&runtime.budget)?;
     let keys = dict.iter().map(|(key, value)| {
         let sorted_by = if by_value { value } else { key };
-        ignore_case(sorted_by, case_sensitive)
+        ignore_case(runtime, sorted_by, case_sensitive)
     });
-    sorted(keys.zip(pairs).collect(), flag(reverse, false))
+    let keys = keys.collect::<Result<Vec<_>>>()?;
+    let pairs = keys.into_iter().zip(pairs).collect();
+    sorted(runtime, pairs, flag(reverse, false))
 }
 
 /// The values of `(key, value)` pairs in the order of their keys.
-pub(super) fn sorted(mut pairs: Vec<(Value, Value)>, reverse: bool) -> Result<Value> {
+pub(super) fn sorted(
+    runtime: &Interpreter<'_>,
+    mut pairs: Vec<(Value, Value)>,
+    reverse: bool,
+) -> Result<Value> {
     // Python sorts backwards so that equal items keep their order.
     if reverse {
         pairs.reverse();
     }
-    ops::sort_by(&mut pairs, |pair| &pair.0)?;
+    let mut pairs = compare::sorted(pairs, &|pair| &pair.0, &runtime.budget)?;
     if reverse {
         pairs.reverse();
     }

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 
 use crate::template::jinja::call::{self, Args, flag, required};
+use crate::template::jinja::dict::Dict;
 use crate::template::jinja::error::{Result, fail};
 use crate::template::jinja::format::percent;
 use crate::template::jinja::interpreter::Interpreter;
 use crate::template::jinja::printing;
 use crate::template::jinja::str_methods;
 use crate::template::jinja::strings::{escape_html, is_space, lines};
-use crate::template::jinja::value::{Dict, Str, Value};
+use crate::template::jinja::value::{Str, Value};
 
 use super::soft_str;
 
@@ -98,7 +99,11 @@ pub(super) fn indent(runtime: &Interpreter<'_>, value: Value, args: Args) -> Res
     };
     let indention = match width {
         Some(Value::Str(indention)) => indention.text.to_string(),
-        width => " ".repeat(call::int(width, 4)?.clamp(0, 1 << 16) as usize),
+        width => {
+            let width = call::count(call::int(width, 4)?);
+            runtime.budget.bytes(width)?;
+            " ".repeat(width)
+        }
     };
     let (first, blank) = (flag(first, false), flag(blank, false));
     let with_end = format!("{}\n", text.text);
@@ -160,7 +165,7 @@ pub(super) fn format(runtime: &Interpreter<'_>, value: Value, args: Args) -> Res
         (true, false) => {
             let mut named = Dict::default();
             for (name, value) in args.keyword {
-                named.insert(Value::text(name), value)?;
+                named.insert(Value::text(name), value, &runtime.budget)?;
             }
             percent(&text, &Value::Dict(Rc::new(named)), &runtime.budget)
         }
@@ -182,7 +187,7 @@ pub(super) fn urlencode(runtime: &Interpreter<'_>, value: Value, args: Args) -> 
         return Ok(Value::text(quoted(&text(&value)?, false)));
     }
     let pairs = match &value {
-        Value::Dict(dict) => dict.view(crate::template::jinja::value::View::Items)?,
+        Value::Dict(dict) => dict.view(crate::template::jinja::dict::View::Items)?,
         other => other.items(&runtime.budget)?,
     };
     let mut fields = Vec::with_capacity(pairs.len());
