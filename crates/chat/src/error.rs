@@ -35,8 +35,13 @@ pub enum ChatError {
         why: &'static str,
     },
 
-    #[error("`tools[{index}].parameters` must be a JSON schema, which is an object")]
+    #[error(
+        "`tools[{index}].parameters` must be a JSON schema of an object: `\"type\": \"object\"`"
+    )]
     ToolParameters { index: usize },
+
+    #[error("`template_variables` has `{name}`, which the request itself sets")]
+    ReservedVariable { name: &'static str },
 
     #[error("`{field}` cannot be had from this model: {why}")]
     Unsupported { field: &'static str, why: String },

@@ -138,6 +138,9 @@ pub fn render(
     Ok(writer.write(request, reply)?.text().into_owned())
 }
 
+/// Variables of a template that are a request's own.
+const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
+
 struct Writer<'a> {
     template: &'a ChatTemplate,
     ends: &'a Ends,
@@ -154,6 +157,9 @@ impl Writer<'_> {
         };
         let mut variables = thinking::variables(self.template, request.thinking)?;
         variables.extend(request.template_variables.clone());
+        if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
+            return Err(ChatError::ReservedVariable { name });
+        }
         let given = !offered.is_empty() && self.template.supports_tools();
         let tools = given.then(|| prompt::tools(offered));
         if offered.is_empty() || given {
@@ -211,7 +217,7 @@ fn check(request: &ChatRequest) -> Result<(), ChatError> {
             "which must be 1 to 64 letters, digits, `_`, `-` or `.`"
         } else if !names.insert(tool.name.as_str()) {
             "which another tool has already"
-        } else if !tool.parameters.is_object() {
+        } else if !describes_object(&tool.parameters) {
             return Err(ChatError::ToolParameters { index });
         } else {
             continue;
@@ -233,6 +239,20 @@ fn check(request: &ChatRequest) -> Result<(), ChatError> {
                 .join(", "),
         }),
         _ => Ok(()),
+    }
+}
+
+/// Arguments are an object, whatever else a schema says of them.
+fn describes_object(schema: &Value) -> bool {
+    match schema.get("type") {
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
+        Some(kind) => kind == "object",
+        None => {
+            schema.is_object()
+                && ["enum", "const"]
+                    .iter()
+                    .all(|key| schema.get(key).is_none())
+        }
     }
 }
 

@@ -117,7 +117,7 @@ impl Chat {
         for tool in offered.iter().filter(|tool| tool.strict) {
             let checked = loquat_grammar::check_schema(&tool.parameters);
             checked.map_err(|source| ChatError::Grammar {
-                field: format!("tools `{}` parameters", tool.name),
+                field: format!("tools[{}].parameters", tool.name),
                 source,
             })?;
         }

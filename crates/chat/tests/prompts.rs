@@ -221,7 +221,7 @@ fn nobodys_words_end_a_turn() {
 #[test]
 fn bad_requests_are_refused_by_field() {
     type Change = fn(&mut ChatRequest);
-    let cases: [(&str, Change, &str); 8] = [
+    let cases: [(&str, Change, &str); 10] = [
         (TURNS, |r| r.messages.clear(), "`messages`"),
         (
             TURNS,
@@ -244,6 +244,16 @@ fn bad_requests_are_refused_by_field() {
             TURNS,
             |r| (r.tools.clear(), r.tool_choice = ToolChoice::Required).1,
             "`tools` is empty",
+        ),
+        (
+            TURNS,
+            |r| r.tools[0].parameters = json!({"type": "array"}),
+            "`tools[0].parameters`",
+        ),
+        (
+            TURNS,
+            |r| _ = r.template_variables.insert("messages".into(), json!([])),
+            "`messages`, which the request",
         ),
         (
             TURNS,

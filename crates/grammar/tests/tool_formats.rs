@@ -93,7 +93,7 @@ impl Model {
     }
 
     /// A reply that begins with `opening` and goes on at random, if it ends.
-    fn reply(&self, grammar: &Grammar, opening: &str, seed: u64) -> Option<String> {
+    fn reply(&self, grammar: &Grammar, opening: &str, exits: &[&str], seed: u64) -> Option<String> {
         let mut constraint = grammar.constraint();
         let begun = self
             .tokenizer
@@ -102,7 +102,9 @@ impl Model {
         for id in &begun {
             constraint.accept(*id).expect(opening);
         }
-        let mut walker = Walker::new(self.tokenizer.clone(), self.tokenizer.vocab_size(), seed);
+        let vocab_size = self.tokenizer.vocab_size();
+        let walker = Walker::new(self.tokenizer.clone(), vocab_size, seed);
+        let mut walker = walker.with_exits(exits);
         let rest = walker.walk_ids(&mut constraint, 1500)?;
         Some(self.tokenizer.decode(&[begun, rest].concat(), false))
     }
@@ -241,7 +243,7 @@ fn with_tools<T>(strict: bool, work: impl FnOnce(&[ToolRule<'_>]) -> T) -> T {
 fn failures(model: &Model, format: &CallFormat, rules: &CallRules<'_>, begun: &str) -> Vec<String> {
     let grammar = model.grammar(format, rules);
     let strict = rules.tools.iter().all(|tool| tool.strict);
-    let replies = (0..6).filter_map(|seed| model.reply(&grammar, begun, seed));
+    let replies = (0..6).filter_map(|seed| model.reply(&grammar, begun, &[], seed));
     let mut replies = replies.peekable();
     if replies.peek().is_none() {
         return vec![format!("{}: never ends", format.name)];
@@ -333,6 +335,11 @@ fn raw_texts_keep_to_schemas_that_say_it_otherwise() {
 }
 
 fn check_texts(model: &Model, format: &CallFormat, schema: &Value, among: &[&str]) {
+    let exits: &[&str] = match &format.syntax {
+        // Where a value is JSON, its own quotation mark ends it.
+        CallSyntax::Tagged(syntax) if syntax.key_close.len() == 1 => &[syntax.value_close.trim()],
+        _ => &[],
+    };
     let rules = CallRules {
         tools: &[ToolRule {
             name: "get_weather",
@@ -343,7 +350,7 @@ fn check_texts(model: &Model, format: &CallFormat, schema: &Value, among: &[&str
         parallel: false,
     };
     let grammar = model.grammar(format, &rules);
-    let replies = (0..12).filter_map(|seed| model.reply(&grammar, "", seed));
+    let replies = (0..12).filter_map(|seed| model.reply(&grammar, "", exits, seed));
     let replies: Vec<String> = replies.collect();
     assert!(!replies.is_empty(), "{}: never ends", format.name);
     for reply in replies {
@@ -374,7 +381,7 @@ fn one_call_is_one_call() {
                 model.grammar(format, &rules(false)),
             )
         });
-        let Some(call) = (0..9).find_map(|seed| model.reply(&one, "", seed)) else {
+        let Some(call) = (0..9).find_map(|seed| model.reply(&one, "", &[], seed)) else {
             panic!("{}: never ends", format.name);
         };
         assert!(common::takes(&free, &call), "{}: {call}", format.name);

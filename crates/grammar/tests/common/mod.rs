@@ -6,11 +6,12 @@
 
 pub mod validate;
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use loquat_engine::{Allowed, Constrained, Constraint, TokenMask};
 use loquat_grammar::{Grammar, GrammarError, GrammarSource, Grammars};
-use loquat_text::Tokenizer;
+use loquat_text::{Special, Tokenizer};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
@@ -43,6 +44,10 @@ pub struct Walker {
     tokenizer: Tokenizer,
     random: ChaCha8Rng,
     mask: TokenMask,
+    /// Texts that may end free text, which chance would not find.
+    exits: Vec<Vec<u32>>,
+    /// The rest of the one that is being written.
+    plan: VecDeque<u32>,
 }
 
 impl Walker {
@@ -51,7 +56,18 @@ impl Walker {
             tokenizer,
             random: ChaCha8Rng::seed_from_u64(seed),
             mask: TokenMask::none(vocab_size),
+            exits: Vec::new(),
+            plan: VecDeque::new(),
         }
+    }
+
+    pub fn with_exits(mut self, exits: &[&str]) -> Self {
+        let tokens = |text: &&str| self.tokenizer.encode(text, Special::RENDERED);
+        self.exits = exits
+            .iter()
+            .map(|text| tokens(text).expect("tokens"))
+            .collect();
+        self
     }
 
     pub fn bytes(seed: u64) -> Self {
@@ -107,6 +123,15 @@ impl Walker {
         let size = self.mask.vocab_size() as u32;
         let allowed: Vec<u32> = (0..size).filter(|id| self.mask.contains(*id)).collect();
         assert!(!allowed.is_empty(), "nothing is allowed");
+        let is_free = allowed.len() > 100 && self.plan.is_empty() && !self.exits.is_empty();
+        if is_free && self.random.next_u32().is_multiple_of(8) {
+            let exit = self.random.next_u32() as usize % self.exits.len();
+            self.plan.extend(&self.exits[exit]);
+        }
+        match self.plan.pop_front() {
+            Some(next) if self.mask.contains(next) => return next,
+            _ => self.plan.clear(),
+        }
         let ends: Vec<u32> = allowed
             .iter()
             .copied()
@@ -138,9 +163,7 @@ pub fn takes(grammar: &Grammar, text: &str) -> bool {
     let tokenizer = tokenizer();
     let mut constraint = grammar.constraint();
     let mut mask = TokenMask::none(tokenizer.vocab_size());
-    let ids = tokenizer
-        .encode(text, loquat_text::Special::PLAIN)
-        .expect("tokens");
+    let ids = tokenizer.encode(text, Special::PLAIN).expect("tokens");
     for id in ids {
         if constraint.is_complete() {
             return false;
