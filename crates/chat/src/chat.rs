@@ -2,14 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use loquat_engine::Constrained;
 use loquat_grammar::Grammars;
-use loquat_text::format::{HERMES, OutputFormat};
+use loquat_text::format::{HERMES, OutputFormat, ReasoningFormat};
 use loquat_text::{ChatTemplate, Tokenizer};
 
-use crate::prompt::Taste;
+use crate::prompt::{Quoters, Taste};
 use crate::quote::Quoter;
-use crate::without::Without;
+use crate::without::{Forbids, Without};
 
 /// What one model's chats have in common; cloning shares it.
 #[derive(Debug, Clone)]
@@ -26,8 +25,10 @@ struct Inner {
     /// Special tokens that are marks of the format, which its parser has to see.
     shown: Vec<u32>,
     taste: OnceLock<Taste>,
-    quoter: OnceLock<Quoter>,
+    others: OnceLock<Quoter>,
+    replies: OnceLock<Quoter>,
     without_calls: OnceLock<Option<Without>>,
+    closing_exactly: OnceLock<Without>,
 }
 
 impl Chat {
@@ -62,8 +63,10 @@ impl Chat {
             grammars,
             shown,
             taste: OnceLock::new(),
-            quoter: OnceLock::new(),
+            others: OnceLock::new(),
+            replies: OnceLock::new(),
             without_calls: OnceLock::new(),
+            closing_exactly: OnceLock::new(),
         };
         Self {
             inner: Arc::new(inner),
@@ -98,20 +101,34 @@ impl Chat {
         *self.inner.taste.get_or_init(found)
     }
 
-    pub(crate) fn quoter(&self) -> &Quoter {
-        let make = || Quoter::new(self.tokenizer());
-        self.inner.quoter.get_or_init(make)
+    pub(crate) fn quoters(&self) -> Quoters<'_> {
+        let inner = &*self.inner;
+        let others = || Quoter::new(&inner.tokenizer);
+        let replies = || Quoter::for_replies(&inner.tokenizer, &inner.shown);
+        Quoters {
+            others: inner.others.get_or_init(others),
+            replies: inner.replies.get_or_init(replies),
+        }
     }
 
     /// Rules that keep a reply from calling tools; `None` where calls have no mark.
-    pub(crate) fn without_calls(&self) -> Option<Constrained> {
+    pub(crate) fn without_calls(&self) -> Option<&Without> {
         let make = || {
             let opens = self.format().calls?.opening_marks();
-            let opens = opens.into_iter().map(str::to_owned).collect::<Vec<_>>();
-            (!opens.is_empty()).then(|| Without::new(self.tokenizer().clone(), opens))
+            (!opens.is_empty()).then(|| self.without(&opens, Forbids::Completing))
         };
-        let without = self.inner.without_calls.get_or_init(make);
-        without.clone().map(Constrained::new)
+        self.inner.without_calls.get_or_init(make).as_ref()
+    }
+
+    /// Rules by which thinking ends with the mark that closes it, and not behind it.
+    pub(crate) fn closing_exactly(&self, reasoning: &ReasoningFormat) -> &Without {
+        let make = || self.without(reasoning.close, Forbids::Overrunning);
+        self.inner.closing_exactly.get_or_init(make)
+    }
+
+    fn without(&self, texts: &[&str], forbids: Forbids) -> Without {
+        let texts = texts.iter().map(|text| (*text).to_owned()).collect();
+        Without::new(self.tokenizer().clone(), texts, forbids)
     }
 }
 

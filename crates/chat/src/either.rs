@@ -5,6 +5,8 @@ use loquat_engine::{Allowed, Constrained, Constraint, TokenMask};
 #[derive(Debug, Clone)]
 pub(crate) struct Either {
     branches: Vec<Branch>,
+    /// A branch that was whole was ended.
+    ended: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -23,6 +25,7 @@ impl Either {
         };
         Self {
             branches: vec![branch(one), branch(other)],
+            ended: false,
         }
     }
 }
@@ -58,6 +61,12 @@ impl Constraint for Either {
     fn accept(&mut self, token: u32) -> Result<(), String> {
         if self.branches.len() > 1 {
             self.branches.retain(|branch| branch.admits(token));
+            // Nothing but an end can follow what is whole.
+            let is_whole = |branch: &Branch| branch.rules.is_complete();
+            if self.branches.iter().any(is_whole) {
+                self.ended = true;
+                return Ok(());
+            }
         }
         for branch in &mut self.branches {
             branch.rules.accept(token)?;
@@ -74,9 +83,8 @@ impl Constraint for Either {
     }
 
     fn is_complete(&self) -> bool {
-        self.branches
-            .iter()
-            .all(|branch| branch.rules.is_complete())
+        let mut branches = self.branches.iter();
+        self.ended || branches.all(|branch| branch.rules.is_complete())
     }
 
     fn fork(&self) -> Box<dyn Constraint> {
@@ -87,7 +95,7 @@ impl Constraint for Either {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Script, drive};
+    use crate::testing::{Script, drive, tokenizer, tokens};
 
     #[test]
     fn the_model_picks_by_beginning_one() {
@@ -106,5 +114,23 @@ mod tests {
             let said = said.map(str::to_owned).map_err(str::to_owned);
             assert_eq!(drive(either(), wanted), said, "{wanted}");
         }
+    }
+
+    #[test]
+    fn what_is_whole_may_end_though_the_other_could_go_on() {
+        let script = |text| Constrained::new(Script::new(text));
+        let end = tokenizer().eos_ids()[0];
+        let mut either = Either::new(script("ca"), script("cab"));
+        for token in tokens("ca") {
+            let mut mask = TokenMask::none(tokenizer().vocab_size());
+            either.allowed(&mut mask).expect("a mask");
+            either.accept(token).expect("allowed");
+        }
+        assert!(!either.is_complete(), "it may go on");
+        let mut mask = TokenMask::none(tokenizer().vocab_size());
+        either.allowed(&mut mask).expect("a mask");
+        assert!(mask.contains(end) && mask.contains(tokens("b")[0]));
+        either.accept(end).expect("an end");
+        assert!(either.is_complete());
     }
 }

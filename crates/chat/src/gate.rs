@@ -42,8 +42,9 @@ pub(crate) struct Gate {
     budget: Option<usize>,
     /// The rules of the answer, at its beginning until it begins.
     answer: Option<Constrained>,
-    /// Where there are rules, a call has to wait for them.
-    without_calls: Option<Without>,
+    /// What thinking may not hold where the answer has rules: calls, which have to wait for
+    /// them, and the beginning of an answer in the token that closes it.
+    without: Vec<Without>,
     state: State,
 }
 
@@ -90,15 +91,20 @@ impl Gate {
             }),
             Beginning::Answer => State::Answer,
         };
-        let awaited = answer.is_some() && !marks.calls.is_empty();
         Self {
-            without_calls: awaited.then(|| Without::new(tokenizer.clone(), marks.calls.clone())),
+            without: Vec::new(),
             tokenizer,
             marks,
             budget,
             answer,
             state,
         }
+    }
+
+    /// Keeps thinking from holding what these forbid.
+    pub fn without(mut self, without: Vec<Without>) -> Self {
+        self.without = without;
+        self
     }
 
     /// Where the answer has no rules, its text tells whether it is thinking.
@@ -190,12 +196,9 @@ impl Constraint for Gate {
             State::Start(start) => start.allowed(self.marks.open.get(start.said), mask),
             // An answer is wanted, so the reply may not end before it.
             State::Thinking { .. } => {
-                let found = match &mut self.without_calls {
-                    Some(without) => without.allowed(mask)?,
-                    None => Allowed::All,
-                };
-                if found == Allowed::All {
-                    mask.fill();
+                mask.fill();
+                for without in &self.without {
+                    without.narrow(mask);
                 }
                 for &end in self.tokenizer.eos_ids() {
                     mask.forbid(end);
@@ -221,7 +224,7 @@ impl Constraint for Gate {
             State::Thinking { used, tail } => {
                 *used += 1;
                 tail.extend(self.tokenizer.token_bytes(token).unwrap_or_default());
-                if let Some(without) = &mut self.without_calls {
+                for without in &mut self.without {
                     without.accept(token)?;
                 }
                 let closes = self.marks.close_texts.iter().map(|close| close.as_bytes());
@@ -329,6 +332,7 @@ impl Constraint for Prefixed {
 mod tests {
     use super::*;
     use crate::testing::{Script, drive, tokenizer, tokens};
+    use crate::without::Forbids;
 
     /// One token each, and seven.
     const SPELLINGS: [(&str, &str); 2] = [("<think>", "</think>"), ("(think)", "(/think)")];
@@ -435,12 +439,14 @@ mod tests {
 
     #[test]
     fn a_call_ends_thinking_unless_rules_await_it() {
-        let gate = |answer| {
+        let gate = |answer: Option<Constrained>| {
             let marks = Marks {
                 calls: vec!["<call>".into()],
                 ..marks(SPELLINGS[1])
             };
-            Gate::new(tokenizer(), marks, Beginning::Thinking, Some(9), answer)
+            let calls = Without::new(tokenizer(), marks.calls.clone(), Forbids::Completing);
+            let without = Vec::from_iter(answer.is_some().then_some(calls));
+            Gate::new(tokenizer(), marks, Beginning::Thinking, Some(9), answer).without(without)
         };
         let said = "hm<call>{} and more than the budget";
         assert_eq!(drive(gate(None), said), Ok(said.into()));

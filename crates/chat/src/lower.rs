@@ -8,11 +8,13 @@ use loquat_text::{ChatInput, ChatTemplate, Tokenizer};
 use serde_json::{Map, Value};
 
 use crate::chat::Chat;
-use crate::prompt::Taste;
-use crate::quote::{Quoter, Written};
+use crate::gate::Beginning;
+use crate::prompt::{Quoters, Taste};
+use crate::quote::Written;
 use crate::rules::Rules;
 use crate::{
-    ChatError, ChatRequest, Message, ReplyParser, Tool, ToolChoice, plain_tools, prompt, thinking,
+    ChatError, ChatRequest, Effort, Message, ReplyParser, Role, Tool, ToolChoice, plain_tools,
+    prompt, thinking,
 };
 
 /// A chat request on its way: what to generate, and how to read it.
@@ -47,13 +49,22 @@ impl Chat {
         let in_reasoning = format
             .reasoning
             .is_some_and(|reasoning| reasoning.is_open(&rendered));
+        let is_over = format
+            .reasoning
+            .is_some_and(|reasoning| reasoning.is_closed(&rendered));
         let rules = Rules {
             tools: &tools,
             choice: &tool_choice,
             parallel: parallel_tool_calls,
             thinking,
             answer: answer.as_ref(),
-            in_reasoning,
+            beginning: if in_reasoning {
+                Beginning::Thinking
+            } else if is_over || thinking.effort == Some(Effort::None) {
+                Beginning::Answer
+            } else {
+                Beginning::Open
+            },
         };
         let offers = rules.offers_calls();
         let generate = GenerateRequest {
@@ -98,7 +109,7 @@ impl Chat {
             template: self.template().ok_or(ChatError::NoTemplate)?,
             ends: &Ends::of(self.tokenizer()),
             taste: self.taste(),
-            quoter: (!request.read_special).then(|| self.quoter()),
+            quoters: (!request.read_special).then(|| self.quoters()),
         };
         writer.write(request, reply)
     }
@@ -133,7 +144,7 @@ pub fn render(
         template,
         ends,
         taste: Taste::of(template),
-        quoter: None,
+        quoters: None,
     };
     Ok(writer.write(request, reply)?.text().into_owned())
 }
@@ -145,7 +156,7 @@ struct Writer<'a> {
     template: &'a ChatTemplate,
     ends: &'a Ends,
     taste: Taste,
-    quoter: Option<&'a Quoter>,
+    quoters: Option<Quoters<'a>>,
 }
 
 impl Writer<'_> {
@@ -161,11 +172,18 @@ impl Writer<'_> {
             return Err(ChatError::ReservedVariable { name });
         }
         let given = !offered.is_empty() && self.template.supports_tools();
-        let tools = given.then(|| prompt::tools(offered));
-        if offered.is_empty() || given {
+        let tools = given.then(|| prompt::tools(offered, self.quoters));
+        let has_words = given || offered.is_empty() && !self.needs_words(&request.messages);
+        if has_words {
             let rendered = self.render(&request.messages, tools.clone(), &variables, reply)?;
-            // Some templates tell of tools in the system message only, and there may be none.
-            if offered.iter().all(|tool| rendered.contains(&tool.name)) {
+            if tells(&rendered, offered) {
+                return Ok(Written::new(rendered));
+            }
+            // Some templates tell of tools in the system message only, and there is none.
+            let mut messages = vec![Message::new(Role::System, "")];
+            messages.extend_from_slice(&request.messages);
+            let rendered = self.render(&messages, tools.clone(), &variables, reply);
+            if let Some(rendered) = rendered.ok().filter(|rendered| tells(rendered, offered)) {
                 return Ok(Written::new(rendered));
             }
         }
@@ -173,6 +191,13 @@ impl Writer<'_> {
         let messages = plain_tools::write_in(&request.messages, offered, has_system)?;
         let rendered = self.render(&messages, tools, &variables, reply)?;
         Ok(Written::new(rendered))
+    }
+
+    /// Whether messages hold calls or results that the template would leave out.
+    fn needs_words(&self, messages: &[Message]) -> bool {
+        let is_call =
+            |message: &Message| !message.tool_calls.is_empty() || message.role == Role::Tool;
+        !self.template.supports_tools() && messages.iter().any(is_call)
     }
 
     fn render(
@@ -183,7 +208,7 @@ impl Writer<'_> {
         reply: bool,
     ) -> Result<String, ChatError> {
         Ok(self.template.render(&ChatInput {
-            messages: prompt::messages(messages, self.taste, self.quoter)?,
+            messages: prompt::messages(messages, self.taste, self.quoters)?,
             tools,
             add_generation_prompt: reply,
             bos_token: self.ends.bos_token.clone(),
@@ -191,6 +216,10 @@ impl Writer<'_> {
             kwargs: variables.clone(),
         })?)
     }
+}
+
+fn tells(rendered: &str, tools: &[Tool]) -> bool {
+    tools.iter().all(|tool| rendered.contains(&tool.name))
 }
 
 fn signature(tool: Tool) -> ToolSignature {

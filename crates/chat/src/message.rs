@@ -64,6 +64,13 @@ pub enum Content {
 }
 
 impl Content {
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Parts(parts) => parts.iter().all(String::is_empty),
+        }
+    }
+
     /// As one text, a line for each part.
     pub fn joined(&self) -> String {
         match self {

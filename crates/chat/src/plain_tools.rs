@@ -16,6 +16,9 @@ pub(crate) fn write_in(
     let plain = messages.iter().enumerate();
     let plain = plain.map(|(index, message)| self::plain(index, message));
     let mut written = plain.collect::<Result<Vec<_>, _>>()?;
+    if tools.is_empty() {
+        return Ok(written);
+    }
     let told = instructions(tools);
     let is_system = |message: &Message| matches!(message.role, Role::System | Role::Developer);
     let first_user = written

@@ -1,6 +1,6 @@
 //! Messages as templates expect them.
 
-use loquat_text::ChatTemplate;
+use loquat_text::{ChatInput, ChatTemplate};
 use serde_json::{Map, Value, json};
 
 use crate::quote::Quoter;
@@ -12,6 +12,8 @@ pub(crate) struct Taste {
     pub parts: bool,
     pub arguments_as_text: bool,
     pub developer: bool,
+    /// Whether a message may have thinking, words and calls at once: gpt-oss takes two of them.
+    pub thinking_beside_words: bool,
 }
 
 impl Taste {
@@ -20,19 +22,56 @@ impl Taste {
             parts: template.takes_parts(),
             arguments_as_text: template.arguments_as_text(),
             developer: template.source(true).contains("developer"),
+            thinking_beside_words: takes_thinking_beside_words(template),
         }
     }
 }
 
-/// The conversation as a template's `messages`. What others than the assistant say is quoted
-/// where a `quoter` is given.
+/// By trying: without the thinking it renders, with it only perhaps.
+fn takes_thinking_beside_words(template: &ChatTemplate) -> bool {
+    let renders = |thinking: bool| {
+        let mut reply = json!({
+            "role": "assistant",
+            "content": "so",
+            "tool_calls": [{
+                "id": "call00001",
+                "type": "function",
+                "function": { "name": "f", "arguments": {} },
+            }],
+        });
+        if thinking {
+            reply["reasoning_content"] = json!("hm");
+            reply["thinking"] = json!("hm");
+        }
+        let user = json!({ "role": "user", "content": "?" });
+        let result = json!({ "role": "tool", "tool_call_id": "call00001", "content": "0" });
+        let input = ChatInput {
+            messages: json!([user, reply, result]),
+            ..ChatInput::default()
+        };
+        template.render(&input).is_ok()
+    };
+    renders(true) || !renders(false)
+}
+
+/// Who keeps special tokens out of whose words.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quoters<'a> {
+    pub others: &'a Quoter,
+    pub replies: &'a Quoter,
+}
+
+/// The conversation as a template's `messages`, quoted where `quoters` are given.
 pub(crate) fn messages(
     messages: &[Message],
     taste: Taste,
-    quoter: Option<&Quoter>,
+    quoters: Option<Quoters<'_>>,
 ) -> Result<Value, ChatError> {
     let written = messages.iter().enumerate().map(|(index, message)| {
-        let quoter = quoter.filter(|_| message.role != Role::Assistant);
+        let quoter = quoters.map(|quoters| match message.role {
+            Role::Assistant => quoters.replies,
+            _ => quoters.others,
+        });
         self::message(index, message, taste, quoter)
     });
     written.collect()
@@ -59,7 +98,8 @@ fn message(
     let mut written = Map::new();
     written.insert("role".into(), role.to_string().into());
     written.insert("content".into(), self::content(content, taste, quoter));
-    if let Some(reasoning) = reasoning {
+    let crowded = !tool_calls.is_empty() && !content.is_empty() && !taste.thinking_beside_words;
+    if let Some(reasoning) = reasoning.as_ref().filter(|_| !crowded) {
         // Templates know it by either name.
         written.insert("reasoning_content".into(), reasoning.as_str().into());
         written.insert("thinking".into(), reasoning.as_str().into());
@@ -73,7 +113,11 @@ fn message(
     }
     for (key, value) in [("tool_call_id", tool_call_id), ("name", name)] {
         if let Some(value) = value {
-            written.insert(key.into(), value.as_str().into());
+            let value = match quoter {
+                Some(quoter) => quoter.quote(value).into_owned(),
+                None => value.clone(),
+            };
+            written.insert(key.into(), value.into());
         }
     }
     Ok(Value::Object(written))
@@ -85,10 +129,16 @@ fn content(content: &Content, taste: Taste, quoter: Option<&Quoter>) -> Value {
         None => text.to_owned(),
     };
     match content {
-        Content::Parts(parts) if taste.parts => parts
-            .iter()
-            .map(|text| json!({ "type": "text", "text": quoted(text) }))
-            .collect(),
+        Content::Parts(parts) if taste.parts => {
+            let parts = match quoter {
+                Some(quoter) => quoter.quote_parts(parts),
+                None => parts.clone(),
+            };
+            let parts = parts.into_iter();
+            parts
+                .map(|text| json!({ "type": "text", "text": text }))
+                .collect()
+        }
         content => quoted(&content.joined()).into(),
     }
 }
@@ -122,6 +172,11 @@ pub(crate) fn arguments(
 }
 
 /// A template's `tools`.
-pub(crate) fn tools(tools: &[Tool]) -> Value {
-    tools.iter().map(Tool::definition).collect()
+pub(crate) fn tools(tools: &[Tool], quoters: Option<Quoters<'_>>) -> Value {
+    let definitions = tools.iter().map(Tool::definition);
+    let quoted = definitions.map(|definition| match quoters {
+        Some(quoters) => quoters.others.quote_json(definition),
+        None => definition,
+    });
+    quoted.collect()
 }

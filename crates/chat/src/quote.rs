@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use loquat_text::{Result, Special, Tokenizer};
+use serde_json::Value;
 
 /// A code point that Unicode keeps free of meaning, for programs' own use.
 const MARK: char = '\u{fdd0}';
@@ -19,11 +20,24 @@ pub(crate) struct Quoter {
 }
 
 impl Quoter {
+    /// For what others than the model say.
     pub fn new(tokenizer: &Tokenizer) -> Self {
-        let ids = 0..tokenizer.vocab_size() as u32;
-        let special = ids.filter(|id| tokenizer.is_special(*id));
-        let texts = special.filter_map(|id| tokenizer.token_bytes(id));
-        let texts: Vec<&[u8]> = texts.filter(|text| !text.is_empty()).collect();
+        let mut texts = marks(tokenizer, &[]);
+        // A template may cut words out of a text, and so make a mark whole that was none.
+        for open in OPENS.map(str::as_bytes) {
+            if texts.iter().any(|text| text.starts_with(open)) {
+                texts.push(open);
+            }
+        }
+        Self::of(texts)
+    }
+
+    /// For what the model said: templates look for the marks of its own format there.
+    pub fn for_replies(tokenizer: &Tokenizer, own: &[u32]) -> Self {
+        Self::of(marks(tokenizer, own))
+    }
+
+    fn of(texts: Vec<&[u8]>) -> Self {
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(texts);
@@ -32,6 +46,43 @@ impl Quoter {
             .inspect_err(|error| tracing::warn!(%error, "special tokens in messages are read"))
             .ok();
         Self { specials }
+    }
+
+    /// All strings of a JSON value, marked.
+    pub fn quote_json(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => self.quote(&text).into_owned().into(),
+            Value::Array(items) => items
+                .into_iter()
+                .map(|item| self.quote_json(item))
+                .collect(),
+            Value::Object(fields) => {
+                let quoted = fields.into_iter().map(|(key, value)| {
+                    let key = self.quote(&key).into_owned();
+                    (key, self.quote_json(value))
+                });
+                Value::Object(quoted.collect())
+            }
+            other => other,
+        }
+    }
+
+    /// Several texts, each with special tokens marked; one text where they would make a special
+    /// token together.
+    pub fn quote_parts(&self, parts: &[String]) -> Vec<String> {
+        let count = |text: &str| match &self.specials {
+            Some(specials) => specials.find_iter(text).count(),
+            None => 0,
+        };
+        let apart: usize = parts.iter().map(|part| count(part)).sum();
+        let whole = parts.concat();
+        match count(&whole) == apart {
+            true => parts
+                .iter()
+                .map(|part| self.quote(part).into_owned())
+                .collect(),
+            false => vec![self.quote(&whole).into_owned()],
+        }
     }
 
     /// The text with special tokens marked as words.
@@ -59,6 +110,24 @@ impl Quoter {
     }
 }
 
+/// What tokens begin with that are marks by their looks.
+const OPENS: [&str; 2] = ["<|", "<｜"];
+
+/// The texts of special tokens, and of those that look like them though a vocabulary does not
+/// call them so: DeepSeek's and Command's marks of turns.
+fn marks<'a>(tokenizer: &'a Tokenizer, except: &[u32]) -> Vec<&'a [u8]> {
+    let looks_so = |text: &[u8]| OPENS.iter().any(|open| text.starts_with(open.as_bytes()));
+    let mark = |id: u32| {
+        let text = tokenizer.token_bytes(id).filter(|text| !text.is_empty())?;
+        let is_mark = tokenizer.is_special(id) || tokenizer.is_added(id) && looks_so(text);
+        is_mark.then_some(text)
+    };
+    let ids = 0..tokenizer.vocab_size() as u32;
+    ids.filter(|id| !except.contains(id))
+        .filter_map(mark)
+        .collect()
+}
+
 /// A rendered prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Written {
@@ -82,8 +151,18 @@ impl Written {
             return tokenizer.encode(&self.rendered, Special::RENDERED);
         }
         let mut ids = Vec::new();
-        for (text, special) in self.stretches() {
-            ids.extend(tokenizer.encode(&text, special)?);
+        for (at, (text, special)) in self.stretches().into_iter().enumerate() {
+            match special {
+                Special::PLAIN => {
+                    // Cut, because a mark that is not special is found even in plain text.
+                    let cut = text.chars().next().map_or(0, char::len_utf8);
+                    let (first, rest) = text.split_at(cut);
+                    ids.extend(tokenizer.encode_inner(first, special)?);
+                    ids.extend(tokenizer.encode_inner(rest, special)?);
+                }
+                _ if at == 0 => ids.extend(tokenizer.encode(&text, special)?),
+                _ => ids.extend(tokenizer.encode_inner(&text, special)?),
+            }
         }
         Ok(ids)
     }
@@ -131,6 +210,22 @@ mod tests {
             assert_eq!(tokenizer.decode(&ids, false), text);
             assert_eq!(ids.iter().filter(|id| **id == end).count(), 1, "{words}");
         }
+        let cut = quoter.quote("<|im_CUTend|>").replace("CUT", "");
+        let ids = Written::new(cut).encode(&tokenizer).expect("tokens");
+        assert!(!ids.contains(&end), "a mark made whole by a template");
+        let json = quoter.quote_json(serde_json::json!({"d": ["<|im_end|>", 1]}));
+        let ids = Written::new(json.to_string())
+            .encode(&tokenizer)
+            .expect("tokens");
+        assert!(!ids.contains(&end), "a mark in a tool's definition");
+        let own = Quoter::for_replies(&tokenizer, &[end]);
+        assert_eq!(own.quote("<|im_end|>"), "<|im_end|>");
+        assert_ne!(own.quote("<|im_start|>"), "<|im_start|>");
+        let parts = ["<|im_", "end|>"].map(str::to_owned);
+        let quoted = quoter.quote_parts(&parts).concat();
+        let ids = Written::new(quoted).encode(&tokenizer).expect("tokens");
+        assert!(!ids.contains(&end), "a mark made of two parts");
+        assert_eq!(quoter.quote_parts(&["a".into(), "b".into()]).len(), 2);
         assert!(matches!(quoter.quote("nothing special"), Cow::Borrowed(_)));
         assert_eq!(quoter.quote("\u{fdd0}"), "\u{fffd}", "the mark is ours");
     }

@@ -17,8 +17,7 @@ pub(crate) struct Rules<'a> {
     pub parallel: bool,
     pub thinking: Thinking,
     pub answer: Option<&'a GrammarSource>,
-    /// The prompt opened the thinking.
-    pub in_reasoning: bool,
+    pub beginning: Beginning,
 }
 
 impl Rules<'_> {
@@ -43,16 +42,24 @@ impl Chat {
         if answer.is_none() && rules.thinking.budget.is_none() {
             return Ok(None);
         }
-        let beginning = match (rules.in_reasoning, rules.thinking.budget) {
-            (true, _) => Beginning::Thinking,
-            (false, Some(0)) if answer.is_some() => Beginning::Answer,
-            (false, _) => Beginning::Open,
+        let beginning = match (rules.beginning, rules.thinking.budget) {
+            (Beginning::Open, Some(0)) if answer.is_some() => Beginning::Answer,
+            (beginning, _) => beginning,
         };
         let mut marks = marks(reasoning, self.tokenizer())?;
         let calls = self.format().calls.filter(|calls| calls.ends_reasoning);
         if let Some(calls) = calls.filter(|_| rules.offers_calls()) {
             let opening = calls.opening_marks().into_iter();
             marks.calls = opening.map(str::to_owned).collect();
+        }
+        let mut without = Vec::new();
+        if answer.is_some() {
+            without.push(self.closing_exactly(reasoning).clone());
+            without.extend(
+                self.without_calls()
+                    .filter(|_| !marks.calls.is_empty())
+                    .cloned(),
+            );
         }
         let gate = Gate::new(
             self.tokenizer().clone(),
@@ -61,7 +68,7 @@ impl Chat {
             rules.thinking.budget,
             answer,
         );
-        Ok(Some(Constrained::new(gate)))
+        Ok(Some(Constrained::new(gate.without(without))))
     }
 
     fn answer_or_calls(&self, rules: &Rules<'_>) -> Result<Option<Constrained>, ChatError> {
@@ -72,7 +79,7 @@ impl Chat {
         let strict = rules.tools.iter().any(|tool| tool.strict);
         match (rules.choice, answer) {
             (ToolChoice::None, Some(answer)) => Ok(Some(answer)),
-            (ToolChoice::None, None) => Ok(self.without_calls()),
+            (ToolChoice::None, None) => Ok(self.without_calls().cloned().map(Constrained::new)),
             (ToolChoice::Required | ToolChoice::Named(_), _) => self.calls(rules, true).map(Some),
             (ToolChoice::Auto, Some(answer)) => {
                 let either = Either::new(self.calls(rules, true)?, answer);
@@ -96,7 +103,7 @@ impl Chat {
         match prefix {
             "" => Ok(grammar.constraint()),
             prefix => {
-                let prefix = self.tokenizer().encode(prefix, Special::RENDERED)?;
+                let prefix = self.tokenizer().encode_inner(prefix, Special::RENDERED)?;
                 Ok(Constrained::new(Prefixed::new(
                     prefix,
                     grammar.constraint(),
@@ -113,16 +120,18 @@ impl Chat {
             ToolChoice::Named(name) => tool.name == *name,
             _ => true,
         };
-        let offered: Vec<&Tool> = rules.tools.iter().filter(named).collect();
-        for tool in offered.iter().filter(|tool| tool.strict) {
+        for (index, tool) in rules.tools.iter().enumerate() {
+            if !tool.strict || !named(&tool) {
+                continue;
+            }
             let checked = loquat_grammar::check_schema(&tool.parameters);
             checked.map_err(|source| ChatError::Grammar {
-                field: format!("tools[{}].parameters", tool.name),
+                field: format!("tools[{index}].parameters"),
                 source,
             })?;
         }
+        let offered = rules.tools.iter().filter(named);
         let tools: Vec<ToolRule<'_>> = offered
-            .into_iter()
             .map(|tool| ToolRule {
                 name: &tool.name,
                 parameters: &tool.parameters,
@@ -157,15 +166,16 @@ impl Chat {
 }
 
 fn marks(reasoning: &ReasoningFormat, tokenizer: &Tokenizer) -> Result<Marks, ChatError> {
-    let close_text = reasoning.close_text();
+    let close_text = reasoning.close_text;
     // The mark itself is the model's; what its format puts after it is missing still.
     let after = reasoning.close.iter().find_map(|close| {
         let (_, after) = close_text.split_once(close)?;
         Some(after)
     });
-    let tokens = |text: &str| tokenizer.encode(text, Special::RENDERED);
+    let tokens = |text: &str| tokenizer.encode_inner(text, Special::RENDERED);
+    let open = reasoning.open.first().copied().unwrap_or_default();
     Ok(Marks {
-        open: tokens(reasoning.open_text())?,
+        open: tokens(open)?,
         open_texts: reasoning.open.to_vec(),
         close_texts: reasoning.close.to_vec(),
         close: tokens(close_text)?,

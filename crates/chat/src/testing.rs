@@ -30,7 +30,10 @@ impl Script {
 
 impl Constraint for Script {
     fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
-        mask.allow(*self.left.first().ok_or("it is complete")?);
+        match self.left.first() {
+            Some(next) => mask.allow(*next),
+            None => mask.allow(tokenizer().eos_ids()[0]),
+        }
         Ok(Allowed::Masked)
     }
 

@@ -7,31 +7,68 @@ use loquat_text::Tokenizer;
 
 use crate::gate::contains;
 
-/// Forbids the token that would complete one of some texts.
+/// Forbids tokens that would complete one of some texts, or run past its end.
 #[derive(Debug, Clone)]
 pub(crate) struct Without {
     tokenizer: Tokenizer,
     texts: Arc<[String]>,
-    /// Tokens that hold one of the texts all by themselves.
-    whole: Arc<[u32]>,
+    forbids: Forbids,
+    /// Tokens that are forbidden whatever was said.
+    always: Arc<[u32]>,
     /// The end of what was said: as much as may begin one of the texts.
     tail: Vec<u8>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forbids {
+    /// The texts.
+    Completing,
+    /// Only what goes on behind them in the same token.
+    Overrunning,
+}
+
 impl Without {
-    /// No text may be empty.
-    pub fn new(tokenizer: Tokenizer, texts: Vec<String>) -> Self {
+    /// Looks at the whole vocabulary. No text may be empty.
+    pub fn new(tokenizer: Tokenizer, texts: Vec<String>, forbids: Forbids) -> Self {
         let ids = 0..tokenizer.vocab_size() as u32;
-        let holds = |id: &u32| {
+        let is_forbidden = |id: &u32| {
             let bytes = tokenizer.token_bytes(*id).unwrap_or_default();
-            texts.iter().any(|text| contains(bytes, text.as_bytes()))
+            texts.iter().any(|text| match forbids {
+                Forbids::Completing => contains(bytes, text.as_bytes()),
+                Forbids::Overrunning => {
+                    let before = bytes.len().saturating_sub(1);
+                    contains(&bytes[..before], text.as_bytes())
+                }
+            })
         };
         Self {
-            whole: ids.filter(holds).collect(),
+            always: ids.filter(is_forbidden).collect(),
             texts: texts.into(),
+            forbids,
             tokenizer,
             tail: Vec::new(),
         }
+    }
+
+    /// Takes what is forbidden out of the mask; says whether that was anything.
+    pub fn narrow(&self, mask: &mut TokenMask) -> bool {
+        let missing = self.missing();
+        for &id in self.always.iter() {
+            mask.forbid(id);
+        }
+        if !missing.is_empty() {
+            for id in 0..self.tokenizer.vocab_size() as u32 {
+                let bytes = self.tokenizer.token_bytes(id).unwrap_or_default();
+                let forbidden = |rest: &&[u8]| {
+                    let overruns = bytes.len() > rest.len();
+                    bytes.starts_with(rest) && (self.forbids == Forbids::Completing || overruns)
+                };
+                if missing.iter().any(|rest| forbidden(rest)) {
+                    mask.forbid(id);
+                }
+            }
+        }
+        !missing.is_empty() || !self.always.is_empty()
     }
 
     /// What is missing of each text that the tail may be the beginning of.
@@ -51,23 +88,11 @@ impl Without {
 
 impl Constraint for Without {
     fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
-        let missing = self.missing();
-        if missing.is_empty() && self.whole.is_empty() {
-            return Ok(Allowed::All);
-        }
         mask.fill();
-        for &id in self.whole.iter() {
-            mask.forbid(id);
-        }
-        if !missing.is_empty() {
-            for id in 0..self.tokenizer.vocab_size() as u32 {
-                let bytes = self.tokenizer.token_bytes(id).unwrap_or_default();
-                if missing.iter().any(|rest| bytes.starts_with(rest)) {
-                    mask.forbid(id);
-                }
-            }
-        }
-        Ok(Allowed::Masked)
+        Ok(match self.narrow(mask) {
+            true => Allowed::Masked,
+            false => Allowed::All,
+        })
     }
 
     fn accept(&mut self, token: u32) -> Result<(), String> {
@@ -92,7 +117,7 @@ mod tests {
     #[test]
     fn a_forbidden_text_is_never_completed() {
         let texts = ["<tool_call>", "<|im_end|>", "aab"].map(str::to_owned);
-        let without = Without::new(tokenizer(), texts.to_vec());
+        let without = Without::new(tokenizer(), texts.to_vec(), Forbids::Completing);
         let cases = [
             ("a tool_call", true),
             ("<tool_call", true),
@@ -112,5 +137,20 @@ mod tests {
         assert_eq!(without.allowed(&mut mask), Ok(Allowed::Masked));
         let end = tokenizer().token_id("<|im_end|>").expect("a token");
         assert!(!mask.contains(end), "a token that is the whole text");
+    }
+
+    #[test]
+    fn what_runs_past_the_end_of_a_text_is_forbidden() {
+        // `>` ends the first; the second is a token that goes on.
+        let texts = vec!["(x".to_owned(), "<thin".to_owned()];
+        let mut without = Without::new(tokenizer(), texts, Forbids::Overrunning);
+        let think = tokenizer().token_id("<think>").expect("a token");
+        let mut mask = TokenMask::none(tokenizer().vocab_size());
+        without.allowed(&mut mask).expect("a mask");
+        assert!(!mask.contains(think), "it holds the text and more");
+        assert!(
+            drive(without, "(x<thin").is_ok(),
+            "the texts themselves may stand"
+        );
     }
 }

@@ -314,12 +314,29 @@ fn tools_are_told_even_where_the_template_tells_them_to_the_system_only() {
         ..ChatRequest::default()
     };
     let told = chat(template).render(&request, true).expect("rendered");
-    assert!(told.contains("Adds.") && told.contains("<add>"), "{told}");
+    assert_eq!(told, "<add>hi");
     request
         .messages
         .insert(0, Message::new(Role::System, "be kind"));
     assert_eq!(
         chat(template).render(&request, true).expect("rendered"),
         "be kind<add>hi"
+    );
+}
+
+#[test]
+fn thinking_gives_way_where_a_template_takes_no_more_than_two() {
+    let strict = "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}\
+        {{ raise_exception('not all three') }}{% endif %}{{ m.thinking }}{{ m.content }}{% endfor %}";
+    let mut request = round();
+    request.tools.clear();
+    assert_eq!(
+        chat(strict).render(&request, true).expect("rendered"),
+        "1+2?hm3"
+    );
+    request.messages[1].content = "so".into();
+    assert_eq!(
+        chat(strict).render(&request, true).expect("rendered"),
+        "1+2?so3"
     );
 }

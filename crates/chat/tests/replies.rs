@@ -3,7 +3,9 @@
 mod common;
 
 use common::{answer, chat};
-use loquat_chat::{ChatRequest, Message, Reply, ReplyEvent, Role, Thinking, Tool, ToolChoice};
+use loquat_chat::{
+    ChatRequest, Effort, Message, Reply, ReplyEvent, Role, Thinking, Tool, ToolChoice,
+};
 use loquat_engine::FinishReason;
 use loquat_grammar::GrammarSource;
 use serde_json::json;
@@ -114,6 +116,22 @@ fn an_answer_follows_its_schema_whatever_the_model_would_say() {
 }
 
 #[test]
+fn thinking_that_is_off_stays_off_under_rules() {
+    let off = ChatRequest {
+        answer: Some(schema()),
+        thinking: Thinking {
+            effort: Some(Effort::None),
+            budget: None,
+        },
+        ..request()
+    };
+    let lowered = chat(QWEN).lower(off).expect("lowered");
+    let reply = answer(lowered, "<think>\nhm</think>{").2;
+    assert_eq!(reply.reasoning, "");
+    assert!(reply.text.starts_with("{\"city\": "), "{reply:?}");
+}
+
+#[test]
 fn a_budget_closes_thinking_cleanly() {
     for (budget, thought) in [(0, ""), (4, "on a")] {
         let bounded = ChatRequest {
@@ -203,7 +221,7 @@ fn what_cannot_be_honoured_is_refused_by_name() {
     let error = chat(QWEN).lower(required).expect_err("not");
     let error = error.to_string();
     assert!(
-        error.contains("`not`") && error.contains("`sub`"),
+        error.contains("`not`") && error.contains("`tools[1].parameters`"),
         "{error}"
     );
 }

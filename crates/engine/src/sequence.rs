@@ -28,6 +28,7 @@ pub(crate) struct Sequence {
     pub sampler: Sampler,
     /// `None` where there is no constraint, or while it looks ahead.
     pub guide: Option<Box<Guide>>,
+    pub is_guided: bool,
     pub client: Option<Arc<str>>,
     pub scope: Option<Arc<str>>,
     /// Choices of one request share their prompt whatever the cache's rules.
@@ -126,6 +127,7 @@ impl Sequence {
             emit_logits: logprobs.is_some() || guide.is_some() || !sampler.is_plain_greedy(),
             scores: prompt_logprobs.then(|| first.into_iter().collect()),
             sampler,
+            is_guided: guide.is_some(),
             guide,
             client: client.map(Arc::from),
             scope: cache_scope.map(Arc::from),

@@ -73,7 +73,11 @@ impl Sequence {
             return Ok(None);
         };
         guide.ask()?;
-        Ok(guide.next_forced().map(TokenInfo::bare))
+        let Some(id) = guide.next_forced() else {
+            return Ok(None);
+        };
+        self.sampler.check_forced(id)?;
+        Ok(Some(TokenInfo::bare(id)))
     }
 
     /// The next token, from the logits that it follows.
@@ -83,12 +87,17 @@ impl Sequence {
         scratch: &mut Scratch,
     ) -> Result<TokenInfo, EngineError> {
         let Some(guide) = &mut self.guide else {
+            if self.is_guided {
+                return Err(EngineError::Constraint("it was lost".into()));
+            }
             return self.sampler.sample(logits, None, self.logprobs, scratch);
         };
         match guide.next_forced() {
-            Some(id) => self
-                .sampler
-                .score_forced(id, logits, self.logprobs, scratch),
+            Some(id) => {
+                self.sampler.check_forced(id)?;
+                self.sampler
+                    .score_forced(id, logits, self.logprobs, scratch)
+            }
             None => {
                 let allowed = guide.allowed()?;
                 self.sampler.sample(logits, allowed, self.logprobs, scratch)

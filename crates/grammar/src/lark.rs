@@ -55,14 +55,37 @@ pub(crate) fn regex(pattern: &str) -> Result<String> {
 /// Checks what llguidance would not survive, and lowers the schemas of `%json` blocks.
 pub(crate) fn prepare(text: &str) -> Result<String> {
     let mut out = String::with_capacity(text.len());
+    let mut code = String::new();
     let mut scanner = Scanner::new(text);
     while let Some(piece) = scanner.next()? {
         match piece {
-            Piece::Text(text) => out.push_str(text),
+            Piece::Text(text) => {
+                out.push_str(text);
+                code.push_str(if text.chars().nth(1).is_none() {
+                    text
+                } else {
+                    " "
+                });
+            }
             Piece::Schema(schema, written) => out.push_str(&block(&schema, written)?),
         }
     }
+    check_attributes(&code)?;
     Ok(out)
+}
+
+/// Attributes of rules that would have no effect here: sampling is the request's own.
+fn check_attributes(code: &str) -> Result<()> {
+    for attribute in ["temperature", "max_tokens"] {
+        let mut found = code.match_indices(attribute);
+        if found.any(|(at, _)| code[at + attribute.len()..].trim_start().starts_with('=')) {
+            return Err(GrammarError::Refused {
+                notation: Notation::Lark,
+                reason: format!("`{attribute}` of a rule is not supported"),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// A lowered schema with as many line breaks as it was written with, so that messages about later

@@ -138,6 +138,22 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The tokens of a text that stands in the midst of another, where no space of the
+    /// tokenizer's own comes before it.
+    pub fn encode_inner(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        // Vocabularies have this character by itself only, so it leaves the text's tokens alone.
+        const LEAD: &str = "\u{2}";
+        if !self.inner.strips_leading_space {
+            return self.encode(text, special);
+        }
+        let lead = self.encode(LEAD, Special::PLAIN)?;
+        let both = self.encode(&format!("{LEAD}{text}"), special)?;
+        match both.strip_prefix(lead.as_slice()) {
+            Some(ids) => Ok(ids.to_vec()),
+            None => self.encode(text, special),
+        }
+    }
+
     /// Turns token ids into text. Bytes that are not UTF-8 become U+FFFD; an id without a token
     /// (models pad their vocabulary) adds nothing.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
@@ -196,6 +212,11 @@ impl Tokenizer {
     /// Whether this is a control token, which no text shows unless asked to.
     pub fn is_special(&self, id: u32) -> bool {
         self.inner.vocabulary.kind(id) == Kind::Special
+    }
+
+    /// Whether this token is recognised in text as a whole, special or not.
+    pub fn is_added(&self, id: u32) -> bool {
+        self.inner.vocabulary.kind(id) == Kind::Added
     }
 
     /// The id of a token by its text as the vocabulary spells it.

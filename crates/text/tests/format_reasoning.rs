@@ -204,8 +204,8 @@ fn prompts_that_open_thinking() {
 #[test]
 fn texts_that_open_and_close_are_understood() {
     for format in REASONING {
-        assert!(format.is_open(format.open_text()), "{}", format.name);
-        let (open, close) = (format.open_text(), format.close_text());
+        assert!(format.is_open(format.open_text), "{}", format.name);
+        let (open, close) = (format.open_text, format.close_text);
         let output = format!("{open}think{close}{}answer", format.answer_text);
         let case = format_support::Case {
             output: output.leak(),

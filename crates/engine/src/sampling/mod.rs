@@ -295,6 +295,20 @@ impl Sampler {
         Ok(())
     }
 
+    /// A token that a constraint forces is held to what is forbidden like any other.
+    pub(crate) fn check_forced(&self, id: u32) -> Result<(), EngineError> {
+        let is_bad = |word: &Vec<u32>| match word.split_last() {
+            Some((last, rest)) => *last == id && self.tokens.ends_with(rest),
+            None => false,
+        };
+        let too_early = self.generated < self.params.min_tokens && self.stop_ids.contains(&id);
+        let unlisted = self.allowed.as_ref().is_some_and(|mask| !mask.contains(id));
+        match unlisted || too_early || self.params.bad_words.iter().any(is_bad) {
+            true => Err(self.nothing_left(true)),
+            false => Ok(()),
+        }
+    }
+
     /// Why there is nothing to draw from.
     fn nothing_left(&self, constrained: bool) -> EngineError {
         match (constrained, self.params.excludes()) {

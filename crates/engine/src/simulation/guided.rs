@@ -3,8 +3,8 @@
 
 use super::harness::{End, Harness, alone, even_steps, greedy, prompt, recurrent, sampled};
 use crate::{
-    Allowed, Constrained, Constraint, EngineOptions, FinishReason, GenerateRequest, Logprobs,
-    TokenMask,
+    Allowed, Constrained, Constraint, EngineError, EngineOptions, FinishReason, GenerateRequest,
+    Logprobs, TokenMask,
 };
 
 /// Lets every third token be chosen, from a third of the vocabulary that depends on the token
@@ -185,5 +185,29 @@ fn a_long_forced_run_is_computed_whatever_the_step() {
             assert_eq!(harness.finish(other).ids(), expected);
         }
         harness.assert_empty();
+    }
+}
+
+#[test]
+fn what_is_forbidden_is_not_forced() {
+    let plain = guided(3, None, greedy(&[1], 8));
+    let tokens = alone(plain.clone());
+    type Change = fn(&mut GenerateRequest, &[u32]);
+    let changes: [Change; 3] = [
+        |request, tokens| request.sampling.bad_words = vec![vec![tokens[2]]],
+        |request, tokens| request.sampling.bad_words = vec![tokens[1..3].to_vec()],
+        |request, tokens| request.sampling.allowed_tokens = tokens[..2].to_vec(),
+    ];
+    for change in changes {
+        for logprobs in [None, Some(Logprobs::of_model(0))] {
+            let mut request = plain.clone();
+            request.logprobs = logprobs;
+            change(&mut request, &tokens);
+            let mut harness = Harness::new(even_steps(), EngineOptions::default());
+            let reader = harness.submit(request);
+            let reader = harness.finish(reader);
+            assert!(matches!(reader.error(), EngineError::Constraint(_)));
+            assert_eq!(reader.ids(), tokens[..2], "what came before it stands");
+        }
     }
 }

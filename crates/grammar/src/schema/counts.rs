@@ -15,7 +15,9 @@ pub(super) enum Count {
 pub(super) fn count(keyword: &str, wanted: u64, schema: &Map<String, Value>) -> Count {
     let object = |keyword: &str| schema.get(keyword).and_then(Value::as_object);
     let required = schema.get("required").and_then(Value::as_array);
-    let required = required.map_or(&[][..], Vec::as_slice);
+    let mut required = required.cloned().unwrap_or_default();
+    let mut seen = std::collections::HashSet::new();
+    required.retain(|name| seen.insert(name.to_string()));
     let named = object("properties");
     let is_named = |name: &Value| {
         let name = name.as_str().unwrap_or_default();

@@ -27,7 +27,7 @@ const LARGEST: usize = 50_000;
 
 const COUNT: &str = "a whole number from 0 up";
 
-const DIVISOR: &str = "above 0 and at most 10,000, and with the others of the schema have a common \
+const DIVISOR: &str = "above 0 and at most 10,000, whole or a binary fraction such as 0.25, and with the others of the schema have a common \
                        multiple of at most 100,000";
 
 /// Rewrites `root` with honoured keywords only. Needs a large stack.
@@ -109,6 +109,9 @@ impl<'a> Lowering<'a> {
 
     fn member(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
         let value = field.value;
+        if field.keyword == "$id" && !field.place.is_root() {
+            return Err(field.unsupported("references below it would be to another document"));
+        }
         let lowered = match role(field.keyword) {
             Role::Reference => self.reference(field)?,
             Role::Literal => {

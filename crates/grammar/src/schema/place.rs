@@ -27,6 +27,11 @@ impl<'a> Place<'a> {
         }
     }
 
+    /// Whether this is the whole schema.
+    pub(super) fn is_root(&self) -> bool {
+        self.parent.is_none() && matches!(self.step, Step::Start("#"))
+    }
+
     pub(super) fn key<'b>(&'b self, key: &'b str) -> Place<'b>
     where
         'a: 'b,

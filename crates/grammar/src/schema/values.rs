@@ -60,8 +60,18 @@ impl Divisors {
                 .and_then(|(one, other)| least_common_multiple(one, other)),
         };
         (self.places, self.multiple) = (most, combined);
-        digits <= LARGEST_DIVISOR && combined.is_some_and(|multiple| multiple <= LARGEST_MULTIPLE)
+        digits <= LARGEST_DIVISOR
+            && is_exact_in_binary(value)
+            && combined.is_some_and(|multiple| multiple <= LARGEST_MULTIPLE)
     }
+}
+
+/// Whether validators, which divide floating-point numbers, see multiples for what they are: 0.25,
+/// but not 0.1.
+fn is_exact_in_binary(value: &Value) -> bool {
+    value
+        .as_f64()
+        .is_some_and(|number| (number * 1024.0).fract() == 0.0)
 }
 
 /// `0.25` is 25 at two places.
@@ -96,9 +106,10 @@ mod tests {
 
     #[test]
     fn divisors_are_taken_while_they_come_to_little() {
-        let cases: [(&[f64], bool); 9] = [
+        let cases: [(&[f64], bool); 10] = [
             (&[7.0], true),
-            (&[0.01, 5.0], true),
+            (&[0.25, 5.0], true),
+            (&[0.01], false),
             (&[2.0, 3.0, 5.0, 10.0, 0.5], true),
             (&[10_000.0], true),
             (&[10_001.0], false),

@@ -51,7 +51,9 @@ pub struct ReasoningFormat {
     pub close: &'static [&'static str],
     /// Markers around the answer that are no part of it.
     pub silent: &'static [&'static str],
+    /// What begins thinking, as the model would write it.
     pub open_text: &'static str,
+    /// What ends thinking cleanly, up to where an answer or a call begins.
     pub close_text: &'static str,
     /// What begins an answer, with or without thinking before it; often nothing.
     pub answer_text: &'static str,
@@ -69,15 +71,11 @@ impl ReasoningFormat {
         self.open.iter().any(|open| end.ends_with(open))
     }
 
-    /// What begins thinking, as the model would write it.
-    pub fn open_text(&self) -> &'static str {
-        self.open_text
-    }
-
-    /// What ends thinking cleanly, as the model would write it, up to where an answer or a call
-    /// begins.
-    pub fn close_text(&self) -> &'static str {
-        self.close_text
+    /// Whether the end of a rendered prompt has thinking behind it, because the template closed it
+    /// for the model.
+    pub fn is_closed(&self, prompt: &str) -> bool {
+        let end = prompt.trim_end();
+        self.close.iter().any(|close| end.ends_with(close))
     }
 }
 

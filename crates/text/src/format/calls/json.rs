@@ -142,8 +142,7 @@ pub static GIGACHAT3: CallFormat = CallFormat {
 /// Firefunction and Phi 4 mini.
 pub static FUNCTOOLS: CallFormat = CallFormat {
     name: "functools",
-    section: Span::new("functools", ""),
-    list: true,
+    section: Span::new("functools[", "]"),
     separator: ", ",
     signs: Signs::new(&[&["functools["]], &[]),
     ..PLAIN

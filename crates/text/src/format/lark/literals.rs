@@ -111,6 +111,9 @@ impl Literals {
         let required = schema.get("required").and_then(Value::as_array);
         let mut fields = Vec::with_capacity(properties.len());
         for (key, schema) in properties {
+            if !self.can_write(key, place) {
+                return Err(cannot_hold(tool, &format!("properties/{key}")));
+            }
             let value = self.value(tool, schema)?;
             let is_required = required.is_some_and(|keys| keys.iter().any(|each| each == key));
             fields.push((join([self.key(key, place), value]), is_required));
@@ -133,6 +136,16 @@ impl Literals {
             (following, beginning) = (after, before);
         }
         Ok(beginning)
+    }
+
+    /// A bare key is a word; only Python's dictionaries quote theirs.
+    fn can_write(&self, key: &str, place: Place) -> bool {
+        let quotes = matches!((self.notation, place), (Notation::Python, Place::Object));
+        let mut bytes = key.bytes();
+        let is_word = bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            && !key.is_empty()
+            && !key.starts_with(|c: char| c.is_ascii_digit());
+        quotes || is_word
     }
 
     fn key(&self, key: &str, place: Place) -> String {
@@ -214,7 +227,11 @@ impl Literals {
                 let fields = self.fields(tool, schema, properties, Place::Object)?;
                 Ok(join([literal("{"), fields, literal("}")]))
             }
-            _ => Ok(self.any_object()),
+            _ => match schema.get("additionalProperties") {
+                None | Some(Value::Bool(true)) => Ok(self.any_object()),
+                Some(Value::Bool(false)) => Ok(literal("{}")),
+                Some(_) => Err(cannot_hold(tool, "additionalProperties")),
+            },
         }
     }
 

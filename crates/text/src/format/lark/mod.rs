@@ -144,28 +144,28 @@ impl Writer<'_> {
         })
     }
 
-    /// `{"name": "f", "arguments": {…}}`, with an identifier before it where the model likes to
-    /// give one.
+    /// `{"name": "f", "arguments": {…}}`. A model whose objects begin with an identifier of its
+    /// own making may write that first; a plain `id` is left to whoever reads the call.
     fn json_call(&mut self, index: usize, tool: &ToolRule<'_>, fields: &JsonFields) -> String {
         let arguments = self.json_arguments(index, tool);
         let first = |keys: &'static [&'static str]| keys.first().copied().unwrap_or_default();
         let id = match first(fields.id) {
-            "" => String::new(),
+            "" | "id" => String::new(),
             key => {
                 let open = literal(&format!("{}: \"", quoted(key)));
-                format!("({open} /[A-Za-z0-9_-]{{1,40}}/ {}) ?", literal("\", "))
+                format!("({open} /[A-Za-z0-9_-]{{1,40}}/ {})?", literal("\", "))
             }
         };
-        let id = id.replace(" ?", "?");
-        let name = literal(&format!(
-            "{}: {}, ",
-            quoted(first(fields.name)),
-            quoted(tool.name)
-        ));
-        let key = literal(&format!("{}: ", quoted(first(fields.arguments))));
-        let parts = [&literal("{"), &id, &name, &key, &arguments, &literal("}")];
-        let parts = parts.into_iter().filter(|part| !part.is_empty());
-        parts.map(String::as_str).collect::<Vec<_>>().join(" ")
+        let name = format!("{}: {}, ", quoted(first(fields.name)), quoted(tool.name));
+        let key = format!("{}: ", quoted(first(fields.arguments)));
+        join([
+            literal("{"),
+            id,
+            literal(&name),
+            literal(&key),
+            arguments,
+            literal("}"),
+        ])
     }
 
     fn named_call(&mut self, index: usize, tool: &ToolRule<'_>, syntax: &NameThenJson) -> String {
@@ -271,7 +271,7 @@ impl Writer<'_> {
         }
         let entries = self.entries(parallel);
         let tokens = entries.iter().map(|(mark, _)| match self.parts(mark)[..] {
-            [Part::Token(id), ..] => Some(id.to_string()),
+            [Part::Token(id), ..] | [Part::Text(_), Part::Token(id), ..] => Some(id.to_string()),
             _ => None,
         });
         // Text may hold other special tokens, which only a list of tokens can say.
@@ -293,16 +293,21 @@ impl Writer<'_> {
 
     /// Text up to a mark, and what must follow then. The mark's first part tells it from text.
     fn entry(&mut self, name: &str, (mark, after): (&'static str, String)) -> String {
-        let mut parts = self.parts(mark).into_iter();
-        match parts.next() {
-            Some(Part::Token(id)) => self.rule(name, &format!("text <[{id}]>")),
-            Some(Part::Text(first)) => {
+        let parts = self.parts(mark);
+        let rest = match &parts[..] {
+            // What stands before the token is text until the token comes.
+            [Part::Token(id), rest @ ..] | [Part::Text(_), Part::Token(id), rest @ ..] => {
+                self.rule(name, &format!("text <[{id}]>"));
+                rest
+            }
+            [Part::Text(first), rest @ ..] => {
                 let first = literal(first);
                 self.rule(&format!("{name}[lazy]"), &format!("/(?s:.*)/ {first}"));
+                rest
             }
-            None => {}
-        }
-        let rest: Vec<String> = parts.map(|part| part.to_string()).collect();
+            [] => &[],
+        };
+        let rest: Vec<String> = rest.iter().map(|part| part.to_string()).collect();
         join([name.to_owned(), rest.join(" "), after])
     }
 

@@ -118,6 +118,10 @@ impl Writer<'_> {
                 other => other.to_string(),
             };
             let values: Vec<String> = values.iter().map(raw).collect();
+            let close = syntax.value_close.trim();
+            if values.iter().any(|value| value.contains(close)) {
+                return Err(cannot_hold(tool, "enum"));
+            }
             let empty = if values.iter().any(String::is_empty) {
                 "?"
             } else {
@@ -233,8 +237,9 @@ fn with_definitions(schema: &Value, whole: &Value) -> Value {
 
 /// Nothing but the type, where a schema is advice and may hold what grammars cannot.
 fn kind_only(schema: &Value) -> Value {
-    match schema.get("type") {
-        Some(kind) => json!({ "type": kind }),
-        None => json!({}),
+    const KINDS: [&str; 6] = ["array", "boolean", "integer", "null", "number", "object"];
+    match schema.get("type").and_then(Value::as_str) {
+        Some(kind) if KINDS.contains(&kind) => json!({ "type": kind }),
+        _ => json!({}),
     }
 }
