@@ -63,7 +63,7 @@ impl Without {
                     let overruns = bytes.len() > rest.len();
                     bytes.starts_with(rest) && (self.forbids == Forbids::Completing || overruns)
                 };
-                if missing.iter().any(|rest| forbidden(rest)) {
+                if missing.iter().any(forbidden) {
                     mask.forbid(id);
                 }
             }

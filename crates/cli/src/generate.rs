@@ -42,6 +42,7 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
 
     let speaker = Speaker::load(&model, tokenizer, backend, &args.session)?;
     let interrupts = Interrupts::listen()?;
+    let is_held = grammar.is_some();
     let generation = speaker.engine.submit(GenerateRequest {
         max_tokens: speaker.max_tokens(args.output.max_tokens, prompt.len()),
         prompt,
@@ -57,7 +58,7 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let tokens = &speaker.tokenizer;
     let mut listener = listener(form, Thinking::Hidden, tokens, logprobs.is_some());
     let heard = hear(generation, None, &interrupts, listener.as_mut())?;
-    close(&heard, speaker.room(), verbose);
+    close(&heard, speaker.room(), is_held, verbose);
     match heard.end {
         Some(_) => Ok(()),
         None => Err(CliError::Interrupted),

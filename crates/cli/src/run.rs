@@ -168,10 +168,11 @@ impl Talk {
         let speaker = &self.speaker;
         generate.max_tokens = speaker.max_tokens(self.max_tokens, generate.prompt.len());
         let logprobs = generate.logprobs.is_some();
+        let is_held = self.asked.request.answer.is_some();
         let generation = speaker.engine.submit(generate)?;
         let mut listener = listener(self.form, self.thinking, &speaker.tokenizer, logprobs);
         let heard = hear(generation, Some(reply), &self.interrupts, listener.as_mut())?;
-        close(&heard, speaker.room(), self.verbose);
+        close(&heard, speaker.room(), is_held, self.verbose);
         Ok(heard)
     }
 }

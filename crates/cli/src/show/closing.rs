@@ -7,9 +7,13 @@ use loquat_engine::FinishReason;
 use crate::stream::{End, Heard};
 use crate::terminal::remark;
 
-/// For terminals and the curious. `room` is the most tokens that prompt and answer could have
-/// together.
-pub fn close(heard: &Heard, room: usize, verbose: bool) {
+/// For terminals and the curious; that an answer whose form was asked for is not whole is for
+/// everybody. `room` is the most tokens that prompt and answer could have together.
+pub fn close(heard: &Heard, room: usize, is_held: bool, verbose: bool) {
+    let cut = |end: &End| end.reason == FinishReason::Length;
+    if is_held && heard.end.as_ref().is_some_and(cut) {
+        tracing::warn!("the answer was cut at the limit (--max-tokens), so it is not whole");
+    }
     if verbose || std::io::stderr().is_terminal() {
         match &heard.end {
             Some(end) => remark(&line(end, room, verbose)),

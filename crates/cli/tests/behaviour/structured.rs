@@ -157,3 +157,14 @@ fn what_is_wrong_with_a_shape_is_told_by_its_flag() {
         }
     }
 }
+
+#[test]
+fn an_answer_that_is_cut_says_so() {
+    for command in ["run", "generate"] {
+        let cut = ask(command, &["--regex", "[a-z]{20}", "-n", "5"]);
+        assert_eq!(cut.code, 0, "{}", cut.stderr);
+        assert!(cut.stderr.contains("not whole"), "{}", cut.stderr);
+        let whole = ask(command, &["--regex", "[a-z]{4}", "-n", "50"]);
+        assert!(!whole.stderr.contains("not whole"), "{}", whole.stderr);
+    }
+}
