@@ -12,6 +12,7 @@ mod gate;
 mod lower;
 mod message;
 mod plain_tools;
+mod prefixed;
 mod prompt;
 mod quote;
 mod reply;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use loquat_engine::GenerateRequest;
-use loquat_text::format::{OutputParser, Start, ToolSignature};
+use loquat_text::format::{OutputFormat, OutputParser, Start, ToolSignature};
 use loquat_text::{ChatInput, ChatTemplate, Tokenizer};
 use serde_json::{Map, Value};
 
@@ -13,8 +13,8 @@ use crate::prompt::{Quoters, Taste};
 use crate::quote::Written;
 use crate::rules::Rules;
 use crate::{
-    ChatError, ChatRequest, Effort, Message, ReplyParser, Role, Tool, ToolChoice, plain_tools,
-    prompt, thinking,
+    ChatError, ChatRequest, Effort, Message, ReplyParser, Role, Thinking, Tool, ToolChoice,
+    plain_tools, prompt, thinking,
 };
 
 /// A chat request on its way: what to generate, and how to read it.
@@ -46,25 +46,14 @@ impl Chat {
         } = request;
         let tokenizer = self.tokenizer();
         let format = self.format();
-        let in_reasoning = format
-            .reasoning
-            .is_some_and(|reasoning| reasoning.is_open(&rendered));
-        let is_over = format
-            .reasoning
-            .is_some_and(|reasoning| reasoning.is_closed(&rendered));
+        let beginning = beginning(format, &rendered, thinking);
         let rules = Rules {
             tools: &tools,
             choice: &tool_choice,
             parallel: parallel_tool_calls,
             thinking,
             answer: answer.as_ref(),
-            beginning: if in_reasoning {
-                Beginning::Thinking
-            } else if is_over || thinking.effort == Some(Effort::None) {
-                Beginning::Answer
-            } else {
-                Beginning::Open
-            },
+            beginning,
         };
         let offers = rules.offers_calls();
         let generate = GenerateRequest {
@@ -83,7 +72,7 @@ impl Chat {
         };
         let forced = matches!(tool_choice, ToolChoice::Required | ToolChoice::Named(_));
         let start = Start {
-            in_reasoning,
+            in_reasoning: beginning == Beginning::Thinking,
             calls: offers,
             calls_forced: offers && forced,
             tools: tools.into_iter().map(signature).collect(),
@@ -112,6 +101,16 @@ impl Chat {
             quoters: (!request.read_special).then(|| self.quoters()),
         };
         writer.write(request, reply)
+    }
+}
+
+/// Whether the reply thinks first, as far as the prompt and the request tell.
+fn beginning(format: OutputFormat, prompt: &str, thinking: Thinking) -> Beginning {
+    match format.reasoning {
+        Some(reasoning) if reasoning.is_open(prompt) => Beginning::Thinking,
+        Some(reasoning) if reasoning.is_closed(prompt) => Beginning::Answer,
+        Some(_) if thinking.effort != Some(Effort::None) => Beginning::Open,
+        _ => Beginning::Answer,
     }
 }
 

@@ -7,7 +7,8 @@ use loquat_text::{Special, Tokenizer};
 
 use crate::chat::Chat;
 use crate::either::Either;
-use crate::gate::{Beginning, Gate, Marks, Prefixed};
+use crate::gate::{Beginning, Gate, Marks};
+use crate::prefixed::Prefixed;
 use crate::{ChatError, Thinking, Tool, ToolChoice};
 
 /// What a request asks of its reply.
