@@ -3,7 +3,7 @@
 /// The tokens of a vocabulary that may be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenMask {
-    /// Bit `id % 32` of word `id / 32`; bits past the vocabulary are never read.
+    /// Bit `id % 32` of word `id / 32`; bits past the vocabulary are never set.
     words: Vec<u32>,
     vocab_size: usize,
 }
@@ -31,6 +31,7 @@ impl TokenMask {
     /// Puts every token in.
     pub fn fill(&mut self) {
         self.words.fill(u32::MAX);
+        self.trim();
     }
 
     pub fn forbid(&mut self, id: u32) {
@@ -66,6 +67,14 @@ impl TokenMask {
         let common = words.len().min(self.words.len());
         self.words[..common].copy_from_slice(&words[..common]);
         self.words[common..].fill(0);
+        self.trim();
+    }
+
+    fn trim(&mut self) {
+        let used = self.vocab_size % BITS;
+        if let Some(last) = self.words.last_mut().filter(|_| used > 0) {
+            *last &= (1 << used) - 1;
+        }
     }
 
     /// Makes the logits of all other tokens minus infinity.
@@ -131,6 +140,10 @@ mod tests {
         mask.forbid(7);
         mask.forbid(40);
         assert!(mask.contains(39) && !mask.contains(7) && !mask.contains(40));
+        let mut wide = vec![0.0; 48];
+        mask.apply(&mut wide);
+        assert_eq!(wide[39], 0.0);
+        assert!(wide[40..].iter().all(|logit| *logit == f32::NEG_INFINITY));
         mask.clear();
         assert_eq!(mask, TokenMask::none(40));
     }

@@ -13,16 +13,10 @@ const LONGEST_TOKEN: usize = 1 << 10;
 /// The trie keeps a token's id in 24 bits, the last of which means none.
 const LARGEST_VOCABULARY: usize = (1 << 24) - 1;
 
-/// Stands before a text that a tokenizer would otherwise begin with a space of its own. No text a
-/// grammar forces contains it, and no vocabulary merges it with what follows.
-const SENTINEL: &str = "\u{2}";
-
 /// A tokenizer and the trie of its tokens.
 pub(crate) struct TokenEnv {
     tokenizer: Tokenizer,
     trie: TokTrie,
-    /// The tokens of [`SENTINEL`], where the tokenizer adds a space to the start of a text.
-    sentinel: Option<Vec<TokenId>>,
 }
 
 impl TokenEnv {
@@ -36,25 +30,14 @@ impl TokenEnv {
         }
         // The trie asserts what it cannot hold, and a vocabulary comes from a file.
         match catch_unwind(AssertUnwindSafe(|| trie(&tokenizer, vocab_size))) {
-            Ok(trie) => Ok(Self {
-                sentinel: sentinel(&tokenizer),
-                tokenizer,
-                trie,
-            }),
+            Ok(trie) => Ok(Self { tokenizer, trie }),
             Err(_) => refuse("its tokens do not fit a trie".to_string()),
         }
     }
 
     /// The tokens of `text`, if they spell it exactly.
     fn encode(&self, text: &str) -> Option<Vec<TokenId>> {
-        let ids = match &self.sentinel {
-            None => self.tokenizer.encode(text, Special::PLAIN).ok()?,
-            Some(sentinel) => {
-                let marked = format!("{SENTINEL}{text}");
-                let ids = self.tokenizer.encode(&marked, Special::PLAIN).ok()?;
-                ids.strip_prefix(sentinel.as_slice())?.to_vec()
-            }
-        };
+        let ids = self.tokenizer.encode_inner(text, Special::PLAIN).ok()?;
         let known = ids.iter().all(|id| (*id as usize) < self.trie.vocab_size());
         (known && self.trie.decode_raw(&ids) == text.as_bytes()).then_some(ids)
     }
@@ -83,13 +66,6 @@ fn trie(tokenizer: &Tokenizer, vocab_size: usize) -> TokTrie {
         true => trie,
         false => trie.with_eos_tokens(&ends),
     }
-}
-
-fn sentinel(tokenizer: &Tokenizer) -> Option<Vec<TokenId>> {
-    let ids = tokenizer.encode("a", Special::PLAIN).ok()?;
-    let first = tokenizer.token_bytes(*ids.first()?)?;
-    let adds_space = first.starts_with(b" ");
-    adds_space.then(|| tokenizer.encode(SENTINEL, Special::PLAIN).ok())?
 }
 
 impl TokenizerEnv for TokenEnv {

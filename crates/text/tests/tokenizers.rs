@@ -269,3 +269,26 @@ fn damaged_tokenizer_files_are_errors() {
     let error = Tokenizer::from_huggingface(empty.path());
     assert!(matches!(error, Err(TextError::Read { .. })));
 }
+
+#[test]
+fn inside_a_text_no_space_is_put_before_another() {
+    let tokenizer = common::sentencepiece();
+    let spelt = |ids: &[u32]| {
+        let bytes = ids.iter().filter_map(|id| tokenizer.token_bytes(*id));
+        String::from_utf8(bytes.collect::<Vec<_>>().concat()).expect("text")
+    };
+    for special in [Special::PLAIN, Special::RENDERED] {
+        for text in ["ab", " ab", "", "é"] {
+            let first = tokenizer.encode(text, special).expect("tokens");
+            let inner = tokenizer.encode_inner(text, special).expect("tokens");
+            assert_eq!(spelt(&inner), text);
+            if !text.is_empty() {
+                assert_eq!(
+                    spelt(&first),
+                    format!(" {text}"),
+                    "at the beginning there is one"
+                );
+            }
+        }
+    }
+}
