@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use loquat_engine::GenerateRequest;
-use loquat_text::format::{OutputFormat, OutputParser, Start, ToolSignature};
+use loquat_text::format::{OutputFormat, Start, ToolSignature};
 use loquat_text::{ChatInput, ChatTemplate, Tokenizer};
 use serde_json::{Map, Value};
 
@@ -79,7 +79,7 @@ impl Chat {
         };
         Ok(Lowered {
             generate,
-            reply: ReplyParser::new(OutputParser::new(format, start)),
+            reply: ReplyParser::new(format, start),
         })
     }
 

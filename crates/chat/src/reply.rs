@@ -1,6 +1,6 @@
 //! What a reply says: thinking, words, tool calls.
 
-use loquat_text::format::{OutputParser, Piece};
+use loquat_text::format::{OutputFormat, OutputParser, Piece, Start};
 
 use crate::{Content, Message, Role, ToolCall};
 
@@ -29,12 +29,23 @@ pub enum ReplyEvent {
 /// Takes a reply's text as it comes, and tells its parts apart.
 #[derive(Debug)]
 pub struct ReplyParser {
+    format: OutputFormat,
+    start: Start,
     parser: OutputParser,
 }
 
 impl ReplyParser {
-    pub(crate) fn new(parser: OutputParser) -> Self {
-        Self { parser }
+    pub(crate) fn new(format: OutputFormat, start: Start) -> Self {
+        Self {
+            format,
+            parser: OutputParser::new(format, start.clone()),
+            start,
+        }
+    }
+
+    /// One that has heard nothing yet, for another choice of the same request.
+    pub fn another(&self) -> Self {
+        Self::new(self.format, self.start.clone())
     }
 
     /// Takes more text; gives what it settled, which may be nothing yet.

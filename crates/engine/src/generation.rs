@@ -1,8 +1,12 @@
 //! The two ends of a request's events: the engine's [`Sink`] and the reader's [`Generation`].
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
 
 use crate::shared::Shared;
 use crate::worker::Command;
@@ -14,7 +18,7 @@ const HEADROOM: usize = 3;
 /// A request under way. Dropping it cancels: the sequence is released within one step.
 #[derive(Debug)]
 pub struct Generation {
-    events: async_channel::Receiver<Event>,
+    events: Pin<Box<async_channel::Receiver<Event>>>,
     paused: Arc<AtomicBool>,
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
@@ -45,7 +49,7 @@ pub(crate) fn channel(
         buffer,
     };
     let generation = Generation {
-        events: receiver,
+        events: Box::pin(receiver),
         paused,
         commands,
         shared,
@@ -106,6 +110,16 @@ impl Generation {
         }
         let received = self.events.recv().await;
         Some(self.took(received))
+    }
+
+    /// The same for whoever waits for several generations: where there is nothing yet, the
+    /// context is woken when there is.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let received = ready!(self.events.as_mut().poll_next(context));
+        Poll::Ready(Some(self.took(received.ok_or(async_channel::RecvError))))
     }
 
     /// The next event if there is one by now; `None` after the last as well.

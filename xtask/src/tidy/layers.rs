@@ -23,6 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["spec", "weights", "text", "session"]),
     ("grammar", &["text", "engine"]),
     ("chat", &["text", "engine", "grammar"]),
+    ("server", &["session", "text", "engine", "grammar", "chat"]),
     ("goldens", &["spec", "weights", "session", "cpu"]),
     ("xtask", &[]),
 ];

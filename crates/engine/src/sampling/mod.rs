@@ -17,6 +17,7 @@ mod pool;
 mod reference;
 mod seen;
 mod select;
+mod slots;
 mod vectorised;
 
 use loquat_text::Tokenizer;
@@ -26,6 +27,7 @@ use rand_core::{Rng, SeedableRng};
 pub use order::{DEFAULT_ORDER, Step};
 pub use parameter::*;
 pub use params::SamplingParams;
+pub use slots::{Slot, word_sequences};
 
 pub(crate) use params::check_token;
 

@@ -48,6 +48,7 @@ impl FakeSession {
             model: Model {
                 vocab_size: options.vocab_size,
                 script: options.script.clone(),
+                opening: options.opening.clone(),
             },
             cache: Cache::new(&options),
             counters: Arc::default(),

@@ -9,6 +9,7 @@ const FAVOURITE_DRAW: u32 = u32::MAX;
 pub struct Model {
     pub vocab_size: usize,
     pub script: Vec<u32>,
+    pub opening: Vec<u32>,
 }
 
 /// A sequence's tokens, and what they come to after each: a row costs its own tokens, however
@@ -57,7 +58,7 @@ impl History {
 impl Model {
     /// The likeliest token after the first `len` of the history, without the others' logits.
     pub fn greedy(&self, history: &History, len: usize) -> u32 {
-        self.scripted(len)
+        self.scripted(history, len)
             .unwrap_or_else(|| self.favourite(history.digest(len)))
     }
 
@@ -68,7 +69,7 @@ impl Model {
             *logit = (mix(digest, token) >> 40) as f32 / (1 << 20) as f32 - 8.0;
         }
         logits[self.favourite(digest) as usize] = FAVOURITE;
-        if let Some(token) = self.scripted(len) {
+        if let Some(token) = self.scripted(history, len) {
             logits[token as usize] = SCRIPTED;
         }
     }
@@ -77,8 +78,16 @@ impl Model {
         (mix(digest, FAVOURITE_DRAW) % self.vocab_size as u64) as u32
     }
 
-    fn scripted(&self, len: usize) -> Option<u32> {
-        let turn = len.checked_sub(1)?.checked_rem(self.script.len())?;
+    fn scripted(&self, history: &History, len: usize) -> Option<u32> {
+        let said = match self.opening.len() {
+            0 => len.checked_sub(1)?,
+            width => {
+                let mut places = history.tokens[..len].windows(width);
+                let place = places.rposition(|tokens| tokens == self.opening)?;
+                len - place - width
+            }
+        };
+        let turn = said.checked_rem(self.script.len())?;
         Some(self.script[turn]).filter(|token| (*token as usize) < self.vocab_size)
     }
 }

@@ -26,6 +26,9 @@ pub struct FakeOptions {
     /// When not empty, `script[(n - 1) % script.len()]` is by far the likeliest token after
     /// `n` tokens: a prompt of one token is answered with the script.
     pub script: Vec<u32>,
+    /// When not empty, the script is not counted from the first token but from behind the last
+    /// place where these stand, such as the words that open an assistant's turn.
+    pub opening: Vec<u32>,
     /// A row that brings this token is refused.
     pub poison: Option<u32>,
     /// What goes wrong at which step, counted from zero.
@@ -47,6 +50,7 @@ impl Default for FakeOptions {
             clock: None,
             cost: Cost::default(),
             script: Vec::new(),
+            opening: Vec::new(),
             poison: None,
             faults: Vec::new(),
         }

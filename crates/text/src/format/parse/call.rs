@@ -57,7 +57,7 @@ impl Call<'_> {
 ///
 /// A reader that breaks before it sent the call's beginning leaves no trace; one that breaks later
 /// can say what it has read and not sent.
-pub(super) trait Reader: std::fmt::Debug {
+pub(super) trait Reader: std::fmt::Debug + Send {
     fn push(&mut self, c: char, call: &mut Call) -> Step;
 
     /// What was read of the arguments but not sent.

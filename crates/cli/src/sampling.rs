@@ -1,16 +1,14 @@
 //! How tokens are chosen: as flags say, then as the checkpoint says, then neutrally.
 
-mod slots;
-
 use std::fmt;
 
-use loquat_engine::{DEFAULT_ORDER, Parameter, SamplingParams, Step};
-use loquat_text::{GenerationConfig, Special, Tokenizer};
-use serde_json::{Map, Value};
+use loquat_engine::{DEFAULT_ORDER, Parameter, SamplingParams, Slot, Step, word_sequences};
+use loquat_text::{GenerationConfig, Tokenizer};
+use serde_json::{Map, Value, json};
 
 use crate::args::{Given, SamplingArgs};
 use crate::error::CliError;
-use slots::{Slot, slots};
+use crate::show::number;
 
 /// For checkpoints that do not say how to draw: less than all that a model knows to say.
 const TEMPERATURE: f32 = 0.6;
@@ -91,15 +89,15 @@ impl Sampling {
     /// An order that was given wins over values that were not.
     fn leave_out(&mut self, order: &[Step]) {
         for step in DEFAULT_ORDER.iter().filter(|step| !order.contains(step)) {
-            switch_off(&mut self.params, *step);
+            self.params.switch_off(*step);
         }
     }
 
     /// Every parameter that is not neutral, with its value.
     fn moved(&self) -> Vec<(&'static str, Value)> {
         let values = |mut params: SamplingParams| {
-            let slots = slots(&mut params).into_iter();
-            let values = slots.map(|(name, slot)| (name, slot.value()));
+            let slots = params.slots().into_iter();
+            let values = slots.map(|(name, slot)| (name, value(&slot)));
             values.collect::<Vec<_>>()
         };
         let neutral = values(SamplingParams::default());
@@ -142,35 +140,13 @@ fn says_how_to_draw(config: &GenerationConfig) -> bool {
         || config.mirostat.is_some()
 }
 
-fn switch_off(params: &mut SamplingParams, step: Step) {
-    let neutral = SamplingParams::default();
-    match step {
-        Step::Penalties => {
-            params.repetition_penalty = neutral.repetition_penalty;
-            params.presence_penalty = neutral.presence_penalty;
-            params.frequency_penalty = neutral.frequency_penalty;
-        }
-        Step::Dry => params.dry_multiplier = neutral.dry_multiplier,
-        Step::Temperature => {
-            params.temperature = neutral.temperature;
-            params.dynatemp_range = neutral.dynatemp_range;
-        }
-        Step::TopNSigma => params.top_n_sigma = neutral.top_n_sigma,
-        Step::TopK => params.top_k = neutral.top_k,
-        Step::TypicalP => params.typical_p = neutral.typical_p,
-        Step::TopP => params.top_p = neutral.top_p,
-        Step::MinP => params.min_p = neutral.min_p,
-        Step::Xtc => params.xtc_probability = neutral.xtc_probability,
-    }
-}
-
 fn set(
     params: &mut SamplingParams,
     parameter: &Parameter,
     given: &Given,
     tokenizer: &Tokenizer,
 ) -> Result<(), CliError> {
-    let mut slots = slots(params).into_iter();
+    let mut slots = params.slots().into_iter();
     let slot = slots.find(|(name, _)| *name == parameter.name);
     match (slot.map(|(_, slot)| slot), given) {
         (Some(Slot::Float(slot)), Given::Float(value)) => *slot = *value,
@@ -180,7 +156,7 @@ fn set(
         (Some(Slot::Mode(slot)), Given::Integer(value)) => *slot = *value as u8,
         (Some(Slot::Biases(slot)), Given::Biases(value)) => slot.clone_from(value),
         (Some(Slot::Tokens(slot)), Given::Tokens(value)) => slot.clone_from(value),
-        (Some(Slot::Words(slot)), Given::Texts(words)) => *slot = encode(words, tokenizer)?,
+        (Some(Slot::Words(slot)), Given::Texts(words)) => *slot = word_sequences(words, tokenizer)?,
         (Some(Slot::Texts(slot)), Given::Texts(value)) => slot.clone_from(value),
         (Some(Slot::Steps(slot)), Given::Steps(value)) => slot.clone_from(value),
         (Some(Slot::Seed(slot)), Given::Seed(value)) => *slot = Some(*value),
@@ -190,18 +166,24 @@ fn set(
     Ok(())
 }
 
-/// A word is another token inside a text than at its beginning.
-fn encode(words: &[String], tokenizer: &Tokenizer) -> Result<Vec<Vec<u32>>, CliError> {
-    let mut sequences = Vec::new();
-    for word in words {
-        for text in [word.clone(), format!(" {}", word.trim_start())] {
-            let ids = tokenizer.encode(&text, Special::PLAIN)?;
-            if !sequences.contains(&ids) {
-                sequences.push(ids);
-            }
+fn value(slot: &Slot<'_>) -> Value {
+    match slot {
+        Slot::Float(value) => number(**value),
+        Slot::Count(value) => json!(value),
+        Slot::Window(value) => json!(value),
+        Slot::Mode(value) => json!(value),
+        Slot::Biases(biases) => {
+            let biases = biases.iter();
+            biases
+                .map(|(id, bias)| json!([id, number(*bias)]))
+                .collect()
         }
+        Slot::Tokens(value) => json!(value),
+        Slot::Words(value) => json!(value),
+        Slot::Texts(value) => json!(value),
+        Slot::Steps(steps) => steps.iter().map(|step| step.name()).collect(),
+        Slot::Seed(value) => json!(value),
     }
-    Ok(sequences)
 }
 
 #[cfg(test)]

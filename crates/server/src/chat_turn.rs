@@ -1,0 +1,161 @@
+//! A conversation's turn at the engine: each choice's thinking, words and calls as they come.
+
+use loquat_chat::{ChatRequest, Lowered, Reply, ReplyEvent, ReplyParser};
+use loquat_engine::{Event, FinishReason, GenerateRequest, Timings, TokenInfo, Usage};
+
+use crate::error::ApiError;
+use crate::turn::{Ask, Turn};
+
+/// What a dialect asks for beside the conversation.
+#[derive(Debug, Clone, Default)]
+pub struct Terms {
+    /// Longest reply; what the model's configuration says, or the context has room for, when left
+    /// out.
+    pub max_tokens: Option<usize>,
+    pub priority: i32,
+    /// Keeps what was computed for this request to those with the same salt.
+    pub cache_salt: Option<String>,
+    /// Go on past the model's own end-of-turn tokens.
+    pub ignore_eos: bool,
+}
+
+/// Dropping it cancels what has not ended.
+pub struct ChatTurn {
+    turn: Turn,
+    parsers: Vec<ReplyParser>,
+}
+
+/// News of one choice.
+#[derive(Debug)]
+pub struct Said {
+    pub choice: usize,
+    /// May be empty: a token need not settle any text.
+    pub events: Vec<ReplyEvent>,
+    /// The tokens that came, with log-probabilities where they were asked for.
+    pub tokens: Vec<TokenInfo>,
+    /// Set in the choice's last news.
+    pub end: Option<End>,
+}
+
+#[derive(Debug, Clone)]
+pub struct End {
+    pub reason: FinishReason,
+    pub usage: Usage,
+    pub timings: Timings,
+    pub seed: u64,
+}
+
+/// A whole choice.
+#[derive(Debug)]
+pub struct Answer {
+    pub reply: Reply,
+    pub tokens: Vec<TokenInfo>,
+    pub end: End,
+}
+
+impl ChatTurn {
+    /// Writes the conversation out, compiles its rules and queues it, or refuses it.
+    pub async fn start(ask: Ask<'_>, request: ChatRequest, terms: Terms) -> Result<Self, ApiError> {
+        let chat = ask.lease.chat.clone();
+        // Templates, tokenizers and grammars may take long over a large request.
+        let lowered = tokio::task::spawn_blocking(move || chat.lower(request))
+            .await
+            .map_err(|error| ApiError::internal(&error))?;
+        let Lowered { generate, reply } = lowered?;
+        let Terms {
+            max_tokens,
+            priority,
+            cache_salt,
+            ignore_eos,
+        } = terms;
+        let generate = GenerateRequest {
+            max_tokens: ask.lease.max_tokens(max_tokens, generate.prompt.len()),
+            priority,
+            cache_scope: ask.caller.cache_scope(cache_salt.as_deref()),
+            stop_ids: match ignore_eos {
+                true => Vec::new(),
+                false => generate.stop_ids,
+            },
+            ..generate
+        };
+        let parsers = (0..ask.choices).map(|_| reply.another()).collect();
+        let turn = Turn::start(ask, generate)?;
+        Ok(Self { turn, parsers })
+    }
+
+    pub fn turn(&self) -> &Turn {
+        &self.turn
+    }
+
+    /// `None` after the last choice's end; after an error there is no more.
+    pub async fn next(&mut self) -> Option<Result<Said, ApiError>> {
+        loop {
+            let (choice, event) = match self.turn.next().await? {
+                Ok(next) => next,
+                Err(error) => return Some(Err(error)),
+            };
+            if let Some(said) = self.read(choice, event) {
+                return Some(Ok(said));
+            }
+        }
+    }
+
+    fn read(&mut self, choice: usize, event: Event) -> Option<Said> {
+        let parser = &mut self.parsers[choice];
+        match event {
+            Event::Tokens { tokens, text } => Some(Said {
+                choice,
+                events: parser.push(&text),
+                tokens,
+                end: None,
+            }),
+            Event::Finished {
+                reason,
+                text,
+                usage,
+                timings,
+                seed,
+            } => {
+                let mut events = parser.push(&text);
+                events.extend(parser.finish());
+                Some(Said {
+                    choice,
+                    events,
+                    tokens: Vec::new(),
+                    end: Some(End {
+                        reason,
+                        usage,
+                        timings,
+                        seed,
+                    }),
+                })
+            }
+            // Conversations ask for none, and failures are errors by now.
+            Event::PromptLogprobs(_) | Event::Failed(_) => None,
+        }
+    }
+
+    /// Waits for every choice, in their order.
+    pub async fn collect(mut self) -> Result<(Vec<Answer>, Usage), ApiError> {
+        let mut gathered: Vec<(Reply, Vec<TokenInfo>, Option<End>)> =
+            vec![Default::default(); self.parsers.len()];
+        let mut usage = self.turn.usage();
+        while let Some(said) = self.next().await {
+            let said = said?;
+            let (reply, tokens, end) = &mut gathered[said.choice];
+            said.events.iter().for_each(|event| reply.add(event));
+            tokens.extend(said.tokens);
+            if said.end.is_some() {
+                *end = said.end;
+            }
+            usage = self.turn.usage();
+        }
+        let whole = gathered
+            .into_iter()
+            .map(|(reply, tokens, end)| end.map(|end| Answer { reply, tokens, end }));
+        let answers: Option<Vec<Answer>> = whole.collect();
+        let answers =
+            answers.ok_or_else(|| ApiError::internal(&"a choice ended without an end"))?;
+        Ok((answers, usage))
+    }
+}

@@ -1,0 +1,268 @@
+//! How the server is set up, as plain data. Reading it from files, environment and flags is the
+//! business of this module's other files; what is here is what the rest of the crate sees.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// Everything in force.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Config {
+    pub server: Server,
+    pub tls: Option<Tls>,
+    pub limits: Limits,
+    pub cors: Cors,
+    pub log: Log,
+    pub telemetry: Telemetry,
+    pub responses: Responses,
+    /// Memory for all models together, in bytes; idle models make room. `None` loads whatever
+    /// the machine takes.
+    pub memory: Option<u64>,
+    /// Without any, everybody who reaches the server may use it.
+    pub keys: Vec<Key>,
+    /// The first is the default.
+    pub models: Vec<Model>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Server {
+    pub host: IpAddr,
+    pub port: u16,
+    /// How long requests may go on after the server was told to stop.
+    pub shutdown_timeout: Duration,
+    /// Serve the page at `/` and the reader of the API's description at `/docs`.
+    pub page: bool,
+    /// Names by which browsers may reach the server, besides its address and loopback names.
+    pub host_names: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tls {
+    /// PEM: the certificate and what it was issued by.
+    pub certificate: PathBuf,
+    /// PEM.
+    pub private_key: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    pub body_bytes: usize,
+    pub header_bytes: usize,
+    /// How long a request's headers may take to arrive.
+    pub header_timeout: Duration,
+    /// How long its body may.
+    pub body_timeout: Duration,
+    /// How long a client may leave what is sent to it unread.
+    pub write_timeout: Duration,
+    /// How long a connection may be idle between requests.
+    pub idle_timeout: Duration,
+    pub connections: usize,
+    /// Longest time from a request's arrival to its end.
+    pub request_timeout: Option<Duration>,
+}
+
+/// Whose pages may use the server from a browser.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cors {
+    /// Origins such as `https://example.org`; `*` is everybody. Nobody when empty.
+    pub origins: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Log {
+    /// A level, or a filter such as `info,loquat_engine=debug`.
+    pub level: String,
+    pub format: LogFormat,
+    /// Write prompts and outputs into the log.
+    pub content: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Telemetry {
+    /// Where spans go, by OTLP over HTTP: `http://127.0.0.1:4318`. Nowhere when left out.
+    pub otlp_endpoint: Option<String>,
+    pub service_name: String,
+    /// The share of requests that are traced, from 0 to 1, unless the client decided already.
+    pub sample_ratio: f64,
+}
+
+/// What `/v1/responses` keeps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Responses {
+    pub max_stored: usize,
+    /// Of all of them together.
+    pub max_bytes: usize,
+    pub keep: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Key {
+    pub name: String,
+    /// `sha256:` and 64 hexadecimal digits.
+    pub hash: KeyHash,
+    pub scopes: Vec<Scope>,
+    /// Models it may use; all when `None`.
+    pub models: Option<Vec<String>>,
+    pub requests_per_minute: Option<u32>,
+    /// Prompt and completion together.
+    pub tokens_per_minute: Option<u32>,
+    /// Requests at once.
+    pub concurrent: Option<u32>,
+}
+
+/// The SHA-256 of a key. The key itself is nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyHash(pub [u8; 32]);
+
+/// What a key may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    Inference,
+    Metrics,
+    Admin,
+}
+
+/// A model to serve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// What clients call it.
+    pub name: String,
+    /// A path or a catalog name.
+    pub source: String,
+    /// Further names for it.
+    pub aliases: Vec<String>,
+    /// `auto`, or one of `loquat backends`.
+    pub backend: String,
+    /// Which of the backend's devices, by its label; the first when left out.
+    pub device: Option<String>,
+    /// `auto`, or how KV is to be kept; refused where the backend keeps it otherwise.
+    pub kv_format: String,
+    /// Longest context in tokens; the model's own when left out.
+    pub context: Option<usize>,
+    /// All memory it may take: bytes or a share of the machine.
+    pub memory: Option<loquat_session::MemoryBudget>,
+    pub threads: Option<usize>,
+    pub reference_precision: bool,
+    /// Requests that compute at once.
+    pub parallel: usize,
+    /// Requests that may wait.
+    pub max_queue: usize,
+    /// How many times as long running streams may take for a token while prompts come in.
+    pub max_slowdown: f32,
+    /// How long a request may wait for room.
+    pub queue_timeout: Option<Duration>,
+    /// Memory for prefixes of ended requests, in bytes; whatever is left when `None`.
+    pub cache_bytes: Option<u64>,
+    /// Longest reply where a request does not say.
+    pub max_tokens: usize,
+    /// A built-in template's name or a file, in place of the model's own.
+    pub template: Option<String>,
+    /// Load it at start; otherwise at its first use.
+    pub preload: bool,
+    /// Unload it when it was idle for so long; never when `None`.
+    pub idle_unload: Option<Duration>,
+    /// Sampling parameters by name, where a request does not say.
+    pub sampling: Map<String, Value>,
+    /// How embeddings are made of hidden states: `mean` or `last`.
+    pub pooling: Pooling,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    Mean,
+    Last,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            host: IpAddr::from([127, 0, 0, 1]),
+            port: 8080,
+            shutdown_timeout: Duration::from_secs(30),
+            page: true,
+            host_names: Vec::new(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 32 << 20,
+            header_bytes: 64 << 10,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(75),
+            connections: 4096,
+            request_timeout: None,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: "info".to_owned(),
+            format: LogFormat::Text,
+            content: false,
+        }
+    }
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self {
+            otlp_endpoint: None,
+            service_name: "loquat".to_owned(),
+            sample_ratio: 1.0,
+        }
+    }
+}
+
+impl Default for Responses {
+    fn default() -> Self {
+        Self {
+            max_stored: 1000,
+            max_bytes: 64 << 20,
+            keep: Duration::from_secs(24 * 3600),
+        }
+    }
+}
+
+impl Model {
+    /// A model with nothing said about it but what it is.
+    pub fn new(name: impl Into<String>, source: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            source: source.into(),
+            aliases: Vec::new(),
+            backend: "auto".to_owned(),
+            device: None,
+            kv_format: "auto".to_owned(),
+            context: None,
+            memory: None,
+            threads: None,
+            reference_precision: false,
+            parallel: 32,
+            max_queue: 256,
+            max_slowdown: 2.0,
+            queue_timeout: None,
+            cache_bytes: None,
+            max_tokens: 4096,
+            template: None,
+            preload: false,
+            idle_unload: None,
+            sampling: Map::new(),
+            pooling: Pooling::Mean,
+        }
+    }
+}

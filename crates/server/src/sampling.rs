@@ -1,0 +1,121 @@
+//! Sampling parameters in a request or a configuration, by the engine's own names.
+
+use loquat_engine::{DEFAULT_ORDER, PARAMETERS, SamplingParams, Slot, Step, word_sequences};
+use loquat_text::Tokenizer;
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+
+/// Puts what a request says over what is in force without it.
+pub fn apply(
+    given: &Map<String, Value>,
+    params: &mut SamplingParams,
+    tokenizer: &Tokenizer,
+) -> Result<(), ApiError> {
+    if let Some(order) = given.get("order") {
+        // An order that was given wins over values that were not.
+        let order = steps("order", order)?;
+        let left_out = DEFAULT_ORDER.iter().filter(|step| !order.contains(step));
+        left_out.for_each(|step| params.switch_off(*step));
+    }
+    for (name, slot) in params.slots() {
+        if let Some(value) = given.get(name) {
+            set(name, slot, value, tokenizer)?;
+        }
+    }
+    let unknown = given
+        .keys()
+        .find(|name| PARAMETERS.iter().all(|known| known.name != name.as_str()));
+    match unknown {
+        Some(name) => Err(ApiError::invalid(
+            name.as_str(),
+            format!("`{name}` is no sampling parameter"),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn set(name: &str, slot: Slot<'_>, value: &Value, tokenizer: &Tokenizer) -> Result<(), ApiError> {
+    match slot {
+        Slot::Float(slot) => *slot = number(name, value)? as f32,
+        Slot::Count(slot) => *slot = count(name, value)?,
+        Slot::Window(slot) => *slot = whole(name, value)?,
+        Slot::Mode(slot) => *slot = whole(name, value)?,
+        Slot::Biases(slot) => *slot = biases(name, value)?,
+        Slot::Tokens(slot) => *slot = read(name, value, "a list of token ids")?,
+        Slot::Words(slot) => {
+            let words: Vec<String> = read(name, value, "a list of words")?;
+            let sequences = word_sequences(&words, tokenizer);
+            *slot = sequences.map_err(|error| ApiError::invalid(name, error.to_string()))?;
+        }
+        Slot::Texts(slot) => *slot = read(name, value, "a list of strings")?,
+        Slot::Steps(slot) => *slot = steps(name, value)?,
+        Slot::Seed(slot) => *slot = Some(seed(name, value)?),
+    }
+    Ok(())
+}
+
+fn wrong(name: &str, value: &Value, expected: &str) -> ApiError {
+    let found = match value {
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        short => short.to_string(),
+    };
+    ApiError::invalid(name, format!("`{name}` is {found}; it must be {expected}"))
+}
+
+fn read<T: serde::de::DeserializeOwned>(
+    name: &str,
+    value: &Value,
+    expected: &str,
+) -> Result<T, ApiError> {
+    serde_json::from_value(value.clone()).map_err(|_| wrong(name, value, expected))
+}
+
+fn number(name: &str, value: &Value) -> Result<f64, ApiError> {
+    let number = value.as_f64();
+    number.ok_or_else(|| wrong(name, value, "a number"))
+}
+
+fn whole<T: TryFrom<i64>>(name: &str, value: &Value) -> Result<T, ApiError> {
+    let whole = value.as_i64().and_then(|whole| T::try_from(whole).ok());
+    whole.ok_or_else(|| wrong(name, value, "a whole number in its range"))
+}
+
+/// Other servers write -1 where nothing is to be cut off.
+fn count(name: &str, value: &Value) -> Result<usize, ApiError> {
+    match (name, value.as_i64()) {
+        ("top_k", Some(-1)) => Ok(0),
+        _ => {
+            let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
+            count.ok_or_else(|| wrong(name, value, "a whole number, at least 0"))
+        }
+    }
+}
+
+/// Any 64-bit number, with or without a sign.
+fn seed(name: &str, value: &Value) -> Result<u64, ApiError> {
+    let signed = value.as_i64().map(|seed| seed as u64);
+    let seed = value.as_u64().or(signed);
+    seed.ok_or_else(|| wrong(name, value, "a whole number of 64 bits"))
+}
+
+/// Token ids to what is added to their logits, as an object.
+fn biases(name: &str, value: &Value) -> Result<Vec<(u32, f32)>, ApiError> {
+    let expected = "an object from token ids to numbers";
+    let Value::Object(entries) = value else {
+        return Err(wrong(name, value, expected));
+    };
+    let biases = entries.iter().map(|(id, bias)| {
+        let id = id.parse().ok();
+        id.zip(bias.as_f64().map(|bias| bias as f32))
+    });
+    let biases: Option<Vec<_>> = biases.collect();
+    biases.ok_or_else(|| wrong(name, value, expected))
+}
+
+fn steps(name: &str, value: &Value) -> Result<Vec<Step>, ApiError> {
+    let names: Vec<String> = read(name, value, "a list of sampling steps")?;
+    let steps = names.iter().map(|step| Step::from_name(step));
+    Ok(steps.collect::<Result<_, _>>()?)
+}
