@@ -1,7 +1,9 @@
 //! The test command: every check CI runs, stage by stage, each with its time.
 
+mod clients;
 mod deny;
 mod fuzz;
+mod installed;
 mod judges;
 mod tools;
 
@@ -56,6 +58,11 @@ const STAGES: &[Stage] = &[
         name: "judges",
         about: "references that others wrote: formats, and answers held to a schema",
         run: judges::run,
+    },
+    Stage {
+        name: "clients",
+        about: "the programs people already have, against a real server",
+        run: clients::run,
     },
     Stage {
         name: "fuzz",

@@ -86,6 +86,7 @@ impl CpuBackend {
                 max_sequences: limits.max_sequences,
                 max_step_tokens: options.max_step_tokens,
                 structured_output: true,
+                hidden_size: Some(spec.hidden_size),
                 speculative_decoding: !recurrent,
                 prefix_copy: match recurrent {
                     true => PrefixCopy::AtSnapshots,

@@ -43,6 +43,7 @@ struct Emitted {
     /// The row of the batch that each greedy token is for.
     greedy_rows: Vec<usize>,
     logits: Vec<usize>,
+    hidden: Vec<usize>,
 }
 
 impl Emitted {
@@ -60,6 +61,10 @@ impl Emitted {
             Emit::Logits { positions } => {
                 output.push_logits(positions);
                 self.logits.extend(end - positions..end);
+            }
+            Emit::Hidden { positions } => {
+                output.push_hidden(positions);
+                self.hidden.extend(end - positions..end);
             }
         }
     }
@@ -183,6 +188,7 @@ impl<T: KvElement> CpuSession<T> {
     fn emit(&mut self, emitted: &Emitted, output: &mut StepOutput) {
         let vocab = self.model.vocab_size;
         let (mut forward, scratch) = self.forward();
+        forward.hidden(&emitted.hidden, output.all_hidden_mut());
         if !emitted.logits.is_empty() {
             forward.logits(&emitted.logits, output.all_logits_mut());
         }
@@ -260,7 +266,7 @@ impl<T: KvElement> Session for CpuSession<T> {
     }
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
-        output.reset(self.model.vocab_size);
+        output.reset(&self.capabilities);
         self.plan.clear();
         let rows: Vec<Result<Accepted, SessionError>> = (0..batch.rows().len())
             .map(|index| self.accept(batch, index))

@@ -64,6 +64,7 @@ impl Chat {
             stop,
             logprobs,
             prompt_logprobs: false,
+            embed: None,
             skip_special: true,
             shown_special: self.shown_special().to_vec(),
             fresh_text: true,

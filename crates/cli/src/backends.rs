@@ -13,15 +13,11 @@ static BACKENDS: &[&dyn Backend] = &[&CpuBackend::AUTO];
 /// that is set but empty counts as not set.
 pub fn select(name: &str) -> Result<&'static dyn Backend, CliError> {
     let can_run = |backend: &&dyn Backend| matches!(backend.probe(), Probe::Available(_));
-    if name == "auto" || name.is_empty() {
+    if is_auto(name) {
         let first = BACKENDS.iter().copied().find(can_run);
         return first.ok_or(CliError::NoBackend);
     }
-    let found = BACKENDS
-        .iter()
-        .copied()
-        .find(|backend| backend.name() == name);
-    let backend = found.ok_or_else(|| unknown(name))?;
+    let backend = named(name)?;
     match backend.probe() {
         Probe::Available(_) => Ok(backend),
         Probe::Unavailable { why, remedy } => Err(CliError::Open(OpenError::Unavailable {
@@ -30,6 +26,17 @@ pub fn select(name: &str) -> Result<&'static dyn Backend, CliError> {
             remedy,
         })),
     }
+}
+
+pub fn is_auto(name: &str) -> bool {
+    name == "auto" || name.is_empty()
+}
+
+/// Whether or not it can run here.
+pub fn named(name: &str) -> Result<&'static dyn Backend, CliError> {
+    let mut backends = BACKENDS.iter().copied();
+    let found = backends.find(|backend| backend.name() == name);
+    found.ok_or_else(|| unknown(name))
 }
 
 fn unknown(name: &str) -> CliError {

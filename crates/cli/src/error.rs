@@ -55,8 +55,12 @@ pub enum CliError {
     },
     #[error("{flag}: {what}")]
     Field { flag: &'static str, what: String },
-    #[error("--template: {}: {source}", path.display())]
-    Template { path: PathBuf, source: TextError },
+    #[error("{option}: {}: {source}", path.display())]
+    Template {
+        option: &'static str,
+        path: PathBuf,
+        source: TextError,
+    },
     #[error("{flag}: {source}")]
     Grammar {
         flag: &'static str,
@@ -72,10 +76,20 @@ pub enum CliError {
     Figure { path: PathBuf, why: String },
     #[error("{} of the checks failed: {}", .0.len(), .0.join("; "))]
     Checks(Vec<String>),
+    #[error("over HTTP: {0}")]
+    Http(std::io::Error),
     #[error("interrupted")]
     Interrupted,
     #[error("cannot read the terminal: {0}")]
     Terminal(String),
+    #[error(transparent)]
+    Config(#[from] loquat_server::config::Mistakes),
+    #[error(transparent)]
+    Telemetry(#[from] loquat_server::telemetry::TelemetryError),
+    #[error(transparent)]
+    Serve(#[from] loquat_server::ServeError),
+    #[error("cannot start the server: {0}")]
+    Runtime(std::io::Error),
 }
 
 impl CliError {
@@ -90,7 +104,8 @@ impl CliError {
             | Self::File { .. }
             | Self::Json { .. }
             | Self::Field { .. }
-            | Self::Template { .. } => 2,
+            | Self::Template { .. }
+            | Self::Config(_) => 2,
             Self::Open(OpenError::Option { .. }) => 2,
             Self::Grammar { source, .. } if source.is_request_fault() => 4,
             Self::Store(_)
@@ -111,7 +126,14 @@ impl CliError {
                 loquat_engine::Blame::Request => 4,
                 loquat_engine::Blame::System => 1,
             },
-            Self::Stdin(_) | Self::Terminal(_) | Self::Figure { .. } | Self::Checks(_) => 1,
+            Self::Stdin(_)
+            | Self::Terminal(_)
+            | Self::Figure { .. }
+            | Self::Checks(_)
+            | Self::Http(_)
+            | Self::Telemetry(_)
+            | Self::Serve(_)
+            | Self::Runtime(_) => 1,
             Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 141,
             Self::Output(_) => 1,
             Self::Interrupted => 130,

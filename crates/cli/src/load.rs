@@ -54,6 +54,14 @@ impl Model {
         })
     }
 
+    /// In matrices, which are all but all of them.
+    pub fn parameters(&self) -> usize {
+        let matrices = self.source.weights.matrices();
+        matrices
+            .map(|(_, matrix)| matrix.rows() * matrix.cols())
+            .sum()
+    }
+
     pub fn tokenizer(&self) -> Result<Tokenizer, CliError> {
         Ok(match self.checkpoint.gguf_metadata() {
             Some(metadata) => Tokenizer::from_gguf(metadata)?,

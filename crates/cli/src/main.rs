@@ -6,6 +6,7 @@
 mod args;
 mod backends;
 mod bench;
+mod config;
 mod converse;
 mod describe;
 mod error;
@@ -13,13 +14,13 @@ mod files;
 mod generate;
 mod inspect;
 mod load;
-mod memory;
 mod progress;
 mod prompt;
 mod render;
 mod request;
 mod run;
 mod sampling;
+mod serve;
 mod show;
 mod stream;
 mod terminal;
@@ -35,8 +36,15 @@ use error::CliError;
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
-    let outcome = start_logging(cli.verbose).and_then(|()| match &cli.command {
+    let logs_itself = matches!(cli.command, Command::Serve(_));
+    let logging = match logs_itself {
+        true => Ok(()),
+        false => start_logging(cli.verbose),
+    };
+    let outcome = logging.and_then(|()| match &cli.command {
         Command::Run(args) => run::run(args, cli.verbose),
+        Command::Serve(args) => serve::run(args, cli.verbose),
+        Command::Config(command) => config::run(command, cli.verbose),
         Command::Generate(args) => generate::run(args, cli.verbose),
         Command::Render(args) => render::run(args),
         Command::Inspect(args) => inspect::run(args),

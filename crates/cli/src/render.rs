@@ -94,7 +94,7 @@ impl Subject {
         if let (None, Some(path)) = (model, file) {
             let text = |given: &Option<String>| given.clone().unwrap_or_default();
             return Ok(Self {
-                template: set_clock(voice::named_template(path)?),
+                template: set_clock(voice::named_template("--template", path)?),
                 ends: Ends {
                     bos_token: text(&args.bos_token),
                     eos_token: text(&args.eos_token),

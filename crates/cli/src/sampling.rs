@@ -191,6 +191,7 @@ mod tests {
     use std::path::Path;
 
     use loquat_engine::{Kind, PARAMETERS};
+    use loquat_text::Special;
 
     use super::*;
 
@@ -300,7 +301,8 @@ mod tests {
 
     #[test]
     fn a_bad_word_is_bad_inside_a_text_too() {
-        let sequences = encode(&["no".into(), " no".into()], &tokenizer()).unwrap();
+        let words = ["no".into(), " no".into()];
+        let sequences = word_sequences(&words, &tokenizer()).unwrap();
         let spaced = tokenizer().encode(" no", Special::PLAIN).unwrap();
         let bare = tokenizer().encode("no", Special::PLAIN).unwrap();
         assert_eq!(sequences, [bare, spaced]);

@@ -78,7 +78,7 @@ pub fn hear(
     let mut heard = Heard::default();
     loop {
         let events = match interrupts.next(&mut generation) {
-            Next::Event(Event::PromptLogprobs(_)) => continue,
+            Next::Event(Event::PromptLogprobs(_) | Event::Embedding(_)) => continue,
             Next::Event(Event::Tokens { tokens, text }) => {
                 listener.tokens(&tokens)?;
                 heard.tokens.extend(tokens);

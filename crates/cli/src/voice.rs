@@ -49,7 +49,7 @@ pub fn required_template(
     flag: Option<&Path>,
 ) -> Result<ChatTemplate, CliError> {
     if let Some(named) = flag {
-        return named_template(named);
+        return named_template("--template", named);
     }
     let found = template(model, tokenizer)?;
     let (origin, template) = found.ok_or(ChatError::NoTemplate)?;
@@ -60,15 +60,16 @@ pub fn required_template(
     Ok(template)
 }
 
-/// A built-in template by its name, or the one of a file.
-pub fn named_template(named: &Path) -> Result<ChatTemplate, CliError> {
+/// A built-in template by its name, or the one of a file; `option` is who named it.
+pub fn named_template(option: &'static str, named: &Path) -> Result<ChatTemplate, CliError> {
     let builtin = named.to_str().and_then(ChatTemplate::builtin_named);
-    builtin.map_or_else(|| template_file(named), Ok)
+    builtin.map_or_else(|| template_file(option, named), Ok)
 }
 
-fn template_file(path: &Path) -> Result<ChatTemplate, CliError> {
-    let text = files::text("--template", path)?;
+fn template_file(option: &'static str, path: &Path) -> Result<ChatTemplate, CliError> {
+    let text = files::text(option, path)?;
     ChatTemplate::new(&text).map_err(|source| CliError::Template {
+        option,
         path: path.to_owned(),
         source,
     })

@@ -279,6 +279,11 @@ impl Engine {
         self.shared.stats(self.time.now())
     }
 
+    /// Whether it takes requests, and if not, why.
+    pub fn check(&self) -> Result<(), EngineError> {
+        self.shared.check_open()
+    }
+
     /// Forgets every prefix that is kept, within one step.
     pub fn clear_cache(&self) {
         // An engine that is gone keeps nothing.

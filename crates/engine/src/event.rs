@@ -8,6 +8,8 @@ pub enum Event {
     /// One entry per prompt token, before anything is generated. The first token follows
     /// nothing and has no log-probability.
     PromptLogprobs(Vec<TokenInfo>),
+    /// The prompt's embedding, as the model gives it: of any length, not normalised.
+    Embedding(Vec<f32>),
     /// New tokens, and the text they settled. Text lags behind while a character is incomplete
     /// or may belong to a stop string; without a tokenizer it is empty.
     Tokens {
@@ -31,8 +33,8 @@ pub enum FinishReason {
     /// One of the request's stop ids came, which is among the tokens but not in the text; or
     /// the request's constraint lets nothing follow.
     Stop,
-    /// One of the request's stop strings came. The text ends before it.
-    StopString,
+    /// This one of the request's stop strings came. The text ends before it.
+    StopString(usize),
     /// `max_tokens` were generated.
     Length,
 }

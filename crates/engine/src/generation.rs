@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use futures_core::Stream;
 
@@ -18,18 +19,26 @@ const HEADROOM: usize = 3;
 /// A request under way. Dropping it cancels: the sequence is released within one step.
 #[derive(Debug)]
 pub struct Generation {
-    events: Pin<Box<async_channel::Receiver<Event>>>,
+    events: Pin<Box<async_channel::Receiver<Sent>>>,
     paused: Arc<AtomicBool>,
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
     usage: Usage,
+    sent_at: Option<Instant>,
     ended: bool,
+}
+
+/// An event on its way, and when it set out.
+#[derive(Debug)]
+struct Sent {
+    event: Event,
+    at: Instant,
 }
 
 /// The engine's end. Sending never blocks: a sequence runs only while its buffer has room.
 #[derive(Debug)]
 pub(crate) struct Sink {
-    events: async_channel::Sender<Event>,
+    events: async_channel::Sender<Sent>,
     paused: Arc<AtomicBool>,
     buffer: usize,
 }
@@ -57,6 +66,7 @@ pub(crate) fn channel(
             prompt_tokens,
             ..Usage::default()
         },
+        sent_at: None,
         ended: false,
     };
     (sink, generation)
@@ -85,7 +95,9 @@ impl Sink {
 
     /// An event for a reader who is gone is lost, which is what cancelling asks for.
     pub fn send(&self, event: Event) {
-        if let Err(async_channel::TrySendError::Full(_)) = self.events.try_send(event) {
+        let at = Instant::now();
+        if let Err(async_channel::TrySendError::Full(_)) = self.events.try_send(Sent { event, at })
+        {
             tracing::error!("an event did not fit the buffer and its headroom; cancelling");
             self.events.close();
         }
@@ -146,6 +158,12 @@ impl Generation {
         self.usage
     }
 
+    /// When the engine sent the event that was taken last, by the machine's clock: how long it
+    /// was on its way is for readers to tell.
+    pub fn sent_at(&self) -> Option<Instant> {
+        self.sent_at
+    }
+
     /// Waits for the end and gathers everything.
     pub fn collect_blocking(mut self) -> Result<Completion, EngineError> {
         let mut so_far = Gathered::default();
@@ -169,11 +187,17 @@ impl Generation {
     }
 
     /// A channel that closes without a last event means that the engine itself ended.
-    fn took(&mut self, received: Result<Event, async_channel::RecvError>) -> Event {
+    fn took(&mut self, received: Result<Sent, async_channel::RecvError>) -> Event {
         if self.paused.swap(false, Ordering::SeqCst) {
             self.wake();
         }
-        let event = received.unwrap_or_else(|_| Event::Failed(self.shared.end_reason()));
+        let event = match received {
+            Ok(Sent { event, at }) => {
+                self.sent_at = Some(at);
+                event
+            }
+            Err(_) => Event::Failed(self.shared.end_reason()),
+        };
         match &event {
             Event::Tokens { tokens, .. } => self.usage.completion_tokens += tokens.len(),
             Event::Finished { usage, .. } => {
@@ -181,7 +205,7 @@ impl Generation {
                 self.ended = true;
             }
             Event::Failed(_) => self.ended = true,
-            Event::PromptLogprobs(_) => {}
+            Event::PromptLogprobs(_) | Event::Embedding(_) => {}
         }
         event
     }
@@ -206,6 +230,8 @@ impl Drop for Generation {
 pub struct Completion {
     /// Empty unless asked for.
     pub prompt_logprobs: Vec<TokenInfo>,
+    /// Where it was asked for.
+    pub embedding: Option<Vec<f32>>,
     pub tokens: Vec<TokenInfo>,
     pub text: String,
     pub reason: FinishReason,
@@ -224,6 +250,7 @@ impl Completion {
 #[derive(Default)]
 struct Gathered {
     prompt_logprobs: Vec<TokenInfo>,
+    embedding: Option<Vec<f32>>,
     tokens: Vec<TokenInfo>,
     text: String,
 }
@@ -233,6 +260,7 @@ impl Gathered {
     fn add(&mut self, event: Event) -> Option<Result<Completion, EngineError>> {
         match event {
             Event::PromptLogprobs(infos) => self.prompt_logprobs = infos,
+            Event::Embedding(embedding) => self.embedding = Some(embedding),
             Event::Tokens { tokens, text } => {
                 self.tokens.extend(tokens);
                 self.text.push_str(&text);
@@ -247,12 +275,14 @@ impl Gathered {
             } => {
                 let Self {
                     prompt_logprobs,
+                    embedding,
                     tokens,
                     text: mut gathered,
                 } = std::mem::take(self);
                 gathered.push_str(&text);
                 return Some(Ok(Completion {
                     prompt_logprobs,
+                    embedding,
                     tokens,
                     text: gathered,
                     reason,

@@ -19,6 +19,7 @@ mod limits;
 mod look_ahead;
 mod mask;
 mod pace;
+mod pooling;
 mod prefix_cache;
 mod queue;
 mod reload;
@@ -44,6 +45,7 @@ pub use error::{Blame, EngineError};
 pub use event::{Distribution, Event, FinishReason, Logprobs, TokenInfo};
 pub use generation::{Completion, Generation};
 pub use mask::TokenMask;
+pub use pooling::Pooling;
 pub use prefix_cache::CacheStats;
 pub use request::{GenerateRequest, PRIORITIES};
 pub use sampling::{

@@ -7,7 +7,7 @@ use loquat_session::Capabilities;
 
 use crate::limits::Limits;
 use crate::sampling::check_token;
-use crate::{Constrained, EngineError, Logprobs, SamplingParams};
+use crate::{Constrained, EngineError, Logprobs, Pooling, SamplingParams};
 
 /// What `priority` may be.
 pub const PRIORITIES: RangeInclusive<i32> = -100..=100;
@@ -18,8 +18,8 @@ pub struct GenerateRequest {
     /// At least one token. What a model puts in for an image stands here as tokens, and so
     /// counts wherever the prompt's length does.
     pub prompt: Vec<u32>,
-    /// At least 1; or 0 with `prompt_logprobs`, to score the prompt alone. Together with the
-    /// prompt at most the context.
+    /// At least 1; or 0 with `prompt_logprobs`, to score the prompt alone, or with `embed`.
+    /// Together with the prompt at most the context.
     pub max_tokens: usize,
     pub sampling: SamplingParams,
     /// Tokens that end the text. The model's own end-of-text tokens stop nothing unless they
@@ -32,6 +32,8 @@ pub struct GenerateRequest {
     /// Log-probabilities of the prompt's tokens, with as many alternatives, always the model's
     /// own.
     pub prompt_logprobs: bool,
+    /// The prompt's embedding, and nothing else.
+    pub embed: Option<Pooling>,
     /// Leave special tokens out of the text.
     pub skip_special: bool,
     /// Special tokens that the text shows all the same: the marks of thinking and tool calls.
@@ -73,6 +75,7 @@ impl GenerateRequest {
             stop,
             logprobs,
             prompt_logprobs,
+            embed,
             skip_special: _,
             shown_special: _,
             fresh_text: _,
@@ -107,7 +110,9 @@ impl GenerateRequest {
                 why: NO_TEXT,
             });
         }
-        if *max_tokens == 0 && !prompt_logprobs {
+        if embed.is_some() {
+            self.check_embed(terms.capabilities)?;
+        } else if *max_tokens == 0 && !prompt_logprobs {
             return Err(EngineError::OutOfRange {
                 field: "max_tokens",
                 found: "0".into(),
@@ -131,6 +136,32 @@ impl GenerateRequest {
         }
         self.check_logits(terms.capabilities)?;
         terms.limits.check_size(prompt.len(), *max_tokens)
+    }
+
+    /// Nothing is generated and nothing scored, so that whatever is about that would be ignored.
+    fn check_embed(&self, capabilities: &Capabilities) -> Result<(), EngineError> {
+        if capabilities.hidden_size.is_none() {
+            return Err(EngineError::Unsupported {
+                field: "embed",
+                why: "this session gives no hidden states",
+            });
+        }
+        let about_output = [
+            ("max_tokens", self.max_tokens > 0),
+            ("prompt_logprobs", self.prompt_logprobs),
+            ("logprobs", self.logprobs.is_some()),
+            ("constraint", self.constraint.is_some()),
+            ("stop_ids", !self.stop_ids.is_empty()),
+            ("stop", !self.stop.is_empty()),
+            ("sampling", self.sampling != SamplingParams::default()),
+        ];
+        match about_output.into_iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((field, _)) => Err(EngineError::Unsupported {
+                field,
+                why: "an embedding is of the prompt, and nothing is generated beside it",
+            }),
+        }
     }
 
     fn check_logits(&self, capabilities: &Capabilities) -> Result<(), EngineError> {

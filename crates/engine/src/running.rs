@@ -49,7 +49,12 @@ impl Running {
     /// The next `count` pending tokens and what they are to emit.
     pub fn next(&self, count: usize) -> (&[u32], Emit) {
         let end = self.computed + count;
-        let emit = if self.scores_prompt() {
+        let emit = if let Some(pool) = &self.sequence.pool {
+            match pool.wanted_before(end).min(count) {
+                0 => Emit::Nothing,
+                positions => Emit::Hidden { positions },
+            }
+        } else if self.scores_prompt() {
             Emit::Logits { positions: count }
         } else if end < self.sequence.tokens.len() {
             Emit::Nothing
@@ -70,6 +75,7 @@ impl Running {
         scratch: &mut Scratch,
     ) -> Result<(), EngineError> {
         self.score(row, count, output, scratch)?;
+        self.pool(row, count, output)?;
         self.computed += count;
         if self.pending() > 0 || self.sequence.max_tokens == 0 {
             return Ok(());
@@ -120,6 +126,18 @@ impl Running {
             scores.push(sampling::score(token, logits, alternatives, scratch)?);
         }
         Ok(())
+    }
+
+    /// Positions that are computed again after a preemption are in the pool already.
+    fn pool(&mut self, row: usize, count: usize, output: &StepOutput) -> Result<(), EngineError> {
+        let Some(pool) = &mut self.sequence.pool else {
+            return Ok(());
+        };
+        let wanted = pool.wanted_before(self.computed + count).min(count);
+        if output.hidden_positions(row) < wanted {
+            return Err(withheld());
+        }
+        (0..wanted).try_for_each(|position| pool.add(output.hidden(row, position)))
     }
 }
 

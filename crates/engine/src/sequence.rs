@@ -7,6 +7,7 @@ use loquat_text::Tokenizer;
 
 use crate::generation::Sink;
 use crate::guide::Guide;
+use crate::pooling::Pool;
 use crate::sampling::Sampler;
 use crate::shared::Ticket;
 use crate::text_stream::TextStream;
@@ -25,6 +26,8 @@ pub(crate) struct Sequence {
     pub emit_logits: bool,
     /// The prompt's log-probabilities so far; `None` when they were not asked for or are sent.
     pub scores: Option<Vec<TokenInfo>>,
+    /// The prompt's embedding so far; `None` when it was not asked for or is sent.
+    pub pool: Option<Pool>,
     pub sampler: Sampler,
     /// `None` where there is no constraint, or while it looks ahead.
     pub guide: Option<Box<Guide>>,
@@ -103,6 +106,7 @@ impl Sequence {
             stop: _,
             logprobs,
             prompt_logprobs,
+            embed,
             skip_special: _,
             shown_special: _,
             fresh_text: _,
@@ -126,6 +130,7 @@ impl Sequence {
             logprobs,
             emit_logits: logprobs.is_some() || guide.is_some() || !sampler.is_plain_greedy(),
             scores: prompt_logprobs.then(|| first.into_iter().collect()),
+            pool: embed.map(|pooling| Pool::new(pooling, prompt.len())),
             sampler,
             is_guided: guide.is_some(),
             guide,
@@ -160,8 +165,10 @@ impl Sequence {
     /// How many of its tokens may come from elsewhere: the rest must be computed, because what
     /// they emit is wanted.
     pub fn shareable(&self) -> usize {
-        let wanted = self.scores.as_ref().map_or(self.tokens.len(), Vec::len);
-        wanted - 1
+        let last = self.tokens.len() - 1;
+        let scored = self.scores.as_ref().map(|scores| scores.len() - 1);
+        let pooled = self.pool.as_ref().and_then(Pool::next);
+        scored.or(pooled).unwrap_or(last)
     }
 
     /// How urgent it is, lower first: its priority, less one for each `aging` that it waited.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::pooling::Pool;
 use crate::sampling::Scratch;
 use crate::sequence::{Ending, Sequence};
 use crate::{EngineError, Event, FinishReason, TokenInfo};
@@ -15,6 +16,11 @@ impl Sequence {
             if self.max_tokens == 0 {
                 self.finish(FinishReason::Length);
             }
+        }
+        let pooled = |pool: &mut Pool| pool.next().is_none();
+        if let Some(pool) = self.pool.take_if(pooled) {
+            self.sink.send(Event::Embedding(pool.mean()));
+            self.finish(FinishReason::Length);
         }
         let Some(sampled) = self.sampled.take() else {
             return Ok(());
@@ -56,8 +62,8 @@ impl Sequence {
         }
         let matched = self.text.push(id);
         text.push_str(&matched.text);
-        Ok(if matched.stopped {
-            Some(FinishReason::StopString)
+        Ok(if let Some(index) = matched.stopped {
+            Some(FinishReason::StopString(index))
         } else if self.guide.as_ref().is_some_and(|guide| guide.is_complete()) {
             Some(FinishReason::Stop)
         } else if self.completion_tokens() >= self.max_tokens {
@@ -107,10 +113,7 @@ impl Sequence {
 
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.text.finish();
-        let reason = match rest.stopped {
-            true => FinishReason::StopString,
-            false => reason,
-        };
+        let reason = rest.stopped.map_or(reason, FinishReason::StopString);
         self.end(Ending::Finished {
             reason,
             text: rest.text,

@@ -51,7 +51,7 @@ impl TextStream {
             self.unstoppable -= 1;
             return Matched {
                 text,
-                stopped: false,
+                stopped: None,
             };
         }
         stops.push(&text)
@@ -63,7 +63,7 @@ impl TextStream {
             return nothing();
         };
         let mut last = stops.push(&detokenizer.finish());
-        if !last.stopped {
+        if last.stopped.is_none() {
             last.text.push_str(&stops.finish());
         }
         last
@@ -73,6 +73,6 @@ impl TextStream {
 fn nothing() -> Matched {
     Matched {
         text: String::new(),
-        stopped: false,
+        stopped: None,
     }
 }

@@ -251,7 +251,7 @@ fn read(mut generation: Generation) -> Option<String> {
                 ends += 1;
                 wrong = wrong.or_else(|| unexpected(&error));
             }
-            Event::PromptLogprobs(_) => {}
+            Event::PromptLogprobs(_) | Event::Embedding(_) => {}
         }
     }
     wrong.or((ends != 1).then(|| format!("{ends} last events")))

@@ -45,16 +45,16 @@ fn text_ends_where_and_as_it_should() {
     );
     let cases: [Case<'_>; 11] = [
         ("hello there", 5, &[], &[], "hello", Length, 5),
-        ("one two three", 13, &["two"], &[], "one ", StopString, 7),
-        ("one two", 7, &["zzz", "e t"], &[], "on", StopString, 5),
-        ("aab aac", 7, &["aac"], &[], "aab ", StopString, 7),
+        ("one two three", 13, &["two"], &[], "one ", StopString(0), 7),
+        ("one two", 7, &["zzz", "e t"], &[], "on", StopString(1), 5),
+        ("aab aac", 7, &["aac"], &[], "aab ", StopString(0), 7),
         ("held bac", 8, &["back"], &[], "held bac", Length, 8),
         ("bye<|eos|>more", 9, &[], &eos, "bye", Stop, 4),
         ("bye<|eos|>more", 8, &[], &[], "byemore", Length, 8),
         ("ba<|eos|>more", 9, &["back"], &eos, "ba", Stop, 3),
         ("né", 3, &[], &[], "né", Length, 3),
         ("né", 2, &[], &[], "n\u{fffd}", Length, 2),
-        ("né!", 9, &["é"], &[], "n", StopString, 3),
+        ("né!", 9, &["é"], &[], "n", StopString(0), 3),
     ];
     for (script, max_tokens, stop, stop_ids, text, reason, tokens) in cases {
         let completion = answer(script, max_tokens, stop, stop_ids);
@@ -86,10 +86,10 @@ fn nothing_stops_before_the_least_tokens() {
     use FinishReason::*;
     let eos = tokenizer().eos_ids().to_vec();
     let cases = [
-        ("a.b.c.", 0, 6, Ok(("a", StopString))),
-        ("a.b.c.", 2, 6, Ok(("a", StopString))),
-        ("a.b.c.", 3, 6, Ok(("a.b", StopString))),
-        ("a.b.c.", 6, 6, Ok(("a.b.c", StopString))),
+        ("a.b.c.", 0, 6, Ok(("a", StopString(0)))),
+        ("a.b.c.", 2, 6, Ok(("a", StopString(0)))),
+        ("a.b.c.", 3, 6, Ok(("a.b", StopString(0)))),
+        ("a.b.c.", 6, 6, Ok(("a.b.c", StopString(0)))),
         ("a.b.c.", 7, 6, Err("`min_tokens`")),
         ("a<|eos|>bc", 0, 4, Ok(("a", Stop))),
     ];

@@ -1,13 +1,14 @@
 //! Who asks.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use crate::auth::Key;
-use crate::error::ApiError;
+use crate::error::{ApiError, ErrorKind};
+use crate::metrics::SocketClock;
 
 /// Whose request it is. The outermost layers put it among the request's extensions.
 #[derive(Debug, Clone)]
@@ -18,9 +19,52 @@ pub struct Caller {
     /// With which key; `None` where the server asks for none.
     pub key: Option<Arc<Key>>,
     pub received: Instant,
+    /// By when it must have ended.
+    pub deadline: Option<Instant>,
+    /// Of the connection it came by; tells how long tokens take to the socket.
+    pub clock: Option<Arc<SocketClock>>,
+    /// Shared by all that serve the request.
+    pub notes: Arc<Notes>,
+}
+
+/// What is learnt about a request on its way in, for those who log it on its way out.
+#[derive(Debug, Default)]
+pub struct Notes {
+    pub key: OnceLock<String>,
+    pub model: OnceLock<String>,
 }
 
 impl Caller {
+    pub fn new(request_id: impl Into<Arc<str>>) -> Self {
+        Self {
+            request_id: request_id.into(),
+            key: None,
+            received: Instant::now(),
+            deadline: None,
+            clock: None,
+            notes: Arc::default(),
+        }
+    }
+
+    /// Whether the model, by its configured name, is for this caller.
+    pub fn may_see(&self, model: &str) -> bool {
+        let key = self.key.as_ref();
+        key.is_none_or(|key| key.may_use(model).is_ok())
+    }
+
+    /// Returns when the request must end; never where it may take what it takes.
+    pub async fn out_of_time(&self) -> ApiError {
+        match self.deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+            None => std::future::pending().await,
+        }
+        ApiError::new(
+            ErrorKind::Timeout,
+            "the request took longer than this server allows",
+        )
+        .code("request_timeout")
+    }
+
     /// By whom the engine tells clients apart.
     pub fn client(&self) -> Option<String> {
         self.key.as_ref().map(|key| key.name.clone())

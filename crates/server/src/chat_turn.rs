@@ -12,6 +12,8 @@ pub struct Terms {
     /// Longest reply; what the model's configuration says, or the context has room for, when left
     /// out.
     pub max_tokens: Option<usize>,
+    /// Longest reply where it may end sooner for want of room, in place of `max_tokens`.
+    pub up_to: Option<usize>,
     pub priority: i32,
     /// Keeps what was computed for this request to those with the same salt.
     pub cache_salt: Option<String>,
@@ -64,12 +66,17 @@ impl ChatTurn {
         let Lowered { generate, reply } = lowered?;
         let Terms {
             max_tokens,
+            up_to,
             priority,
             cache_salt,
             ignore_eos,
         } = terms;
+        let prompt_len = generate.prompt.len();
         let generate = GenerateRequest {
-            max_tokens: ask.lease.max_tokens(max_tokens, generate.prompt.len()),
+            max_tokens: match up_to {
+                Some(most) => ask.lease.up_to(most, prompt_len),
+                None => ask.lease.max_tokens(max_tokens, prompt_len),
+            },
             priority,
             cache_scope: ask.caller.cache_scope(cache_salt.as_deref()),
             stop_ids: match ignore_eos {
@@ -131,7 +138,7 @@ impl ChatTurn {
                 })
             }
             // Conversations ask for none, and failures are errors by now.
-            Event::PromptLogprobs(_) | Event::Failed(_) => None,
+            Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Failed(_) => None,
         }
     }
 

@@ -8,10 +8,12 @@ use axum::http::HeaderValue;
 use axum::http::header::RETRY_AFTER;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
+use crate::frames;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
@@ -55,6 +57,16 @@ impl Dialect {
             Self::Ollama => json!({ "error": message }),
         }
     }
+
+    /// The same as the last frame of a stream that cannot go on.
+    pub fn error_frame(self, error: &ApiError) -> Bytes {
+        let spoken = self.error(error);
+        match self {
+            Self::OpenAi => frames::event(None, &spoken),
+            Self::Anthropic => frames::event(Some("error"), &spoken),
+            Self::Ollama => frames::line(&spoken),
+        }
+    }
 }
 
 fn openai_type(kind: ErrorKind) -> &'static str {
@@ -70,7 +82,8 @@ fn openai_type(kind: ErrorKind) -> &'static str {
         | ErrorKind::Timeout
         | ErrorKind::Conflict
         | ErrorKind::TooLarge
-        | ErrorKind::UnsupportedMedia => "invalid_request_error",
+        | ErrorKind::UnsupportedMedia
+        | ErrorKind::NotImplemented => "invalid_request_error",
     }
 }
 
@@ -87,7 +100,8 @@ fn anthropic_type(kind: ErrorKind) -> &'static str {
         ErrorKind::InvalidRequest
         | ErrorKind::MethodNotAllowed
         | ErrorKind::Conflict
-        | ErrorKind::UnsupportedMedia => "invalid_request_error",
+        | ErrorKind::UnsupportedMedia
+        | ErrorKind::NotImplemented => "invalid_request_error",
     }
 }
 

@@ -35,6 +35,8 @@ pub enum ErrorKind {
     UnsupportedMedia,
     RateLimited,
     Internal,
+    /// Nothing that this server does, in whatever form it is asked for.
+    NotImplemented,
     /// No room now, or the server is stopping; worth another try.
     Overloaded,
 }
@@ -53,6 +55,7 @@ impl ErrorKind {
             Self::UnsupportedMedia => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -101,6 +104,19 @@ impl ApiError {
             retry_after: Some(Duration::from_secs(1)),
             ..Self::new(ErrorKind::Overloaded, message)
         }
+    }
+
+    /// With a dialect's own names for fields that the layers below call otherwise.
+    pub fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        for (theirs, ours) in names {
+            self.message = self
+                .message
+                .replace(&format!("`{theirs}`"), &format!("`{ours}`"));
+            if self.param.as_deref() == Some(*theirs) {
+                self.param = Some((*ours).to_owned());
+            }
+        }
+        self
     }
 
     pub fn code(self, code: &'static str) -> Self {

@@ -57,8 +57,13 @@ pub fn lines(frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     respond("application/x-ndjson", frames)
 }
 
+/// Marks a response that goes out as it is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Streamed;
+
 fn respond(kind: &'static str, frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let mut response = Response::new(Body::from_stream(frames.map(Ok::<_, Infallible>)));
+    response.extensions_mut().insert(Streamed);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

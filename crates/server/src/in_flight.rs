@@ -1,9 +1,9 @@
-//! Requests under way: who may list and cancel them, and what is counted when they end.
+//! Requests under way: who may list and cancel them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
 
@@ -11,9 +11,14 @@ use crate::caller::Caller;
 
 /// Every request that generates.
 #[derive(Debug, Clone, Default)]
-pub struct InFlight {
-    entries: Arc<Mutex<HashMap<u64, Arc<Entry>>>>,
-    next: Arc<AtomicU64>,
+pub struct InFlight(Arc<Mutex<Entries>>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    by_id: HashMap<u64, Arc<Entry>>,
+    next: u64,
+    /// The server ends: whoever comes now is cancelled at once.
+    stopped: bool,
 }
 
 /// One of them.
@@ -28,12 +33,28 @@ pub struct Entry {
     pub prompt_tokens: usize,
     /// Delivered so far, over all choices.
     pub completion_tokens: AtomicUsize,
+    /// How long the first token took.
+    pub first_token: OnceLock<Duration>,
+    cancelled: OnceLock<CancelledBy>,
     cancel: Notify,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelledBy {
+    Operator,
+    /// The server ends before the request did.
+    Stop,
 }
 
 impl Entry {
     /// Ends it; what was delivered stays counted.
     pub fn cancel(&self) {
+        self.cancel_as(CancelledBy::Operator);
+    }
+
+    fn cancel_as(&self, by: CancelledBy) {
+        // Who cancels first has said why.
+        let _ = self.cancelled.set(by);
         self.cancel.notify_one();
     }
 }
@@ -62,10 +83,18 @@ impl InFlight {
             began: SystemTime::now(),
             prompt_tokens,
             completion_tokens: AtomicUsize::new(0),
+            first_token: OnceLock::new(),
+            cancelled: OnceLock::new(),
             cancel: Notify::new(),
         });
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().insert(id, Arc::clone(&entry));
+        let mut entries = self.lock();
+        let id = entries.next;
+        entries.next += 1;
+        if entries.stopped {
+            entry.cancel_as(CancelledBy::Stop);
+        }
+        entries.by_id.insert(id, Arc::clone(&entry));
+        drop(entries);
         Ticket {
             all: self.clone(),
             id,
@@ -75,35 +104,91 @@ impl InFlight {
 
     /// Oldest first.
     pub fn list(&self) -> Vec<Arc<Entry>> {
-        let mut entries: Vec<_> = self
-            .lock()
+        let entries = self.lock();
+        let mut list: Vec<_> = entries
+            .by_id
             .iter()
             .map(|(id, entry)| (*id, Arc::clone(entry)))
             .collect();
-        entries.sort_by_key(|(id, _)| *id);
-        entries.into_iter().map(|(_, entry)| entry).collect()
+        drop(entries);
+        list.sort_by_key(|(id, _)| *id);
+        list.into_iter().map(|(_, entry)| entry).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Entry>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn count(&self) -> usize {
+        self.lock().by_id.len()
+    }
+
+    /// Ends every request, those that are yet to come as well.
+    pub fn stop_all(&self) {
+        let mut entries = self.lock();
+        entries.stopped = true;
+        let all = entries.by_id.values();
+        all.for_each(|entry| entry.cancel_as(CancelledBy::Stop));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ticket {
     pub fn delivered(&self, tokens: usize) {
-        self.entry
-            .completion_tokens
-            .fetch_add(tokens, Ordering::Relaxed);
+        let delivered = &self.entry.completion_tokens;
+        delivered.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// The first time counts.
+    pub fn first_token_took(&self, time: Duration) {
+        self.entry.first_token.get_or_init(|| time);
     }
 
     /// Returns when somebody cancels the request.
-    pub async fn cancelled(&self) {
-        self.entry.cancel.notified().await;
+    pub async fn cancelled(&self) -> CancelledBy {
+        loop {
+            if let Some(by) = self.entry.cancelled.get() {
+                return *by;
+            }
+            self.entry.cancel.notified().await;
+        }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.all.lock().remove(&self.id);
+        self.all.lock().by_id.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caller::Caller;
+
+    #[tokio::test]
+    async fn whoever_comes_after_the_stop_is_cancelled_too() {
+        let all = InFlight::default();
+        let early = all.begin(&Caller::new("id"), "/early", "m", 1);
+        let asked = all.begin(&Caller::new("id"), "/asked", "m", 1);
+        all.list()[1].cancel();
+        all.stop_all();
+        let late = all.begin(&Caller::new("id"), "/late", "m", 1);
+        assert_eq!(early.cancelled().await, CancelledBy::Stop);
+        assert_eq!(asked.cancelled().await, CancelledBy::Operator);
+        assert_eq!(late.cancelled().await, CancelledBy::Stop);
+    }
+
+    #[test]
+    fn tickets_leave_the_list_when_they_are_dropped() {
+        let all = InFlight::default();
+        let routes =
+            |all: &InFlight| -> Vec<&str> { all.list().iter().map(|entry| entry.route).collect() };
+        let first = all.begin(&Caller::new("id"), "/first", "m", 1);
+        let second = all.begin(&Caller::new("id"), "/second", "m", 1);
+        assert_eq!(routes(&all), ["/first", "/second"]);
+        drop(first);
+        assert_eq!(routes(&all), ["/second"]);
+        drop(second);
+        assert_eq!(all.count(), 0);
     }
 }

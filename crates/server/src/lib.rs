@@ -5,6 +5,10 @@
 //! request. What it leaves to others: what a conversation means (`chat`), generating (`engine`),
 //! and finding, opening and naming backends (whoever implements [`Opener`]).
 
+// The test double of `tests/` names the crate from without.
+#[cfg(test)]
+extern crate self as loquat_server;
+
 mod admin;
 mod anthropic;
 mod app;
@@ -13,6 +17,7 @@ mod caller;
 mod chat_turn;
 pub mod config;
 mod dialect;
+mod embed;
 mod error;
 mod frames;
 mod health;
@@ -24,15 +29,20 @@ mod ollama;
 mod openai;
 mod openapi;
 mod page;
+mod reload;
 mod router;
 mod sampling;
-mod telemetry;
+mod segments;
+pub mod telemetry;
 #[cfg(test)]
 mod testing;
 mod tokens;
 mod turn;
+mod union;
 mod wire;
 
 pub use config::Config;
-pub use http::{ServeError, Server};
+pub use http::{Load, Observer, ServeError, Server, TlsError};
+pub use metrics::{resident_bytes, resident_bytes_of};
 pub use models::{ModelInfo, OpenFailure, Opened, Opener, Planned};
+pub use reload::{ReadConfig, Reconfigured, ReloadError, Reloading, SetLogLevel};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::{from_fn, from_fn_with_state};
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
@@ -18,18 +19,29 @@ pub fn router(app: &Arc<App>) -> Router {
         .merge(anthropic::routes())
         .merge(ollama::routes())
         .merge(tokens::routes())
+        .layer(from_fn_with_state(Arc::clone(app), http::read_body))
+        .layer(from_fn_with_state(Arc::clone(app), http::bound))
         .layer(from_fn_with_state(Arc::clone(app), auth::inference));
+    let measured = metrics::routes().layer(from_fn_with_state(Arc::clone(app), auth::metrics));
+    let operating = admin::routes()
+        .layer(from_fn_with_state(Arc::clone(app), http::read_body))
+        .layer(from_fn_with_state(Arc::clone(app), auth::admin));
     Router::new()
         .merge(inference)
-        .merge(metrics::routes())
-        .merge(admin::routes())
+        .merge(measured)
+        .merge(operating)
         .merge(health::routes())
         .merge(openapi::routes())
         .merge(page::routes())
         .fallback(nowhere)
         .method_not_allowed_fallback(otherwise)
-        .layer(from_fn_with_state(Arc::clone(app), http::identify))
+        // The first is the innermost. Bodies are bounded by `read_body`.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn(http::catch_panics))
+        .layer(from_fn_with_state(Arc::clone(app), http::cors))
+        .layer(from_fn_with_state(Arc::clone(app), http::guard))
         .layer(from_fn_with_state(Arc::clone(app), dialect::speak))
+        .layer(from_fn_with_state(Arc::clone(app), http::identify))
         .with_state(Arc::clone(app))
 }
 

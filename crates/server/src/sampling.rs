@@ -59,6 +59,7 @@ fn wrong(name: &str, value: &Value, expected: &str) -> ApiError {
     let found = match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
+        Value::String(_) => "a string".to_owned(),
         short => short.to_string(),
     };
     ApiError::invalid(name, format!("`{name}` is {found}; it must be {expected}"))
@@ -118,4 +119,120 @@ fn steps(name: &str, value: &Value) -> Result<Vec<Step>, ApiError> {
     let names: Vec<String> = read(name, value, "a list of sampling steps")?;
     let steps = names.iter().map(|step| Step::from_name(step));
     Ok(steps.collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_engine::Kind;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::tokenizer;
+
+    fn one(name: &str, value: Value) -> Result<SamplingParams, ApiError> {
+        let given = Map::from_iter([(name.to_owned(), value)]);
+        let mut params = SamplingParams::default();
+        apply(&given, &mut params, &tokenizer()).map(|()| params)
+    }
+
+    /// What stands in the field of that name.
+    fn told(params: &mut SamplingParams, name: &str) -> Value {
+        let mut slots = params.slots().into_iter();
+        let (_, slot) = slots.find(|(slot, _)| *slot == name).expect("a field");
+        match slot {
+            Slot::Float(value) => json!(value),
+            Slot::Count(value) => json!(value),
+            Slot::Window(value) => json!(value),
+            Slot::Mode(value) => json!(value),
+            Slot::Biases(value) => json!(value),
+            Slot::Tokens(value) => json!(value),
+            Slot::Words(value) => json!(value.len()),
+            Slot::Texts(value) => json!(value),
+            Slot::Steps(value) => json!(value.iter().map(Step::to_string).collect::<Vec<_>>()),
+            Slot::Seed(value) => json!(value),
+        }
+    }
+
+    #[test]
+    fn every_parameter_reaches_its_field_and_nothing_else() {
+        for parameter in PARAMETERS {
+            let (given, expected) = match parameter.kind {
+                Kind::Float => (json!(parameter.max), json!(parameter.max)),
+                Kind::Integer => (json!(parameter.max as i64), json!(parameter.max as i64)),
+                Kind::Biases => (json!({ "5": 1.5 }), json!([[5, 1.5]])),
+                Kind::Tokens => (json!([1, 2]), json!([1, 2])),
+                // Within a text and at its beginning.
+                Kind::TokenSequences => (json!(["word"]), json!(2)),
+                Kind::Strings => (json!(["a"]), json!(["a"])),
+                Kind::Steps => (
+                    json!(["temperature", "top_p"]),
+                    json!(["temperature", "top_p"]),
+                ),
+                Kind::Seed => (json!(7), json!(7)),
+            };
+            let name = parameter.name;
+            let mut params = one(name, given).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(told(&mut params, name), expected, "{name}");
+            let mut neutral = SamplingParams::default();
+            for other in PARAMETERS.iter().filter(|other| other.name != name) {
+                let unchanged = told(&mut neutral, other.name);
+                assert_eq!(
+                    told(&mut params, other.name),
+                    unchanged,
+                    "{name} {}",
+                    other.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused_by_name() {
+        for parameter in PARAMETERS {
+            for wrong in [json!(true), json!("x"), json!([[]]), json!({ "x": "y" })] {
+                let error = one(parameter.name, wrong.clone()).expect_err(parameter.name);
+                assert_eq!(error.param.as_deref(), Some(parameter.name), "{wrong}");
+                assert!(error.message.contains(parameter.name), "{}", error.message);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_held_to_their_fields() {
+        let cases = [
+            ("top_k", json!(-1), Some(json!(0))),
+            ("top_k", json!(-2), None),
+            ("top_k", json!(1.5), None),
+            ("min_tokens", json!(-1), None),
+            ("penalty_last_n", json!(-1), Some(json!(-1))),
+            ("penalty_last_n", json!(i64::MAX), None),
+            ("mirostat", json!(256), None),
+            ("seed", json!(-1), Some(json!(u64::MAX))),
+            ("seed", json!(u64::MAX), Some(json!(u64::MAX))),
+            ("seed", json!(0.5), None),
+            ("temperature", json!(1), Some(json!(1.0))),
+            ("logit_bias", json!({ "-1": 1 }), None),
+            ("order", json!(["nothing"]), None),
+            ("unheard_of", json!(1), None),
+        ];
+        for (name, given, expected) in cases {
+            let found = one(name, given.clone()).ok();
+            let found = found.map(|mut params| told(&mut params, name));
+            assert_eq!(found, expected, "{name} {given}");
+        }
+    }
+
+    #[test]
+    fn an_order_switches_off_what_it_leaves_out() {
+        let mut params = SamplingParams {
+            top_k: 40,
+            min_p: 0.1,
+            ..SamplingParams::default()
+        };
+        let given = json!({ "order": ["min_p"], "temperature": 0.5 });
+        let given = given.as_object().expect("an object");
+        apply(given, &mut params, &tokenizer()).expect("known");
+        assert_eq!((params.top_k, params.min_p), (0, 0.1));
+        assert_eq!(params.temperature, 0.5);
+    }
 }

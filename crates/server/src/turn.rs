@@ -9,9 +9,10 @@ use loquat_engine::{Completion, EngineError, Event, GenerateRequest, Generation,
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::{ApiError, ErrorKind};
-use crate::in_flight::Ticket;
-use crate::metrics::Outcome;
+use crate::in_flight::{CancelledBy, Ticket};
+use crate::metrics::{Asked, Outcome, RequestMeter};
 use crate::models::Lease;
+use crate::telemetry::{Content, RequestTrace};
 
 /// What to generate, and in whose name.
 pub struct Ask<'a> {
@@ -27,13 +28,17 @@ pub struct Ask<'a> {
 pub struct Turn {
     app: Arc<App>,
     caller: Caller,
-    route: &'static str,
     lease: Lease,
     ticket: Ticket,
+    trace: RequestTrace,
+    content: Option<Content>,
     generations: Vec<Generation>,
     /// Where to look first, so that no choice starves the others.
     next: usize,
-    settled: bool,
+    /// Until the request is counted.
+    meter: Option<RequestMeter>,
+    /// What was delivered when it ended.
+    usage: Usage,
 }
 
 impl Turn {
@@ -46,11 +51,20 @@ impl Turn {
             route,
             choices,
         } = ask;
+        let trace = RequestTrace::of_current(caller, route, &lease.id, &request);
+        let content = Content::wanted(&app.config().log, &lease, &request, choices);
+        let asked = Asked {
+            model: &lease.id,
+            route,
+            received: caller.received,
+            prompt_tokens: request.prompt.len(),
+            choices,
+            max_tokens: request.max_tokens,
+        };
         let request = GenerateRequest {
             client: caller.client(),
             ..request
         };
-        let prompt_tokens = request.prompt.len();
         let submitted = match choices {
             1 => lease.engine.submit(request).map(|one| vec![one]),
             n => lease
@@ -59,17 +73,19 @@ impl Turn {
                 .map(|choices| choices.into_generations()),
         };
         let generations = submitted.inspect_err(|_| app.metrics.refused(&lease.id, route))?;
-        let ticket = app.in_flight.begin(caller, route, &lease.id, prompt_tokens);
-        app.metrics.began(&lease.id, route, prompt_tokens);
+        let ticket = (app.in_flight).begin(caller, route, &lease.id, asked.prompt_tokens);
+        let meter = Some(app.metrics.began(asked));
         Ok(Self {
             app: Arc::clone(app),
             caller: caller.clone(),
-            route,
             lease,
             ticket,
+            trace,
+            content,
             generations,
             next: 0,
-            settled: false,
+            meter,
+            usage: Usage::default(),
         })
     }
 
@@ -86,68 +102,79 @@ impl Turn {
             // Choices share the first one's prompt, which is no merit of the cache.
             cached_tokens: sum.cached_tokens.min(each.cached_tokens),
         })
-        .unwrap_or_default()
+        .unwrap_or(self.usage)
     }
 
     /// The next event of any choice; `None` after the last. After an error there are no more.
     pub async fn next(&mut self) -> Option<Result<(usize, Event), ApiError>> {
-        if self.settled {
+        if self.meter.is_none() {
             return None;
         }
         let received = tokio::select! {
             biased;
-            () = self.ticket.cancelled() => Some(Err(cancelled())),
-            received = receive(&mut self.generations, &mut self.next) => received.map(Ok),
+            by = self.ticket.cancelled() => Err((Outcome::Cancelled, cancelled(by))),
+            late = self.caller.out_of_time() => Err((Outcome::Failed, late)),
+            received = receive(&mut self.generations, &mut self.next) => match received {
+                Some((_, Event::Failed(error))) => Err((Outcome::Failed, error.into())),
+                received => Ok(received),
+            },
         };
         match received {
-            None => {
+            Err((outcome, error)) => {
+                self.settle(outcome);
+                Some(Err(error))
+            }
+            Ok(None) => {
                 self.settle(Outcome::Finished);
                 None
             }
-            Some(Err(error)) => {
-                self.settle(Outcome::Cancelled);
-                Some(Err(error))
-            }
-            Some(Ok((_, Event::Failed(error)))) => {
-                self.settle(Outcome::Failed);
-                Some(Err(error.into()))
-            }
-            Some(Ok((choice, event))) => {
-                self.note(&event);
+            Ok(Some((choice, event))) => {
+                self.note(choice, &event);
                 Some(Ok((choice, event)))
             }
         }
     }
 
-    fn note(&self, event: &Event) {
+    fn note(&mut self, choice: usize, event: &Event) {
+        let sent_at = self.generations[choice].sent_at();
+        if let Some(meter) = &mut self.meter {
+            meter.event(choice, event, sent_at);
+            if let Some(time) = meter.first_token() {
+                self.ticket.first_token_took(time);
+            }
+        }
+        if let Some(content) = &mut self.content {
+            content.event(choice, event);
+        }
         match event {
-            Event::Tokens { tokens, .. } => self.ticket.delivered(tokens.len()),
-            Event::Finished {
-                reason,
-                usage,
-                timings,
-                ..
-            } => self
-                .app
-                .metrics
-                .finished(&self.lease.id, *reason, usage, timings),
-            Event::PromptLogprobs(_) | Event::Failed(_) => {}
+            Event::Tokens { tokens, .. } => {
+                self.ticket.delivered(tokens.len());
+                if let Some((clock, sent_at)) = self.caller.clock.as_ref().zip(sent_at) {
+                    clock.took(sent_at);
+                }
+            }
+            // Those who know that it was the last need not ask for more.
+            Event::Finished { .. } if self.generations.iter().all(Generation::has_ended) => {
+                self.settle(Outcome::Finished);
+            }
+            _ => {}
         }
     }
 
     /// Counts the request, once, whichever way it ended.
     fn settle(&mut self, outcome: Outcome) {
-        if std::mem::replace(&mut self.settled, true) {
+        let Some(meter) = self.meter.take() else {
             return;
-        }
-        let usage = self.usage();
+        };
+        self.usage = self.usage();
         self.generations.clear();
-        let elapsed = self.caller.received.elapsed();
-        self.app
-            .metrics
-            .ended(&self.lease.id, self.route, outcome, elapsed);
+        let summary = meter.ended(&self.app.metrics, outcome, self.usage);
         if let Some(key) = &self.caller.key {
-            key.used(&usage);
+            key.used(&self.usage);
+        }
+        self.trace.ended(&summary);
+        if let Some(content) = self.content.take() {
+            content.log();
         }
     }
 
@@ -171,12 +198,15 @@ impl Drop for Turn {
     }
 }
 
-fn cancelled() -> ApiError {
-    ApiError::new(
-        ErrorKind::Conflict,
-        "the request was cancelled by an operator",
-    )
-    .code("request_cancelled")
+fn cancelled(by: CancelledBy) -> ApiError {
+    match by {
+        CancelledBy::Operator => ApiError::new(
+            ErrorKind::Conflict,
+            "the request was cancelled by an operator",
+        )
+        .code("request_cancelled"),
+        CancelledBy::Stop => ApiError::overloaded("the server is stopping"),
+    }
 }
 
 /// The next event of any generation, each looked at in its turn; `None` when all have ended.
@@ -207,6 +237,7 @@ async fn receive(generations: &mut [Generation], next: &mut usize) -> Option<(us
 #[derive(Default)]
 struct Gathering {
     prompt_logprobs: Vec<loquat_engine::TokenInfo>,
+    embedding: Option<Vec<f32>>,
     tokens: Vec<loquat_engine::TokenInfo>,
     text: String,
     whole: Option<Completion>,
@@ -216,6 +247,7 @@ impl Gathering {
     fn add(&mut self, event: Event) {
         match event {
             Event::PromptLogprobs(infos) => self.prompt_logprobs = infos,
+            Event::Embedding(embedding) => self.embedding = Some(embedding),
             Event::Tokens { tokens, text } => {
                 self.tokens.extend(tokens);
                 self.text.push_str(&text);
@@ -230,6 +262,7 @@ impl Gathering {
                 self.text.push_str(&text);
                 self.whole = Some(Completion {
                     prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+                    embedding: self.embedding.take(),
                     tokens: std::mem::take(&mut self.tokens),
                     text: std::mem::take(&mut self.text),
                     reason,

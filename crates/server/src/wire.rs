@@ -73,21 +73,30 @@ impl<T: Wire> Body<T> {
 
 fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
+        let path = match error.path().to_string() {
+            root if root == "." => String::new(),
+            path => path,
+        };
         let what = error.into_inner().to_string();
-        match path.as_str() {
-            "." => match unknown_field(&what) {
-                Some(field) => ApiError::invalid(field, what.clone()).code("unknown_parameter"),
-                None => ApiError::new(ErrorKind::InvalidRequest, what),
-            },
+        if let Some(field) = named(&what, "missing field `") {
+            let dot = if path.is_empty() { "" } else { "." };
+            let param = format!("{path}{dot}{field}");
+            return ApiError::invalid(param.clone(), format!("`{param}` is missing"));
+        }
+        let error = match path.as_str() {
+            "" => ApiError::new(ErrorKind::InvalidRequest, what.clone()),
             _ => ApiError::invalid(path.clone(), format!("`{path}`: {what}")),
+        };
+        match named(&what, "unknown field `") {
+            Some(_) => error.code("unknown_parameter"),
+            None => error,
         }
     })
 }
 
-/// The name in serde's sentence about a field that nobody knows.
-fn unknown_field(what: &str) -> Option<&str> {
-    what.strip_prefix("unknown field `")?.split('`').next()
+/// The field that a sentence of serde's begins with.
+fn named<'a>(what: &'a str, beginning: &str) -> Option<&'a str> {
+    what.strip_prefix(beginning)?.split('`').next()
 }
 
 impl<S: Send + Sync, T: Wire> FromRequest<S> for Body<T> {

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use crate::{SequenceId, SessionError};
+use crate::{Capabilities, SequenceId, SessionError};
 
 /// What one step computes: rows of any kind, mixed. Reused from step to step, so that a steady
 /// decode loop allocates nothing.
@@ -31,13 +31,20 @@ pub enum Emit {
     Logits {
         positions: usize,
     },
+    /// The hidden state at each of the last `positions`: what the head would read, after the
+    /// final norm and before the head's own scale. The head need not run.
+    Hidden {
+        positions: usize,
+    },
 }
 
 impl Emit {
     pub fn positions(self) -> usize {
         match self {
             Emit::Nothing => 0,
-            Emit::Greedy { positions } | Emit::Logits { positions } => positions,
+            Emit::Greedy { positions }
+            | Emit::Logits { positions }
+            | Emit::Hidden { positions } => positions,
         }
     }
 }
@@ -84,6 +91,8 @@ pub struct StepOutput {
     greedy: Vec<u32>,
     logits: Vec<f32>,
     vocab_size: usize,
+    hidden: Vec<f32>,
+    hidden_size: usize,
 }
 
 #[derive(Debug, Default)]
@@ -93,15 +102,19 @@ pub struct RowOutput {
     greedy: Range<usize>,
     /// In units of whole vocabularies.
     logits: Range<usize>,
+    /// In units of whole hidden states.
+    hidden: Range<usize>,
 }
 
 impl StepOutput {
     /// For sessions: forgets the last step.
-    pub fn reset(&mut self, vocab_size: usize) {
+    pub fn reset(&mut self, capabilities: &Capabilities) {
         self.rows.clear();
         self.greedy.clear();
         self.logits.clear();
-        self.vocab_size = vocab_size;
+        self.vocab_size = capabilities.vocab_size;
+        self.hidden.clear();
+        self.hidden_size = capabilities.hidden_size.unwrap_or(0);
     }
 
     /// For sessions: the next row was refused.
@@ -140,6 +153,18 @@ impl StepOutput {
         &mut self.logits[range.start * self.vocab_size..]
     }
 
+    /// For sessions: room for the next row's hidden states, one per emitted position.
+    pub fn push_hidden(&mut self, positions: usize) -> &mut [f32] {
+        let start = self.hidden.len().checked_div(self.hidden_size).unwrap_or(0);
+        let range = start..start + positions;
+        self.hidden.resize(range.end * self.hidden_size, 0.0);
+        self.rows.push(RowOutput {
+            hidden: range.clone(),
+            ..RowOutput::default()
+        });
+        &mut self.hidden[range.start * self.hidden_size..]
+    }
+
     /// For sessions: a row that was pushed came to nothing after all.
     pub fn fail(&mut self, row: usize, error: SessionError) {
         self.rows[row] = RowOutput {
@@ -156,6 +181,11 @@ impl StepOutput {
     /// For sessions: all rows' logits, in the order they were pushed.
     pub fn all_logits_mut(&mut self) -> &mut [f32] {
         &mut self.logits
+    }
+
+    /// For sessions: all rows' hidden states, in the order they were pushed.
+    pub fn all_hidden_mut(&mut self) -> &mut [f32] {
+        &mut self.hidden
     }
 
     pub fn rows(&self) -> &[RowOutput] {
@@ -182,5 +212,16 @@ impl StepOutput {
     pub fn logits_mut(&mut self, row: usize, position: usize) -> &mut [f32] {
         let start = (self.rows[row].logits.start + position) * self.vocab_size;
         &mut self.logits[start..start + self.vocab_size]
+    }
+
+    /// How many positions' hidden states the row has.
+    pub fn hidden_positions(&self, row: usize) -> usize {
+        self.rows[row].hidden.len()
+    }
+
+    /// The hidden state of the row's `position`-th emitted position, oldest first.
+    pub fn hidden(&self, row: usize, position: usize) -> &[f32] {
+        let start = (self.rows[row].hidden.start + position) * self.hidden_size;
+        &self.hidden[start..start + self.hidden_size]
     }
 }

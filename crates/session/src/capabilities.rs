@@ -12,6 +12,9 @@ pub struct Capabilities {
     pub max_step_tokens: usize,
     /// Rows' logits can be had, so masks and samplers can work on them.
     pub structured_output: bool,
+    /// Values of a hidden state, where rows' hidden states can be had, at any of their positions;
+    /// `None` where a session gives none, as one whose graph ends with the logits.
+    pub hidden_size: Option<usize>,
     /// Several positions of one row can be emitted, and truncation undoes a rejected block.
     pub speculative_decoding: bool,
     /// At which lengths `fork` and `truncate` work.

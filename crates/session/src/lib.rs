@@ -1,5 +1,5 @@
-//! The contract between the engine and a compute backend: tokens in, tokens or logits out, for
-//! a batch of sequences.
+//! The contract between the engine and a compute backend: tokens in; tokens, logits or hidden
+//! states out, for a batch of sequences.
 //!
 //! A session owns the weights and all KV state on its device. No tensor type crosses this
 //! seam, so a backend may be eager, hand-written or compiled. Scheduling, sampling, text and
@@ -74,9 +74,10 @@ pub trait Session: Send {
     /// batch's order, replacing what it held.
     ///
     /// A row that is refused (see [`RowOutput::error`]) leaves its sequence's tokens as they were
-    /// and does not disturb the others. A greedy row over logits that are no numbers is refused;
-    /// a row that asked for the logits gets them as they are. `Err` means that the device itself failed: the sequences named
-    /// in the batch must then be released.
+    /// and does not disturb the others. Emitting changes nothing: the sequence is the same
+    /// afterwards whatever its row asked for. A greedy row over logits that are no numbers is
+    /// refused; a row that asked for logits or hidden states gets them as they are. `Err` means
+    /// that the device itself failed: the sequences named in the batch must then be released.
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError>;
 
     /// The sequence's state as bytes that [`import`](Session::import) of a session over the

@@ -7,8 +7,8 @@ use crate::{Result, TextError};
 pub struct Matched {
     /// Text that is certain to stand before any stop string.
     pub text: String,
-    /// A stop string has been found; nothing follows.
-    pub stopped: bool,
+    /// Which stop string has been found; nothing follows.
+    pub stopped: Option<usize>,
 }
 
 /// Finds the first stop string in a text that comes in pieces, and holds back what may become one.
@@ -20,7 +20,7 @@ pub struct StopMatcher {
     stops: Vec<String>,
     /// Text that may be the beginning of a stop string.
     held: String,
-    stopped: bool,
+    stopped: Option<usize>,
 }
 
 impl StopMatcher {
@@ -32,31 +32,31 @@ impl StopMatcher {
         Ok(Self {
             stops,
             held: String::new(),
-            stopped: false,
+            stopped: None,
         })
     }
 
     /// Takes more text and returns what can be shown of all that has come.
     pub fn push(&mut self, text: &str) -> Matched {
-        if self.stopped {
+        if self.stopped.is_some() {
             return Matched {
                 text: String::new(),
-                stopped: true,
+                stopped: self.stopped,
             };
         }
         self.held.push_str(text);
-        if let Some(start) = self.earliest() {
-            self.stopped = true;
+        if let Some((start, index)) = self.earliest() {
+            self.stopped = Some(index);
             self.held.truncate(start);
             return Matched {
                 text: std::mem::take(&mut self.held),
-                stopped: true,
+                stopped: self.stopped,
             };
         }
         let undecided = self.held.split_off(self.settled());
         Matched {
             text: std::mem::replace(&mut self.held, undecided),
-            stopped: false,
+            stopped: None,
         }
     }
 
@@ -65,13 +65,13 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
-    /// Where the winning stop string begins.
-    fn earliest(&self) -> Option<usize> {
-        let found = self.stops.iter().filter_map(|stop| {
+    /// Where the winning stop string begins, and which one it is.
+    fn earliest(&self) -> Option<(usize, usize)> {
+        let found = self.stops.iter().enumerate().filter_map(|(index, stop)| {
             let start = self.held.find(stop.as_str())?;
-            Some((start + stop.len(), start))
+            Some((start + stop.len(), start, index))
         });
-        found.min().map(|(_, start)| start)
+        found.min().map(|(_, start, index)| (start, index))
     }
 
     /// How much of the held text cannot belong to a stop string any more.
@@ -91,34 +91,40 @@ impl StopMatcher {
 mod tests {
     use super::*;
 
-    fn run(stops: &[&str], pieces: &[&str]) -> (Vec<String>, bool, String) {
+    fn run(stops: &[&str], pieces: &[&str]) -> (Vec<String>, Option<usize>, String) {
         let stops = stops.iter().map(|stop| (*stop).to_owned()).collect();
         let mut matcher = StopMatcher::new(stops).expect("no empty stop string");
         let matched: Vec<Matched> = pieces.iter().map(|piece| matcher.push(piece)).collect();
-        let stopped = matched.iter().any(|m| m.stopped);
+        let stopped = matched.iter().find_map(|m| m.stopped);
         let shown = matched.into_iter().map(|m| m.text).collect();
         (shown, stopped, matcher.finish())
     }
 
     #[test]
     fn text_is_held_back_only_while_it_may_stop() {
-        type Case<'a> = (&'a [&'a str], &'a [&'a str], &'a [&'a str], bool, &'a str);
+        type Case<'a> = (
+            &'a [&'a str],
+            &'a [&'a str],
+            &'a [&'a str],
+            Option<usize>,
+            &'a str,
+        );
         let cases: [Case<'_>; 9] = [
-            (&[], &["a", "b"], &["a", "b"], false, ""),
+            (&[], &["a", "b"], &["a", "b"], None, ""),
             (
                 &["END"],
                 &["xE", "N", "D", "y"],
                 &["x", "", "", ""],
-                true,
+                Some(0),
                 "",
             ),
-            (&["END"], &["xE", "Ny"], &["x", "ENy"], false, ""),
-            (&["END"], &["xEN"], &["x"], false, "EN"),
-            (&["aab"], &["aaab"], &["a"], true, ""),
-            (&["aab"], &["aa", "ab"], &["", "a"], true, ""),
-            (&["abcd", "bc"], &["abcd"], &["a"], true, ""),
-            (&["b", "ab"], &["xab"], &["x"], true, ""),
-            (&["é!"], &["caf", "é", "é!"], &["caf", "", "é"], true, ""),
+            (&["END"], &["xE", "Ny"], &["x", "ENy"], None, ""),
+            (&["END"], &["xEN"], &["x"], None, "EN"),
+            (&["aab"], &["aaab"], &["a"], Some(0), ""),
+            (&["aab"], &["aa", "ab"], &["", "a"], Some(0), ""),
+            (&["abcd", "bc"], &["abcd"], &["a"], Some(1), ""),
+            (&["b", "ab"], &["xab"], &["x"], Some(1), ""),
+            (&["é!"], &["caf", "é", "é!"], &["caf", "", "é"], Some(0), ""),
         ];
         for (stops, pieces, shown, stopped, rest) in cases {
             let (texts, did_stop, held) = run(stops, pieces);

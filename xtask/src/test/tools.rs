@@ -104,6 +104,21 @@ pub fn require_python(root: &Path) -> Result<OsString, Error> {
     })
 }
 
+/// Node.js with npm; as root on a machine with apt it is installed, otherwise asked for.
+pub fn require_node(root: &Path) -> Result<(), Error> {
+    let is_there = |name| program(root, name, &["--version"]).probe().is_some();
+    if is_there("node") && is_there("npm") {
+        return Ok(());
+    }
+    if can_install_packages(root) {
+        return install_packages(root, &["nodejs", "npm"]);
+    }
+    Err(Error::Missing {
+        what: "Node.js with npm".to_string(),
+        remedy: "install nodejs and npm".to_string(),
+    })
+}
+
 fn can_install_packages(root: &Path) -> bool {
     let is_root = program(root, "id", &["-u"]).probe().as_deref() == Some("0\n");
     is_root && program(root, "apt-get", &["--version"]).probe().is_some()

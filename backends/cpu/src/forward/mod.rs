@@ -129,15 +129,9 @@ impl<T: KvElement> Forward<'_, T> {
     /// Logits of the given tokens, `[token][vocab]`.
     pub fn logits(&mut self, tokens: &[usize], out: &mut [f32]) {
         let model = self.model;
-        let hidden = model.hidden_size;
-        let input = &mut self.scratch.input;
-        input.resize(tokens.len(), hidden);
-        for (row, token) in tokens.iter().enumerate() {
-            let x = &self.scratch.x[token * hidden..(token + 1) * hidden];
-            let out = &mut input.values[row * hidden..(row + 1) * hidden];
-            out.copy_from_slice(x);
-            model.final_norm.apply(self.kernels, out);
-        }
+        let Scratch { x, input, .. } = &mut *self.scratch;
+        input.resize(tokens.len(), model.hidden_size);
+        model.read_out(self.kernels, x, tokens, &mut input.values);
         input.prepare(self.kernels, self.pool, &[&model.head]);
         let mut products = [Product::new(&model.head, input, out)];
         multiply(self.kernels, self.pool, &mut products);
@@ -149,6 +143,12 @@ impl<T: KvElement> Forward<'_, T> {
                 unsafe { (self.kernels.softcap)(logits, cap) };
             }
         }
+    }
+
+    /// What the head would read of the given tokens, `[token][hidden]`.
+    pub fn hidden(&mut self, tokens: &[usize], out: &mut [f32]) {
+        self.model
+            .read_out(self.kernels, &self.scratch.x, tokens, out);
     }
 
     fn tokens(&self) -> usize {
@@ -390,6 +390,17 @@ impl<T: KvElement> Forward<'_, T> {
         };
         let mut products = [Product::new(&weights.up, input, out)];
         multiply(self.kernels, self.pool, &mut products);
+    }
+}
+
+impl Model {
+    /// The given tokens of the residual stream `x`, through the final norm.
+    fn read_out(&self, kernels: &Kernels, x: &[f32], tokens: &[usize], out: &mut [f32]) {
+        let hidden = self.hidden_size;
+        for (token, out) in tokens.iter().zip(out.chunks_exact_mut(hidden)) {
+            out.copy_from_slice(&x[token * hidden..(token + 1) * hidden]);
+            self.final_norm.apply(kernels, out);
+        }
     }
 }
 

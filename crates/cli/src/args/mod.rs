@@ -5,6 +5,7 @@ mod bench;
 mod conversation;
 mod output;
 mod sampling;
+mod serve;
 mod session;
 mod values;
 
@@ -15,7 +16,8 @@ pub use bench::{BenchArgs, Span};
 pub use conversation::{ConversationArgs, FormatArgs};
 pub use output::{Form, OutputArgs};
 pub use sampling::{Given, SamplingArgs};
-pub use session::SessionArgs;
+pub use serve::{ConfigCommand, ServeArgs};
+pub use session::{RETAINED, SessionArgs};
 use values::{count, date};
 
 /// Large language models on the hardware you already have.
@@ -34,6 +36,11 @@ pub struct Cli {
 pub enum Command {
     /// Ask a model, or chat with it when no prompt is given.
     Run(Box<RunArgs>),
+    /// Serve models over HTTP to OpenAI, Anthropic and Ollama clients.
+    Serve(Box<ServeArgs>),
+    /// Check, show and explain the server's configuration; make keys.
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Continue a text exactly as given, without a chat template.
     Generate(Box<GenerateArgs>),
     /// Show a conversation as the model would be given it, without loading weights.

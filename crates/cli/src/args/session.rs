@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 
 use clap::{Args, ValueEnum};
+use loquat_server::config::units;
 use loquat_session::{MemoryBudget, Precision, SessionOptions};
 
 use super::values::at_least_one;
-use crate::memory;
 
 /// How a model is opened.
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub struct SessionArgs {
     pub context: Option<NonZeroUsize>,
     /// All memory to take, such as 6GiB, 800MB or 60% (of this machine's): what weights leave of
     /// it is for KV. Left out, KV takes at most a quarter of the machine.
-    #[arg(long, value_name = "SIZE", env = "LOQUAT_MEMORY", value_parser = memory::budget)]
+    #[arg(long, value_name = "SIZE", env = "LOQUAT_MEMORY", value_parser = units::budget)]
     #[arg(allow_negative_numbers = true)]
     pub memory: Option<MemoryBudget>,
     /// Threads for computing; all cores when left out.
@@ -47,7 +47,7 @@ pub enum PrecisionArg {
 /// Ended sequences that a session has places for, so that a conversation's next turn finds what
 /// its last one left. A place costs nothing until it is used, and the session's bound on memory
 /// holds for them too.
-const RETAINED: usize = 16;
+pub const RETAINED: usize = 16;
 
 impl SessionArgs {
     /// For `sequences` at once, and those that have ended and are kept.

@@ -320,7 +320,7 @@ fn follow(
                 return Err(CliError::Engine(error));
             }
             Event::Finished { .. } => progress.ended.store(true, Ordering::Relaxed),
-            Event::PromptLogprobs(_) => {}
+            Event::PromptLogprobs(_) | Event::Embedding(_) => {}
         }
     }
     Ok(arrivals)

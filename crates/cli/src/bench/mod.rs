@@ -1,17 +1,17 @@
 //! `loquat bench`: what a model and the engine do on this machine, in numbers.
 //!
 //! Each scenario is a file: [`compare`] (the default), [`clients`], [`intruder`], [`turns`],
-//! [`constrained`] and [`soak`]. All drive the engine through the doors that programs use.
+//! [`constrained`], [`soak`] and [`http`]. All drive the engine through the doors that programs use.
 
 mod clients;
 mod compare;
 mod constrained;
 mod figure;
+mod http;
 mod intruder;
 mod random;
 mod reading;
 mod report;
-mod resident;
 mod soak;
 mod stats;
 mod turns;
@@ -92,6 +92,8 @@ fn chosen(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
         Box::new(turns::Turns::new(args, turns.get()))
     } else if let Some(seconds) = args.soak {
         Box::new(soak::Soak::new(args, seconds))
+    } else if args.http {
+        Box::new(http::Http::new(args))
     } else if args.constrained {
         Box::new(constrained::Constrained::new(args))
     } else if args.clients.is_empty() {

@@ -73,7 +73,7 @@ pub async fn read(mut generation: Generation, submitted: Instant) -> Result<Answ
             }
             Event::Finished { usage, .. } => answer.usage = usage,
             Event::Failed(error) => return Err(CliError::Engine(error)),
-            Event::PromptLogprobs(_) => {}
+            Event::PromptLogprobs(_) | Event::Embedding(_) => {}
         }
     }
     Ok(answer)

@@ -87,7 +87,7 @@ impl Work {
 }
 
 /// Prompts that share no prefix, the same in every round.
-fn prompt(vocab_size: usize, len: usize, sequence: usize) -> Vec<u32> {
+pub fn prompt(vocab_size: usize, len: usize, sequence: usize) -> Vec<u32> {
     Random::new(0, sequence as u64).tokens(vocab_size, len)
 }
 

@@ -53,13 +53,6 @@ impl Bounds {
     }
 }
 
-fn parameters(model: &Model) -> usize {
-    let matrices = model.source.weights.matrices();
-    matrices
-        .map(|(_, matrix)| matrix.rows() * matrix.cols())
-        .sum()
-}
-
 /// Matrix formats and how many matrices have each.
 fn formats(model: &Model) -> BTreeMap<String, usize> {
     let mut formats = BTreeMap::new();
@@ -112,7 +105,7 @@ fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String
         ("family", spec.family.to_owned()),
         (
             "parameters",
-            format!("{:.1} M in matrices", parameters(model) as f64 / 1e6),
+            format!("{:.1} M in matrices", model.parameters() as f64 / 1e6),
         ),
         ("embedding", describe::embedding(spec)),
         (
@@ -246,7 +239,7 @@ fn as_json(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> Value 
         "model": model.name,
         "format": model.checkpoint.format.name(),
         "family": spec.family,
-        "parameters": parameters(model),
+        "parameters": model.parameters(),
         "vocab_size": spec.vocab_size,
         "hidden_size": spec.hidden_size,
         "model_context": spec.max_context,

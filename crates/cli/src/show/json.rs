@@ -103,7 +103,7 @@ fn ending(heard: &Heard) -> Value {
         "finish_reason": match reason {
             FinishReason::Stop if called => "tool_calls",
             FinishReason::Stop => "stop",
-            FinishReason::StopString => "stop_string",
+            FinishReason::StopString(_) => "stop_string",
             FinishReason::Length => "length",
         },
         "usage": {
@@ -194,7 +194,7 @@ mod tests {
         for (reason, calls, name) in [
             (FinishReason::Stop, vec![], "stop"),
             (FinishReason::Stop, vec![add()], "tool_calls"),
-            (FinishReason::StopString, vec![], "stop_string"),
+            (FinishReason::StopString(0), vec![], "stop_string"),
             (FinishReason::Length, vec![add()], "length"),
         ] {
             let told = ending(&heard(reason, calls));

@@ -8,6 +8,8 @@ mod interactive;
 mod refusals;
 mod rendering;
 mod reports;
+#[cfg(unix)]
+mod serving;
 mod speaking;
 mod streams;
 mod structured;

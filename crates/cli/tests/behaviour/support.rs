@@ -81,9 +81,9 @@ impl From<Output> for Outcome {
 /// The binary, with a cache of its own and no settings of the tester's.
 pub fn command(cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquat"));
-    let settings = ["BACKEND", "LOG", "MEMORY", "PYTHON"];
-    for setting in settings {
-        command.env_remove(format!("LOQUAT_{setting}"));
+    let variables = std::env::vars_os().map(|(name, _)| name);
+    for name in variables.filter(|name| name.to_string_lossy().starts_with("LOQUAT_")) {
+        command.env_remove(name);
     }
     command.env_remove("NO_COLOR");
     command.env("LOQUAT_CACHE", cache).stdin(Stdio::null());

@@ -47,6 +47,7 @@ pub struct Reader {
     pub generation: Option<Generation>,
     pub habit: Habit,
     pub prompt_logprobs: Option<Vec<TokenInfo>>,
+    pub embedding: Option<Vec<f32>>,
     pub tokens: Vec<TokenInfo>,
     /// When each token was taken.
     pub times: Vec<Duration>,
@@ -106,6 +107,7 @@ impl Harness {
             generation: Some(generation),
             habit: Habit::Eager,
             prompt_logprobs: None,
+            embedding: None,
             tokens: Vec::new(),
             times: Vec::new(),
             ends: Vec::new(),
@@ -249,6 +251,9 @@ impl Reader {
             Event::PromptLogprobs(scores) => {
                 assert!(self.tokens.is_empty(), "the prompt's come first");
                 assert!(self.prompt_logprobs.replace(scores).is_none(), "once");
+            }
+            Event::Embedding(embedding) => {
+                assert!(self.embedding.replace(embedding).is_none(), "once");
             }
             Event::Tokens { tokens, .. } => {
                 self.times.extend(tokens.iter().map(|_| now));

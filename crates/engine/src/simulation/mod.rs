@@ -6,6 +6,7 @@
 mod choices;
 mod deadlines;
 mod dice;
+mod embedding;
 mod fairness;
 mod guided;
 mod harness;

@@ -7,7 +7,7 @@ use loquat_testkit::fake_session::{Cost, FakeOptions, Fault, Snapshots};
 use super::dice::Dice;
 use super::guided::Rhythm;
 use super::harness::Habit;
-use crate::{Constrained, EngineOptions, GenerateRequest, Logprobs, SamplingParams};
+use crate::{Constrained, EngineOptions, GenerateRequest, Logprobs, Pooling, SamplingParams};
 
 pub const VOCABULARY: usize = 48;
 
@@ -161,6 +161,28 @@ fn arrival(dice: &mut Dice, prefixes: &[Vec<u32>], calm: usize) -> Arrival {
 }
 
 fn request(dice: &mut Dice, prefixes: &[Vec<u32>]) -> GenerateRequest {
+    let request = speaking(dice, prefixes);
+    match dice.percent(10) {
+        true => embedding(dice, request),
+        false => request,
+    }
+}
+
+/// The same prompt for the same client, to be embedded.
+fn embedding(dice: &mut Dice, request: GenerateRequest) -> GenerateRequest {
+    GenerateRequest {
+        max_tokens: 0,
+        sampling: SamplingParams::default(),
+        stop_ids: Vec::new(),
+        logprobs: None,
+        prompt_logprobs: false,
+        constraint: None,
+        embed: Some(dice.pick(&[Pooling::Mean, Pooling::Last])),
+        ..request
+    }
+}
+
+fn speaking(dice: &mut Dice, prefixes: &[Vec<u32>]) -> GenerateRequest {
     let mut prompt = dice.pick(prefixes);
     prompt.truncate(dice.pick(&[1, 3, 16, 17, 20, 40, 60]));
     if dice.percent(60) {

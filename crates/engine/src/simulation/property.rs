@@ -255,6 +255,8 @@ fn judge(request: &GenerateRequest, reader: &Reader, alone: &Reader, plan: &Plan
             assert_eq!(reason, same);
             assert_eq!(reader.tokens, alone.tokens);
             assert_eq!(reader.prompt_logprobs, alone.prompt_logprobs);
+            assert_eq!(reader.embedding, alone.embedding);
+            assert_eq!(reader.embedding.is_some(), request.embed.is_some());
             assert_eq!(usage.prompt_tokens, request.prompt.len());
             assert_eq!(usage.completion_tokens, reader.tokens.len());
             assert!(usage.cached_tokens < usage.prompt_tokens);

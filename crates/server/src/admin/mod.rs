@@ -1,11 +1,33 @@
-//! admin
+//! Operating the server over HTTP: models, requests, caches, keys, configuration. Every route
+//! takes a key with the scope `admin`; errors have OpenAI's shape.
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::routing::{delete, get, post};
 
 use crate::app::App;
 
+pub(crate) mod cache;
+pub(crate) mod config;
+pub(crate) mod keys;
+pub(crate) mod models;
+pub(crate) mod requests;
+#[cfg(test)]
+mod tests;
+
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
+        .route("/admin/v1/models", get(models::list))
+        // Names of models have slashes, which only a tail can hold.
+        .route(
+            "/admin/v1/models/{*tail}",
+            get(models::get).post(models::act),
+        )
+        .route("/admin/v1/requests", get(requests::list))
+        .route("/admin/v1/requests/{id}", delete(requests::cancel))
+        .route("/admin/v1/cache/clear", post(cache::clear))
+        .route("/admin/v1/keys", get(keys::list))
+        .route("/admin/v1/config", get(config::get))
+        .route("/admin/v1/config/reload", post(config::reload))
 }

@@ -1,11 +1,35 @@
 //! How the server is set up, as plain data. Reading it from files, environment and flags is the
 //! business of this module's other files; what is here is what the rest of the crate sees.
 
+mod check;
+mod given;
+mod in_force;
+mod key;
+mod kinds;
+mod mistakes;
+mod nearest;
+mod options;
+mod reference;
+mod said;
+mod sampling;
+mod sources;
+#[cfg(test)]
+mod tests;
+pub mod units;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loquat_session::{MemoryBudget, Precision};
 use serde_json::{Map, Value};
+
+pub use in_force::{in_force, show};
+pub use key::{entry as key_entry, fresh as fresh_key};
+pub use mistakes::{Mistake, Mistakes, Place, Spot};
+pub use options::{Flag, flags};
+pub use reference::page as reference;
+pub use sources::{Settled, Sources};
 
 /// Everything in force.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -38,7 +62,7 @@ pub struct Server {
     pub host_names: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Tls {
     /// PEM: the certificate and what it was issued by.
     pub certificate: PathBuf,
@@ -130,6 +154,17 @@ pub enum Scope {
     Admin,
 }
 
+impl Scope {
+    pub fn name(self) -> &'static str {
+        kinds::Word::word(&self)
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        let mut all = [Self::Inference, Self::Metrics, Self::Admin].into_iter();
+        all.find(|scope| scope.name() == name)
+    }
+}
+
 /// A model to serve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
@@ -148,9 +183,9 @@ pub struct Model {
     /// Longest context in tokens; the model's own when left out.
     pub context: Option<usize>,
     /// All memory it may take: bytes or a share of the machine.
-    pub memory: Option<loquat_session::MemoryBudget>,
+    pub memory: Option<MemoryBudget>,
     pub threads: Option<usize>,
-    pub reference_precision: bool,
+    pub precision: Precision,
     /// Requests that compute at once.
     pub parallel: usize,
     /// Requests that may wait.
@@ -173,7 +208,12 @@ pub struct Model {
     pub sampling: Map<String, Value>,
     /// How embeddings are made of hidden states: `mean` or `last`.
     pub pooling: Pooling,
+    pub adapters: Adapters,
 }
+
+/// None can be loaded yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adapters;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
@@ -251,7 +291,7 @@ impl Model {
             context: None,
             memory: None,
             threads: None,
-            reference_precision: false,
+            precision: Precision::Fast,
             parallel: 32,
             max_queue: 256,
             max_slowdown: 2.0,
@@ -263,6 +303,27 @@ impl Model {
             idle_unload: None,
             sampling: Map::new(),
             pooling: Pooling::Mean,
+            adapters: Adapters,
+        }
+    }
+
+    /// One that has yet to be described.
+    fn blank() -> Self {
+        Self::new("", "")
+    }
+}
+
+impl Key {
+    /// One that has yet to be described.
+    fn blank() -> Self {
+        Self {
+            name: String::new(),
+            hash: KeyHash([0; 32]),
+            scopes: vec![Scope::Inference],
+            models: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            concurrent: None,
         }
     }
 }

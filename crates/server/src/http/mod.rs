@@ -1,24 +1,52 @@
 //! Connections: taking them, bounding them, and ending them in order.
+//!
+//! A client that closes its side of a connection has left: what it asked for is cancelled. One
+//! that half-closes and reads on is treated alike, since nothing tells it from one that is gone.
+
+mod accept;
+mod browser;
+mod connection;
+mod identify;
+mod incoming;
+mod outgoing;
+mod signals;
+mod socket;
+mod tls;
+mod traffic;
+mod watch;
+mod work;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::Response;
 use tokio::net::TcpListener;
+use tokio::sync::watch as channel;
+use tokio::time::timeout;
 
 use crate::app::App;
-use crate::caller::Caller;
 use crate::config::Config;
 use crate::models::Opener;
+use crate::reload::Reloading;
 use crate::router::router;
+
+use accept::Connections;
+pub use browser::{cors, guard};
+use connection::{Door, ENDING};
+pub use identify::{catch_panics, identify};
+pub use incoming::read_body;
+pub use outgoing::hold;
+use tls::Tls;
+pub use tls::TlsError;
+pub use traffic::Traffic;
+pub use work::bound;
 
 /// A server that listens, and serves once it is told to.
 pub struct Server {
     app: Arc<App>,
     listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<Tls>,
 }
 
 /// Why a server cannot start.
@@ -29,43 +57,139 @@ pub enum ServeError {
         address: SocketAddr,
         source: std::io::Error,
     },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl Server {
     /// Binds the address; nothing is served yet. Port 0 takes any that is free.
     pub async fn bind(config: Config, opener: Arc<dyn Opener>) -> Result<Self, ServeError> {
-        let address = SocketAddr::new(config.server.host, config.server.port);
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
+        let asked = SocketAddr::new(config.server.host, config.server.port);
+        let failed = |source| ServeError::Listen {
+            address: asked,
+            source,
+        };
+        let app = App::new(config, opener);
+        let config = app.config();
+        let tls = config.tls.as_ref().map(|files| Tls::open(files, &config));
+        let tls = tls.transpose()?;
+        let listener = TcpListener::bind(asked).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
         Ok(Self {
-            app: App::new(config, opener),
+            app,
             listener,
+            address,
+            tls,
         })
     }
 
+    /// Says how the configuration is read again, for SIGHUP and the admin API.
+    pub fn reload_with(self, how: Reloading) -> Self {
+        self.app.set_reloading(how);
+        self
+    }
+
     /// Where it listens.
-    pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A look at the server from outside, also while it serves.
+    pub fn observer(&self) -> Observer {
+        Observer(Arc::clone(&self.app))
     }
 
     /// Serves until `stop` is ready, then refuses new work, lets requests end within the
-    /// configured time, cancels the rest, and returns when everything is closed.
-    pub async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) {
-        let Self { app, listener } = self;
-        let served = axum::serve(listener, router(&app)).with_graceful_shutdown(stop);
-        if let Err(error) = served.await {
-            tracing::error!("{error}");
+    /// configured time, cancels the rest, and returns when everything is closed. Dropping the
+    /// future ends everything at once.
+    pub async fn serve(self, stop: impl Future<Output = ()> + Send) {
+        let Self {
+            app,
+            listener,
+            address: _,
+            tls,
+        } = self;
+        for doubt in app.config().doubts() {
+            tracing::warn!("{doubt}");
         }
+        app.models.preload();
+        let (close, closing) = channel::channel(false);
+        let door = Door {
+            app: Arc::clone(&app),
+            router: router(&app),
+            closing,
+        };
+        let mut connections = Connections::new(door, tls);
+        tokio::select! {
+            () = connections.accept(&listener) => {}
+            () = stop => {}
+        }
+        drop(listener);
+        finish_requests(&app).await;
+        close.send_replace(true);
+        // What has not ended by then is ended.
+        let _ = timeout(ENDING, connections.ended()).await;
+        connections.end().await;
+        app.models.close().await;
     }
 }
 
-/// The outermost layer: gives a request its name and its caller.
-pub async fn identify(State(_app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let caller = Caller {
-        request_id: uuid::Uuid::new_v4().to_string().into(),
-        key: None,
-        received: Instant::now(),
-    };
-    request.extensions_mut().insert(caller);
-    next.run(request).await
+/// Returns when no request is under way: because all ended, or because their time was up.
+async fn finish_requests(app: &App) {
+    app.traffic.stop();
+    let patience = app.config().server.shutdown_timeout;
+    if timeout(patience, app.traffic.none()).await.is_err() {
+        tracing::warn!(
+            requests = app.traffic.requests(),
+            "requests that are still under way are cancelled"
+        );
+        app.in_flight.stop_all();
+        // Time to tell their clients.
+        let _ = timeout(ENDING, app.traffic.none()).await;
+    }
+}
+
+/// What a server has to do at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// HTTP requests between the end of their headers and the end of their answer.
+    pub requests: usize,
+    /// Those of them that generate.
+    pub generating: usize,
+    /// Of requests with keys: those that count against what their keys may do at once.
+    pub admitted: usize,
+    /// At the engines: sequences that compute, and requests that wait.
+    pub running: usize,
+    pub waiting: usize,
+    /// KV tokens set aside for the running sequences.
+    pub kv_reserved: usize,
+}
+
+/// Sees a server's load.
+#[derive(Clone)]
+pub struct Observer(Arc<App>);
+
+impl Observer {
+    /// Has somebody told of each token's time from the engine to the socket, on connections to
+    /// come. Only the first to ask is.
+    pub fn watch_tokens(&self, watcher: impl Fn(Duration) + Send + Sync + 'static) {
+        self.0.metrics.watch_tokens(Arc::new(watcher));
+    }
+
+    pub fn load(&self) -> Load {
+        let Self(app) = self;
+        let keys = app.keys.list();
+        let mut load = Load {
+            requests: app.traffic.requests(),
+            generating: app.in_flight.count(),
+            admitted: keys.iter().map(|key| key.usage().running as usize).sum(),
+            ..Load::default()
+        };
+        for stats in app.models.status().iter().filter_map(|model| model.stats) {
+            load.running += stats.running;
+            load.waiting += stats.waiting;
+            load.kv_reserved += stats.kv_reserved;
+        }
+        load
+    }
 }

@@ -1,14 +1,32 @@
 //! The models that are served: opened when they are needed, closed when they are not.
+//!
+//! Every model of the configuration has a [`slot`], which goes from unloaded through opening,
+//! ready, draining and closing back to unloaded. One lock guards all of them, since they share
+//! memory ([`room`]). An [`opening`] is a task of its own, which many askers wait for; the
+//! [`keeper`] is the one task that closes.
 
-use std::collections::HashMap;
-use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+mod keeper;
+mod lease;
+mod loaded;
+mod opening;
+mod reconfigure;
+mod registry;
+mod room;
+mod slot;
+mod status;
+#[cfg(test)]
+mod tests;
 
 use loquat_chat::Chat;
 use loquat_engine::{Engine, SamplingParams};
 
-use crate::config::{Config, Model, Pooling};
-use crate::error::{ApiError, ErrorKind};
+use crate::config::Model;
+
+pub use lease::Lease;
+pub use loaded::Loaded;
+pub use registry::Models;
+pub use slot::KeepAlive;
+pub use status::{ModelState, ModelStatus};
 
 /// Finds and opens models. Whoever implements it names backends and knows files; both calls may
 /// take long and are made where that blocks nobody.
@@ -66,117 +84,4 @@ pub struct ModelInfo {
     pub embeddings: bool,
     /// The template's text, for Ollama's `show`.
     pub template: Option<String>,
-}
-
-/// An open model under its name.
-pub struct Loaded {
-    /// The configuration's name for it.
-    pub id: String,
-    pub engine: Engine,
-    pub chat: Chat,
-    /// In force where a request does not say otherwise.
-    pub sampling: SamplingParams,
-    pub info: ModelInfo,
-    pub pooling: Pooling,
-    pub resident_bytes: u64,
-    default_max_tokens: usize,
-}
-
-impl Loaded {
-    /// The most tokens that a prompt and its reply can have together.
-    pub fn room(&self) -> usize {
-        let context = self.engine.capabilities().max_context;
-        context.min(self.engine.memory().kv_capacity)
-    }
-
-    /// What a request asks for, which the engine refuses where it does not fit; otherwise what the
-    /// configuration says, or what there is room for.
-    pub fn max_tokens(&self, asked: Option<usize>, prompt: usize) -> usize {
-        asked.unwrap_or_else(|| {
-            let room = self.room().saturating_sub(prompt);
-            self.default_max_tokens.min(room.max(1))
-        })
-    }
-}
-
-/// A model in use: while any lease is held it is not unloaded.
-#[derive(Clone)]
-pub struct Lease(Arc<Loaded>);
-
-impl Deref for Lease {
-    type Target = Loaded;
-
-    fn deref(&self) -> &Loaded {
-        &self.0
-    }
-}
-
-/// All models of the configuration.
-pub struct Models {
-    opener: Arc<dyn Opener>,
-    configured: Vec<Model>,
-    open: RwLock<HashMap<String, Arc<Loaded>>>,
-}
-
-impl Models {
-    pub fn new(config: &Config, opener: Arc<dyn Opener>) -> Self {
-        Self {
-            opener,
-            configured: config.models.clone(),
-            open: RwLock::default(),
-        }
-    }
-
-    /// The model of that name or alias, opened if it is not yet. It stays open while the lease is
-    /// held.
-    pub async fn lease(&self, name: &str) -> Result<Lease, ApiError> {
-        let model = self.find(name)?;
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(loaded) = open.get(&model.name) {
-            return Ok(Lease(Arc::clone(loaded)));
-        }
-        drop(open);
-        let opened = self.opener.open(model);
-        let Opened {
-            engine,
-            chat,
-            sampling,
-            info,
-            resident_bytes,
-        } = opened.map_err(|error| ApiError::internal(&error))?;
-        let loaded = Arc::new(Loaded {
-            id: model.name.clone(),
-            engine,
-            chat,
-            sampling,
-            info,
-            pooling: model.pooling,
-            resident_bytes,
-            default_max_tokens: model.max_tokens,
-        });
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        let loaded = open.entry(model.name.clone()).or_insert(loaded);
-        Ok(Lease(Arc::clone(loaded)))
-    }
-
-    fn find(&self, name: &str) -> Result<&Model, ApiError> {
-        let is = |model: &&Model| model.name == name || model.aliases.iter().any(|a| a == name);
-        self.configured
-            .iter()
-            .find(is)
-            .ok_or_else(|| unknown(name, &self.configured))
-    }
-}
-
-fn unknown(name: &str, known: &[Model]) -> ApiError {
-    let known: Vec<_> = known.iter().map(|model| model.name.as_str()).collect();
-    let what = format!(
-        "the model `{name}` is not served here; served: {}",
-        known.join(", ")
-    );
-    ApiError {
-        param: Some("model".to_owned()),
-        ..ApiError::new(ErrorKind::NotFound, what)
-    }
-    .code("model_not_found")
 }

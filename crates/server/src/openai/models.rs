@@ -1,11 +1,242 @@
-//! models
+//! `/v1/models`: what is served.
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::extract::{Path, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::caller::Caller;
+use crate::error::ApiError;
+use crate::models::{ModelInfo, ModelState, ModelStatus};
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
+        .route("/v1/models", get(list))
+        // Names may have slashes: `owner/name`.
+        .route("/v1/models/{*id}", get(show))
+}
+
+/// All models that the caller may use.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ModelList {
+    /// `list`
+    pub object: &'static str,
+    pub data: Vec<ModelCard>,
+}
+
+/// A model. What nobody knows before its files are there is null.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ModelCard {
+    /// What requests call it.
+    pub id: String,
+    /// `model`
+    pub object: &'static str,
+    /// Its files' time, in seconds since 1970.
+    pub created: u64,
+    /// `loquat`
+    pub owned_by: &'static str,
+    /// Further names for it.
+    pub aliases: Vec<String>,
+    /// Whether it answers at once; otherwise its next request loads it first.
+    pub ready: bool,
+    /// `unloaded`, `loading`, `ready`, `draining`, `drained` or `failed`.
+    pub state: &'static str,
+    /// What computes it.
+    pub backend: Option<String>,
+    pub device: Option<String>,
+    /// The most tokens of a prompt and its answer.
+    pub context_length: Option<usize>,
+    /// The same by another name.
+    pub max_model_len: Option<usize>,
+    pub family: Option<String>,
+    /// `gguf`, `safetensors` or `mlx`.
+    pub format: Option<String>,
+    pub quantization: Option<String>,
+    pub parameters: Option<u64>,
+    /// Of its files.
+    pub size_bytes: Option<u64>,
+    pub capabilities: Option<ModelAbilities>,
+}
+
+/// What a model can do.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ModelAbilities {
+    /// Continue a text.
+    pub completion: bool,
+    /// Answer a conversation.
+    pub chat: bool,
+    /// Call tools.
+    pub tools: bool,
+    /// Think before it answers.
+    pub reasoning: bool,
+    pub embeddings: bool,
+}
+
+/// List the models.
+#[utoipa::path(
+    get,
+    path = "/v1/models",
+    tag = "openai",
+    responses((status = 200, description = "Models that the caller may use", body = ModelList)),
+)]
+pub async fn list(State(app): State<Arc<App>>, caller: Caller) -> Json<ModelList> {
+    let all = app.models.list().await.into_iter();
+    let seen = all.filter(|status| caller.may_see(&status.name));
+    Json(ModelList {
+        object: "list",
+        data: seen.map(ModelCard::from).collect(),
+    })
+}
+
+/// Show one model.
+#[utoipa::path(
+    get,
+    path = "/v1/models/{id}",
+    tag = "openai",
+    params(("id" = String, Path, description = "Its name or one of its aliases")),
+    responses((status = 200, description = "The model", body = ModelCard)),
+)]
+pub async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<ModelCard>, ApiError> {
+    let name = app.models.name_of(&id)?;
+    if let Some(key) = &caller.key {
+        key.may_use(&name)?;
+    }
+    let status = app.models.show(&name).await?;
+    Ok(Json(ModelCard::from(status)))
+}
+
+impl From<ModelStatus> for ModelCard {
+    fn from(status: ModelStatus) -> Self {
+        let ModelStatus {
+            name,
+            aliases,
+            state,
+            info,
+            problem: _,
+            resident_bytes: _,
+            last_used: _,
+            expires: _,
+            leases: _,
+            stats: _,
+        } = status;
+        let info = info.as_deref();
+        let text = |of: fn(&ModelInfo) -> &String| info.map(|info| of(info).clone());
+        let context = info.map(|info| info.context);
+        Self {
+            id: name,
+            object: "model",
+            created: info.map_or(0, |info| info.modified),
+            owned_by: "loquat",
+            aliases,
+            ready: state == ModelState::Ready,
+            state: state.name(),
+            backend: text(|info| &info.backend),
+            device: text(|info| &info.device),
+            context_length: context,
+            max_model_len: context,
+            family: text(|info| &info.family),
+            format: text(|info| &info.format),
+            quantization: text(|info| &info.quantization),
+            parameters: info.map(|info| info.parameters),
+            size_bytes: info.map(|info| info.size_bytes),
+            capabilities: info.map(|info| ModelAbilities {
+                completion: true,
+                chat: info.has_template,
+                tools: info.tools,
+                reasoning: info.thinking,
+                embeddings: info.embeddings,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+    use serde_json::json;
+
+    use crate::config::Model;
+    use crate::testing::{Harness, Scripted};
+
+    fn two() -> Harness {
+        let mut config = Harness::config();
+        config.models = vec![
+            Model::new("owner/first", "nowhere"),
+            Model {
+                aliases: vec!["other".to_owned()],
+                ..Model::new("second", "nowhere")
+            },
+        ];
+        Harness::with(Scripted::new("hello"), config)
+    }
+
+    #[tokio::test]
+    async fn models_are_listed_and_shown_by_every_name() {
+        let server = two();
+        let list = server.get("/v1/models").await.json();
+        assert_eq!(list["object"], "list");
+        assert_eq!(list["data"].as_array().map(Vec::len), Some(2));
+        for (path, expected) in [
+            ("/v1/models/owner/first", &list["data"][0]),
+            ("/v1/models/owner%2Ffirst", &list["data"][0]),
+            ("/v1/models/second", &list["data"][1]),
+            ("/v1/models/other", &list["data"][1]),
+        ] {
+            let reply = server.get(path).await;
+            assert_eq!(&reply.json(), expected, "{path}");
+        }
+        let expected = json!({
+            "id": "second",
+            "object": "model",
+            "created": 1_700_000_000,
+            "owned_by": "loquat",
+            "aliases": ["other"],
+            "ready": false,
+            "state": "unloaded",
+            "backend": "fake",
+            "device": "fake",
+            "context_length": 4096,
+            "max_model_len": 4096,
+            "family": "llama",
+            "format": "safetensors",
+            "quantization": "bf16",
+            "parameters": 1000,
+            "size_bytes": 2000,
+            "capabilities": {
+                "completion": true,
+                "chat": true,
+                "tools": true,
+                "reasoning": true,
+                "embeddings": list["data"][1]["capabilities"]["embeddings"],
+            },
+        });
+        assert_eq!(list["data"][1], expected);
+    }
+
+    #[tokio::test]
+    async fn a_model_is_ready_once_it_was_used() {
+        let server = two();
+        let request = json!({ "model": "other", "prompt": "a" });
+        let reply = server.post("/v1/completions", &request).await;
+        assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+        assert_eq!(server.get("/v1/models/second").await.json()["ready"], true);
+        let first = server.get("/v1/models/owner/first").await.json();
+        assert_eq!(first["ready"], false);
+    }
+
+    #[tokio::test]
+    async fn an_unknown_model_is_not_found() {
+        let reply = two().get("/v1/models/nobody").await;
+        assert_eq!(reply.status(), StatusCode::NOT_FOUND);
+        assert_eq!(reply.json()["error"]["code"], "model_not_found");
+        assert_eq!(reply.json()["error"]["param"], "model");
+    }
 }

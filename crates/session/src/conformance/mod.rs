@@ -5,6 +5,7 @@
 //! within the subject's tolerance.
 
 mod equivalence;
+mod hidden;
 mod holding;
 mod refusal;
 
@@ -78,6 +79,14 @@ const CHECKS: &[(&str, Check)] = &[
     (
         "several emitted positions equal one at a time",
         equivalence::positions_equal_steps,
+    ),
+    (
+        "hidden states equal however they were computed, or are refused",
+        hidden::equal_however_computed,
+    ),
+    (
+        "asking for hidden states changes nothing",
+        hidden::asking_changes_nothing,
     ),
     (
         "edges work: an empty batch, a context filled to the last token",
@@ -221,6 +230,18 @@ impl Probe {
             Ok(logits)
         } else {
             Err("logits are not finite".into())
+        }
+    }
+
+    fn row_hidden(&self, row: usize) -> Result<Vec<f32>, String> {
+        let positions = 0..self.output.hidden_positions(row);
+        let hidden: Vec<f32> = positions
+            .flat_map(|position| self.output.hidden(row, position).iter().copied())
+            .collect();
+        if hidden.iter().all(|value| value.is_finite()) {
+            Ok(hidden)
+        } else {
+            Err("hidden states are not finite".into())
         }
     }
 

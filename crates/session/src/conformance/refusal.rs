@@ -43,7 +43,7 @@ pub fn bad_rows(subject: &Subject) -> Result<(), String> {
         Emit,
         fn(&SessionError) -> bool,
     );
-    let cases: [Case; 8] = [
+    let cases: [Case; 9] = [
         ("unknown sequence", SequenceId(9999), &[1], ONE, |e| {
             matches!(e, SessionError::UnknownSequence(_))
         }),
@@ -66,6 +66,18 @@ pub fn bad_rows(subject: &Subject) -> Result<(), String> {
             &[1],
             Emit::Logits { positions: 2 },
             |e| matches!(e, SessionError::EmitOutOfRange { .. }),
+        ),
+        (
+            "more hidden states than tokens",
+            sequence,
+            &[1],
+            Emit::Hidden { positions: 2 },
+            |e| {
+                matches!(
+                    e,
+                    SessionError::EmitOutOfRange { .. } | SessionError::Unsupported(_)
+                )
+            },
         ),
         (
             "no positions",

@@ -122,6 +122,9 @@ impl FakeSession {
                 tokens: tokens.len(),
             });
         }
+        if options.hidden_size.is_none() && matches!(row.emit, Emit::Hidden { .. }) {
+            return Err(SessionError::Unsupported("hidden states"));
+        }
         check_context(wanted, options.max_context)?;
         let (step, max) = (taken + tokens.len(), options.max_step_tokens);
         if step > max {
@@ -163,6 +166,13 @@ impl FakeSession {
                     self.model.logits(history, len, logits);
                 }
             }
+            Emit::Hidden { positions } => {
+                let width = self.options.hidden_size.unwrap_or(1);
+                let states = output.push_hidden(positions).chunks_exact_mut(width);
+                for (state, len) in states.zip(lengths) {
+                    self.model.hidden(history, len, state);
+                }
+            }
         }
     }
 }
@@ -175,6 +185,7 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
         max_sequences: options.max_sequences,
         max_step_tokens: options.max_step_tokens,
         structured_output: true,
+        hidden_size: options.hidden_size,
         speculative_decoding: options.snapshots.is_none(),
         prefix_copy: match options.snapshots {
             Some(_) => PrefixCopy::AtSnapshots,
@@ -275,7 +286,7 @@ impl Session for FakeSession {
             _ => {}
         }
 
-        output.reset(self.options.vocab_size);
+        output.reset(&self.capabilities);
         let accepted = self.accept(batch, fault);
         for (row, accepted) in batch.rows().iter().zip(accepted) {
             match accepted {

@@ -5,6 +5,8 @@ const FAVOURITE: f32 = 8.0;
 const SCRIPTED: f32 = 64.0;
 /// Draws the favourite; no token of a vocabulary.
 const FAVOURITE_DRAW: u32 = u32::MAX;
+/// Draws hidden states, so that they are not the logits.
+const HIDDEN_DRAW: u32 = u32::MAX - 1;
 
 pub struct Model {
     pub vocab_size: usize,
@@ -74,6 +76,14 @@ impl Model {
         }
     }
 
+    /// The hidden state after the first `len` tokens, spread over [-1, 1).
+    pub fn hidden(&self, history: &History, len: usize, state: &mut [f32]) {
+        let digest = mix(history.digest(len), HIDDEN_DRAW);
+        for (index, value) in (0..).zip(state) {
+            *value = (mix(digest, index) >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        }
+    }
+
     fn favourite(&self, digest: u64) -> u32 {
         (mix(digest, FAVOURITE_DRAW) % self.vocab_size as u64) as u32
     }
@@ -116,7 +126,11 @@ mod tests {
     fn the_greedy_token_is_the_argmax() {
         let stray = 999;
         for (vocab_size, script) in [(1, vec![]), (7, vec![3, stray, 5]), (264, vec![])] {
-            let model = Model { vocab_size, script };
+            let model = Model {
+                vocab_size,
+                script,
+                opening: Vec::new(),
+            };
             let mut history = History::default();
             let mut logits = vec![0.0; vocab_size];
             for len in 1..200 {
@@ -133,6 +147,7 @@ mod tests {
         let model = Model {
             vocab_size: 10,
             script: vec![4, 2],
+            opening: Vec::new(),
         };
         let mut history = History::default();
         history.append(&[1, 1, 1]);

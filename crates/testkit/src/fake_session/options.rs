@@ -7,6 +7,8 @@ use super::clock::{Cost, VirtualClock};
 #[derive(Debug, Clone)]
 pub struct FakeOptions {
     pub vocab_size: usize,
+    /// Of its hidden states; `None` gives none.
+    pub hidden_size: Option<usize>,
     pub max_context: usize,
     pub max_sequences: usize,
     pub max_step_tokens: usize,
@@ -39,6 +41,7 @@ impl Default for FakeOptions {
     fn default() -> Self {
         Self {
             vocab_size: 264,
+            hidden_size: Some(8),
             max_context: 4096,
             max_sequences: 64,
             max_step_tokens: 256,

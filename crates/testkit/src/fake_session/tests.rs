@@ -96,15 +96,17 @@ fn open(model: FakeOptions, options: &SessionOptions) -> Result<Box<dyn Session>
 fn the_fake_keeps_the_contract() {
     let snapshots = |interval, most| Some(Snapshots { interval, most });
     let modes = [
-        (None, 0),
-        (snapshots(16, 4), 256),
-        (snapshots(1, 1000), 256),
-        (snapshots(7, 0), 256),
+        (None, 0, None),
+        (None, 0, Some(8)),
+        (snapshots(16, 4), 256, Some(8)),
+        (snapshots(1, 1000), 256, Some(8)),
+        (snapshots(7, 0), 256, Some(8)),
         // Twice the rows of the widest step: every snapshot has to make way.
-        (snapshots(16, 4), 24),
+        (snapshots(16, 4), 24, Some(8)),
     ];
-    for (snapshots, max_states) in modes {
+    for (snapshots, max_states, hidden_size) in modes {
         let model = FakeOptions {
+            hidden_size,
             snapshots,
             max_states,
             ..FakeOptions::default()

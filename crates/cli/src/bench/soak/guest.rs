@@ -332,9 +332,8 @@ impl<'a> Guest<'a> {
                     endings += 1;
                     self.failed(error);
                 }
-                Event::PromptLogprobs(_) => {
-                    self.tally
-                        .wrong("log-probabilities that nobody asked for".to_owned());
+                Event::PromptLogprobs(_) | Event::Embedding(_) => {
+                    self.tally.wrong("news that nobody asked for".to_owned());
                 }
             }
         }

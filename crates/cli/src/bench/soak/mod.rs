@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use loquat_engine::{Engine, EngineOptions, Stats};
+use loquat_server::resident_bytes;
 use loquat_session::{Capabilities, Memory, Session, SessionOptions};
 use serde_json::{Value, json};
 
@@ -14,7 +15,6 @@ use super::Scenario;
 use super::figure::{Figure, Line, Panel, Style};
 use super::reading::joined;
 use super::report::{Report, Table};
-use super::resident::resident_bytes;
 use crate::args::{BenchArgs, Span};
 use crate::error::CliError;
 use crate::progress::ShareBar;

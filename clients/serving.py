@@ -1,0 +1,120 @@
+"""Starts `loquat serve` on a free port, and stops it again."""
+
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = "smollm2:135m"
+START_SECONDS = 120
+IDLE_SECONDS = 10
+
+
+@functools.cache
+def binary():
+    """The path of `loquat`: as LOQUAT_BINARY says, or in the profile that the tests have built
+    everything in."""
+    if named := os.environ.get("LOQUAT_BINARY"):
+        return named
+    cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--package", "loquat"]
+    cargo += ["--message-format", "json-render-diagnostics"]
+    done = subprocess.run(cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    artifacts = [json.loads(line) for line in done.stdout.splitlines()]
+    (path,) = (
+        artifact["executable"]
+        for artifact in artifacts
+        if artifact.get("executable") and artifact["target"]["name"] == "loquat"
+    )
+    return path
+
+
+class Server:
+    """One process, from its first line to its exit status."""
+
+    def __init__(self, *args, config=None, model=MODEL):
+        self.model = model
+        self.args = [binary(), "serve", "--port", "0", *args]
+        if config:
+            self.args += ["--config", str(config)]
+        else:
+            self.args.append(model)
+
+    def __enter__(self):
+        quietly = {**os.environ, "LOQUAT_LOG": "warn"}
+        self.process = subprocess.Popen(self.args, stderr=subprocess.PIPE, text=True, env=quietly)
+        self.url = self._address()
+        self._wait_until_ready()
+        return self
+
+    def __exit__(self, *exception):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        assert status == 0, f"the server ended with {status}"
+
+    def _address(self):
+        """From the line that says where it listens; the rest of stderr is passed on."""
+        for line in self.process.stderr:
+            print(line, end="", flush=True)
+            if found := re.search(r"https?://[0-9.:]+", line):
+                pass_on(self.process.stderr)
+                return found[0]
+        raise RuntimeError(f"the server ended with {self.process.wait()} before it listened")
+
+    def _wait_until_ready(self):
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if self.get("/health/ready"):
+                    return
+            except urllib.error.HTTPError:
+                time.sleep(0.05)
+        raise TimeoutError("the server listens and does not become ready")
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=30) as response:
+            return json.load(response)
+
+    def post(self, path, body, headers=()):
+        request = urllib.request.Request(
+            self.url + path,
+            data=json.dumps(body).encode(),
+            headers={"content-type": "application/json", **dict(headers)},
+        )
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return json.load(response)
+
+    def wait_until_idle(self):
+        """Nothing runs or waits, or the test left something behind."""
+        deadline = time.monotonic() + IDLE_SECONDS
+        while True:
+            busy = [model for model in self.get("/stats")["models"] if is_busy(model)]
+            if not busy:
+                return
+            assert time.monotonic() < deadline, f"still busy: {busy}"
+            time.sleep(0.02)
+
+
+def is_busy(model):
+    return model["running"] or model["waiting"] or model["kv_reserved_tokens"]
+
+
+def pass_on(stream):
+    """So that the process never waits for somebody to read what it logs."""
+    import threading
+
+    def copy():
+        for line in stream:
+            print(line, end="", flush=True)
+
+    threading.Thread(target=copy, daemon=True).start()

@@ -1,0 +1,64 @@
+//! `loquat config`: what the server would be told, without starting it.
+
+use std::path::Path;
+
+use loquat_server::config::{self, KeyHash, Mistakes, Scope, Settled};
+
+use crate::args::ConfigCommand;
+use crate::error::CliError;
+use crate::load::open_store;
+use crate::serve::{Wanted, missing_models};
+use crate::terminal::{print, remark};
+
+pub fn run(command: &ConfigCommand, verbose: bool) -> Result<(), CliError> {
+    match command {
+        ConfigCommand::Check { file, config } => check(file.as_deref().or(config.as_deref())),
+        ConfigCommand::Show(args) => {
+            let wanted = Wanted::new(args, verbose, &open_store()?);
+            print(&config::show(&wanted.read()?))
+        }
+        ConfigCommand::Key { name, scopes } => key(name, scopes),
+        ConfigCommand::Reference => print(&config::reference()),
+    }
+}
+
+fn check(file: Option<&Path>) -> Result<(), CliError> {
+    let store = open_store()?;
+    let settled = Wanted::of_file(file, &store).read()?;
+    let missing = missing_models(&settled, &store);
+    if !missing.is_empty() {
+        return Err(Mistakes(missing).into());
+    }
+    for doubt in settled.config.doubts() {
+        remark(&format!("note: {doubt}"));
+    }
+    print(&summary(file, &settled))
+}
+
+fn summary(file: Option<&Path>, settled: &Settled) -> String {
+    let config = &settled.config;
+    let what = file.map_or_else(
+        || "no file is named; the environment".to_owned(),
+        |path| path.display().to_string(),
+    );
+    let models: Vec<_> = config.models.iter().map(|m| m.name.as_str()).collect();
+    let keys = match config.keys.len() {
+        0 => "no keys".to_owned(),
+        1 => "1 key".to_owned(),
+        count => format!("{count} keys"),
+    };
+    format!(
+        "{what} is right: {keys}, and models {}\n",
+        models.join(", ")
+    )
+}
+
+/// The key goes to its owner, its hash into the file; both are shown this once.
+fn key(name: &str, scopes: &[Scope]) -> Result<(), CliError> {
+    let key = config::fresh_key();
+    remark("the key, for its owner; it is shown this once and kept nowhere:");
+    print(&format!("{key}\n"))?;
+    remark("for the configuration:");
+    let entry = config::key_entry(name, &KeyHash::of(&key), scopes);
+    print(&format!("\n{entry}"))
+}

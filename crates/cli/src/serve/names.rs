@@ -1,0 +1,70 @@
+//! What clients call the models that a person typed.
+
+use std::path::Path;
+
+use loquat_server::config::Model;
+use loquat_store::{Resolved, Store};
+
+/// What is served where nobody says.
+pub fn default(store: &Store) -> Model {
+    let name = &store.default_model().name;
+    Model::new(name, name)
+}
+
+pub fn typed(typed: &[String], store: &Store) -> Vec<Model> {
+    typed.iter().map(|typed| model(typed, store)).collect()
+}
+
+/// `NAME=MODEL` chooses; otherwise a file's or a folder's own name, without its ending, and a
+/// catalog name as it was typed.
+fn model(typed: &str, store: &Store) -> Model {
+    match (store.resolve(typed), typed.split_once('=')) {
+        // A file may have the character in its name.
+        (Ok(Resolved::Local(path)), _) => Model::new(file_name(&path), typed),
+        (Ok(Resolved::Catalog(_)), _) => Model::new(typed, typed),
+        (Err(_), Some((name, source))) if !name.is_empty() => Model::new(name, source),
+        // What is nowhere is refused where it is looked for, unless the configuration knows it.
+        (Err(_), _) => Model::new(typed, typed),
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    let named = match path.is_dir() {
+        // `.` and `..` have a name only when spelt out.
+        true => path.canonicalize().unwrap_or_else(|_| path.to_owned()),
+        false => path.with_extension(""),
+    };
+    let name = named.file_name().unwrap_or(path.as_os_str());
+    // Names in the configuration have no blanks either.
+    name.to_string_lossy().replace(char::is_whitespace, "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::open_store;
+
+    #[test]
+    fn names_are_as_typed_or_the_files_own() {
+        let store = open_store().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("my model.Q4.gguf");
+        std::fs::write(&file, "").unwrap();
+        let odd = folder.path().join("a=b.gguf");
+        std::fs::write(&odd, "").unwrap();
+        let [file, odd] = [file, odd].map(|path| path.to_str().unwrap().to_owned());
+        let catalog = default(&store).name;
+        for (typed, name, source) in [
+            (file.as_str(), "my-model.Q4", file.as_str()),
+            (&odd, "a=b", &odd),
+            (&catalog, &catalog, &catalog),
+            (&format!("small={file}"), "small", &file),
+            (&format!("small={catalog}"), "small", &catalog),
+            ("nowhere", "nowhere", "nowhere"),
+            ("=nowhere", "=nowhere", "=nowhere"),
+        ] {
+            let model = model(typed, &store);
+            assert_eq!((model.name.as_str(), model.source.as_str()), (name, source));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! From a model of the configuration to one that answers.
+
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use loquat_chat::Chat;
+use loquat_engine::{Engine, EngineOptions};
+use loquat_server::config;
+use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
+use loquat_session::{Backend, Plan, Probe, SessionOptions};
+use loquat_store::Store;
+use loquat_text::ChatTemplate;
+use loquat_weights::Format;
+
+use crate::args::RETAINED;
+use crate::backends;
+use crate::error::CliError;
+use crate::load::{Model, locate};
+use crate::sampling::Sampling;
+use crate::voice;
+
+/// Models of this machine and of the catalog, on the backends of this program.
+pub struct LocalModels {
+    store: Store,
+}
+
+impl LocalModels {
+    pub fn new(store: Store) -> Self {
+        Self { store }
+    }
+
+    /// Whether the model is there and could be loaded as it is wanted.
+    pub fn check(&self, wanted: &config::Model) -> Result<(), CliError> {
+        wanted.template.as_deref().map(template).transpose()?;
+        Fitting::of(&self.store, wanted).map(|_| ())
+    }
+}
+
+impl Opener for LocalModels {
+    fn plan(&self, wanted: &config::Model) -> Result<Planned, OpenFailure> {
+        let found = Found::at(&self.store, wanted).map_err(failure)?;
+        Ok(Planned {
+            info: found.info(),
+            resident_bytes: found.fitting.plan.resident_bytes,
+        })
+    }
+
+    fn open(&self, wanted: &config::Model) -> Result<Opened, OpenFailure> {
+        let found = Found::at(&self.store, wanted).map_err(failure)?;
+        found.open(wanted).map_err(failure)
+    }
+}
+
+fn failure(error: CliError) -> OpenFailure {
+    OpenFailure(error.to_string())
+}
+
+/// A model that the machine can take.
+struct Fitting {
+    model: Model,
+    backend: &'static dyn Backend,
+    options: SessionOptions,
+    plan: Plan,
+}
+
+impl Fitting {
+    fn of(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
+        let backend = backends::select(&wanted.backend)?;
+        check_device(backend, wanted.device.as_deref())?;
+        let model = Model::open(&locate(store, Some(&wanted.source))?)?;
+        let options = session_options(wanted);
+        let plan = backend.plan(&model.source, &options)?;
+        check_kv_format(&plan, &wanted.kv_format)?;
+        Ok(Self {
+            model,
+            backend,
+            options,
+            plan,
+        })
+    }
+}
+
+/// A model with everything known about it but its weights loaded.
+struct Found {
+    fitting: Fitting,
+    chat: Chat,
+}
+
+impl Found {
+    fn at(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
+        let fitting = Fitting::of(store, wanted)?;
+        let chat = chat(&fitting.model, wanted.template.as_deref())?;
+        Ok(Self { fitting, chat })
+    }
+
+    fn info(&self) -> ModelInfo {
+        let Fitting {
+            model,
+            backend,
+            plan,
+            ..
+        } = &self.fitting;
+        let template = self.chat.template();
+        let files = Files::of(model);
+        ModelInfo {
+            family: model.checkpoint.spec.family.to_owned(),
+            format: match model.checkpoint.format {
+                Format::Gguf => "gguf",
+                Format::Safetensors => "safetensors",
+                Format::Mlx => "mlx",
+            }
+            .to_owned(),
+            quantization: quantization(model),
+            parameters: model.parameters() as u64,
+            size_bytes: files.bytes,
+            modified: files.modified,
+            backend: backend.name().to_owned(),
+            device: plan.capabilities.device.clone(),
+            context: plan.capabilities.max_context,
+            has_template: template.is_some(),
+            // A template that knows no tools gets them in words.
+            tools: template.is_some(),
+            thinking: self.chat.format().reasoning.is_some(),
+            embeddings: plan.capabilities.hidden_size.is_some(),
+            template: template.map(|template| template.source(false).to_owned()),
+        }
+    }
+
+    fn open(self, wanted: &config::Model) -> Result<Opened, CliError> {
+        let info = self.info();
+        let Fitting {
+            model,
+            backend,
+            options,
+            plan,
+        } = self.fitting;
+        let sampling = Sampling::of(&model.generation_config()?)?;
+        let session = model.session(backend, &options)?;
+        let tokenizer = self.chat.tokenizer().clone();
+        Ok(Opened {
+            engine: Engine::start(session, Some(tokenizer), engine_options(wanted))?,
+            chat: self.chat,
+            sampling: sampling.params,
+            info,
+            resident_bytes: plan.resident_bytes,
+        })
+    }
+}
+
+fn session_options(wanted: &config::Model) -> SessionOptions {
+    SessionOptions {
+        context: wanted.context,
+        memory: wanted.memory,
+        threads: wanted.threads,
+        max_sequences: wanted.parallel.saturating_add(RETAINED),
+        precision: wanted.precision,
+        ..SessionOptions::default()
+    }
+}
+
+fn engine_options(wanted: &config::Model) -> EngineOptions {
+    EngineOptions {
+        max_running: Some(wanted.parallel),
+        max_queue: wanted.max_queue,
+        max_slowdown: wanted.max_slowdown,
+        queue_timeout: wanted.queue_timeout,
+        cache_bytes: wanted.cache_bytes,
+        ..EngineOptions::default()
+    }
+}
+
+/// Backends open models on their first device.
+fn check_device(backend: &dyn Backend, wanted: Option<&str>) -> Result<(), CliError> {
+    let Some(wanted) = wanted else {
+        return Ok(());
+    };
+    let first = match backend.probe() {
+        Probe::Available(devices) => devices.into_iter().next().map(|device| device.label),
+        Probe::Unavailable { .. } => None,
+    };
+    match first {
+        Some(first) if first != wanted => Err(CliError::Usage {
+            what: format!("`device` is {wanted:?}; on backend `{}` it", backend.name()),
+            expected: format!("{first:?}, or left out"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn check_kv_format(plan: &Plan, wanted: &str) -> Result<(), CliError> {
+    let kept = plan.capabilities.kv_format;
+    match wanted == "auto" || wanted == kept {
+        true => Ok(()),
+        false => Err(CliError::Usage {
+            what: format!(
+                "`kv_format` is {wanted:?}; on {} it",
+                plan.capabilities.device
+            ),
+            expected: format!("\"auto\" or {kept:?}"),
+        }),
+    }
+}
+
+fn template(named: &str) -> Result<ChatTemplate, CliError> {
+    voice::named_template("template", Path::new(named))
+}
+
+/// A model without a template can still complete texts.
+fn chat(model: &Model, named: Option<&str>) -> Result<Chat, CliError> {
+    let tokenizer = model.tokenizer()?;
+    let template = match named {
+        Some(named) => Some(template(named)?),
+        None => voice::template(model, &tokenizer)?.map(|(_, template)| template),
+    };
+    let format = voice::format(template.as_ref(), &tokenizer);
+    let grammars = voice::grammars(model, tokenizer.clone());
+    Ok(Chat::with_format(tokenizer, template, grammars, format))
+}
+
+/// The format that most of the numbers are kept in.
+fn quantization(model: &Model) -> String {
+    let mut formats = std::collections::BTreeMap::new();
+    for (_, matrix) in model.source.weights.matrices() {
+        *formats.entry(matrix.format()).or_insert(0) += matrix.rows() * matrix.cols();
+    }
+    let most = formats.into_iter().max_by_key(|(_, numbers)| *numbers);
+    most.map(|(format, _)| format).unwrap_or_default()
+}
+
+/// What the file system says of a model.
+struct Files {
+    bytes: u64,
+    modified: u64,
+}
+
+impl Files {
+    fn of(model: &Model) -> Self {
+        let metadata = model.checkpoint.paths.first().map(std::fs::metadata);
+        let metadata = metadata.and_then(Result::ok);
+        let modified = metadata.as_ref().and_then(|data| data.modified().ok());
+        let since_1970 = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        // The file of a model in several is an index of them.
+        let file = metadata.map_or(0, |data| data.len());
+        Self {
+            bytes: file.max(model.source.weights.bytes()),
+            modified: since_1970.map_or(0, |time| time.as_secs()),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a person wants served, as often as it is read.
+
+use std::path::{Path, PathBuf};
+
+use loquat_server::config::{Mistake, Mistakes, Model, Place, Settled, Sources};
+use loquat_store::Store;
+
+use super::names;
+use crate::args::ServeArgs;
+use crate::error::CliError;
+use crate::{backends, files};
+
+/// All that does not change while the server runs: reading it again reads the file again.
+pub struct Wanted {
+    file: Option<PathBuf>,
+    flags: Vec<(String, String)>,
+    models: Vec<Model>,
+    default_model: Model,
+}
+
+impl Wanted {
+    pub fn new(args: &ServeArgs, verbose: bool, store: &Store) -> Self {
+        let mut flags = args.options.0.clone();
+        if verbose && flags.iter().all(|(name, _)| name != "log-level") {
+            flags.push(("log-level".to_owned(), "debug".to_owned()));
+        }
+        Self {
+            flags,
+            models: names::typed(&args.models, store),
+            ..Self::of_file(args.config.as_deref(), store)
+        }
+    }
+
+    /// A file by itself.
+    pub fn of_file(file: Option<&Path>, store: &Store) -> Self {
+        Self {
+            // A variable that is set but empty counts as not set.
+            file: file
+                .filter(|path| !path.as_os_str().is_empty())
+                .map(Path::to_owned),
+            flags: Vec::new(),
+            models: Vec::new(),
+            default_model: names::default(store),
+        }
+    }
+
+    pub fn read(&self) -> Result<Settled, CliError> {
+        let file = self.file.as_ref().map(|path| {
+            let text = files::text("--config", path)?;
+            Ok::<_, CliError>((path.clone(), text))
+        });
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            Some((name, value.to_string_lossy().into_owned()))
+        });
+        let sources = Sources {
+            file: file.transpose()?,
+            environment: variables.collect(),
+            flags: self.flags.clone(),
+            models: self.models.clone(),
+            default_model: Some(self.default_model.clone()),
+        };
+        let settled = sources.read()?;
+        let unknown = unknown_backends(&settled);
+        match unknown.is_empty() {
+            true => Ok(settled),
+            false => Err(Mistakes(unknown).into()),
+        }
+    }
+}
+
+fn unknown_backends(settled: &Settled) -> Vec<Mistake> {
+    let models = settled.config.models.iter().enumerate();
+    let unknown = models.filter_map(|(index, model)| {
+        let named = (!backends::is_auto(&model.backend)).then_some(&model.backend)?;
+        let error = backends::named(named).err()?;
+        Some(of_model(settled, index, "backend", &error))
+    });
+    unknown.collect()
+}
+
+/// Models that are nowhere to be found.
+pub fn missing_models(settled: &Settled, store: &Store) -> Vec<Mistake> {
+    let models = settled.config.models.iter().enumerate();
+    let missing = models.filter_map(|(index, model)| {
+        let error = store.resolve(&model.source).err()?;
+        Some(of_model(settled, index, "source", &error))
+    });
+    missing.collect()
+}
+
+fn of_model(
+    settled: &Settled,
+    index: usize,
+    option: &str,
+    error: &dyn std::fmt::Display,
+) -> Mistake {
+    let said = settled.origins.models.get(index);
+    let place = said.and_then(|said| said.of(option)).cloned();
+    Mistake {
+        place: place.unwrap_or_else(|| Place::Argument(option.to_owned())),
+        message: error.to_string(),
+    }
+}

@@ -1,0 +1,278 @@
+//! `serve` and `config`: over sockets, with signals, and with mistakes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::support::{Files, command, ends, golden, loquat};
+
+/// A server that is ended when nobody needs it any more.
+struct Serving {
+    child: Child,
+    address: String,
+    /// What it said before it said where it is.
+    announced: String,
+    _cache: TempDir,
+}
+
+impl Serving {
+    fn start(args: &[&str]) -> Self {
+        let cache = TempDir::new().unwrap();
+        let mut command = command(cache.path());
+        let command = command.args(["serve", "--port=0"]).args(args);
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut announced = String::new();
+        let address = loop {
+            let line = lines.next().expect("an address").unwrap();
+            announced += &line;
+            if let Some((_, address)) = line.split_once("http://") {
+                break address.to_owned();
+            }
+        };
+        // A pipe that nobody reads would hold up the server.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self {
+            child,
+            address,
+            announced,
+            _cache: cache,
+        }
+    }
+
+    /// The status line, the headers and the body.
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let address = &self.address;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn wait_until(&self, path: &str, wanted: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let answer = self.get(path);
+            if answer.contains(wanted) {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{answer}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &id]).status();
+        assert!(sent.unwrap().success());
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const OK: &str = "HTTP/1.1 200";
+
+#[test]
+fn it_serves_until_it_is_told_to_stop() {
+    for signal in ["TERM", "INT"] {
+        let mut serving = Serving::start(&[&format!("tiny={}", golden("llama"))]);
+        let announced = &serving.announced;
+        assert!(
+            announced.starts_with("loquat serves tiny at http://127.0.0.1:"),
+            "{announced}"
+        );
+        serving.wait_until("/health/ready", OK);
+        assert!(serving.get("/health").starts_with(OK));
+        let models = serving.get("/v1/models");
+        for word in ["\"tiny\"", "\"llama\"", "\"safetensors\"", "\"cpu\""] {
+            assert!(models.contains(word), "{models}");
+        }
+        serving.signal(signal);
+        assert_eq!(ends(&mut serving.child), 0);
+    }
+}
+
+#[test]
+fn a_port_in_use_is_refused_with_the_address() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let refused = loquat(["serve", "--port", &port, &golden("llama")]);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    let words = format!("cannot listen on 127.0.0.1:{port}");
+    assert!(refused.stderr.contains(&words), "{}", refused.stderr);
+}
+
+#[test]
+fn a_model_that_cannot_be_served_is_refused_before_anything_is() {
+    let model = golden("llama");
+    for (args, code, words) in [
+        (&["nowhere.gguf"][..], 3, "nowhere.gguf"),
+        (&[&model, "--context=513"], 2, "at most"),
+        (&[&model, "--memory=1kB"], 3, "`memory` allows 1000"),
+        (
+            &[&model, "--backend=nope"],
+            2,
+            "--backend: no backend is called `nope`",
+        ),
+        (
+            &[&model, &model],
+            2,
+            "another model is called `llama` already",
+        ),
+    ] {
+        let args = ["serve", "--port=0"].iter().chain(args);
+        loquat(args.copied()).refused(code, &[words]);
+    }
+}
+
+#[test]
+fn options_that_the_machine_cannot_keep_are_refused_before_anything_is_served() {
+    let files = Files::new();
+    for (option, words) in [
+        ("kv_format = \"f1\"", "`kv_format` is \"f1\""),
+        ("device = \"gpu\"", "`device` is \"gpu\""),
+        (
+            "template = \"nowhere.jinja\"",
+            "template: cannot read nowhere.jinja",
+        ),
+        ("context = 513", "at most"),
+    ] {
+        let source = golden("llama");
+        let file = format!("[[models]]\nname = \"a\"\nsource = {source:?}\n{option}\n");
+        let file = files.write("loquat.toml", &file);
+        loquat(["serve", "--port=0", "--config", &file]).refused(2, &[words]);
+    }
+}
+
+#[test]
+fn mistakes_are_told_all_at_once_with_exit_code_2() {
+    let files = Files::new();
+    let file = files.write("bad.toml", "[server]\nprot = 1\n[log]\nformat = \"xml\"\n");
+    let lines = [
+        "2 mistakes",
+        "bad.toml:2:1",
+        "did you mean `port`?",
+        "bad.toml:4:10",
+    ];
+    loquat(["serve", "--config", &file]).refused(2, &lines);
+    loquat(["config", "check", &file]).refused(2, &lines);
+    loquat(["config", "show", "--config", &file]).refused(2, &lines);
+    let both = ["--port: `server.port` must be", "bad.toml:2:1"];
+    loquat(["serve", "--config", &file, "--port=x"]).refused(2, &both);
+    loquat(["config", "check", "nowhere.toml"]).refused(2, &["nowhere.toml"]);
+    let missing = "[[models]]\nname = \"a\"\nsource = \"nowhere.gguf\"\nbackend = \"nope\"\n";
+    let missing = files.write("missing.toml", missing);
+    loquat(["config", "check", &missing]).refused(2, &["missing.toml:4:11", "`nope`"]);
+    let missing = files.write(
+        "missing.toml",
+        "[[models]]\nname = \"a\"\nsource = \"nowhere.gguf\"\n",
+    );
+    loquat(["config", "check", &missing]).refused(2, &["missing.toml:3:10", "nowhere.gguf"]);
+}
+
+#[test]
+fn what_is_in_force_is_shown_with_who_said_so() {
+    let files = Files::new();
+    let file = files.write("loquat.toml", "[server]\nport = 1\npage = false\n");
+    let cache = TempDir::new().unwrap();
+    let mut command = command(cache.path());
+    let command = command.args(["config", "show", "--log-level=warn", &golden("llama")]);
+    let command = command
+        .env("LOQUAT_CONFIG", &file)
+        .env("LOQUAT_SERVER_PORT", "2");
+    let shown = crate::support::Outcome::from(command.output().unwrap()).quiet();
+    for (line, origin) in [
+        ("port = 2", "LOQUAT_SERVER_PORT"),
+        ("page = false", "loquat.toml:3"),
+        ("level = \"warn\"", "--log-level"),
+        ("host = \"127.0.0.1\"", "default"),
+        ("name = \"llama\"", "command line"),
+    ] {
+        let shown = shown
+            .lines()
+            .any(|shown| shown.starts_with(line) && shown.ends_with(origin));
+        assert!(shown, "{line} {origin}");
+    }
+}
+
+#[test]
+fn a_key_is_made_with_the_lines_that_let_it_in() {
+    let made = loquat(["config", "key", "team", "--scope", "inference,admin"]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let text = made.text();
+    let (key, entry) = text.split_once("\n\n").unwrap();
+    assert!(key.starts_with("lq-") && !entry.contains(key), "{text}");
+    let files = Files::new();
+    let file = files.write(
+        "loquat.toml",
+        &format!(
+            "{entry}[[models]]\nname = \"tiny\"\nsource = {:?}\n",
+            golden("llama")
+        ),
+    );
+    let checked = loquat(["config", "check", &file]);
+    assert_eq!((checked.code, checked.stderr.as_str()), (0, ""));
+    assert!(
+        checked.text().contains("1 key, and models tiny"),
+        "{}",
+        checked.text()
+    );
+    loquat(["config", "key", "team", "--scope=all"]).refused(2, &["inference, metrics or admin"]);
+
+    let serving = Serving::start(&["--config", &file]);
+    assert!(serving.get("/v1/models").starts_with("HTTP/1.1 401"));
+    let mut stream = TcpStream::connect(&serving.address).unwrap();
+    let address = &serving.address;
+    write!(stream, "GET /v1/models HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(
+        answer.starts_with(OK) && answer.contains("tiny"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn a_hangup_reads_the_configuration_again() {
+    let files = Files::new();
+    let model = |name: &str| {
+        format!(
+            "[[models]]\nname = \"{name}\"\nsource = {:?}\n",
+            golden("llama")
+        )
+    };
+    let file = files.write("loquat.toml", &model("before"));
+    let mut serving = Serving::start(&["--config", &file]);
+    serving.wait_until("/v1/models", "\"before\"");
+    files.write("loquat.toml", &model("after"));
+    serving.signal("HUP");
+    serving.wait_until("/v1/models", "\"after\"");
+    files.write("loquat.toml", "[[models]]\nname = 5\n");
+    serving.signal("HUP");
+    // What does not read leaves the old one in force.
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(serving.get("/v1/models").contains("\"after\""));
+    serving.signal("TERM");
+    assert_eq!(ends(&mut serving.child), 0);
+}
+
+#[test]
+fn the_reference_is_the_page() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert_eq!(loquat(["config", "reference"]).quiet(), page);
+}

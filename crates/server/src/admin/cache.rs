@@ -1,0 +1,65 @@
+//! What models keep of requests that have ended.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::wire::{Body, Wire};
+
+/// Whose cache to clear.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdminCacheClear {
+    /// The model's name or an alias; all models where it is left out.
+    model: Option<String>,
+}
+
+impl Wire for AdminCacheClear {}
+
+/// What was cleared.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminCacheCleared {
+    /// The models that were loaded, and keep nothing now.
+    cleared: Vec<String>,
+}
+
+/// Forgets what was kept of prompts and replies, so that it is computed again. Requests under way
+/// keep what they have.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/cache/clear",
+    tag = "admin",
+    request_body(content = Option<AdminCacheClear>, description = "May be left out"),
+    responses((status = 200, description = "What was cleared", body = AdminCacheCleared))
+)]
+pub async fn clear(
+    State(app): State<Arc<App>>,
+    body: Bytes,
+) -> Result<Json<AdminCacheCleared>, ApiError> {
+    let AdminCacheClear { model } = match &*body {
+        [] => AdminCacheClear::default(),
+        body => Body::read(body)?.value,
+    };
+    let meant = match model {
+        Some(model) => vec![app.models.name_of(&model)?],
+        None => app
+            .models
+            .status()
+            .into_iter()
+            .map(|status| status.name)
+            .collect(),
+    };
+    let mut cleared = Vec::new();
+    for model in meant {
+        if app.models.clear_cache(&model)? {
+            cleared.push(model);
+        }
+    }
+    Ok(Json(AdminCacheCleared { cleared }))
+}

@@ -1,0 +1,356 @@
+//! Models: what they are doing, and having them loaded, unloaded and loaded anew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use bytes::Bytes;
+use loquat_engine::Stats;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::error::{ApiError, ErrorKind};
+use crate::metrics::since_1970;
+use crate::models::{ModelState, ModelStatus};
+use crate::wire::{Body, Wire};
+
+/// How long requests that were cancelled may take to be gone.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// All models of the configuration.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminModels {
+    /// What all models together may take, in bytes; idle models make room. Null is no limit.
+    memory_bytes: Option<u64>,
+    /// In the configuration's order.
+    models: Vec<AdminModel>,
+}
+
+/// A model of the configuration, and what it is doing.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminModel {
+    /// What clients call it.
+    name: String,
+    /// Further names for it.
+    aliases: Vec<String>,
+    /// `unloaded` (the next request loads it), `loading`, `ready`, `draining` (about to be
+    /// unloaded when its requests have ended), `drained` (out of service until it is loaded) or
+    /// `failed`.
+    state: &'static str,
+    /// When it came to be `loading` or `failed`, in seconds since 1970.
+    since: Option<f64>,
+    /// Why it failed, or why its files cannot be read.
+    problem: Option<String>,
+    /// The memory it takes, or would take, in bytes.
+    resident_bytes: Option<u64>,
+    /// In seconds since 1970.
+    last_used: Option<f64>,
+    /// When it will be unloaded if nobody uses it until then, in seconds since 1970.
+    expires: Option<f64>,
+    /// Requests that use it now.
+    in_use: usize,
+    /// What it is; null where its files cannot be read.
+    details: Option<AdminModelDetails>,
+    /// What it is doing, while it is loaded.
+    activity: Option<AdminActivity>,
+}
+
+/// What a model is.
+#[derive(Debug, Serialize, ToSchema)]
+struct AdminModelDetails {
+    /// As the checkpoint's `model_type`.
+    family: String,
+    /// `gguf`, `safetensors` or `mlx`.
+    format: String,
+    quantization: String,
+    parameters: u64,
+    /// Of its files, in bytes.
+    size_bytes: u64,
+    backend: String,
+    device: String,
+    /// Longest context, in tokens.
+    context: usize,
+}
+
+/// What a model's engine is doing.
+#[derive(Debug, Serialize, ToSchema)]
+struct AdminActivity {
+    /// Choices that compute.
+    running: usize,
+    /// Choices that wait for room.
+    waiting: usize,
+    /// Choices whose clients read too slowly.
+    paused: usize,
+    /// Tokens that fit over all requests.
+    kv_capacity_tokens: usize,
+    /// Tokens that requests and kept prefixes hold.
+    kv_used_tokens: usize,
+    /// Prefixes kept for requests to come.
+    cached_prefixes: usize,
+    /// What they hold, in bytes.
+    cached_bytes: u64,
+    prompt_tokens_per_second: f64,
+    generation_tokens_per_second: f64,
+}
+
+/// How to take a model down.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdminTakeDown {
+    /// How long requests in flight may go on, in seconds, before they are cancelled. As long as
+    /// when the server stops where it is left out.
+    patience: Option<f64>,
+}
+
+impl Wire for AdminTakeDown {}
+
+impl AdminTakeDown {
+    /// What may be left out may be left out altogether.
+    fn patience(body: &[u8], app: &App) -> Result<Duration, ApiError> {
+        let Self { patience } = match body {
+            [] => Self::default(),
+            body => Body::read(body)?.value,
+        };
+        match patience {
+            None => Ok(app.config().server.shutdown_timeout),
+            Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
+                ApiError::invalid("patience", "`patience` must be seconds, at least 0")
+            }),
+        }
+    }
+}
+
+/// What every model is, and what it is doing.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/models",
+    tag = "admin",
+    responses((status = 200, description = "All models", body = AdminModels))
+)]
+pub async fn list(State(app): State<Arc<App>>) -> Json<AdminModels> {
+    let models = app.models.list().await;
+    Json(AdminModels {
+        memory_bytes: app.config().memory,
+        models: models.into_iter().map(describe).collect(),
+    })
+}
+
+/// What one model is, and what it is doing.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/models/{name}",
+    tag = "admin",
+    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
+    responses((status = 200, description = "The model", body = AdminModel))
+)]
+pub async fn get(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> Result<Json<AdminModel>, ApiError> {
+    show(&app, &name).await
+}
+
+/// Everything that is done to a model; the last part of the path says what.
+pub async fn act(
+    State(app): State<Arc<App>>,
+    Path(tail): Path<String>,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Json<AdminModel>, ApiError> {
+    let (name, action) = tail.rsplit_once('/').unwrap_or((&tail, ""));
+    // What happens to a model does not depend on whether the operator waits for it.
+    let (app, name) = (Arc::clone(&app), name.to_owned());
+    let done = match action {
+        "load" => tokio::spawn(load(app, name, body)),
+        "unload" => tokio::spawn(unload(app, name, body)),
+        "drain" => tokio::spawn(drain(app, name, body)),
+        "reload" => tokio::spawn(reload(app, name, body)),
+        _ => {
+            let what = format!(
+                "nothing is served at `{}`; a model's name is followed by load, unload, drain or \
+                reload",
+                uri.path()
+            );
+            return Err(ApiError::new(ErrorKind::NotFound, what));
+        }
+    };
+    done.await
+        .unwrap_or_else(|error| Err(ApiError::internal(&error)))
+}
+
+/// Loads a model and answers when it is there. One that failed or was drained is tried again.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/models/{name}/load",
+    tag = "admin",
+    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
+    responses((status = 200, description = "The model, which is loaded", body = AdminModel))
+)]
+pub async fn load(app: Arc<App>, name: String, body: Bytes) -> Result<Json<AdminModel>, ApiError> {
+    no_body(&body)?;
+    drop(app.models.load(&name).await?);
+    show(&app, &name).await
+}
+
+/// Unloads a model when its requests have ended, and answers then. Requests that arrive meanwhile
+/// wait, and have it loaded again.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/models/{name}/unload",
+    tag = "admin",
+    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
+    request_body(content = Option<AdminTakeDown>, description = "May be left out"),
+    responses(
+        (status = 200, description = "The model, which was unloaded", body = AdminModel),
+        (status = 409, description = "Requests that were cancelled have not ended yet"),
+    )
+)]
+pub async fn unload(
+    app: Arc<App>,
+    name: String,
+    body: Bytes,
+) -> Result<Json<AdminModel>, ApiError> {
+    let patience = AdminTakeDown::patience(&body, &app)?;
+    take_down(&app, &name, patience, app.models.unload(&name)).await?;
+    show(&app, &name).await
+}
+
+/// Takes a model out of service: new requests are refused, and when those in flight have ended it
+/// is unloaded. It stays so until it is loaded.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/models/{name}/drain",
+    tag = "admin",
+    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
+    request_body(content = Option<AdminTakeDown>, description = "May be left out"),
+    responses(
+        (status = 200, description = "The model, which is out of service", body = AdminModel),
+        (status = 409, description = "Requests that were cancelled have not ended yet"),
+    )
+)]
+pub async fn drain(app: Arc<App>, name: String, body: Bytes) -> Result<Json<AdminModel>, ApiError> {
+    let patience = AdminTakeDown::patience(&body, &app)?;
+    take_down(&app, &name, patience, app.models.drain(&name)).await?;
+    show(&app, &name).await
+}
+
+/// Unloads a model when its requests have ended and loads it again from its files. Requests that
+/// arrive meanwhile wait for it.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/models/{name}/reload",
+    tag = "admin",
+    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
+    request_body(content = Option<AdminTakeDown>, description = "May be left out"),
+    responses(
+        (status = 200, description = "The model, which was loaded anew", body = AdminModel),
+        (status = 409, description = "Requests that were cancelled have not ended yet"),
+    )
+)]
+pub async fn reload(
+    app: Arc<App>,
+    name: String,
+    body: Bytes,
+) -> Result<Json<AdminModel>, ApiError> {
+    let patience = AdminTakeDown::patience(&body, &app)?;
+    take_down(&app, &name, patience, app.models.unload(&name)).await?;
+    drop(app.models.load(&name).await?);
+    show(&app, &name).await
+}
+
+/// Waits for the model's requests, and cancels those that go on for longer.
+async fn take_down(
+    app: &App,
+    name: &str,
+    patience: Duration,
+    down: impl Future<Output = Result<(), ApiError>>,
+) -> Result<(), ApiError> {
+    let id = app.models.name_of(name)?;
+    let mut down = std::pin::pin!(down);
+    if let Ok(done) = tokio::time::timeout(patience, &mut down).await {
+        return done;
+    }
+    let in_flight = app.in_flight.list();
+    let of_model = in_flight.iter().filter(|entry| entry.model == id);
+    of_model.for_each(|entry| entry.cancel());
+    let done = tokio::time::timeout(GRACE, down).await;
+    done.unwrap_or_else(|_| {
+        let what = format!("requests still use the model `{id}`; it goes when they have ended");
+        Err(ApiError::new(ErrorKind::Conflict, what).code("model_in_use"))
+    })
+}
+
+fn no_body(body: &[u8]) -> Result<(), ApiError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+    impl Wire for Nothing {}
+    match body {
+        [] => Ok(()),
+        body => Body::<Nothing>::read(body).map(|_| ()),
+    }
+}
+
+async fn show(app: &App, name: &str) -> Result<Json<AdminModel>, ApiError> {
+    app.models.show(name).await.map(describe).map(Json)
+}
+
+fn describe(status: ModelStatus) -> AdminModel {
+    let ModelStatus {
+        name,
+        aliases,
+        state,
+        info,
+        problem,
+        resident_bytes,
+        last_used,
+        expires,
+        leases,
+        stats,
+    } = status;
+    let details = info.map(|info| AdminModelDetails {
+        family: info.family.clone(),
+        format: info.format.clone(),
+        quantization: info.quantization.clone(),
+        parameters: info.parameters,
+        size_bytes: info.size_bytes,
+        backend: info.backend.clone(),
+        device: info.device.clone(),
+        context: info.context,
+    });
+    let (word, since, failure) = match state {
+        ModelState::Loading { since } => ("loading", Some(since), None),
+        ModelState::Failed { why, since } => ("failed", Some(since), Some(why)),
+        state => (state.name(), None, None),
+    };
+    AdminModel {
+        name,
+        aliases,
+        state: word,
+        since: since.map(since_1970),
+        problem: failure.or(problem),
+        resident_bytes,
+        last_used: last_used.map(since_1970),
+        expires: expires.map(since_1970),
+        in_use: leases,
+        details,
+        activity: stats.as_ref().map(activity),
+    }
+}
+
+fn activity(stats: &Stats) -> AdminActivity {
+    AdminActivity {
+        running: stats.running,
+        waiting: stats.waiting,
+        paused: stats.paused,
+        kv_capacity_tokens: stats.memory.kv_capacity,
+        kv_used_tokens: stats.memory.kv_in_use,
+        cached_prefixes: stats.cache.entries,
+        cached_bytes: stats.cache.bytes,
+        prompt_tokens_per_second: stats.prompt_speed,
+        generation_tokens_per_second: stats.decode_speed,
+    }
+}

@@ -1,0 +1,171 @@
+//! What Anthropic's clients are sent.
+
+use loquat_engine::{FinishReason, Usage as Counted};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+/// Thinking is not signed here; clients want a text all the same, and send it back.
+pub const SIGNATURE: &str = "unsigned";
+
+/// A reply.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = AnthropicMessage)]
+pub struct Message {
+    pub id: String,
+    #[schema(pattern = "^message$")]
+    pub r#type: &'static str,
+    #[schema(pattern = "^assistant$")]
+    pub role: &'static str,
+    pub model: String,
+    pub content: Vec<Block>,
+    pub stop_reason: Option<StopReason>,
+    /// Which of the request's `stop_sequences` ended the reply.
+    pub stop_sequence: Option<String>,
+    pub usage: Usage,
+}
+
+impl Message {
+    /// One that has said nothing yet.
+    pub fn new(id: String, model: String, usage: Usage) -> Self {
+        Self {
+            id,
+            r#type: "message",
+            role: "assistant",
+            model,
+            content: Vec::new(),
+            stop_reason: None,
+            stop_sequence: None,
+            usage,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = AnthropicReplyBlock)]
+pub enum Block {
+    Thinking {
+        thinking: String,
+        /// Send it back as it is.
+        signature: &'static str,
+    },
+    Text {
+        text: String,
+        /// Always null.
+        citations: Option<Vec<Value>>,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        #[schema(value_type = Object)]
+        input: Map<String, Value>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = AnthropicStopReason)]
+pub enum StopReason {
+    EndTurn,
+    MaxTokens,
+    StopSequence,
+    ToolUse,
+}
+
+impl StopReason {
+    /// `calls`: whether the reply asks for any.
+    pub fn of(reason: FinishReason, calls: bool) -> Self {
+        match reason {
+            FinishReason::Length => Self::MaxTokens,
+            FinishReason::StopString(_) => Self::StopSequence,
+            FinishReason::Stop if calls => Self::ToolUse,
+            FinishReason::Stop => Self::EndTurn,
+        }
+    }
+}
+
+/// Tokens that the request cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = AnthropicUsage)]
+pub struct Usage {
+    /// Of the prompt, without those that were cached. As long as a stream has not ended, all of
+    /// them.
+    pub input_tokens: usize,
+    /// Of the prompt, those that were computed for an earlier request.
+    pub cache_read_input_tokens: usize,
+    /// Always 0: keeping a prompt costs nothing.
+    pub cache_creation_input_tokens: usize,
+    pub output_tokens: usize,
+}
+
+impl From<Counted> for Usage {
+    fn from(counted: Counted) -> Self {
+        let Counted {
+            prompt_tokens,
+            completion_tokens,
+            cached_tokens,
+        } = counted;
+        Self {
+            input_tokens: prompt_tokens.saturating_sub(cached_tokens),
+            cache_read_input_tokens: cached_tokens,
+            cache_creation_input_tokens: 0,
+            output_tokens: completion_tokens,
+        }
+    }
+}
+
+/// How long a prompt is.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AnthropicTokenCount)]
+pub struct TokenCount {
+    pub input_tokens: usize,
+}
+
+/// One event of a stream; its name is its `type`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Event<'a> {
+    MessageStart { message: &'a Message },
+    Ping {},
+    ContentBlockStart { index: usize, content_block: Block },
+    ContentBlockDelta { index: usize, delta: Delta<'a> },
+    ContentBlockStop { index: usize },
+    MessageDelta { delta: Ending<'a>, usage: Usage },
+    MessageStop {},
+}
+
+impl Event<'_> {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::MessageStart { .. } => "message_start",
+            Self::Ping {} => "ping",
+            Self::ContentBlockStart { .. } => "content_block_start",
+            Self::ContentBlockDelta { .. } => "content_block_delta",
+            Self::ContentBlockStop { .. } => "content_block_stop",
+            Self::MessageDelta { .. } => "message_delta",
+            Self::MessageStop {} => "message_stop",
+        }
+    }
+}
+
+/// More of a block.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type")]
+pub enum Delta<'a> {
+    #[serde(rename = "text_delta")]
+    Text { text: &'a str },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: &'a str },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: &'static str },
+    #[serde(rename = "input_json_delta")]
+    Input { partial_json: &'a str },
+}
+
+/// How the reply ended.
+#[derive(Debug, Serialize)]
+pub struct Ending<'a> {
+    pub stop_reason: Option<StopReason>,
+    pub stop_sequence: Option<&'a str>,
+}

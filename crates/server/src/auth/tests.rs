@@ -1,0 +1,232 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use loquat_engine::Usage;
+use sha2::{Digest, Sha256};
+
+use super::meter::Meter;
+use super::*;
+use crate::config::{Config, Key as Settings, KeyHash};
+use crate::testing::{Harness, Reply, Scripted};
+
+fn key(name: &str, secret: &str, scopes: &[Scope]) -> Settings {
+    Settings {
+        name: name.to_owned(),
+        hash: KeyHash(Sha256::digest(secret).into()),
+        scopes: scopes.to_vec(),
+        models: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        concurrent: None,
+    }
+}
+
+fn server(keys: Vec<Settings>) -> Harness {
+    let config = Config {
+        keys,
+        ..Harness::config()
+    };
+    Harness::with(Scripted::new("hello"), config)
+}
+
+async fn get(server: &Harness, path: &str, header: Option<(&str, &str)>) -> Reply {
+    let mut request = Request::get(path);
+    if let Some((name, value)) = header {
+        request = request.header(name, value);
+    }
+    server
+        .send(request.body(Body::empty()).expect("a request"))
+        .await
+}
+
+const MODELS: &str = "/v1/models";
+
+#[tokio::test]
+async fn a_key_is_found_wherever_clients_put_it() {
+    let server = server(vec![
+        key("first", "one", &[Scope::Inference]),
+        key("second", "two", &[Scope::Inference]),
+    ]);
+    for (header, status) in [
+        (Some(("authorization", "Bearer one")), 200),
+        (Some(("authorization", "bearer two")), 200),
+        (Some(("x-api-key", "two")), 200),
+        (Some(("api-key", "one")), 200),
+        (Some(("authorization", "Bearer three")), 401),
+        (Some(("authorization", "Bearer ")), 401),
+        (Some(("authorization", "Basic one")), 401),
+        (Some(("authorization", "one")), 401),
+        (Some(("x-api-key", "")), 401),
+        (Some(("x-api-key", "one ")), 200),
+        (Some(("x-api-key", "o")), 401),
+        (None, 401),
+    ] {
+        let reply = get(&server, MODELS, header).await;
+        assert_eq!(reply.status().as_u16(), status, "{header:?}");
+        assert!(!reply.text().contains("three"), "keys are not repeated");
+    }
+}
+
+#[tokio::test]
+async fn each_scope_opens_its_own_doors_only() {
+    let all = [Scope::Inference, Scope::Metrics, Scope::Admin];
+    let server = server(
+        all.map(|scope| key(scope.name(), scope.name(), &[scope]))
+            .into(),
+    );
+    for (path, needed) in [
+        (MODELS, Scope::Inference),
+        ("/metrics", Scope::Metrics),
+        ("/admin/v1/models", Scope::Admin),
+    ] {
+        for scope in all {
+            let reply = get(&server, path, Some(("x-api-key", scope.name()))).await;
+            let expected = match scope == needed {
+                true => StatusCode::OK,
+                false => StatusCode::FORBIDDEN,
+            };
+            assert_eq!(reply.status(), expected, "{path} with {scope:?}");
+        }
+    }
+    for open in ["/health", "/version", "/openapi.json", "/"] {
+        let reply = get(&server, open, None).await;
+        assert_eq!(reply.status(), StatusCode::OK, "{open}");
+    }
+}
+
+#[tokio::test]
+async fn without_keys_all_is_open_but_operating() {
+    let server = server(Vec::new());
+    for (path, status) in [(MODELS, 200), ("/metrics", 200), ("/admin/v1/models", 403)] {
+        let reply = get(&server, path, Some(("authorization", "Bearer any"))).await;
+        assert_eq!(reply.status().as_u16(), status, "{path}");
+    }
+}
+
+#[test]
+fn a_key_tells_its_name_and_nothing_else() {
+    let keys = Keys::new(&[key("name", "secret", &[])]);
+    assert_eq!(format!("{:?}", keys.list()), r#"[Key("name")]"#);
+}
+
+#[test]
+fn a_key_is_for_its_models() {
+    let settings = Settings {
+        models: Some(vec!["tiny".to_owned()]),
+        ..key("name", "secret", &[])
+    };
+    let key = Key::new(&settings, Arc::default());
+    assert_eq!(key.may_use("tiny"), Ok(()));
+    let refusal = key.may_use("other").expect_err("not its own");
+    assert_eq!(refusal.code, Some("model_not_found"));
+    assert_eq!(refusal.kind, ErrorKind::Forbidden);
+}
+
+#[test]
+fn what_stays_by_name_keeps_its_counts() {
+    let keys = Keys::new(&[key("stays", "old", &[]), key("goes", "gone", &[])]);
+    let usage = Usage {
+        prompt_tokens: 3,
+        completion_tokens: 2,
+        cached_tokens: 1,
+    };
+    let before = keys.list();
+    before.iter().for_each(|key| key.used(&usage));
+    keys.replace(&[key("new", "new", &[]), key("stays", "other", &[])]);
+    // A request that began before the change still counts.
+    before[0].used(&usage);
+    let counts: Vec<_> = keys
+        .list()
+        .iter()
+        .map(|key| (key.name.clone(), key.usage().prompt_tokens))
+        .collect();
+    assert_eq!(counts, [("new".to_owned(), 0), ("stays".to_owned(), 6)]);
+    let sent = HeaderMap::from_iter([(
+        axum::http::HeaderName::from_static("x-api-key"),
+        axum::http::HeaderValue::from_static("old"),
+    )]);
+    assert!(keys.authorize(&sent, Scope::Inference).is_err());
+}
+
+#[test]
+fn requests_beyond_the_rate_wait_until_there_are_some_again() {
+    let limits = Settings {
+        requests_per_minute: Some(2),
+        ..key("name", "secret", &[])
+    };
+    let (meter, start) = (Arc::new(Meter::default()), Instant::now());
+    let at = |seconds| start + Duration::from_secs(seconds);
+    for (second, admitted) in [(0, true), (0, true), (0, false), (29, false), (30, true)] {
+        let answer = meter.admit(&limits, at(second));
+        assert_eq!(answer.is_ok(), admitted, "at {second} s");
+    }
+    let refusal = meter.admit(&limits, at(30)).expect_err("too many");
+    assert_eq!(refusal.retry_after, Some(Duration::from_secs(30)));
+    let rate = meter.rates(&limits, at(30)).requests.expect("a rate");
+    assert_eq!((rate.limit, rate.remaining), (2, 0));
+    assert_eq!(rate.reset, Duration::from_secs(60));
+    let usage = meter.usage();
+    assert_eq!((usage.requests, usage.refused, usage.running), (3, 3, 0));
+}
+
+#[test]
+fn tokens_beyond_the_rate_are_waited_for_by_the_next() {
+    let limits = Settings {
+        tokens_per_minute: Some(60),
+        ..key("name", "secret", &[])
+    };
+    let (meter, start) = (Arc::new(Meter::default()), Instant::now());
+    let at = |seconds| start + Duration::from_secs(seconds);
+    assert!(meter.admit(&limits, at(0)).is_ok());
+    meter.used(
+        &limits,
+        &Usage {
+            prompt_tokens: 60,
+            completion_tokens: 40,
+            cached_tokens: 0,
+        },
+    );
+    for (second, admitted) in [(0, false), (39, false), (41, true)] {
+        let answer = meter.admit(&limits, at(second));
+        assert_eq!(answer.is_ok(), admitted, "at {second} s");
+    }
+}
+
+#[tokio::test]
+async fn limits_are_told_and_held_to() {
+    let limited = Settings {
+        requests_per_minute: Some(1),
+        ..key("name", "secret", &[Scope::Inference])
+    };
+    let server = server(vec![limited]);
+    let sent = Some(("x-api-key", "secret"));
+    let reply = get(&server, MODELS, sent).await;
+    assert_eq!(reply.status(), StatusCode::OK);
+    assert_eq!(header(&reply, "x-ratelimit-remaining-requests"), "0");
+    let reply = get(&server, MODELS, sent).await;
+    assert_eq!(reply.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(reply.json()["error"]["type"], "rate_limit_error");
+    assert_eq!(header(&reply, "retry-after"), "60");
+    assert_eq!(header(&reply, "x-ratelimit-limit-requests"), "1");
+}
+
+fn header<'a>(reply: &'a Reply, name: &str) -> &'a str {
+    let value = reply.response.headers().get(name);
+    value.map_or("", |value| value.to_str().expect("text"))
+}
+
+#[tokio::test]
+async fn requests_at_once_are_counted_until_their_bodies_end() {
+    let limits = Settings {
+        concurrent: Some(1),
+        ..key("name", "secret", &[])
+    };
+    let meter = Arc::new(Meter::default());
+    let admitted = meter.admit(&limits, Instant::now()).expect("the first");
+    let response = hold(Response::new(Body::from("body")), admitted);
+    assert!(meter.admit(&limits, Instant::now()).is_err());
+    drop(response);
+    assert!(meter.admit(&limits, Instant::now()).is_ok());
+}

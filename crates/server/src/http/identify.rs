@@ -1,0 +1,230 @@
+//! The outermost layer: every request gets a name, and a line in the log when it is over.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use hyper::body::{Frame, SizeHint};
+use tracing::{Instrument, Span};
+
+use crate::app::App;
+use crate::caller::Caller;
+use crate::error::ApiError;
+use crate::frames::Streamed;
+use crate::metrics::SocketClock;
+use crate::telemetry;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where Anthropic's clients look.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// As long as anybody's ids are; what is longer is not one.
+const LONGEST_ID: usize = 128;
+
+/// Gives a request its name and its caller.
+pub async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let caller = caller(&app, &request);
+    let span = telemetry::request_span(&request, &caller);
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let mut line = Line {
+        method: request.method().clone(),
+        path: request.uri().path().into(),
+        status: None,
+        caller: caller.clone(),
+    };
+    request.extensions_mut().insert(caller);
+    let response = next.run(request).instrument(span.clone()).await;
+
+    let streamed = response.extensions().get::<Streamed>().is_some();
+    if let (Some(clock), false) = (&line.caller.clock, streamed) {
+        clock.forget();
+    }
+    let status = response.status();
+    line.status = Some(status);
+    telemetry::answered(&span, status);
+    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    app.metrics.answered(route, &line.method, status);
+    let mut response = name(response, &line.caller.request_id);
+    let headers = response.headers_mut();
+    headers
+        .entry(X_CONTENT_TYPE_OPTIONS)
+        .or_insert(HeaderValue::from_static("nosniff"));
+    response.map(|body| {
+        Body::new(Told {
+            body,
+            span,
+            _line: line,
+        })
+    })
+}
+
+fn caller(app: &App, request: &Request) -> Caller {
+    let request_id = sane_id(request.headers());
+    let request_id = request_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string().into());
+    let mut caller = Caller::new(request_id);
+    let limit = app.config().limits.request_timeout;
+    caller.deadline = limit.and_then(|limit| caller.received.checked_add(limit));
+    caller.clock = request.extensions().get::<Arc<SocketClock>>().cloned();
+    caller
+}
+
+/// The client's own, where it can stand in a header and in a log.
+fn sane_id(headers: &HeaderMap) -> Option<Arc<str>> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let sane = (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+    sane.then(|| id.into())
+}
+
+fn name(mut response: Response, request_id: &str) -> Response {
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        let headers = response.headers_mut();
+        headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
+        headers.insert(REQUEST_ID, id);
+    }
+    response
+}
+
+/// Written when the request is over, whichever way.
+struct Line {
+    method: Method,
+    path: Box<str>,
+    /// None where the client left before there was any.
+    status: Option<StatusCode>,
+    caller: Caller,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let Self {
+            method,
+            path,
+            status,
+            caller,
+        } = self;
+        let status = status.map_or(0, |status| status.as_u16());
+        let seconds = caller.received.elapsed().as_secs_f64();
+        let id = &*caller.request_id;
+        let key = caller.notes.key.get();
+        let model = caller.notes.model.get();
+        // Asked for every few seconds by machines; of no interest unless they fail.
+        let routine = path.starts_with("/health") || matches!(&**path, "/metrics" | "/stats");
+        if routine && status == 200 {
+            tracing::debug!(%method, path, status, seconds, id, key, model, "request");
+        } else {
+            tracing::info!(%method, path, status, seconds, id, key, model, "request");
+        }
+    }
+}
+
+/// A body whose making is part of the request's span, and whose panic ends only itself.
+struct Told {
+    body: Body,
+    span: Span,
+    _line: Line,
+}
+
+impl HttpBody for Told {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        let _entered = this.span.enter();
+        let body = Pin::new(&mut this.body);
+        // A body that panicked is not asked again.
+        catch_unwind(AssertUnwindSafe(|| body.poll_frame(context))).unwrap_or_else(|panic| {
+            let what = panic_message(&*panic);
+            tracing::error!("an answer broke off: {what}");
+            let error = std::io::Error::other("the answer broke off");
+            Poll::Ready(Some(Err(axum::Error::new(error))))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The layer that keeps a handler's panic from being more than its own request's failure.
+pub async fn catch_panics(request: Request, next: Next) -> Response {
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    answered.unwrap_or_else(|panic| {
+        let what = format!("a handler panicked: {}", panic_message(&*panic));
+        ApiError::internal(&what).into_response()
+    })
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a word")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+
+    use super::*;
+    use crate::testing::Harness;
+
+    #[tokio::test]
+    async fn a_sane_id_comes_back_and_another_is_replaced() {
+        let server = Harness::saying("hello");
+        let long = "x".repeat(LONGEST_ID + 1);
+        for (sent, kept) in [
+            ("req-1", true),
+            (&long[1..], true),
+            (&long[..], false),
+            ("two words", false),
+            ("", false),
+            ("\u{e9}", false),
+        ] {
+            let request = Request::get("/v1/nothing").header(REQUEST_ID, sent);
+            let reply = server.send(request.body(Body::empty()).unwrap()).await;
+            let headers = reply.response.headers();
+            let given = headers[REQUEST_ID].to_str().unwrap();
+            assert_eq!(given == sent, kept, "{sent:?} became {given:?}");
+            assert_eq!(headers[ANTHROPIC_REQUEST_ID], given);
+            assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_failure_in_the_dialects_shape() {
+        use axum::middleware::{from_fn, from_fn_with_state};
+        use http_body_util::BodyExt;
+        use tower::ServiceExt;
+
+        let app = Harness::saying("hello").app;
+        let router = axum::Router::<Arc<App>>::new()
+            .route("/v1/messages", axum::routing::get(|| async { broken() }))
+            .layer(from_fn(catch_panics))
+            .layer(from_fn_with_state(Arc::clone(&app), crate::dialect::speak))
+            .with_state(app);
+        let request = Request::get("/v1/messages").body(Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["type"], "api_error");
+    }
+
+    fn broken() -> StatusCode {
+        panic!("broken on purpose")
+    }
+}

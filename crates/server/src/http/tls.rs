@@ -1,0 +1,145 @@
+//! TLS by rustls, from PEM files.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{self, ServerConfig};
+
+use crate::config::{self, Config};
+
+/// Why certificate and key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("cannot read the certificate {}: {source}", path.display())]
+    Certificate { path: PathBuf, source: pem::Error },
+    #[error("{} has no certificate in PEM form", path.display())]
+    NoCertificate { path: PathBuf },
+    #[error("cannot read the private key {}: {source}", path.display())]
+    PrivateKey { path: PathBuf, source: pem::Error },
+    #[error("{} and {} do not work together: {source}", certificate.display(), private_key.display())]
+    Together {
+        certificate: PathBuf,
+        private_key: PathBuf,
+        source: rustls::Error,
+    },
+}
+
+/// Certificate and key as they were last read.
+pub struct Tls {
+    files: config::Tls,
+    read: Mutex<Read>,
+}
+
+struct Read {
+    acceptor: TlsAcceptor,
+    /// The configuration that was in force; another is a reason to read again.
+    under: Arc<Config>,
+}
+
+impl Tls {
+    pub fn open(files: &config::Tls, config: &Arc<Config>) -> Result<Self, TlsError> {
+        Ok(Self {
+            files: files.clone(),
+            read: Mutex::new(Read {
+                acceptor: acceptor(files)?,
+                under: Arc::clone(config),
+            }),
+        })
+    }
+
+    /// For the next connection. After a reload of the configuration the files are read again, so
+    /// that a renewed certificate needs no restart; a bad one is logged and not used.
+    pub fn acceptor(&self, config: &Arc<Config>) -> TlsAcceptor {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&read.under, config) {
+            read.under = Arc::clone(config);
+            match acceptor(&self.files) {
+                Ok(acceptor) => read.acceptor = acceptor,
+                Err(error) => tracing::error!("the certificate in use stays: {error}"),
+            }
+        }
+        read.acceptor.clone()
+    }
+}
+
+fn acceptor(files: &config::Tls) -> Result<TlsAcceptor, TlsError> {
+    let config::Tls {
+        certificate,
+        private_key,
+    } = files;
+    let chain = certificates(certificate)?;
+    let key = PrivateKeyDer::from_pem_file(private_key).map_err(|source| TlsError::PrivateKey {
+        path: private_key.clone(),
+        source,
+    })?;
+    let built = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
+    let mut config = built.map_err(|source| TlsError::Together {
+        certificate: certificate.clone(),
+        private_key: private_key.clone(),
+        source,
+    })?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = read.map_err(|source| TlsError::Certificate {
+        path: path.to_owned(),
+        source,
+    })?;
+    match chain.is_empty() {
+        true => Err(TlsError::NoCertificate {
+            path: path.to_owned(),
+        }),
+        false => Ok(chain),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_name_their_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let [one, other] =
+            [(); 2].map(|()| rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap());
+        let certificate = file("certificate.pem", &one.cert.pem());
+        let key = file("key.pem", &one.signing_key.serialize_pem());
+        let foreign = file("foreign.pem", &other.signing_key.serialize_pem());
+        let empty = file("empty.pem", "");
+        let missing = folder.path().join("missing.pem");
+        for (certificate, private_key, expected) in [
+            (&certificate, &key, Ok(())),
+            (&missing, &key, Err("missing.pem")),
+            (&empty, &key, Err("empty.pem")),
+            (&certificate, &missing, Err("missing.pem")),
+            (&certificate, &empty, Err("empty.pem")),
+            (&certificate, &foreign, Err("foreign.pem")),
+        ] {
+            let files = config::Tls {
+                certificate: certificate.clone(),
+                private_key: private_key.clone(),
+            };
+            match (acceptor(&files), expected) {
+                (Ok(_), Ok(())) => {}
+                (Err(error), Err(named)) => {
+                    assert!(error.to_string().contains(named), "{error}");
+                }
+                (result, _) => panic!("{:?} for {files:?}", result.map(|_| ())),
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! `GET /metrics`.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use loquat_engine::Stats;
+use prometheus::proto::MetricFamily;
+use prometheus::{TEXT_FORMAT, TextEncoder};
+
+use super::exposition::{Family, renamed};
+use super::families::INTER_TOKEN;
+use super::process::resident_bytes;
+use super::since_1970;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::models::ModelStatus;
+
+/// Everything that is counted, in Prometheus' text format.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "operating",
+    responses(
+        (status = 200, description = "Counters, gauges and histograms", content_type = "text/plain; version=0.0.4", body = String),
+        (status = 401, description = "No key, or none that is known"),
+        (status = 403, description = "The key is not for metrics"),
+    )
+)]
+pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let text = TextEncoder::new().encode_to_string(&gather(&app));
+    let text = text.map_err(|error| ApiError::internal(&error))?;
+    Ok(([(CONTENT_TYPE, TEXT_FORMAT)], text).into_response())
+}
+
+pub fn gather(app: &App) -> Vec<MetricFamily> {
+    let mut families = app.metrics.registry.gather();
+    // What older dashboards call it.
+    let older = families.iter().find(|family| family.name() == INTER_TOKEN);
+    let older = older.map(|family| renamed(family, "vllm:time_per_output_token_seconds"));
+    families.extend(older);
+    let models = app.models.status();
+    families.extend(engines(&models));
+    families.extend(states(&models));
+    families.extend(keys(app));
+    families.extend(server(app));
+    families
+}
+
+/// One family of the engines' statistics.
+struct Row {
+    name: &'static str,
+    help: &'static str,
+    counter: bool,
+    value: fn(&Stats) -> f64,
+}
+
+const fn gauge(name: &'static str, help: &'static str, value: fn(&Stats) -> f64) -> Row {
+    Row {
+        name,
+        help,
+        counter: false,
+        value,
+    }
+}
+
+const fn counter(name: &'static str, help: &'static str, value: fn(&Stats) -> f64) -> Row {
+    Row {
+        name,
+        help,
+        counter: true,
+        value,
+    }
+}
+
+const KV_USAGE: &str = "The share of KV set aside for running requests, from 0 to 1.";
+
+/// What engines say about themselves. Counts are since the model was loaded.
+const ENGINE: &[Row] = &[
+    gauge(
+        "vllm:num_requests_running",
+        "Requests that have room and compute.",
+        |stats| stats.running as f64,
+    ),
+    gauge(
+        "vllm:num_requests_waiting",
+        "Requests that wait for room.",
+        |stats| stats.waiting as f64,
+    ),
+    gauge("vllm:kv_cache_usage_perc", KV_USAGE, kv_usage),
+    gauge("vllm:gpu_cache_usage_perc", KV_USAGE, kv_usage),
+    counter(
+        "vllm:prefix_cache_queries_total",
+        "Prompt tokens that were looked for among kept prefixes.",
+        |stats| stats.totals.prompt_tokens as f64,
+    ),
+    counter(
+        "vllm:prefix_cache_hits_total",
+        "Prompt tokens that were found there and not computed again.",
+        |stats| stats.totals.cached_tokens as f64,
+    ),
+    counter(
+        "vllm:num_preemptions_total",
+        "Times that a running request had to make room and was computed again later.",
+        |stats| stats.totals.preempted as f64,
+    ),
+    gauge(
+        "loquat_requests_paused",
+        "Running requests whose clients read too slowly.",
+        |stats| stats.paused as f64,
+    ),
+    gauge("loquat_kv_tokens", "Tokens of KV that are held.", |stats| {
+        stats.memory.kv_in_use as f64
+    }),
+    gauge(
+        "loquat_kv_capacity_tokens",
+        "Tokens of KV that there is room for.",
+        |stats| stats.memory.kv_capacity as f64,
+    ),
+    gauge(
+        "loquat_prefix_cache_bytes",
+        "What kept prefixes hold.",
+        |stats| stats.cache.bytes as f64,
+    ),
+    counter(
+        "loquat_engine_steps_total",
+        "Steps of the engine.",
+        |stats| stats.steps as f64,
+    ),
+    gauge(
+        "loquat_engine_step_seconds",
+        "The session's part of a step, in the recent mean.",
+        |stats| stats.step_time.as_secs_f64(),
+    ),
+    gauge(
+        "loquat_engine_overhead_seconds",
+        "The engine's own part between two steps, in the recent mean.",
+        |stats| stats.overhead.as_secs_f64(),
+    ),
+    gauge(
+        "loquat_prompt_tokens_per_second",
+        "Prompt tokens computed per second, of late.",
+        |stats| stats.prompt_speed,
+    ),
+    gauge(
+        "loquat_generation_tokens_per_second",
+        "Tokens generated per second, of late.",
+        |stats| stats.decode_speed,
+    ),
+];
+
+/// Kept prefixes make room when it is needed, so that they count as free; whether a further
+/// request finds room is decided by what running ones may come to hold.
+fn kv_usage(stats: &Stats) -> f64 {
+    match stats.memory.kv_capacity {
+        0 => 0.0,
+        capacity => stats.kv_reserved.min(capacity) as f64 / capacity as f64,
+    }
+}
+
+fn engines(models: &[ModelStatus]) -> Vec<MetricFamily> {
+    let open: Vec<(&str, &Stats)> = models
+        .iter()
+        .filter_map(|model| Some((model.name.as_str(), model.stats.as_ref()?)))
+        .collect();
+    let families = ENGINE.iter().map(|row| {
+        let mut family = match row.counter {
+            true => Family::counter(row.name, row.help),
+            false => Family::gauge(row.name, row.help),
+        };
+        for (name, stats) in &open {
+            family.add(&[("model_name", name)], (row.value)(stats));
+        }
+        family
+    });
+    let mut config = Family::gauge("vllm:cache_config_info", "How KV is handed out.");
+    for (name, stats) in &open {
+        let run = stats.memory.kv_granularity.max(1);
+        let runs = stats.memory.kv_capacity / run;
+        let (run, runs) = (run.to_string(), runs.to_string());
+        let labels = [
+            ("model_name", *name),
+            ("block_size", run.as_str()),
+            ("num_gpu_blocks", runs.as_str()),
+        ];
+        config.add(&labels, 1.0);
+    }
+    families
+        .chain([config])
+        .filter_map(Family::finish)
+        .collect()
+}
+
+fn states(models: &[ModelStatus]) -> Vec<MetricFamily> {
+    let mut state = Family::gauge("loquat_model_state", "1 under the state a model is in.");
+    let mut memory = Family::gauge("loquat_memory_bytes", "Memory that open models take.");
+    for model in models {
+        let name = ("model_name", model.name.as_str());
+        state.add(&[name, ("state", model.state.name())], 1.0);
+        if let (Some(bytes), Some(_)) = (model.resident_bytes, &model.stats) {
+            memory.add(&[name], bytes as f64);
+        }
+    }
+    [state, memory]
+        .into_iter()
+        .filter_map(Family::finish)
+        .collect()
+}
+
+fn keys(app: &App) -> Vec<MetricFamily> {
+    let mut requests = Family::counter("loquat_key_requests_total", "Requests under a key.");
+    let mut tokens = Family::counter("loquat_key_tokens_total", "Tokens under a key, by kind.");
+    for key in app.keys.list() {
+        let usage = key.usage();
+        let name = ("key", key.name.as_str());
+        requests.add(&[name], usage.requests as f64);
+        let kinds = [
+            ("prompt", usage.prompt_tokens),
+            ("cached", usage.cached_tokens),
+            ("generation", usage.completion_tokens),
+        ];
+        for (kind, count) in kinds {
+            tokens.add(&[name, ("kind", kind)], count as f64);
+        }
+    }
+    [requests, tokens]
+        .into_iter()
+        .filter_map(Family::finish)
+        .collect()
+}
+
+fn server(app: &App) -> Vec<MetricFamily> {
+    let now = SystemTime::now();
+    let mut families = vec![
+        // No adapters are served: this tells the endpoint picker so. Its value is a time by
+        // which the picker finds the latest sample.
+        Family::gauge("vllm:lora_requests_info", "Adapters in use.").with(
+            &[
+                ("max_lora", "0"),
+                ("running_lora_adapters", ""),
+                ("waiting_lora_adapters", ""),
+            ],
+            since_1970(now),
+        ),
+        Family::gauge("loquat_build_info", "What is running.")
+            .with(&[("version", env!("CARGO_PKG_VERSION"))], 1.0),
+        Family::gauge(
+            "loquat_requests_in_flight",
+            "Requests to generate that are under way.",
+        )
+        .with(&[], app.in_flight.list().len() as f64),
+        Family::gauge(
+            "process_start_time_seconds",
+            "When the server started, since 1970.",
+        )
+        .with(&[], since_1970(app.started)),
+    ];
+    if let Some(bytes) = resident_bytes() {
+        let help = "Memory of the process that is resident.";
+        families.push(Family::gauge("process_resident_memory_bytes", help).with(&[], bytes as f64));
+    }
+    families.into_iter().filter_map(Family::finish).collect()
+}

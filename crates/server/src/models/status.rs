@@ -1,0 +1,62 @@
+//! What a model is doing, for clients, operators and metrics.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use loquat_engine::Stats;
+
+use super::ModelInfo;
+
+#[derive(Debug, Clone)]
+pub struct ModelStatus {
+    /// The configuration's name for it.
+    pub name: String,
+    pub aliases: Vec<String>,
+    pub state: ModelState,
+    /// As it is open, or as its files promise; `None` before anybody looked, and where they
+    /// cannot be read.
+    pub info: Option<Arc<ModelInfo>>,
+    /// Why its files cannot be read. For operators: it may name paths.
+    pub problem: Option<String>,
+    /// The memory it takes, or would take.
+    pub resident_bytes: Option<u64>,
+    pub last_used: Option<SystemTime>,
+    /// When it will be unloaded if nobody uses it until then.
+    pub expires: Option<SystemTime>,
+    /// Requests that use it now.
+    pub leases: usize,
+    /// While it is open.
+    pub stats: Option<Stats>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelState {
+    /// The next request loads it.
+    Unloaded,
+    Loading {
+        since: SystemTime,
+    },
+    Ready,
+    /// About to be unloaded, when the requests that use it have ended.
+    Draining,
+    /// Taken out of service by an operator, until an operator loads it.
+    Drained,
+    Failed {
+        /// For operators: it may name paths.
+        why: String,
+        since: SystemTime,
+    },
+}
+
+impl ModelState {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Unloaded => "unloaded",
+            Self::Loading { .. } => "loading",
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}

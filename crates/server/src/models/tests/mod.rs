@@ -1,0 +1,6 @@
+//! The registry over an opener that counts, delays and fails.
+
+mod double;
+mod leases;
+mod room;
+mod unloading;

@@ -1,0 +1,350 @@
+//! `POST /api/generate`
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use loquat_chat::{ChatRequest, Message, Role, Thinking};
+use loquat_engine::{GenerateRequest, Logprobs};
+use loquat_grammar::GrammarSource;
+use loquat_text::Special;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::keep_alive::OllamaKeepAlive;
+use super::message::check_images;
+use super::options::{Options, in_our_words};
+use super::response::{self, OllamaNumbers, Write, done_reason, told_tokens};
+use super::speaker::{Piece, Speaker};
+use super::think::{OllamaFormat, OllamaThink};
+use super::{Held, hold, time, unload};
+use crate::app::App;
+use crate::caller::Caller;
+use crate::chat_turn::{ChatTurn, End, Terms};
+use crate::error::ApiError;
+use crate::models::Lease;
+use crate::openai::logprobs::TokenLogprob;
+use crate::turn::{Ask, Turn};
+use crate::wire::{Body, Wire, name_ignored};
+
+const ROUTE: &str = "/api/generate";
+
+/// A prompt to answer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OllamaGenerateRequest {
+    /// A model's name or alias, with or without `:latest`.
+    pub model: String,
+    /// What to answer. Without any, the model is loaded, or unloaded where `keep_alive` is 0.
+    pub prompt: Option<String>,
+    /// How the model is to behave.
+    pub system: Option<String>,
+    /// Go on with the prompt as it stands, without the model's chat template.
+    pub raw: Option<bool>,
+    /// What the answer must be: `json`, or a JSON schema.
+    pub format: Option<OllamaFormat>,
+    /// How to sample and when to stop, by Ollama's names or the engine's.
+    #[schema(value_type = Option<Object>)]
+    pub options: Option<Map<String, Value>>,
+    /// As lines of JSON while it comes (the default), or in one piece.
+    pub stream: Option<bool>,
+    /// Whether to think before answering, or how hard.
+    pub think: Option<OllamaThink>,
+    /// How long the model stays loaded after the request: seconds or a duration such as `5m`;
+    /// negative: for good; 0: not at all. What the configuration says when left out.
+    #[schema(value_type = Option<String>)]
+    pub keep_alive: Option<OllamaKeepAlive>,
+    /// Tell the log-probabilities of the reply's tokens.
+    pub logprobs: Option<bool>,
+    /// And of so many of the likeliest in each one's place, at most 20.
+    pub top_logprobs: Option<usize>,
+    /// Must be empty: nothing is filled in between two texts.
+    pub suffix: Option<String>,
+    /// Must be empty: the model's own template is used, or none with `raw`.
+    pub template: Option<String>,
+    /// Must be empty: a conversation goes on at `/api/chat`.
+    pub context: Option<Vec<u32>>,
+    /// Must be empty: this server reads text only.
+    pub images: Option<Vec<String>>,
+    /// Must not be true: what does not fit the context is refused, never cut.
+    pub truncate: Option<bool>,
+    /// Must not be true: contexts are not shifted.
+    pub shift: Option<bool>,
+}
+
+impl Wire for OllamaGenerateRequest {
+    const REFUSED: &'static [(&'static str, &'static str)] = &[
+        ("width", "no images are made here"),
+        ("height", "no images are made here"),
+        ("steps", "no images are made here"),
+    ];
+}
+
+/// An answer, or a line of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OllamaGenerateResponse {
+    /// As the request called it.
+    pub model: String,
+    /// In RFC 3339.
+    pub created_at: String,
+    pub response: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub thinking: String,
+    /// Whether it is the last line.
+    pub done: bool,
+    /// `stop`, `length`, `load` or `unload`; in the last line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub done_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<TokenLogprob>>,
+    #[serde(flatten)]
+    pub numbers: OllamaNumbers,
+}
+
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route(ROUTE, post(generate))
+}
+
+/// Answer a prompt
+///
+/// A stream of JSON lines unless `stream` is false. There is no `context` in the answer: a
+/// conversation goes on at `/api/chat`.
+#[utoipa::path(
+    post,
+    path = "/api/generate",
+    tag = "ollama",
+    request_body = OllamaGenerateRequest,
+    responses((status = 200, description = "The answer", body = OllamaGenerateResponse)),
+)]
+pub async fn generate(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    body: Body<OllamaGenerateRequest>,
+) -> Result<Response, ApiError> {
+    let OllamaGenerateRequest {
+        model,
+        prompt,
+        system,
+        raw,
+        format,
+        options,
+        stream,
+        think,
+        keep_alive,
+        logprobs,
+        top_logprobs,
+        suffix,
+        template,
+        context,
+        images,
+        truncate,
+        shift,
+    } = body.value;
+    check_images("images", images)?;
+    check_empty(
+        "suffix",
+        suffix,
+        "nothing is filled in between two texts here",
+    )?;
+    check_empty(
+        "template",
+        template,
+        "the model's own is used, or none with `raw`",
+    )?;
+    if context.is_some_and(|context| !context.is_empty()) {
+        let why = "Ollama gave it up; send the conversation's messages to /api/chat";
+        return Err(ApiError::unsupported("context", why));
+    }
+    response::check_whole(truncate, shift)?;
+    let logprobs = response::logprobs(logprobs, top_logprobs)?;
+    let prompt = prompt.unwrap_or_default();
+    if prompt.is_empty() && keep_alive.is_some_and(OllamaKeepAlive::unloads) {
+        unload(&app, &caller, &model)?;
+        return Ok(Json(OllamaGenerateResponse::silent(model, "unload")).into_response());
+    }
+    let Held { lease, name, load } =
+        hold(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
+    let mut options = Options::lower(options, &lease)?;
+    let mut ignored = std::mem::take(&mut options.ignored);
+    ignored.extend(body.ignored);
+    if prompt.is_empty() {
+        let mut response = Json(OllamaGenerateResponse::silent(name, "load")).into_response();
+        name_ignored(&mut response, &ignored);
+        return Ok(response);
+    }
+    let asked = Asked {
+        prompt,
+        system: system.filter(|system| !system.is_empty()),
+        think,
+        answer: format.and_then(OllamaFormat::lower),
+        options,
+        logprobs,
+    };
+    let ask = Ask {
+        app: &app,
+        caller: &caller,
+        lease: lease.clone(),
+        route: ROUTE,
+        choices: 1,
+    };
+    let raw = raw.unwrap_or(false);
+    let speaker = match raw || (lease.chat.template().is_none() && asked.system.is_none()) {
+        true => asked.go_on(ask, raw).await,
+        false => asked.answer(ask).await,
+    }
+    .map_err(in_our_words)?;
+    let writer = GenerateWriter {
+        model: name,
+        caller,
+        load,
+        lease: logprobs.map(|_| lease),
+    };
+    response::tell(speaker, writer, stream.unwrap_or(true), &ignored).await
+}
+
+fn check_empty(field: &str, value: Option<String>, why: &str) -> Result<(), ApiError> {
+    match value.is_none_or(|value| value.is_empty()) {
+        true => Ok(()),
+        false => Err(ApiError::unsupported(field, why)),
+    }
+}
+
+/// What is asked of the model.
+struct Asked {
+    prompt: String,
+    system: Option<String>,
+    think: Option<OllamaThink>,
+    answer: Option<GrammarSource>,
+    options: Options,
+    logprobs: Option<Logprobs>,
+}
+
+impl Asked {
+    /// As the first words of a conversation.
+    async fn answer(self, ask: Ask<'_>) -> Result<Speaker, ApiError> {
+        let system = self.system.map(|system| Message::new(Role::System, system));
+        let user = Message::new(Role::User, self.prompt);
+        let think = self.think.map(|think| think.lower(&ask.lease));
+        let request = ChatRequest {
+            messages: system.into_iter().chain([user]).collect(),
+            thinking: think.unwrap_or(Ok(Thinking::default()))?,
+            answer: self.answer,
+            sampling: self.options.sampling,
+            stop: self.options.stop,
+            logprobs: self.logprobs,
+            ..ChatRequest::default()
+        };
+        let terms = Terms {
+            up_to: self.options.up_to,
+            ..Terms::default()
+        };
+        ChatTurn::start(ask, request, terms)
+            .await
+            .map(Speaker::reply)
+    }
+
+    /// As a text that is not finished. `wanted`, or for want of a template.
+    async fn go_on(self, ask: Ask<'_>, wanted: bool) -> Result<Speaker, ApiError> {
+        let useless = [
+            ("system", self.system.is_some()),
+            (
+                "think",
+                self.think
+                    .is_some_and(|think| think != OllamaThink::Whether(false)),
+            ),
+        ];
+        if let Some((field, _)) = useless.iter().find(|(_, given)| *given) {
+            let why = match wanted {
+                true => "with `raw` the prompt is all that the model is given",
+                false => "the model has no chat template",
+            };
+            return Err(ApiError::unsupported(*field, why));
+        }
+        let Self { prompt, answer, .. } = self;
+        let chat = ask.lease.chat.clone();
+        // Tokenizers and grammars may take long over a large request.
+        let lowered = tokio::task::spawn_blocking(move || {
+            let tokens = chat.tokenizer().encode(&prompt, Special::PROMPT);
+            let grammar = answer.map(|answer| chat.grammars().compile(&answer));
+            (tokens, grammar.transpose())
+        });
+        let (tokens, grammar) = lowered.await.map_err(|error| ApiError::internal(&error))?;
+        let prompt = tokens.map_err(|error| ApiError::internal(&error))?;
+        let grammar = grammar.map_err(|error| ApiError::invalid("format", error.to_string()))?;
+        let lease = &ask.lease;
+        let request = GenerateRequest {
+            max_tokens: match self.options.up_to {
+                Some(most) => lease.up_to(most, prompt.len()),
+                None => lease.max_tokens(None, prompt.len()),
+            },
+            prompt,
+            sampling: self.options.sampling,
+            stop_ids: lease.chat.tokenizer().eos_ids().to_vec(),
+            stop: self.options.stop,
+            logprobs: self.logprobs,
+            skip_special: true,
+            constraint: grammar.map(|grammar| grammar.constraint()),
+            cache_scope: ask.caller.cache_scope(None),
+            ..GenerateRequest::default()
+        };
+        Ok(Speaker::Text(Box::new(Turn::start(ask, request)?)))
+    }
+}
+
+struct GenerateWriter {
+    model: String,
+    caller: Caller,
+    load: Duration,
+    /// Where tokens are told.
+    lease: Option<Lease>,
+}
+
+impl Write for GenerateWriter {
+    type Line = OllamaGenerateResponse;
+
+    fn tells_tokens(&self) -> bool {
+        self.lease.is_some()
+    }
+
+    fn line(&self, piece: Piece) -> OllamaGenerateResponse {
+        OllamaGenerateResponse {
+            model: self.model.clone(),
+            created_at: time::now(),
+            logprobs: told_tokens(&piece, self.lease.as_ref()),
+            response: piece.content,
+            thinking: piece.thinking,
+            done: false,
+            done_reason: None,
+            numbers: OllamaNumbers::default(),
+        }
+    }
+
+    fn last(&self, piece: Piece, end: End) -> OllamaGenerateResponse {
+        OllamaGenerateResponse {
+            done: true,
+            done_reason: Some(done_reason(end.reason)),
+            numbers: OllamaNumbers::new(&end, &self.caller, self.load),
+            ..self.line(piece)
+        }
+    }
+}
+
+impl OllamaGenerateResponse {
+    /// The answer to a request that asks for no words.
+    fn silent(model: String, why: &'static str) -> Self {
+        Self {
+            model,
+            created_at: time::now(),
+            response: String::new(),
+            thinking: String::new(),
+            done: true,
+            done_reason: Some(why),
+            logprobs: None,
+            numbers: OllamaNumbers::default(),
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Lowering, and what a client sees.
+
+mod lowering;
+mod replies;
+mod streams;

@@ -1,0 +1,118 @@
+//! Continuations as they come.
+
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream::{self, SelectAll, StreamExt};
+use loquat_engine::{Event, Usage};
+
+use super::choice::{Choice, CompletionChoice};
+use super::reply::Completion;
+use crate::dialect::Dialect;
+use crate::error::ApiError;
+use crate::frames;
+use crate::openai::Head;
+use crate::openai::options::Streaming;
+use crate::openai::usage::TokenUsage;
+use crate::turn::Turn;
+
+/// A prompt's turn, and what is told of its choices.
+pub struct Asked {
+    pub turn: Turn,
+    pub choices: Vec<Choice>,
+}
+
+/// Answers with a stream of all turns' news. The client's leaving drops, and so cancels, them.
+pub fn respond(asked: Vec<Asked>, head: Head, streaming: Streaming) -> Response {
+    let mut choices = Vec::new();
+    let mut turns = Vec::new();
+    for (prompt, each) in asked.into_iter().enumerate() {
+        choices.push(each.choices);
+        turns.push(news(prompt, each.turn));
+    }
+    let telling = Stream {
+        usages: vec![Usage::default(); choices.len()],
+        choices,
+        news: stream::select_all(turns),
+        head,
+        streaming,
+    };
+    let frames = stream::unfold(Some(telling), |telling| async move {
+        let mut telling = telling?;
+        let (frame, goes_on) = telling.next().await;
+        Some((frame, goes_on.then_some(telling)))
+    });
+    frames::events(frames)
+}
+
+struct News {
+    prompt: usize,
+    choice: usize,
+    event: Event,
+    usage: Usage,
+}
+
+type Turns = std::pin::Pin<Box<dyn stream::Stream<Item = Result<News, ApiError>> + Send>>;
+
+fn news(prompt: usize, turn: Turn) -> Turns {
+    Box::pin(stream::unfold(turn, move |mut turn| async move {
+        let next = turn.next().await?;
+        let usage = turn.usage();
+        let news = next.map(|(choice, event)| News {
+            prompt,
+            choice,
+            event,
+            usage,
+        });
+        Some((news, turn))
+    }))
+}
+
+struct Stream {
+    news: SelectAll<Turns>,
+    head: Head,
+    /// Of each prompt.
+    choices: Vec<Vec<Choice>>,
+    usages: Vec<Usage>,
+    streaming: Streaming,
+}
+
+impl Stream {
+    /// The next frame, and whether more may follow.
+    async fn next(&mut self) -> (Bytes, bool) {
+        loop {
+            match self.news.next().await {
+                Some(Ok(news)) => {
+                    self.usages[news.prompt] = news.usage;
+                    let piece = self.choices[news.prompt][news.choice].take(news.event);
+                    if !piece.is_empty() {
+                        return (self.chunk(piece), true);
+                    }
+                }
+                Some(Err(error)) => return (Dialect::OpenAi.error_frame(&error), false),
+                None => return (self.end(), false),
+            }
+        }
+    }
+
+    fn chunk(&self, piece: CompletionChoice) -> Bytes {
+        let so_far = self.streaming.continuous_usage.then(|| self.usage());
+        self.frame(vec![piece], self.streaming.usage.then_some(so_far))
+    }
+
+    fn end(&self) -> Bytes {
+        if !self.streaming.usage {
+            return frames::DONE;
+        }
+        let usage = self.frame(Vec::new(), Some(Some(self.usage())));
+        [usage, frames::DONE].concat().into()
+    }
+
+    fn usage(&self) -> TokenUsage {
+        TokenUsage::of_all(self.usages.iter().copied())
+    }
+
+    fn frame(&self, choices: Vec<CompletionChoice>, usage: Option<Option<TokenUsage>>) -> Bytes {
+        let completion = Completion::new(self.head.clone(), choices, usage);
+        frames::event(None, &completion)
+    }
+}

@@ -1,0 +1,181 @@
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::testing::{Harness, MODEL, Scripted, tokenizer};
+use crate::wire::IGNORED_HEADER;
+
+fn vector(data: &Value) -> Vec<f32> {
+    serde_json::from_value(data["embedding"].clone()).expect("numbers")
+}
+
+async fn embed(server: &Harness, body: Value) -> Value {
+    let reply = server.post("/v1/embeddings", &body).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    reply.json()
+}
+
+#[tokio::test]
+async fn every_form_of_input_gives_a_vector_of_length_one() {
+    let server = Harness::saying("unheard");
+    let words = |text: &str| {
+        let tokenizer = tokenizer();
+        let special = loquat_text::Special {
+            add: true,
+            parse: false,
+        };
+        tokenizer.encode(text, special).expect("tokens")
+    };
+    let [hello, goodbye] = ["hello", "goodbye"].map(words);
+    let forms = [
+        (json!("hello"), 1),
+        (json!(["hello", "goodbye"]), 2),
+        (json!(hello), 1),
+        (json!([hello, goodbye]), 2),
+    ];
+    let mut seen = Vec::new();
+    for (input, count) in forms {
+        let answer = embed(&server, json!({ "model": MODEL, "input": input })).await;
+        let data = answer["data"].as_array().expect("a list");
+        assert_eq!(data.len(), count, "{input}");
+        let tokens = hello.len() + if count > 1 { goodbye.len() } else { 0 };
+        let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+        assert_eq!(answer["usage"], usage);
+        assert_eq!(
+            (&answer["object"], &answer["model"]),
+            (&json!("list"), &json!(MODEL))
+        );
+        for (index, each) in data.iter().enumerate() {
+            assert_eq!(
+                (&each["object"], &each["index"]),
+                (&json!("embedding"), &json!(index))
+            );
+            let length: f32 = vector(each).iter().map(|value| value * value).sum();
+            assert!((length - 1.0).abs() < 1e-5, "{length}");
+        }
+        seen.push(data.iter().map(vector).collect::<Vec<_>>());
+    }
+    assert_eq!(seen[0][0], seen[1][0]);
+    assert_eq!(seen[0], seen[2]);
+    assert_eq!(seen[1], seen[3]);
+    assert_ne!(seen[1][0], seen[1][1]);
+}
+
+#[tokio::test]
+async fn encodings_and_poolings_are_what_they_say() {
+    let server = Harness::saying("unheard");
+    let ask = |more: Value| {
+        let mut body = json!({ "model": MODEL, "input": "hello there" });
+        let fields = more.as_object().expect("an object").clone();
+        body.as_object_mut().expect("an object").extend(fields);
+        embed(&server, body)
+    };
+    let plain = vector(&ask(json!({ "user": "u" })).await["data"][0]);
+    let packed = ask(json!({ "encoding_format": "base64" })).await;
+    let packed = packed["data"][0]["embedding"]
+        .as_str()
+        .expect("a string")
+        .to_owned();
+    let bytes = STANDARD.decode(packed).expect("base64");
+    let floats = bytes
+        .chunks_exact(4)
+        .map(|four| f32::from_le_bytes(four.try_into().expect("four bytes")));
+    assert_eq!(floats.collect::<Vec<_>>(), plain);
+    let of = |pooling| ask(json!({ "pooling": pooling, "dimensions": plain.len() }));
+    assert_eq!(vector(&of("mean").await["data"][0]), plain, "as configured");
+    assert_ne!(vector(&of("last").await["data"][0]), plain);
+}
+
+#[tokio::test]
+async fn many_inputs_are_embedded_a_few_at_a_time() {
+    let mut config = Harness::config();
+    config.models[0].max_queue = 20;
+    let server = Harness::with(Scripted::new("unheard"), config);
+    let inputs: Vec<String> = (0..100).map(|n| format!("number {n}")).collect();
+    let answer = embed(&server, json!({ "model": MODEL, "input": inputs })).await;
+    let data = answer["data"].as_array().expect("a list");
+    let order: Vec<_> = data.iter().map(|each| each["index"].as_u64()).collect();
+    assert_eq!(order, (0..100).map(Some).collect::<Vec<_>>());
+    let one = embed(&server, json!({ "model": MODEL, "input": inputs[57] })).await;
+    assert_eq!(data[57]["embedding"], one["data"][0]["embedding"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_refused_by_name() {
+    let server = Harness::with(
+        Scripted {
+            context: 64,
+            ..Scripted::new("unheard")
+        },
+        Harness::config(),
+    );
+    let too_many = vec!["x"; 2049];
+    let cases = [
+        (json!({ "input": [] }), "input", None),
+        (json!({ "input": too_many }), "input", None),
+        (json!({ "input": "" }), "input[0]", None),
+        (json!({ "input": ["a", ""] }), "input[1]", None),
+        (json!({ "input": 5 }), "input", None),
+        (json!({ "input": ["a", 5] }), "input", None),
+        (json!({ "input": [1, "a"] }), "input", None),
+        (json!({ "input": [99_999_999] }), "input[0]", None),
+        (
+            json!({ "input": ["a", "word ".repeat(40)] }),
+            "input[1]",
+            Some("context_length_exceeded"),
+        ),
+        (
+            json!({ "input": "a", "dimensions": 3 }),
+            "dimensions",
+            Some("unsupported_parameter"),
+        ),
+        (
+            json!({ "input": "a", "encoding_format": "int8" }),
+            "encoding_format",
+            None,
+        ),
+        (json!({ "input": "a", "pooling": "max" }), "pooling", None),
+        (
+            json!({ "input": "a", "truncate": true }),
+            "truncate",
+            Some("unknown_parameter"),
+        ),
+    ];
+    for (mut body, param, code) in cases {
+        body["model"] = json!(MODEL);
+        let reply = server.post("/v1/embeddings", &body).await;
+        assert_eq!(
+            reply.status(),
+            StatusCode::BAD_REQUEST,
+            "{param}: {}",
+            reply.text()
+        );
+        let error = &reply.json()["error"];
+        assert_eq!(error["param"], param, "{error}");
+        assert_eq!(error["code"], json!(code), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_without_hidden_states_says_so() {
+    let model = Scripted {
+        embeddings: false,
+        ..Scripted::new("unheard")
+    };
+    let server = Harness::with(model, Harness::config());
+    let body = json!({ "model": MODEL, "input": "hello" });
+    let reply = server.post("/v1/embeddings", &body).await;
+    assert_eq!(reply.status(), StatusCode::BAD_REQUEST);
+    let error = &reply.json()["error"];
+    assert_eq!(error["param"], "model");
+    assert_eq!(error["code"], "embeddings_not_supported");
+}
+
+#[tokio::test]
+async fn what_is_ignored_is_named() {
+    let server = Harness::saying("unheard");
+    let body = json!({ "model": MODEL, "input": "hello", "user": "somebody" });
+    let reply = server.post("/v1/embeddings", &body).await;
+    assert_eq!(reply.response.headers()[IGNORED_HEADER], "user");
+}

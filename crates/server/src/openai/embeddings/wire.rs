@@ -1,0 +1,140 @@
+//! What is asked for, and what is given back.
+
+use loquat_engine::Pooling;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::embed::Input;
+use crate::error::ApiError;
+use crate::wire::Wire;
+
+/// As many as OpenAI takes.
+const MOST_INPUTS: usize = 2048;
+
+/// What to embed.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EmbeddingRequest {
+    /// A model's name or alias. Need not be given where only one is served.
+    pub model: Option<String>,
+    /// A text, a list of up to 2048 texts, a list of token ids, or a list of such lists.
+    pub input: EmbeddingInput,
+    /// `float` (a list of numbers, the default), or `base64` (little-endian 32-bit floats).
+    pub encoding_format: Option<EmbeddingEncoding>,
+    /// Must be the model's own length where it is given: vectors are not cut.
+    pub dimensions: Option<usize>,
+    /// Extension: how the vector is made of the model's hidden states, in place of what the
+    /// configuration says.
+    pub pooling: Option<EmbeddingPooling>,
+}
+
+impl Wire for EmbeddingRequest {
+    const IGNORED: &'static [(&'static str, &'static str)] =
+        &[("user", "requests are told apart by their key")];
+}
+
+/// One input or several.
+#[derive(Debug, Clone, PartialEq, ToSchema)]
+#[serde(untagged)]
+pub enum EmbeddingInput {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<u32>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EmbeddingEncoding {
+    Float,
+    Base64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EmbeddingPooling {
+    /// The mean over all positions.
+    Mean,
+    /// The last position's.
+    Last,
+}
+
+/// A vector for each input, in the inputs' order.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EmbeddingResponse {
+    /// Always `list`.
+    pub object: &'static str,
+    pub data: Vec<Embedding>,
+    pub model: String,
+    pub usage: EmbeddingUsage,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Embedding {
+    /// Always `embedding`.
+    pub object: &'static str,
+    /// Which input it is of.
+    pub index: usize,
+    /// The vector, of length 1.
+    pub embedding: EmbeddingVector,
+}
+
+/// In the encoding that was asked for.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum EmbeddingVector {
+    Float(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EmbeddingUsage {
+    /// Of all inputs together.
+    pub prompt_tokens: usize,
+    /// The same.
+    pub total_tokens: usize,
+}
+
+impl<'de> Deserialize<'de> for EmbeddingInput {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "a string, a list of strings, a list of token ids, or a list of such lists";
+        let input = Value::deserialize(deserializer)?;
+        let first = input.as_array().and_then(|list| list.first());
+        let read = match (&input, first) {
+            (Value::String(text), _) => return Ok(Self::Text(text.clone())),
+            (_, Some(Value::Number(_))) => serde_json::from_value(input).map(Self::Tokens),
+            (_, Some(Value::Array(_))) => serde_json::from_value(input).map(Self::TokenLists),
+            _ => serde_json::from_value(input).map(Self::Texts),
+        };
+        read.map_err(|_| D::Error::custom(format!("must be {expected}")))
+    }
+}
+
+impl EmbeddingInput {
+    pub fn lower(self) -> Result<Vec<Input>, ApiError> {
+        let inputs: Vec<Input> = match self {
+            Self::Text(text) => vec![Input::Text(text)],
+            Self::Texts(texts) => texts.into_iter().map(Input::Text).collect(),
+            Self::Tokens(tokens) => vec![Input::Tokens(tokens)],
+            Self::TokenLists(lists) => lists.into_iter().map(Input::Tokens).collect(),
+        };
+        match inputs.len() {
+            1..=MOST_INPUTS => Ok(inputs),
+            found => Err(ApiError::invalid(
+                "input",
+                format!("`input` has {found} inputs; it must have from 1 to {MOST_INPUTS}"),
+            )),
+        }
+    }
+}
+
+impl EmbeddingPooling {
+    pub fn lower(self) -> Pooling {
+        match self {
+            Self::Mean => Pooling::Mean,
+            Self::Last => Pooling::Last,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Items as the messages that a model is given.
+
+use std::collections::HashMap;
+
+use loquat_chat::{Content, Message, Role, ToolCall};
+
+use super::item::{
+    FunctionCallItem, FunctionCallOutputItem, Item, ItemReference, MessageItem, Part,
+    ReasoningItem, Speaker, Thought,
+};
+use crate::error::ApiError;
+use crate::union::TextOr;
+
+/// The conversation, `instructions` first. What has no effect is added to `ignored`.
+pub fn messages(
+    instructions: Option<String>,
+    items: Vec<&Item>,
+    ignored: &mut Vec<&'static str>,
+) -> Result<Vec<Message>, ApiError> {
+    let mut conversation = Conversation::default();
+    if let Some(instructions) = instructions {
+        let system = Message::new(Role::System, instructions);
+        conversation.messages.push(system);
+    }
+    for item in items {
+        conversation.add(item, ignored)?;
+    }
+    Ok(conversation.messages)
+}
+
+/// Items on their way to messages: what the assistant thinks, says and asks for in a row is one.
+#[derive(Default)]
+struct Conversation {
+    messages: Vec<Message>,
+    /// The names of the functions that were called so far.
+    calls: HashMap<String, String>,
+}
+
+impl Conversation {
+    fn add(&mut self, item: &Item, ignored: &mut Vec<&'static str>) -> Result<(), ApiError> {
+        match item {
+            Item::Message(item) => self.message(item, ignored),
+            Item::Reasoning(item) => self.reasoning(item, ignored),
+            Item::FunctionCall(item) => self.call(item),
+            Item::FunctionCallOutput(item) => self.output(item)?,
+            Item::ItemReference(ItemReference { id }) => {
+                let what = format!("Item with id '{id}' not found.");
+                return Err(ApiError::invalid("input", what));
+            }
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, item: &MessageItem, ignored: &mut Vec<&'static str>) {
+        let MessageItem {
+            id: _,
+            role,
+            content,
+            status: _,
+            phase,
+        } = item;
+        if phase.is_some() && !ignored.contains(&"phase") {
+            ignored.push("phase");
+        }
+        let content = self::content(content);
+        let role = match role {
+            Speaker::User => Role::User,
+            Speaker::System => Role::System,
+            Speaker::Developer => Role::Developer,
+            Speaker::Assistant => {
+                self.reply(|reply| reply.content.is_empty() && reply.tool_calls.is_empty())
+                    .content = content;
+                return;
+            }
+        };
+        self.messages.push(Message::new(role, content));
+    }
+
+    fn reasoning(&mut self, item: &ReasoningItem, ignored: &mut Vec<&'static str>) {
+        let ReasoningItem {
+            id: _,
+            summary,
+            content,
+            encrypted_content,
+            status: _,
+        } = item;
+        if encrypted_content.is_some() && !ignored.contains(&"encrypted_content") {
+            ignored.push("encrypted_content");
+        }
+        let thoughts = match content.is_empty() {
+            true => summary,
+            false => content,
+        };
+        if thoughts.is_empty() {
+            return;
+        }
+        let texts: Vec<_> = thoughts.iter().map(Thought::text).collect();
+        let reply = self.reply(|reply| reply.content.is_empty() && reply.tool_calls.is_empty());
+        let reasoning = reply.reasoning.get_or_insert_default();
+        reasoning.push_str(&texts.join("\n\n"));
+    }
+
+    fn call(&mut self, item: &FunctionCallItem) {
+        let FunctionCallItem {
+            id: _,
+            call_id,
+            name,
+            arguments,
+            status: _,
+        } = item;
+        self.calls.insert(call_id.clone(), name.clone());
+        self.reply(|_| true).tool_calls.push(ToolCall {
+            id: call_id.clone(),
+            name: name.clone(),
+            arguments: arguments.clone(),
+        });
+    }
+
+    fn output(&mut self, item: &FunctionCallOutputItem) -> Result<(), ApiError> {
+        let FunctionCallOutputItem {
+            id: _,
+            call_id,
+            output,
+            status: _,
+        } = item;
+        let Some(name) = self.calls.get(call_id) else {
+            let what =
+                format!("No tool call found for function call output with call_id {call_id}.");
+            return Err(ApiError::invalid("input", what));
+        };
+        self.messages.push(Message {
+            tool_call_id: Some(call_id.clone()),
+            name: Some(name.clone()),
+            ..Message::new(Role::Tool, content(output))
+        });
+        Ok(())
+    }
+
+    /// The assistant's last message where it is still going on, by `fits`; another otherwise.
+    fn reply(&mut self, fits: impl Fn(&Message) -> bool) -> &mut Message {
+        let is_reply = |message: &Message| message.role == Role::Assistant && fits(message);
+        if !self.messages.last().is_some_and(is_reply) {
+            self.messages.push(Message::new(Role::Assistant, ""));
+        }
+        let last = self.messages.len() - 1;
+        &mut self.messages[last]
+    }
+}
+
+fn content(content: &TextOr<Part>) -> Content {
+    match content {
+        TextOr::Text(text) => Content::Text(text.clone()),
+        TextOr::Many(parts) => {
+            let mut texts: Vec<_> = parts.iter().cloned().map(Part::into_text).collect();
+            match texts.len() {
+                0 => Content::Text(String::new()),
+                1 => Content::Text(texts.remove(0)),
+                _ => Content::Parts(texts),
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use serde_json::{Value, json};
+
+use super::{ask, request, tokens, turn};
+use crate::config;
+use crate::testing::{Harness, Scripted};
+
+#[tokio::test]
+async fn a_conversation_goes_on_from_what_was_kept() {
+    let server = Harness::saying("<think>hm</think>\n\nYes.");
+    let first = ask(&server, json!({ "instructions": "be kind" })).await;
+    let second = ask(
+        &server,
+        json!({ "input": "and?", "previous_response_id": first["id"] }),
+    )
+    .await;
+    let written = turn("user", "hi") + &turn("assistant", "Yes.") + &turn("user", "and?");
+    let expected = tokens(&format!("{written}<|im_start|>assistant\n"));
+    assert_eq!(second["usage"]["input_tokens"], expected);
+    assert_eq!(second["previous_response_id"], first["id"]);
+    let path = |response: &Value, rest: &str| {
+        format!(
+            "/v1/responses/{}{rest}",
+            response["id"].as_str().unwrap_or_default()
+        )
+    };
+    let kinds = |list: &Value| -> Vec<String> {
+        let items = list["data"].as_array().cloned().unwrap_or_default();
+        items
+            .iter()
+            .map(|item| format!("{} {}", item["type"], item["role"]))
+            .collect()
+    };
+    let list = server
+        .get(&path(&second, "/input_items?order=asc"))
+        .await
+        .json();
+    let all = [
+        "\"message\" \"user\"",
+        "\"reasoning\" null",
+        "\"message\" \"assistant\"",
+    ];
+    assert_eq!(kinds(&list)[..3], all);
+    assert_eq!(list["data"].as_array().map(Vec::len), Some(4));
+    assert_eq!(list["has_more"], false);
+    let after = list["data"][0]["id"].as_str().unwrap_or_default();
+    let query = format!("/input_items?order=asc&limit=1&after={after}");
+    let page = server.get(&path(&second, &query)).await.json();
+    assert_eq!(kinds(&page), all[1..2]);
+    assert_eq!(page["has_more"], true);
+    // A stored item may be named in place of being sent.
+    let reference = json!({ "type": "item_reference", "id": first["output"][1]["id"] });
+    let input = json!([{ "role": "user", "content": "hi" }, reference, { "role": "user", "content": "and?" }]);
+    let third = ask(&server, json!({ "input": input, "store": false })).await;
+    assert_eq!(third["usage"]["input_tokens"], expected);
+    assert_eq!(
+        server.get(&path(&third, "")).await.status(),
+        StatusCode::NOT_FOUND
+    );
+    // What goes on from a response does not need it.
+    let gone = Request::delete(path(&first, "")).body(Body::empty());
+    let gone = server.send(gone.expect("a request")).await;
+    assert_eq!(gone.json()["deleted"], true);
+    assert_eq!(
+        server.get(&path(&first, "")).await.status(),
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(server.get(&path(&second, "")).await.json(), second);
+    let cancelled = server.post(&path(&second, "/cancel"), &json!({})).await;
+    assert_eq!(cancelled.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn no_more_is_kept_than_the_configuration_allows() {
+    let cases = [
+        (
+            config::Responses {
+                max_stored: 1,
+                ..config::Responses::default()
+            },
+            [404, 200],
+        ),
+        (
+            config::Responses {
+                max_bytes: 5000,
+                ..config::Responses::default()
+            },
+            [404, 200],
+        ),
+        (
+            config::Responses {
+                keep: Duration::ZERO,
+                ..config::Responses::default()
+            },
+            [404, 404],
+        ),
+        (config::Responses::default(), [200, 200]),
+    ];
+    for (limits, expected) in cases {
+        let config = config::Config {
+            responses: limits.clone(),
+            ..Harness::config()
+        };
+        let server = Harness::with(Scripted::new("Yes."), config);
+        let long = "a".repeat(3000);
+        let first = ask(&server, json!({ "input": long })).await;
+        let second = ask(&server, json!({ "input": long })).await;
+        for (response, status) in [first, second].iter().zip(expected) {
+            let path = format!(
+                "/v1/responses/{}",
+                response["id"].as_str().unwrap_or_default()
+            );
+            assert_eq!(server.get(&path).await.status(), status, "{limits:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_response_is_for_the_key_that_made_it() {
+    let key = |name: &str| config::Key {
+        name: name.to_owned(),
+        hash: config::KeyHash::of(name),
+        scopes: vec![config::Scope::Inference],
+        models: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        concurrent: None,
+    };
+    let config = config::Config {
+        keys: vec![key("ada"), key("bob")],
+        ..Harness::config()
+    };
+    let server = Harness::with(Scripted::new("Yes."), config);
+    let send = async |method: &str, path: &str, key: &str, body: Value| {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("authorization", format!("Bearer {key}"))
+            .header("content-type", "application/json")
+            .body(Body::from(body.to_string()));
+        server.send(request.expect("a request")).await
+    };
+    let made = send("POST", "/v1/responses", "ada", request(json!({}))).await;
+    let id = made.json()["id"].as_str().unwrap_or_default().to_owned();
+    let path = format!("/v1/responses/{id}");
+    let items = format!("{path}/input_items");
+    let item = made.json()["output"][0]["id"].clone();
+    let reference = json!({ "input": [{ "type": "item_reference", "id": item }] });
+    let cases = [
+        ("GET", path.as_str(), json!({}), [404, 200]),
+        ("GET", items.as_str(), json!({}), [404, 200]),
+        (
+            "POST",
+            "/v1/responses",
+            request(json!({ "previous_response_id": id })),
+            [400, 200],
+        ),
+        ("POST", "/v1/responses", request(reference), [400, 200]),
+        ("DELETE", path.as_str(), json!({}), [404, 200]),
+    ];
+    for (method, path, body, expected) in cases {
+        for (key, status) in ["bob", "ada"].into_iter().zip(expected) {
+            let reply = send(method, path, key, body.clone()).await;
+            assert_eq!(reply.status(), status, "{key}: {method} {path} {body}");
+        }
+    }
+}

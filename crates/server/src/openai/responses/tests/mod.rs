@@ -1,0 +1,395 @@
+mod keeping;
+
+use axum::http::StatusCode;
+use loquat_text::Special;
+use serde_json::{Value, json};
+
+use crate::testing::{Harness, MODEL, tokenizer};
+use crate::wire::IGNORED_HEADER;
+
+const CALL: &str = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+/// A request with some fields set otherwise.
+fn request(fields: Value) -> Value {
+    let mut request = json!({ "model": MODEL, "input": "hi" });
+    for (name, value) in fields.as_object().cloned().unwrap_or_default() {
+        request[name] = value;
+    }
+    request
+}
+
+fn tools() -> Value {
+    json!([{
+        "type": "function",
+        "name": "add",
+        "parameters": { "type": "object", "properties": { "a": { "type": "integer" } } },
+    }])
+}
+
+async fn ask(server: &Harness, fields: Value) -> Value {
+    let reply = server.post("/v1/responses", &request(fields)).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    reply.json()
+}
+
+/// How many tokens a prompt has that reads so.
+fn tokens(written: &str) -> usize {
+    let ids = tokenizer().encode(written, Special::RENDERED);
+    ids.expect("tokens").len()
+}
+
+fn turn(role: &str, content: &str) -> String {
+    format!("<|im_start|>{role}\n{content}<|im_end|>\n")
+}
+
+#[tokio::test]
+async fn items_become_the_turns_that_they_were() {
+    let user = json!({ "role": "user", "content": "hi" });
+    let said = json!({ "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+        "content": [{ "type": "output_text", "text": "yo", "annotations": [], "logprobs": [] }] });
+    let thought = json!({ "type": "reasoning", "id": "rs_1", "summary": [], "status": null,
+        "content": [{ "type": "reasoning_text", "text": "hm" }] });
+    let call = json!({ "type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add",
+        "arguments": "{\"a\": 1}", "status": "completed" });
+    let output = json!({ "type": "function_call_output", "call_id": "c1", "output": "2" });
+    let called = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
+    let cases = [
+        (json!({}), turn("user", "hi")),
+        (
+            json!({ "instructions": "be kind" }),
+            turn("system", "be kind") + &turn("user", "hi"),
+        ),
+        (
+            json!({ "input": [user, said, user] }),
+            turn("user", "hi") + &turn("assistant", "yo") + &turn("user", "hi"),
+        ),
+        (
+            json!({ "input": [user, thought, said, call, output] }),
+            turn("user", "hi") + &turn("assistant", &format!("yo{called}")) + &turn("tool", "2"),
+        ),
+        (
+            json!({ "input": [user, call, output, said, said] }),
+            turn("user", "hi")
+                + &turn("assistant", called)
+                + &turn("tool", "2")
+                + &turn("assistant", "yo")
+                + &turn("assistant", "yo"),
+        ),
+        (
+            json!({ "input": [{ "role": "user", "content": [
+                { "type": "input_text", "text": "a" }, { "type": "input_text", "text": "b" },
+            ]}]}),
+            turn("user", "a\nb"),
+        ),
+    ];
+    let server = Harness::saying("ok");
+    for (fields, written) in cases {
+        let response = ask(&server, fields.clone()).await;
+        let expected = tokens(&format!("{written}<|im_start|>assistant\n"));
+        assert_eq!(response["usage"]["input_tokens"], expected, "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_right_is_refused_by_name() {
+    let item = |item: Value| json!({ "input": [item] });
+    let part = |part: Value| item(json!({ "role": "user", "content": [part] }));
+    let tool = |kind: &str| json!({ "tools": [{ "type": kind }] });
+    let cases = [
+        (
+            json!({ "input": null }),
+            Some("input"),
+            "`input` is missing",
+        ),
+        (json!({ "input": 5 }), Some("input"), "a string or a list"),
+        (json!({ "input": [] }), Some("input"), "`input` is empty"),
+        (json!({ "banana": 1 }), Some("banana"), "banana"),
+        (
+            json!({ "conversation": "c" }),
+            Some("conversation"),
+            "previous_response_id",
+        ),
+        (
+            json!({ "background": true }),
+            Some("background"),
+            "not supported",
+        ),
+        (
+            json!({ "truncation": "auto" }),
+            Some("truncation"),
+            "not supported",
+        ),
+        (
+            json!({ "max_output_tokens": 0 }),
+            Some("max_output_tokens"),
+            "`max_output_tokens`",
+        ),
+        (json!({ "max_output_tokens": 100_000 }), None, "context"),
+        (
+            json!({ "top_logprobs": 21 }),
+            Some("top_logprobs"),
+            "from 0 to 20",
+        ),
+        (
+            json!({ "temperature": -1 }),
+            Some("temperature"),
+            "temperature",
+        ),
+        (
+            json!({ "include": ["file_search_call.results"] }),
+            Some("include[0]"),
+            "file_search",
+        ),
+        (
+            part(json!({ "type": "input_image" })),
+            Some("input[0]"),
+            "`input_image` is not supported",
+        ),
+        (
+            part(json!({ "type": "input_file" })),
+            Some("input[0]"),
+            "`input_file` is not supported",
+        ),
+        (
+            item(json!({ "type": "web_search_call" })),
+            Some("input[0]"),
+            "not supported",
+        ),
+        (
+            item(json!({ "type": "item_reference", "id": "msg_x" })),
+            Some("input"),
+            "Item with id 'msg_x' not found.",
+        ),
+        (
+            item(json!({ "type": "function_call_output", "call_id": "c9", "output": "" })),
+            Some("input"),
+            "call_id c9",
+        ),
+        (
+            tool("web_search"),
+            Some("tools[0]"),
+            "`web_search` is not supported",
+        ),
+        (
+            tool("custom"),
+            Some("tools[0]"),
+            "`custom` is not supported",
+        ),
+        (
+            json!({ "tools": tools(), "tool_choice": { "type": "function", "name": "sub" } }),
+            Some("tool_choice"),
+            "`sub`",
+        ),
+        (
+            json!({ "tools": tools(), "tool_choice": {
+                "type": "allowed_tools", "mode": "auto",
+                "tools": [{ "type": "function", "name": "sub" }],
+            }}),
+            Some("tool_choice.tools"),
+            "`sub`",
+        ),
+        (
+            json!({ "text": { "format": {
+                "type": "json_schema", "name": "n", "schema": { "type": "nothing" },
+            }}}),
+            Some("text.format"),
+            "`text.format`",
+        ),
+        (
+            json!({ "metadata": { "k": "v".repeat(513) } }),
+            Some("metadata"),
+            "512",
+        ),
+        (
+            json!({ "previous_response_id": "resp_x" }),
+            Some("previous_response_id"),
+            "Previous response with id 'resp_x' not found.",
+        ),
+    ];
+    let server = Harness::saying("hello");
+    for (fields, param, expected) in cases {
+        let asked = request(fields);
+        let reply = server.post("/v1/responses", &asked).await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{asked}");
+        let error = reply.json()["error"].clone();
+        assert_eq!(error["type"], "invalid_request_error", "{asked}");
+        assert_eq!(error["param"].as_str(), param, "{asked}: {error}");
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains(expected), "{asked}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_has_what_was_thought_said_and_asked_for() {
+    let server = Harness::saying(&format!("<think>hm</think>\n\nOk{CALL}"));
+    let fields = json!({
+        "tools": tools(),
+        "metadata": { "a": "b" },
+        "temperature": 0.5,
+        "reasoning": { "summary": "auto" },
+    });
+    let reply = server.post("/v1/responses", &request(fields)).await;
+    let ignored = reply.response.headers().get(IGNORED_HEADER);
+    let ignored = ignored.and_then(|ignored| ignored.to_str().ok());
+    assert_eq!(ignored, Some("reasoning.summary"));
+    let response = reply.json();
+    assert_eq!(response["object"], "response");
+    assert_eq!(response["status"], "completed");
+    assert_eq!(response["metadata"], json!({ "a": "b" }));
+    assert_eq!(response["temperature"], 0.5);
+    assert_eq!(response["text"], json!({ "format": { "type": "text" } }));
+    assert_eq!(response["tool_choice"], "auto");
+    assert_eq!(response["tools"][0]["name"], "add");
+    assert_eq!(
+        response["usage"]["output_tokens_details"]["reasoning_tokens"],
+        2
+    );
+    let output = response["output"].as_array().cloned().unwrap_or_default();
+    let kinds: Vec<_> = output
+        .iter()
+        .filter_map(|item| item["type"].as_str())
+        .collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call"]);
+    assert_eq!(
+        output[0]["content"],
+        json!([{ "type": "reasoning_text", "text": "hm" }])
+    );
+    assert_eq!(
+        output[1]["content"],
+        json!([{ "type": "output_text", "text": "Ok", "annotations": [], "logprobs": [] }])
+    );
+    let arguments = output[2]["arguments"].as_str().unwrap_or_default();
+    assert_eq!(
+        serde_json::from_str::<Value>(arguments).ok(),
+        Some(json!({ "a": 1 }))
+    );
+    for (item, prefix) in output.iter().zip(["rs_", "msg_", "fc_"]) {
+        assert_eq!(item["status"], "completed");
+        assert!(item["id"].as_str().is_some_and(|id| id.starts_with(prefix)));
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_was_cut_says_so() {
+    let server = Harness::saying("Hello.");
+    let response = ask(&server, json!({ "max_output_tokens": 3 })).await;
+    assert_eq!(response["status"], "incomplete");
+    assert_eq!(
+        response["incomplete_details"]["reason"],
+        "max_output_tokens"
+    );
+    assert_eq!(response["output"][0]["status"], "incomplete");
+    assert_eq!(response["output"][0]["content"][0]["text"], "Hel");
+    assert_eq!(response["completed_at"], json!(null));
+}
+
+#[tokio::test]
+async fn words_have_log_probabilities_and_thoughts_have_none() {
+    let server = Harness::saying("<think>hm</think>\n\nYes.");
+    let fields = json!({ "top_logprobs": 2, "include": ["message.output_text.logprobs"] });
+    let response = ask(&server, fields).await;
+    let logprobs = response["output"][1]["content"][0]["logprobs"].clone();
+    let logprobs = logprobs.as_array().cloned().unwrap_or_default();
+    let spelled: String = logprobs
+        .iter()
+        .filter_map(|each| each["token"].as_str())
+        .collect();
+    assert_eq!(spelled.trim_start(), "Yes.");
+    assert_eq!(
+        logprobs[0]["top_logprobs"].as_array().map(Vec::len),
+        Some(2)
+    );
+}
+
+#[tokio::test]
+async fn an_answer_is_held_to_its_schema() {
+    let server = Harness::saying("nothing of the kind");
+    let schema = json!({
+        "type": "object", "properties": { "ok": { "const": true } }, "required": ["ok"],
+        "additionalProperties": false,
+    });
+    let fields = json!({
+        "text": { "format": { "type": "json_schema", "name": "n", "schema": schema } },
+        "reasoning": { "effort": "none" },
+    });
+    let response = ask(&server, fields).await;
+    let text = response["output"][0]["content"][0]["text"]
+        .as_str()
+        .unwrap_or_default();
+    assert_eq!(
+        serde_json::from_str::<Value>(text).ok(),
+        Some(json!({ "ok": true }))
+    );
+}
+
+#[tokio::test]
+async fn a_stream_tells_the_same_in_order() {
+    let server = Harness::saying(&format!("<think>hm</think>\n\nOk{CALL}"));
+    let asked = request(json!({ "stream": true, "tools": tools() }));
+    let events = server.post("/v1/responses", &asked).await.events();
+    for (index, (name, data)) in events.iter().enumerate() {
+        assert_eq!(name.as_deref(), data["type"].as_str());
+        assert_eq!(data["sequence_number"], index);
+    }
+    let mut names: Vec<_> = events
+        .iter()
+        .filter_map(|(name, _)| name.as_deref())
+        .collect();
+    // How the words are cut is the tokenizer's business.
+    names.dedup();
+    let expected = [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.reasoning_text.delta",
+        "response.reasoning_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    ];
+    assert_eq!(names, expected);
+    let of = |kind: &'static str| {
+        events
+            .iter()
+            .filter(move |(name, _)| name.as_deref() == Some(kind))
+    };
+    let deltas = |kind: &'static str| -> String {
+        of(kind)
+            .filter_map(|(_, data)| data["delta"].as_str())
+            .collect()
+    };
+    assert_eq!(deltas("response.reasoning_text.delta"), "hm");
+    assert_eq!(deltas("response.output_text.delta"), "Ok");
+    let whole = &events[events.len() - 1].1["response"];
+    let arguments = &whole["output"][2]["arguments"];
+    assert_eq!(
+        Some(deltas("response.function_call_arguments.delta").as_str()),
+        arguments.as_str()
+    );
+    let done: Vec<_> = of("response.output_item.done")
+        .map(|(_, data)| &data["item"])
+        .collect();
+    assert_eq!(json!(done), whole["output"]);
+    let added: Vec<_> = of("response.output_item.added")
+        .map(|(_, data)| &data["item"])
+        .collect();
+    for (index, item) in added.iter().enumerate() {
+        assert_eq!(item["id"], whole["output"][index]["id"]);
+        assert_eq!(item["status"], "in_progress");
+    }
+    assert_eq!(events[0].1["response"]["status"], "in_progress");
+    assert_eq!(events[0].1["response"]["id"], whole["id"]);
+    let path = format!("/v1/responses/{}", whole["id"].as_str().unwrap_or_default());
+    assert_eq!(server.get(&path).await.json(), *whole);
+}

@@ -1,0 +1,126 @@
+//! What is added to the description of every operation.
+
+use serde_json::{Map, Value, json};
+
+use super::Taken;
+use super::parameters;
+use super::refusals::{REFUSALS, schema_of};
+use crate::dialect::Dialect;
+
+/// Paths that anybody may call.
+const OPEN: &[&str] = &[
+    "/health",
+    "/health/live",
+    "/health/ready",
+    "/openapi.json",
+    "/version",
+];
+
+pub fn amend(document: &mut Value, bodies: &[Taken]) {
+    for body in bodies {
+        let name = (body.schema)();
+        let schema = &mut document["components"]["schemas"][name.as_ref()];
+        if let Some(properties) = schema["properties"].as_object_mut() {
+            widen(properties, body);
+        }
+    }
+    document["components"]["securitySchemes"] = json!({
+        "bearer": { "type": "http", "scheme": "bearer" },
+        "api_key": { "type": "apiKey", "in": "header", "name": "x-api-key" },
+    });
+    let streams = streaming(document);
+    let Some(paths) = document["paths"].as_object_mut() else {
+        return;
+    };
+    for (path, operations) in paths {
+        for (verb, operation) in operations.as_object_mut().into_iter().flatten() {
+            name(operation, verb, path);
+            secure(operation, path);
+            refuse(operation, path);
+            if body_schema(operation).is_some_and(|schema| streams.contains(&schema)) {
+                stream(operation, path);
+            }
+        }
+    }
+}
+
+/// Sampling parameters go behind the type's own fields, which win; then what is ignored.
+fn widen(properties: &mut Map<String, Value>, body: &Taken) {
+    let sampling = match body.sampling {
+        true => parameters::properties(),
+        false => Map::new(),
+    };
+    let ignored = body.ignored.iter().map(|(field, why)| {
+        let schema = json!({ "description": format!("Ignored: {why}") });
+        ((*field).to_owned(), schema)
+    });
+    for (field, schema) in sampling.into_iter().chain(ignored) {
+        properties.entry(field).or_insert(schema);
+    }
+}
+
+/// Handlers' own names repeat; a verb with its path does not.
+fn name(operation: &mut Value, verb: &str, path: &str) {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric());
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+    operation["operationId"] = format!("{verb}_{}", words.join("_")).into();
+}
+
+/// A server without keys asks for none, which is what the empty alternative says.
+fn secure(operation: &mut Value, path: &str) {
+    operation["security"] = match OPEN.contains(&path) {
+        true => json!([]),
+        false => json!([{}, { "bearer": [] }, { "api_key": [] }]),
+    };
+}
+
+fn refuse(operation: &mut Value, path: &str) {
+    let has_body = operation.get("requestBody").is_some();
+    let content = json!({ "application/json": {
+        "schema": { "$ref": format!("#/components/schemas/{}", schema_of(path)) },
+    }});
+    let Some(responses) = operation["responses"].as_object_mut() else {
+        return;
+    };
+    for refusal in REFUSALS
+        .iter()
+        .filter(|refusal| has_body || !refusal.of_body)
+    {
+        let entry = responses.entry(refusal.status);
+        entry.or_insert_with(|| json!({ "description": refusal.why }));
+    }
+    let refusals = responses
+        .iter_mut()
+        .filter(|(status, _)| status.as_str() >= "400");
+    for (_, response) in refusals {
+        if response.get("content").is_none() {
+            response["content"] = content.clone();
+        }
+    }
+}
+
+/// The request schemas that have a `stream`.
+fn streaming(document: &Value) -> Vec<String> {
+    let schemas = document["components"]["schemas"].as_object();
+    let streaming = schemas.into_iter().flatten();
+    let streaming = streaming.filter(|(_, schema)| schema["properties"].get("stream").is_some());
+    streaming.map(|(name, _)| name.clone()).collect()
+}
+
+/// The name of the body's schema; a body that may be left out has null for an alternative.
+pub fn body_schema(operation: &Value) -> Option<String> {
+    let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+    let alternatives = schema["oneOf"].as_array().into_iter().flatten();
+    let mut names = std::iter::once(schema).chain(alternatives);
+    let reference = names.find_map(|schema| schema["$ref"].as_str())?;
+    Some(reference.rsplit('/').next()?.to_owned())
+}
+
+fn stream(operation: &mut Value, path: &str) {
+    let (kind, what) = match Dialect::of(path) {
+        Dialect::Ollama => ("application/x-ndjson", "A line of JSON for each piece"),
+        _ => ("text/event-stream", "A server-sent event for each piece"),
+    };
+    operation["responses"]["200"]["content"][kind] =
+        json!({ "schema": { "type": "string", "description": what } });
+}

@@ -1,0 +1,172 @@
+//! `/openapi.json`: what the handlers say about themselves, and what holds for all of them.
+//!
+//! A handler documents itself with `#[utoipa::path]` and stands in the list below. Added here,
+//! once: the engine's sampling parameters, fields that are taken and ignored, the refusals in the
+//! shape of each path's dialect, streams, and who may call.
+
+mod amend;
+mod parameters;
+mod refusals;
+mod tagged;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, LazyLock};
+
+use axum::Router;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use serde_json::Value;
+use utoipa::{OpenApi, ToSchema};
+
+use crate::app::App;
+use crate::wire::Wire;
+use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
+
+/// Every handler but those of the page's files.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Loquat",
+        description = "Models over HTTP, in the dialects of OpenAI, Anthropic and Ollama.\n\n\
+            A field that is unknown or not implemented is refused by name. One that clients are \
+            known to send without need is ignored, and the response names it in \
+            `x-loquat-ignored`. Every response carries `x-request-id`.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    servers((url = "/", description = "This server")),
+    tags(
+        (name = "openai", description = "OpenAI"),
+        (name = "anthropic", description = "Anthropic"),
+        (name = "ollama", description = "Ollama"),
+        (name = "tokens", description = "Tokens"),
+        (name = "operating", description = "Operating"),
+        (name = "admin", description = "Administration"),
+    ),
+    paths(
+        openai::chat::create,
+        openai::completions::create,
+        openai::responses::create,
+        openai::responses::kept::retrieve,
+        openai::responses::kept::delete,
+        openai::responses::kept::input_items,
+        openai::responses::kept::cancel,
+        openai::embeddings::create,
+        openai::models::list,
+        openai::models::show,
+        anthropic::messages,
+        anthropic::count_tokens,
+        ollama::chat::chat,
+        ollama::generate::generate,
+        ollama::embed::embed,
+        ollama::embed::embeddings,
+        ollama::models::tags,
+        ollama::models::show,
+        ollama::models::ps,
+        ollama::models::version,
+        ollama::unmanaged::pull,
+        ollama::unmanaged::push,
+        ollama::unmanaged::create,
+        ollama::unmanaged::copy,
+        ollama::unmanaged::remove,
+        ollama::unmanaged::upload_blob,
+        ollama::unmanaged::find_blob,
+        tokens::tokenize,
+        tokens::detokenize,
+        tokens::describe,
+        health::live,
+        health::live_by_its_name,
+        health::ready,
+        health::version,
+        metrics::scrape::metrics,
+        metrics::stats::stats,
+        description,
+        admin::models::list,
+        admin::models::get,
+        admin::models::load,
+        admin::models::unload,
+        admin::models::drain,
+        admin::models::reload,
+        admin::requests::list,
+        admin::requests::cancel,
+        admin::cache::clear,
+        admin::keys::list,
+        admin::config::get,
+        admin::config::reload,
+    ),
+    components(schemas(
+        // What streams are made of.
+        openai::chat::ChatCompletionChunk,
+        refusals::OpenAiRefusal,
+        refusals::AnthropicRefusal,
+        refusals::OllamaRefusal,
+    )),
+)]
+struct Handlers;
+
+/// A request's body, and what it takes beside its type's own fields.
+struct Taken {
+    schema: fn() -> std::borrow::Cow<'static, str>,
+    sampling: bool,
+    ignored: &'static [(&'static str, &'static str)],
+}
+
+const fn taken<T: Wire + ToSchema>() -> Taken {
+    Taken {
+        schema: T::name,
+        sampling: T::SAMPLING,
+        ignored: T::IGNORED,
+    }
+}
+
+/// Every body of a request.
+const BODIES: &[Taken] = &[
+    taken::<openai::chat::ChatCompletionRequest>(),
+    taken::<openai::completions::CompletionRequest>(),
+    taken::<openai::responses::request::ResponseRequest>(),
+    taken::<openai::embeddings::wire::EmbeddingRequest>(),
+    taken::<anthropic::request::MessagesRequest>(),
+    taken::<anthropic::request::CountRequest>(),
+    taken::<ollama::chat::OllamaChatRequest>(),
+    taken::<ollama::generate::OllamaGenerateRequest>(),
+    taken::<ollama::embed::OllamaEmbedRequest>(),
+    taken::<ollama::embed::OllamaEmbeddingsRequest>(),
+    taken::<ollama::models::OllamaShowRequest>(),
+    taken::<tokens::TokenizeRequest>(),
+    taken::<tokens::DetokenizeRequest>(),
+    taken::<admin::cache::AdminCacheClear>(),
+    taken::<admin::models::AdminTakeDown>(),
+];
+
+static DESCRIPTION: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
+
+/// The whole description.
+fn document() -> Value {
+    // The types' own serialization has string keys only, and cannot fail.
+    let mut document = serde_json::to_value(Handlers::openapi()).unwrap_or_default();
+    document["info"]["version"] = env!("CARGO_PKG_VERSION").into();
+    tagged::join(&mut document);
+    amend::amend(&mut document, BODIES);
+    document
+}
+
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/openapi.json", get(description))
+}
+
+/// This description.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    tag = "operating",
+    responses((status = 200, description = "An OpenAPI 3.1 document", body = Object)),
+)]
+async fn description() -> Response {
+    let headers = [
+        (CONTENT_TYPE, "application/json"),
+        (CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, DESCRIPTION.clone()).into_response()
+}

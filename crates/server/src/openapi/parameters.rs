@@ -1,0 +1,80 @@
+//! The engine's sampling parameters as properties of a schema.
+
+use loquat_engine::{DEFAULT_ORDER, Kind, PARAMETERS, Parameter, TOP_K};
+use serde_json::{Map, Value, json};
+
+/// By name, in the order of application.
+pub fn properties() -> Map<String, Value> {
+    let all = PARAMETERS.iter();
+    all.map(|parameter| (parameter.name.to_owned(), property(parameter)))
+        .collect()
+}
+
+fn property(parameter: &Parameter) -> Value {
+    let mut schema = kind(parameter);
+    schema["description"] = described(parameter).into();
+    // The page asks people for these.
+    schema["x-sampling"] = true.into();
+    schema
+}
+
+fn described(parameter: &Parameter) -> String {
+    let help = parameter.help;
+    match parameter.kind {
+        Kind::Float | Kind::Integer => {
+            let neutral = parameter.default;
+            format!("{help}. Neutral at {neutral}; where left out, as the model is set up")
+        }
+        _ => help.to_owned(),
+    }
+}
+
+fn kind(parameter: &Parameter) -> Value {
+    let (min, max) = (parameter.min, parameter.max);
+    match parameter.kind {
+        Kind::Float => json!({
+            "type": ["number", "null"],
+            "minimum": decimal(min),
+            "maximum": decimal(max),
+        }),
+        Kind::Integer => json!({
+            "type": ["integer", "null"],
+            "minimum": lowest(parameter),
+            "maximum": max as i64,
+        }),
+        Kind::Biases => json!({
+            "type": ["object", "null"],
+            "propertyNames": { "pattern": "^[0-9]+$" },
+            "additionalProperties": {
+                "type": "number",
+                "minimum": decimal(min),
+                "maximum": decimal(max),
+            },
+        }),
+        Kind::Tokens => list(json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX })),
+        Kind::TokenSequences | Kind::Strings => list(json!({ "type": "string" })),
+        Kind::Steps => list(json!({ "enum": DEFAULT_ORDER.map(|step| step.name()) })),
+        Kind::Seed => json!({
+            "type": ["integer", "null"],
+            "minimum": i64::MIN,
+            "maximum": u64::MAX,
+        }),
+    }
+}
+
+/// Other servers write -1 where nothing is to be cut off, and `sampling::apply` reads it so.
+fn lowest(parameter: &Parameter) -> i64 {
+    match parameter.name == TOP_K.name {
+        true => -1,
+        false => parameter.min as i64,
+    }
+}
+
+fn list(items: Value) -> Value {
+    json!({ "type": ["array", "null"], "items": items })
+}
+
+/// The number that was written in the engine's table: 0.01, not the nearest of 32 bits.
+fn decimal(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}

@@ -1,0 +1,107 @@
+// Puts the page together: views, keys, models.
+
+import { getJson } from "./api.js";
+import { Chat } from "./chat.js";
+import { startComposer } from "./composer.js";
+import { byId, el, icon } from "./dom.js";
+import { ServerView } from "./server.js";
+import { Settings } from "./settings.js";
+import { keep, recall } from "./store.js";
+import { startTheme } from "./theme.js";
+
+const models = byId("model");
+let chat;
+
+const settings = new Settings({
+  clear: () => chat.clear(),
+  exportAll: () => chat.export(),
+  keyChanged: () => loadModels(),
+});
+const composer = startComposer(() => chat);
+chat = new Chat({
+  settings,
+  model: () => models.value,
+  ask: composer.put,
+  running: composer.running,
+});
+const server = new ServerView(byId("server"));
+
+startTheme(byId("theme"));
+byId("open-settings").append(icon("settings"));
+byId("open-settings").addEventListener("click", () => settings.toggle());
+byId("set").addEventListener("click", () => settings.toggle(true));
+byId("clear").append(icon("fresh"));
+byId("clear").addEventListener("click", () => {
+  chat.clear();
+  composer.put("");
+});
+
+async function loadModels() {
+  try {
+    const { data } = await getJson("/v1/models");
+    const remembered = recall("model");
+    models.replaceChildren(
+      ...data.map(({ id }) => el("option", { value: id, selected: id === remembered }, id)),
+    );
+  } catch (error) {
+    models.replaceChildren(el("option", { value: "" }, "no models"));
+    models.title = error.message;
+  }
+}
+
+models.addEventListener("change", () => keep("model", models.value));
+loadModels();
+
+// No element's id: the browser would take the focus there.
+const address = (view) => `#/${view}`;
+
+const tabs = [byId("tab-chat"), byId("tab-server")];
+
+function showView(name) {
+  for (const tab of tabs) {
+    const shown = tab.getAttribute("aria-controls") === name;
+    tab.setAttribute("aria-selected", String(shown));
+    tab.tabIndex = shown ? 0 : -1;
+    byId(tab.getAttribute("aria-controls")).hidden = !shown;
+  }
+  server.show(name === "server");
+  if (name === "chat") chat.follow();
+}
+
+function goTo(view) {
+  location.hash = address(view);
+  showView(view);
+}
+
+for (const tab of tabs) {
+  tab.addEventListener("click", () => {
+    goTo(tab.getAttribute("aria-controls"));
+  });
+  tab.addEventListener("keydown", (event) => {
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    const other = tabs[1 - tabs.indexOf(tab)];
+    other.focus();
+    other.click();
+  });
+}
+const fromAddress = () => showView(location.hash === address("server") ? "server" : "chat");
+window.addEventListener("hashchange", fromAddress);
+fromAddress();
+
+const writing = (target) => target.matches?.("input, textarea, select, [contenteditable]");
+
+document.addEventListener("keydown", (event) => {
+  if (event.isComposing || byId("key-dialog").open) return;
+  const focusKey = event.key === "/" && !writing(event.target) && !event.ctrlKey && !event.metaKey;
+  if (focusKey || (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey))) {
+    event.preventDefault();
+    goTo("chat");
+    composer.focus();
+  } else if (event.key === "Escape") {
+    if (chat.busy) chat.stop();
+    else if (!composer.leaveEditing()) settings.toggle(false);
+  }
+});
+
+// What was said of a reply stays if the page is left before its end.
+window.addEventListener("pagehide", () => chat.save());

@@ -1,0 +1,44 @@
+// The API key: asked for when the server does, kept for this tab.
+
+import { byId } from "./dom.js";
+import { keepHere, recallHere } from "./store.js";
+
+export const key = () => recallHere("key");
+
+export function forgetKey() {
+  keepHere("key", null);
+}
+
+let asking = null;
+
+/** Resolves to whether there is a key to try now. */
+export function askForKey() {
+  asking ??= new Promise(show).finally(() => (asking = null));
+  return asking;
+}
+
+function show(resolve) {
+  const dialog = byId("key-dialog");
+  const field = byId("key");
+  field.value = "";
+  const leave = new AbortController();
+  const end = (given) => {
+    leave.abort();
+    dialog.close();
+    resolve(given);
+  };
+  const { signal } = leave;
+  byId("key-form").addEventListener(
+    "submit",
+    (event) => {
+      event.preventDefault();
+      keepHere("key", field.value.trim());
+      end(true);
+    },
+    { signal },
+  );
+  byId("key-cancel").addEventListener("click", () => end(false), { signal });
+  dialog.addEventListener("cancel", () => end(false), { signal });
+  dialog.showModal();
+  field.focus();
+}

@@ -1,0 +1,324 @@
+//! Another configuration while the server runs: what takes effect at once, and what at a restart.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::app::App;
+use crate::config::{self, Config};
+
+pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
+pub type SetLogLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// What reloading needs from whoever started the server.
+pub struct Reloading {
+    /// Reads the configuration again, as it was read at the start. It may take its time.
+    pub read: ReadConfig,
+    /// Changes what is logged.
+    pub log_level: SetLogLevel,
+}
+
+/// How to reload, once somebody said; and one reload at a time.
+#[derive(Default)]
+pub struct Reloads {
+    how: OnceLock<Arc<Reloading>>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// What came of another configuration, by the names that options have in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reconfigured {
+    /// In force now.
+    pub applied: Vec<String>,
+    /// As before, until the server is started again.
+    pub needs_restart: Vec<String>,
+}
+
+/// Why the configuration is as it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReloadError {
+    #[error("this server was started without a configuration that can be read again")]
+    NoSource,
+    #[error("the configuration cannot be read: {0}")]
+    Unreadable(String),
+    #[error("log.level: {0}")]
+    LogLevel(String),
+}
+
+impl App {
+    /// Says how to [reload](Self::reload). The first word counts.
+    pub fn set_reloading(&self, how: Reloading) {
+        // A second one would be a mistake of whoever starts servers, and harms nobody.
+        let _ = self.reloading.how.set(Arc::new(how));
+    }
+
+    /// Reads the configuration again and puts it in force, as far as that goes. On an error
+    /// everything is as it was.
+    pub async fn reload(&self) -> Result<Reconfigured, ReloadError> {
+        let _turn = self.reloading.turn.lock().await;
+        let outcome = self.read_and_apply().await;
+        match &outcome {
+            Ok(report) => tracing::info!(
+                applied = report.applied.join(", "),
+                needs_restart = report.needs_restart.join(", "),
+                "the configuration was read again"
+            ),
+            Err(error) => tracing::error!("the configuration stays as it is: {error}"),
+        }
+        outcome
+    }
+
+    async fn read_and_apply(&self) -> Result<Reconfigured, ReloadError> {
+        let how = self.reloading.how.get().ok_or(ReloadError::NoSource)?;
+        let how = Arc::clone(how);
+        let read = tokio::task::spawn_blocking(move || (how.read)()).await;
+        let read = read.unwrap_or_else(|error| Err(error.to_string()));
+        self.reconfigure(read.map_err(ReloadError::Unreadable)?)
+    }
+
+    /// Puts another configuration in force, as far as that goes while the server runs.
+    pub fn reconfigure(&self, mut config: Config) -> Result<Reconfigured, ReloadError> {
+        let old = self.config();
+        let mut report = Reconfigured::default();
+        report.compare(&old, &mut config);
+        if old.log.level != config.log.level {
+            match self.reloading.how.get() {
+                Some(how) => {
+                    (how.log_level)(&config.log.level).map_err(ReloadError::LogLevel)?;
+                    report.applied.push("log.level".to_owned());
+                }
+                None => report.fixed("log.level", &old.log.level, &mut config.log.level),
+            }
+        }
+        self.keys.replace(&config.keys);
+        let changes = self.models.reconfigure(&config);
+        report.applied.extend(changes.describe());
+        self.set_config(config);
+        self.models.preload();
+        Ok(report)
+    }
+}
+
+impl Reconfigured {
+    /// Notes every difference, and puts back what cannot change.
+    fn compare(&mut self, old: &Config, new: &mut Config) {
+        // Exhaustive, so that whoever adds an option decides here what a change of it does.
+        let Config {
+            server,
+            tls,
+            limits,
+            cors,
+            log,
+            telemetry,
+            responses,
+            memory,
+            keys,
+            models: _,
+        } = old;
+        self.compare_server(server, &mut new.server);
+        match (tls, &new.tls) {
+            // The files are read again when the configuration is.
+            (Some(old), Some(new)) => self.live("tls", old, new),
+            _ => self.fixed("tls", tls, &mut new.tls),
+        }
+        self.live("limits", limits, &new.limits);
+        self.live("cors", cors, &new.cors);
+        let config::Log {
+            level: _,
+            format,
+            content,
+        } = log;
+        self.fixed("log.format", format, &mut new.log.format);
+        self.live("log.content", content, &new.log.content);
+        self.fixed("telemetry", telemetry, &mut new.telemetry);
+        self.live("responses", responses, &new.responses);
+        self.live("memory", memory, &new.memory);
+        self.live("keys", keys, &new.keys);
+    }
+
+    fn compare_server(&mut self, old: &config::Server, new: &mut config::Server) {
+        let config::Server {
+            host,
+            port,
+            shutdown_timeout,
+            page,
+            host_names,
+        } = old;
+        self.fixed("server.host", host, &mut new.host);
+        self.fixed("server.port", port, &mut new.port);
+        self.fixed("server.page", page, &mut new.page);
+        let timeout = &new.shutdown_timeout;
+        self.live("server.shutdown_timeout", shutdown_timeout, timeout);
+        self.live("server.host_names", host_names, &new.host_names);
+    }
+
+    /// Read by whoever needs it at the time.
+    fn live<T: PartialEq>(&mut self, name: &str, old: &T, new: &T) {
+        if old != new {
+            self.applied.push(name.to_owned());
+        }
+    }
+
+    /// Settled at the start.
+    fn fixed<T: PartialEq + Clone>(&mut self, name: &str, old: &T, new: &mut T) {
+        if old != new {
+            self.needs_restart.push(name.to_owned());
+            new.clone_from(old);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::{Cors, LogFormat, Model, Tls};
+    use crate::testing::{Harness, MODEL};
+
+    fn changed(change: impl Fn(&mut Config)) -> Config {
+        let mut config = Harness::config();
+        change(&mut config);
+        config
+    }
+
+    #[tokio::test]
+    async fn every_change_takes_effect_or_is_said_to_need_a_restart() {
+        type Case = (
+            fn(&mut Config),
+            &'static [&'static str],
+            &'static [&'static str],
+        );
+        let cases: [Case; 15] = [
+            (|_| {}, &[], &[]),
+            (|new| new.server.port = 1, &[], &["server.port"]),
+            (
+                |new| new.server.host = IpAddr::from([127, 0, 0, 2]),
+                &[],
+                &["server.host"],
+            ),
+            (|new| new.server.page = false, &[], &["server.page"]),
+            (
+                |new| new.server.host_names.push("a.example".to_owned()),
+                &["server.host_names"],
+                &[],
+            ),
+            (
+                |new| {
+                    new.tls = Some(Tls {
+                        certificate: "a.pem".into(),
+                        private_key: "b.pem".into(),
+                    });
+                },
+                &[],
+                &["tls"],
+            ),
+            (|new| new.limits.body_bytes = 1, &["limits"], &[]),
+            (
+                |new| {
+                    new.cors = Cors {
+                        origins: vec!["*".to_owned()],
+                    };
+                },
+                &["cors"],
+                &[],
+            ),
+            (|new| new.log.format = LogFormat::Json, &[], &["log.format"]),
+            (
+                |new| new.log.level = "debug".to_owned(),
+                &[],
+                &["log.level"],
+            ),
+            (|new| new.memory = Some(1), &["memory"], &[]),
+            (|new| new.telemetry.sample_ratio = 0.5, &[], &["telemetry"]),
+            (|new| new.responses.max_stored = 1, &["responses"], &[]),
+            (
+                |new| new.models.push(Model::new("other", "elsewhere")),
+                &["models.other (added)"],
+                &[],
+            ),
+            (
+                |new| {
+                    new.models[0].max_tokens = 7;
+                    new.server.port = 1;
+                },
+                &["models.tiny (opened anew at its next use)"],
+                &["server.port"],
+            ),
+        ];
+        for (change, applied, needs_restart) in cases {
+            let server = Harness::saying("hello");
+            let report = server.app.reconfigure(changed(change)).expect("a report");
+            assert_eq!(report.applied, applied);
+            assert_eq!(report.needs_restart, needs_restart);
+            let again = server.app.reconfigure(changed(change)).expect("a report");
+            assert_eq!(again.applied, [""; 0], "what is in force is in force");
+            assert_eq!(again.needs_restart, needs_restart);
+        }
+    }
+
+    fn reloading(read: impl Fn() -> Result<Config, String> + Send + Sync + 'static) -> Reloading {
+        Reloading {
+            read: Box::new(read),
+            log_level: Box::new(|level| match level {
+                "info" | "debug" => Ok(()),
+                other => Err(format!("`{other}` is no level")),
+            }),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_changes_nothing() {
+        let server = Harness::saying("hello");
+        assert_eq!(server.app.reload().await, Err(ReloadError::NoSource));
+        let reads = AtomicUsize::new(0);
+        server.app.set_reloading(reloading(move || {
+            match reads.fetch_add(1, Ordering::Relaxed) {
+                0 => Err("line 3: no".to_owned()),
+                1 => Ok(changed(|new| {
+                    new.log.level = "loud".to_owned();
+                    new.models.clear();
+                })),
+                _ => Ok(changed(|new| new.log.level = "debug".to_owned())),
+            }
+        }));
+        let before = server.app.config();
+        for refused in [
+            ReloadError::Unreadable("line 3: no".to_owned()),
+            ReloadError::LogLevel("`loud` is no level".to_owned()),
+        ] {
+            assert_eq!(server.app.reload().await, Err(refused));
+            assert!(Arc::ptr_eq(&before, &server.app.config()));
+            assert!(server.app.models.lease(MODEL).await.is_ok());
+        }
+        let report = server.app.reload().await.expect("a report");
+        assert_eq!(report.applied, ["log.level"]);
+        assert_eq!(server.app.config().log.level, "debug");
+    }
+
+    #[tokio::test]
+    async fn models_come_go_and_change() {
+        let server = Harness::saying("hello");
+        let old = server.app.models.lease(MODEL).await.expect("the model");
+        let changed = changed(|new| {
+            new.models[0].max_tokens = 7;
+            new.models.push(Model::new("other", "elsewhere"));
+        });
+        server.app.reconfigure(changed).expect("a report");
+        assert_eq!(old.max_tokens(None, 1), 4095, "as it was opened");
+        assert!(server.app.models.lease("other").await.is_ok());
+        let models = server.app.models.clone();
+        let waiting = tokio::spawn(async move { models.lease(MODEL).await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(!waiting.is_finished(), "the old one is in use");
+        drop(old);
+        let new = waiting.await.expect("no panic").expect("the model");
+        assert_eq!(new.max_tokens(None, 1), 7);
+        server.app.reconfigure(Harness::config()).expect("a report");
+        let gone = server.app.models.lease("other").await;
+        assert_eq!(
+            gone.err().and_then(|error| error.code),
+            Some("model_not_found")
+        );
+    }
+}

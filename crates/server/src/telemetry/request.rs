@@ -1,0 +1,143 @@
+//! A request's span, by OpenTelemetry's conventions for HTTP and for generative models.
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::StatusCode;
+use loquat_engine::GenerateRequest;
+use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry::trace::{Status, TraceContextExt, TraceId};
+use opentelemetry::{Array, StringValue, Value};
+use opentelemetry_http::HeaderExtractor;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tracing::{Span, field};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use crate::caller::Caller;
+use crate::metrics::{Outcome, Summary};
+
+/// Its name, by which it is told from others.
+pub const SPAN: &str = "request";
+
+/// Opens the span of a request; the client's own, if it names one, is its parent.
+pub fn request_span(request: &Request, caller: &Caller) -> Span {
+    let method = request.method().as_str();
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("none", MatchedPath::as_str);
+    let span = tracing::info_span!(
+        "request",
+        otel.name = format!("{method} {route}"),
+        otel.kind = "server",
+        id = %caller.request_id,
+        trace_id = field::Empty,
+        http.request.method = method,
+        http.route = route,
+    );
+    let parent = TraceContextPropagator::new().extract(&HeaderExtractor(request.headers()));
+    let mut trace = parent.span().span_context().trace_id();
+    if trace != TraceId::INVALID {
+        // Only a span that began already refuses, and this one did not.
+        let _ = span.set_parent(parent);
+    } else {
+        trace = span.context().span().span_context().trace_id();
+    }
+    if trace != TraceId::INVALID {
+        span.record("trace_id", field::display(trace));
+    }
+    span
+}
+
+/// The response's head is known.
+pub fn answered(span: &Span, status: StatusCode) {
+    span.set_attribute("http.response.status_code", i64::from(status.as_u16()));
+    if status.is_server_error() {
+        span.set_status(Status::error(""));
+    }
+}
+
+/// The span of a request that generates.
+pub struct RequestTrace {
+    span: Span,
+    key: Option<String>,
+}
+
+impl RequestTrace {
+    /// The span that this is called in.
+    pub fn of_current(
+        caller: &Caller,
+        route: &str,
+        model: &str,
+        request: &GenerateRequest,
+    ) -> Self {
+        let trace = Self {
+            span: Span::current(),
+            key: caller.client(),
+        };
+        trace.set("gen_ai.operation.name", operation(route));
+        trace.set("gen_ai.request.model", model.to_owned());
+        trace.set("gen_ai.response.model", model.to_owned());
+        trace.count("gen_ai.request.max_tokens", request.max_tokens);
+        let sampling = &request.sampling;
+        trace.set(
+            "gen_ai.request.temperature",
+            f64::from(sampling.temperature),
+        );
+        trace.set("gen_ai.request.top_p", f64::from(sampling.top_p));
+        if let Some(key) = &trace.key {
+            trace.set("loquat.key", key.clone());
+        }
+        trace
+    }
+
+    /// Completes the span and writes the request's line into the log.
+    pub fn ended(&self, summary: &Summary) {
+        let Summary { past, usage } = summary;
+        self.count("gen_ai.usage.input_tokens", usage.prompt_tokens);
+        self.count("gen_ai.usage.output_tokens", usage.completion_tokens);
+        self.count("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens);
+        if let Some(reason) = past.finish_reason {
+            let reasons = Array::String(vec![StringValue::from(reason)]);
+            self.set("gen_ai.response.finish_reasons", Value::Array(reasons));
+        }
+        let seconds = |time: std::time::Duration| time.as_secs_f64();
+        if let Some(time) = past.first_token {
+            self.set("gen_ai.response.time_to_first_chunk", seconds(time));
+        }
+        if let Some(time) = past.queued {
+            self.set("loquat.queue_seconds", seconds(time));
+        }
+        self.set("loquat.outcome", past.outcome.as_str());
+        if past.outcome == Outcome::Failed {
+            self.span.set_status(Status::error("generation failed"));
+        }
+        let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        tracing::info!(
+            parent: &self.span,
+            model = past.model,
+            key = self.key,
+            outcome = past.outcome.as_str(),
+            finish_reason = past.finish_reason,
+            prompt_tokens = usage.prompt_tokens,
+            cached_tokens = usage.cached_tokens,
+            tokens = usage.completion_tokens,
+            first_token_ms = past.first_token.map(millis),
+            ms = millis(past.total),
+            "generated"
+        );
+    }
+
+    fn set(&self, name: &'static str, value: impl Into<Value>) {
+        self.span.set_attribute(name, value);
+    }
+
+    fn count(&self, name: &'static str, count: usize) {
+        self.set(name, i64::try_from(count).unwrap_or(i64::MAX));
+    }
+}
+
+/// The conventions' word for what a route does.
+fn operation(route: &str) -> &'static str {
+    match route {
+        "/v1/embeddings" | "/api/embed" | "/api/embeddings" => "embeddings",
+        "/v1/completions" | "/api/generate" => "text_completion",
+        _ => "chat",
+    }
+}

@@ -1,0 +1,111 @@
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::testing::{Harness, MODEL};
+
+#[tokio::test]
+async fn a_text_is_cut_and_put_together_again() {
+    let server = Harness::saying("");
+    for text in ["hello", "Grüße 🦀", "<|im_start|>user\n", ""] {
+        let request = json!({ "prompt": text, "add_special_tokens": false,
+            "return_token_strs": true });
+        let reply = server.post("/tokenize", &request).await.json();
+        let tokens = reply["tokens"].as_array().expect("tokens");
+        assert_eq!(reply["count"], tokens.len());
+        assert_eq!(reply["max_model_len"], 4096);
+        assert_eq!(
+            reply["token_strs"].as_array().map(Vec::len),
+            Some(tokens.len())
+        );
+        let request = json!({ "model": MODEL, "tokens": tokens });
+        let reply = server.post("/detokenize", &request).await.json();
+        assert_eq!(reply, json!({ "prompt": text }));
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_is_cut_as_its_template_writes_it() {
+    let server = Harness::saying("");
+    let messages = json!([{ "role": "user", "content": "hi" }]);
+    let cases = [
+        (
+            json!({}),
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (
+            json!({ "add_generation_prompt": false }),
+            "<|im_start|>user\nhi<|im_end|>\n",
+        ),
+        (
+            json!({ "chat_template_kwargs": { "enable_thinking": false } }),
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        ),
+    ];
+    for (more, expected) in cases {
+        let mut request = json!({ "messages": messages });
+        let more = more.as_object().expect("an object").clone();
+        request.as_object_mut().expect("one").extend(more);
+        let reply = server.post("/tokenize", &request).await;
+        let request = json!({ "tokens": reply.json()["tokens"] });
+        let reply = server.post("/detokenize", &request).await.json();
+        assert_eq!(reply["prompt"], expected);
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_named() {
+    let server = Harness::saying("");
+    let messages = json!([{ "role": "user", "content": "hi" }]);
+    let cases = [
+        ("/tokenize", json!({}), "prompt"),
+        (
+            "/tokenize",
+            json!({ "prompt": "a", "messages": messages }),
+            "prompt",
+        ),
+        (
+            "/tokenize",
+            json!({ "prompt": "a", "content": "b" }),
+            "content",
+        ),
+        ("/tokenize", json!({ "prompt": "a", "tools": [] }), "tools"),
+        ("/tokenize", json!({ "messages": [] }), "messages"),
+        (
+            "/tokenize",
+            json!({ "messages": messages, "add_special_tokens": true }),
+            "add_special_tokens",
+        ),
+        ("/tokenize", json!({ "prompt": 7 }), "prompt"),
+        (
+            "/detokenize",
+            json!({ "tokens": [1, 9_999_999] }),
+            "tokens[1]",
+        ),
+        ("/detokenize", json!({ "tokens": [1, -1] }), "tokens[1]"),
+        ("/detokenize", json!({ "tokens": [], "x": 1 }), "x"),
+    ];
+    for (path, request, param) in cases {
+        let reply = server.post(path, &request).await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{request}");
+        assert_eq!(reply.json()["error"]["param"], param, "{request}");
+    }
+    let reply = server.get("/tokenizer_info?modle=x").await;
+    assert_eq!(reply.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_tokenizer_says_what_clients_need_to_write_prompts() {
+    let server = Harness::saying("");
+    for path in ["/tokenizer_info", "/tokenizer_info?model=tiny"] {
+        let info = server.get(path).await.json();
+        assert!(info["eos_token"].is_string(), "{info}");
+        assert!(
+            info["chat_template"]
+                .as_str()
+                .is_some_and(|text| text.contains("messages"))
+        );
+        assert_ne!(info["vocab_size"], Value::Null);
+    }
+    let reply = server.get("/tokenizer_info?model=nobody").await;
+    assert_eq!(reply.status(), StatusCode::NOT_FOUND);
+}
