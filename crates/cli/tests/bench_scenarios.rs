@@ -68,6 +68,28 @@ fn the_engine_tells_its_own_part_of_a_step() {
     }
 }
 
+#[test]
+fn http_is_measured_beside_the_bare_session() {
+    let flags = "--http --json --batch 3 --decode-tokens 8 --rounds 2";
+    let report: Value = serde_json::from_str(&text(&flags.split(' ').collect::<Vec<_>>())).unwrap();
+    assert_eq!(report["scenario"], "http");
+    let one = &report["one_client"];
+    assert!(number(one, "ratio") > 0.0);
+    for rounds in ["http_rounds", "session_rounds"] {
+        assert_eq!(one[rounds].as_array().unwrap().len(), 2, "{rounds}");
+    }
+    let many = &report["many_clients"];
+    assert_eq!(many["clients"], 3);
+    for spread in ["token_to_socket_us", "first_token_ms", "inter_token_ms"] {
+        is_a_spread(&many[spread]);
+    }
+    let start = &report["start"];
+    assert!(number(start, "ready_seconds") > 0.0);
+    if cfg!(target_os = "linux") {
+        assert!(number(start, "resident_bytes") > number(start, "resident_bytes_above_session"));
+    }
+}
+
 const CLIENTS: [&str; 8] = [
     "--clients",
     "1,3",

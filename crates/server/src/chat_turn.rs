@@ -1,6 +1,6 @@
 //! A conversation's turn at the engine: each choice's thinking, words and calls as they come.
 
-use loquat_chat::{ChatRequest, Lowered, Reply, ReplyEvent, ReplyParser};
+use loquat_chat::{ChatRequest, Lowered, ReplyEvent, ReplyParser};
 use loquat_engine::{Event, FinishReason, GenerateRequest, Timings, TokenInfo, Usage};
 
 use crate::error::ApiError;
@@ -44,15 +44,6 @@ pub struct End {
     pub reason: FinishReason,
     pub usage: Usage,
     pub timings: Timings,
-    pub seed: u64,
-}
-
-/// A whole choice.
-#[derive(Debug)]
-pub struct Answer {
-    pub reply: Reply,
-    pub tokens: Vec<TokenInfo>,
-    pub end: End,
 }
 
 impl ChatTurn {
@@ -121,7 +112,7 @@ impl ChatTurn {
                 text,
                 usage,
                 timings,
-                seed,
+                seed: _,
             } => {
                 let mut events = parser.push(&text);
                 events.extend(parser.finish());
@@ -133,36 +124,11 @@ impl ChatTurn {
                         reason,
                         usage,
                         timings,
-                        seed,
                     }),
                 })
             }
             // Conversations ask for none, and failures are errors by now.
             Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Failed(_) => None,
         }
-    }
-
-    /// Waits for every choice, in their order.
-    pub async fn collect(mut self) -> Result<(Vec<Answer>, Usage), ApiError> {
-        let mut gathered: Vec<(Reply, Vec<TokenInfo>, Option<End>)> =
-            vec![Default::default(); self.parsers.len()];
-        let mut usage = self.turn.usage();
-        while let Some(said) = self.next().await {
-            let said = said?;
-            let (reply, tokens, end) = &mut gathered[said.choice];
-            said.events.iter().for_each(|event| reply.add(event));
-            tokens.extend(said.tokens);
-            if said.end.is_some() {
-                *end = said.end;
-            }
-            usage = self.turn.usage();
-        }
-        let whole = gathered
-            .into_iter()
-            .map(|(reply, tokens, end)| end.map(|end| Answer { reply, tokens, end }));
-        let answers: Option<Vec<Answer>> = whole.collect();
-        let answers =
-            answers.ok_or_else(|| ApiError::internal(&"a choice ended without an end"))?;
-        Ok((answers, usage))
     }
 }

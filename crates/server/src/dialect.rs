@@ -82,8 +82,7 @@ fn openai_type(kind: ErrorKind) -> &'static str {
         | ErrorKind::Timeout
         | ErrorKind::Conflict
         | ErrorKind::TooLarge
-        | ErrorKind::UnsupportedMedia
-        | ErrorKind::NotImplemented => "invalid_request_error",
+        | ErrorKind::UnsupportedMedia => "invalid_request_error",
     }
 }
 
@@ -100,8 +99,7 @@ fn anthropic_type(kind: ErrorKind) -> &'static str {
         ErrorKind::InvalidRequest
         | ErrorKind::MethodNotAllowed
         | ErrorKind::Conflict
-        | ErrorKind::UnsupportedMedia
-        | ErrorKind::NotImplemented => "invalid_request_error",
+        | ErrorKind::UnsupportedMedia => "invalid_request_error",
     }
 }
 

@@ -35,8 +35,6 @@ pub enum ErrorKind {
     UnsupportedMedia,
     RateLimited,
     Internal,
-    /// Nothing that this server does, in whatever form it is asked for.
-    NotImplemented,
     /// No room now, or the server is stopping; worth another try.
     Overloaded,
 }
@@ -55,7 +53,6 @@ impl ErrorKind {
             Self::UnsupportedMedia => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         }
     }

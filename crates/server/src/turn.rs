@@ -107,9 +107,7 @@ impl Turn {
 
     /// The next event of any choice; `None` after the last. After an error there are no more.
     pub async fn next(&mut self) -> Option<Result<(usize, Event), ApiError>> {
-        if self.meter.is_none() {
-            return None;
-        }
+        self.meter.as_ref()?;
         let received = tokio::select! {
             biased;
             by = self.ticket.cancelled() => Err((Outcome::Cancelled, cancelled(by))),

@@ -146,7 +146,7 @@ const ONLY_TEXT: &str = "messages are text";
 
 impl<'de> Deserialize<'de> for Block {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        BLOCKS.read(deserializer, |value| Self::deserialize(value))
+        BLOCKS.read(deserializer, Self::deserialize)
     }
 }
 
@@ -229,7 +229,7 @@ pub enum ResultBlock {
 
 impl<'de> Deserialize<'de> for ResultBlock {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        BLOCKS.read(deserializer, |value| Self::deserialize(value))
+        BLOCKS.read(deserializer, Self::deserialize)
     }
 }
 
@@ -243,7 +243,7 @@ pub enum SystemBlock {
 
 impl<'de> Deserialize<'de> for SystemBlock {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        BLOCKS.read(deserializer, |value| Self::deserialize(value))
+        BLOCKS.read(deserializer, Self::deserialize)
     }
 }
 
@@ -263,7 +263,7 @@ const TOOLS: Kinds = Kinds {
 
 impl<'de> Deserialize<'de> for ToolDefinition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        TOOLS.read(deserializer, |value| Self::deserialize(value))
+        TOOLS.read(deserializer, Self::deserialize)
     }
 }
 

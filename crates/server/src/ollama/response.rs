@@ -53,7 +53,6 @@ impl OllamaNumbers {
             reason: _,
             usage,
             timings,
-            seed: _,
         } = end;
         Self {
             total_duration: Some(nanos(caller.received.elapsed())),

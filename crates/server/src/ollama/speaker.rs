@@ -92,14 +92,13 @@ fn continued(event: Event) -> Piece {
             text,
             usage,
             timings,
-            seed,
+            seed: _,
         } => Piece {
             content: text,
             end: Some(End {
                 reason,
                 usage,
                 timings,
-                seed,
             }),
             ..Piece::default()
         },

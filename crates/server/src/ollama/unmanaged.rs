@@ -21,40 +21,40 @@ pub fn routes() -> Router<Arc<App>> {
 
 fn refused(what: &str) -> ApiError {
     let what = format!("{what} is not done over HTTP: the server's configuration names its models");
-    ApiError::new(ErrorKind::NotImplemented, what).code("not_implemented")
+    ApiError::new(ErrorKind::InvalidRequest, what).code("not_implemented")
 }
 
 /// Refused: models are named by the configuration
 #[utoipa::path(post, path = "/api/pull", tag = "ollama",
-    responses((status = 501, description = "Always")))]
+    responses((status = 400, description = "Always")))]
 pub async fn pull() -> ApiError {
     refused("Pulling models")
 }
 
 /// Refused: models are named by the configuration
 #[utoipa::path(post, path = "/api/push", tag = "ollama",
-    responses((status = 501, description = "Always")))]
+    responses((status = 400, description = "Always")))]
 pub async fn push() -> ApiError {
     refused("Pushing models")
 }
 
 /// Refused: models are named by the configuration
 #[utoipa::path(post, path = "/api/create", tag = "ollama",
-    responses((status = 501, description = "Always")))]
+    responses((status = 400, description = "Always")))]
 pub async fn create() -> ApiError {
     refused("Creating models")
 }
 
 /// Refused: models are named by the configuration, and aliases too
 #[utoipa::path(post, path = "/api/copy", tag = "ollama",
-    responses((status = 501, description = "Always")))]
+    responses((status = 400, description = "Always")))]
 pub async fn copy() -> ApiError {
     refused("Copying models")
 }
 
 /// Refused: models are named by the configuration
 #[utoipa::path(delete, path = "/api/delete", tag = "ollama",
-    responses((status = 501, description = "Always")))]
+    responses((status = 400, description = "Always")))]
 pub async fn remove() -> ApiError {
     refused("Deleting models")
 }
@@ -62,7 +62,7 @@ pub async fn remove() -> ApiError {
 /// Refused: models are named by the configuration
 #[utoipa::path(post, path = "/api/blobs/{digest}", tag = "ollama",
     params(("digest" = String, Path, description = "Of the file")),
-    responses((status = 501, description = "Always")))]
+    responses((status = 400, description = "Always")))]
 pub async fn upload_blob() -> ApiError {
     refused("Taking in files of models")
 }
@@ -70,7 +70,7 @@ pub async fn upload_blob() -> ApiError {
 /// Refused: models are named by the configuration
 #[utoipa::path(head, path = "/api/blobs/{digest}", tag = "ollama",
     params(("digest" = String, Path, description = "Of the file")),
-    responses((status = 501, description = "Always")))]
+    responses((status = 400, description = "Always")))]
 pub async fn find_blob() -> ApiError {
     refused("Taking in files of models")
 }

@@ -116,6 +116,7 @@ pub fn lower(messages: Vec<ChatMessage>) -> Result<Vec<Message>, ApiError> {
 }
 
 fn one(place: &str, message: ChatMessage) -> Result<Message, ApiError> {
+    check_place(place, &message)?;
     let ChatMessage {
         role,
         content,
@@ -125,56 +126,21 @@ fn one(place: &str, message: ChatMessage) -> Result<Message, ApiError> {
         reasoning_content,
         reasoning,
         refusal,
-        audio,
+        audio: _,
         annotations: _,
-        function_call,
+        function_call: _,
     } = message;
-    let nulls = [("audio", audio), ("function_call", function_call)];
-    if let Some((field, _)) = nulls.iter().find(|(_, value)| value.is_some()) {
-        let why = "it must be null or left out";
-        return Err(ApiError::unsupported(format!("{place}.{field}"), why));
-    }
     let reasoning = agree(
         (&format!("{place}.reasoning_content"), reasoning_content),
         (&format!("{place}.reasoning"), reasoning),
     )?;
-    let tool_calls = tool_calls.unwrap_or_default();
-    let only_assistants = [
-        ("tool_calls", !tool_calls.is_empty()),
-        ("reasoning_content", reasoning.is_some()),
-        ("refusal", refusal.is_some()),
-    ];
-    if let Some((field, _)) = only_assistants.iter().find(|(_, given)| *given)
-        && role != ChatRole::Assistant
-    {
-        return Err(misplaced(place, field, "the role `assistant`"));
-    }
-    match (role, &tool_call_id) {
-        (ChatRole::Tool, None) => {
-            let field = format!("{place}.tool_call_id");
-            let what = format!("`{field}` is missing; it says which call the result answers");
-            return Err(ApiError::invalid(field, what));
-        }
-        (ChatRole::Tool, Some(_)) | (_, None) => {}
-        (_, Some(_)) => return Err(misplaced(place, "tool_call_id", "the role `tool`")),
-    }
-    let silent = !tool_calls.is_empty() || reasoning.is_some();
-    let content = match (content, refusal) {
-        (Some(content), None) => self::content(&format!("{place}.content"), role, content)?,
-        (None, Some(refusal)) => Content::Text(refusal),
-        (None, None) if silent => Content::Text(String::new()),
-        (None, None) => {
-            let field = format!("{place}.content");
-            let what = format!("`{field}` is missing; it must be a string or a list of parts");
-            return Err(ApiError::invalid(field, what));
-        }
-        (Some(content), Some(refusal)) => {
-            match self::content(&format!("{place}.content"), role, content)? {
-                content if content.is_empty() => Content::Text(refusal),
-                content => Content::Parts(vec![content.joined(), refusal]),
-            }
-        }
+    let tool_calls: Vec<_> = tool_calls.into_iter().flatten().map(call).collect();
+    let content = match content {
+        Some(content) => Some(self::content(&format!("{place}.content"), role, content)?),
+        None => None,
     };
+    let silent = !tool_calls.is_empty() || reasoning.is_some();
+    let content = words(content, refusal).or_else(|| silent.then(|| Content::from("")));
     Ok(Message {
         role: match role {
             ChatRole::System => Role::System,
@@ -183,12 +149,60 @@ fn one(place: &str, message: ChatMessage) -> Result<Message, ApiError> {
             ChatRole::Assistant => Role::Assistant,
             ChatRole::Tool => Role::Tool,
         },
-        content,
+        content: content.ok_or_else(|| {
+            let field = format!("{place}.content");
+            let what = format!("`{field}` is missing; it must be a string or a list of parts");
+            ApiError::invalid(field, what)
+        })?,
         reasoning,
-        tool_calls: tool_calls.into_iter().map(call).collect(),
+        tool_calls,
         tool_call_id,
         name,
     })
+}
+
+/// Refuses fields that messages of this role do not have.
+fn check_place(place: &str, message: &ChatMessage) -> Result<(), ApiError> {
+    let nulls = [
+        ("audio", &message.audio),
+        ("function_call", &message.function_call),
+    ];
+    if let Some((field, _)) = nulls.iter().find(|(_, value)| value.is_some()) {
+        let why = "it must be null or left out";
+        return Err(ApiError::unsupported(format!("{place}.{field}"), why));
+    }
+    let calls = message.tool_calls.as_ref();
+    let assistants = [
+        ("tool_calls", calls.is_some_and(|calls| !calls.is_empty())),
+        ("reasoning_content", message.reasoning_content.is_some()),
+        ("reasoning", message.reasoning.is_some()),
+        ("refusal", message.refusal.is_some()),
+    ];
+    if let Some((field, _)) = assistants.iter().find(|(_, given)| *given)
+        && message.role != ChatRole::Assistant
+    {
+        return Err(misplaced(place, field, "the role `assistant`"));
+    }
+    match (message.role, &message.tool_call_id) {
+        (ChatRole::Tool, None) => {
+            let field = format!("{place}.tool_call_id");
+            let what = format!("`{field}` is missing; it says which call the result answers");
+            Err(ApiError::invalid(field, what))
+        }
+        (ChatRole::Tool, Some(_)) | (_, None) => Ok(()),
+        (_, Some(_)) => Err(misplaced(place, "tool_call_id", "the role `tool`")),
+    }
+}
+
+/// What was said, a refusal included.
+fn words(content: Option<Content>, refusal: Option<String>) -> Option<Content> {
+    match (content, refusal) {
+        (Some(content), Some(refusal)) if !content.is_empty() => {
+            Some(Content::Parts(vec![content.joined(), refusal]))
+        }
+        (_, Some(refusal)) => Some(Content::Text(refusal)),
+        (content, None) => content,
+    }
 }
 
 fn misplaced(place: &str, field: &str, whose: &str) -> ApiError {

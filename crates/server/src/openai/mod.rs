@@ -71,7 +71,11 @@ impl Head {
             id: fresh_id(prefix),
             created: now(),
             model: model.id.clone(),
-            fingerprint: format!("loquat-{}-{}", env!("CARGO_PKG_VERSION"), model.info.backend),
+            fingerprint: format!(
+                "loquat-{}-{}",
+                env!("CARGO_PKG_VERSION"),
+                model.info.backend
+            ),
         }
     }
 }

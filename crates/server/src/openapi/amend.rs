@@ -36,6 +36,7 @@ pub fn amend(document: &mut Value, bodies: &[Taken]) {
         for (verb, operation) in operations.as_object_mut().into_iter().flatten() {
             name(operation, verb, path);
             secure(operation, path);
+            leave_out(operation);
             refuse(operation, path);
             if body_schema(operation).is_some_and(|schema| streams.contains(&schema)) {
                 stream(operation, path);
@@ -107,13 +108,21 @@ fn streaming(document: &Value) -> Vec<String> {
     streaming.map(|(name, _)| name.clone()).collect()
 }
 
-/// The name of the body's schema; a body that may be left out has null for an alternative.
 pub fn body_schema(operation: &Value) -> Option<String> {
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
-    let alternatives = schema["oneOf"].as_array().into_iter().flatten();
-    let mut names = std::iter::once(schema).chain(alternatives);
-    let reference = names.find_map(|schema| schema["$ref"].as_str())?;
-    Some(reference.rsplit('/').next()?.to_owned())
+    let name = schema["$ref"].as_str()?.rsplit('/').next()?;
+    Some(name.to_owned())
+}
+
+/// utoipa writes a body that may be left out as one that may be null, which it may not.
+fn leave_out(operation: &mut Value) {
+    let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+    let mut alternatives = schema["oneOf"].as_array().into_iter().flatten();
+    let named = alternatives.find(|schema| schema.get("$ref").is_some());
+    if let Some(named) = named.cloned() {
+        operation["requestBody"]["content"]["application/json"]["schema"] = named;
+        operation["requestBody"]["required"] = false.into();
+    }
 }
 
 fn stream(operation: &mut Value, path: &str) {

@@ -114,7 +114,7 @@ async fn files_of_models_are_nobodys_business() {
             .body(Body::from(r#"{"model": "x"}"#))
             .expect("a request");
         let reply = server.send(request).await;
-        assert_eq!(reply.status(), StatusCode::NOT_IMPLEMENTED, "{path}");
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{path}");
         if method != Method::HEAD {
             assert!(reply.json()["error"].is_string(), "{path}");
         }

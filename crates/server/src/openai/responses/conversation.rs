@@ -160,3 +160,75 @@ fn content(content: &TextOr<Part>) -> Content {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn thinking_belongs_to_the_reply_that_follows_it() {
+        let thought = |fields: Value| {
+            let mut item = json!({ "type": "reasoning", "id": "rs_1", "summary": [] });
+            for (name, value) in fields.as_object().cloned().unwrap_or_default() {
+                item[name] = value;
+            }
+            item
+        };
+        let clear = json!({ "content": [{ "type": "reasoning_text", "text": "hm" }] });
+        let short = json!({ "summary": [{ "type": "summary_text", "text": "short" }] });
+        let said = json!({ "role": "assistant", "content": "yo" });
+        let call = json!({
+            "type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}",
+        });
+        // Each reply's thinking, words and number of calls.
+        type Case<'a> = (Vec<Value>, &'a [(Option<&'a str>, &'a str, usize)]);
+        let cases: [Case<'_>; 6] = [
+            (
+                vec![thought(clear.clone()), said.clone()],
+                &[(Some("hm"), "yo", 0)],
+            ),
+            (
+                vec![thought(short), said.clone()],
+                &[(Some("short"), "yo", 0)],
+            ),
+            (
+                vec![thought(json!({ "encrypted_content": "x" })), said.clone()],
+                &[(None, "yo", 0)],
+            ),
+            (
+                vec![thought(clear.clone()), call.clone()],
+                &[(Some("hm"), "", 1)],
+            ),
+            (
+                vec![
+                    said.clone(),
+                    call.clone(),
+                    thought(clear.clone()),
+                    said.clone(),
+                ],
+                &[(None, "yo", 1), (Some("hm"), "yo", 0)],
+            ),
+            (vec![thought(clear)], &[(Some("hm"), "", 0)]),
+        ];
+        for (items, expected) in cases {
+            let read = |item: &Value| serde_json::from_value(item.clone()).expect("an item");
+            let read: Vec<Item> = items.iter().map(read).collect();
+            let mut ignored = Vec::new();
+            let messages = messages(None, read.iter().collect(), &mut ignored);
+            let messages = messages.expect("messages");
+            let told = messages.iter().map(|message| {
+                let Content::Text(text) = &message.content else {
+                    panic!("{message:?}");
+                };
+                (
+                    message.reasoning.as_deref(),
+                    text.as_str(),
+                    message.tool_calls.len(),
+                )
+            });
+            assert_eq!(told.collect::<Vec<_>>(), expected, "{items:?}");
+        }
+    }
+}

@@ -59,7 +59,7 @@ const ITEMS: Kinds = Kinds {
 
 impl<'de> Deserialize<'de> for Item {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        ITEMS.read(deserializer, |value| Self::deserialize(value))
+        ITEMS.read(deserializer, Self::deserialize)
     }
 }
 
@@ -129,7 +129,7 @@ const PARTS: Kinds = Kinds {
 
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        PARTS.read(deserializer, |value| Self::deserialize(value))
+        PARTS.read(deserializer, Self::deserialize)
     }
 }
 

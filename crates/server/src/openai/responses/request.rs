@@ -186,7 +186,7 @@ const TOOLS: Kinds = Kinds {
 
 impl<'de> Deserialize<'de> for Tool {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        TOOLS.read(deserializer, |value| Self::deserialize(value))
+        TOOLS.read(deserializer, Self::deserialize)
     }
 }
 

@@ -147,7 +147,7 @@ fn a_message_that_is_wrong_is_refused_at_its_place() {
         ),
         (
             json!([{ "role": "user", "content": "", "reasoning": "hm" }]),
-            "messages[0].reasoning_content",
+            "messages[0].reasoning",
         ),
         (
             json!([{ "role": "assistant", "content": "", "reasoning": "a",

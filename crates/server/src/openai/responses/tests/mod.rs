@@ -1,10 +1,12 @@
 mod keeping;
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use loquat_text::Special;
 use serde_json::{Value, json};
 
-use crate::testing::{Harness, MODEL, tokenizer};
+use crate::testing::{Harness, MODEL, Scripted, tokenizer};
 use crate::wire::IGNORED_HEADER;
 
 const CALL: &str = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
@@ -392,4 +394,37 @@ async fn a_stream_tells_the_same_in_order() {
     assert_eq!(events[0].1["response"]["id"], whole["id"]);
     let path = format!("/v1/responses/{}", whole["id"].as_str().unwrap_or_default());
     assert_eq!(server.get(&path).await.json(), *whole);
+}
+
+#[tokio::test]
+async fn a_failure_in_the_midst_of_a_stream_is_told_twice_and_kept_nowhere() {
+    let model = Scripted {
+        delay: Duration::from_millis(5),
+        ..Scripted::new(&"a".repeat(1000))
+    };
+    let server = Harness::with(model, Harness::config());
+    let asked = request(json!({ "stream": true }));
+    let cancel = async {
+        loop {
+            if let Some(entry) = server.app.in_flight.list().first() {
+                break entry.cancel();
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let (reply, ()) = tokio::join!(server.post("/v1/responses", &asked), cancel);
+    let events = reply.events();
+    let [.., (error, said), (failed, end)] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(error.as_deref(), Some("error"));
+    assert_eq!(said["code"], "request_cancelled");
+    assert_eq!(failed.as_deref(), Some("response.failed"));
+    assert_eq!(end["response"]["status"], "failed");
+    assert_eq!(end["response"]["error"]["message"], said["message"]);
+    let path = format!(
+        "/v1/responses/{}",
+        end["response"]["id"].as_str().unwrap_or_default()
+    );
+    assert_eq!(server.get(&path).await.status(), StatusCode::NOT_FOUND);
 }
