@@ -18,13 +18,12 @@ pub struct Streamed {
 }
 
 impl Streamed {
-    /// Tokens per second after the first.
+    /// Tokens per second after the first; over the whole time where all came at once.
     pub fn speed(&self) -> f64 {
-        match (self.arrivals.first(), self.arrivals.last()) {
-            (Some(first), Some(last)) if last > first => {
-                (self.tokens - 1) as f64 / (*last - *first).as_secs_f64()
-            }
-            _ => f64::NAN,
+        match self.arrivals.as_slice() {
+            [first, .., last] => (self.tokens - 1) as f64 / (*last - *first).as_secs_f64(),
+            [all] => self.tokens as f64 / (*all - self.submitted).as_secs_f64(),
+            [] => f64::NAN,
         }
     }
 }
