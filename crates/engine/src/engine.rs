@@ -36,6 +36,10 @@ pub struct EngineOptions {
     pub max_queue_per_client: Option<usize>,
     /// Events that a reader may lag behind before its sequence pauses.
     pub event_buffer: usize,
+    /// How long several streams' readers may take, between two steps, to fetch what they were sent.
+    /// Where they share the cores that the session computes on, they would otherwise wait for the
+    /// scheduler's next tick, in the midst of a step whose other threads then wait for them.
+    pub reader_grace: Duration,
     /// Device memory for prefixes of ended sequences; `None` is whatever running sequences
     /// leave, 0 keeps none.
     pub cache_bytes: Option<u64>,
@@ -58,6 +62,7 @@ impl Default for EngineOptions {
             max_queue: 256,
             max_queue_per_client: None,
             event_buffer: 64,
+            reader_grace: Duration::ZERO,
             cache_bytes: None,
             max_slowdown: 2.0,
             aging: Duration::from_secs(1),
@@ -75,6 +80,7 @@ impl EngineOptions {
             max_queue,
             max_queue_per_client,
             event_buffer,
+            reader_grace: _,
             cache_bytes: _,
             max_slowdown,
             aging,

@@ -88,6 +88,11 @@ impl Sink {
         false
     }
 
+    /// Whether the reader took everything, or is gone.
+    pub fn is_drained(&self) -> bool {
+        self.events.is_empty() || self.events.is_closed()
+    }
+
     /// Whether the reader is gone.
     pub fn is_cancelled(&self) -> bool {
         self.events.is_closed()

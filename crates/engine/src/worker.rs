@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use loquat_session::{Session, SessionError, StepBatch, StepOutput};
 
@@ -26,6 +26,11 @@ use crate::{EngineError, EngineOptions};
 
 /// Steps that may fail one after the other before the session is given up.
 const MAX_FAILURES: usize = 3;
+
+/// From so many streams on, their readers are let go first.
+const CROWD: usize = 4;
+/// Short beside a step, and long enough for a reader to be put on the core.
+const NAP: Duration = Duration::from_micros(50);
 
 pub(crate) enum Command {
     Submit(Box<Sequence>),
@@ -151,8 +156,22 @@ impl Worker {
             self.go_on_reloading(now)?;
             // A step without rows may still have ended the last sequence that was waited for.
             let stepped = self.step()?;
+            self.let_readers_go_first();
             let now = self.time.now();
             idle = !stepped && !self.is_over(now) && !self.is_reload_due(now);
+        }
+    }
+
+    /// One stream's reader gets its share of a core without this; that of many does not.
+    fn let_readers_go_first(&self) {
+        let grace = self.options.reader_grace;
+        if grace.is_zero() || self.running.len() < CROWD {
+            return;
+        }
+        let began = Instant::now();
+        let lags = |running: &Running| !running.sequence.sink.is_drained();
+        while self.running.iter().any(lags) && began.elapsed() < grace {
+            std::thread::sleep(NAP);
         }
     }
 

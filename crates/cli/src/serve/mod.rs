@@ -15,6 +15,7 @@ use crate::error::CliError;
 use crate::load::open_store;
 use crate::terminal::remark;
 use opener::LocalModels;
+pub use opener::reader_grace;
 pub use wanted::{Wanted, missing_models};
 
 pub fn run(args: &ServeArgs, verbose: bool) -> Result<(), CliError> {

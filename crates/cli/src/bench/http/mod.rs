@@ -11,6 +11,7 @@ mod shared;
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -36,6 +37,7 @@ use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::load::{Model, locate, open_store};
 use crate::progress::ShareBar;
+use crate::serve::reader_grace;
 use crate::voice;
 
 /// What the model is called here.
@@ -54,6 +56,7 @@ pub struct Http {
     tokens: usize,
     seed: u64,
     model: Option<String>,
+    threads: Option<usize>,
     /// Of `loquat serve`.
     arguments: Vec<String>,
 }
@@ -62,6 +65,7 @@ impl Http {
     pub fn new(args: &BenchArgs) -> Self {
         Self {
             clients: args.batches(CLIENTS)[0],
+            threads: args.session.threads.map(NonZeroUsize::get),
             rounds: args.rounds(5),
             tokens: args.decode_tokens.get(),
             seed: args.seed,
@@ -164,6 +168,7 @@ impl Http {
             session: session.clone(),
             chat,
             clients: self.clients,
+            threads: self.threads,
         };
         let running = Running::start(server, opener, self.clients).await?;
         let (mut served, mut alone) = (Vec::new(), Vec::new());
@@ -339,6 +344,7 @@ struct SharedOpener {
     session: SharedSession,
     chat: Chat,
     clients: usize,
+    threads: Option<usize>,
 }
 
 impl Opener for SharedOpener {
@@ -356,6 +362,7 @@ impl Opener for SharedOpener {
             max_queue: EngineOptions::default().max_queue.max(self.clients),
             // Each round computes everything again.
             cache_bytes: Some(0),
+            reader_grace: reader_grace(self.threads),
             ..EngineOptions::default()
         };
         let session = Box::new(self.session.clone());
