@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODEL = "smollm2:135m"
 START_SECONDS = 120
 IDLE_SECONDS = 10
+CANCEL_SECONDS = 5
 
 
 @functools.cache
@@ -93,6 +94,17 @@ class Server:
         )
         with urllib.request.urlopen(request, timeout=120) as response:
             return json.load(response)
+
+    def cancelled(self):
+        """How many requests were cancelled so far."""
+        return sum(model["totals"]["cancelled"] for model in self.get("/stats")["models"])
+
+    def wait_for_cancellation(self, before):
+        """One more than before, and soon: what runs to its end takes longer."""
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while self.cancelled() != before + 1:
+            assert time.monotonic() < deadline, "the request was not cancelled"
+            time.sleep(0.02)
 
     def wait_until_idle(self):
         """Nothing runs or waits, or the test left something behind."""

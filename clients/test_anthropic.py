@@ -105,9 +105,9 @@ def test_errors(client, server, change, error):
 
 
 def test_a_client_that_hangs_up_frees_its_place(client, server):
+    before = server.cancelled()
     with client.messages.stream(
-        model=server.model,
-        messages=LONG,
-        max_tokens=2000,
+        model=server.model, messages=LONG, max_tokens=4000, extra_body=GREEDY
     ) as stream:
         next(iter(stream.text_stream))
+    server.wait_for_cancellation(before)

@@ -74,8 +74,17 @@ test("errors keep their shape", async () => {
   });
 });
 
-test("an aborted stream leaves the server idle", async () => {
-  const stream = await client.chat.completions.create({ ...question, max_tokens: 2000, stream: true });
-  for await (const _ of stream) break;
-  stream.controller.abort();
+test("an aborted stream is cancelled", async () => {
+  const cancelled = async () => {
+    const { models } = await (await fetch(`${process.env.LOQUAT_URL}/stats`)).json();
+    return models.reduce((sum, model) => sum + model.totals.cancelled, 0);
+  };
+  const before = await cancelled();
+  const endless = { ...question, max_tokens: 4000, stream: true, ignore_eos: true };
+  for await (const _ of await client.chat.completions.create(endless)) break;
+  const deadline = Date.now() + 5000;
+  while ((await cancelled()) !== before + 1) {
+    assert.ok(Date.now() < deadline, "the request was not cancelled");
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
 });

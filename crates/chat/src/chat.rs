@@ -8,7 +8,9 @@ use loquat_text::{ChatTemplate, Tokenizer};
 
 use crate::prompt::{Quoters, Taste};
 use crate::quote::Quoter;
+use crate::thinking;
 use crate::without::{Forbids, Without};
+use crate::{Effort, Thinking};
 
 /// What one model's chats have in common; cloning shares it.
 #[derive(Debug, Clone)]
@@ -84,6 +86,16 @@ impl Chat {
     /// How the model marks its thinking and its tool calls.
     pub fn format(&self) -> OutputFormat {
         self.inner.format
+    }
+
+    /// Whether the template has a variable that makes the model think so.
+    pub fn takes_effort(&self, effort: Effort) -> bool {
+        let thinking = Thinking {
+            effort: Some(effort),
+            budget: None,
+        };
+        let said = |template| thinking::variables(template, thinking).is_ok();
+        self.template().is_some_and(said)
     }
 
     pub fn grammars(&self) -> &Grammars {

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use loquat_server::config::{self, KeyHash, Mistakes, Scope, Settled};
+use loquat_server::config::{self, KeyHash, Scope, Settled};
 
 use crate::args::ConfigCommand;
 use crate::error::CliError;
 use crate::load::open_store;
-use crate::serve::{Wanted, missing_models};
+use crate::serve::{LocalModels, Wanted};
 use crate::terminal::{print, remark};
 
 pub fn run(command: &ConfigCommand, verbose: bool) -> Result<(), CliError> {
@@ -24,11 +24,8 @@ pub fn run(command: &ConfigCommand, verbose: bool) -> Result<(), CliError> {
 
 fn check(file: Option<&Path>) -> Result<(), CliError> {
     let store = open_store()?;
-    let settled = Wanted::of_file(file, &store).read()?;
-    let missing = missing_models(&settled, &store);
-    if !missing.is_empty() {
-        return Err(Mistakes(missing).into());
-    }
+    let wanted = Wanted::of_file(file, &store);
+    let settled = wanted.read_servable(&LocalModels::new(store))?;
     for doubt in settled.config.doubts() {
         remark(&format!("note: {doubt}"));
     }
@@ -55,6 +52,12 @@ fn summary(file: Option<&Path>, settled: &Settled) -> String {
 
 /// The key goes to its owner, its hash into the file; both are shown this once.
 fn key(name: &str, scopes: &[Scope]) -> Result<(), CliError> {
+    if name.trim().is_empty() {
+        return Err(CliError::Usage {
+            what: "the key's name is empty; it".to_owned(),
+            expected: "a word by which its owner is known".to_owned(),
+        });
+    }
     let key = config::fresh_key();
     remark("the key, for its owner; it is shown this once and kept nowhere:");
     print(&format!("{key}\n"))?;

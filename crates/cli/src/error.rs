@@ -90,6 +90,8 @@ pub enum CliError {
     Serve(#[from] loquat_server::ServeError),
     #[error("cannot start the server: {0}")]
     Runtime(std::io::Error),
+    #[error("model `{name}`: {source}")]
+    OfModel { name: String, source: Box<CliError> },
 }
 
 impl CliError {
@@ -105,7 +107,9 @@ impl CliError {
             | Self::Json { .. }
             | Self::Field { .. }
             | Self::Template { .. }
-            | Self::Config(_) => 2,
+            | Self::Config(_)
+            | Self::Serve(loquat_server::ServeError::Tls(_)) => 2,
+            Self::OfModel { source, .. } => source.exit_code(),
             Self::Open(OpenError::Option { .. }) => 2,
             Self::Grammar { source, .. } if source.is_request_fault() => 4,
             Self::Store(_)
@@ -137,6 +141,14 @@ impl CliError {
             Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 141,
             Self::Output(_) => 1,
             Self::Interrupted => 130,
+        }
+    }
+
+    /// The same, of a model among several.
+    pub fn of_model(self, name: &str) -> Self {
+        Self::OfModel {
+            name: name.to_owned(),
+            source: Box::new(self),
         }
     }
 

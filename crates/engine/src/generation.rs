@@ -88,9 +88,10 @@ impl Sink {
         false
     }
 
-    /// Whether the reader took everything, or is gone.
-    pub fn is_drained(&self) -> bool {
-        self.events.is_empty() || self.events.is_closed()
+    /// Whether the reader has one event left to take: the last step's. Who lags further behind is
+    /// not waited for.
+    pub fn is_due(&self) -> bool {
+        self.events.len() == 1 && !self.events.is_closed()
     }
 
     /// Whether the reader is gone.
@@ -252,8 +253,9 @@ impl Completion {
     }
 }
 
-#[derive(Default)]
-struct Gathered {
+/// A generation's events put together as they come.
+#[derive(Debug, Clone, Default)]
+pub struct Gathered {
     prompt_logprobs: Vec<TokenInfo>,
     embedding: Option<Vec<f32>>,
     tokens: Vec<TokenInfo>,
@@ -262,7 +264,7 @@ struct Gathered {
 
 impl Gathered {
     /// Takes an event; the last one settles the outcome.
-    fn add(&mut self, event: Event) -> Option<Result<Completion, EngineError>> {
+    pub fn add(&mut self, event: Event) -> Option<Result<Completion, EngineError>> {
         match event {
             Event::PromptLogprobs(infos) => self.prompt_logprobs = infos,
             Event::Embedding(embedding) => self.embedding = Some(embedding),

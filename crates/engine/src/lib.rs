@@ -43,7 +43,7 @@ pub use constraint::{Allowed, Constrained, Constraint};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Blame, EngineError};
 pub use event::{Distribution, Event, FinishReason, Logprobs, TokenInfo};
-pub use generation::{Completion, Generation};
+pub use generation::{Completion, Gathered, Generation};
 pub use mask::TokenMask;
 pub use pooling::Pooling;
 pub use prefix_cache::CacheStats;

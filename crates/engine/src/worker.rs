@@ -169,8 +169,8 @@ impl Worker {
             return;
         }
         let began = Instant::now();
-        let lags = |running: &Running| !running.sequence.sink.is_drained();
-        while self.running.iter().any(lags) && began.elapsed() < grace {
+        let is_due = |running: &Running| running.sequence.sink.is_due();
+        while self.running.iter().any(is_due) && began.elapsed() < grace {
             std::thread::sleep(NAP);
         }
     }

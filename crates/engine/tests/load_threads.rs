@@ -363,3 +363,25 @@ fn turmoil_with_a_dying_session_leaves_nothing_behind() {
         turmoil(round, faults);
     }
 }
+
+#[test]
+fn a_reader_who_stopped_reading_is_waited_for_once() {
+    let grace = Duration::from_millis(250);
+    let options = EngineOptions {
+        reader_grace: grace,
+        ..EngineOptions::default()
+    };
+    let (engine, _) = start(FakeOptions::default(), options);
+    let submit = || engine.submit(greedy(&[5; 8], 200)).expect("room");
+    let stalled = submit();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            let generation = submit();
+            scope.spawn(|| generation.collect_blocking().expect("whole"));
+        }
+    });
+    drop(stalled);
+    // Each of two hundred steps would take the grace.
+    assert!(began.elapsed() < grace * 40, "{:?}", began.elapsed());
+}

@@ -7,10 +7,10 @@ use crate::auth::Keys;
 use crate::caller::Caller;
 use crate::config::Config;
 use crate::error::ApiError;
-use crate::http::Traffic;
+use crate::http::{Bodies, Tls, Traffic};
 use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
-use crate::models::{Lease, Models, Opener};
+use crate::models::{self, Lease, Models, Opener};
 use crate::openai::Responses;
 use crate::reload::Reloads;
 
@@ -23,6 +23,8 @@ pub struct App {
     pub metrics: Metrics,
     pub in_flight: InFlight,
     pub traffic: Traffic,
+    pub bodies: Bodies,
+    pub tls: Tls,
     /// What `/v1/responses` keeps for later turns.
     pub responses: Responses,
     pub started: SystemTime,
@@ -39,6 +41,8 @@ impl App {
             responses: Responses::default(),
             in_flight: InFlight::default(),
             traffic: Traffic::default(),
+            bodies: Bodies::default(),
+            tls: Tls::default(),
             config: RwLock::new(config),
             metrics,
             started: SystemTime::now(),
@@ -56,12 +60,34 @@ impl App {
         self.traffic.is_stopping()
     }
 
+    /// The configuration's name for what may be an alias. What is not for the caller does not
+    /// exist for it.
+    pub fn name_for(&self, caller: &Caller, name: &str) -> Result<String, ApiError> {
+        let found = self.models.name_of(name);
+        let found = found.and_then(|id| match caller.may_see(&id) {
+            true => Ok(id),
+            false => Err(models::unknown(name)),
+        });
+        found.map_err(|unknown| ApiError {
+            message: format!(
+                "{}; served: {}",
+                unknown.message,
+                self.names_for(caller).join(", ")
+            ),
+            ..unknown
+        })
+    }
+
+    /// What the caller may use, by the configuration's names.
+    pub fn names_for(&self, caller: &Caller) -> Vec<String> {
+        let config = self.config();
+        let names = config.models.iter().map(|model| &model.name);
+        names.filter(|name| caller.may_see(name)).cloned().collect()
+    }
+
     /// The model of that name or alias, for a caller who may use it.
     pub async fn lease(&self, caller: &Caller, name: &str) -> Result<Lease, ApiError> {
-        let id = self.models.name_of(name)?;
-        if let Some(key) = &caller.key {
-            key.may_use(&id)?;
-        }
+        let id = self.name_for(caller, name)?;
         // A request may use several; the log names the first.
         caller.notes.model.get_or_init(|| id.clone());
         self.models.lease(&id).await

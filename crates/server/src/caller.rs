@@ -1,6 +1,6 @@
 //! Who asks.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use axum::extract::FromRequestParts;
@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use crate::auth::Key;
 use crate::error::{ApiError, ErrorKind};
 use crate::metrics::SocketClock;
+use crate::telemetry::Generated;
 
 /// Whose request it is. The outermost layers put it among the request's extensions.
 #[derive(Debug, Clone)]
@@ -32,6 +33,7 @@ pub struct Caller {
 pub struct Notes {
     pub key: OnceLock<String>,
     pub model: OnceLock<String>,
+    pub generated: Mutex<Option<Generated>>,
 }
 
 impl Caller {
@@ -49,7 +51,7 @@ impl Caller {
     /// Whether the model, by its configured name, is for this caller.
     pub fn may_see(&self, model: &str) -> bool {
         let key = self.key.as_ref();
-        key.is_none_or(|key| key.may_use(model).is_ok())
+        key.is_none_or(|key| key.may_use(model))
     }
 
     /// Returns when the request must end; never where it may take what it takes.
@@ -76,7 +78,8 @@ impl Caller {
             (None, None) => None,
             (key, salt) => {
                 let key = key.as_ref().map_or("", |key| key.name.as_str());
-                Some(format!("{key}\n{}", salt.unwrap_or("")))
+                // Both may be any text; the length says where one ends.
+                Some(format!("{}:{key}{}", key.len(), salt.unwrap_or("")))
             }
         }
     }
@@ -89,4 +92,34 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
         let caller = parts.extensions.get::<Self>().cloned();
         caller.ok_or_else(|| ApiError::internal(&"a route stands outside the layer of callers"))
     }
+}
+
+#[test]
+fn no_key_reaches_into_the_scope_of_another() {
+    let scope = |name: &str, salt: Option<&str>| {
+        let settings = crate::config::Key {
+            name: name.to_owned(),
+            hash: crate::config::KeyHash([0; 32]),
+            scopes: Vec::new(),
+            models: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            concurrent: None,
+        };
+        let keys = crate::auth::Keys::new(&[settings]);
+        let caller = Caller {
+            key: keys.list().pop(),
+            ..Caller::new("id")
+        };
+        caller.cache_scope(salt).expect("a scope")
+    };
+    let scopes = [
+        scope("team", None),
+        scope("team", Some("a\nb")),
+        scope("team\na", Some("b")),
+        scope("teama", Some("\nb")),
+        scope("te", Some("am")),
+    ];
+    let different: std::collections::BTreeSet<_> = scopes.iter().collect();
+    assert_eq!(different.len(), scopes.len(), "{scopes:?}");
 }

@@ -1,6 +1,6 @@
 //! A conversation's turn at the engine: each choice's thinking, words and calls as they come.
 
-use loquat_chat::{ChatRequest, Lowered, ReplyEvent, ReplyParser};
+use loquat_chat::{ChatRequest, Content, Lowered, Message, ReplyEvent, ReplyParser};
 use loquat_engine::{Event, FinishReason, GenerateRequest, Timings, TokenInfo, Usage};
 
 use crate::error::ApiError;
@@ -49,6 +49,7 @@ pub struct End {
 impl ChatTurn {
     /// Writes the conversation out, compiles its rules and queues it, or refuses it.
     pub async fn start(ask: Ask<'_>, request: ChatRequest, terms: Terms) -> Result<Self, ApiError> {
+        ask.lease.check_text(words(&request.messages))?;
         let chat = ask.lease.chat.clone();
         // Templates, tokenizers and grammars may take long over a large request.
         let lowered = tokio::task::spawn_blocking(move || chat.lower(request))
@@ -63,6 +64,7 @@ impl ChatTurn {
             ignore_eos,
         } = terms;
         let prompt_len = generate.prompt.len();
+        ask.lease.check_prompt(prompt_len, 1)?;
         let generate = GenerateRequest {
             max_tokens: match up_to {
                 Some(most) => ask.lease.up_to(most, prompt_len),
@@ -131,4 +133,13 @@ impl ChatTurn {
             Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Failed(_) => None,
         }
     }
+}
+
+/// How many bytes the messages' own words are.
+fn words(messages: &[Message]) -> usize {
+    let content = |message: &Message| match &message.content {
+        Content::Text(text) => text.len(),
+        Content::Parts(parts) => parts.iter().map(String::len).sum(),
+    };
+    messages.iter().map(content).sum()
 }

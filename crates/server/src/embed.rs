@@ -55,6 +55,9 @@ impl Embed<'_> {
     pub async fn run(self, inputs: Vec<Input>) -> Result<Embedded, ApiError> {
         self.check_model()?;
         let mut embedded = Embedded::default();
+        if !self.cut {
+            self.check_texts(&inputs)?;
+        }
         let mut prompts = self.encode(inputs).await?;
         let room = self.lease.room();
         for (index, prompt) in prompts.iter_mut().enumerate() {
@@ -62,12 +65,27 @@ impl Embed<'_> {
                 prompt.truncate(room);
                 embedded.cut.push(index);
             }
+            let fits = self.lease.check_prompt(prompt.len(), 0);
+            fits.map_err(|error| of_input(index, error))?;
             embedded.prompt_tokens += prompt.len();
         }
         let each = prompts.into_iter().enumerate();
         let each = each.map(|(index, prompt)| self.one(index, prompt));
         embedded.vectors = stream::iter(each).buffered(AT_ONCE).try_collect().await?;
         Ok(embedded)
+    }
+
+    fn check_texts(&self, inputs: &[Input]) -> Result<(), ApiError> {
+        inputs
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, input)| match input {
+                Input::Text(text) => {
+                    let fits = self.lease.check_text(text.len());
+                    fits.map_err(|error| of_input(index, error))
+                }
+                Input::Tokens(_) => Ok(()),
+            })
     }
 
     fn check_model(&self) -> Result<(), ApiError> {

@@ -116,6 +116,12 @@ impl ApiError {
         self
     }
 
+    /// Whether the same request would only come to the same end: somebody cancelled it, or it
+    /// takes longer than it may.
+    pub fn is_final(&self) -> bool {
+        matches!(self.code, Some("request_cancelled" | "request_timeout"))
+    }
+
     pub fn code(self, code: &'static str) -> Self {
         Self {
             code: Some(code),

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::app::App;
 use crate::config::{self, Config};
+use crate::http::Certified;
 
 pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 pub type SetLogLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
@@ -39,6 +40,8 @@ pub enum ReloadError {
     NoSource,
     #[error("the configuration cannot be read: {0}")]
     Unreadable(String),
+    #[error("tls: {0}")]
+    Tls(String),
     #[error("log.level: {0}")]
     LogLevel(String),
 }
@@ -52,7 +55,7 @@ impl App {
 
     /// Reads the configuration again and puts it in force, as far as that goes. On an error
     /// everything is as it was.
-    pub async fn reload(&self) -> Result<Reconfigured, ReloadError> {
+    pub async fn reload(self: &Arc<Self>) -> Result<Reconfigured, ReloadError> {
         let _turn = self.reloading.turn.lock().await;
         let outcome = self.read_and_apply().await;
         match &outcome {
@@ -66,19 +69,24 @@ impl App {
         outcome
     }
 
-    async fn read_and_apply(&self) -> Result<Reconfigured, ReloadError> {
+    async fn read_and_apply(self: &Arc<Self>) -> Result<Reconfigured, ReloadError> {
         let how = self.reloading.how.get().ok_or(ReloadError::NoSource)?;
-        let how = Arc::clone(how);
-        let read = tokio::task::spawn_blocking(move || (how.read)()).await;
-        let read = read.unwrap_or_else(|error| Err(error.to_string()));
-        self.reconfigure(read.map_err(ReloadError::Unreadable)?)
+        let (app, how) = (Arc::clone(self), Arc::clone(how));
+        let applied = tokio::task::spawn_blocking(move || {
+            let config = (how.read)().map_err(ReloadError::Unreadable)?;
+            app.reconfigure(config)
+        });
+        let applied = applied.await;
+        applied.unwrap_or_else(|error| Err(ReloadError::Unreadable(error.to_string())))
     }
 
-    /// Puts another configuration in force, as far as that goes while the server runs.
+    /// Puts another configuration in force, as far as that goes while the server runs. It reads
+    /// the certificate, also where only the files changed: a renewed one needs no restart.
     pub fn reconfigure(&self, mut config: Config) -> Result<Reconfigured, ReloadError> {
         let old = self.config();
         let mut report = Reconfigured::default();
         report.compare(&old, &mut config);
+        let certified = Certified::read(&config).map_err(|e| ReloadError::Tls(e.to_string()))?;
         if old.log.level != config.log.level {
             match self.reloading.how.get() {
                 Some(how) => {
@@ -88,6 +96,8 @@ impl App {
                 None => report.fixed("log.level", &old.log.level, &mut config.log.level),
             }
         }
+        // Nothing fails from here on.
+        self.tls.replace(certified);
         self.keys.replace(&config.keys);
         let changes = self.models.reconfigure(&config);
         report.applied.extend(changes.describe());
@@ -115,7 +125,6 @@ impl Reconfigured {
         } = old;
         self.compare_server(server, &mut new.server);
         match (tls, &new.tls) {
-            // The files are read again when the configuration is.
             (Some(old), Some(new)) => self.live("tls", old, new),
             _ => self.fixed("tls", tls, &mut new.tls),
         }

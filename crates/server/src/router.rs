@@ -40,7 +40,7 @@ pub fn router(app: &Arc<App>) -> Router {
         .layer(from_fn(http::catch_panics))
         .layer(from_fn_with_state(Arc::clone(app), http::cors))
         .layer(from_fn_with_state(Arc::clone(app), http::guard))
-        .layer(from_fn_with_state(Arc::clone(app), dialect::speak))
+        .layer(from_fn(dialect::speak))
         .layer(from_fn_with_state(Arc::clone(app), http::identify))
         .with_state(Arc::clone(app))
 }

@@ -1,10 +1,15 @@
 //! Sampling parameters in a request or a configuration, by the engine's own names.
 
-use loquat_engine::{DEFAULT_ORDER, PARAMETERS, SamplingParams, Slot, Step, word_sequences};
+use loquat_engine::{
+    BAD_WORDS, DEFAULT_ORDER, PARAMETERS, SamplingParams, Slot, Step, word_sequences,
+};
 use loquat_text::Tokenizer;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+
+/// Of all `bad_words` together, in bytes, so that tokenizing them takes no time to speak of.
+const MOST_WORDS: usize = 65_536;
 
 /// Puts what a request says over what is in force without it.
 pub fn apply(
@@ -45,6 +50,7 @@ fn set(name: &str, slot: Slot<'_>, value: &Value, tokenizer: &Tokenizer) -> Resu
         Slot::Tokens(slot) => *slot = read(name, value, "a list of token ids")?,
         Slot::Words(slot) => {
             let words: Vec<String> = read(name, value, "a list of words")?;
+            check_words(name, &words)?;
             let sequences = word_sequences(&words, tokenizer);
             *slot = sequences.map_err(|error| ApiError::invalid(name, error.to_string()))?;
         }
@@ -53,6 +59,17 @@ fn set(name: &str, slot: Slot<'_>, value: &Value, tokenizer: &Tokenizer) -> Resu
         Slot::Seed(slot) => *slot = Some(seed(name, value)?),
     }
     Ok(())
+}
+
+fn check_words(name: &str, words: &[String]) -> Result<(), ApiError> {
+    BAD_WORDS.check_entries(words.len())?;
+    match words.iter().map(String::len).sum() {
+        0..=MOST_WORDS => Ok(()),
+        long => Err(ApiError::invalid(
+            name,
+            format!("`{name}` has {long} bytes of words; at most {MOST_WORDS} are taken"),
+        )),
+    }
 }
 
 fn wrong(name: &str, value: &Value, expected: &str) -> ApiError {
@@ -220,6 +237,29 @@ mod tests {
             let found = found.map(|mut params| told(&mut params, name));
             assert_eq!(found, expected, "{name} {given}");
         }
+    }
+
+    #[test]
+    fn words_are_read_in_no_time_or_refused() {
+        let distinct: Vec<String> = (0..1_000_000).map(|word| word.to_string()).collect();
+        let cases = [
+            (
+                json!(distinct),
+                "`bad_words` is a list of 1000000; it must be a list of at most 8192",
+            ),
+            (
+                json!(["a".repeat(70_000)]),
+                "`bad_words` has 70000 bytes of words; at most 65536 are taken",
+            ),
+        ];
+        for (words, message) in cases {
+            let error = one("bad_words", words).expect_err(message);
+            assert_eq!(error.message, message);
+            assert_eq!(error.param.as_deref(), Some("bad_words"));
+        }
+        // Each with a space before it, too.
+        let mut params = one("bad_words", json!(["a", "b", "a"])).expect("few");
+        assert_eq!(told(&mut params, "bad_words"), json!(4));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::config::{Config, Model};
 use crate::router::router;
 
-pub use scripted::{MODEL, Scripted, chat, tokenizer};
+pub use scripted::{MODEL, Scripted, Stuck, chat, tokenizer};
 
 /// A server to call.
 pub struct Harness {

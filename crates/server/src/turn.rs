@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use loquat_engine::{Completion, EngineError, Event, GenerateRequest, Generation, Usage};
+use loquat_engine::{Completion, EngineError, Event, Gathered, GenerateRequest, Generation, Usage};
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -96,13 +96,7 @@ impl Turn {
     /// What was delivered so far, over all choices. The prompt counts once.
     pub fn usage(&self) -> Usage {
         let all = self.generations.iter().map(Generation::usage);
-        all.reduce(|sum, each| Usage {
-            prompt_tokens: sum.prompt_tokens,
-            completion_tokens: sum.completion_tokens + each.completion_tokens,
-            // Choices share the first one's prompt, which is no merit of the cache.
-            cached_tokens: sum.cached_tokens.min(each.cached_tokens),
-        })
-        .unwrap_or(self.usage)
+        together(all).unwrap_or(self.usage)
     }
 
     /// The next event of any choice; `None` after the last. After an error there are no more.
@@ -178,14 +172,15 @@ impl Turn {
 
     /// Waits for the end of every choice.
     pub async fn collect(mut self) -> Result<Vec<Completion>, ApiError> {
-        let mut gathered: Vec<Gathering> = Vec::new();
-        gathered.resize_with(self.generations.len(), Gathering::default);
+        let mut gathered = vec![Gathered::default(); self.generations.len()];
+        let mut whole = vec![None; self.generations.len()];
         while let Some(next) = self.next().await {
             let (choice, event) = next?;
-            gathered[choice].add(event);
+            if let Some(completion) = gathered[choice].add(event) {
+                whole[choice] = Some(completion?);
+            }
         }
-        let completions = gathered.into_iter().map(|each| each.whole);
-        let whole: Option<Vec<_>> = completions.collect();
+        let whole: Option<Vec<_>> = whole.into_iter().collect();
         whole.ok_or_else(|| EngineError::ShutDown.into())
     }
 }
@@ -194,6 +189,16 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.settle(Outcome::Cancelled);
     }
+}
+
+/// What a prompt's choices cost together. The prompt counts once.
+pub fn together(choices: impl Iterator<Item = Usage>) -> Option<Usage> {
+    choices.reduce(|sum, each| Usage {
+        prompt_tokens: sum.prompt_tokens,
+        completion_tokens: sum.completion_tokens + each.completion_tokens,
+        // Choices share the first one's prompt, which is no merit of the cache.
+        cached_tokens: sum.cached_tokens.min(each.cached_tokens),
+    })
 }
 
 fn cancelled(by: CancelledBy) -> ApiError {
@@ -230,46 +235,4 @@ async fn receive(generations: &mut [Generation], next: &mut usize) -> Option<(us
         }
     })
     .await
-}
-
-#[derive(Default)]
-struct Gathering {
-    prompt_logprobs: Vec<loquat_engine::TokenInfo>,
-    embedding: Option<Vec<f32>>,
-    tokens: Vec<loquat_engine::TokenInfo>,
-    text: String,
-    whole: Option<Completion>,
-}
-
-impl Gathering {
-    fn add(&mut self, event: Event) {
-        match event {
-            Event::PromptLogprobs(infos) => self.prompt_logprobs = infos,
-            Event::Embedding(embedding) => self.embedding = Some(embedding),
-            Event::Tokens { tokens, text } => {
-                self.tokens.extend(tokens);
-                self.text.push_str(&text);
-            }
-            Event::Finished {
-                reason,
-                text,
-                usage,
-                timings,
-                seed,
-            } => {
-                self.text.push_str(&text);
-                self.whole = Some(Completion {
-                    prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
-                    embedding: self.embedding.take(),
-                    tokens: std::mem::take(&mut self.tokens),
-                    text: std::mem::take(&mut self.text),
-                    reason,
-                    usage,
-                    timings,
-                    seed,
-                });
-            }
-            Event::Failed(_) => {}
-        }
-    }
 }

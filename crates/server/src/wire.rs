@@ -18,6 +18,9 @@ pub trait Wire: DeserializeOwned {
     /// Fields that clients of the dialect are known to send and that change nothing here, with
     /// the reason. The response names them in [`IGNORED_HEADER`].
     const IGNORED: &'static [(&'static str, &'static str)] = &[];
+    /// Parts of fields that change nothing, with the reason, as the header calls them. They are
+    /// found by who lowers the request.
+    const WITHIN: &'static [(&'static str, &'static str)] = &[];
     /// Fields of the dialect that are not implemented, with the reason.
     const REFUSED: &'static [(&'static str, &'static str)] = &[];
     /// Whether the body may have the engine's sampling parameters beside its fields.

@@ -9,7 +9,7 @@ use loquat_engine::{Engine, EngineOptions};
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
 use loquat_session::{Backend, Plan, Probe, SessionOptions};
-use loquat_store::Store;
+use loquat_store::{Resolved, Store};
 use loquat_text::ChatTemplate;
 use loquat_weights::Format;
 
@@ -19,6 +19,8 @@ use crate::error::CliError;
 use crate::load::{Model, locate};
 use crate::sampling::Sampling;
 use crate::voice;
+
+use super::trim::trim;
 
 /// Models of this machine and of the catalog, on the backends of this program.
 pub struct LocalModels {
@@ -35,6 +37,20 @@ impl LocalModels {
         wanted.template.as_deref().map(template).transpose()?;
         Fitting::of(&self.store, wanted).map(|_| ())
     }
+
+    /// The same without a download, and with the option that is most likely the trouble.
+    pub fn check_here(&self, wanted: &config::Model) -> Result<(), (&'static str, CliError)> {
+        if !backends::is_auto(&wanted.backend) {
+            backends::named(&wanted.backend).map_err(|error| ("backend", error))?;
+        }
+        let named = wanted.template.as_deref().map(template).transpose();
+        named.map_err(|error| ("template", error))?;
+        match self.store.resolve(&wanted.source) {
+            Ok(Resolved::Catalog(_)) => Ok(()),
+            Ok(Resolved::Local(_)) => self.check(wanted).map_err(|error| ("source", error)),
+            Err(error) => Err(("source", error.into())),
+        }
+    }
 }
 
 impl Opener for LocalModels {
@@ -48,7 +64,9 @@ impl Opener for LocalModels {
 
     fn open(&self, wanted: &config::Model) -> Result<Opened, OpenFailure> {
         let found = Found::at(&self.store, wanted).map_err(failure)?;
-        found.open(wanted).map_err(failure)
+        let opened = found.open(wanted).map_err(failure)?;
+        trim();
+        Ok(opened)
     }
 }
 

@@ -6,9 +6,10 @@ use loquat_server::config::{Mistake, Mistakes, Model, Place, Settled, Sources};
 use loquat_store::Store;
 
 use super::names;
+use super::opener::LocalModels;
 use crate::args::ServeArgs;
 use crate::error::CliError;
-use crate::{backends, files};
+use crate::files;
 
 /// All that does not change while the server runs: reading it again reads the file again.
 pub struct Wanted {
@@ -60,33 +61,24 @@ impl Wanted {
             models: self.models.clone(),
             default_model: Some(self.default_model.clone()),
         };
-        let settled = sources.read()?;
-        let unknown = unknown_backends(&settled);
-        match unknown.is_empty() {
+        Ok(sources.read()?)
+    }
+
+    /// The same, refusing models that this machine cannot serve as they are wanted. One that is
+    /// still to be downloaded is looked at when it is here.
+    pub fn read_servable(&self, models: &LocalModels) -> Result<Settled, CliError> {
+        let settled = self.read()?;
+        let wanted = settled.config.models.iter().enumerate();
+        let unfit = wanted.filter_map(|(index, model)| {
+            let (option, error) = models.check_here(model).err()?;
+            Some(of_model(&settled, index, option, &error))
+        });
+        let unfit: Vec<Mistake> = unfit.collect();
+        match unfit.is_empty() {
             true => Ok(settled),
-            false => Err(Mistakes(unknown).into()),
+            false => Err(Mistakes(unfit).into()),
         }
     }
-}
-
-fn unknown_backends(settled: &Settled) -> Vec<Mistake> {
-    let models = settled.config.models.iter().enumerate();
-    let unknown = models.filter_map(|(index, model)| {
-        let named = (!backends::is_auto(&model.backend)).then_some(&model.backend)?;
-        let error = backends::named(named).err()?;
-        Some(of_model(settled, index, "backend", &error))
-    });
-    unknown.collect()
-}
-
-/// Models that are nowhere to be found.
-pub fn missing_models(settled: &Settled, store: &Store) -> Vec<Mistake> {
-    let models = settled.config.models.iter().enumerate();
-    let missing = models.filter_map(|(index, model)| {
-        let error = store.resolve(&model.source).err()?;
-        Some(of_model(settled, index, "source", &error))
-    });
-    missing.collect()
 }
 
 fn of_model(

@@ -18,6 +18,8 @@ pub struct Parameter {
     /// Leaves the distribution as the model gave it, by itself or while its step is switched
     /// off. Of a list: what something not listed has.
     pub default: f32,
+    /// Of a list: how many entries it may have, which bounds what a request can cost.
+    pub most: Option<usize>,
     pub help: &'static str,
 }
 
@@ -48,6 +50,7 @@ impl Parameter {
             min: range.0,
             max: range.1,
             default,
+            most: None,
             help: "",
         }
     }
@@ -71,6 +74,11 @@ impl Parameter {
         self
     }
 
+    const fn at_most(mut self, entries: usize) -> Self {
+        self.most = Some(entries);
+        self
+    }
+
     const fn help(mut self, help: &'static str) -> Self {
         self.help = help;
         self
@@ -89,6 +97,18 @@ impl Parameter {
         match (self.min as i64..=self.max as i64).contains(&value) {
             true => Ok(()),
             false => Err(self.out_of_range(value)),
+        }
+    }
+
+    /// Whether a list may have so many entries.
+    pub fn check_entries(&self, count: usize) -> Result<(), EngineError> {
+        match self.most {
+            Some(most) if count > most => Err(EngineError::OutOfRange {
+                field: self.name,
+                found: format!("a list of {count}"),
+                expected: format!("a list of at most {most}"),
+            }),
+            _ => Ok(()),
         }
     }
 
@@ -148,7 +168,14 @@ pub const DRY_PENALTY_LAST_N: Parameter =
 pub const DRY_SEQUENCE_BREAKERS: Parameter =
     Parameter::list("dry_sequence_breakers", Kind::Strings)
         .of(Step::Dry)
-        .help("No repetition reaches over one of these strings");
+        .at_most(128)
+        .help(
+            "No repetition reaches over one of these strings; at most 128, each of at most 64 \
+             bytes",
+        );
+
+/// In bytes: each is looked for around every token.
+pub(super) const LONGEST_BREAKER: usize = 64;
 
 /// What `dry_sequence_breakers` are when left out.
 pub const DEFAULT_DRY_SEQUENCE_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
@@ -216,13 +243,22 @@ pub const XTC_THRESHOLD: Parameter = Parameter::float("xtc_threshold", (0.0, 1.0
 /// What one entry of `logit_bias` may add; its default is the bias of a token not named.
 pub const LOGIT_BIAS: Parameter = Parameter::float("logit_bias", (-100.0, 100.0), 0.0)
     .of_kind(Kind::Biases)
-    .help("Added to the logits of the tokens named; 100 and -100 all but force and forbid one");
+    .at_most(65_536)
+    .help(
+        "Added to the logits of the tokens named, at most 65536 of them; 100 and -100 all but \
+         force and forbid one",
+    );
 
 pub const BAD_WORDS: Parameter = Parameter::list("bad_words", Kind::TokenSequences)
-    .help("Sequences that are never completed: the last token is forbidden after the others");
+    .at_most(8192)
+    .help(
+        "Sequences that are never completed: the last token is forbidden after the others; at \
+         most 8192, of which a word makes up to two",
+    );
 
-pub const ALLOWED_TOKENS: Parameter =
-    Parameter::list("allowed_tokens", Kind::Tokens).help("No other tokens; none named allows all");
+pub const ALLOWED_TOKENS: Parameter = Parameter::list("allowed_tokens", Kind::Tokens)
+    .at_most(65_536)
+    .help("No other tokens; at most 65536 are named, and none named allows all");
 
 pub const MIN_TOKENS: Parameter = Parameter::integer("min_tokens", (0.0, COUNT), 0.0)
     .help("The stop tokens are forbidden until so many tokens are out");

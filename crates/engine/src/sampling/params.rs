@@ -186,7 +186,7 @@ impl SamplingParams {
             penalty_last_n,
             logit_bias,
             bad_words,
-            allowed_tokens: _,
+            allowed_tokens,
             min_tokens,
             order: _,
             seed: _,
@@ -227,11 +227,28 @@ impl SamplingParams {
                 expected: "0 or 2".into(),
             });
         }
+        let lists = [
+            (LOGIT_BIAS, logit_bias.len()),
+            (BAD_WORDS, bad_words.len()),
+            (ALLOWED_TOKENS, allowed_tokens.len()),
+            (DRY_SEQUENCE_BREAKERS, dry_sequence_breakers.len()),
+        ];
+        for (parameter, entries) in lists {
+            parameter.check_entries(entries)?;
+        }
         if bad_words.iter().any(Vec::is_empty) {
             return Err(empty_entry(BAD_WORDS, "a token"));
         }
         if dry_sequence_breakers.iter().any(String::is_empty) {
             return Err(empty_entry(DRY_SEQUENCE_BREAKERS, "a character"));
+        }
+        let lengths = dry_sequence_breakers.iter().map(String::len);
+        if let Some(length) = lengths.max().filter(|length| *length > LONGEST_BREAKER) {
+            return Err(EngineError::OutOfRange {
+                field: DRY_SEQUENCE_BREAKERS.name,
+                found: format!("a list with an entry of {length} bytes"),
+                expected: format!("a list whose entries have at most {LONGEST_BREAKER}"),
+            });
         }
         order::check(self)
     }

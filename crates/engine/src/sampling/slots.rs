@@ -1,6 +1,8 @@
 //! The fields of the parameters by name, so that flags, requests and reports can go through all of
 //! them.
 
+use std::collections::HashSet;
+
 use loquat_text::{Special, TextError, Tokenizer};
 
 use super::{SamplingParams, Step};
@@ -112,10 +114,11 @@ impl SamplingParams {
 /// beginning.
 pub fn word_sequences(words: &[String], tokenizer: &Tokenizer) -> Result<Vec<Vec<u32>>, TextError> {
     let mut sequences = Vec::new();
+    let mut known = HashSet::new();
     for word in words {
         for text in [word.clone(), format!(" {}", word.trim_start())] {
             let ids = tokenizer.encode(&text, Special::PLAIN)?;
-            if !sequences.contains(&ids) {
+            if known.insert(ids.clone()) {
                 sequences.push(ids);
             }
         }

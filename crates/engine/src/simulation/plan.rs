@@ -140,6 +140,7 @@ fn options(dice: &mut Dice, fake: &FakeOptions) -> EngineOptions {
         aging: Duration::from_millis(dice.pick(&[1, 50, 1000, 1_000_000])),
         queue_timeout: patience(dice),
         first_token_timeout: patience(dice),
+        reader_grace: Duration::ZERO,
     }
 }
 

@@ -59,7 +59,9 @@ pub async fn reload(State(app): State<Arc<App>>) -> Result<Json<AdminReloaded>, 
 fn refusal(error: ReloadError) -> ApiError {
     let code = match error {
         ReloadError::NoSource => "no_configuration",
-        ReloadError::Unreadable(_) | ReloadError::LogLevel(_) => "invalid_configuration",
+        ReloadError::Unreadable(_) | ReloadError::Tls(_) | ReloadError::LogLevel(_) => {
+            "invalid_configuration"
+        }
     };
     ApiError::new(ErrorKind::Conflict, error.to_string()).code(code)
 }

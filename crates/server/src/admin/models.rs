@@ -277,10 +277,25 @@ async fn take_down(
     let of_model = in_flight.iter().filter(|entry| entry.model == id);
     of_model.for_each(|entry| entry.cancel());
     let done = tokio::time::timeout(GRACE, down).await;
-    done.unwrap_or_else(|_| {
-        let what = format!("requests still use the model `{id}`; it goes when they have ended");
-        Err(ApiError::new(ErrorKind::Conflict, what).code("model_in_use"))
-    })
+    done.unwrap_or_else(|_| Err(still_there(app, &id)))
+}
+
+/// Why a model that was to go has not gone.
+pub(super) fn still_there(app: &App, id: &str) -> ApiError {
+    let loading = app
+        .models
+        .status()
+        .into_iter()
+        .any(|model| model.name == id && matches!(model.state, ModelState::Loading { .. }));
+    let (what, code) = match loading {
+        true => ("is still being loaded; it goes when it is", "model_loading"),
+        false => (
+            "is still in use; it goes when its requests have ended",
+            "model_in_use",
+        ),
+    };
+    let what = format!("the model `{id}` {what}");
+    ApiError::new(ErrorKind::Conflict, what).code(code)
 }
 
 fn no_body(body: &[u8]) -> Result<(), ApiError> {

@@ -8,9 +8,10 @@ use axum::http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::app::App;
 use crate::config::{Config, Key, KeyHash, Model, Scope};
 use crate::reload::Reloading;
-use crate::testing::{Harness, Reply, Scripted};
+use crate::testing::{Harness, Reply, Scripted, Stuck};
 
 const ADMIN: &str = "an-operators-key";
 const USER: &str = "a-users-key";
@@ -299,6 +300,20 @@ async fn patience_ends() {
     let reply = call(&server, USER, Method::POST, "/v1/chat/completions", body).await;
     assert_eq!(reply.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(reply.json()["error"]["code"], "model_drained");
+}
+
+#[tokio::test]
+async fn what_keeps_a_model_is_said_as_it_is() {
+    let (stuck, _let_go) = Stuck::new();
+    let app = App::new(config(), Arc::new(stuck));
+    let code = || super::models::still_there(&app, MODEL).code;
+    assert_eq!(code(), Some("model_in_use"));
+    tokio::spawn({
+        let app = Arc::clone(&app);
+        async move { app.models.lease(MODEL).await.map(drop) }
+    });
+    tokio::task::yield_now().await;
+    assert_eq!(code(), Some("model_loading"));
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@ use loquat_chat::{
     Chat, ChatRequest, Content, Effort, Message, Role, Thinking, Tool, ToolCall, ToolChoice,
 };
 use loquat_grammar::GrammarSource;
-use loquat_text::ThinkingValues;
 use serde_json::Value;
 
 use super::request::{
@@ -30,8 +29,6 @@ pub struct Conversation {
 pub struct Lowered {
     pub request: ChatRequest,
     pub hides_thinking: bool,
-    /// The field that says how to think, for errors.
-    pub thinking_field: &'static str,
     /// What had no effect.
     pub ignored: Vec<&'static str>,
 }
@@ -67,6 +64,7 @@ pub fn lower(conversation: Conversation, chat: &Chat) -> Result<Lowered, ApiErro
         effort: None,
         format: None,
     });
+    let thinking = lowering.thinking(thinking, effort, chat)?;
     let answer =
         format.map(|OutputFormat::JsonSchema { schema }| GrammarSource::JsonSchema(schema));
     Ok(Lowered {
@@ -75,15 +73,11 @@ pub fn lower(conversation: Conversation, chat: &Chat) -> Result<Lowered, ApiErro
             tools,
             tool_choice,
             parallel_tool_calls,
-            thinking: self::thinking(thinking, effort, chat),
+            thinking,
             answer,
             ..ChatRequest::default()
         },
         hides_thinking,
-        thinking_field: match effort {
-            Some(_) => "output_config.effort",
-            None => "thinking",
-        },
         ignored: lowering.ignored,
     })
 }
@@ -204,9 +198,12 @@ impl Lowering {
             name,
             input,
             cache_control,
-            caller: _,
+            caller,
         } = block;
         self.cached(cache_control.is_some());
+        if caller.is_some() {
+            self.ignore("caller");
+        }
         self.calls.insert(id.clone(), name.clone());
         self.reply().tool_calls.push(ToolCall {
             id,
@@ -292,6 +289,52 @@ impl Lowering {
         text
     }
 
+    fn thinking(
+        &mut self,
+        thinking: Option<wire::Thinking>,
+        effort: Option<wire::Effort>,
+        chat: &Chat,
+    ) -> Result<Thinking, ApiError> {
+        let wished = effort.map(|effort| match effort {
+            wire::Effort::Low => Effort::Low,
+            wire::Effort::Medium => Effort::Medium,
+            wire::Effort::High | wire::Effort::Xhigh | wire::Effort::Max => Effort::High,
+        });
+        let effort = wished.filter(|effort| chat.takes_effort(*effort));
+        if wished != effort {
+            self.ignore("output_config.effort");
+        }
+        let thinks = chat.format().reasoning.is_some();
+        let (effort, budget) = match thinking {
+            None | Some(wire::Thinking::Adaptive { display: _ }) => (effort, None),
+            Some(wire::Thinking::Disabled {}) if wished.is_some() => {
+                return Err(ApiError::invalid(
+                    "output_config.effort",
+                    "`output_config.effort` says how hard to think, and `thinking` is \
+                     `disabled`; leave out one of them",
+                ));
+            }
+            // A model that never thinks does as it is told already.
+            Some(wire::Thinking::Disabled {}) => (thinks.then_some(Effort::None), None),
+            Some(wire::Thinking::Enabled { .. }) if !thinks => {
+                return Err(ApiError::unsupported(
+                    "thinking",
+                    "the model does not think; leave it out, or let its `type` be `adaptive` or \
+                     `disabled`",
+                ));
+            }
+            Some(wire::Thinking::Enabled {
+                budget_tokens,
+                display: _,
+            }) => {
+                // Models without a switch think by themselves; the budget bounds it.
+                let switched = chat.takes_effort(Effort::Some).then_some(Effort::Some);
+                (effort.or(switched), Some(budget_tokens))
+            }
+        };
+        Ok(Thinking { effort, budget })
+    }
+
     fn cached(&mut self, asked: bool) {
         if asked {
             self.ignore("cache_control");
@@ -350,41 +393,4 @@ fn choice(choice: Option<wire::ToolChoice>) -> (ToolChoice, bool) {
         }) => (ToolChoice::Named(name), !disable_parallel_tool_use),
         Some(wire::ToolChoice::None {}) => (ToolChoice::None, true),
     }
-}
-
-fn thinking(
-    thinking: Option<wire::Thinking>,
-    effort: Option<wire::Effort>,
-    chat: &Chat,
-) -> Thinking {
-    let effort = effort.map(|effort| match effort {
-        wire::Effort::Low => Effort::Low,
-        wire::Effort::Medium => Effort::Medium,
-        wire::Effort::High | wire::Effort::Xhigh | wire::Effort::Max => Effort::High,
-    });
-    match thinking {
-        None | Some(wire::Thinking::Adaptive { display: _ }) => Thinking {
-            effort,
-            budget: None,
-        },
-        Some(wire::Thinking::Disabled {}) => Thinking {
-            // A model that never thinks does as it is told already.
-            effort: chat.format().reasoning.map(|_| Effort::None),
-            budget: None,
-        },
-        Some(wire::Thinking::Enabled {
-            budget_tokens,
-            display: _,
-        }) => Thinking {
-            // Models without a switch think by themselves; the budget bounds it.
-            effort: effort.or_else(|| has_switch(chat).then_some(Effort::Some)),
-            budget: Some(budget_tokens),
-        },
-    }
-}
-
-fn has_switch(chat: &Chat) -> bool {
-    let switches = chat.template().map(|template| template.thinking_switches());
-    let mut switches = switches.into_iter().flatten();
-    switches.any(|switch| switch.values == ThinkingValues::Flag)
 }

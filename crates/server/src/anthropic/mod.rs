@@ -84,7 +84,6 @@ pub async fn messages(
     let Lowered {
         request,
         hides_thinking,
-        thinking_field,
         ignored: further,
     } = lower(conversation, &lease.chat)?;
     ignored.extend(further);
@@ -100,7 +99,7 @@ pub async fn messages(
     };
     sampling::apply(&sampling, &mut request.sampling, lease.chat.tokenizer())?;
     let turn = start(&app, &caller, lease, request, max_tokens).await;
-    let turn = turn.map_err(|error| in_our_words(error, thinking_field))?;
+    let turn = turn.map_err(in_our_words)?;
     let mut response = answer(turn, manner).await?;
     name_ignored(&mut response, &ignored);
     Ok(response)
@@ -218,14 +217,13 @@ pub async fn count_tokens(
     let Lowered {
         request,
         hides_thinking: _,
-        thinking_field,
         ignored: further,
     } = lower(conversation, &lease.chat)?;
     ignored.extend(further);
     let chat = lease.chat.clone();
     let counted = tokio::task::spawn_blocking(move || chat.tokens(&request, true)).await;
     let tokens = counted.map_err(|error| ApiError::internal(&error))?;
-    let tokens = tokens.map_err(|error| in_our_words(error.into(), thinking_field))?;
+    let tokens = tokens.map_err(|error| in_our_words(error.into()))?;
     let count = TokenCount {
         input_tokens: tokens.len(),
     };
@@ -235,11 +233,10 @@ pub async fn count_tokens(
 }
 
 /// An error of the layers below, by the names of this dialect.
-fn in_our_words(error: ApiError, thinking_field: &str) -> ApiError {
+fn in_our_words(error: ApiError) -> ApiError {
     error.renamed(&[
         ("stop", "stop_sequences"),
         ("response_format", "output_config.format"),
-        ("thinking", thinking_field),
         ("thinking budget", "thinking.budget_tokens"),
     ])
 }

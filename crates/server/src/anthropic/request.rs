@@ -36,6 +36,7 @@ pub struct MessagesRequest {
 
 impl Wire for MessagesRequest {
     const IGNORED: &'static [(&'static str, &'static str)] = IGNORED;
+    const WITHIN: &'static [(&'static str, &'static str)] = WITHIN;
     const REFUSED: &'static [(&'static str, &'static str)] = REFUSED;
     const SAMPLING: bool = true;
 }
@@ -60,6 +61,7 @@ pub struct CountRequest {
 
 impl Wire for CountRequest {
     const IGNORED: &'static [(&'static str, &'static str)] = IGNORED;
+    const WITHIN: &'static [(&'static str, &'static str)] = WITHIN;
     const REFUSED: &'static [(&'static str, &'static str)] = REFUSED;
 }
 
@@ -77,6 +79,20 @@ const IGNORED: &[(&str, &str)] = &[
         "context_management",
         "nothing is taken out of a conversation; what does not fit is refused",
     ),
+];
+
+const WITHIN: &[(&str, &str)] = &[
+    (
+        "output_config.effort",
+        "only where the model's template cannot be told how hard to think",
+    ),
+    (
+        "citations",
+        "where an earlier reply had its words from is not shown to the model",
+    ),
+    ("redacted_thinking", "nobody can read it"),
+    ("caller", "here only the model itself asks for calls"),
+    ("eager_input_streaming", "input is streamed as it comes"),
 ];
 
 const REFUSED: &[(&str, &str)] = &[
@@ -197,9 +213,8 @@ pub struct ToolUseBlock {
     /// Has no effect: prompts are cached without being asked.
     #[schema(value_type = Option<Object>)]
     pub cache_control: Option<Map<String, Value>>,
-    /// Who asked for the call: the model itself, `{"type": "direct"}`.
+    /// Has no effect: here only the model itself asks for calls, which is `{"type": "direct"}`.
     #[schema(value_type = Option<Object>)]
-    #[expect(dead_code, reason = "here only the model itself calls tools")]
     pub caller: Option<Map<String, Value>>,
 }
 
@@ -316,6 +331,8 @@ pub enum ToolChoice {
 }
 
 /// Whether the model thinks before it answers. Left out, as the model likes.
+///
+/// `enabled` is refused where the model does not think, and `disabled` where it always does.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[schema(as = AnthropicThinking)]
@@ -348,7 +365,8 @@ pub enum Display {
 #[serde(deny_unknown_fields)]
 #[schema(as = AnthropicOutputConfig)]
 pub struct OutputConfig {
-    /// `xhigh` and `max` are as `high`.
+    /// How hard to think; `xhigh` and `max` are as `high`. Has no effect on a model whose template
+    /// cannot be told; refused beside `thinking` that is `disabled`.
     pub effort: Option<Effort>,
     pub format: Option<OutputFormat>,
 }

@@ -1,3 +1,5 @@
+mod thinking;
+
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
@@ -36,6 +38,27 @@ async fn ask(reply: &str, fields: Value) -> Value {
     let reply = server.post("/v1/messages", &request(fields)).await;
     assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
     reply.json()
+}
+
+fn conversation(body: &Value) -> Conversation {
+    let read = Body::<CountRequest>::read(body.to_string().as_bytes());
+    let CountRequest {
+        model: _,
+        messages,
+        system,
+        tools,
+        tool_choice,
+        thinking,
+        output_config,
+    } = read.expect("a request").value;
+    Conversation {
+        messages,
+        system,
+        tools,
+        tool_choice,
+        thinking,
+        output_config,
+    }
 }
 
 #[test]
@@ -105,25 +128,7 @@ fn conversations_are_written_as_their_speakers_meant_them() {
     let chat = testing::chat();
     for (mut body, expected) in cases {
         body["model"] = json!(MODEL);
-        let read = Body::<CountRequest>::read(body.to_string().as_bytes());
-        let CountRequest {
-            model: _,
-            messages,
-            system,
-            tools,
-            tool_choice,
-            thinking,
-            output_config,
-        } = read.expect("a request").value;
-        let conversation = Conversation {
-            messages,
-            system,
-            tools,
-            tool_choice,
-            thinking,
-            output_config,
-        };
-        let lowered = lower(conversation, &chat).expect("a conversation");
+        let lowered = lower(conversation(&body), &chat).expect("a conversation");
         let written = chat.render(&lowered.request, false).expect("written");
         assert_eq!(written, expected, "{body}");
     }
@@ -365,12 +370,14 @@ async fn what_had_no_effect_is_named() {
         "system": [{ "type": "text", "text": "a", "cache_control": { "type": "ephemeral" } }],
         "messages": [{ "role": "user", "content": [
             { "type": "text", "text": "a", "cache_control": { "type": "ephemeral" } },
-        ]}],
+        ]}, { "role": "assistant", "content": [
+            { "type": "tool_use", "id": "1", "name": "f", "input": {}, "caller": { "type": "direct" } },
+        ]}, { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "1" }] }],
     }));
     let reply = server.post("/v1/messages", &asked).await;
     let ignored = reply.response.headers().get(IGNORED_HEADER);
     let ignored = ignored.and_then(|ignored| ignored.to_str().ok());
-    assert_eq!(ignored, Some("metadata, cache_control"));
+    assert_eq!(ignored, Some("metadata, cache_control, caller"));
 }
 
 #[tokio::test]

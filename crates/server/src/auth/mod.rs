@@ -127,17 +127,9 @@ impl Key {
     }
 
     /// Whether the key is for this model, by its configured name.
-    pub fn may_use(&self, model: &str) -> Result<(), ApiError> {
+    pub fn may_use(&self, model: &str) -> bool {
         let allowed = self.settings.models.as_ref();
-        if allowed.is_none_or(|models| models.iter().any(|allowed| allowed == model)) {
-            return Ok(());
-        }
-        let what = format!("the key `{}` is not for the model `{model}`", self.name);
-        Err(ApiError {
-            param: Some("model".to_owned()),
-            ..ApiError::new(ErrorKind::Forbidden, what)
-        }
-        .code("model_not_found"))
+        allowed.is_none_or(|models| models.iter().any(|allowed| allowed == model))
     }
 }
 

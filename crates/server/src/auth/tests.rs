@@ -2,14 +2,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
 use loquat_engine::Usage;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::meter::Meter;
 use super::*;
-use crate::config::{Config, Key as Settings, KeyHash};
-use crate::testing::{Harness, Reply, Scripted};
+use crate::config::{Config, Key as Settings, KeyHash, Model};
+use crate::testing::{Harness, MODEL, Reply, Scripted};
 
 fn key(name: &str, secret: &str, scopes: &[Scope]) -> Settings {
     Settings {
@@ -118,10 +119,61 @@ fn a_key_is_for_its_models() {
         ..key("name", "secret", &[])
     };
     let key = Key::new(&settings, Arc::default());
-    assert_eq!(key.may_use("tiny"), Ok(()));
-    let refusal = key.may_use("other").expect_err("not its own");
-    assert_eq!(refusal.code, Some("model_not_found"));
-    assert_eq!(refusal.kind, ErrorKind::Forbidden);
+    assert!(key.may_use("tiny"));
+    assert!(!key.may_use("other"));
+}
+
+#[tokio::test]
+async fn models_of_others_do_not_exist() {
+    let mut config = Harness::config();
+    config.models.push(Model {
+        aliases: vec!["alias".to_owned()],
+        ..Model::new("secret", "nowhere")
+    });
+    config.models.push(Model::new("hidden:latest", "nowhere"));
+    config.keys = vec![Settings {
+        models: Some(vec![MODEL.to_owned()]),
+        ..key("name", "key", &[Scope::Inference])
+    }];
+    let server = Harness::with(Scripted::new("hello"), config);
+    let ask = async |method: Method, path: &str, model: &str| {
+        let path = path.replace("{}", model);
+        let body = match method {
+            Method::GET => Body::empty(),
+            _ => Body::from(
+                json!({ "model": model, "messages": [], "input": "a", "prompt": "a" }).to_string(),
+            ),
+        };
+        let request = Request::builder().method(method).uri(&path);
+        let request = request.header("x-api-key", "key").body(body);
+        server.send(request.expect("a request")).await
+    };
+    for (method, path) in [
+        (Method::GET, "/v1/models/{}"),
+        (Method::POST, "/v1/completions"),
+        (Method::POST, "/api/show"),
+        (Method::POST, "/api/generate"),
+    ] {
+        let nobody = ask(method.clone(), path, "nobody").await;
+        for model in ["secret", "alias", "hidden:latest", "hidden"] {
+            let reply = ask(method.clone(), path, model).await;
+            assert_eq!(reply.status(), nobody.status(), "{path} of {model}");
+            let expected = nobody.text().replace("nobody", model);
+            let told = reply.text().replace(":latest", "");
+            assert_eq!(told, expected.replace(":latest", ""), "{path}");
+        }
+    }
+    let nobody = ask(Method::GET, "/v1/models/{}", "nobody").await;
+    assert_eq!(nobody.status(), StatusCode::NOT_FOUND);
+    assert_eq!(nobody.json()["error"]["code"], "model_not_found");
+    let message = nobody.json()["error"]["message"].to_string();
+    assert!(message.contains("served: tiny\""), "{message}");
+    // The only one that it may use need not be named.
+    let request = Request::post("/v1/completions").header("x-api-key", "key");
+    let request = request.body(Body::from(json!({ "prompt": "a" }).to_string()));
+    let reply = server.send(request.expect("a request")).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    assert_eq!(reply.json()["model"], MODEL);
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub struct Config {
     pub memory: Option<u64>,
     /// Without any, everybody who reaches the server may use it.
     pub keys: Vec<Key>,
-    /// The first is the default.
+    /// Requests name one of them, unless there is only one.
     pub models: Vec<Model>,
 }
 

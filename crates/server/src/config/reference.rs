@@ -40,8 +40,8 @@ are `inference` (ask models), `metrics` (read `/metrics` and `/stats`) and `admi
 `/admin`).";
 
 const MODELS_TEXT: &str = "\
-One table for each model; the first is what requests get that name none. The catalog's default
-where there is none.";
+One table for each model. A request must name one, unless only one is served. The catalog's default
+model is served where there is no table.";
 
 /// The page, as Markdown.
 pub fn page() -> String {

@@ -9,7 +9,6 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{self, Door};
-use super::tls::Tls;
 
 /// What a client is told who comes when there is no room: at once, so that it or whoever balances
 /// load can go elsewhere, rather than wait in a queue that nobody sees.
@@ -25,16 +24,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Every connection there is. Dropping it ends them all.
 pub struct Connections {
     door: Door,
-    tls: Option<Tls>,
     open: JoinSet<()>,
     turned_away: JoinSet<()>,
 }
 
 impl Connections {
-    pub fn new(door: Door, tls: Option<Tls>) -> Self {
+    pub fn new(door: Door) -> Self {
         Self {
             door,
-            tls,
             open: JoinSet::new(),
             turned_away: JoinSet::new(),
         }
@@ -55,12 +52,12 @@ impl Connections {
     }
 
     fn take(&mut self, stream: TcpStream) {
-        let config = self.door.app.config();
-        if self.open.len() < config.limits.connections {
-            let tls = self.tls.as_ref().map(|tls| tls.acceptor(&config));
+        let app = &self.door.app;
+        let tls = app.tls.acceptor();
+        if self.open.len() < app.config().limits.connections {
             let served = connection::serve(stream, tls, self.door.clone());
             self.open.spawn(served);
-        } else if self.tls.is_none() && self.turned_away.len() < MOST_TOLD {
+        } else if tls.is_none() && self.turned_away.len() < MOST_TOLD {
             self.turned_away.spawn(turn_away(stream));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
@@ -39,6 +39,7 @@ pub async fn identify(State(app): State<Arc<App>>, mut request: Request, next: N
         path: request.uri().path().into(),
         status: None,
         caller: caller.clone(),
+        span: span.clone(),
     };
     request.extensions_mut().insert(caller);
     let response = next.run(request).instrument(span.clone()).await;
@@ -57,13 +58,7 @@ pub async fn identify(State(app): State<Arc<App>>, mut request: Request, next: N
     headers
         .entry(X_CONTENT_TYPE_OPTIONS)
         .or_insert(HeaderValue::from_static("nosniff"));
-    response.map(|body| {
-        Body::new(Told {
-            body,
-            span,
-            _line: line,
-        })
-    })
+    response.map(|body| Body::new(Told { body, line }))
 }
 
 fn caller(app: &App, request: &Request) -> Caller {
@@ -99,6 +94,8 @@ struct Line {
     /// None where the client left before there was any.
     status: Option<StatusCode>,
     caller: Caller,
+    /// Has the request's id.
+    span: Span,
 }
 
 impl Drop for Line {
@@ -108,27 +105,45 @@ impl Drop for Line {
             path,
             status,
             caller,
+            span,
         } = self;
         let status = status.map_or(0, |status| status.as_u16());
         let seconds = caller.received.elapsed().as_secs_f64();
-        let id = &*caller.request_id;
         let key = caller.notes.key.get();
         let model = caller.notes.model.get();
         // Asked for every few seconds by machines; of no interest unless they fail.
         let routine = path.starts_with("/health") || matches!(&**path, "/metrics" | "/stats");
         if routine && status == 200 {
-            tracing::debug!(%method, path, status, seconds, id, key, model, "request");
-        } else {
-            tracing::info!(%method, path, status, seconds, id, key, model, "request");
+            tracing::debug!(parent: &*span, %method, path, status, seconds, key, "request");
+            return;
         }
+        let generated = caller.notes.generated.lock();
+        let generated = generated.unwrap_or_else(PoisonError::into_inner);
+        let generated = generated.as_ref();
+        tracing::info!(
+            parent: &*span,
+            %method,
+            path,
+            status,
+            seconds,
+            key,
+            model,
+            outcome = generated.map(|all| all.outcome.as_str()),
+            finish_reason = generated.and_then(|all| all.finish_reason),
+            prompt_tokens = generated.map(|all| all.usage.prompt_tokens),
+            cached_tokens = generated.map(|all| all.usage.cached_tokens),
+            tokens = generated.map(|all| all.usage.completion_tokens),
+            first_token_seconds = generated.and_then(|all| Some(all.first_token?.as_secs_f64())),
+            "request"
+        );
     }
 }
 
 /// A body whose making is part of the request's span, and whose panic ends only itself.
 struct Told {
     body: Body,
-    span: Span,
-    _line: Line,
+    /// Behind the body, whose end settles what there is to say.
+    line: Line,
 }
 
 impl HttpBody for Told {
@@ -140,7 +155,7 @@ impl HttpBody for Told {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        let _entered = this.span.enter();
+        let _entered = this.line.span.enter();
         let body = Pin::new(&mut this.body);
         // A body that panicked is not asked again.
         catch_unwind(AssertUnwindSafe(|| body.poll_frame(context))).unwrap_or_else(|panic| {

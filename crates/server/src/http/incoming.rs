@@ -1,6 +1,8 @@
 //! Bodies on their way in.
 
 use std::pin::Pin;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -22,7 +24,7 @@ use crate::error::{ApiError, ErrorKind};
 /// time. It stands behind the one that asks for keys: strangers' bodies are not read.
 pub async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    match gather(body, &app.config().limits).await {
+    match gather(body, &app.config().limits, &app.bodies).await {
         Ok(bytes) => {
             let request = Request::from_parts(parts, Body::from(bytes));
             next.run(request).await
@@ -31,24 +33,37 @@ pub async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next
     }
 }
 
-async fn gather(body: Body, limits: &Limits) -> Result<Bytes, ApiError> {
+async fn gather(body: Body, limits: &Limits, all: &Bodies) -> Result<Bytes, ApiError> {
     // What the client says itself is believed when it is too much.
     if body.size_hint().lower() > limits.body_bytes as u64 {
         return Err(too_large(limits));
     }
-    let whole = Limited::new(body, limits.body_bytes).collect();
-    match timeout(limits.body_timeout, whole).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limits)),
-        Ok(Err(_)) => Err(ApiError::new(
-            ErrorKind::InvalidRequest,
-            "the request's body ended before it was whole, or is not framed as HTTP asks",
-        )),
-        Err(_) => Err(ApiError::new(
+    let whole = timeout(limits.body_timeout, collect(body, limits, all)).await;
+    whole.unwrap_or_else(|_| {
+        Err(ApiError::new(
             ErrorKind::Timeout,
             "the request's body took too long to arrive",
-        )),
+        ))
+    })
+}
+
+async fn collect(body: Body, limits: &Limits, all: &Bodies) -> Result<Bytes, ApiError> {
+    let room = limits.body_bytes.saturating_mul(AT_ONCE);
+    let mut body = Limited::new(body, limits.body_bytes);
+    let mut whole = all.begin();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+            true => too_large(limits),
+            false => ApiError::new(
+                ErrorKind::InvalidRequest,
+                "the request's body ended before it was whole, or is not framed as HTTP asks",
+            ),
+        })?;
+        if let Ok(part) = frame.into_data() {
+            whole.add(&part, room)?;
+        }
     }
+    Ok(Bytes::from_owner(whole))
 }
 
 fn too_large(limits: &Limits) -> ApiError {
@@ -57,6 +72,56 @@ fn too_large(limits: &Limits) -> ApiError {
         limits.body_bytes
     );
     ApiError::new(ErrorKind::TooLarge, what).code("request_too_large")
+}
+
+/// Memory for so many bodies of the largest size, however many requests send theirs.
+const AT_ONCE: usize = 8;
+
+/// The bytes of all bodies that were received and not yet parsed. What is merely announced does
+/// not count, so that nobody takes others' room without sending anything.
+#[derive(Debug, Clone, Default)]
+pub struct Bodies(Arc<AtomicUsize>);
+
+/// One of them, which counts until it is dropped.
+struct Whole {
+    bytes: Vec<u8>,
+    all: Bodies,
+}
+
+impl Bodies {
+    fn begin(&self) -> Whole {
+        Whole {
+            bytes: Vec::new(),
+            all: self.clone(),
+        }
+    }
+}
+
+impl Whole {
+    /// Refuses at once where there is no room: if unfinished bodies waited for each other, all of
+    /// them would wait in vain.
+    fn add(&mut self, part: &[u8], room: usize) -> Result<(), ApiError> {
+        let more = |held: usize| held.checked_add(part.len()).filter(|held| *held <= room);
+        let counted = self.all.0.fetch_update(Relaxed, Relaxed, more);
+        counted.map_err(|_| {
+            let what = "the bodies of other requests take all the memory there is for them";
+            ApiError::overloaded(what).code("too_many_bodies")
+        })?;
+        self.bytes.extend_from_slice(part);
+        Ok(())
+    }
+}
+
+impl AsRef<[u8]> for Whole {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(self.bytes.len(), Relaxed);
+    }
 }
 
 /// A body that is left to the connection where it was not read to its end.

@@ -34,10 +34,9 @@ use accept::Connections;
 pub use browser::{cors, guard};
 use connection::{Door, ENDING};
 pub use identify::{catch_panics, identify};
-pub use incoming::read_body;
+pub use incoming::{Bodies, read_body};
 pub use outgoing::hold;
-use tls::Tls;
-pub use tls::TlsError;
+pub use tls::{Certified, Tls, TlsError};
 pub use traffic::Traffic;
 pub use work::bound;
 
@@ -46,7 +45,6 @@ pub struct Server {
     app: Arc<App>,
     listener: TcpListener,
     address: SocketAddr,
-    tls: Option<Tls>,
 }
 
 /// Why a server cannot start.
@@ -70,16 +68,13 @@ impl Server {
             source,
         };
         let app = App::new(config, opener);
-        let config = app.config();
-        let tls = config.tls.as_ref().map(|files| Tls::open(files, &config));
-        let tls = tls.transpose()?;
+        app.tls.replace(Certified::read(&app.config())?);
         let listener = TcpListener::bind(asked).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self {
             app,
             listener,
             address,
-            tls,
         })
     }
 
@@ -107,7 +102,6 @@ impl Server {
             app,
             listener,
             address: _,
-            tls,
         } = self;
         for doubt in app.config().doubts() {
             tracing::warn!("{doubt}");
@@ -119,7 +113,7 @@ impl Server {
             router: router(&app),
             closing,
         };
-        let mut connections = Connections::new(door, tls);
+        let mut connections = Connections::new(door);
         tokio::select! {
             () = connections.accept(&listener) => {}
             () = stop => {}
@@ -130,22 +124,26 @@ impl Server {
         // What has not ended by then is ended.
         let _ = timeout(ENDING, connections.ended()).await;
         connections.end().await;
-        app.models.close().await;
+        if timeout(ENDING, app.models.close()).await.is_err() {
+            // Nothing can hurry one that is being loaded.
+            tracing::warn!("models that are not closed yet are left to the end of the process");
+        }
     }
 }
 
-/// Returns when no request is under way: because all ended, or because their time was up.
+/// Returns when nothing uses a model: because all ended, or because their time was up. Probes and
+/// operators, who may go on asking, are not waited for.
 async fn finish_requests(app: &App) {
     app.traffic.stop();
     let patience = app.config().server.shutdown_timeout;
-    if timeout(patience, app.traffic.none()).await.is_err() {
+    if timeout(patience, app.traffic.idle()).await.is_err() {
         tracing::warn!(
-            requests = app.traffic.requests(),
+            requests = app.traffic.working(),
             "requests that are still under way are cancelled"
         );
         app.in_flight.stop_all();
         // Time to tell their clients.
-        let _ = timeout(ENDING, app.traffic.none()).await;
+        let _ = timeout(ENDING, app.traffic.idle()).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! TLS by rustls, from PEM files.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -28,41 +28,31 @@ pub enum TlsError {
     },
 }
 
-/// Certificate and key as they were last read.
-pub struct Tls {
-    files: config::Tls,
-    read: Mutex<Read>,
-}
+/// The certificate in use; without one, connections are plain.
+#[derive(Default)]
+pub struct Tls(RwLock<Certified>);
 
-struct Read {
-    acceptor: TlsAcceptor,
-    /// The configuration that was in force; another is a reason to read again.
-    under: Arc<Config>,
-}
+/// What the configuration's files came to.
+#[derive(Default)]
+pub struct Certified(Option<TlsAcceptor>);
 
 impl Tls {
-    pub fn open(files: &config::Tls, config: &Arc<Config>) -> Result<Self, TlsError> {
-        Ok(Self {
-            files: files.clone(),
-            read: Mutex::new(Read {
-                acceptor: acceptor(files)?,
-                under: Arc::clone(config),
-            }),
-        })
+    /// For the next connection.
+    pub fn acceptor(&self) -> Option<TlsAcceptor> {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        current.0.clone()
     }
 
-    /// For the next connection. After a reload of the configuration the files are read again, so
-    /// that a renewed certificate needs no restart; a bad one is logged and not used.
-    pub fn acceptor(&self, config: &Arc<Config>) -> TlsAcceptor {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if !Arc::ptr_eq(&read.under, config) {
-            read.under = Arc::clone(config);
-            match acceptor(&self.files) {
-                Ok(acceptor) => read.acceptor = acceptor,
-                Err(error) => tracing::error!("the certificate in use stays: {error}"),
-            }
-        }
-        read.acceptor.clone()
+    /// Connections that are open stay as they are.
+    pub fn replace(&self, by: Certified) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = by;
+    }
+}
+
+impl Certified {
+    /// Reads the files that the configuration names.
+    pub fn read(config: &Config) -> Result<Self, TlsError> {
+        config.tls.as_ref().map(acceptor).transpose().map(Self)
     }
 }
 

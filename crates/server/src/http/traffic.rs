@@ -5,41 +5,48 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
-/// Requests between the end of their headers and the end of their answer.
-#[derive(Debug)]
+/// What is under way, until the end of its answer.
+#[derive(Debug, Default)]
 pub struct Traffic {
-    requests: Arc<watch::Sender<usize>>,
+    /// Requests, from the end of their headers.
+    requests: Count,
+    /// Those of them that use models.
+    work: Count,
     stopping: AtomicBool,
 }
 
-/// Counts as a request until it is dropped.
-#[derive(Debug)]
-pub struct Passing(Arc<watch::Sender<usize>>);
+#[derive(Debug, Clone, Default)]
+struct Count(Arc<watch::Sender<usize>>);
 
-impl Default for Traffic {
-    fn default() -> Self {
-        Self {
-            requests: Arc::new(watch::Sender::new(0)),
-            stopping: AtomicBool::new(false),
-        }
-    }
-}
+/// Counts until it is dropped.
+#[derive(Debug)]
+pub struct Passing(Count);
 
 impl Traffic {
     pub fn enter(&self) -> Passing {
-        self.requests.send_modify(|count| *count += 1);
-        Passing(Arc::clone(&self.requests))
+        self.requests.enter()
     }
 
     pub fn requests(&self) -> usize {
-        *self.requests.borrow()
+        *self.requests.0.borrow()
     }
 
-    /// Returns at a moment when no request is under way.
-    pub async fn none(&self) {
-        let mut requests = self.requests.subscribe();
+    /// What uses models, unless new work is refused.
+    pub fn work(&self) -> Option<Passing> {
+        // Counted before the look: what `stop` came too late for, `idle` waits for.
+        let passing = self.work.enter();
+        (!self.is_stopping()).then_some(passing)
+    }
+
+    pub fn working(&self) -> usize {
+        *self.work.0.borrow()
+    }
+
+    /// Returns at a moment when nothing uses models.
+    pub async fn idle(&self) {
+        let mut work = self.work.0.subscribe();
         // Fails when the sender is gone, and we hold it.
-        let _ = requests.wait_for(|count| *count == 0).await;
+        let _ = work.wait_for(|count| *count == 0).await;
     }
 
     /// From now on new work is refused.
@@ -52,8 +59,15 @@ impl Traffic {
     }
 }
 
+impl Count {
+    fn enter(&self) -> Passing {
+        self.0.send_modify(|count| *count += 1);
+        Passing(self.clone())
+    }
+}
+
 impl Drop for Passing {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        self.0.0.send_modify(|count| *count -= 1);
     }
 }

@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::hold;
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
@@ -18,12 +19,12 @@ pub async fn bound(
     request: Request,
     next: Next,
 ) -> Response {
-    if app.is_stopping() {
+    let Some(working) = app.traffic.work() else {
         return ApiError::overloaded("the server is stopping").into_response();
-    }
+    };
     tokio::select! {
         biased;
-        response = next.run(request) => response,
+        response = next.run(request) => hold(response, working),
         late = caller.out_of_time() => late.into_response(),
     }
 }

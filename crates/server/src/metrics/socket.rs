@@ -10,6 +10,10 @@ pub type Watcher = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// One connection's. Whoever reads the engine's events says when each was sent; whoever writes to
 /// the socket says when it did.
+///
+/// HTTP/2 has several requests on a connection at once, and this does not tell them apart: an
+/// answer in one piece has its tokens timed by its neighbours' writes until it is whole, and takes
+/// those of theirs along that are under way when it is forgotten. Both are few beside a stream's.
 pub struct SocketClock {
     times: Histogram,
     watcher: Option<Watcher>,

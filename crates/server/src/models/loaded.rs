@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use loquat_chat::Chat;
 use loquat_engine::{Engine, SamplingParams};
+use loquat_text::Tokenizer;
 
 use super::{ModelInfo, OpenFailure, Opened};
 use crate::config::{Model, Pooling};
+use crate::error::{ApiError, ErrorKind};
 use crate::sampling;
 
 /// An open model under its name.
@@ -21,6 +23,8 @@ pub struct Loaded {
     pub pooling: Pooling,
     pub resident_bytes: u64,
     default_max_tokens: usize,
+    /// Of the longest token.
+    token_bytes: usize,
 }
 
 impl Loaded {
@@ -37,6 +41,7 @@ impl Loaded {
             .map_err(|error| OpenFailure(format!("its sampling parameters: {}", error.message)))?;
         Ok(Self {
             id: model.name.clone(),
+            token_bytes: longest_token(chat.tokenizer()),
             engine,
             chat,
             sampling,
@@ -53,6 +58,36 @@ impl Loaded {
         context.min(self.engine.memory().kv_capacity)
     }
 
+    /// Refuses a text that cannot fit even if it were made of nothing but the longest tokens:
+    /// tokenizing it would take hundreds of times its size, only to find that out.
+    pub fn check_text(&self, bytes: usize) -> Result<(), ApiError> {
+        let room = self.room();
+        let least = bytes / self.token_bytes.max(1);
+        if least <= room {
+            return Ok(());
+        }
+        let what = format!(
+            "a prompt of {bytes} bytes is at least {least} tokens, and does not fit the context of \
+             {room}"
+        );
+        Err(ApiError::new(ErrorKind::InvalidRequest, what).code("context_length_exceeded"))
+    }
+
+    /// Refuses a prompt that leaves no room for a reply of at least this many tokens.
+    pub fn check_prompt(&self, tokens: usize, reply: usize) -> Result<(), ApiError> {
+        let room = self.room();
+        if tokens.saturating_add(reply) <= room {
+            return Ok(());
+        }
+        let what = match reply {
+            0 => format!("a prompt of {tokens} tokens does not fit the context of {room}"),
+            _ => format!(
+                "a prompt of {tokens} tokens leaves no room for a reply in the context of {room}"
+            ),
+        };
+        Err(ApiError::new(ErrorKind::InvalidRequest, what).code("context_length_exceeded"))
+    }
+
     /// As many as there is room for behind the prompt, but no more than `most`.
     pub fn up_to(&self, most: usize, prompt: usize) -> usize {
         most.min(self.room().saturating_sub(prompt)).max(1)
@@ -66,4 +101,10 @@ impl Loaded {
             self.default_max_tokens.min(room.max(1))
         })
     }
+}
+
+fn longest_token(tokenizer: &Tokenizer) -> usize {
+    let ids = 0..tokenizer.vocab_size() as u32;
+    let bytes = ids.filter_map(|id| tokenizer.token_bytes(id));
+    bytes.map(<[u8]>::len).max().unwrap_or(1)
 }

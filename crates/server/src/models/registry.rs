@@ -126,9 +126,14 @@ impl Models {
         });
     }
 
-    /// How long the model stays open without being used, until it is unloaded.
-    pub fn keep_alive(&self, name: &str, keep: KeepAlive) -> Result<(), ApiError> {
-        self.inner.lock().find(name)?.keep_alive = Some(keep);
+    /// How long the model stays open without being used, until somebody says otherwise or it is
+    /// unloaded; `None` is as long as the configuration says.
+    pub fn keep_alive(
+        &self,
+        name: &str,
+        keep: impl Into<Option<KeepAlive>>,
+    ) -> Result<(), ApiError> {
+        self.inner.lock().find(name)?.keep_alive = keep.into();
         self.inner.wake.notify_one();
         Ok(())
     }
@@ -367,19 +372,8 @@ impl State {
         let aliased = || self.slots.iter().position(|slot| slot.has_alias(name));
         match named.or_else(aliased) {
             Some(place) => Ok(&mut self.slots[place]),
-            None => Err(self.unknown(name)),
+            None => Err(unknown(name)),
         }
-    }
-
-    fn unknown(&self, name: &str) -> ApiError {
-        let known: Vec<_> = self.served().map(|slot| slot.model.name.as_str()).collect();
-        let known = known.join(", ");
-        let what = format!("the model `{name}` is not served here; served: {known}");
-        ApiError {
-            param: Some("model".to_owned()),
-            ..ApiError::new(ErrorKind::NotFound, what)
-        }
-        .code("model_not_found")
     }
 
     /// Slots go when their models are closed.
@@ -387,6 +381,16 @@ impl State {
         let open = |slot: &Slot| slot.resident().is_some();
         self.slots.retain(|slot| !slot.retired || open(slot));
     }
+}
+
+/// Says nothing of other models: whoever asks may not be meant to know them.
+pub fn unknown(name: &str) -> ApiError {
+    let what = format!("the model `{name}` is not served here");
+    ApiError {
+        param: Some("model".to_owned()),
+        ..ApiError::new(ErrorKind::NotFound, what)
+    }
+    .code("model_not_found")
 }
 
 pub fn stopping() -> ApiError {

@@ -1,12 +1,11 @@
 //! `POST /api/chat`
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use axum::Router;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
-use axum::{Json, Router};
 use loquat_chat::ChatRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,19 +13,18 @@ use utoipa::ToSchema;
 
 use super::keep_alive::OllamaKeepAlive;
 use super::message::{self, OllamaMessage, OllamaTool, OllamaToolCall};
-use super::options::{Options, in_our_words};
-use super::response::{self, OllamaNumbers, Write, done_reason, told_tokens};
+use super::options::{self, Options, in_our_words};
+use super::response::{self, Head, Line, OllamaNumbers, Writer, silent};
 use super::speaker::{Piece, Speaker};
 use super::think::{OllamaFormat, OllamaThink};
-use super::{Held, hold, time, unload};
+use super::{Held, hold, unload};
 use crate::app::App;
 use crate::caller::Caller;
-use crate::chat_turn::{ChatTurn, End, Terms};
+use crate::chat_turn::{ChatTurn, Terms};
 use crate::error::ApiError;
-use crate::models::Lease;
 use crate::openai::logprobs::TokenLogprob;
 use crate::turn::Ask;
-use crate::wire::{Body, Wire, name_ignored};
+use crate::wire::{Body, Wire};
 
 const ROUTE: &str = "/api/chat";
 
@@ -50,7 +48,8 @@ pub struct OllamaChatRequest {
     /// Whether to think before answering, or how hard.
     pub think: Option<OllamaThink>,
     /// How long the model stays loaded after the request: seconds or a duration such as `5m`;
-    /// negative: for good; 0: not at all. What the configuration says when left out.
+    /// negative: for good; 0: not at all. What the configuration says when left out. Counts until
+    /// the next request under `/api`; those of other dialects leave it as it is.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
     /// Tell the log-probabilities of the reply's tokens.
@@ -63,7 +62,9 @@ pub struct OllamaChatRequest {
     pub shift: Option<bool>,
 }
 
-impl Wire for OllamaChatRequest {}
+impl Wire for OllamaChatRequest {
+    const WITHIN: &'static [(&'static str, &'static str)] = options::IGNORED;
+}
 
 /// A reply, or a line of it.
 #[derive(Debug, Serialize, ToSchema)]
@@ -136,7 +137,7 @@ pub async fn chat(
     let logprobs = response::logprobs(logprobs, top_logprobs)?;
     if messages.is_empty() && keep_alive.is_some_and(OllamaKeepAlive::unloads) {
         unload(&app, &caller, &model)?;
-        return Ok(Json(OllamaChatResponse::silent(model, "unload")).into_response());
+        return Ok(silent::<OllamaChatResponse>(model, "unload", &[]));
     }
     let Held { lease, name, load } =
         hold(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
@@ -148,9 +149,7 @@ pub async fn chat(
     } = Options::lower(options, &lease)?;
     ignored.extend(body.ignored);
     if messages.is_empty() {
-        let mut response = Json(OllamaChatResponse::silent(name, "load")).into_response();
-        name_ignored(&mut response, &ignored);
-        return Ok(response);
+        return Ok(silent::<OllamaChatResponse>(name, "load", &ignored));
     }
     let request = ChatRequest {
         messages,
@@ -176,74 +175,38 @@ pub async fn chat(
     let turn = ChatTurn::start(ask, request, terms)
         .await
         .map_err(in_our_words)?;
-    let writer = ChatWriter {
+    let writer = Writer {
         model: name,
         caller,
         load,
         lease: logprobs.map(|_| lease),
     };
-    let stream = stream.unwrap_or(true);
-    response::tell(Speaker::reply(turn), writer, stream, &ignored).await
+    let (speaker, stream) = (Speaker::reply(turn), stream.unwrap_or(true));
+    response::tell::<OllamaChatResponse>(speaker, writer, stream, &ignored).await
 }
 
-struct ChatWriter {
-    model: String,
-    caller: Caller,
-    load: Duration,
-    /// Where tokens are told.
-    lease: Option<Lease>,
-}
-
-impl Write for ChatWriter {
-    type Line = OllamaChatResponse;
-
-    fn tells_tokens(&self) -> bool {
-        self.lease.is_some()
-    }
-
-    fn line(&self, piece: Piece) -> OllamaChatResponse {
-        OllamaChatResponse {
-            model: self.model.clone(),
-            created_at: time::now(),
-            logprobs: told_tokens(&piece, self.lease.as_ref()),
+impl Line for OllamaChatResponse {
+    fn new(head: Head, piece: Piece) -> Self {
+        let Head {
+            model,
+            created_at,
+            done_reason,
+            logprobs,
+            numbers,
+        } = head;
+        Self {
+            model,
+            created_at,
             message: OllamaReply {
                 role: "assistant",
                 content: piece.content,
                 thinking: piece.thinking,
                 tool_calls: piece.calls,
             },
-            done: false,
-            done_reason: None,
-            numbers: OllamaNumbers::default(),
-        }
-    }
-
-    fn last(&self, piece: Piece, end: End) -> OllamaChatResponse {
-        OllamaChatResponse {
-            done: true,
-            done_reason: Some(done_reason(end.reason)),
-            numbers: OllamaNumbers::new(&end, &self.caller, self.load),
-            ..self.line(piece)
-        }
-    }
-}
-
-impl OllamaChatResponse {
-    /// The answer to a request that asks for no words.
-    fn silent(model: String, why: &'static str) -> Self {
-        Self {
-            model,
-            created_at: time::now(),
-            message: OllamaReply {
-                role: "assistant",
-                content: String::new(),
-                thinking: String::new(),
-                tool_calls: Vec::new(),
-            },
-            done: true,
-            done_reason: Some(why),
-            logprobs: None,
-            numbers: OllamaNumbers::default(),
+            done: done_reason.is_some(),
+            done_reason,
+            logprobs,
+            numbers,
         }
     }
 }

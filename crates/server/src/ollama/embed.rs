@@ -46,12 +46,14 @@ pub struct OllamaEmbedRequest {
     #[schema(value_type = Option<Object>)]
     pub options: Option<Map<String, Value>>,
     /// How long the model stays loaded after the request: seconds or a duration such as `5m`;
-    /// negative: for good; 0: not at all. What the configuration says when left out.
+    /// negative: for good; 0: not at all. What the configuration says when left out. Counts until
+    /// the next request under `/api`; those of other dialects leave it as it is.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
 }
 
 impl Wire for OllamaEmbedRequest {
+    const WITHIN: &'static [(&'static str, &'static str)] = options::ALL_IGNORED;
     const REFUSED: &'static [(&'static str, &'static str)] =
         &[("dimensions", "vectors have the model's own length")];
 }
@@ -82,12 +84,15 @@ pub struct OllamaEmbeddingsRequest {
     #[schema(value_type = Option<Object>)]
     pub options: Option<Map<String, Value>>,
     /// How long the model stays loaded after the request: seconds or a duration such as `5m`;
-    /// negative: for good; 0: not at all. What the configuration says when left out.
+    /// negative: for good; 0: not at all. What the configuration says when left out. Counts until
+    /// the next request under `/api`; those of other dialects leave it as it is.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
 }
 
-impl Wire for OllamaEmbeddingsRequest {}
+impl Wire for OllamaEmbeddingsRequest {
+    const WITHIN: &'static [(&'static str, &'static str)] = options::ALL_IGNORED;
+}
 
 /// A vector as the model gives it, not brought to length 1.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,12 +1,11 @@
 //! `POST /api/generate`
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use axum::Router;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
-use axum::{Json, Router};
 use loquat_chat::{ChatRequest, Message, Role, Thinking};
 use loquat_engine::{GenerateRequest, Logprobs};
 use loquat_grammar::GrammarSource;
@@ -17,19 +16,19 @@ use utoipa::ToSchema;
 
 use super::keep_alive::OllamaKeepAlive;
 use super::message::check_images;
-use super::options::{Options, in_our_words};
-use super::response::{self, OllamaNumbers, Write, done_reason, told_tokens};
+use super::options::{self, Options, in_our_words};
+use super::response::{self, Head, Line, OllamaNumbers, Writer, silent};
 use super::speaker::{Piece, Speaker};
 use super::think::{OllamaFormat, OllamaThink};
-use super::{Held, hold, time, unload};
+use super::{Held, hold, unload};
 use crate::app::App;
 use crate::caller::Caller;
-use crate::chat_turn::{ChatTurn, End, Terms};
+use crate::chat_turn::{ChatTurn, Terms};
 use crate::error::ApiError;
-use crate::models::Lease;
+use crate::openai::answer::AnswerRule;
 use crate::openai::logprobs::TokenLogprob;
 use crate::turn::{Ask, Turn};
-use crate::wire::{Body, Wire, name_ignored};
+use crate::wire::{Body, Wire};
 
 const ROUTE: &str = "/api/generate";
 
@@ -55,7 +54,8 @@ pub struct OllamaGenerateRequest {
     /// Whether to think before answering, or how hard.
     pub think: Option<OllamaThink>,
     /// How long the model stays loaded after the request: seconds or a duration such as `5m`;
-    /// negative: for good; 0: not at all. What the configuration says when left out.
+    /// negative: for good; 0: not at all. What the configuration says when left out. Counts until
+    /// the next request under `/api`; those of other dialects leave it as it is.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
     /// Tell the log-probabilities of the reply's tokens.
@@ -77,6 +77,7 @@ pub struct OllamaGenerateRequest {
 }
 
 impl Wire for OllamaGenerateRequest {
+    const WITHIN: &'static [(&'static str, &'static str)] = options::IGNORED;
     const REFUSED: &'static [(&'static str, &'static str)] = &[
         ("width", "no images are made here"),
         ("height", "no images are made here"),
@@ -164,7 +165,7 @@ pub async fn generate(
     let prompt = prompt.unwrap_or_default();
     if prompt.is_empty() && keep_alive.is_some_and(OllamaKeepAlive::unloads) {
         unload(&app, &caller, &model)?;
-        return Ok(Json(OllamaGenerateResponse::silent(model, "unload")).into_response());
+        return Ok(silent::<OllamaGenerateResponse>(model, "unload", &[]));
     }
     let Held { lease, name, load } =
         hold(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
@@ -172,9 +173,7 @@ pub async fn generate(
     let mut ignored = std::mem::take(&mut options.ignored);
     ignored.extend(body.ignored);
     if prompt.is_empty() {
-        let mut response = Json(OllamaGenerateResponse::silent(name, "load")).into_response();
-        name_ignored(&mut response, &ignored);
-        return Ok(response);
+        return Ok(silent::<OllamaGenerateResponse>(name, "load", &ignored));
     }
     let asked = Asked {
         prompt,
@@ -197,13 +196,14 @@ pub async fn generate(
         false => asked.answer(ask).await,
     }
     .map_err(in_our_words)?;
-    let writer = GenerateWriter {
+    let writer = Writer {
         model: name,
         caller,
         load,
         lease: logprobs.map(|_| lease),
     };
-    response::tell(speaker, writer, stream.unwrap_or(true), &ignored).await
+    let stream = stream.unwrap_or(true);
+    response::tell::<OllamaGenerateResponse>(speaker, writer, stream, &ignored).await
 }
 
 fn check_empty(field: &str, value: Option<String>, why: &str) -> Result<(), ApiError> {
@@ -265,17 +265,22 @@ impl Asked {
             return Err(ApiError::unsupported(*field, why));
         }
         let Self { prompt, answer, .. } = self;
+        ask.lease.check_text(prompt.len())?;
         let chat = ask.lease.chat.clone();
         // Tokenizers and grammars may take long over a large request.
         let lowered = tokio::task::spawn_blocking(move || {
             let tokens = chat.tokenizer().encode(&prompt, Special::PROMPT);
-            let grammar = answer.map(|answer| chat.grammars().compile(&answer));
-            (tokens, grammar.transpose())
+            let rule = answer.map(|source| AnswerRule {
+                field: "format",
+                source,
+            });
+            (tokens, rule.map(|rule| rule.compile(&chat)).transpose())
         });
         let (tokens, grammar) = lowered.await.map_err(|error| ApiError::internal(&error))?;
         let prompt = tokens.map_err(|error| ApiError::internal(&error))?;
-        let grammar = grammar.map_err(|error| ApiError::invalid("format", error.to_string()))?;
+        let grammar = grammar?;
         let lease = &ask.lease;
+        lease.check_prompt(prompt.len(), 1)?;
         let request = GenerateRequest {
             max_tokens: match self.options.up_to {
                 Some(most) => lease.up_to(most, prompt.len()),
@@ -295,56 +300,24 @@ impl Asked {
     }
 }
 
-struct GenerateWriter {
-    model: String,
-    caller: Caller,
-    load: Duration,
-    /// Where tokens are told.
-    lease: Option<Lease>,
-}
-
-impl Write for GenerateWriter {
-    type Line = OllamaGenerateResponse;
-
-    fn tells_tokens(&self) -> bool {
-        self.lease.is_some()
-    }
-
-    fn line(&self, piece: Piece) -> OllamaGenerateResponse {
-        OllamaGenerateResponse {
-            model: self.model.clone(),
-            created_at: time::now(),
-            logprobs: told_tokens(&piece, self.lease.as_ref()),
-            response: piece.content,
-            thinking: piece.thinking,
-            done: false,
-            done_reason: None,
-            numbers: OllamaNumbers::default(),
-        }
-    }
-
-    fn last(&self, piece: Piece, end: End) -> OllamaGenerateResponse {
-        OllamaGenerateResponse {
-            done: true,
-            done_reason: Some(done_reason(end.reason)),
-            numbers: OllamaNumbers::new(&end, &self.caller, self.load),
-            ..self.line(piece)
-        }
-    }
-}
-
-impl OllamaGenerateResponse {
-    /// The answer to a request that asks for no words.
-    fn silent(model: String, why: &'static str) -> Self {
+impl Line for OllamaGenerateResponse {
+    fn new(head: Head, piece: Piece) -> Self {
+        let Head {
+            model,
+            created_at,
+            done_reason,
+            logprobs,
+            numbers,
+        } = head;
         Self {
             model,
-            created_at: time::now(),
-            response: String::new(),
-            thinking: String::new(),
-            done: true,
-            done_reason: Some(why),
-            logprobs: None,
-            numbers: OllamaNumbers::default(),
+            created_at,
+            response: piece.content,
+            thinking: piece.thinking,
+            done: done_reason.is_some(),
+            done_reason,
+            logprobs,
+            numbers,
         }
     }
 }

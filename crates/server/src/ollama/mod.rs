@@ -44,14 +44,15 @@ struct Held {
 }
 
 /// Clients put `:latest` behind names that have no tag.
-fn known_as<'a>(app: &App, name: &'a str) -> &'a str {
+fn known_as<'a>(app: &App, caller: &Caller, name: &'a str) -> &'a str {
     match name.strip_suffix(":latest") {
-        Some(short) if app.models.name_of(name).is_err() => short,
+        Some(short) if app.name_for(caller, name).is_err() => short,
         _ => name,
     }
 }
 
-/// Leases the model, and keeps it as long as the request says.
+/// Leases the model, and keeps it as long as the request says. One that says nothing takes back
+/// what the one before it said, or a single wish would bind everybody until the model is unloaded.
 async fn hold(
     app: &App,
     caller: &Caller,
@@ -59,10 +60,8 @@ async fn hold(
     keep: Option<KeepAlive>,
 ) -> Result<Held, ApiError> {
     let began = Instant::now();
-    let lease = app.lease(caller, known_as(app, &name)).await?;
-    if let Some(keep) = keep {
-        app.models.keep_alive(&lease.id, keep)?;
-    }
+    let lease = app.lease(caller, known_as(app, caller, &name)).await?;
+    app.models.keep_alive(&lease.id, keep)?;
     Ok(Held {
         lease,
         name,
@@ -72,10 +71,7 @@ async fn hold(
 
 /// Unloads the model once nobody uses it.
 fn unload(app: &App, caller: &Caller, name: &str) -> Result<(), ApiError> {
-    let id = app.models.name_of(known_as(app, name))?;
-    if let Some(key) = &caller.key {
-        key.may_use(&id)?;
-    }
+    let id = app.name_for(caller, known_as(app, caller, name))?;
     let all = app.models.status();
     let open = |state: &ModelState| matches!(state, ModelState::Ready | ModelState::Loading { .. });
     // What is not open would remember the wish and be closed as soon as it is opened again.

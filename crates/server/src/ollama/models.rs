@@ -173,10 +173,7 @@ pub async fn show(
     let name = model.or(name).ok_or_else(|| {
         ApiError::invalid("model", "`model` is missing; it names the model to show")
     })?;
-    let id = app.models.name_of(known_as(&app, &name))?;
-    if let Some(key) = &caller.key {
-        key.may_use(&id)?;
-    }
+    let id = app.name_for(&caller, known_as(&app, &caller, &name))?;
     let info = known(&app.models.show(&id).await?);
     let answer = OllamaShow {
         modelfile: format!("# Models are configured otherwise here.\nFROM {id}\n"),

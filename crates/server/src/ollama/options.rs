@@ -13,28 +13,37 @@ const RENAMED: [(&str, &str); 2] = [
     ("repeat_last_n", "penalty_last_n"),
 ];
 
-/// Taken without effect, since the model's configuration decides, or the engine has no such thing.
-const IGNORED: [&str; 14] = [
-    // How a model is loaded.
-    "options.numa",
-    "options.num_batch",
-    "options.num_gpu",
-    "options.main_gpu",
-    "options.low_vram",
-    "options.f16_kv",
-    "options.logits_all",
-    "options.vocab_only",
-    "options.use_mmap",
-    "options.use_mlock",
-    "options.embedding_only",
-    "options.num_thread",
-    // Contexts are never shifted, so that nothing needs keeping.
-    "options.num_keep",
-    // Without effect in Ollama too.
-    "options.penalize_newline",
+const LOADING: &str = "models are loaded as they are configured";
+
+/// Taken without effect, with the reason, as the header `x-loquat-ignored` calls them.
+pub const IGNORED: &[(&str, &str)] = &[
+    (
+        "options.num_ctx",
+        "contexts are as configured; one that is longer than that is refused",
+    ),
+    ("options.numa", LOADING),
+    ("options.num_batch", LOADING),
+    ("options.num_gpu", LOADING),
+    ("options.main_gpu", LOADING),
+    ("options.low_vram", LOADING),
+    ("options.f16_kv", LOADING),
+    ("options.logits_all", LOADING),
+    ("options.vocab_only", LOADING),
+    ("options.use_mmap", LOADING),
+    ("options.use_mlock", LOADING),
+    ("options.embedding_only", LOADING),
+    ("options.num_thread", LOADING),
+    (
+        "options.num_keep",
+        "contexts are never shifted, so that nothing needs keeping",
+    ),
+    (
+        "options.penalize_newline",
+        "it has no effect in Ollama either",
+    ),
 ];
-/// Contexts are the configuration's too, but one that is too small is refused.
-const CONTEXT: &str = "options.num_ctx";
+/// Of requests that generate nothing.
+pub const ALL_IGNORED: &[(&str, &str)] = &[("options", "nothing is sampled here")];
 
 const REFUSED: [(&str, &str); 1] = [("tfs_z", "Ollama gave it up; use `min_p`")];
 
@@ -75,19 +84,18 @@ impl Options {
         given: &mut Map<String, Value>,
     ) -> Result<(), ApiError> {
         let field = format!("options.{name}");
+        if name == "num_ctx" {
+            check_context(&field, &value, context)?;
+        }
         match name {
             "stop" => self.stop = stop(&field, &value)?,
             "num_predict" => self.up_to = Some(longest(&field, &value)?),
-            "num_ctx" => {
-                check_context(&field, &value, context)?;
-                self.ignored.push(CONTEXT);
-            }
             // Any number; a negative one is drawn anew.
             "seed" if value.as_i64().is_some_and(|seed| seed < 0) => {}
             _ => {
                 let renamed = RENAMED.iter().find(|(theirs, _)| *theirs == name);
                 let ours = renamed.map_or(name, |(_, ours)| ours);
-                if let Some(ignored) = IGNORED.iter().find(|ignored| **ignored == field) {
+                if let Some((ignored, _)) = IGNORED.iter().find(|(known, _)| *known == field) {
                     self.ignored.push(ignored);
                 } else if let Some((_, why)) = REFUSED.iter().find(|(known, _)| *known == name) {
                     return Err(ApiError::unsupported(field, why));
@@ -111,7 +119,7 @@ pub fn without_effect(
     let any = options.as_ref().is_some_and(|options| !options.is_empty());
     Options::lower(options, model)?;
     Ok(match any {
-        true => vec!["options"],
+        true => ALL_IGNORED.iter().map(|(name, _)| *name).collect(),
         false => Vec::new(),
     })
 }

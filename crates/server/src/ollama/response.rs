@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::speaker::{Piece, Speaker};
-use super::time::nanos;
+use super::time::{self, nanos};
 use crate::caller::Caller;
 use crate::chat_turn::End;
 use crate::dialect::Dialect;
@@ -66,7 +66,7 @@ impl OllamaNumbers {
 }
 
 /// Why a reply ended, in Ollama's words.
-pub fn done_reason(reason: FinishReason) -> &'static str {
+fn done_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop | FinishReason::StopString(_) => "stop",
         FinishReason::Length => "length",
@@ -102,39 +102,99 @@ pub fn check_whole(truncate: Option<bool>, shift: Option<bool>) -> Result<(), Ap
     }
 }
 
-/// How an endpoint writes what a model says.
-pub trait Write: Send + 'static {
-    type Line: Serialize + Send;
+/// An endpoint's way of writing what a model says.
+pub trait Line: Serialize + Send + 'static {
+    fn new(head: Head, piece: Piece) -> Self;
+}
 
-    /// Whether tokens are told beside text.
-    fn tells_tokens(&self) -> bool;
+/// What every endpoint's lines have beside the words.
+pub struct Head {
+    pub model: String,
+    pub created_at: String,
+    /// In the last line only.
+    pub done_reason: Option<&'static str>,
+    pub logprobs: Option<Vec<TokenLogprob>>,
+    pub numbers: OllamaNumbers,
+}
+
+impl Head {
+    fn of(model: String) -> Self {
+        Self {
+            model,
+            created_at: time::now(),
+            done_reason: None,
+            logprobs: None,
+            numbers: OllamaNumbers::default(),
+        }
+    }
+}
+
+/// Knows what lines say of their request.
+pub struct Writer {
+    /// As the request called it.
+    pub model: String,
+    pub caller: Caller,
+    pub load: Duration,
+    /// Where tokens are told.
+    pub lease: Option<Lease>,
+}
+
+impl Writer {
+    fn head(&self, piece: &Piece) -> Head {
+        Head {
+            logprobs: told_tokens(piece, self.lease.as_ref()),
+            ..Head::of(self.model.clone())
+        }
+    }
+
     /// A line in the midst of a stream.
-    fn line(&self, piece: Piece) -> Self::Line;
+    fn line<L: Line>(&self, piece: Piece) -> L {
+        L::new(self.head(&piece), piece)
+    }
+
     /// The last line, which may say something too.
-    fn last(&self, piece: Piece, end: End) -> Self::Line;
+    fn last<L: Line>(&self, piece: Piece, end: End) -> L {
+        let head = Head {
+            done_reason: Some(done_reason(end.reason)),
+            numbers: OllamaNumbers::new(&end, &self.caller, self.load),
+            ..self.head(&piece)
+        };
+        L::new(head, piece)
+    }
+}
+
+/// The answer to a request that asks for no words.
+pub fn silent<L: Line>(model: String, why: &'static str, ignored: &[&'static str]) -> Response {
+    let head = Head {
+        done_reason: Some(why),
+        ..Head::of(model)
+    };
+    let mut response = Json(L::new(head, Piece::default())).into_response();
+    name_ignored(&mut response, ignored);
+    response
 }
 
 /// Tells a reply as lines, or as one when it is whole.
-pub async fn tell(
+pub async fn tell<L: Line>(
     speaker: Speaker,
-    writer: impl Write,
+    writer: Writer,
     stream: bool,
     ignored: &[&'static str],
 ) -> Result<Response, ApiError> {
     let mut response = match stream {
-        true => frames::lines(lines(speaker, writer)),
+        true => frames::lines(lines::<L>(speaker, writer)),
         false => {
             let mut whole = speaker.whole().await?;
             let end = whole.end.take();
             let end = end.ok_or_else(|| ApiError::internal(&"a reply ended without an end"))?;
-            Json(writer.last(whole, end)).into_response()
+            Json(writer.last::<L>(whole, end)).into_response()
         }
     };
     name_ignored(&mut response, ignored);
     Ok(response)
 }
 
-fn lines<W: Write>(speaker: Speaker, writer: W) -> impl Stream<Item = Bytes> + Send {
+fn lines<L: Line>(speaker: Speaker, writer: Writer) -> impl Stream<Item = Bytes> + Send {
     stream::unfold(Some((speaker, writer)), |state| async {
         let (mut speaker, writer) = state?;
         loop {
@@ -143,26 +203,28 @@ fn lines<W: Write>(speaker: Speaker, writer: W) -> impl Stream<Item = Bytes> + S
                 Err(error) => return Some((Dialect::Ollama.error_frame(&error), None)),
             };
             let end = piece.end.take();
-            let says = piece.says_something(writer.tells_tokens());
+            let says = piece.says_something(writer.lease.is_some());
             let Some(end) = end else {
                 if says {
-                    return Some((frames::line(&writer.line(piece)), Some((speaker, writer))));
+                    let frame = frames::line(&writer.line::<L>(piece));
+                    return Some((frame, Some((speaker, writer))));
                 }
                 continue;
             };
             // Clients look for words in lines that are not the last.
             let mut frame = Vec::new();
             if says {
-                frame.extend_from_slice(&frames::line(&writer.line(piece)));
+                frame.extend_from_slice(&frames::line(&writer.line::<L>(piece)));
             }
-            frame.extend_from_slice(&frames::line(&writer.last(Piece::default(), end)));
+            let last = writer.last::<L>(Piece::default(), end);
+            frame.extend_from_slice(&frames::line(&last));
             return Some((frame.into(), None));
         }
     })
 }
 
 /// The tokens of a piece, where a model to spell them is given.
-pub fn told_tokens(piece: &Piece, model: Option<&Lease>) -> Option<Vec<TokenLogprob>> {
+fn told_tokens(piece: &Piece, model: Option<&Lease>) -> Option<Vec<TokenLogprob>> {
     let model = model.filter(|_| !piece.tokens.is_empty())?;
     Some(ChatLogprobs::new(&piece.tokens, model.chat.tokenizer()).content)
 }

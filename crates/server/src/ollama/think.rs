@@ -4,7 +4,6 @@ use std::fmt;
 
 use loquat_chat::{Effort, Thinking};
 use loquat_grammar::GrammarSource;
-use loquat_text::ThinkingValues;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -39,7 +38,7 @@ impl OllamaThink {
                 return Err(ApiError::invalid("think", what).code("unsupported_parameter"));
             }
             // A model that always thinks has nothing to switch on.
-            Self::Whether(true) => has_switch(model).then_some(Effort::Some),
+            Self::Whether(true) => (model.chat.takes_effort(Effort::Some)).then_some(Effort::Some),
             Self::Effort(OllamaEffort::Low) => Some(Effort::Low),
             Self::Effort(OllamaEffort::Medium) => Some(Effort::Medium),
             Self::Effort(OllamaEffort::High) => Some(Effort::High),
@@ -49,12 +48,6 @@ impl OllamaThink {
             budget: None,
         })
     }
-}
-
-fn has_switch(model: &Loaded) -> bool {
-    let switches = model.chat.template().map(|t| t.thinking_switches());
-    let mut switches = switches.unwrap_or_default().iter();
-    switches.any(|switch| switch.values == ThinkingValues::Flag)
 }
 
 /// What the answer must be: `json` for any JSON object, or a JSON schema.

@@ -1,6 +1,7 @@
 //! What an answer must be: OpenAI's `response_format`, and what others call it.
 
-use loquat_grammar::GrammarSource;
+use loquat_chat::Chat;
+use loquat_grammar::{Grammar, GrammarSource};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -78,6 +79,18 @@ pub struct Guided {
 pub struct AnswerRule {
     pub field: &'static str,
     pub source: GrammarSource,
+}
+
+impl AnswerRule {
+    /// For a text without a conversation around it. May take long.
+    pub fn compile(&self, chat: &Chat) -> Result<Grammar, ApiError> {
+        let Self { field, source } = self;
+        let grammar = chat.grammars().compile(source);
+        grammar.map_err(|error| match error.is_request_fault() {
+            true => ApiError::invalid(*field, format!("`{field}`: {error}")),
+            false => ApiError::internal(&error),
+        })
+    }
 }
 
 impl Guided {
@@ -209,5 +222,36 @@ fn grammar(text: String) -> GrammarSource {
     match text.contains("::=") {
         true => GrammarSource::Gbnf(text),
         false => GrammarSource::Lark(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_grammar::Grammars;
+
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::testing::tokenizer;
+
+    #[test]
+    fn a_rule_that_cannot_be_held_to_is_its_fields_fault_and_a_broken_vocabulary_ours() {
+        let tokens = tokenizer().vocab_size();
+        let wrong = GrammarSource::Regex("(".to_owned());
+        let cases = [
+            (wrong, tokens, ErrorKind::InvalidRequest, Some("format")),
+            (GrammarSource::JsonObject, 0, ErrorKind::Internal, None),
+        ];
+        for (source, vocab_size, kind, param) in cases {
+            let grammars = Grammars::new(tokenizer(), vocab_size);
+            let chat = Chat::new(tokenizer(), None, grammars);
+            let field = "format";
+            let error = AnswerRule { field, source }.compile(&chat).err();
+            let error = error.expect("an error");
+            assert_eq!(
+                (error.kind, error.param.as_deref()),
+                (kind, param),
+                "{error:?}"
+            );
+        }
     }
 }

@@ -34,8 +34,8 @@ pub struct ChatMessage {
     pub refusal: Option<String>,
     /// Must be null: this server reads and writes text only.
     pub audio: Option<Value>,
-    /// Taken from replies that are sent back, where it is empty; changes nothing.
-    #[expect(dead_code, reason = "replies may be sent back as they came")]
+    /// Must be empty, null or left out, as replies of this server have it: there is nothing that
+    /// annotations refer to.
     pub annotations: Option<Vec<Value>>,
     /// Must be null: `tool_calls` took its place.
     pub function_call: Option<Value>,
@@ -170,6 +170,11 @@ fn check_place(place: &str, message: &ChatMessage) -> Result<(), ApiError> {
     if let Some((field, _)) = nulls.iter().find(|(_, value)| value.is_some()) {
         let why = "it must be null or left out";
         return Err(ApiError::unsupported(format!("{place}.{field}"), why));
+    }
+    let annotations = message.annotations.as_ref();
+    if annotations.is_some_and(|annotations| !annotations.is_empty()) {
+        let why = "it must be empty, null or left out";
+        return Err(ApiError::unsupported(format!("{place}.annotations"), why));
     }
     let calls = message.tool_calls.as_ref();
     let assistants = [

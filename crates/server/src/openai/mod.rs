@@ -40,11 +40,9 @@ pub async fn lease(app: &App, caller: &Caller, model: Option<&str>) -> Result<Le
     if let Some(model) = model {
         return app.lease(caller, model).await;
     }
-    let config = app.config();
-    match config.models.as_slice() {
-        [only] => app.lease(caller, &only.name).await,
-        several => {
-            let names: Vec<_> = several.iter().map(|model| model.name.as_str()).collect();
+    match app.names_for(caller).as_slice() {
+        [only] => app.lease(caller, only).await,
+        names => {
             let what = format!(
                 "`model` is missing; it must be one of those that are served: {}",
                 names.join(", ")

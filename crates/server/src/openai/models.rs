@@ -105,10 +105,7 @@ pub async fn show(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<ModelCard>, ApiError> {
-    let name = app.models.name_of(&id)?;
-    if let Some(key) = &caller.key {
-        key.may_use(&name)?;
-    }
+    let name = app.name_for(&caller, &id)?;
     let status = app.models.show(&name).await?;
     Ok(Json(ModelCard::from(status)))
 }

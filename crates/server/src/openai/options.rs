@@ -8,6 +8,7 @@ use crate::union::TextOr;
 
 const MOST_CHOICES: usize = 128;
 const MOST_STOPS: usize = 64;
+const MOST_ALTERNATIVES: usize = 20;
 
 /// How a stream is told.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
@@ -36,6 +37,17 @@ pub fn choices(field: &'static str, count: Option<usize>) -> Result<usize, ApiEr
             field,
             format!("`{field}` is {count}; it must be from 1 to {MOST_CHOICES}"),
         )),
+    }
+}
+
+/// Of how many alternatives to each token log-probabilities are told.
+pub fn alternatives(field: &'static str, count: Option<usize>) -> Result<Option<usize>, ApiError> {
+    match count {
+        Some(count) if count > MOST_ALTERNATIVES => Err(ApiError::invalid(
+            field,
+            format!("`{field}` is {count}; it must be from 0 to {MOST_ALTERNATIVES}"),
+        )),
+        count => Ok(count),
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::Taken;
 use super::parameters;
-use super::refusals::{REFUSALS, schema_of};
+use super::refusals::{GENERATING, Of, REFUSALS, Refusal, schema_of};
 use crate::dialect::Dialect;
 
 /// Paths that anybody may call.
@@ -16,6 +16,9 @@ const OPEN: &[&str] = &[
     "/version",
 ];
 
+/// Where a body's schema says what becomes of fields that have no effect or are refused.
+pub const FATES: &str = "x-fields";
+
 pub fn amend(document: &mut Value, bodies: &[Taken]) {
     for body in bodies {
         let name = (body.schema)();
@@ -23,6 +26,7 @@ pub fn amend(document: &mut Value, bodies: &[Taken]) {
         if let Some(properties) = schema["properties"].as_object_mut() {
             widen(properties, body);
         }
+        schema[FATES] = fates(body);
     }
     document["components"]["securitySchemes"] = json!({
         "bearer": { "type": "http", "scheme": "bearer" },
@@ -60,6 +64,17 @@ fn widen(properties: &mut Map<String, Value>, body: &Taken) {
     }
 }
 
+fn fates(body: &Taken) -> Value {
+    let ignored = body.ignored.iter().chain(body.within);
+    let ignored = ignored.map(|(field, why)| (field, "ignored", why));
+    let refused = body.refused.iter();
+    let refused = refused.map(|(field, why)| (field, "refused", why));
+    let fates = ignored.chain(refused);
+    fates
+        .map(|(field, fate, why)| json!({ "field": field, "fate": fate, "why": why }))
+        .collect()
+}
+
 /// Handlers' own names repeat; a verb with its path does not.
 fn name(operation: &mut Value, verb: &str, path: &str) {
     let words = path.split(|c: char| !c.is_ascii_alphanumeric());
@@ -83,10 +98,12 @@ fn refuse(operation: &mut Value, path: &str) {
     let Some(responses) = operation["responses"].as_object_mut() else {
         return;
     };
-    for refusal in REFUSALS
-        .iter()
-        .filter(|refusal| has_body || !refusal.of_body)
-    {
+    let meets = |refusal: &&Refusal| match refusal.of {
+        Of::Any => true,
+        Of::Bodies => has_body,
+        Of::Generating => GENERATING.contains(&path),
+    };
+    for refusal in REFUSALS.iter().filter(meets) {
         let entry = responses.entry(refusal.status);
         entry.or_insert_with(|| json!({ "description": refusal.why }));
     }

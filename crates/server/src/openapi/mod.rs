@@ -6,6 +6,8 @@
 
 mod amend;
 mod parameters;
+#[cfg(test)]
+mod reference;
 mod refusals;
 mod tagged;
 #[cfg(test)]
@@ -111,6 +113,8 @@ struct Taken {
     schema: fn() -> std::borrow::Cow<'static, str>,
     sampling: bool,
     ignored: &'static [(&'static str, &'static str)],
+    within: &'static [(&'static str, &'static str)],
+    refused: &'static [(&'static str, &'static str)],
 }
 
 const fn taken<T: Wire + ToSchema>() -> Taken {
@@ -118,6 +122,8 @@ const fn taken<T: Wire + ToSchema>() -> Taken {
         schema: T::name,
         sampling: T::SAMPLING,
         ignored: T::IGNORED,
+        within: T::WITHIN,
+        refused: T::REFUSED,
     }
 }
 

@@ -61,28 +61,48 @@ pub fn schema_of(path: &str) -> &'static str {
     }
 }
 
-/// A status that a request can meet at any path, and why.
+/// A status that requests can meet, and why.
 pub struct Refusal {
     pub status: &'static str,
     pub why: &'static str,
-    /// Only where there is a body to refuse.
-    pub of_body: bool,
+    pub of: Of,
 }
 
+/// Whose refusal it is.
+pub enum Of {
+    Any,
+    /// Where there is a body to refuse.
+    Bodies,
+    /// Where an engine works on the request.
+    Generating,
+}
+
+/// The paths whose requests an engine works on.
+pub const GENERATING: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/messages",
+    "/api/chat",
+    "/api/generate",
+    "/api/embed",
+    "/api/embeddings",
+];
+
 const fn always(status: &'static str, why: &'static str) -> Refusal {
-    Refusal {
-        status,
-        why,
-        of_body: false,
-    }
+    let of = Of::Any;
+    Refusal { status, why, of }
 }
 
 const fn of_body(status: &'static str, why: &'static str) -> Refusal {
-    Refusal {
-        status,
-        why,
-        of_body: true,
-    }
+    let of = Of::Bodies;
+    Refusal { status, why, of }
+}
+
+const fn of_generating(status: &'static str, why: &'static str) -> Refusal {
+    let of = Of::Generating;
+    Refusal { status, why, of }
 }
 
 pub const REFUSALS: &[Refusal] = &[
@@ -97,6 +117,7 @@ pub const REFUSALS: &[Refusal] = &[
     ),
     always("404", "There is no such model or thing"),
     always("408", "The request took too long to arrive"),
+    of_generating("409", "An operator cancelled the request"),
     of_body("413", "The body is larger than this server takes"),
     of_body("415", "The body is not JSON"),
     always(

@@ -1,5 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
@@ -7,6 +7,7 @@ use loquat_engine::PARAMETERS;
 use serde_json::Value;
 
 use super::amend::body_schema;
+use super::refusals::GENERATING;
 use super::{BODIES, document};
 use crate::router::router;
 use crate::testing::Harness;
@@ -152,6 +153,22 @@ fn operations_have_names_summaries_tags_and_refusals() {
 }
 
 #[test]
+fn what_an_engine_works_on_can_be_cancelled() {
+    let (generating, others): (Vec<_>, Vec<_>) = documented()
+        .into_iter()
+        .filter(|(_, path, _)| !path.starts_with("/admin"))
+        .partition(|(verb, path, _)| verb == "POST" && GENERATING.contains(&path.as_str()));
+    assert_eq!(generating.len(), GENERATING.len());
+    let conflicts = |operation: &Value| operation["responses"].get("409").is_some();
+    for (verb, path, operation) in generating {
+        assert!(conflicts(&operation), "{verb} {path}");
+    }
+    for (verb, path, operation) in others {
+        assert!(!conflicts(&operation), "{verb} {path}");
+    }
+}
+
+#[test]
 fn parameters_of_a_path_are_in_it() {
     for (verb, path, operation) in documented() {
         let parameters = operation["parameters"].as_array().into_iter().flatten();
@@ -197,23 +214,53 @@ fn every_reference_leads_somewhere() {
 #[test]
 fn no_two_schemas_share_a_name() {
     let mut seen = BTreeMap::new();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut folders = vec![root];
+    for (path, source) in sources() {
+        for name in described_types(&source) {
+            let before = seen.insert(name.clone(), path.clone());
+            assert_eq!(before, None, "{name} is also in {}", path.display());
+        }
+    }
+    assert!(seen.contains_key("ChatCompletionRequest"), "{seen:?}");
+}
+
+/// The header must not have names that no page explains.
+#[test]
+fn whatever_is_named_as_ignored_is_in_a_list() {
+    let listed = BODIES
+        .iter()
+        .flat_map(|body| body.ignored.iter().chain(body.within));
+    let listed: BTreeSet<_> = listed.map(|(field, _)| *field).collect();
+    let mut found = 0;
+    for (path, source) in sources() {
+        for way in ["ignored.push(\"", "self.ignore(\""] {
+            for rest in source.split(way).skip(1) {
+                let name = rest.split('"').next().expect("a name");
+                assert!(listed.contains(name), "{name} in {}", path.display());
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 10, "{found}");
+}
+
+/// Every file of this crate, this one left out.
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut sources = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|kind| kind == "rs") {
+            } else if path.extension().is_some_and(|kind| kind == "rs")
+                && !path.ends_with("openapi/tests.rs")
+            {
                 let source = std::fs::read_to_string(&path).expect("a file");
-                for name in described_types(&source) {
-                    let before = seen.insert(name.clone(), path.clone());
-                    assert_eq!(before, None, "{name} is also in {}", path.display());
-                }
+                sources.push((path, source));
             }
         }
     }
-    assert!(seen.contains_key("ChatCompletionRequest"), "{seen:?}");
+    sources
 }
 
 /// The names in the description of a source's types that derive `ToSchema`.

@@ -32,7 +32,7 @@ use crate::config::{Log, LogFormat, Telemetry};
 use collector::Collector;
 
 pub(crate) use content::Content;
-pub(crate) use request::{RequestTrace, answered, request_span};
+pub(crate) use request::{Generated, RequestTrace, answered, request_span};
 
 /// How long what is not sent yet may take at the end.
 const FLUSH: Duration = Duration::from_secs(5);

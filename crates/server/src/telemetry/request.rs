@@ -1,8 +1,11 @@
 //! A request's span, by OpenTelemetry's conventions for HTTP and for generative models.
 
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
 use axum::extract::{MatchedPath, Request};
 use axum::http::StatusCode;
-use loquat_engine::GenerateRequest;
+use loquat_engine::{GenerateRequest, Usage};
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{Status, TraceContextExt, TraceId};
 use opentelemetry::{Array, StringValue, Value};
@@ -11,7 +14,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::{Span, field};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Notes};
 use crate::metrics::{Outcome, Summary};
 
 /// Its name, by which it is told from others.
@@ -53,10 +56,37 @@ pub fn answered(span: &Span, status: StatusCode) {
     }
 }
 
+/// What engines did for a request, for its line in the log.
+#[derive(Debug, Clone)]
+pub struct Generated {
+    pub outcome: Outcome,
+    pub finish_reason: Option<&'static str>,
+    pub usage: Usage,
+    pub first_token: Option<Duration>,
+}
+
+impl Generated {
+    /// A request of several prompts has a turn at the engine for each.
+    fn and(self, other: Self) -> Self {
+        let finished = self.outcome == Outcome::Finished;
+        let worse = if finished { &other } else { &self };
+        Self {
+            outcome: worse.outcome,
+            finish_reason: worse.finish_reason,
+            usage: Usage {
+                prompt_tokens: self.usage.prompt_tokens + other.usage.prompt_tokens,
+                completion_tokens: self.usage.completion_tokens + other.usage.completion_tokens,
+                cached_tokens: self.usage.cached_tokens + other.usage.cached_tokens,
+            },
+            first_token: self.first_token.into_iter().chain(other.first_token).min(),
+        }
+    }
+}
+
 /// The span of a request that generates.
 pub struct RequestTrace {
     span: Span,
-    key: Option<String>,
+    notes: Arc<Notes>,
 }
 
 impl RequestTrace {
@@ -69,7 +99,7 @@ impl RequestTrace {
     ) -> Self {
         let trace = Self {
             span: Span::current(),
-            key: caller.client(),
+            notes: Arc::clone(&caller.notes),
         };
         trace.set("gen_ai.operation.name", operation(route));
         trace.set("gen_ai.request.model", model.to_owned());
@@ -81,13 +111,13 @@ impl RequestTrace {
             f64::from(sampling.temperature),
         );
         trace.set("gen_ai.request.top_p", f64::from(sampling.top_p));
-        if let Some(key) = &trace.key {
-            trace.set("loquat.key", key.clone());
+        if let Some(key) = caller.client() {
+            trace.set("loquat.key", key);
         }
         trace
     }
 
-    /// Completes the span and writes the request's line into the log.
+    /// Completes the span, and notes down what the request's line in the log is to say.
     pub fn ended(&self, summary: &Summary) {
         let Summary { past, usage } = summary;
         self.count("gen_ai.usage.input_tokens", usage.prompt_tokens);
@@ -97,7 +127,7 @@ impl RequestTrace {
             let reasons = Array::String(vec![StringValue::from(reason)]);
             self.set("gen_ai.response.finish_reasons", Value::Array(reasons));
         }
-        let seconds = |time: std::time::Duration| time.as_secs_f64();
+        let seconds = |time: Duration| time.as_secs_f64();
         if let Some(time) = past.first_token {
             self.set("gen_ai.response.time_to_first_chunk", seconds(time));
         }
@@ -108,20 +138,18 @@ impl RequestTrace {
         if past.outcome == Outcome::Failed {
             self.span.set_status(Status::error("generation failed"));
         }
-        let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-        tracing::info!(
-            parent: &self.span,
-            model = past.model,
-            key = self.key,
-            outcome = past.outcome.as_str(),
-            finish_reason = past.finish_reason,
-            prompt_tokens = usage.prompt_tokens,
-            cached_tokens = usage.cached_tokens,
-            tokens = usage.completion_tokens,
-            first_token_ms = past.first_token.map(millis),
-            ms = millis(past.total),
-            "generated"
-        );
+        let turn = Generated {
+            outcome: past.outcome,
+            finish_reason: past.finish_reason,
+            usage: *usage,
+            first_token: past.first_token,
+        };
+        let generated = self.notes.generated.lock();
+        let mut generated = generated.unwrap_or_else(PoisonError::into_inner);
+        *generated = Some(match generated.take() {
+            Some(before) => before.and(turn),
+            None => turn,
+        });
     }
 
     fn set(&self, name: &'static str, value: impl Into<Value>) {

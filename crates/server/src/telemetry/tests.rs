@@ -194,10 +194,13 @@ async fn content_is_logged_for_those_who_ask_and_lines_are_json_for_those_who_as
         guard.shutdown().await;
         drop(default);
         let text = lines.text();
-        let line = text.lines().find(|line| line.contains("generated"));
-        let line = line.unwrap_or_else(|| panic!("no line about the request: {text}"));
+        let lines = text.lines().filter(|line| line.contains("of-the-client"));
+        let lines: Vec<_> = lines.collect();
+        let about_content = if content { 2 } else { 0 };
+        assert_eq!(lines.len(), about_content + 1, "{text}");
+        let line = lines[about_content];
         assert!(
-            line.contains("of-the-client") && line.contains(TRACE),
+            line.contains(TRACE) && line.contains("/v1/chat/completions"),
             "{line}"
         );
         assert!(
@@ -247,4 +250,31 @@ async fn an_endpoint_that_is_none_is_refused() {
     let refused = subscriber(&Log::default(), &telemetry, Lines::default(), false);
     let error = refused.err().expect("an error").to_string();
     assert!(error.contains("telemetry.otlp_endpoint"), "{error}");
+}
+
+#[tokio::test]
+async fn prompts_of_one_request_are_told_of_together() {
+    let lines = Lines::default();
+    let log = Log {
+        format: LogFormat::Json,
+        ..Log::default()
+    };
+    let (subscriber, _guard) = subscriber(&log, &telemetry(None), lines.clone(), false).unwrap();
+    let default = tracing::subscriber::set_default(subscriber);
+    let server = Harness::saying("a reply");
+    let body = json!({ "model": MODEL, "prompt": [[1, 2, 3], [4, 5]], "max_tokens": 4 });
+    let reply = server.post("/v1/completions", &body).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    drop(default);
+    let text = lines.text();
+    let about = text.lines().filter(|line| line.contains("/v1/completions"));
+    let about: Vec<serde_json::Value> = about
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let [line] = &about[..] else {
+        panic!("not one line about the request: {text}");
+    };
+    assert_eq!(line["prompt_tokens"], 5);
+    assert_eq!(line["tokens"], reply.json()["usage"]["completion_tokens"]);
+    assert_eq!(line["outcome"], "finished");
 }

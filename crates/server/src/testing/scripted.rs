@@ -1,6 +1,7 @@
 //! A model that says what it is told to. The crate's own tests and those of `tests/` share this
 //! file, so that it names the crate as both can.
 
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use loquat_chat::Chat;
@@ -113,5 +114,27 @@ impl Opener for Scripted {
             info: self.info(),
             resident_bytes: 1000,
         })
+    }
+}
+
+/// Opens nothing for as long as the sender lives, then fails.
+pub struct Stuck(Mutex<mpsc::Receiver<()>>);
+
+impl Stuck {
+    pub fn new() -> (Self, mpsc::Sender<()>) {
+        let (let_go, held) = mpsc::channel();
+        (Self(Mutex::new(held)), let_go)
+    }
+}
+
+impl Opener for Stuck {
+    fn plan(&self, model: &Model) -> Result<Planned, OpenFailure> {
+        Scripted::new("").plan(model)
+    }
+
+    fn open(&self, _model: &Model) -> Result<Opened, OpenFailure> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = held.recv();
+        Err(OpenFailure("it was let go".to_owned()))
     }
 }

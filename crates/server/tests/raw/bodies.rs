@@ -174,3 +174,55 @@ async fn a_short_body_that_nobody_wants_does_not_end_the_connection() {
     }
     world.is_well().await;
 }
+
+#[tokio::test]
+async fn there_is_an_end_to_what_all_bodies_take() {
+    const LARGEST: usize = 100_000;
+    let mut config = config();
+    config.limits.body_bytes = LARGEST;
+    let world = World::with(Scripted::new("hello"), config).await;
+    // All but the last byte of as many as there is memory for.
+    let mut unfinished = Vec::new();
+    for _ in 0..8 {
+        let mut wire = world.connect().await;
+        wire.send(&[sized(LARGEST), vec![b' '; LARGEST - 1]].concat())
+            .await;
+        unfinished.push(wire);
+    }
+    let padded = format!("{}{}", chat(false), " ".repeat(1000));
+    let mut status = 0;
+    for _ in 0..1000 {
+        let mut wire = world.connect().await;
+        wire.send(&[&sized(padded.len())[..], padded.as_bytes()].concat())
+            .await;
+        let response = wire.response().await;
+        status = response.status;
+        // They may take a while to arrive.
+        if status != 200 {
+            assert_eq!(response.header("retry-after"), Some("1"));
+            assert_eq!(response.json()["error"]["code"], "too_many_bodies");
+            break;
+        }
+    }
+    assert_eq!(status, 503);
+    // What ends makes room; what was announced and not sent never took any.
+    let mut one = unfinished.pop().expect("one");
+    one.send(b"x").await;
+    assert_eq!(one.response().await.status, 400);
+    unfinished.truncate(1);
+    for _ in 0..20 {
+        let mut wire = world.connect().await;
+        wire.send(&sized(LARGEST)).await;
+        unfinished.push(wire);
+    }
+    world
+        .until("all their heads came", |load| load.requests == 21)
+        .await;
+    let mut wire = world.connect().await;
+    wire.send(&[&sized(padded.len())[..], padded.as_bytes()].concat())
+        .await;
+    assert_eq!(wire.response().await.status, 200);
+    drop(unfinished);
+    drop(wire);
+    world.is_well().await;
+}

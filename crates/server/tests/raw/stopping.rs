@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use loquat_server::config::Scope;
 use tokio::net::TcpStream;
 
-use crate::scripted::Scripted;
+use crate::scripted::{MODEL, Scripted, Stuck};
 use crate::wire::{Wire, post};
 use crate::world::{World, chat, config, talker};
 
@@ -117,5 +118,39 @@ async fn idle_and_half_open_connections_do_not_hold_it_up() {
     world.until("nothing runs", |load| load.requests == 0).await;
     world.tell_to_stop();
     kept.ends().await;
+    world.stopped().await;
+}
+
+#[tokio::test]
+async fn a_model_that_is_loading_does_not_hold_it_up() {
+    let (stuck, _let_go) = Stuck::new();
+    let mut config = config();
+    config.models[0].preload = true;
+    let mut world = World::with(stuck, config).await;
+    let mut wire = world.connect().await;
+    loop {
+        wire.get(&format!("/v1/models/{MODEL}")).await;
+        if wire.response().await.json()["state"] == "loading" {
+            break;
+        }
+    }
+    world.tell_to_stop();
+    world.stopped().await;
+}
+
+#[tokio::test]
+async fn only_what_uses_models_is_waited_for() {
+    let mut config = config();
+    config.keys[0].scopes = vec![Scope::Admin];
+    config.server.shutdown_timeout = Duration::from_secs(60);
+    config.limits.body_timeout = Duration::from_secs(60);
+    let mut world = World::with(brief(), config).await;
+    let mut operator = world.connect().await;
+    let request = post("/admin/v1/cache/clear", &chat(false));
+    operator.send(&request[..request.len() - 3]).await;
+    world
+        .until("its head came", |load| load.requests == 1)
+        .await;
+    world.tell_to_stop();
     world.stopped().await;
 }

@@ -1,10 +1,10 @@
 //! The same behind TLS.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use loquat_server::Config;
-use loquat_server::config;
+use loquat_server::config::{self, Scope};
+use loquat_server::{Config, Reloading, Server};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -115,5 +115,44 @@ async fn who_does_not_speak_tls_is_not_waited_for() {
     let mut wire = Wire::over(connect(&world, &trusted, b"http/1.1").await);
     wire.get("/health").await;
     assert_eq!(wire.response().await.status, 200);
+    is_idle(&world).await;
+}
+
+#[tokio::test]
+async fn another_certificate_takes_effect_with_a_reload_or_refuses_it() {
+    let [old, new] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let (mut before, old_trusted) = certified(old.path());
+    before.keys[0].scopes = vec![Scope::Inference, Scope::Admin];
+    let (files, new_trusted) = certified(new.path());
+    let next = Arc::new(Mutex::new(Config {
+        tls: files.tls,
+        ..before.clone()
+    }));
+    let read = Arc::clone(&next);
+    let server = Server::bind(before, Arc::new(Scripted::new("hello"))).await;
+    let world = World::serving(server.expect("a port").reload_with(Reloading {
+        read: Box::new(move || Ok(read.lock().expect("no panic").clone())),
+        log_level: Box::new(|_| Ok(())),
+    }));
+    let reload = async |trusted| {
+        let mut wire = Wire::over(connect(&world, trusted, b"http/1.1").await);
+        wire.post("/admin/v1/config/reload", &serde_json::json!({}))
+            .await;
+        wire.response().await
+    };
+    let reloaded = reload(&old_trusted).await;
+    assert_eq!(reloaded.json()["applied"], serde_json::json!(["tls"]));
+
+    {
+        let mut next = next.lock().expect("no panic");
+        next.keys.clear();
+        next.tls.as_mut().expect("files").private_key = new.path().join("missing.pem");
+    }
+    for _ in 0..2 {
+        // The keys and the certificate from before are in force: both are asked for.
+        let refused = reload(&new_trusted).await;
+        assert_eq!(refused.status, 409, "{refused:?}");
+        assert!(refused.body.contains("missing.pem"), "{refused:?}");
+    }
     is_idle(&world).await;
 }

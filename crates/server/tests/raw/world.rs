@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loquat_server::config::{Config, Key, KeyHash, Model, Scope};
-use loquat_server::{Load, Observer, Server};
+use loquat_server::{Load, Observer, Opener, Server};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
@@ -66,8 +66,12 @@ impl World {
         Self::with(model, config()).await
     }
 
-    pub async fn with(model: Scripted, config: Config) -> Self {
+    pub async fn with(model: impl Opener, config: Config) -> Self {
         let server = Server::bind(config, Arc::new(model)).await.expect("a port");
+        Self::serving(server)
+    }
+
+    pub fn serving(server: Server) -> Self {
         let (stop, stopped) = oneshot::channel();
         Self {
             address: server.address(),

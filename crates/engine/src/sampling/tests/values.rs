@@ -86,6 +86,27 @@ fn what_makes_no_sense_is_refused_by_name() {
              entries have at least a character",
         ),
         (
+            params(|p| p.dry_sequence_breakers.push("x".repeat(65))),
+            "`dry_sequence_breakers` is a list with an entry of 65 bytes; it must be a list whose \
+             entries have at most 64",
+        ),
+        (
+            params(|p| p.dry_sequence_breakers = vec!["x".into(); 129]),
+            "`dry_sequence_breakers` is a list of 129; it must be a list of at most 128",
+        ),
+        (
+            params(|p| p.bad_words = vec![vec![1]; 8193]),
+            "`bad_words` is a list of 8193; it must be a list of at most 8192",
+        ),
+        (
+            params(|p| p.allowed_tokens = vec![1; 65_537]),
+            "`allowed_tokens` is a list of 65537; it must be a list of at most 65536",
+        ),
+        (
+            params(|p| p.logit_bias = vec![(1, 0.5); 65_537]),
+            "`logit_bias` is a list of 65537; it must be a list of at most 65536",
+        ),
+        (
             params(|p| p.order = vec![Step::TopK, Step::TopP, Step::TopK]),
             "`order` is naming `top_k` twice; it must be a list that names each step at most \
              once",
@@ -182,4 +203,17 @@ fn a_checkpoint_says_how_it_wants_to_be_sampled() {
     };
     let error = SamplingParams::from_defaults(&wrong).expect_err("out of range");
     assert_eq!(error.to_string(), "`top_p` is 1.5; it must be from 0 to 1");
+}
+
+#[test]
+fn a_list_says_how_long_it_may_be() {
+    let endless = [Kind::Float, Kind::Integer, Kind::Steps, Kind::Seed];
+    for parameter in PARAMETERS {
+        let Some(most) = parameter.most else {
+            assert!(endless.contains(&parameter.kind), "{}", parameter.name);
+            continue;
+        };
+        let said = format!("at most {most}");
+        assert!(parameter.help.contains(&said), "{}", parameter.name);
+    }
 }

@@ -85,14 +85,14 @@ pub const MODELS: &[OfModel] = &[
     OfModel::new(
         "device",
         |m| &mut m.device,
-        "\"cpu\"",
+        "\"cpu (8 threads, avx512-vnni)\"",
         "Which of the backend's devices, by the label that `loquat backends` shows; the first \
          when left out",
     ),
     OfModel::new(
         "kv_format",
         |m| &mut m.kv_format,
-        "\"f16\"",
+        "\"f32\"",
         "How KV is to be kept; refused where the backend keeps it otherwise, `auto` takes what \
          it keeps",
     ),

@@ -108,7 +108,7 @@ async fn names_aliases_and_strangers() {
     let stranger = models.name_of("c").expect_err("nobody");
     assert_eq!(stranger.kind, ErrorKind::NotFound);
     assert_eq!(stranger.code, Some("model_not_found"));
-    assert!(stranger.message.ends_with("served: a, b"));
+    assert!(!stranger.message.contains("`a`"));
 }
 
 #[tokio::test]

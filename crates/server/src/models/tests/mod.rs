@@ -2,5 +2,6 @@
 
 mod double;
 mod leases;
+mod lengths;
 mod room;
 mod unloading;

@@ -9,7 +9,7 @@ use crate::models::Lease;
 use crate::ollama::message::{self, OllamaMessage};
 use crate::ollama::options::Options;
 use crate::ollama::think::{OllamaFormat, OllamaThink};
-use crate::testing::{Harness, MODEL};
+use crate::testing::{Harness, MODEL, Scripted};
 
 async fn model() -> Lease {
     let server = Harness::saying("unheard");
@@ -204,16 +204,24 @@ fn formats_are_json_or_a_schema() {
 }
 
 #[tokio::test]
-async fn a_model_is_kept_as_long_as_the_request_says() {
-    let server = Harness::saying("hello");
+async fn a_model_is_kept_as_long_as_the_last_request_says() {
+    let mut config = Harness::config();
+    config.models[0].idle_unload = Some(Duration::from_secs(60));
+    let server = Harness::with(Scripted::new("hello"), config);
     let expires = || server.app.models.status()[0].expires;
     let body = |keep: Value| json!({ "model": MODEL, "keep_alive": keep });
     super::post(&server, "/api/generate", &body(json!("1h"))).await;
-    let left = expires()
-        .expect("an end")
-        .duration_since(std::time::SystemTime::now());
-    let left = left.expect("it is to come");
-    assert!(left > Duration::from_secs(3500) && left <= Duration::from_secs(3600));
+    let left = || {
+        let end = expires().expect("an end");
+        let left = end.duration_since(std::time::SystemTime::now());
+        left.expect("it is to come").as_secs()
+    };
+    assert!((3500..=3600).contains(&left()));
     super::post(&server, "/api/generate", &body(json!(-1))).await;
     assert_eq!(expires(), None);
+    let openai = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }] });
+    super::post(&server, "/v1/chat/completions", &openai).await;
+    assert_eq!(expires(), None, "other dialects have no word in it");
+    super::post(&server, "/api/generate", &body(Value::Null)).await;
+    assert!((50..=60).contains(&left()), "the configuration counts");
 }

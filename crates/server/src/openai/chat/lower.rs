@@ -12,8 +12,6 @@ use crate::openai::options::{self, Streaming};
 use crate::openai::{agree, message, tool};
 use crate::sampling;
 
-const MOST_ALTERNATIVES: usize = 20;
-
 /// What is asked for, and how it is to be told.
 #[derive(Debug)]
 pub struct Lowered {
@@ -134,20 +132,17 @@ pub fn effort(effort: ReasoningEffort, chat: &Chat) -> Option<Effort> {
         ReasoningEffort::None => Some(Effort::None),
         ReasoningEffort::Minimal | ReasoningEffort::Low => Some(Effort::Low),
         ReasoningEffort::Medium => Some(Effort::Medium),
-        ReasoningEffort::High | ReasoningEffort::Xhigh => Some(Effort::High),
+        ReasoningEffort::High | ReasoningEffort::Xhigh | ReasoningEffort::Max => Some(Effort::High),
     }
 }
 
 fn logprobs(wanted: Option<bool>, top: Option<usize>) -> Result<Option<Logprobs>, ApiError> {
+    let top = options::alternatives("top_logprobs", top)?;
     match (wanted.unwrap_or(false), top) {
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(ApiError::invalid(
             "top_logprobs",
             "`top_logprobs` needs `logprobs` to be true",
-        )),
-        (true, Some(top)) if top > MOST_ALTERNATIVES => Err(ApiError::invalid(
-            "top_logprobs",
-            format!("`top_logprobs` is {top}; it must be from 0 to {MOST_ALTERNATIVES}"),
         )),
         (true, top) => Ok(Some(Logprobs::of_model(top.unwrap_or(0)))),
     }

@@ -52,7 +52,11 @@ pub async fn create(
         mut ignored,
     } = body;
     let lease = lease(&app, &caller, request.model.as_deref()).await?;
-    let lowered = lower::lower(request, &sampling, &lease.chat, &lease.sampling)?;
+    let model = lease.clone();
+    let lowering = move || lower::lower(request, &sampling, &model.chat, &model.sampling);
+    // Words and schemas may take long.
+    let lowered = tokio::task::spawn_blocking(lowering).await;
+    let lowered = lowered.map_err(|error| ApiError::internal(&error))??;
     let lower::Lowered {
         chat,
         terms,
@@ -83,22 +87,10 @@ pub async fn create(
 
 /// What the layers below name by their own names, by those that the request has.
 fn in_our_words(error: ApiError, answer_field: Option<&'static str>) -> ApiError {
-    let names = [
+    error.renamed(&[
         ("response_format", answer_field.unwrap_or("response_format")),
         ("thinking", "reasoning_effort"),
         ("thinking budget", "thinking_budget"),
         ("template_variables", "chat_template_kwargs"),
-    ];
-    names
-        .into_iter()
-        .fold(error, |error, (theirs, ours)| ApiError {
-            message: error
-                .message
-                .replace(&format!("`{theirs}`"), &format!("`{ours}`")),
-            param: error.param.map(|param| match param == theirs {
-                true => ours.to_owned(),
-                false => param,
-            }),
-            ..error
-        })
+    ])
 }

@@ -87,6 +87,8 @@ pub enum ReasoningEffort {
     High,
     /// As `high`.
     Xhigh,
+    /// As `high`.
+    Max,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
@@ -112,6 +114,16 @@ impl Wire for ChatCompletionRequest {
         ),
         ("verbosity", "no model here is trained for it"),
         ("guided_decoding_backend", "there is one"),
+    ];
+    const WITHIN: &'static [(&'static str, &'static str)] = &[
+        (
+            "response_format.json_schema.description",
+            "the model does not see it",
+        ),
+        (
+            "stream_options.include_obfuscation",
+            "pieces of a stream are not padded",
+        ),
     ];
     const REFUSED: &'static [(&'static str, &'static str)] = &[
         ("audio", "this server writes text only"),

@@ -1,5 +1,7 @@
 //! One continuation as it comes: what a stream sends on, and an answer gathers.
 
+use std::sync::Arc;
+
 use loquat_engine::{Completion, Event, FinishReason, TokenInfo};
 use loquat_text::Tokenizer;
 use serde::Serialize;
@@ -29,12 +31,12 @@ pub struct Choice {
     tokenizer: Tokenizer,
     telling: Telling,
     /// Until the first news.
-    prompt: Option<String>,
+    prompt: Option<Arc<str>>,
     offsets: Offsets,
 }
 
 impl Choice {
-    pub fn new(index: usize, prompt: &str, telling: Telling, tokenizer: &Tokenizer) -> Self {
+    pub fn new(index: usize, prompt: &Arc<str>, telling: Telling, tokenizer: &Tokenizer) -> Self {
         let echoed = match telling.echo {
             true => prompt.chars().count(),
             false => 0,
@@ -43,7 +45,7 @@ impl Choice {
             index,
             tokenizer: tokenizer.clone(),
             telling,
-            prompt: Some(prompt.to_owned()),
+            prompt: Some(Arc::clone(prompt)),
             offsets: Offsets::behind(echoed, tokenizer),
         }
     }
@@ -89,7 +91,7 @@ impl Choice {
             if let (Some(told), Some(count)) = (&mut piece.logprobs, self.telling.logprobs) {
                 score_prompt(told, &prompt, infos, count, &self.tokenizer);
             }
-            piece.text = prompt;
+            piece.text = prompt.to_string();
         }
         piece
     }

@@ -1,5 +1,7 @@
 //! From a completion's request to generate requests, one for each prompt.
 
+use std::sync::Arc;
+
 use loquat_chat::Chat;
 use loquat_engine::{GenerateRequest, Logprobs, SamplingParams};
 use loquat_grammar::Grammar;
@@ -8,14 +10,16 @@ use serde_json::{Map, Value};
 
 use super::wire::{CompletionRequest, PromptItem};
 use crate::error::ApiError;
-use crate::openai::answer::{AnswerRule, Guided};
+use crate::models::Loaded;
+use crate::openai::answer::Guided;
 use crate::openai::options::{self, Streaming};
 use crate::sampling;
 use crate::union::TextOr;
 
 const DEFAULT_MAX_TOKENS: usize = 16;
 const MOST_PROMPTS: usize = 1024;
-const MOST_ALTERNATIVES: usize = 20;
+/// Of all prompts together, those that `best_of` throws away included.
+const MOST_CHOICES: usize = 4096;
 
 /// What is asked for, and how it is to be told.
 #[derive(Debug)]
@@ -34,7 +38,7 @@ pub struct Lowered {
 #[derive(Debug)]
 pub struct Prompt {
     /// As it was given; read off its tokens otherwise.
-    pub text: String,
+    pub text: Arc<str>,
     pub generate: GenerateRequest,
 }
 
@@ -88,7 +92,7 @@ pub fn lower(
         structured_outputs,
     };
     let grammar = match guided.lower(&mut ignored)? {
-        Some(rule) => Some(compile(&rule, chat)?),
+        Some(rule) => Some(rule.compile(chat)?),
         None => None,
     };
     let stream = options::streaming(stream, stream_options, &mut ignored)?;
@@ -96,8 +100,8 @@ pub fn lower(
     let best_of = best(n, best_of, stream.is_some())?;
     let telling = Telling {
         echo: echo.unwrap_or(false),
-        logprobs: alternatives("logprobs", logprobs)?,
-        prompt_logprobs: alternatives("prompt_logprobs", prompt_logprobs)?,
+        logprobs: options::alternatives("logprobs", logprobs)?,
+        prompt_logprobs: options::alternatives("prompt_logprobs", prompt_logprobs)?,
     };
     let max_tokens = max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
     let mut sampling = in_force.clone();
@@ -116,9 +120,9 @@ pub fn lower(
         priority: priority.unwrap_or(0),
         ..GenerateRequest::default()
     };
-    let prompts = prompts(prompt, tokenizer)?.into_iter();
+    let prompts = prompts(prompt, best_of, tokenizer)?.into_iter();
     let prompts = prompts.map(|(text, tokens)| Prompt {
-        text,
+        text: text.into(),
         generate: GenerateRequest {
             prompt: tokens,
             constraint: grammar.as_ref().map(Grammar::constraint),
@@ -159,14 +163,6 @@ impl Telling {
     }
 }
 
-fn compile(rule: &AnswerRule, chat: &Chat) -> Result<Grammar, ApiError> {
-    let grammar = chat.grammars().compile(&rule.source);
-    grammar.map_err(|error| match error.is_request_fault() {
-        true => ApiError::invalid(rule.field, format!("`{}`: {error}", rule.field)),
-        false => ApiError::internal(&error),
-    })
-}
-
 fn best(n: usize, best_of: Option<usize>, streams: bool) -> Result<usize, ApiError> {
     let Some(best_of) = best_of else {
         return Ok(n);
@@ -183,19 +179,22 @@ fn best(n: usize, best_of: Option<usize>, streams: bool) -> Result<usize, ApiErr
     Ok(best_of)
 }
 
-fn alternatives(field: &'static str, count: Option<usize>) -> Result<Option<usize>, ApiError> {
-    match count {
-        Some(count) if count > MOST_ALTERNATIVES => Err(ApiError::invalid(
-            field,
-            format!("`{field}` is {count}; it must be from 0 to {MOST_ALTERNATIVES}"),
-        )),
-        count => Ok(count),
+/// Refuses texts that cannot fit before anything is done with them.
+pub fn check_texts(prompt: &TextOr<PromptItem>, model: &Loaded) -> Result<(), ApiError> {
+    let check = |item: &PromptItem| match item {
+        PromptItem::Text(text) => model.check_text(text.len()),
+        PromptItem::Token(_) | PromptItem::Tokens(_) => Ok(()),
+    };
+    match prompt {
+        TextOr::Text(text) => model.check_text(text.len()),
+        TextOr::Many(items) => items.iter().try_for_each(check),
     }
 }
 
 /// Each prompt as text and as tokens.
 fn prompts(
     prompt: TextOr<PromptItem>,
+    choices: usize,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<(String, Vec<u32>)>, ApiError> {
     let items = match prompt {
@@ -209,9 +208,16 @@ fn prompts(
     if let Some(tokens) = tokens_of_one(&items) {
         return Ok(vec![(tokenizer.decode(&tokens, false), tokens)]);
     }
-    if items.len() > MOST_PROMPTS {
-        let count = items.len();
+    let count = items.len();
+    if count > MOST_PROMPTS {
         let what = format!("`prompt` has {count} prompts; at most {MOST_PROMPTS} are taken");
+        return Err(ApiError::invalid("prompt", what));
+    }
+    if count * choices > MOST_CHOICES {
+        let what = format!(
+            "`prompt` has {count} prompts, with {choices} continuations of each; at most \
+             {MOST_CHOICES} are made of all together"
+        );
         return Err(ApiError::invalid("prompt", what));
     }
     let items = items.into_iter().enumerate();

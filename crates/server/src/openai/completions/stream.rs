@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream::{self, SelectAll, StreamExt};
+use futures_util::stream::{self, BoxStream, StreamExt};
 use loquat_engine::{Event, Usage};
 
 use super::choice::{Choice, CompletionChoice};
@@ -15,24 +15,23 @@ use crate::openai::options::Streaming;
 use crate::openai::usage::TokenUsage;
 use crate::turn::Turn;
 
-/// A prompt's turn, and what is told of its choices.
-pub struct Asked {
-    pub turn: Turn,
-    pub choices: Vec<Choice>,
-}
-
-/// Answers with a stream of all turns' news. The client's leaving drops, and so cancels, them.
-pub fn respond(asked: Vec<Asked>, head: Head, streaming: Streaming) -> Response {
-    let mut choices = Vec::new();
-    let mut turns = Vec::new();
-    for (prompt, each) in asked.into_iter().enumerate() {
-        choices.push(each.choices);
-        turns.push(news(prompt, each.turn));
-    }
+/// Answers with a stream of the news of all turns, `at_once` of them at a time; each is taken when
+/// there is room. The client's leaving drops, and so cancels, them.
+pub fn respond(
+    turns: impl stream::Stream<Item = Result<Turn, ApiError>> + Send + 'static,
+    at_once: usize,
+    choices: Vec<Vec<Choice>>,
+    head: Head,
+    streaming: Streaming,
+) -> Response {
+    let turns = turns.enumerate().map(|(prompt, turn)| match turn {
+        Ok(turn) => news(prompt, turn),
+        Err(error) => stream::once(std::future::ready(Err(error))).boxed(),
+    });
     let telling = Stream {
         usages: vec![Usage::default(); choices.len()],
         choices,
-        news: stream::select_all(turns),
+        news: turns.flatten_unordered(at_once).boxed(),
         head,
         streaming,
     };
@@ -51,10 +50,8 @@ struct News {
     usage: Usage,
 }
 
-type Turns = std::pin::Pin<Box<dyn stream::Stream<Item = Result<News, ApiError>> + Send>>;
-
-fn news(prompt: usize, turn: Turn) -> Turns {
-    Box::pin(stream::unfold(turn, move |mut turn| async move {
+fn news(prompt: usize, turn: Turn) -> BoxStream<'static, Result<News, ApiError>> {
+    let news = stream::unfold(turn, move |mut turn| async move {
         let next = turn.next().await?;
         let usage = turn.usage();
         let news = next.map(|(choice, event)| News {
@@ -64,11 +61,12 @@ fn news(prompt: usize, turn: Turn) -> Turns {
             usage,
         });
         Some((news, turn))
-    }))
+    });
+    news.boxed()
 }
 
 struct Stream {
-    news: SelectAll<Turns>,
+    news: BoxStream<'static, Result<News, ApiError>>,
     head: Head,
     /// Of each prompt.
     choices: Vec<Vec<Choice>>,

@@ -299,6 +299,14 @@ async fn what_is_wrong_is_refused_by_name() {
         ),
         (json!({ "prompt": [9_999_999] }), json!("prompt")),
         (json!({ "prompt": vec!["a"; 1025] }), json!("prompt")),
+        (
+            json!({ "prompt": vec!["a"; 129], "n": 32 }),
+            json!("prompt"),
+        ),
+        (
+            json!({ "prompt": vec!["a"; 33], "best_of": 128 }),
+            json!("prompt"),
+        ),
         (json!({ "prompt": long }), Value::Null),
         (json!({ "max_tokens": 0 }), json!("max_tokens")),
         (
@@ -341,6 +349,36 @@ async fn a_batch_larger_than_the_queue_is_served() {
     let mut config = Harness::config();
     config.models[0].max_queue = 40;
     let server = Harness::with(Scripted::new("Hi"), config);
-    let answer = sent(&server, &json!({ "prompt": vec![OPENING; 100] })).await;
-    assert_eq!(texts(&answer.json()).len(), 100);
+    for n in [1, 3] {
+        let mut request = json!({ "prompt": vec![OPENING; 100], "n": n });
+        let answer = sent(&server, &request).await.json();
+        assert_eq!(texts(&answer), vec!["Hi"; 100 * n]);
+        request["stream"] = json!(true);
+        request["stream_options"] = json!({ "include_usage": true });
+        let stream = sent(&server, &request).await;
+        for index in 0..100 * n {
+            assert_eq!(put_together(&stream, index)["text"], "Hi", "{index}");
+        }
+        let events = stream.events();
+        let (_, last) = events.last().expect("a chunk");
+        for count in ["prompt_tokens", "completion_tokens"] {
+            assert_eq!(last["usage"][count], answer["usage"][count], "{n}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_of_a_stream_that_cannot_be_served_is_refused() {
+    let server = Harness::saying("Hi");
+    let mut prompts = vec![vec![5]; 40];
+    let streamed = |prompts: &Vec<Vec<u32>>| json!({ "prompt": prompts, "stream": true });
+    // Late ones are refused when their turn comes.
+    prompts[39] = vec![9_999_999];
+    let late = sent(&server, &streamed(&prompts)).await;
+    let events = late.events();
+    let (_, last) = events.last().expect("an error");
+    assert_eq!(last["error"]["param"], "prompt", "{last}");
+    prompts[0] = vec![9_999_999];
+    let early = server.post(ROUTE, &asking(&streamed(&prompts))).await;
+    assert_eq!(early.status(), StatusCode::BAD_REQUEST);
 }

@@ -18,7 +18,8 @@ pub struct CompletionRequest {
     /// Which model is to write. May be left out where only one is served.
     pub model: Option<String>,
     /// A text, its tokens, or a list of texts or of lists of tokens: a batch of up to 1024.
-    /// Special tokens that a text spells out are read as such.
+    /// With `n` or `best_of`, up to 4096 continuations of all together. Special tokens that a text
+    /// spells out are read as such.
     #[schema(value_type = TextOr<PromptItem>)]
     pub prompt: TextOr<PromptItem>,
     /// The longest continuation in tokens; 16 when left out. 0 only together with `echo` or
@@ -106,6 +107,16 @@ impl Wire for CompletionRequest {
     const IGNORED: &'static [(&'static str, &'static str)] = &[
         ("user", "clients are told apart by their keys"),
         ("guided_decoding_backend", "there is one"),
+    ];
+    const WITHIN: &'static [(&'static str, &'static str)] = &[
+        (
+            "response_format.json_schema.description",
+            "the model does not see it",
+        ),
+        (
+            "stream_options.include_obfuscation",
+            "pieces of a stream are not padded",
+        ),
     ];
     const REFUSED: &'static [(&'static str, &'static str)] = &[(
         "suffix",

@@ -294,6 +294,32 @@ impl Item {
     }
 }
 
+impl Item {
+    /// Without what was sent along and changes nothing.
+    pub fn without_idle_fields(mut self) -> Self {
+        let content = match &mut self {
+            Self::Message(item) => {
+                item.phase = None;
+                &mut item.content
+            }
+            Self::FunctionCallOutput(item) => &mut item.output,
+            Self::Reasoning(item) => {
+                item.encrypted_content = None;
+                return self;
+            }
+            Self::FunctionCall(_) | Self::ItemReference(_) => return self,
+        };
+        if let TextOr::Many(parts) = content {
+            for part in parts {
+                if let Part::OutputText(text) = part {
+                    text.annotations = Vec::new();
+                }
+            }
+        }
+        self
+    }
+}
+
 fn parts(speaker: Speaker, content: TextOr<Part>) -> Vec<Part> {
     match (content, speaker) {
         (TextOr::Many(parts), _) => parts,

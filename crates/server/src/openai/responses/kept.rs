@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use utoipa::IntoParams;
 
 use super::item::Item;
@@ -17,14 +18,43 @@ use crate::error::{ApiError, ErrorKind};
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
 pub struct RetrieveQuery {
     /// Has no effect: what was told is kept.
-    #[serde(rename = "include[]")]
-    #[expect(dead_code, reason = "everything is kept")]
-    include: Option<String>,
+    #[serde(flatten)]
+    #[param(rename = "include[]", value_type = Option<Vec<String>>)]
+    include: Include,
     /// Must be false: what has ended is not streamed again.
     stream: Option<bool>,
+}
+
+/// What a query may say about `include[]`, any number of times, to no effect. A list is not to be
+/// had otherwise; and being flattened, it is what refuses names that are nobody's.
+#[derive(Debug)]
+struct Include;
+
+impl<'de> Deserialize<'de> for Include {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+
+        impl<'de> Visitor<'de> for Names {
+            type Value = Include;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("parameters of a query")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut rest: A) -> Result<Include, A::Error> {
+                while let Some((name, IgnoredAny)) = rest.next_entry::<String, _>()? {
+                    if name != "include[]" {
+                        return Err(A::Error::custom(format!("`{name}` is not known here")));
+                    }
+                }
+                Ok(Include)
+            }
+        }
+
+        deserializer.deserialize_map(Names)
+    }
 }
 
 /// Gives a response that was kept
@@ -39,8 +69,11 @@ pub async fn retrieve(
     Path(id): Path<String>,
     query: Result<Query<RetrieveQuery>, QueryRejection>,
 ) -> Result<Json<ResponseObject>, ApiError> {
-    let Query(query) = query.map_err(unreadable)?;
-    if query.stream == Some(true) {
+    let Query(RetrieveQuery {
+        include: Include,
+        stream,
+    }) = query.map_err(unreadable)?;
+    if stream == Some(true) {
         return Err(ApiError::unsupported(
             "stream",
             "what has ended is not streamed again",
@@ -66,7 +99,7 @@ pub async fn delete(
 ) -> Result<Json<Deleted>, ApiError> {
     let owner = caller.client();
     let limits = &app.config().responses;
-    match app.responses.forget(owner.as_deref(), &id, limits) {
+    match app.responses.forget(&owner, &id, limits) {
         true => Ok(Json(Deleted {
             id,
             object: "response",
@@ -78,7 +111,6 @@ pub async fn delete(
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
 pub struct InputItemsQuery {
     /// Only those after this one, by its `id`.
     after: Option<String>,
@@ -89,9 +121,9 @@ pub struct InputItemsQuery {
     #[param(inline)]
     order: Option<Order>,
     /// Has no effect: what was told is kept.
-    #[serde(rename = "include[]")]
-    #[expect(dead_code, reason = "everything is kept")]
-    include: Option<String>,
+    #[serde(flatten)]
+    #[param(rename = "include[]", value_type = Option<Vec<String>>)]
+    include: Include,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
@@ -120,7 +152,7 @@ pub async fn input_items(
         after,
         limit,
         order,
-        include: _,
+        include: Include,
     }) = query.map_err(unreadable)?;
     let limit = limit.unwrap_or(20);
     if !(1..=100).contains(&limit) {
@@ -176,7 +208,7 @@ pub async fn cancel(
 fn find(app: &App, caller: &Caller, id: &str) -> Result<Kept, ApiError> {
     let owner = caller.client();
     let limits = &app.config().responses;
-    let kept = app.responses.get(owner.as_deref(), id, limits);
+    let kept = app.responses.get(&owner, id, limits);
     kept.ok_or_else(|| unknown(id))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use loquat_chat::{Chat, ChatRequest, Thinking, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
-use loquat_grammar::GrammarSource;
+use loquat_grammar::{GrammarSource, check_schema};
 use serde_json::{Map, Value};
 
 use super::conversation::messages;
@@ -18,10 +18,8 @@ use crate::chat_turn::Terms;
 use crate::error::ApiError;
 use crate::openai::chat::lower::effort;
 use crate::openai::tool::FunctionDefinition;
-use crate::openai::{fresh_id, now};
+use crate::openai::{fresh_id, now, options};
 use crate::sampling;
-
-const MOST_ALTERNATIVES: usize = 20;
 
 /// What is asked for, and how it is to be told.
 pub struct Lowered {
@@ -212,14 +210,9 @@ fn logprobs(
     if include.contains(&Include::EncryptedReasoning) {
         ignored.push("include[reasoning.encrypted_content]");
     }
-    match top.unwrap_or(0) {
-        0 if !include.contains(&Include::Logprobs) => Ok(None),
-        top @ 0..=MOST_ALTERNATIVES => Ok(Some(Logprobs::of_model(top))),
-        top => Err(ApiError::invalid(
-            "top_logprobs",
-            format!("`top_logprobs` is {top}; it must be from 0 to {MOST_ALTERNATIVES}"),
-        )),
-    }
+    let top = options::alternatives("top_logprobs", top)?.unwrap_or(0);
+    let wanted = top > 0 || include.contains(&Include::Logprobs);
+    Ok(wanted.then(|| Logprobs::of_model(top)))
 }
 
 /// The tools that the model is told of, and whether it calls them.
@@ -268,7 +261,11 @@ fn tool(tool: Tool) -> loquat_chat::Tool {
         name,
         description,
         parameters,
-        strict,
+        strict: None,
     };
-    function.lower()
+    let tool = function.lower();
+    loquat_chat::Tool {
+        strict: strict.unwrap_or_else(|| check_schema(&tool.parameters).is_ok()),
+        ..tool
+    }
 }

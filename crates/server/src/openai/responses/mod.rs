@@ -13,6 +13,7 @@ mod store;
 mod tests;
 mod writer;
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -24,7 +25,7 @@ use futures_util::{Stream, StreamExt, stream};
 
 pub use self::store::Responses;
 
-use self::item::{InputText, Item, MessageItem, Part, Speaker};
+use self::item::{InputText, Item, ItemReference, MessageItem, Part, Speaker};
 use self::lower::{Given, Lowered, lower};
 use self::object::{ResponseObject, ResponseStatus};
 use self::request::ResponseRequest;
@@ -74,22 +75,29 @@ pub async fn create(
     let lease = super::lease(&app, &caller, request.model.as_deref()).await?;
     let before = previous(&app, &caller, request.previous_response_id.as_deref())?;
     let input = std::mem::replace(&mut request.input, TextOr::Many(Vec::new()));
-    let input = settled(&app, &caller, input);
-    let so_far = before.iter().flat_map(Kept::conversation);
-    let given = Given {
-        sampling: &sampling,
-        chat: &lease.chat,
-        in_force: &lease.sampling,
-        model: &lease.id,
-        conversation: so_far.chain(&input).collect(),
+    let input = settled(&app, &caller, input)?;
+    let (model, earlier) = (lease.clone(), before.clone());
+    let lowering = move || {
+        let so_far = earlier.iter().flat_map(Kept::conversation);
+        let given = Given {
+            sampling: &sampling,
+            chat: &model.chat,
+            in_force: &model.sampling,
+            model: &model.id,
+            conversation: so_far.chain(&input).collect(),
+        };
+        lower(request, given).map(|lowered| (lowered, input))
     };
+    // Words and schemas may take long.
+    let lowered = tokio::task::spawn_blocking(lowering).await;
+    let (lowered, input) = lowered.map_err(|error| ApiError::internal(&error))??;
     let Lowered {
         chat,
         terms,
         response,
         stream,
         ignored: further,
-    } = lower(request, given)?;
+    } = lowered;
     ignored.extend(further);
     let writer = Writer::new(response, &lease.chat, chat.logprobs.is_some(), stream);
     let ask = Ask {
@@ -123,7 +131,7 @@ fn previous(app: &App, caller: &Caller, id: Option<&str>) -> Result<Option<Kept>
         return Ok(None);
     };
     let limits = &app.config().responses;
-    match app.responses.get(caller.client().as_deref(), id, limits) {
+    match app.responses.get(&caller.client(), id, limits) {
         Some(kept) => Ok(Some(kept)),
         None => Err(ApiError::invalid(
             "previous_response_id",
@@ -134,7 +142,7 @@ fn previous(app: &App, caller: &Caller, id: Option<&str>) -> Result<Option<Kept>
 }
 
 /// The input as it is kept, with what it refers to in the place of references.
-fn settled(app: &App, caller: &Caller, input: TextOr<Item>) -> Vec<Item> {
+fn settled(app: &App, caller: &Caller, input: TextOr<Item>) -> Result<Vec<Item>, ApiError> {
     let items = match input {
         TextOr::Text(text) => vec![Item::Message(MessageItem {
             id: None,
@@ -145,15 +153,39 @@ fn settled(app: &App, caller: &Caller, input: TextOr<Item>) -> Vec<Item> {
         })],
         TextOr::Many(items) => items,
     };
-    let owner = caller.client();
+    let referred = references(&items)?;
+    let mut found = match referred.is_empty() {
+        true => HashMap::new(),
+        false => {
+            let limits = &app.config().responses;
+            app.responses.items(&caller.client(), &referred, limits)
+        }
+    };
     let items = items.into_iter().map(|item| match item {
         Item::ItemReference(reference) => {
-            let found = app.responses.item(owner.as_deref(), &reference.id);
-            found.unwrap_or(Item::ItemReference(reference))
+            let item = found.remove(&reference.id);
+            item.unwrap_or(Item::ItemReference(reference))
         }
         item => item.settled(),
     });
-    items.collect()
+    Ok(items.collect())
+}
+
+/// What items refer to: each once, or a short request could grow without bounds.
+fn references(items: &[Item]) -> Result<HashSet<String>, ApiError> {
+    let mut ids = HashSet::new();
+    for item in items {
+        if let Item::ItemReference(ItemReference { id }) = item
+            && !ids.insert(id.clone())
+        {
+            let what = format!(
+                "Duplicate item found with id {id}. Remove duplicate items from your input and \
+                 try again."
+            );
+            return Err(ApiError::invalid("input", what));
+        }
+    }
+    Ok(ids)
 }
 
 /// A response on its way. Dropping it cancels.

@@ -77,6 +77,21 @@ impl Wire for ResponseRequest {
             "prompts are kept while there is room",
         ),
     ];
+    const WITHIN: &'static [(&'static str, &'static str)] = &[
+        ("reasoning.summary", "thinking is told as it was thought"),
+        ("text.verbosity", "no model here is trained for it"),
+        ("text.format.description", "the model does not see it"),
+        (
+            "include[reasoning.encrypted_content]",
+            "thinking is told in the clear",
+        ),
+        ("encrypted_content", "nothing is encrypted here"),
+        ("phase", "replies have no phases here"),
+        (
+            "stream_options.include_obfuscation",
+            "pieces of a stream are not padded",
+        ),
+    ];
     const REFUSED: &'static [(&'static str, &'static str)] = &[
         (
             "conversation",
@@ -208,7 +223,8 @@ pub struct FunctionTool {
     /// A JSON schema of an object: the arguments. None when left out.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Map<String, Value>>,
-    /// Hold the arguments to the schema while they are generated; false when left out.
+    /// Hold the arguments to the schema while they are generated. Where left out, they are if the
+    /// schema can be held to.
     pub strict: Option<bool>,
 }
 

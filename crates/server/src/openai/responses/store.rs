@@ -1,6 +1,7 @@
 //! Responses that are kept in memory, for turns that go on from them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -9,26 +10,26 @@ use super::item::Item;
 use super::object::ResponseObject;
 use crate::config;
 
-/// What is kept, each response for the key that made it.
+/// What is kept, by the key that made it.
 #[derive(Default)]
-pub struct Responses {
-    inner: Mutex<Inner>,
-    /// Of every turn that something kept, or that is in use.
-    bytes: Arc<AtomicUsize>,
-}
+pub struct Responses(Mutex<Owners>);
 
+type Owners = BTreeMap<Option<String>, Owned>;
+
+/// One key's.
 #[derive(Default)]
-struct Inner {
+struct Owned {
     /// By age, the oldest first.
     kept: BTreeMap<u64, Kept>,
     places: HashMap<String, u64>,
     next: u64,
+    /// Of every turn that something kept, or that is in use.
+    bytes: Arc<AtomicUsize>,
 }
 
 /// A response and the turns before it.
 #[derive(Clone)]
 pub struct Kept {
-    owner: Option<String>,
     since: Instant,
     /// The last one is the response's own. Conversations share the turns that they have in common.
     turns: Vec<Arc<Turn>>,
@@ -68,7 +69,8 @@ impl Kept {
 }
 
 impl Responses {
-    /// Keeps a response, and lets go of what is too old or too much, oldest first.
+    /// Keeps a response, unless it is too much by itself, and lets go of what is too old or too
+    /// much.
     pub fn keep(
         &self,
         owner: Option<String>,
@@ -77,81 +79,166 @@ impl Responses {
         response: ResponseObject,
         limits: &config::Responses,
     ) {
+        let input: Vec<_> = input.into_iter().map(Item::without_idle_fields).collect();
         let size = size(&input, &response);
-        self.bytes.fetch_add(size, Ordering::Relaxed);
         let id = response.id.clone();
         let mut turns = before.map_or_else(Vec::new, |before| before.turns);
+        let whole = turns.iter().map(|turn| turn.size).sum::<usize>() + size;
+        if whole > limits.max_bytes {
+            return;
+        }
+        let mut owners = self.lock();
+        let owned = owners.entry(owner).or_default();
+        owned.bytes.fetch_add(size, Ordering::Relaxed);
         turns.push(Arc::new(Turn {
             input,
             response,
             size,
-            bytes: Arc::clone(&self.bytes),
+            bytes: Arc::clone(&owned.bytes),
         }));
-        let kept = Kept {
-            owner,
-            since: Instant::now(),
-            turns,
-        };
-        let mut inner = self.lock();
-        let place = inner.next;
-        inner.next += 1;
-        inner.kept.insert(place, kept);
-        inner.places.insert(id, place);
-        self.bound(&mut inner, limits);
+        owned.add(
+            id,
+            Kept {
+                since: Instant::now(),
+                turns,
+            },
+        );
+        bound(&mut owners, limits);
     }
 
-    pub fn get(&self, owner: Option<&str>, id: &str, limits: &config::Responses) -> Option<Kept> {
-        let mut inner = self.lock();
-        self.bound(&mut inner, limits);
-        let kept = inner.kept.get(inner.places.get(id)?)?;
-        (kept.owner.as_deref() == owner).then(|| kept.clone())
+    pub fn get(
+        &self,
+        owner: &Option<String>,
+        id: &str,
+        limits: &config::Responses,
+    ) -> Option<Kept> {
+        let owners = self.bounded(limits);
+        let owned = owners.get(owner)?;
+        owned.kept.get(owned.places.get(id)?).cloned()
     }
 
     /// Whether there was anything to forget.
-    pub fn forget(&self, owner: Option<&str>, id: &str, limits: &config::Responses) -> bool {
-        let mut inner = self.lock();
-        self.bound(&mut inner, limits);
-        let place = inner.places.get(id).copied();
-        let own = |place: &u64| inner.kept[place].owner.as_deref() == owner;
-        let Some(place) = place.filter(own) else {
-            return false;
+    pub fn forget(&self, owner: &Option<String>, id: &str, limits: &config::Responses) -> bool {
+        let mut owners = self.bounded(limits);
+        owners.get_mut(owner).is_some_and(|owned| owned.forget(id))
+    }
+
+    /// Items of any of the owner's responses by their ids, each from the newest that has it.
+    pub fn items(
+        &self,
+        owner: &Option<String>,
+        ids: &HashSet<String>,
+        limits: &config::Responses,
+    ) -> HashMap<String, Item> {
+        let turns = match self.bounded(limits).get(owner) {
+            Some(owned) => owned.turns(),
+            None => Vec::new(),
         };
-        inner.places.remove(id);
-        inner.kept.remove(&place).is_some()
-    }
-
-    /// An item of any of the owner's responses, newest first.
-    pub fn item(&self, owner: Option<&str>, id: &str) -> Option<Item> {
-        let inner = self.lock();
-        let own = inner.kept.values().rev();
-        let mut own = own.filter(|kept| kept.owner.as_deref() == owner);
-        own.find_map(|kept| {
-            let mut items = kept.conversation();
-            items.find(|item| item.id() == Some(id)).cloned()
-        })
-    }
-
-    fn bound(&self, inner: &mut Inner, limits: &config::Responses) {
-        let config::Responses {
-            max_stored,
-            max_bytes,
-            keep,
-        } = limits;
-        while let Some(oldest) = inner.kept.first_entry() {
-            let bytes = self.bytes.load(Ordering::Relaxed);
-            let is_old = oldest.get().since.elapsed() > *keep;
-            if !is_old && inner.places.len() <= *max_stored && bytes <= *max_bytes {
+        let mut found = HashMap::new();
+        let newest = turns.iter();
+        let all = newest.flat_map(|turn| turn.response.output.iter().chain(&turn.input));
+        for item in all {
+            if let Some(id) = item.id().filter(|id| ids.contains(*id)) {
+                found.entry(id.to_owned()).or_insert_with(|| item.clone());
+            }
+            if found.len() == ids.len() {
                 break;
             }
-            let gone = oldest.remove();
-            if let Some(response) = gone.response() {
-                inner.places.remove(&response.id);
-            }
         }
+        found
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Without what should be gone.
+    fn bounded(&self, limits: &config::Responses) -> MutexGuard<'_, Owners> {
+        let mut owners = self.lock();
+        bound(&mut owners, limits);
+        owners
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Owners> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets go of what is too old, and where it is too much, of the oldest of who has most: nobody's
+/// responses make room for somebody else's who keeps more.
+fn bound(owners: &mut Owners, limits: &config::Responses) {
+    let config::Responses {
+        max_stored,
+        max_bytes,
+        keep,
+    } = limits;
+    for owned in owners.values_mut() {
+        while owned.oldest().is_some_and(|since| since.elapsed() > *keep) {
+            owned.forget_oldest();
+        }
+    }
+    loop {
+        let sum = |of: fn(&Owned) -> usize| owners.values().map(of).sum::<usize>();
+        let share = match (
+            sum(Owned::bytes) > *max_bytes,
+            sum(Owned::count) > *max_stored,
+        ) {
+            (true, _) => Owned::bytes,
+            (false, true) => Owned::count,
+            (false, false) => break,
+        };
+        let largest = owners.values_mut();
+        let largest = largest.max_by_key(|owned| (share(owned), Reverse(owned.oldest())));
+        // What is merely in use cannot be let go of.
+        if !largest.is_some_and(Owned::forget_oldest) {
+            break;
+        }
+    }
+    owners.retain(|_, owned| owned.count() > 0 || owned.bytes() > 0);
+}
+
+impl Owned {
+    fn add(&mut self, id: String, kept: Kept) {
+        self.kept.insert(self.next, kept);
+        self.places.insert(id, self.next);
+        self.next += 1;
+    }
+
+    fn forget(&mut self, id: &str) -> bool {
+        let place = self.places.remove(id);
+        place.is_some_and(|place| self.kept.remove(&place).is_some())
+    }
+
+    /// Whether there was one.
+    fn forget_oldest(&mut self) -> bool {
+        let Some((_, gone)) = self.kept.pop_first() else {
+            return false;
+        };
+        if let Some(response) = gone.response() {
+            self.places.remove(&response.id);
+        }
+        true
+    }
+
+    fn count(&self) -> usize {
+        self.kept.len()
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn oldest(&self) -> Option<Instant> {
+        self.kept.values().next().map(|kept| kept.since)
+    }
+
+    /// Each once, the newest response's last turn first.
+    fn turns(&self) -> Vec<Arc<Turn>> {
+        let mut seen = HashSet::new();
+        let mut turns = Vec::new();
+        for kept in self.kept.values().rev() {
+            // What comes before a turn is the same in every conversation that has it.
+            let new = kept.turns.iter().rev();
+            let new = new.take_while(|turn| seen.insert(Arc::as_ptr(turn)));
+            turns.extend(new.cloned());
+        }
+        turns
     }
 }
 

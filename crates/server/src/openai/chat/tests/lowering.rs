@@ -142,6 +142,10 @@ fn a_message_that_is_wrong_is_refused_at_its_place() {
             "messages[0].audio",
         ),
         (
+            json!([{ "role": "assistant", "content": "", "annotations": [{}] }]),
+            "messages[0].annotations",
+        ),
+        (
             json!([{ "role": "assistant", "content": "", "function_call": {} }]),
             "messages[0].function_call",
         ),
@@ -421,6 +425,11 @@ fn thinking_is_asked_for_in_steps() {
         ),
         (
             json!({ "reasoning_effort": "xhigh" }),
+            Some(Effort::High),
+            None,
+        ),
+        (
+            json!({ "reasoning_effort": "max" }),
             Some(Effort::High),
             None,
         ),

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::{ask, request, tokens, turn};
 use crate::config;
-use crate::testing::{Harness, Scripted};
+use crate::testing::{Harness, Reply, Scripted};
+use crate::wire::IGNORED_HEADER;
 
 #[tokio::test]
 async fn a_conversation_goes_on_from_what_was_kept() {
@@ -118,8 +119,8 @@ async fn no_more_is_kept_than_the_configuration_allows() {
     }
 }
 
-#[tokio::test]
-async fn a_response_is_for_the_key_that_made_it() {
+/// A server for `ada` and `bob`, whose names are their keys.
+fn for_two(responses: config::Responses) -> Harness {
     let key = |name: &str| config::Key {
         name: name.to_owned(),
         hash: config::KeyHash::of(name),
@@ -131,19 +132,157 @@ async fn a_response_is_for_the_key_that_made_it() {
     };
     let config = config::Config {
         keys: vec![key("ada"), key("bob")],
+        responses,
+        ..Harness::config()
+    };
+    Harness::with(Scripted::new("Yes."), config)
+}
+
+async fn send(server: &Harness, method: &str, path: &str, key: &str, body: &Value) -> Reply {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("authorization", format!("Bearer {key}"))
+        .header("content-type", "application/json")
+        .body(Body::from(body.to_string()));
+    server.send(request.expect("a request")).await
+}
+
+#[tokio::test]
+async fn who_keeps_most_makes_room() {
+    let cases = [
+        config::Responses {
+            max_stored: 4,
+            ..config::Responses::default()
+        },
+        config::Responses {
+            max_bytes: 20_000,
+            ..config::Responses::default()
+        },
+    ];
+    for limits in cases {
+        let server = for_two(limits.clone());
+        let made = async |key: &str, size: usize| {
+            let body = request(json!({ "input": "a".repeat(size) }));
+            let made = send(&server, "POST", "/v1/responses", key, &body).await;
+            assert_eq!(made.status(), StatusCode::OK, "{}", made.text());
+            format!(
+                "/v1/responses/{}",
+                made.json()["id"].as_str().unwrap_or_default()
+            )
+        };
+        let is_kept = async |key: &str, path: &str| {
+            let reply = send(&server, "GET", path, key, &json!({})).await;
+            reply.status() == StatusCode::OK
+        };
+        let bobs = made("bob", 1000).await;
+        let first = made("ada", 1000).await;
+        for _ in 0..10 {
+            made("ada", 1000).await;
+        }
+        let last = made("ada", 1000).await;
+        assert!(is_kept("bob", &bobs).await, "{limits:?}");
+        assert!(!is_kept("ada", &first).await, "{limits:?}");
+        assert!(is_kept("ada", &last).await, "{limits:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_much_by_itself_is_not_kept_and_drives_nothing_out() {
+    let limits = config::Responses {
+        max_bytes: 5000,
+        ..config::Responses::default()
+    };
+    let config = config::Config {
+        responses: limits,
         ..Harness::config()
     };
     let server = Harness::with(Scripted::new("Yes."), config);
-    let send = async |method: &str, path: &str, key: &str, body: Value| {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("authorization", format!("Bearer {key}"))
-            .header("content-type", "application/json")
-            .body(Body::from(body.to_string()));
-        server.send(request.expect("a request")).await
+    let path = |response: &Value| {
+        let id = response["id"].as_str().unwrap_or_default();
+        format!("/v1/responses/{id}")
     };
-    let made = send("POST", "/v1/responses", "ada", request(json!({}))).await;
+    let small = ask(&server, json!({})).await;
+    let large = ask(&server, json!({ "instructions": "a".repeat(3900) })).await;
+    assert_eq!(server.get(&path(&large)).await.status(), 404);
+    assert_eq!(server.get(&path(&small)).await.status(), 200);
+}
+
+#[tokio::test]
+async fn what_changes_nothing_is_not_kept() {
+    let server = Harness::saying("Yes.");
+    let annotated =
+        |text: &str| json!({ "type": "output_text", "text": text, "annotations": [{ "a": 1 }] });
+    let input = json!([
+        { "role": "user", "content": "hi", "phase": "final" },
+        { "type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "secret" },
+        { "role": "assistant", "content": [annotated("yo")] },
+        { "role": "user", "content": "and?" },
+    ]);
+    let reply = server
+        .post("/v1/responses", &request(json!({ "input": input })))
+        .await;
+    let ignored = reply.response.headers().get(IGNORED_HEADER);
+    let ignored = ignored.and_then(|ignored| ignored.to_str().ok());
+    assert_eq!(ignored, Some("phase, encrypted_content"));
+    let id = reply.json()["id"].as_str().unwrap_or_default().to_owned();
+    let list = server
+        .get(&format!("/v1/responses/{id}/input_items?order=asc"))
+        .await
+        .json();
+    assert_eq!(list["data"].as_array().map(Vec::len), Some(4));
+    assert_eq!(list["data"][0].get("phase"), None);
+    assert_eq!(list["data"][1].get("encrypted_content"), None);
+    assert_eq!(list["data"][2]["content"][0]["annotations"], json!([]));
+}
+
+#[tokio::test]
+async fn what_is_too_old_cannot_be_referred_to() {
+    for (keep, status) in [(Duration::ZERO, 400), (Duration::from_secs(60), 200)] {
+        let responses = config::Responses {
+            keep,
+            ..config::Responses::default()
+        };
+        let config = config::Config {
+            responses,
+            ..Harness::config()
+        };
+        let server = Harness::with(Scripted::new("Yes."), config);
+        let first = ask(&server, json!({})).await;
+        let reference = json!({ "type": "item_reference", "id": first["output"][0]["id"] });
+        let input = json!([reference, { "role": "user", "content": "and?" }]);
+        let asked = request(json!({ "input": input }));
+        let reply = server.post("/v1/responses", &asked).await;
+        assert_eq!(reply.status(), status, "{keep:?}");
+    }
+}
+
+#[tokio::test]
+async fn queries_take_lists_and_refuse_what_they_do_not_know() {
+    let server = Harness::saying("Yes.");
+    let made = ask(&server, json!({})).await;
+    let id = made["id"].as_str().unwrap_or_default();
+    let two = "include[]=a&include%5B%5D=b";
+    let cases = [
+        (format!("?{two}&stream=false"), 200),
+        ("?stream=true".to_owned(), 400),
+        ("?stream=1".to_owned(), 400),
+        ("?banana=1".to_owned(), 400),
+        (format!("/input_items?{two}&limit=5&order=asc"), 200),
+        ("/input_items?limit=x".to_owned(), 400),
+        ("/input_items?banana=1".to_owned(), 400),
+    ];
+    for (rest, status) in cases {
+        let reply = server.get(&format!("/v1/responses/{id}{rest}")).await;
+        assert_eq!(reply.status(), status, "{rest} {}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn a_response_is_for_the_key_that_made_it() {
+    let server = for_two(config::Responses::default());
+    let body = request(json!({}));
+    let made = send(&server, "POST", "/v1/responses", "ada", &body).await;
     let id = made.json()["id"].as_str().unwrap_or_default().to_owned();
     let path = format!("/v1/responses/{id}");
     let items = format!("{path}/input_items");
@@ -163,7 +302,7 @@ async fn a_response_is_for_the_key_that_made_it() {
     ];
     for (method, path, body, expected) in cases {
         for (key, status) in ["bob", "ada"].into_iter().zip(expected) {
-            let reply = send(method, path, key, body.clone()).await;
+            let reply = send(&server, method, path, key, &body).await;
             assert_eq!(reply.status(), status, "{key}: {method} {path} {body}");
         }
     }

@@ -163,6 +163,11 @@ async fn what_is_not_right_is_refused_by_name() {
             "Item with id 'msg_x' not found.",
         ),
         (
+            json!({ "input": vec![json!({ "type": "item_reference", "id": "msg_x" }); 2] }),
+            Some("input"),
+            "Duplicate item found with id msg_x",
+        ),
+        (
             item(json!({ "type": "function_call_output", "call_id": "c9", "output": "" })),
             Some("input"),
             "call_id c9",
@@ -322,6 +327,31 @@ async fn an_answer_is_held_to_its_schema() {
         serde_json::from_str::<Value>(text).ok(),
         Some(json!({ "ok": true }))
     );
+}
+
+#[tokio::test]
+async fn arguments_are_held_to_their_schema_unless_it_is_said_or_cannot_be() {
+    let call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1}}\n</tool_call>";
+    let server = Harness::saying(call);
+    let schema = json!({
+        "type": "object", "properties": { "a": { "const": 1 } }, "required": ["a"],
+        "additionalProperties": false,
+    });
+    let mut loose = schema.clone();
+    loose["dependentSchemas"] = json!({ "a": {} });
+    for (schema, strict, expected) in [
+        (&schema, json!(null), json!({ "a": 1 })),
+        (&schema, json!(true), json!({ "a": 1 })),
+        (&schema, json!(false), json!({ "b": 1 })),
+        (&loose, json!(null), json!({ "b": 1 })),
+    ] {
+        let tool = json!({ "type": "function", "name": "add", "parameters": schema,
+            "strict": strict });
+        let response = ask(&server, json!({ "tools": [tool] })).await;
+        let arguments = response["output"][0]["arguments"].as_str();
+        let arguments = arguments.and_then(|text| serde_json::from_str::<Value>(text).ok());
+        assert_eq!(arguments, Some(expected), "{tool}");
+    }
 }
 
 #[tokio::test]

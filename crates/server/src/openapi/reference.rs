@@ -1,0 +1,71 @@
+//! The page of what becomes of fields, written from the description.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::amend::{FATES, body_schema};
+use super::document;
+
+const PAGE: &str = "../../docs/api.md";
+const REWRITE: &str = "LOQUAT_WRITE_DOCS";
+
+const OPENING: &str = "\
+# Fields without effect
+
+What becomes of fields that the dialects have and this server does not act on; everything else about
+the API stands at `/docs` and in `/openapi.json` of a running server. This page is written from the
+types of requests in `crates/server/src`; a test fails where the two differ, and
+`LOQUAT_WRITE_DOCS=1 cargo test -p loquat-server --lib openapi::` writes it anew. How to run and
+operate the server stands in [serve.md](serve.md).
+
+A field that is **ignored** is one that clients send without need: the request is served, and the
+response names the field in its header `x-loquat-ignored`. Names without their places are of parts
+that can stand in several: `cache_control` of any block. A field that is **refused** makes for an
+error with status 400 that names it, and so does any field that no client is known to send. `null`
+is as if it were left out.
+";
+
+fn page() -> String {
+    let document = document();
+    let mut page = OPENING.to_owned();
+    let paths = document["paths"].as_object().expect("paths");
+    for (path, operations) in paths {
+        for (verb, operation) in operations.as_object().expect("operations") {
+            let Some(schema) = body_schema(operation) else {
+                continue;
+            };
+            let fates = &document["components"]["schemas"][schema][FATES];
+            let fates = fates.as_array().expect("a list");
+            if fates.is_empty() {
+                continue;
+            }
+            let verb = verb.to_uppercase();
+            let _ = write!(
+                page,
+                "\n## {verb} {path}\n\n| field | what happens | why |\n|---|---|---|\n"
+            );
+            for fate in fates {
+                let [field, fate, why] = ["field", "fate", "why"].map(|name| {
+                    let text = fate[name].as_str();
+                    text.expect("text")
+                });
+                let _ = writeln!(page, "| `{field}` | {fate} | {why} |");
+            }
+        }
+    }
+    page
+}
+
+#[test]
+fn the_page_of_fields_is_what_the_types_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
+    let expected = page();
+    if std::env::var_os(REWRITE).is_some() {
+        std::fs::write(&path, &expected).expect("the page is written");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "docs/api.md is out of date: {REWRITE}=1 cargo test -p loquat-server --lib openapi::"
+    );
+}
