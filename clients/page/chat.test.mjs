@@ -49,7 +49,7 @@ test("a reply streams, and is measured", async (t) => {
 });
 
 test("Esc stops, what was said stays, and the server is at rest", async (t) => {
-  const { page } = await chat(t, { limit: "2000", values: { temperature: "0" } });
+  const { page } = await chat(t, { limit: "2000", values: { temperature: "0", min_tokens: "1900" } });
   await ask(page, "Count from one to one thousand in words.");
   await page.waitForFunction(() => document.querySelector(".reply.live .body")?.textContent.length > 10);
   assert.equal(await page.locator("#send").getAttribute("aria-label"), "Stop");

@@ -219,6 +219,21 @@ fn a_forced_call_needs_no_known_tool() {
 }
 
 #[test]
+fn a_forced_call_that_is_cut_before_its_name_is_no_text() {
+    let start = Start {
+        calls_forced: true,
+        ..with_calls()
+    };
+    let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"P";
+    let name_ends = call.find(", ").expect("a comma");
+    for cut in 0..name_ends {
+        check(calls("hermes"), &start, &case(&call[..cut], ""));
+    }
+    let each = case(call, r#"weather({"city": "P"#);
+    check(calls("hermes"), &start, &each);
+}
+
+#[test]
 fn llama_pythonic() {
     check_all(
         "llama_pythonic",

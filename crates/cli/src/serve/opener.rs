@@ -38,17 +38,17 @@ impl LocalModels {
         Fitting::of(&self.store, wanted).map(|_| ())
     }
 
-    /// The same without a download, and with the option that is most likely the trouble.
-    pub fn check_here(&self, wanted: &config::Model) -> Result<(), (&'static str, CliError)> {
-        if !backends::is_auto(&wanted.backend) {
-            backends::named(&wanted.backend).map_err(|error| ("backend", error))?;
-        }
-        let named = wanted.template.as_deref().map(template).transpose();
-        named.map_err(|error| ("template", error))?;
-        match self.store.resolve(&wanted.source) {
-            Ok(Resolved::Catalog(_)) => Ok(()),
-            Ok(Resolved::Local(_)) => self.check(wanted).map_err(|error| ("source", error)),
-            Err(error) => Err(("source", error.into())),
+    /// The same without a download.
+    pub fn check_here(&self, wanted: &config::Model) -> Result<(), CliError> {
+        backends::select(&wanted.backend)?;
+        match self.store.resolve(&wanted.source)? {
+            Resolved::Local(_) => self.check(wanted),
+            Resolved::Catalog(_) => wanted
+                .template
+                .as_deref()
+                .map(template)
+                .transpose()
+                .map(drop),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use loquat_server::config::{Mistake, Mistakes, Model, Place, Settled, Sources};
+use loquat_session::OpenError;
 use loquat_store::Store;
 
 use super::names;
@@ -70,8 +71,8 @@ impl Wanted {
         let settled = self.read()?;
         let wanted = settled.config.models.iter().enumerate();
         let unfit = wanted.filter_map(|(index, model)| {
-            let (option, error) = models.check_here(model).err()?;
-            Some(of_model(&settled, index, option, &error))
+            let error = models.check_here(model).err()?;
+            Some(of_model(&settled, index, &error))
         });
         let unfit: Vec<Mistake> = unfit.collect();
         match unfit.is_empty() {
@@ -81,14 +82,17 @@ impl Wanted {
     }
 }
 
-fn of_model(
-    settled: &Settled,
-    index: usize,
-    option: &str,
-    error: &dyn std::fmt::Display,
-) -> Mistake {
+/// Beside the option that is the trouble.
+fn of_model(settled: &Settled, index: usize, error: &CliError) -> Mistake {
+    let option = match error {
+        CliError::UnknownBackend { .. } => "backend",
+        CliError::Template { option, .. } | CliError::File { flag: option, .. } => option,
+        CliError::Open(OpenError::Option { option, .. }) => option,
+        _ => "source",
+    };
     let said = settled.origins.models.get(index);
-    let place = said.and_then(|said| said.of(option)).cloned();
+    let place = said.and_then(|said| said.of(option).or_else(|| said.of("source")));
+    let place = place.cloned();
     Mistake {
         place: place.unwrap_or_else(|| Place::Argument(option.to_owned())),
         message: error.to_string(),

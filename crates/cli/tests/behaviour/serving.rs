@@ -126,7 +126,7 @@ fn a_model_that_cannot_be_served_is_refused_before_anything_is() {
         (
             &[&model, "--backend=nope"],
             2,
-            "--backend: no backend is called `nope`",
+            "model `llama`: no backend is called `nope`",
         ),
         (
             &[&model, &model],
@@ -182,6 +182,22 @@ fn mistakes_are_told_all_at_once_with_exit_code_2() {
         "[[models]]\nname = \"a\"\nsource = \"nowhere.gguf\"\n",
     );
     loquat(["config", "check", &missing]).refused(2, &["missing.toml:3:10", "nowhere.gguf"]);
+    let model = golden("llama");
+    let several = format!(
+        "[[models]]\nname = \"a\"\nsource = \"{model}\"\nbackend = \"nope\"\n\
+         [[models]]\nname = \"b\"\nsource = \"nowhere.gguf\"\n\
+         [[models]]\nname = \"c\"\nsource = \"{model}\"\ncontext = 100000\n\
+         [[models]]\nname = \"d\"\nsource = \"{model}\"\ntemplate = \"nonsense\"\n"
+    );
+    let several = files.write("several.toml", &several);
+    let places = [
+        "4 mistakes",
+        "toml:4:11",
+        "toml:7:10",
+        "toml:11:11",
+        "toml:15:12",
+    ];
+    loquat(["config", "check", &several]).refused(2, &places);
 }
 
 #[test]

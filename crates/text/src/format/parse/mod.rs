@@ -42,7 +42,8 @@ pub struct Start {
 /// Takes a model's output apart into thinking, text and calls.
 ///
 /// Where the text is cut does not matter: pieces of one kind, joined, are the same for every cut.
-/// Nothing is lost. What begins like a call but is none comes back as text, to the letter; a call
+/// Nothing is lost. What begins like a call but is none comes back as text, to the letter, unless a
+/// call had to come; a call
 /// that breaks after its beginning was sent gets the rest as arguments, and no
 /// [`Piece::CallEnd`].
 ///
@@ -88,6 +89,11 @@ impl OutputParser {
             Machine::Inline(inline) => inline.finish(&mut self.sink),
             Machine::Channels(channels) => channels.finish(&mut self.sink),
         }
-        self.sink.take()
+        let mut pieces = self.sink.take();
+        if self.start.calls_forced {
+            // Cut short before it had a name; nothing that anybody said.
+            pieces.retain(|piece| !matches!(piece, Piece::Text(_)));
+        }
+        pieces
     }
 }
