@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::Note;
 use super::installed::{Python, install_npm};
+use super::tools::require_browser_libraries;
 use crate::command::program;
 use crate::error::Error;
 
@@ -17,6 +18,7 @@ const ARTEFACTS: &str = "target/clients/page";
 
 pub fn run(root: &Path) -> Result<Note, Error> {
     let python = PYTHON.install(root)?;
+    require_browser_libraries(root)?;
     for folder in NPM {
         install_npm(root, folder)?;
     }

@@ -119,6 +119,34 @@ pub fn require_node(root: &Path) -> Result<(), Error> {
     })
 }
 
+/// Libraries of the system that npm's Chromium is linked to, and the packages that have them.
+const BROWSER_LIBRARIES: &[(&str, &str)] = &[
+    ("libexpat.so.1", "libexpat1"),
+    ("libnspr4.so", "libnspr4"),
+    ("libnss3.so", "libnss3"),
+];
+
+/// As root on a machine with apt they are installed, otherwise asked for.
+pub fn require_browser_libraries(root: &Path) -> Result<(), Error> {
+    // Where it cannot be asked, the browser will tell.
+    let Some(known) = program(root, "/sbin/ldconfig", &["-p"]).probe() else {
+        return Ok(());
+    };
+    let is_missing = |(library, _): &&(&str, &str)| !known.contains(library);
+    let missing = BROWSER_LIBRARIES.iter().filter(is_missing);
+    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if can_install_packages(root) {
+        return install_packages(root, &packages);
+    }
+    Err(Error::Missing {
+        what: "what Chromium is linked to".to_string(),
+        remedy: format!("install {}", packages.join(", ")),
+    })
+}
+
 fn can_install_packages(root: &Path) -> bool {
     let is_root = program(root, "id", &["-u"]).probe().as_deref() == Some("0\n");
     is_root && program(root, "apt-get", &["--version"]).probe().is_some()
