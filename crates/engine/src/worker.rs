@@ -187,7 +187,11 @@ impl Worker {
             match command {
                 Command::Submit(sequence) => self.enqueue(*sequence),
                 Command::Wake => {}
-                Command::ClearCache => self.cache.clear(&mut *self.session),
+                Command::ClearCache => {
+                    // Whose reader left before it was asked for would be kept after it otherwise.
+                    self.drop_cancelled(self.time.now());
+                    self.cache.clear(&mut *self.session);
+                }
                 Command::Reload(reload) => self.reloads.push_back(reload),
                 Command::Drain(until) => {
                     let earlier = self.drain_until.unwrap_or(until);

@@ -240,6 +240,21 @@ fn cancelling_takes_effect_within_one_step() {
 }
 
 #[test]
+fn what_was_cancelled_before_the_cache_is_cleared_is_not_kept_after_it() {
+    let fake = FakeOptions {
+        delay: Duration::from_millis(50),
+        ..FakeOptions::default()
+    };
+    let (engine, counters) = start(fake, EngineOptions::default());
+    let mut doomed = engine.submit(greedy(&[1; 32], 1000)).expect("accepted");
+    until_running(&mut doomed);
+    // Both reach the engine within its next step.
+    drop(doomed);
+    engine.clear_cache();
+    eventually("nothing is held", || counters.live() == 0);
+}
+
+#[test]
 fn a_refused_row_fails_its_own_request_only() {
     let fake = FakeOptions {
         poison: Some(13),
