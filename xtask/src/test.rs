@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn options_choose_stages() {
         let all = [
-            "fmt", "tidy", "clippy", "deny", "test", "goldens", "judges", "fuzz",
+            "fmt", "tidy", "clippy", "deny", "test", "goldens", "judges", "clients", "fuzz",
         ];
         let cases: &[(&str, Option<&[&str]>)] = &[
             ("", Some(&all)),
@@ -255,7 +255,9 @@ mod tests {
             ("--only test,fmt", Some(&["fmt", "test"])),
             (
                 "--skip deny --skip fuzz",
-                Some(&["fmt", "tidy", "clippy", "test", "goldens", "judges"]),
+                Some(&[
+                    "fmt", "tidy", "clippy", "test", "goldens", "judges", "clients",
+                ]),
             ),
             ("--only tidy,fuzz --skip fuzz", Some(&["tidy"])),
             ("--list", None),

@@ -229,7 +229,7 @@ fn a_forced_call_that_is_cut_before_its_name_is_no_text() {
     for cut in 0..name_ends {
         check(calls("hermes"), &start, &case(&call[..cut], ""));
     }
-    let each = case(call, r#"weather({"city": "P"#);
+    let each = case(call, r#"weather({"city": "P)…"#);
     check(calls("hermes"), &start, &each);
 }
 
