@@ -19,6 +19,10 @@ test *args:
 goldens *args:
     cargo xtask goldens {{args}}
 
+# Fetch MLX for builds with `--features mlx`: `just mlx cuda13`
+mlx *variant:
+    cargo xtask mlx {{variant}}
+
 # Check the repository's own rules
 tidy:
     cargo xtask tidy

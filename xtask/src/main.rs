@@ -7,8 +7,10 @@
 mod command;
 mod error;
 mod goldens;
+mod mlx;
 mod test;
 mod tidy;
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,6 +27,8 @@ usage: cargo xtask <command>
     --list            name the stages and stop
   goldens [options]   judge checkpoints by logits that others computed
     --help            what there is to choose
+  mlx [VARIANT]       fetch MLX for the builds with the feature `mlx`: cpu, cuda13 or metal;
+                      metal when left out on macOS, cpu elsewhere
 ";
 
 fn main() -> ExitCode {
@@ -47,6 +51,7 @@ fn dispatch(args: &[String]) -> Result<(), Error> {
         }),
         Some((command, rest)) if command == "test" => test::run(&root, rest),
         Some((command, rest)) if command == "goldens" => goldens::run(rest),
+        Some((command, rest)) if command == "mlx" => mlx::run(&root, rest),
         Some((command, _)) if command == "help" || command == "--help" => {
             print!("{USAGE}");
             Ok(())

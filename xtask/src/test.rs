@@ -5,13 +5,13 @@ mod deny;
 mod fuzz;
 mod installed;
 mod judges;
-mod tools;
+mod mlx;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::{command, goldens, tidy};
+use crate::{command, goldens, tidy, tools};
 
 /// What a stage that passed has to add, such as a part it could not check.
 type Note = Option<String>;
@@ -46,8 +46,13 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "test",
-        about: "cargo test --workspace",
+        about: "cargo test --workspace --no-fail-fast",
         run: cargo_test,
+    },
+    Stage {
+        name: "mlx",
+        about: "the MLX backend on a fetched MLX: its tests, and the committed goldens",
+        run: mlx::run,
     },
     Stage {
         name: "goldens",
@@ -92,7 +97,7 @@ fn clippy(root: &Path) -> Result<Note, Error> {
 }
 
 fn cargo_test(root: &Path) -> Result<Note, Error> {
-    command::cargo(root, &["test", "--workspace"]).run()?;
+    command::cargo(root, &["test", "--workspace", "--no-fail-fast"]).run()?;
     Ok(None)
 }
 
@@ -247,7 +252,7 @@ mod tests {
     #[test]
     fn options_choose_stages() {
         let all = [
-            "fmt", "tidy", "clippy", "deny", "test", "goldens", "judges", "clients", "fuzz",
+            "fmt", "tidy", "clippy", "deny", "test", "mlx", "goldens", "judges", "clients", "fuzz",
         ];
         let cases: &[(&str, Option<&[&str]>)] = &[
             ("", Some(&all)),
@@ -256,7 +261,7 @@ mod tests {
             (
                 "--skip deny --skip fuzz",
                 Some(&[
-                    "fmt", "tidy", "clippy", "test", "goldens", "judges", "clients",
+                    "fmt", "tidy", "clippy", "test", "mlx", "goldens", "judges", "clients",
                 ]),
             ),
             ("--only tidy,fuzz --skip fuzz", Some(&["tidy"])),

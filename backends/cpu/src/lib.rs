@@ -8,7 +8,6 @@ mod buffers;
 mod forward;
 mod kernels;
 mod kv;
-mod limits;
 mod linear;
 mod load;
 mod machine;
@@ -19,16 +18,16 @@ mod pool;
 mod session;
 mod shared;
 mod state;
-mod transfer;
 
+use loquat_session::limits::{Limits, Sizes};
+use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, Capabilities, Device, Memory, ModelSource, OpenError, Plan, Precision, PrefixCopy,
+    Backend, Capabilities, Device, DeviceKind, Memory, ModelSource, OpenError, Plan, Precision, PrefixCopy,
     Probe, Session, SessionOptions,
 };
 
 use kernels::{Half, Kernels, KvElement, PAGE};
 use kv::{Cache, PageLayout};
-use limits::{Limits, Sizes};
 use model::Model;
 use pool::Pool;
 use session::CpuSession;
@@ -69,18 +68,24 @@ impl CpuBackend {
         options: &SessionOptions,
     ) -> Result<(Plan, Limits), OpenError> {
         let spec = &source.spec;
+        let threads = machine::wanted_threads(options)?;
         let kv_bytes_per_token = (PageLayout::new(spec).token_len() * T::BYTES) as u64;
         let state_bytes = StateLayout::new(spec).bytes();
+        let weights = Model::predict_bytes(spec, &source.weights, options.precision);
+        let buffers = buffers::predict_bytes(spec, options.max_step_tokens);
         let sizes = Sizes {
+            device_bytes: machine::memory_bytes(),
             kv_bytes_per_token,
+            granularity: PAGE,
             state_bytes,
-            weights: Model::predict_bytes(spec, &source.weights, options.precision),
+            own_bytes: buffers.saturating_add(weights.packed),
+            mapped_bytes: weights.mapped,
         };
-        let limits = Limits::new(spec, options, &sizes)?;
+        let limits = Limits::new(spec.max_context, options, &sizes)?;
         let recurrent = spec.is_recurrent();
         let plan = Plan {
             capabilities: Capabilities {
-                device: self.label(limits.threads),
+                device: self.label(threads),
                 vocab_size: spec.vocab_size,
                 max_context: limits.context,
                 max_sequences: limits.max_sequences,
@@ -99,7 +104,7 @@ impl CpuBackend {
                 batch_invariant: true,
             },
             memory: Memory {
-                weight_bytes: sizes.weights.packed + sizes.weights.mapped,
+                weight_bytes: weights.packed + weights.mapped,
                 kv_bytes_per_token,
                 kv_capacity: limits.kv_tokens,
                 kv_in_use: 0,
@@ -108,6 +113,7 @@ impl CpuBackend {
                 states_in_use: 0,
             },
             resident_bytes: limits.resident_bytes,
+            notes: Vec::new(),
         };
         Ok((plan, limits))
     }
@@ -120,9 +126,10 @@ impl CpuBackend {
     ) -> Result<Box<dyn Session>, OpenError> {
         let (plan, limits) = self.plan::<T>(source, options)?;
         limits.check_memory()?;
-        let pool = Pool::new(limits.threads).map_err(|error| OpenError::Option {
+        let threads = machine::wanted_threads(options)?;
+        let pool = Pool::new(threads).map_err(|error| OpenError::Option {
             option: "threads",
-            found: limits.threads.to_string(),
+            found: threads.to_string(),
             expected: format!("as many as the system can start ({error})"),
         })?;
         let model = Model::load(
@@ -145,7 +152,7 @@ impl CpuBackend {
             cache,
             capabilities: plan.capabilities,
             weight_bytes: plan.memory.weight_bytes,
-            fingerprint: transfer::fingerprint(source, T::NAME),
+            fingerprint: fingerprint(source, T::NAME),
             plan: Default::default(),
             scratch: Default::default(),
             logits: Vec::new(),
@@ -160,6 +167,7 @@ impl Backend for CpuBackend {
 
     fn probe(&self) -> Probe {
         Probe::Available(vec![Device {
+            kind: DeviceKind::Cpu,
             label: self.label(machine::threads()),
             memory_bytes: machine::memory_bytes(),
         }])

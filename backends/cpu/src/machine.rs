@@ -2,11 +2,28 @@
 
 use std::path::{Path, PathBuf};
 
+use loquat_session::{OpenError, SessionOptions};
+
+const MAX_THREADS: usize = 1024;
+
 /// Version 1 of control groups writes "no limit" as the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// As many as were asked for, or as the machine has.
+pub fn wanted_threads(options: &SessionOptions) -> Result<usize, OpenError> {
+    let wanted = options.threads.unwrap_or_else(threads);
+    if (1..=MAX_THREADS).contains(&wanted) {
+        return Ok(wanted);
+    }
+    Err(OpenError::Option {
+        option: "threads",
+        found: wanted.to_string(),
+        expected: format!("from 1 to {MAX_THREADS}"),
+    })
 }
 
 /// Memory this process may use: the machine's, or less where a container or another control

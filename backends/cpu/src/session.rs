@@ -1,8 +1,9 @@
 //! The session contract over the forward pass: rows in, checked; outputs out.
 
 use loquat_session::{
-    Capabilities, Emit, Held, Memory, Row, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    Capabilities, Emit, Held, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
+use loquat_session::transfer::{Envelope, unseal};
 
 use crate::buffers::fit;
 use crate::forward::{Forward, Plan, PlannedRow, PlannedState, PlannedToken, Scratch};
@@ -10,7 +11,6 @@ use crate::kernels::{Kernels, KvElement, PAGE};
 use crate::kv::{Cache, RowStates};
 use crate::model::Model;
 use crate::pool::Pool;
-use crate::transfer;
 
 /// Greedy positions whose logits are computed together; bounds the buffer, not the result.
 pub const HEAD_BLOCK: usize = 16;
@@ -75,8 +75,8 @@ impl<T: KvElement> CpuSession<T> {
     fn accept(&mut self, batch: &StepBatch, index: usize) -> Result<Accepted, SessionError> {
         let row = &batch.rows()[index];
         let tokens = batch.tokens(row);
-        self.check(batch, index, row, tokens)?;
         let len = self.cache.len(row.sequence)?;
+        batch.check(index, len, self.plan.tokens.len(), &self.capabilities)?;
         let states = self.cache.take_states(row.sequence, tokens.len())?;
         if let Err(error) = self.cache.reserve(row.sequence, tokens.len()) {
             if let Some(states) = states {
@@ -121,52 +121,6 @@ impl<T: KvElement> CpuSession<T> {
                 .map(|(at, state)| (at - len, states.data(state)))
                 .collect(),
         }
-    }
-
-    fn check(
-        &self,
-        batch: &StepBatch,
-        index: usize,
-        row: &Row,
-        tokens: &[u32],
-    ) -> Result<(), SessionError> {
-        let len = self.cache.len(row.sequence)?;
-        let earlier = &batch.rows()[..index];
-        if earlier.iter().any(|other| other.sequence == row.sequence) {
-            return Err(SessionError::DuplicateSequence(row.sequence));
-        }
-        if tokens.is_empty() {
-            return Err(SessionError::EmptyRow);
-        }
-        let vocab_size = self.model.vocab_size;
-        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
-            return Err(SessionError::TokenOutOfRange {
-                token: *token,
-                vocab_size,
-            });
-        }
-        let positions = row.emit.positions();
-        if positions > tokens.len() || (positions == 0 && row.emit != Emit::Nothing) {
-            return Err(SessionError::EmitOutOfRange {
-                positions,
-                tokens: tokens.len(),
-            });
-        }
-        let wanted = len + tokens.len();
-        if wanted > self.capabilities.max_context {
-            return Err(SessionError::ContextExceeded {
-                wanted,
-                max_context: self.capabilities.max_context,
-            });
-        }
-        let step = self.plan.tokens.len() + tokens.len();
-        if step > self.capabilities.max_step_tokens {
-            return Err(SessionError::StepTooLarge {
-                tokens: step,
-                max: self.capabilities.max_step_tokens,
-            });
-        }
-        Ok(())
     }
 
     /// The step's view of everything.
@@ -303,15 +257,20 @@ impl<T: KvElement> Session for CpuSession<T> {
     }
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
-        transfer::export(&self.cache, sequence, self.fingerprint)
+        let len = self.cache.len(sequence)?;
+        let size = self.cache.export_len(len).unwrap_or(0);
+        let mut envelope = Envelope::new(self.fingerprint, len, size);
+        self.cache.export_tokens(sequence, envelope.contents())?;
+        Ok(envelope.seal())
     }
 
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
-        transfer::import(
-            &mut self.cache,
+        let (len, contents) = unseal(
             bytes,
             self.fingerprint,
             self.capabilities.max_context,
-        )
+            |len| self.cache.export_len(len),
+        )?;
+        self.cache.import_tokens(len, contents)
     }
 }

@@ -1,74 +1,193 @@
 //! The table of backends: the one place that names them.
 
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::path::Path;
+
 use loquat_cpu::CpuBackend;
-use loquat_session::{Backend, OpenError, Probe};
+use loquat_mlx::MlxBackend;
+use loquat_session::{Backend, DeviceKind, Probe};
 
 use crate::error::CliError;
+use crate::load::open_store;
 use crate::terminal::{bytes, print};
 
-/// In the order `auto` tries them.
-static BACKENDS: &[&dyn Backend] = &[&CpuBackend::AUTO];
+struct Entry {
+    backend: &'static dyn Backend,
+    /// Too new to have been tried on many machines, which its first run on each says.
+    is_new: bool,
+}
 
-/// The backend called `name`, or for `auto` the first that can run here. An environment variable
-/// that is set but empty counts as not set.
+/// In the order `auto` prefers them, among those with a GPU and among those without.
+static BACKENDS: &[Entry] = &[
+    Entry {
+        backend: &CpuBackend::AUTO,
+        is_new: false,
+    },
+    Entry {
+        backend: &MlxBackend::AUTO,
+        is_new: true,
+    },
+];
+
+/// The backend called `name`, or for `auto` the one that suits this machine best. An environment
+/// variable that is set but empty counts as not set.
 pub fn select(name: &str) -> Result<&'static dyn Backend, CliError> {
-    let can_run = |backend: &&dyn Backend| matches!(backend.probe(), Probe::Available(_));
     if is_auto(name) {
-        let first = BACKENDS.iter().copied().find(can_run);
-        return first.ok_or(CliError::NoBackend);
+        let probed = backends().map(|backend| (backend, backend.probe()));
+        return best(probed).ok_or_else(|| CliError::NoBackend { all: indented() });
     }
     let backend = named(name)?;
     match backend.probe() {
         Probe::Available(_) => Ok(backend),
-        Probe::Unavailable { why, remedy } => Err(CliError::Open(OpenError::Unavailable {
-            backend: backend.name(),
-            why,
-            remedy,
-        })),
+        Probe::Unavailable { .. } => Err(CliError::UnavailableBackend {
+            name: backend.name(),
+            all: indented(),
+        }),
     }
 }
 
-pub fn is_auto(name: &str) -> bool {
+fn backends() -> impl Iterator<Item = &'static dyn Backend> {
+    BACKENDS.iter().map(|entry| entry.backend)
+}
+
+/// The first whose models would be on a GPU, else the first that can run at all.
+fn best<T>(probed: impl Iterator<Item = (T, Probe)>) -> Option<T> {
+    let mut fallback = None;
+    for (backend, probe) in probed {
+        let Probe::Available(devices) = probe else {
+            continue;
+        };
+        let first = devices.first().map(|device| device.kind);
+        if first == Some(DeviceKind::Gpu) {
+            return Some(backend);
+        }
+        fallback = fallback.or(Some(backend));
+    }
+    fallback
+}
+
+fn is_auto(name: &str) -> bool {
     name == "auto" || name.is_empty()
 }
 
 /// Whether or not it can run here.
-pub fn named(name: &str) -> Result<&'static dyn Backend, CliError> {
-    let mut backends = BACKENDS.iter().copied();
-    let found = backends.find(|backend| backend.name() == name);
-    found.ok_or_else(|| unknown(name))
-}
-
-fn unknown(name: &str) -> CliError {
-    let known: Vec<_> = BACKENDS.iter().map(|backend| backend.name()).collect();
-    CliError::UnknownBackend {
+fn named(name: &str) -> Result<&'static dyn Backend, CliError> {
+    let found = backends().find(|backend| backend.name() == name);
+    found.ok_or_else(|| CliError::UnknownBackend {
         name: name.to_owned(),
-        known: known.join(", "),
-    }
+        all: indented(),
+    })
 }
 
 pub fn list() -> Result<(), CliError> {
-    for backend in BACKENDS {
-        match backend.probe() {
-            Probe::Available(devices) => {
-                for device in devices {
-                    let memory = device.memory_bytes.map(bytes);
-                    let memory = memory.map(|size| format!(", {size} of memory"));
-                    print(&format!(
-                        "{:<8} available    {}{}\n",
-                        backend.name(),
-                        device.label,
-                        memory.unwrap_or_default()
-                    ))?;
-                }
-            }
-            Probe::Unavailable { why, remedy } => {
-                print(&format!(
-                    "{:<8} unavailable  {why}; {remedy}\n",
-                    backend.name()
-                ))?;
-            }
+    let lines: Vec<String> = backends().flat_map(lines).collect();
+    print(&format!("{}\n", lines.join("\n")))
+}
+
+/// The list, to stand inside an error.
+fn indented() -> String {
+    let lines = backends().flat_map(lines);
+    lines.map(|line| format!("\n  {line}")).collect()
+}
+
+/// A line for each device, or one that says why there is none.
+fn lines(backend: &dyn Backend) -> Vec<String> {
+    let name = backend.name();
+    match backend.probe() {
+        Probe::Available(devices) => {
+            let shown = devices.iter().map(|device| {
+                let memory = device.memory_bytes.map(bytes);
+                let memory = memory.map(|size| format!(", {size} of memory"));
+                let memory = memory.unwrap_or_default();
+                format!("{name:<8} available    {}{memory}", device.label)
+            });
+            shown.collect()
+        }
+        Probe::Unavailable { why, remedy } => {
+            vec![format!("{name:<8} unavailable  {why} {remedy}")]
         }
     }
-    Ok(())
+}
+
+/// Before `backend` computes: says once on each machine that it is new, if it is.
+pub fn introduce(backend: &dyn Backend) {
+    let name = backend.name();
+    let is_new = BACKENDS
+        .iter()
+        .any(|entry| entry.is_new && entry.backend.name() == name);
+    if is_new && is_first_time(name) {
+        tracing::warn!(
+            "the backend `{name}` is new; if it fails or answers strangely, please tell the \
+             project's issue tracker, with what `loquat backends` says; `--backend cpu` works \
+             without it"
+        );
+    }
+}
+
+/// Where nothing can be written down, every time is the first.
+fn is_first_time(name: &str) -> bool {
+    let Ok(store) = open_store() else {
+        return true;
+    };
+    is_new_mark(store.cache_dir(), &format!("introduced-{name}"))
+}
+
+fn is_new_mark(folder: &Path, name: &str) -> bool {
+    // Where it fails, so does what follows.
+    let _ = std::fs::create_dir_all(folder);
+    let mut file = OpenOptions::new();
+    let made = file.write(true).create_new(true).open(folder.join(name));
+    !made.is_err_and(|error| error.kind() == ErrorKind::AlreadyExists)
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_session::Device;
+
+    use super::*;
+
+    fn available(kinds: &[DeviceKind]) -> Probe {
+        let devices = kinds.iter().map(|kind| Device {
+            kind: *kind,
+            label: String::new(),
+            memory_bytes: None,
+        });
+        Probe::Available(devices.collect())
+    }
+
+    #[test]
+    fn a_gpu_is_preferred_then_the_table_s_order() {
+        use DeviceKind::{Cpu, Gpu};
+        let absent = || Probe::Unavailable {
+            why: String::new(),
+            remedy: String::new(),
+        };
+        let table = [
+            (vec![available(&[Cpu]), available(&[Cpu])], Some(0)),
+            (vec![available(&[Cpu]), available(&[Gpu])], Some(1)),
+            (vec![available(&[Cpu]), available(&[Gpu, Cpu])], Some(1)),
+            // Models are opened on the first device.
+            (vec![available(&[Cpu]), available(&[Cpu, Gpu])], Some(0)),
+            (vec![available(&[Gpu]), available(&[Gpu])], Some(0)),
+            (vec![available(&[Cpu]), absent()], Some(0)),
+            (vec![absent(), available(&[Cpu])], Some(1)),
+            (vec![absent(), absent()], None),
+        ];
+        for (probes, expected) in table {
+            let shown = format!("{probes:?}");
+            assert_eq!(best((0..).zip(probes)), expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_mark_is_new_once_and_always_where_it_cannot_be_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let times = [(); 2].map(|()| is_new_mark(&cache, "mark"));
+        assert_eq!(times, [true, false]);
+        let no_folder = cache.join("mark");
+        let times = [(); 2].map(|()| is_new_mark(&no_folder, "mark"));
+        assert_eq!(times, [true, true]);
+    }
 }

@@ -5,6 +5,7 @@ use loquat_engine::EngineError;
 use loquat_grammar::GrammarError;
 use loquat_session::OpenError;
 use loquat_store::StoreError;
+use loquat_synthetic::SyntheticError;
 use loquat_text::TextError;
 use loquat_weights::WeightsError;
 use thiserror::Error;
@@ -19,15 +20,19 @@ pub enum CliError {
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error(transparent)]
+    Synthetic(#[from] SyntheticError),
+    #[error(transparent)]
     Text(#[from] TextError),
     #[error(transparent)]
     Chat(#[from] ChatError),
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("no backend is called `{name}`; there are: auto, {known}")]
-    UnknownBackend { name: String, known: String },
-    #[error("no backend can run here; `loquat backends` says why")]
-    NoBackend,
+    #[error("no backend is called `{name}`; there are auto, which chooses, and{all}")]
+    UnknownBackend { name: String, all: String },
+    #[error("backend `{name}` cannot run here; there are{all}")]
+    UnavailableBackend { name: &'static str, all: String },
+    #[error("no backend can run here; there are{all}")]
+    NoBackend { all: String },
     #[error(
         "`{word}` is neither a model nor, being one word, taken for a prompt; models: {known}, or \
          a path. To ask it of the default model: loquat run {default} {word:?}"
@@ -111,11 +116,20 @@ impl CliError {
             | Self::Serve(loquat_server::ServeError::Tls(_)) => 2,
             Self::OfModel { source, .. } => source.exit_code(),
             Self::Open(OpenError::Option { .. }) => 2,
+            Self::Synthetic(error) => match error {
+                SyntheticError::UnknownShape { .. }
+                | SyntheticError::UnknownFormat { .. }
+                | SyntheticError::Container { .. }
+                | SyntheticError::Exists { .. } => 2,
+                SyntheticError::Weights(_) => 3,
+                SyntheticError::Write { .. } => 1,
+            },
             Self::Grammar { source, .. } if source.is_request_fault() => 4,
             Self::Store(_)
             | Self::Weights(_)
             | Self::Open(_)
-            | Self::NoBackend
+            | Self::UnavailableBackend { .. }
+            | Self::NoBackend { .. }
             | Self::Grammar { .. }
             | Self::Defaults(_) => 3,
             Self::Text(error) => match error.blame() {

@@ -12,6 +12,7 @@ use loquat_text::{ChatTemplate, GenerationConfig, TextError, Tokenizer};
 use loquat_weights::{Checkpoint, Format};
 
 use crate::args::SessionArgs;
+use crate::backends;
 use crate::error::CliError;
 use crate::progress::{DownloadBar, ShareBar};
 
@@ -40,15 +41,18 @@ pub struct Model {
 
 impl Model {
     pub fn open(path: &Path) -> Result<Self, CliError> {
-        let checkpoint = Checkpoint::open(path)?;
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        Self::of(name.to_string_lossy().into_owned(), Checkpoint::open(path)?)
+    }
+
+    pub fn of(name: String, checkpoint: Checkpoint) -> Result<Self, CliError> {
         let source = ModelSource {
             spec: Arc::new(checkpoint.spec.clone()),
             weights: Arc::new(checkpoint.bind()?),
             paths: checkpoint.paths.clone(),
         };
-        let name = path.file_name().unwrap_or(path.as_os_str());
         Ok(Self {
-            name: name.to_string_lossy().into_owned(),
+            name,
             checkpoint,
             source,
         })
@@ -95,6 +99,10 @@ impl Model {
         backend: &dyn Backend,
         options: &SessionOptions,
     ) -> Result<Box<dyn Session>, CliError> {
+        backends::introduce(backend);
+        for note in backend.plan(&self.source, options)?.notes {
+            tracing::info!("{note}");
+        }
         let started = Instant::now();
         let bar = ShareBar::start(&format!("loading {}", self.name));
         let session = backend.open(self.source.clone(), options, &mut |share| bar.set(share))?;

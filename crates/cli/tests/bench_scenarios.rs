@@ -7,19 +7,27 @@ use loquat_testkit::goldens;
 use serde_json::Value;
 
 fn bench(flags: &[&str]) -> Output {
+    let model = goldens::family("llama");
+    bench_without_model(&[&[model.to_str().unwrap()], flags].concat())
+}
+
+fn bench_without_model(flags: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquat"));
     for variable in ["LOQUAT_BACKEND", "LOQUAT_LOG", "LOQUAT_MEMORY"] {
         command.env_remove(variable);
     }
     let cache = tempfile::tempdir().unwrap();
     command.env("LOQUAT_CACHE", cache.path());
-    command.arg("bench").arg(goldens::family("llama"));
-    command.args(flags).output().unwrap()
+    command.arg("bench").args(flags).output().unwrap()
 }
 
 #[track_caller]
 fn text(flags: &[&str]) -> String {
-    let output = bench(flags);
+    succeeded(bench(flags))
+}
+
+#[track_caller]
+fn succeeded(output: Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && stderr.is_empty(), "{stderr}");
     String::from_utf8(output.stdout).unwrap()
@@ -88,6 +96,73 @@ fn http_is_measured_beside_the_bare_session() {
     if cfg!(target_os = "linux") {
         assert!(number(start, "resident_bytes") > number(start, "resident_bytes_above_session"));
     }
+}
+
+#[test]
+fn a_synthetic_model_is_measured_and_saved_like_a_real_one() {
+    let small = "--prompt-tokens 8 --decode-tokens 4 --batch 1,2 --rounds 1 --json";
+    let small: Vec<&str> = small.split(' ').collect();
+    for format in ["bf16", "q4_k_m", "mlx4"] {
+        let recipe = format!("llama-tiny:{format}");
+        let flags = [&["--synthetic", &recipe], &small[..]].concat();
+        let report = succeeded(bench_without_model(&flags));
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["model"], recipe);
+        let rows = report["results"].as_array().unwrap();
+        assert_eq!(rows.len(), 3);
+        for row in rows {
+            assert!(number(row, "engine_tokens_per_second") > 0.0, "{row}");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (recipe, name) in [
+        ("llama-tiny:q4_0", "saved.gguf"),
+        ("llama-tiny:mlx8", "saved"),
+    ] {
+        let path = folder.path().join(name);
+        let path = path.to_str().unwrap();
+        let flags = ["--synthetic", recipe, "--save", path];
+        let said = succeeded(bench_without_model(&flags));
+        assert!(said.contains(recipe) && said.contains(path), "{said}");
+        let report = succeeded(bench_without_model(&[&[path], &small[..]].concat()));
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["model"], name);
+    }
+}
+
+#[test]
+fn synthetic_models_have_no_text_and_names_are_refused_with_those_there_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let gguf = folder.path().join("saved.gguf");
+    let gguf = gguf.to_str().unwrap();
+    for (flags, words) in [
+        (&["--synthetic", "llama-2b"][..], ["llama-2b", "qwen3-0.6b"]),
+        (&["--synthetic", "llama-1b:q3"], ["q3", "q4_k_m"]),
+        (
+            &["llama", "--synthetic", "llama-1b"],
+            ["MODEL", "--synthetic"],
+        ),
+        (
+            &["--synthetic", "llama-1b", "--constrained"],
+            ["--synthetic", "--constrained"],
+        ),
+        (
+            &["--synthetic", "llama-1b", "--http"],
+            ["--synthetic", "--http"],
+        ),
+        (&["--save", gguf], ["--synthetic", "required"]),
+        (
+            &["--synthetic", "llama-tiny:mlx4", "--save", gguf],
+            ["has no `mlx4`", "q4_k_m"],
+        ),
+    ] {
+        let output = bench_without_model(flags);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        let said = words.iter().all(|word| stderr.contains(word));
+        assert!(said, "no {words:?} in: {stderr}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 const CLIENTS: [&str; 8] = [

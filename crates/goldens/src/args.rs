@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use loquat_session::Backend;
 
-use crate::backends;
+use crate::backends::{self, Judged};
 
 /// Judges tiny checkpoints by logits that other implementations computed.
 ///
@@ -25,7 +24,7 @@ pub struct Args {
     pub paths: Vec<PathBuf>,
     /// The backend to judge.
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backends::named)]
-    pub backend: &'static dyn Backend,
+    pub backend: &'static Judged,
     /// Where the references of the given .gguf files are: DIR/<stem>/golden.safetensors.
     /// Without one a file is only loaded.
     #[arg(long, value_name = "DIR", requires = "paths")]

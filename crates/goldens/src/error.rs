@@ -29,11 +29,12 @@ pub enum Error {
     NoMatrix,
     #[error(
         "{}, line {line}, is not what the run shows:\n  page: {page}\n  run:  {run}\n\
-         write it anew: cargo xtask goldens --committed --write-matrix {}",
+         write it anew: cargo xtask goldens --committed --backend {backend} --write-matrix {}",
         path.display(), path.display()
     )]
     StaleMatrix {
         path: PathBuf,
+        backend: &'static str,
         line: usize,
         page: String,
         run: String,

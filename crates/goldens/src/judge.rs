@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use loquat_session::conformance::max_difference;
 use loquat_session::{
-    Backend, Emit, ModelSource, OpenError, Precision, Session, SessionError, SessionOptions,
-    StepBatch, StepOutput,
+    Emit, ModelSource, OpenError, Precision, Session, SessionError, SessionOptions, StepBatch,
+    StepOutput,
 };
 use loquat_spec::{Config, SpecError, families};
 use loquat_weights::{Checkpoint, Format, WeightsError};
 use tempfile::TempDir;
 
+use crate::backends::Judged;
 use crate::discover::{Case, GOLDEN, Set};
 use crate::golden::{Golden, GoldenError, Greedy, Prompt};
 use crate::lines::{first_difference, with_context};
@@ -28,7 +29,7 @@ const CONFIG: &str = "config.json";
 const OLDER_CONFIG: &str = "config.hub_style.json";
 
 pub struct Judge {
-    pub backend: &'static dyn Backend,
+    pub judged: &'static Judged,
     pub prefer_hf: bool,
 }
 
@@ -77,7 +78,7 @@ fn limit(format: Format) -> f32 {
 impl Judge {
     /// Never fails: what goes wrong with a checkpoint, a panic included, is its verdict.
     pub fn judge(&self, set: &Set, case: &Case) -> Report {
-        let mut report = Report::new(self.backend.name(), set, case);
+        let mut report = Report::new(self.judged.name(), set, case);
         let examined = catch_unwind(AssertUnwindSafe(|| self.examine(case, &mut report)));
         report.outcome = match examined {
             Ok(Ok(outcome)) => outcome,
@@ -104,7 +105,7 @@ impl Judge {
             return Ok(Outcome::LoadsOnly);
         };
         let mut golden = Golden::open(folder, self.prefer_hf)?;
-        let limit = limit(checkpoint.format);
+        let limit = limit(checkpoint.format).max(self.judged.limit);
         report.note = drop_doubtful(&mut golden, limit);
         let mut measured = self.measure(&source, &golden, limit)?;
         if let Some(twin) = older_style(&case.model)? {
@@ -208,7 +209,10 @@ impl Judge {
             precision: Precision::Reference,
             ..SessionOptions::default()
         };
-        let opened = self.backend.open(source.clone(), &options, &mut |_| {});
+        let opened = self
+            .judged
+            .backend
+            .open(source.clone(), &options, &mut |_| {});
         Ok(Sitting {
             what,
             session: opened.map_err(|source| Fault::Open { what, source })?,

@@ -9,20 +9,23 @@ mod backends;
 mod discover;
 mod error;
 mod golden;
+mod grid;
 mod judge;
 mod knowledge;
 mod lines;
 mod matrix;
 mod report;
+mod rounding;
 mod table;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use loquat_session::{Backend, Probe};
+use loquat_session::Probe;
 
 use args::Args;
+use backends::Judged;
 use discover::Set;
 use error::Error;
 use judge::Judge;
@@ -46,7 +49,7 @@ fn run(args: &Args) -> Result<bool, Error> {
     require(args.backend)?;
     let sets = discover::sets(args)?;
     let judge = Judge {
-        backend: args.backend,
+        judged: args.backend,
         prefer_hf: args.prefer_hf,
     };
     let reports = match args.json {
@@ -54,19 +57,19 @@ fn run(args: &Args) -> Result<bool, Error> {
         false => print_table(&judge, &sets)?,
     };
     if let Some(path) = &args.write_matrix {
-        matrix::write(path, &matrix::page(&reports)?)?;
+        matrix::write(path, args.backend, &reports)?;
     }
     if let Some(path) = &args.check_matrix {
-        matrix::check(path, &matrix::page(&reports)?)?;
+        matrix::check(path, args.backend, &reports)?;
     }
     Ok(!reports.iter().any(Report::fails))
 }
 
-fn require(backend: &dyn Backend) -> Result<(), Error> {
-    match backend.probe() {
+fn require(judged: &Judged) -> Result<(), Error> {
+    match judged.backend.probe() {
         Probe::Available(_) => Ok(()),
         Probe::Unavailable { why, remedy } => Err(Error::Unavailable {
-            backend: backend.name(),
+            backend: judged.name(),
             why,
             remedy,
         }),
@@ -87,7 +90,7 @@ fn print_table(judge: &Judge, sets: &[Set]) -> Result<Vec<Report>, Error> {
             reports.push(report);
         }
     }
-    let closing = table::closing(judge.backend.name(), &reports);
+    let closing = table::closing(judge.judged.name(), &reports);
     write!(out, "{closing}")?;
     Ok(reports)
 }

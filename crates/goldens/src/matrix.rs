@@ -1,26 +1,30 @@
-//! The support matrix: family × format × backend, with how each was verified. A page that is
-//! generated from a run, and checked against one.
+//! The support matrix: family × format × backend, with how each was verified. A page whose
+//! columns are generated from a run on their backend, and checked against one.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use loquat_spec::families;
 use loquat_weights::Format;
 
+use crate::backends::{BACKENDS, Judged};
 use crate::discover::Origin;
 use crate::error::Error;
+use crate::grid::{Grid, NOTHING, head};
 use crate::knowledge::{REAL_WEIGHTS, UNSAID_IN_GGUF, UNSUPPORTED};
 use crate::lines::first_difference;
 use crate::report::{Outcome, Report};
+use crate::rounding::{power_of_ten, rounded_up};
 
 const FORMATS: [Format; 3] = [Format::Safetensors, Format::Mlx, Format::Gguf];
 
 const OPENING: &str = "\
 # Which models run
 
-Generated from a run of the committed goldens by `cargo xtask goldens --committed --write-matrix docs/support.md`; `cargo xtask test` fails when the page says anything else than the run. How each family was verified, in each format and on each backend:
+Generated from runs of the committed goldens by `cargo xtask goldens --committed --write-matrix docs/support.md`, which writes the columns of one backend (`--backend mlx` for MLX's); `cargo xtask test` fails when the page says anything else than the runs. How each family was verified, in each format and on each backend:
 
-- **golden**: tiny checkpoints of the family give the logits that the reference implementation computed, as a whole, token by token, and in chunks. The number is the worst absolute difference over all of them, rounded up; 1e-4 is allowed, and 1e-3 where MLX quantized the weights.
+- **golden**: tiny checkpoints of the family give the logits that the reference implementation computed, as a whole, token by token, and in chunks. The number is the worst absolute difference over all of them, rounded up; 1e-4 is allowed, and 1e-3 where MLX quantized the weights or computes. On `mlx` it is MLX's CPU device that was judged, in fp32, and the number is a power of ten from 1e-4 up: unlike `cpu`'s, its results are not the same to the bit on every machine.
 - a model's name: its **real weights** give transformers' log-probabilities and greedy texts.
 - **loads only**: a checkpoint opens, with no reference to compare it with.
 - –: not verified; it may load or not.
@@ -35,15 +39,19 @@ struct Cell {
 }
 
 impl Cell {
-    fn text(&self) -> String {
+    fn text(&self, judged: &Judged) -> String {
+        let rounded = |worst: f32| match judged.coarse {
+            None => rounded_up(worst),
+            Some(least) => power_of_ten(worst.max(least)),
+        };
         let golden = self
             .golden
-            .map(|worst| format!("golden {}", rounded_up(worst)));
+            .map(|worst| format!("golden {}", rounded(worst)));
         let loads = (self.loads && self.golden.is_none()).then(|| "loads only".to_owned());
         let real = self.real.iter().map(|model| (*model).to_owned());
         let parts: Vec<String> = golden.into_iter().chain(loads).chain(real).collect();
         match parts.is_empty() {
-            true => "–".to_owned(),
+            true => NOTHING.to_owned(),
             false => parts.join(", "),
         }
     }
@@ -51,9 +59,9 @@ impl Cell {
 
 type Rows = BTreeMap<String, [Cell; FORMATS.len()]>;
 
-/// The page, from the committed reports alone: what else lies about on a machine must not
-/// change it.
-pub fn page(reports: &[Report]) -> Result<String, Error> {
+/// The page, with the columns of `judged` from the committed reports alone (what else lies about
+/// on a machine must not change it) and the others as `before` has them.
+fn page(judged: &Judged, reports: &[Report], before: &str) -> Result<String, Error> {
     let committed = reports.iter();
     let committed: Vec<&Report> = committed
         .filter(|report| report.origin == Origin::Committed)
@@ -61,16 +69,18 @@ pub fn page(reports: &[Report]) -> Result<String, Error> {
     if committed.iter().any(|report| report.fails()) {
         return Err(Error::NoMatrix);
     }
-    let mut text = OPENING.to_owned();
-    let mut backends: BTreeMap<&str, Rows> = BTreeMap::new();
+    let mut rows = Rows::default();
     for report in &committed {
-        enter(backends.entry(report.backend).or_default(), report);
+        enter(&mut rows, report);
     }
-    for (backend, mut rows) in backends {
-        add_real_weights(backend, &mut rows);
-        text += &format!("\n## On `{backend}`\n\n{}", table(&rows));
-    }
-    Ok(text + &other_names(&committed) + &unsaid_in_gguf() + &unsupported())
+    add_real_weights(judged.name(), &mut rows);
+    let table = table(judged, &rows, &Grid::read(before));
+    Ok(format!(
+        "{OPENING}\n{table}{}{}{}",
+        other_names(&committed),
+        unsaid_in_gguf(),
+        unsupported()
+    ))
 }
 
 fn enter(rows: &mut Rows, report: &Report) {
@@ -88,9 +98,13 @@ fn enter(rows: &mut Rows, report: &Report) {
     }
 }
 
+/// Every run has the rows of all that are known, so that each keeps the others' columns.
 fn add_real_weights(backend: &str, rows: &mut Rows) {
-    for real in REAL_WEIGHTS.iter().filter(|real| real.backend == backend) {
-        cell(rows, real.family, real.format).real.push(real.model);
+    for real in REAL_WEIGHTS {
+        let cell = cell(rows, real.family, real.format);
+        if real.backend == backend {
+            cell.real.push(real.model);
+        }
     }
 }
 
@@ -103,13 +117,25 @@ fn cell<'a>(rows: &'a mut Rows, family: &str, format: Format) -> &'a mut Cell {
     &mut rows.entry(family.to_owned()).or_default()[place]
 }
 
-fn table(rows: &Rows) -> String {
-    let heads = FORMATS.map(Format::name).join(" | ");
-    let rows = rows.iter().map(|(family, cells)| {
-        let cells: Vec<String> = cells.iter().map(Cell::text).collect();
-        format!("| `{family}` | {} |\n", cells.join(" | "))
-    });
-    format!("| Family | {heads} |\n|---|---|---|---|\n") + &rows.collect::<String>()
+/// The families of this run, each format's backends side by side.
+fn table(judged: &Judged, rows: &Rows, before: &Grid) -> String {
+    let names = || BACKENDS.iter().map(Judged::name);
+    let heads = FORMATS
+        .iter()
+        .flat_map(|format| names().map(|name| head(*format, name)));
+    let heads: Vec<String> = heads.collect();
+    let mut grid = Grid::default();
+    for (family, cells) in rows {
+        for head in &heads {
+            if let Some(text) = before.get(family, head) {
+                grid.set(family, head.clone(), text.to_owned());
+            }
+        }
+        for (format, cell) in FORMATS.iter().zip(cells) {
+            grid.set(family, head(*format, judged.name()), cell.text(judged));
+        }
+    }
+    grid.table(&heads)
 }
 
 /// Names that load without a golden of their own: aliases, and families still to be judged.
@@ -170,36 +196,24 @@ fn two_columns(rows: &[(&str, &str)]) -> String {
     rows.iter().map(row).collect()
 }
 
-/// To one digit, never below the value: a page should not change with a compiler's mood.
-fn rounded_up(difference: f32) -> String {
-    // The shortest text that reads back as the same number, so that 3e-6 stays 3e-6.
-    let text = format!("{difference:e}");
-    let Some((mantissa, exponent)) = text.split_once('e') else {
-        return text;
+/// Writes the columns of `judged` into the page, which is made where there is none.
+pub fn write(path: &Path, judged: &Judged, reports: &[Report]) -> Result<(), Error> {
+    let before = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        read => read,
     };
-    let digit = mantissa.chars().next().and_then(|digit| digit.to_digit(10));
-    let (Some(digit), Ok(exponent)) = (digit, exponent.parse::<i32>()) else {
-        return text;
-    };
-    match (digit, mantissa.len() > 1) {
-        (0, _) => "0".to_owned(),
-        (digit, false) => format!("{digit}e{exponent}"),
-        (9, true) => format!("1e{}", exponent + 1),
-        (digit, true) => format!("{}e{exponent}", digit + 1),
-    }
-}
-
-pub fn write(path: &Path, page: &str) -> Result<(), Error> {
+    let page = page(judged, reports, &before.map_err(in_file(path))?)?;
     std::fs::write(path, page).map_err(in_file(path))
 }
 
-/// An error that shows the first line in which the file differs from `page`.
-pub fn check(path: &Path, page: &str) -> Result<(), Error> {
+/// An error that shows the first line in which the file differs from what `reports` make of it.
+pub fn check(path: &Path, judged: &Judged, reports: &[Report]) -> Result<(), Error> {
     let found = std::fs::read_to_string(path).map_err(in_file(path))?;
-    match first_difference(&found, page) {
+    match first_difference(&found, &page(judged, reports, &found)?) {
         None => Ok(()),
         Some((line, found, expected)) => Err(Error::StaleMatrix {
             path: path.to_owned(),
+            backend: judged.name(),
             line,
             page: found.to_owned(),
             run: expected.to_owned(),
@@ -220,20 +234,19 @@ mod tests {
     use super::*;
     use crate::report::samples::{measured, report};
 
-    #[test]
-    fn differences_are_rounded_up_to_one_digit() {
-        let table = [
-            (0.0, "0"),
-            (3e-6, "3e-6"),
-            (3.01e-6, "4e-6"),
-            (9.1e-6, "1e-5"),
-            (9e-6, "9e-6"),
-            (0.25, "3e-1"),
-            (1.0, "1e0"),
-        ];
-        for (difference, expected) in table {
-            assert_eq!(rounded_up(difference), expected);
-        }
+    fn judged(name: &str) -> &'static Judged {
+        crate::backends::named(name).unwrap()
+    }
+
+    fn on_cpu(reports: &[Report]) -> Result<String, Error> {
+        page(judged("cpu"), reports, "")
+    }
+
+    fn rows(page: &str) -> Vec<&str> {
+        page.lines()
+            .skip_while(|line| !line.starts_with("| Family |"))
+            .take_while(|line| !line.is_empty())
+            .collect()
     }
 
     fn committed(family: &str, format: Format, outcome: Outcome) -> Report {
@@ -252,22 +265,33 @@ mod tests {
             committed("qwen2", Format::Mlx, Outcome::LoadsOnly),
             report(Origin::Shared, "gemma", Format::Safetensors, equal(3e-6)),
         ];
-        let page = page(&reports).unwrap();
-        let rows: Vec<&str> = page
-            .lines()
-            .skip_while(|line| *line != "## On `cpu`")
-            .skip(2)
-            .take_while(|line| !line.is_empty())
-            .collect();
+        let page = on_cpu(&reports).unwrap();
         let expected = [
-            "| Family | safetensors | MLX safetensors | GGUF |",
-            "|---|---|---|---|",
-            "| `gemma3_text` | – | – | Gemma-3-270M Q4_K_M |",
-            "| `llama` | golden 8e-6 | – | golden 5e-6, SmolLM2-135M-Instruct Q4_1 |",
-            "| `mamba2` | – | – | loads only |",
-            "| `qwen2` | – | golden 4e-5 | – |",
+            "| Family | safetensors on `cpu` | safetensors on `mlx` | MLX safetensors on `cpu` \
+             | MLX safetensors on `mlx` | GGUF on `cpu` | GGUF on `mlx` |",
+            "|---|---|---|---|---|---|---|",
+            "| `gemma3_text` | – | – | – | – | Gemma-3-270M Q4_K_M | – |",
+            "| `llama` | golden 8e-6 | – | – | – | golden 5e-6, SmolLM2-135M-Instruct Q4_1 | – |",
+            "| `mamba2` | – | – | – | – | loads only | – |",
+            "| `qwen2` | – | – | golden 4e-5 | – | – | – |",
         ];
-        assert_eq!(rows, expected);
+        assert_eq!(rows(&page), expected);
+    }
+
+    #[test]
+    fn a_run_writes_its_own_columns_and_keeps_the_others() {
+        let run = |name: &str, worst, before: &str| {
+            let outcome = measured(worst).outcome();
+            let reports = [committed("qwen2", Format::Safetensors, outcome)];
+            page(judged(name), &reports, before).unwrap()
+        };
+        let both = run("mlx", 3e-6, &run("cpu", 2e-6, ""));
+        let expected = "| `qwen2` | golden 2e-6 | golden 1e-4 | – | – | – | – |";
+        let shown = rows(&both);
+        assert!(shown.contains(&expected), "{shown:?}");
+        assert_eq!(run("cpu", 2e-6, &both), both);
+        assert_ne!(run("cpu", 3e-6, &both), both);
+        assert_eq!(run("mlx", 3e-5, &both), both);
     }
 
     #[test]
@@ -276,7 +300,7 @@ mod tests {
             committed("llama", Format::Gguf, measured(0.0).outcome()),
             committed("mistral", Format::Safetensors, measured(0.0).outcome()),
         ];
-        let page = page(&reports).unwrap();
+        let page = on_cpu(&reports).unwrap();
         let line = |title: &str| {
             let found = page.lines().find(|line| line.contains(title));
             found.unwrap_or_default().to_owned()
@@ -291,7 +315,7 @@ mod tests {
     #[test]
     fn what_only_people_know_is_listed() {
         let reports = [committed("llama", Format::Mlx, measured(0.0).outcome())];
-        let page = page(&reports).unwrap();
+        let page = on_cpu(&reports).unwrap();
         for (names, text) in UNSAID_IN_GGUF.iter().chain(UNSUPPORTED) {
             let names = names.replace(", ", "`, `");
             assert!(
@@ -305,21 +329,27 @@ mod tests {
     fn a_run_that_fails_tells_no_matrix() {
         let bad = || measured(1.0).outcome();
         let committed = [committed("llama", Format::Mlx, bad())];
-        assert!(matches!(page(&committed), Err(Error::NoMatrix)));
+        assert!(matches!(on_cpu(&committed), Err(Error::NoMatrix)));
         let elsewhere = [report(Origin::Given, "llama", Format::Mlx, bad())];
-        assert!(page(&elsewhere).is_ok());
+        assert!(on_cpu(&elsewhere).is_ok());
     }
 
     #[test]
     fn a_stale_page_is_refused_with_the_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("support.md");
-        assert!(matches!(check(&path, "a\nb\n"), Err(Error::Io { .. })));
-        write(&path, "a\nb\n").unwrap();
-        assert!(check(&path, "a\nb\n").is_ok());
-        let error = check(&path, "a\nc\n").unwrap_err();
+        let cpu = judged("cpu");
+        let run = |worst| [committed("llama", Format::Gguf, measured(worst).outcome())];
+        assert!(matches!(
+            check(&path, cpu, &run(2e-6)),
+            Err(Error::Io { .. })
+        ));
+        write(&path, cpu, &run(2e-6)).unwrap();
+        assert!(check(&path, cpu, &run(2e-6)).is_ok());
+        let error = check(&path, cpu, &run(3e-6)).unwrap_err();
         assert!(
-            matches!(&error, Error::StaleMatrix { line: 2, page, run, .. } if page == "b" && run == "c"),
+            matches!(&error, Error::StaleMatrix { backend: "cpu", page, run, .. }
+                if page.contains("golden 2e-6") && run.contains("golden 3e-6")),
             "{error}"
         );
     }

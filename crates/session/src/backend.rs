@@ -35,22 +35,32 @@ pub struct Plan {
     /// All that will be allocated once everything is used: weights, KV, states, buffers. What a
     /// step gives out is the caller's ([`StepOutput`](crate::StepOutput)), and not counted.
     pub resident_bytes: u64,
+    /// What a person may want to know of how the model is kept, a line each.
+    pub notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
+    /// The first is the one that [`open`](Backend::open) uses.
     Available(Vec<Device>),
     /// `why` it cannot run here, and the `remedy`, both whole sentences for a person.
-    Unavailable {
-        why: String,
-        remedy: String,
-    },
+    Unavailable { why: String, remedy: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
+    pub kind: DeviceKind,
     pub label: String,
     pub memory_bytes: Option<u64>,
+}
+
+/// What is preferred where nobody says which backend is to compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The machine's own cores.
+    Cpu,
+    /// Anything made for computing, with or without memory of its own.
+    Gpu,
 }
 
 /// What a backend opens: the model as data, its weights, and the files they came from (a

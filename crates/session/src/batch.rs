@@ -73,6 +73,52 @@ impl StepBatch {
         &self.tokens[row.tokens.clone()]
     }
 
+    /// For sessions: refuses row `index` where it asks for what no session of these capabilities
+    /// gives. Its sequence holds `len` tokens; rows accepted before it bring `planned`.
+    pub fn check(
+        &self,
+        index: usize,
+        len: usize,
+        planned: usize,
+        capabilities: &Capabilities,
+    ) -> Result<(), SessionError> {
+        let row = &self.rows[index];
+        let tokens = self.tokens(row);
+        let mut earlier = self.rows[..index].iter();
+        if earlier.any(|other| other.sequence == row.sequence) {
+            return Err(SessionError::DuplicateSequence(row.sequence));
+        }
+        if tokens.is_empty() {
+            return Err(SessionError::EmptyRow);
+        }
+        let vocab_size = capabilities.vocab_size;
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
+            return Err(SessionError::TokenOutOfRange {
+                token: *token,
+                vocab_size,
+            });
+        }
+        let positions = row.emit.positions();
+        if positions > tokens.len() || (positions == 0 && row.emit != Emit::Nothing) {
+            return Err(SessionError::EmitOutOfRange {
+                positions,
+                tokens: tokens.len(),
+            });
+        }
+        let (wanted, max_context) = (len + tokens.len(), capabilities.max_context);
+        if wanted > max_context {
+            return Err(SessionError::ContextExceeded {
+                wanted,
+                max_context,
+            });
+        }
+        let (tokens, max) = (planned + tokens.len(), capabilities.max_step_tokens);
+        if tokens > max {
+            return Err(SessionError::StepTooLarge { tokens, max });
+        }
+        Ok(())
+    }
+
     /// New tokens over all rows.
     pub fn token_count(&self) -> usize {
         self.tokens.len()

@@ -75,6 +75,8 @@ pub enum OpenError {
         bound: MemoryBound,
         available: u64,
     },
+    #[error("the device failed while the model was loaded: {0}")]
+    Device(String),
     #[error(transparent)]
     Weights(#[from] loquat_weights::WeightsError),
 }

@@ -11,9 +11,11 @@ mod batch;
 mod capabilities;
 pub mod conformance;
 mod error;
+pub mod limits;
+pub mod transfer;
 
 pub use backend::{
-    Backend, Device, MemoryBudget, ModelSource, Plan, Precision, Probe, SessionOptions,
+    Backend, Device, DeviceKind, MemoryBudget, ModelSource, Plan, Precision, Probe, SessionOptions,
 };
 pub use batch::{Emit, Row, RowOutput, StepBatch, StepOutput};
 pub use capabilities::{Capabilities, Held, Memory, PrefixCopy};

@@ -247,6 +247,14 @@ impl QkNorm {
     }
 }
 
+impl Temperature {
+    /// What queries at `position` are multiplied by.
+    pub fn factor(&self, position: usize) -> f32 {
+        let spans = (position + self.offset) / self.span;
+        self.beta.mul_add((spans as f32).ln_1p(), 1.0)
+    }
+}
+
 impl Attention {
     pub fn query_len(&self) -> usize {
         self.heads * self.head_dim

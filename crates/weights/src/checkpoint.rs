@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use loquat_spec::{Config, GgufHeader, ModelSpec, Naming, SpecError, families};
+use loquat_spec::families::{self, Described};
+use loquat_spec::{Config, GgufHeader, ModelSpec, Naming, SpecError};
 
 use crate::bind::{Weights, bind, fit};
 use crate::gguf::{Gguf, Metadata};
@@ -31,7 +32,8 @@ impl Format {
 pub struct Checkpoint {
     pub spec: ModelSpec,
     pub format: Format,
-    /// What was opened: the weight file, or the index of several.
+    /// What was opened: the weight file, or the index of several; nothing for a model that was
+    /// made and not read.
     pub paths: Vec<PathBuf>,
     naming: Naming,
     tensors: Vec<RawTensor>,
@@ -102,15 +104,28 @@ impl Checkpoint {
     fn open_gguf(path: &Path) -> Result<Self, WeightsError> {
         let gguf = Gguf::open(path)?;
         let described = families::from_gguf(&gguf).map_err(in_file(path))?;
+        Ok(Self {
+            paths: vec![path.to_owned()],
+            ..Self::of_gguf(&described, gguf)?
+        })
+    }
+
+    /// What a GGUF file would be opened as, without the file.
+    pub fn from_gguf(gguf: Gguf) -> Result<Self, WeightsError> {
+        Self::of_gguf(&families::from_gguf(&gguf)?, gguf)
+    }
+
+    fn of_gguf(described: &Described, gguf: Gguf) -> Result<Self, WeightsError> {
         let (spec, naming) = fit(&described.spec, &described.namings, gguf.tensors(), None)?;
+        let (metadata, tensors) = gguf.into_parts();
         Ok(Self {
             spec,
             format: Format::Gguf,
-            paths: vec![path.to_owned()],
+            paths: Vec::new(),
             naming,
-            tensors: gguf.tensors().to_vec(),
+            tensors,
             quantization: None,
-            metadata: Some(gguf.metadata().clone()),
+            metadata: Some(metadata),
         })
     }
 
@@ -128,12 +143,29 @@ impl Checkpoint {
         })?;
         let config = Config::parse(&text, CONFIG).map_err(in_file(&config_path))?;
         let described = families::from_config(&config).map_err(in_file(&config_path))?;
-        let mut quantization = MlxQuantization::from_config(&config)?;
-        let mut tensors = if weights.extension().is_some_and(|ending| ending == "json") {
+        let quantization = MlxQuantization::from_config(&config)?;
+        let tensors = if weights.extension().is_some_and(|ending| ending == "json") {
             safetensors::open_index(weights)?
         } else {
             safetensors::parse(Blob::map(weights)?, weights)?
         };
+        Ok(Self {
+            paths: vec![weights.to_owned()],
+            ..Self::of_config(&described, quantization, tensors)?
+        })
+    }
+
+    /// What `config.json` and the tensors beside it would be opened as, without the files.
+    pub fn from_config(config: &Config, tensors: Vec<RawTensor>) -> Result<Self, WeightsError> {
+        let quantization = MlxQuantization::from_config(config)?;
+        Self::of_config(&families::from_config(config)?, quantization, tensors)
+    }
+
+    fn of_config(
+        described: &Described,
+        mut quantization: Option<MlxQuantization>,
+        mut tensors: Vec<RawTensor>,
+    ) -> Result<Self, WeightsError> {
         if described.wrapped {
             tensors = text_model(tensors);
             quantization = quantization.map(|table| table.renamed(text_model_name));
@@ -150,7 +182,7 @@ impl Checkpoint {
                 Some(_) => Format::Mlx,
                 None => Format::Safetensors,
             },
-            paths: vec![weights.to_owned()],
+            paths: Vec::new(),
             naming,
             tensors,
             quantization,

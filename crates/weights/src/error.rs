@@ -11,6 +11,11 @@ pub enum WeightsError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("cannot write {path}: {source}", path = path.display())]
+    Write {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("{path} is not a usable GGUF file: {fault}", path = path.display())]
     Gguf { path: PathBuf, fault: GgufFault },
     #[error("{path} is not a usable safetensors file: {fault}", path = path.display())]

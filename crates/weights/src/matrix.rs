@@ -188,14 +188,29 @@ impl Matrix {
 
     /// The bytes of row `row`, or `None` past the last.
     pub fn encoded_row(&self, row: usize) -> Option<EncodedRow<'_>> {
-        if row >= self.rows {
-            return None;
-        }
+        let here = row < self.rows;
+        here.then(|| self.encoded(row, 1)).flatten()
+    }
+
+    /// As if they were one, row `row` and those after it that follow it in the file too, and how
+    /// many they are; `None` past the last.
+    pub fn encoded_run(&self, row: usize) -> Option<(usize, EncodedRow<'_>)> {
+        let left = self.rows.checked_sub(row).filter(|left| *left > 0)?;
+        let count = match self.storage {
+            // Rows of other blocks have other scales.
+            Storage::Fp8 { .. } => 1,
+            _ if self.map.block == self.map.stride => left,
+            _ => left.min(self.map.block - row % self.map.block),
+        };
+        Some((count, self.encoded(row, count)?))
+    }
+
+    fn encoded(&self, row: usize, count: usize) -> Option<EncodedRow<'_>> {
         let row = self.map.file_row(row);
         Some(match &self.storage {
             Storage::Plain(tensor) => EncodedRow::Plain {
                 dtype: tensor.dtype,
-                bytes: tensor.row(row)?,
+                bytes: tensor.run(row, count)?,
             },
             Storage::Mlx {
                 mode,
@@ -204,10 +219,10 @@ impl Matrix {
                 biases,
             } => EncodedRow::Mlx {
                 mode: *mode,
-                codes: codes.row(row)?,
-                scales: (scales.row(row)?, scales.dtype),
+                codes: codes.run(row, count)?,
+                scales: (scales.run(row, count)?, scales.dtype),
                 biases: match biases {
-                    Some(biases) => Some((biases.row(row)?, biases.dtype)),
+                    Some(biases) => Some((biases.run(row, count)?, biases.dtype)),
                     None => None,
                 },
             },
@@ -217,7 +232,7 @@ impl Matrix {
                 block_rows,
                 block_cols,
             } => EncodedRow::Fp8 {
-                codes: codes.row(row)?,
+                codes: codes.run(row, count)?,
                 scales: (scales.row(row / block_rows)?, scales.dtype),
                 block_cols: *block_cols,
             },
@@ -287,6 +302,9 @@ mod tests {
         let matrix = Matrix::new(4, 1, numbered(8), map);
         assert_eq!(read(&matrix), [2.0, 3.0, 6.0, 7.0]);
         assert!(matrix.encoded_row(4).is_none());
+        let run = |row| matrix.encoded_run(row).map(|(count, _)| count);
+        let runs: Vec<_> = (0..5).map(run).collect();
+        assert_eq!(runs, [Some(2), Some(1), Some(2), Some(1), None]);
         assert!(matrix.decode_row(4, &mut [0.0]).is_err());
         assert_eq!(matrix.bytes(), 16);
     }

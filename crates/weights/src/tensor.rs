@@ -48,12 +48,18 @@ impl RawTensor {
 
     /// The bytes of row `index`, or `None` past the last row.
     pub fn row(&self, index: usize) -> Option<&[u8]> {
-        if index >= self.rows() {
+        self.run(index, 1)
+    }
+
+    /// The bytes of `count` rows from `index` on, or `None` where they are not all there.
+    pub fn run(&self, index: usize, count: usize) -> Option<&[u8]> {
+        if index.checked_add(count)? > self.rows() {
             return None;
         }
         let len = self.dtype.row_bytes(self.cols())?;
         let start = index.checked_mul(len)?;
-        self.data.get(start..start.checked_add(len)?)
+        self.data
+            .get(start..start.checked_add(len.checked_mul(count)?)?)
     }
 
     pub(crate) fn check_len(&self) -> Result<(), WeightsError> {
@@ -111,6 +117,8 @@ mod tests {
         assert_eq!((tensor.rows(), tensor.cols()), (4, 3));
         assert_eq!(tensor.row(3), Some(&[9, 10, 11][..]));
         assert_eq!(tensor.row(4), None);
+        assert_eq!(tensor.run(1, 2), Some(&[3, 4, 5, 6, 7, 8][..]));
+        assert_eq!((tensor.run(3, 2), tensor.run(1, usize::MAX)), (None, None));
         let error = RawTensor::new("t", Dtype::U8, vec![11], data).unwrap_err();
         assert!(matches!(error, WeightsError::TensorBytes { bytes: 12, .. }));
     }

@@ -4,8 +4,8 @@ mod common;
 
 use std::path::Path;
 
-use loquat_weights::gguf::{Gguf, Metadata, Value, write_gguf};
-use loquat_weights::safetensors::{self, write_safetensors};
+use loquat_weights::gguf::{Gguf, Metadata, Value, save_gguf, write_gguf};
+use loquat_weights::safetensors::{self, save_safetensors, write_safetensors};
 use loquat_weights::{Blob, Dtype, RawTensor, WeightsError};
 
 fn assert_same(expected: &[RawTensor], found: &[RawTensor]) {
@@ -45,6 +45,30 @@ fn safetensors() {
     let path = dir.path().join("model.safetensors");
     std::fs::write(&path, write_safetensors(&tensors).unwrap()).unwrap();
     assert_same(&tensors, &safetensors::open(&path).unwrap());
+}
+
+#[test]
+fn what_is_saved_is_what_would_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("saved");
+    let (metadata, tensors) = common::gguf_content();
+    save_gguf(&path, &metadata, &tensors).unwrap();
+    let whole = write_gguf(&metadata, &tensors).unwrap();
+    assert!(std::fs::read(&path).unwrap() == whole);
+
+    let tensors = common::safetensors_content();
+    save_safetensors(&path, &tensors).unwrap();
+    let whole = write_safetensors(&tensors).unwrap();
+    assert!(std::fs::read(&path).unwrap() == whole);
+
+    let nowhere = dir.path().join("missing").join("saved");
+    for outcome in [
+        save_gguf(&nowhere, &metadata, &[]),
+        save_safetensors(&nowhere, &tensors),
+    ] {
+        let named = matches!(&outcome, Err(WeightsError::Write { path, .. }) if *path == nowhere);
+        assert!(named, "{outcome:?}");
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::Note;
 use super::installed::{Python, install_npm};
-use super::tools::require_browser_libraries;
 use crate::command::program;
 use crate::error::Error;
+use crate::tools::require_browser_libraries;
 
 const PYTHON: Python = Python {
     requirements: "clients/requirements.txt",

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::Note;
-use super::tools::Tool;
 use crate::command::program;
 use crate::error::Error;
+use crate::tools::Tool;
 
 const CARGO_DENY: Tool = Tool {
     name: "cargo-deny",

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Note;
-use super::tools::{Tool, require_cxx_compiler};
 use crate::command::program;
 use crate::error::Error;
+use crate::tools::{Tool, require_cxx_compiler};
 
 const CARGO_FUZZ: Tool = Tool {
     name: "cargo-fuzz",

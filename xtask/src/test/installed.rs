@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::tools::{require_node, require_python};
 use crate::command::program;
 use crate::error::Error;
+use crate::tools::{require_node, require_python};
 
 /// A Python environment. Paths are relative to the root.
 pub struct Python {

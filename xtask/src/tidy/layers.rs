@@ -16,6 +16,7 @@ const RULE: &str = "dependency-direction";
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("weights", &["spec"]),
+    ("synthetic", &["spec", "weights"]),
     ("text", &["spec", "weights"]),
     ("session", &["spec", "weights", "text"]),
     ("testkit", &["spec", "weights", "session"]),
@@ -24,7 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("grammar", &["text", "engine"]),
     ("chat", &["text", "engine", "grammar"]),
     ("server", &["session", "text", "engine", "grammar", "chat"]),
-    ("goldens", &["spec", "weights", "session", "cpu"]),
+    ("goldens", &["spec", "weights", "session", "cpu", "mlx"]),
     ("xtask", &[]),
 ];
 const BACKEND_MAY_USE: &[&str] = &["spec", "weights", "session"];
@@ -193,6 +194,13 @@ mod tests {
         for (directory, package, dependency, granted) in [
             ("crates/weights", "loquat-weights", "loquat-spec", true),
             ("crates/spec", "loquat-spec", "loquat-weights", false),
+            (
+                "crates/synthetic",
+                "loquat-synthetic",
+                "loquat-weights",
+                true,
+            ),
+            ("crates/synthetic", "loquat-synthetic", "loquat-cpu", false),
             ("crates/text", "loquat-text", "loquat-session", false),
             ("crates/session", "loquat-session", "loquat-engine", false),
             ("backends/cpu", "loquat-cpu", "loquat-session", true),
@@ -214,6 +222,7 @@ mod tests {
             ("crates/cli", "loquat", "loquat-cpu", true),
             ("crates/cli", "loquat", "loquat-testkit", false),
             ("crates/goldens", "loquat-goldens", "loquat-cpu", true),
+            ("crates/goldens", "loquat-goldens", "loquat-mlx", true),
             ("crates/goldens", "loquat-goldens", "loquat-engine", false),
             ("crates/goldens", "loquat-goldens", "loquat-testkit", false),
             ("xtask", "xtask", "loquat-spec", false),

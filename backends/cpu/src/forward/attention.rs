@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use loquat_spec::{KvSource, QkNorm, QkSpan, Reach, RopePairs, Temperature};
+use loquat_spec::{KvSource, QkNorm, QkSpan, Reach, RopePairs};
 
 use super::{Forward, PlannedRow, add, scale};
 use crate::buffers::fit;
@@ -236,7 +236,7 @@ impl AttentionWeights {
         let norm = spec.qk_norm.as_ref().zip(self.query_norm.as_ref());
         place_heads(kernels, query, spec.head_dim, norm, turn);
         if let Some(temperature) = &spec.temperature {
-            scale(query, warmth(temperature, position));
+            scale(query, temperature.factor(position));
         }
     }
 
@@ -343,10 +343,4 @@ fn apply_norm(
             }
         }
     }
-}
-
-/// What a temperature multiplies a position's query by.
-fn warmth(temperature: &Temperature, position: usize) -> f32 {
-    let spans = (position + temperature.offset) / temperature.span;
-    temperature.beta.mul_add((spans as f32).ln_1p(), 1.0)
 }

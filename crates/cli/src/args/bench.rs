@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use loquat_engine::EngineOptions;
+use loquat_synthetic::Recipe;
 
 use super::session::SessionArgs;
 use super::values::{at_least_one, nonzero, seed};
@@ -17,6 +18,19 @@ use super::values::{at_least_one, nonzero, seed};
 pub struct BenchArgs {
     /// A model, as for `run`.
     pub model: Option<String>,
+    /// Random weights of a known model's shape instead, such as llama-1b:q4_0 [default format:
+    /// bf16]. A name that is not known is answered with those that are.
+    #[arg(long, value_name = "SHAPE[:FORMAT]", conflicts_with_all = ["model", "constrained", "http"])]
+    pub synthetic: Option<Recipe>,
+    /// Write the synthetic model to this path and measure nothing: a file that ends in .gguf, or a
+    /// folder of safetensors.
+    #[arg(
+        long,
+        value_name = "PATH",
+        requires = "synthetic",
+        conflicts_with = "scenario"
+    )]
+    pub save: Option<PathBuf>,
     /// Prompt lengths to measure, such as 32,512.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(default_values_t = [32, 512].map(nonzero), conflicts_with = "scenario")]

@@ -12,7 +12,8 @@ use super::values::at_least_one;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 pub struct SessionArgs {
-    /// Which backend computes (see `loquat backends`); `auto` takes the first that can.
+    /// Which backend computes (see `loquat backends`); `auto` takes one with a GPU where there is
+    /// one, else the CPU.
     #[arg(
         long,
         value_name = "NAME",

@@ -14,6 +14,7 @@ mod reading;
 mod report;
 mod soak;
 mod stats;
+mod synthetic;
 mod turns;
 mod work;
 
@@ -61,13 +62,18 @@ struct Subject {
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
+    if let (Some(recipe), Some(path)) = (&args.synthetic, &args.save) {
+        return synthetic::save(recipe, path);
+    }
     let mut scenario = chosen(args)?;
     if let Some(path) = &args.svg {
         figure::check_writable(path)?;
     }
-    let store = open_store()?;
     let backend = backends::select(&args.session.backend)?;
-    let model = Model::open(&locate(&store, args.model.as_deref())?)?;
+    let model = match &args.synthetic {
+        Some(recipe) => synthetic::model(recipe)?,
+        None => Model::open(&locate(&open_store()?, args.model.as_deref())?)?,
+    };
     let mut options = args.session.options(scenario.sequences());
     scenario.adapt(&mut options, model.source.spec.max_context);
     let plan = backend.plan(&model.source, &options)?;

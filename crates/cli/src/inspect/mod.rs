@@ -145,6 +145,7 @@ fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String
         ("at most", at_most(plan.resident_bytes, bounds)),
         ("can", capabilities(&plan.capabilities).join(", ")),
     ]);
+    rows.extend(plan.notes.iter().map(|note| ("note", note.clone())));
     let mut text = String::new();
     let told = |(name, value): &(&str, String)| *name == GAP || !value.is_empty();
     for (name, value) in rows.iter().filter(|row| told(row)) {
@@ -264,6 +265,7 @@ fn as_json(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> Value 
         "device_memory_bytes": bounds.machine,
         "kv_format": plan.capabilities.kv_format,
         "capabilities": capabilities(&plan.capabilities),
+        "notes": plan.notes,
         "layers": layers,
     });
     if let (Value::Object(value), Value::Object(manner)) = (&mut value, Manner::of(model).to_json())

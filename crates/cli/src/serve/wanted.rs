@@ -85,7 +85,7 @@ impl Wanted {
 /// Beside the option that is the trouble.
 fn of_model(settled: &Settled, index: usize, error: &CliError) -> Mistake {
     let option = match error {
-        CliError::UnknownBackend { .. } => "backend",
+        CliError::UnknownBackend { .. } | CliError::UnavailableBackend { .. } => "backend",
         CliError::Template { option, .. } | CliError::File { flag: option, .. } => option,
         CliError::Open(OpenError::Option { option, .. }) => option,
         _ => "source",

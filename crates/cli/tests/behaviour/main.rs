@@ -2,6 +2,7 @@
 //!
 //! The models are the test kit's tiny random ones: gibberish, but the same for the same seed.
 
+mod backends;
 mod choosing;
 #[cfg(unix)]
 mod interactive;

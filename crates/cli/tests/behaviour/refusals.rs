@@ -115,17 +115,6 @@ fn unknown_words_and_flags_are_usage_errors() {
 }
 
 #[test]
-fn an_unknown_backend_is_refused_before_anything_is_read_or_fetched() {
-    let model = golden("llama");
-    let words = ["`nope`", "auto", "cpu"];
-    for command in ["run", "generate", "inspect", "bench"] {
-        loquat([command, &model, "--backend", "nope"]).refused(2, &words);
-        // The default model would have to be downloaded first.
-        loquat([command, "--backend", "nope"]).refused(2, &words);
-    }
-}
-
-#[test]
 fn the_environment_names_a_backend_and_a_log_filter() {
     let (cache, model) = (TempDir::new().unwrap(), golden("llama"));
     for (variable, value, code, word) in [

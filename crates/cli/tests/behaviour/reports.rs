@@ -1,4 +1,4 @@
-//! `inspect`, `bench`, `backends` and the help texts.
+//! `inspect`, `bench` and the help texts.
 
 use serde_json::Value;
 
@@ -370,13 +370,6 @@ fn bench_refuses_sizes_that_do_not_fit() {
             assert!(refused.stderr.contains(word), "{}", refused.stderr);
         }
     }
-}
-
-#[test]
-fn backends_are_listed() {
-    let list = loquat(["backends"]).quiet();
-    let cpu = list.lines().find(|line| line.starts_with("cpu ")).unwrap();
-    assert!(cpu.contains(" available "), "{cpu}");
 }
 
 #[test]

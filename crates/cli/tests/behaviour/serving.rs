@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::support::{Files, command, ends, golden, loquat};
+use crate::support::{Files, Outcome, command, ends, golden, loquat};
 
 /// A server that is ended when nobody needs it any more.
 struct Serving {
@@ -176,7 +176,7 @@ fn mistakes_are_told_all_at_once_with_exit_code_2() {
     loquat(["config", "check", "nowhere.toml"]).refused(2, &["nowhere.toml"]);
     let missing = "[[models]]\nname = \"a\"\nsource = \"nowhere.gguf\"\nbackend = \"nope\"\n";
     let missing = files.write("missing.toml", missing);
-    loquat(["config", "check", &missing]).refused(2, &["missing.toml:4:11", "`nope`"]);
+    checked(&missing).refused(2, &["missing.toml:4:11", "`nope`"]);
     let missing = files.write(
         "missing.toml",
         "[[models]]\nname = \"a\"\nsource = \"nowhere.gguf\"\n",
@@ -197,7 +197,16 @@ fn mistakes_are_told_all_at_once_with_exit_code_2() {
         "toml:11:11",
         "toml:15:12",
     ];
-    loquat(["config", "check", &several]).refused(2, &places);
+    checked(&several).refused(2, &places);
+}
+
+/// A file whose own backends count.
+fn checked(file: &str) -> Outcome {
+    let cache = TempDir::new().unwrap();
+    let mut command = command(cache.path());
+    command.env_remove("LOQUAT_BACKEND");
+    let command = command.args(["config", "check", file]);
+    command.output().unwrap().into()
 }
 
 #[test]
@@ -210,7 +219,7 @@ fn what_is_in_force_is_shown_with_who_said_so() {
     let command = command
         .env("LOQUAT_CONFIG", &file)
         .env("LOQUAT_SERVER_PORT", "2");
-    let shown = crate::support::Outcome::from(command.output().unwrap()).quiet();
+    let shown = Outcome::from(command.output().unwrap()).quiet();
     for (line, origin) in [
         ("port = 2", "LOQUAT_SERVER_PORT"),
         ("page = false", "loquat.toml:3"),

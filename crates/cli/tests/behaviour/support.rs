@@ -78,7 +78,8 @@ impl From<Output> for Outcome {
     }
 }
 
-/// The binary, with a cache of its own and no settings of the tester's.
+/// The binary on the CPU, whatever else the machine has, with a cache of its own and no settings
+/// of the tester's.
 pub fn command(cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquat"));
     let variables = std::env::vars_os().map(|(name, _)| name);
@@ -86,7 +87,10 @@ pub fn command(cache: &Path) -> Command {
         command.env_remove(name);
     }
     command.env_remove("NO_COLOR");
-    command.env("LOQUAT_CACHE", cache).stdin(Stdio::null());
+    command
+        .env("LOQUAT_CACHE", cache)
+        .env("LOQUAT_BACKEND", "cpu");
+    command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -199,13 +199,7 @@ pub fn from_gguf(header: &dyn GgufHeader) -> Result<Described, SpecError> {
         .ok_or_else(|| SpecError::Missing {
             field: "general.architecture".into(),
         })?;
-    let mut families = FAMILIES.iter().filter_map(|family| family.gguf.as_ref());
-    let family = families.find(|family| family.architectures.contains(&architecture));
-    let family = family.ok_or_else(|| SpecError::UnknownFamily {
-        field: "general.architecture",
-        found: architecture.to_owned(),
-        supported: architectures(),
-    })?;
+    let family = gguf_family(architecture)?;
     let spec = (family.from_gguf)(&GgufConfig {
         header,
         architecture,
@@ -215,6 +209,21 @@ pub fn from_gguf(header: &dyn GgufHeader) -> Result<Described, SpecError> {
         spec,
         namings: family.naming.variants().collect(),
         wrapped: false,
+    })
+}
+
+/// The names that llama.cpp gives to an architecture's tensors, for those who write its files.
+pub fn gguf_naming(architecture: &str) -> Result<Naming, SpecError> {
+    Ok(gguf_family(architecture)?.naming)
+}
+
+fn gguf_family(architecture: &str) -> Result<&'static GgufFamily, SpecError> {
+    let mut families = FAMILIES.iter().filter_map(|family| family.gguf.as_ref());
+    let family = families.find(|family| family.architectures.contains(&architecture));
+    family.ok_or_else(|| SpecError::UnknownFamily {
+        field: "general.architecture",
+        found: architecture.to_owned(),
+        supported: architectures(),
     })
 }
 

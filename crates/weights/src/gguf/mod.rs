@@ -13,7 +13,7 @@ use std::path::Path;
 use crate::{Blob, GgufFault, RawTensor, WeightsError};
 
 pub use value::{Array, Metadata, Value};
-pub use write::write_gguf;
+pub use write::{save_gguf, write_gguf};
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const ALIGNMENT_KEY: &str = "general.alignment";
@@ -41,6 +41,15 @@ impl Gguf {
             path: path.to_owned(),
             fault,
         })
+    }
+
+    /// A file's content without the file, for models that are made, not read.
+    pub fn from_parts(metadata: Metadata, tensors: Vec<RawTensor>) -> Gguf {
+        Gguf { metadata, tensors }
+    }
+
+    pub(crate) fn into_parts(self) -> (Metadata, Vec<RawTensor>) {
+        (self.metadata, self.tensors)
     }
 
     pub fn metadata(&self) -> &Metadata {

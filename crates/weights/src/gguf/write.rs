@@ -1,21 +1,62 @@
 //! The GGUF writer, for tests and tools.
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 use super::{Array, MAGIC, Metadata, Value, alignment};
 use crate::{RawTensor, WeightsError};
 
 /// A whole version 3 file with `tensors` in the order given.
 pub fn write_gguf(metadata: &Metadata, tensors: &[RawTensor]) -> Result<Vec<u8>, WeightsError> {
-    let refuse = |item: &str, why| WeightsError::Unwritable {
-        item: item.to_owned(),
-        format: "GGUF",
-        why,
-    };
+    let Header {
+        bytes: mut out,
+        alignment,
+    } = header(metadata, tensors)?;
+    for tensor in tensors {
+        out.resize(out.len().next_multiple_of(alignment), 0);
+        out.extend_from_slice(&tensor.data);
+    }
+    Ok(out)
+}
+
+/// The same straight into a new file at `path`, tensor by tensor.
+pub fn save_gguf(
+    path: &Path,
+    metadata: &Metadata,
+    tensors: &[RawTensor],
+) -> Result<(), WeightsError> {
+    let header = header(metadata, tensors)?;
+    stream(path, &header, tensors).map_err(|source| WeightsError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn stream(path: &Path, header: &Header, tensors: &[RawTensor]) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(&header.bytes)?;
+    let mut len = header.bytes.len();
+    for tensor in tensors {
+        let padding = len.next_multiple_of(header.alignment) - len;
+        file.write_all(&vec![0; padding])?;
+        file.write_all(&tensor.data)?;
+        len += padding + tensor.data.len();
+    }
+    file.into_inner()?.sync_all()
+}
+
+/// All that comes before the tensors' data.
+struct Header {
+    bytes: Vec<u8>,
+    alignment: usize,
+}
+
+fn header(metadata: &Metadata, tensors: &[RawTensor]) -> Result<Header, WeightsError> {
     let alignment = alignment(metadata)
         .map_err(|_| refuse(super::ALIGNMENT_KEY, "it is not a valid alignment"))?
         as usize;
-
     let mut out = Vec::new();
     out.extend(MAGIC);
     out.extend(3u32.to_le_bytes());
@@ -25,36 +66,47 @@ pub fn write_gguf(metadata: &Metadata, tensors: &[RawTensor]) -> Result<Vec<u8>,
         put_string(&mut out, key);
         put_value(&mut out, value);
     }
-
     let mut names = HashSet::new();
     let mut start = 0usize;
     for tensor in tensors {
-        tensor.check_len()?;
         if !names.insert(&tensor.name) {
             return Err(refuse(&tensor.name, "another tensor has its name"));
         }
-        if tensor.shape.len() > 4 || tensor.shape.contains(&0) {
-            return Err(refuse(
-                &tensor.name,
-                "it must have at most 4 dimensions, none of them 0",
-            ));
-        }
-        let code = (tensor.dtype.ggml_code())
-            .ok_or_else(|| refuse(&tensor.name, "its type has no GGUF code"))?;
-        put_string(&mut out, &tensor.name);
-        out.extend((tensor.shape.len() as u32).to_le_bytes());
-        for &dim in tensor.shape.iter().rev() {
-            out.extend((dim as u64).to_le_bytes());
-        }
-        out.extend(code.to_le_bytes());
-        out.extend((start as u64).to_le_bytes());
+        put_record(&mut out, tensor, start)?;
         start = (start + tensor.data.len()).next_multiple_of(alignment);
     }
-    for tensor in tensors {
-        out.resize(out.len().next_multiple_of(alignment), 0);
-        out.extend_from_slice(&tensor.data);
+    Ok(Header {
+        bytes: out,
+        alignment,
+    })
+}
+
+fn put_record(out: &mut Vec<u8>, tensor: &RawTensor, start: usize) -> Result<(), WeightsError> {
+    tensor.check_len()?;
+    if tensor.shape.len() > 4 || tensor.shape.contains(&0) {
+        return Err(refuse(
+            &tensor.name,
+            "it must have at most 4 dimensions, none of them 0",
+        ));
     }
-    Ok(out)
+    let code = (tensor.dtype.ggml_code())
+        .ok_or_else(|| refuse(&tensor.name, "its type has no GGUF code"))?;
+    put_string(out, &tensor.name);
+    out.extend((tensor.shape.len() as u32).to_le_bytes());
+    for &dim in tensor.shape.iter().rev() {
+        out.extend((dim as u64).to_le_bytes());
+    }
+    out.extend(code.to_le_bytes());
+    out.extend((start as u64).to_le_bytes());
+    Ok(())
+}
+
+fn refuse(item: &str, why: &'static str) -> WeightsError {
+    WeightsError::Unwritable {
+        item: item.to_owned(),
+        format: "GGUF",
+        why,
+    }
 }
 
 fn put_string(out: &mut Vec<u8>, text: &str) {

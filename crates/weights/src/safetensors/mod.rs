@@ -13,7 +13,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 
-use ::safetensors::tensor::{Dtype as FileDtype, TensorInfo, View, serialize};
+use ::safetensors::SafeTensorError;
+use ::safetensors::tensor::{Dtype as FileDtype, TensorInfo, View, serialize, serialize_to_file};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::tensor::byte_len;
@@ -42,11 +43,23 @@ pub fn parse(blob: Blob, path: &Path) -> Result<Vec<RawTensor>, WeightsError> {
 
 /// A whole file, for tests and tools. Tensors are ordered as the format asks.
 pub fn write_safetensors(tensors: &[RawTensor]) -> Result<Vec<u8>, WeightsError> {
-    let refuse = |item: &str, why| WeightsError::Unwritable {
-        item: item.to_owned(),
-        format: "safetensors",
-        why,
-    };
+    serialize(views(tensors)?, None).map_err(|_| header_too_long())
+}
+
+/// The same straight into a new file at `path`, tensor by tensor.
+pub fn save_safetensors(path: &Path, tensors: &[RawTensor]) -> Result<(), WeightsError> {
+    match serialize_to_file(views(tensors)?, None, path) {
+        Ok(()) => Ok(()),
+        Err(SafeTensorError::IoError(source)) => Err(WeightsError::Write {
+            path: path.to_owned(),
+            source,
+        }),
+        Err(_) => Err(header_too_long()),
+    }
+}
+
+/// What the format's own writer takes, each name once and each type one that it has.
+fn views(tensors: &[RawTensor]) -> Result<Vec<(&str, FileView<'_>)>, WeightsError> {
     let mut names = HashSet::new();
     let mut views = Vec::new();
     for tensor in tensors {
@@ -61,7 +74,19 @@ pub fn write_safetensors(tensors: &[RawTensor]) -> Result<Vec<u8>, WeightsError>
             .ok_or_else(|| refuse(&tensor.name, "its type exists only in GGUF"))?;
         views.push((tensor.name.as_str(), FileView { tensor, dtype }));
     }
-    serialize(views, None).map_err(|_| refuse(FILE_METADATA_KEY, "the header is too long"))
+    Ok(views)
+}
+
+fn header_too_long() -> WeightsError {
+    refuse(FILE_METADATA_KEY, "the header is too long")
+}
+
+fn refuse(item: &str, why: &'static str) -> WeightsError {
+    WeightsError::Unwritable {
+        item: item.to_owned(),
+        format: "safetensors",
+        why,
+    }
 }
 
 fn read(blob: &Blob) -> Result<Vec<RawTensor>, SafetensorsFault> {

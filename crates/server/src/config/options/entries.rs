@@ -79,7 +79,8 @@ pub const MODELS: &[OfModel] = &[
         "backend",
         |m| &mut m.backend,
         "\"cpu\"",
-        "Which backend computes (see `loquat backends`); `auto` takes the first that can",
+        "Which backend computes (see `loquat backends`); `auto` takes one with a GPU where there \
+         is one, else the CPU",
     )
     .flag("backend"),
     OfModel::new(

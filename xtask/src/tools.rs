@@ -61,7 +61,7 @@ pub fn require_component(subcommand: &str, component: &str, package: &str) -> Re
     }
 }
 
-/// libFuzzer is C++; as root on a machine with apt the compiler is installed, otherwise asked for.
+/// For what is C++ here; as root on a machine with apt it is installed, otherwise asked for.
 pub fn require_cxx_compiler(root: &Path) -> Result<(), Error> {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| OsString::from("c++"));
     if program(root, &compiler, &["--version"]).probe().is_some() {
@@ -72,7 +72,7 @@ pub fn require_cxx_compiler(root: &Path) -> Result<(), Error> {
     }
     Err(Error::Missing {
         what: format!("a C++ compiler (`{}`)", compiler.to_string_lossy()),
-        remedy: "install g++ or clang, or name one in CXX; the fuzz targets need it".to_string(),
+        remedy: "install g++ or clang, or name one in CXX".to_string(),
     })
 }
 

@@ -1,18 +1,12 @@
-//! Session options, checked against the model and the machine.
+//! Session options with their gaps filled, for backends: how much memory is there, and how it is
+//! divided among weights, KV and recurrent states.
 
-use loquat_session::{MemoryBound, MemoryBudget, OpenError, SessionOptions};
-use loquat_spec::ModelSpec;
+use crate::{MemoryBound, MemoryBudget, OpenError, SessionOptions};
 
-use crate::buffers;
-use crate::kernels::PAGE;
-use crate::load::WeightBytes;
-use crate::machine;
-
-/// KV memory by default: a quarter of the machine's, which leaves room for weights and others.
+/// KV memory by default: a quarter of the device's, which leaves room for weights and others.
 const KV_SHARE: u64 = 4;
-/// Where the machine's memory cannot be read.
+/// Where the device's memory cannot be read.
 const ASSUMED_MEMORY: u64 = 8 << 30;
-const MAX_THREADS: usize = 1024;
 /// A sequence's state before a step and after it.
 const STATES_TO_STEP: usize = 2;
 /// Those, and as many snapshots.
@@ -20,11 +14,11 @@ const STATES_PER_SEQUENCE: usize = 2 * STATES_TO_STEP;
 /// A memory budget must hold a sequence of so many tokens: a short question and its answer.
 const LEAST_TOKENS: usize = 256;
 
-/// The options with their gaps filled.
+/// What a session's options come to on one device.
+#[derive(Debug)]
 pub struct Limits {
-    pub threads: usize,
     pub context: usize,
-    /// Whole pages.
+    /// In whole runs of [`Sizes::granularity`].
     pub kv_tokens: usize,
     /// Recurrent states, snapshots among them.
     pub states: usize,
@@ -34,48 +28,45 @@ pub struct Limits {
     pub resident_bytes: u64,
     /// Of these, weights in the mapped file, which the system can drop and read again.
     mapped_bytes: u64,
+    /// The device's memory, where it tells.
+    device_bytes: Option<u64>,
 }
 
-/// What a session's parts take.
+/// What a session's parts take, and what they are taken from.
 pub struct Sizes {
+    /// The device's memory; `None` where it does not tell.
+    pub device_bytes: Option<u64>,
     pub kv_bytes_per_token: u64,
+    /// Tokens that KV is handed out in.
+    pub granularity: usize,
     pub state_bytes: u64,
-    pub weights: WeightBytes,
+    /// Weights and buffers in memory of the session's own.
+    pub own_bytes: u64,
+    /// Weights in the mapped file.
+    pub mapped_bytes: u64,
 }
 
 impl Limits {
-    pub fn new(
-        spec: &ModelSpec,
-        options: &SessionOptions,
-        sizes: &Sizes,
-    ) -> Result<Self, OpenError> {
-        Self::on(machine::memory_bytes(), spec, options, sizes)
-    }
-
-    /// On a machine that has `memory`, or does not tell.
-    fn on(
-        memory: Option<u64>,
-        spec: &ModelSpec,
-        options: &SessionOptions,
-        sizes: &Sizes,
-    ) -> Result<Self, OpenError> {
+    /// For a model made for `longest` tokens.
+    pub fn new(longest: usize, options: &SessionOptions, sizes: &Sizes) -> Result<Self, OpenError> {
         positive("max_sequences", options.max_sequences)?;
         positive("max_step_tokens", options.max_step_tokens)?;
-        let (threads, context) = (threads(options)?, context(spec, options)?);
+        let context = context(longest, options)?;
         let wanted = Wanted {
             max_sequences: options.max_sequences,
-            context: whole_pages(context),
+            context: sizes.whole_runs(context),
             kv_tokens: match options.kv_tokens {
-                Some(tokens) => Some(whole_pages(positive("kv_tokens", tokens)?)),
+                Some(tokens) => Some(sizes.whole_runs(positive("kv_tokens", tokens)?)),
                 None => None,
             },
         };
-        let WeightBytes { packed, mapped } = sizes.weights;
-        let own = buffers::predict_bytes(spec, options.max_step_tokens).saturating_add(packed);
-        let fixed = own.saturating_add(mapped);
-        let room = match budget(options.memory, memory)? {
+        let fixed = sizes.own_bytes.saturating_add(sizes.mapped_bytes);
+        let room = match budget(options.memory, sizes.device_bytes)? {
             Some(budget) => Room::within(budget, fixed, &wanted, sizes)?,
-            None => Room::shared(memory.unwrap_or(ASSUMED_MEMORY), own),
+            None => Room::shared(
+                sizes.device_bytes.unwrap_or(ASSUMED_MEMORY),
+                sizes.own_bytes,
+            ),
         };
         let (states, max_sequences) = room.states(&wanted, sizes);
         let state_bytes = sizes.state_bytes.saturating_mul(states as u64);
@@ -84,20 +75,20 @@ impl Limits {
             .unwrap_or_else(|| room.kv_tokens(wanted.context, max_sequences, state_bytes, sizes));
         let kv = sizes.kv_bytes_per_token.saturating_mul(kv_tokens as u64);
         Ok(Self {
-            threads,
             context,
             kv_tokens,
             states,
             max_sequences,
             resident_bytes: fixed.saturating_add(state_bytes).saturating_add(kv),
-            mapped_bytes: mapped,
+            mapped_bytes: sizes.mapped_bytes,
+            device_bytes: sizes.device_bytes,
         })
     }
 
-    /// Refuses what the machine could only answer by killing the process later.
+    /// Refuses what the device could only answer by failing later.
     pub fn check_memory(&self) -> Result<(), OpenError> {
         let wanted = self.resident_bytes - self.mapped_bytes;
-        match machine::memory_bytes() {
+        match self.device_bytes {
             Some(available) if wanted > available => Err(OpenError::OutOfMemory {
                 what: "model with its KV memory",
                 wanted,
@@ -109,7 +100,15 @@ impl Limits {
     }
 }
 
-/// Bytes that the session may take, where a budget was given: never more than the machine has.
+impl Sizes {
+    fn whole_runs(&self, tokens: usize) -> usize {
+        tokens
+            .div_ceil(self.granularity)
+            .saturating_mul(self.granularity)
+    }
+}
+
+/// Bytes that the session may take, where a budget was given: never more than the device has.
 fn budget(asked: Option<MemoryBudget>, memory: Option<u64>) -> Result<Option<u64>, OpenError> {
     let Some(asked) = asked else {
         return Ok(None);
@@ -129,9 +128,9 @@ fn budget(asked: Option<MemoryBudget>, memory: Option<u64>) -> Result<Option<u64
 /// What KV and states are to be made for.
 struct Wanted {
     max_sequences: usize,
-    /// Whole pages.
+    /// In whole runs.
     context: usize,
-    /// Whole pages, where a number was asked for.
+    /// In whole runs, where a number was asked for.
     kv_tokens: Option<usize>,
 }
 
@@ -157,7 +156,7 @@ impl Room {
         Ok(room)
     }
 
-    /// On a machine that others use too.
+    /// On a device that others use too.
     fn shared(memory: u64, fixed: u64) -> Self {
         Self {
             ceiling: memory,
@@ -226,7 +225,8 @@ impl Room {
         let affordable = left.checked_div(sizes.kv_bytes_per_token);
         let affordable = affordable.map_or(usize::MAX, saturated);
         let all = context.saturating_mul(max_sequences);
-        all.min(affordable / PAGE * PAGE).max(PAGE)
+        let run = sizes.granularity;
+        all.min(affordable / run * run).max(run)
     }
 }
 
@@ -237,25 +237,13 @@ impl Wanted {
     }
 }
 
-fn threads(options: &SessionOptions) -> Result<usize, OpenError> {
-    let threads = positive("threads", options.threads.unwrap_or_else(machine::threads))?;
-    if threads > MAX_THREADS {
-        return Err(refuse("threads", threads, format!("at most {MAX_THREADS}")));
-    }
-    Ok(threads)
-}
-
-fn context(spec: &ModelSpec, options: &SessionOptions) -> Result<usize, OpenError> {
-    let context = positive("context", options.context.unwrap_or(spec.max_context))?;
-    if context > spec.max_context {
-        let expected = format!("at most the model's {}", spec.max_context);
+fn context(longest: usize, options: &SessionOptions) -> Result<usize, OpenError> {
+    let context = positive("context", options.context.unwrap_or(longest))?;
+    if context > longest {
+        let expected = format!("at most the model's {longest}");
         return Err(refuse("context", context, expected));
     }
     Ok(context)
-}
-
-fn whole_pages(tokens: usize) -> usize {
-    tokens.div_ceil(PAGE).saturating_mul(PAGE)
 }
 
 fn saturated(count: u64) -> usize {
@@ -279,27 +267,20 @@ fn refuse(option: &'static str, found: usize, expected: String) -> OpenError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use loquat_testkit::goldens;
-
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    const RUN: usize = 32;
+    const LONGEST: usize = 4096;
 
-    fn spec(family: &str) -> Arc<ModelSpec> {
-        goldens::source(&goldens::family(family)).unwrap().spec
-    }
-
-    /// Larger than the golden's, so that a budget has something to divide.
-    fn sizes(kv_bytes_per_token: u64, state_bytes: u64) -> Sizes {
+    fn sizes(device_bytes: Option<u64>, kv_bytes_per_token: u64, state_bytes: u64) -> Sizes {
         Sizes {
+            device_bytes,
             kv_bytes_per_token,
+            granularity: RUN,
             state_bytes,
-            weights: WeightBytes {
-                packed: 20 * MIB,
-                mapped: 10 * MIB,
-            },
+            own_bytes: 20 * MIB,
+            mapped_bytes: 10 * MIB,
         }
     }
 
@@ -326,12 +307,11 @@ mod tests {
 
     #[test]
     fn a_budget_is_kept_from_the_least_to_the_most() {
-        let spec = spec("llama");
         for (per_token, state) in [(4096, 0), (4096, 300_000), (0, 300_000), (100, 7)] {
-            let sizes = sizes(per_token, state);
+            let sizes = sizes(Some(1 << 40), per_token, state);
             let on = |bytes| {
                 let options = with(MemoryBudget::Bytes(bytes));
-                Limits::on(Some(1 << 40), &spec, &options, &sizes)
+                Limits::new(LONGEST, &options, &sizes)
             };
             let (least, _) = missing(on(1));
             assert_eq!(missing(on(least - 1)), (least, least - 1));
@@ -343,35 +323,33 @@ mod tests {
                     "{per_token} {state} {more}"
                 );
                 assert!(limits.kv_tokens >= LEAST_TOKENS && limits.max_sequences >= 1);
-                assert_eq!(limits.kv_tokens % PAGE, 0);
+                assert_eq!(limits.kv_tokens % RUN, 0);
                 assert!(limits.resident_bytes >= before, "more room was used less");
                 before = limits.resident_bytes;
             }
             let most = on(1 << 39).unwrap();
             let options = SessionOptions::default();
-            assert_eq!(most.kv_tokens, spec.max_context * options.max_sequences);
+            assert_eq!(most.kv_tokens, LONGEST * options.max_sequences);
             assert_eq!(most.max_sequences, options.max_sequences);
         }
     }
 
     #[test]
-    fn a_budget_is_used_up_to_the_last_page() {
-        let (spec, sizes) = (spec("llama"), sizes(4096, 0));
+    fn a_budget_is_used_up_to_the_last_run() {
         let budget = 60 * MIB;
         let options = with(MemoryBudget::Bytes(budget));
-        let limits = Limits::on(Some(1 << 40), &spec, &options, &sizes).unwrap();
-        let page = 4096 * PAGE as u64;
-        assert!(limits.resident_bytes > budget - page);
+        let limits = Limits::new(LONGEST, &options, &sizes(Some(1 << 40), 4096, 0)).unwrap();
+        let run = 4096 * RUN as u64;
+        assert!(limits.resident_bytes > budget - run);
         // A quarter of the machine binds those who named no budget, and them alone.
         let options = SessionOptions::default();
-        let limits = Limits::on(Some(budget), &spec, &options, &sizes).unwrap();
-        assert_eq!(limits.kv_tokens as u64, 15 * MIB / page * PAGE as u64);
+        let limits = Limits::new(LONGEST, &options, &sizes(Some(budget), 4096, 0)).unwrap();
+        assert_eq!(limits.kv_tokens as u64, 15 * MIB / run * RUN as u64);
     }
 
     #[test]
     fn a_percentage_is_of_the_machine_which_bounds_bytes_too() {
-        let (spec, sizes) = (spec("llama"), sizes(4096, 0));
-        let on = |machine, memory| Limits::on(machine, &spec, &with(memory), &sizes);
+        let on = |machine, memory| Limits::new(LONGEST, &with(memory), &sizes(machine, 4096, 0));
         let half = on(Some(120 * MIB), MemoryBudget::Percent(50)).unwrap();
         let bytes = on(Some(120 * MIB), MemoryBudget::Bytes(60 * MIB)).unwrap();
         assert_eq!(half.resident_bytes, bytes.resident_bytes);
@@ -388,13 +366,13 @@ mod tests {
 
     #[test]
     fn tokens_asked_for_must_fit_the_budget() {
-        let (spec, sizes) = (spec("llama"), sizes(4096, 300_000));
+        let sizes = sizes(Some(1 << 40), 4096, 300_000);
         let on = |bytes, kv_tokens| {
             let options = SessionOptions {
                 kv_tokens: Some(kv_tokens),
                 ..with(MemoryBudget::Bytes(bytes))
             };
-            Limits::on(Some(1 << 40), &spec, &options, &sizes)
+            Limits::new(LONGEST, &options, &sizes)
         };
         let (least, _) = missing(on(1, 1000));
         let limits = on(least, 1000).unwrap();
@@ -409,27 +387,27 @@ mod tests {
 
     #[test]
     fn the_largest_options_are_refused_not_wrapped() {
-        let (spec, sizes) = (spec("llama"), sizes(u64::MAX / 2, u64::MAX / 2));
+        let sizes = sizes(Some(1 << 40), u64::MAX / 2, u64::MAX / 2);
         let options = SessionOptions {
             max_sequences: usize::MAX,
             max_step_tokens: usize::MAX,
             kv_tokens: Some(usize::MAX),
             ..SessionOptions::default()
         };
-        let limits = Limits::on(Some(1 << 40), &spec, &options, &sizes).unwrap();
+        let limits = Limits::new(LONGEST, &options, &sizes).unwrap();
         assert_eq!(limits.resident_bytes, u64::MAX);
         let options = SessionOptions {
             memory: Some(MemoryBudget::Bytes(1 << 39)),
             ..options
         };
-        let refused = Limits::on(Some(1 << 40), &spec, &options, &sizes);
+        let refused = Limits::new(LONGEST, &options, &sizes);
         assert_eq!(missing(refused), (u64::MAX, 1 << 39));
     }
 
     #[test]
     fn many_states_do_not_keep_a_large_model_from_opening() {
-        let (spec, sizes) = (spec("llama"), sizes(4096, 300_000));
-        let limits = Limits::on(Some(30 * MIB), &spec, &SessionOptions::default(), &sizes);
+        let sizes = sizes(Some(30 * MIB), 4096, 300_000);
+        let limits = Limits::new(LONGEST, &SessionOptions::default(), &sizes);
         let limits = limits.unwrap();
         assert!(limits.resident_bytes - limits.mapped_bytes <= 30 * MIB);
         assert!(limits.max_sequences > 1 && limits.kv_tokens > LEAST_TOKENS);

@@ -1,40 +1,52 @@
-//! A sequence's keys, values and recurrent state as bytes, and back.
+//! Exported sequences, for backends: the envelope around a sequence's bytes, and the mark that
+//! tells models apart.
 
-use loquat_session::{ModelSource, SequenceId, SessionError};
 use loquat_weights::EncodedRow;
 
-use crate::kernels::KvElement;
-use crate::kv::Cache;
+use crate::{ModelSource, SessionError};
 
 const MAGIC: &[u8; 8] = b"LOQKV\0\0\x02";
 /// Magic, fingerprint, length, checksum.
 const HEADER: usize = 8 + 8 + 8 + 8;
 
-pub fn export<T: KvElement>(
-    cache: &Cache<T>,
-    sequence: SequenceId,
-    fingerprint: u64,
-) -> Result<Vec<u8>, SessionError> {
-    let len = cache.len(sequence)?;
-    let mut bytes = Vec::with_capacity(HEADER + cache.export_len(len).unwrap_or(0));
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&fingerprint.to_le_bytes());
-    bytes.extend_from_slice(&(len as u64).to_le_bytes());
-    bytes.extend_from_slice(&[0; 8]);
-    cache.export_tokens(sequence, &mut bytes)?;
-    let checksum = fnv1a(&bytes[HEADER..]);
-    bytes[24..HEADER].copy_from_slice(&checksum.to_le_bytes());
-    Ok(bytes)
+/// An export under way: its bytes are appended, then sealed.
+pub struct Envelope {
+    bytes: Vec<u8>,
 }
 
-pub fn import<T: KvElement>(
-    cache: &mut Cache<T>,
+impl Envelope {
+    /// For a sequence of `len` tokens of the model `fingerprint`, in about `size` bytes.
+    pub fn new(fingerprint: u64, len: usize, size: usize) -> Self {
+        let mut bytes = Vec::with_capacity(HEADER + size);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&fingerprint.to_le_bytes());
+        bytes.extend_from_slice(&(len as u64).to_le_bytes());
+        bytes.extend_from_slice(&[0; 8]);
+        Self { bytes }
+    }
+
+    /// Where the sequence's own bytes go.
+    pub fn contents(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    pub fn seal(mut self) -> Vec<u8> {
+        let checksum = fnv1a(&self.bytes[HEADER..]);
+        self.bytes[24..HEADER].copy_from_slice(&checksum.to_le_bytes());
+        self.bytes
+    }
+}
+
+/// The length and the contents of an exported sequence, which must be whole, of the model
+/// `fingerprint`, and as large as `size` says of its length.
+pub fn unseal(
     bytes: &[u8],
     fingerprint: u64,
     max_context: usize,
-) -> Result<SequenceId, SessionError> {
+    size: impl Fn(usize) -> Option<usize>,
+) -> Result<(usize, &[u8]), SessionError> {
     let refuse = |why: &str| Err(SessionError::BadImport(why.to_owned()));
-    let Some((header, data)) = bytes.split_at_checked(HEADER) else {
+    let Some((header, contents)) = bytes.split_at_checked(HEADER) else {
         return refuse("it is shorter than its header");
     };
     let number = |at: usize| {
@@ -48,9 +60,8 @@ pub fn import<T: KvElement>(
     if number(8) != fingerprint {
         return refuse("it comes from another model or another KV format");
     }
-    let expected = usize::try_from(number(16)).ok();
-    let expected = expected.filter(|len| cache.export_len(*len) == Some(data.len()));
-    let Some(len) = expected else {
+    let len = usize::try_from(number(16)).ok();
+    let Some(len) = len.filter(|len| size(*len) == Some(contents.len())) else {
         return refuse("its size does not match its length field");
     };
     if len > max_context {
@@ -59,10 +70,10 @@ pub fn import<T: KvElement>(
             max_context,
         });
     }
-    if number(24) != fnv1a(data) {
+    if number(24) != fnv1a(contents) {
         return refuse("its checksum does not match: the bytes were damaged");
     }
-    cache.import_tokens(len, data)
+    Ok((len, contents))
 }
 
 /// Tells models and KV formats apart: the spec, the format, all vectors, and each matrix's first

@@ -1,0 +1,533 @@
+//! MLX's arrays and the operations that the backend uses, safe to call: the only module that
+//! calls the shim to compute.
+//!
+//! Operations are lazy: they describe a computation, which [`Ops::eval`] or reading starts. Each
+//! gives a new array; MLX itself reuses the memory of an input nobody holds any more, so what is
+//! to be updated in place must be given up before it is evaluated.
+
+use std::ffi::CStr;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::error::MlxError;
+use crate::ffi::{self, Api, RawArray, RawStream};
+
+type Result<T> = std::result::Result<T, MlxError>;
+
+/// Types of values, in the shim's numbering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Type {
+    F32 = 0,
+    F16 = 1,
+    BF16 = 2,
+    U32 = 3,
+    I32 = 4,
+    U8 = 5,
+    Bool = 6,
+}
+
+impl Type {
+    pub const fn bytes(self) -> usize {
+        match self {
+            Type::F32 | Type::U32 | Type::I32 => 4,
+            Type::F16 | Type::BF16 => 2,
+            Type::U8 | Type::Bool => 1,
+        }
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Type::F32 => "f32",
+            Type::F16 => "f16",
+            Type::BF16 => "bf16",
+            Type::U32 => "u32",
+            Type::I32 => "i32",
+            Type::U8 => "u8",
+            Type::Bool => "bool",
+        }
+    }
+}
+
+/// The kinds of device, in the shim's numbering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DeviceKind {
+    Cpu = 0,
+    Gpu = 1,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub enum Unary {
+    Negative = 0,
+    Exp = 1,
+    Sigmoid = 2,
+    Square = 3,
+    Rsqrt = 4,
+    IsNan = 5,
+    Log = 6,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub enum Binary {
+    Add = 0,
+    Subtract = 1,
+    Multiply = 2,
+    Divide = 3,
+    Maximum = 4,
+    Minimum = 5,
+    GreaterEqual = 6,
+    Less = 7,
+    And = 8,
+    Equal = 9,
+    /// The quotient's whole part.
+    FloorDivide = 10,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub enum Reduce {
+    Sum = 0,
+    Max = 1,
+    /// The place of the largest value, the first of equals.
+    ArgMax = 2,
+}
+
+/// Elementwise functions that MLX compiles into one kernel, and their inputs.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub enum Fused {
+    /// `silu(a) * b`
+    SiluTimes = 0,
+    GeluTimes = 1,
+    GeluTanhTimes = 2,
+    Silu = 3,
+    Gelu = 4,
+    GeluTanh = 5,
+    /// Gate, up, alpha, limit.
+    ClampedSwiglu = 6,
+    /// `a * sigmoid(b)`
+    TimesSigmoid = 7,
+    /// `a * silu(b)`
+    TimesSilu = 8,
+    Softplus = 9,
+    /// `tanh(a / b) * b`
+    Softcap = 10,
+    /// `max(a, 0)²`
+    Relu2 = 11,
+    Relu = 12,
+    /// `a / (b + c) * d`
+    Share = 13,
+    /// `a * b + c * d + ...`, and an odd one at the end as it is.
+    SumOfProducts = 14,
+    /// The SiLU of that.
+    SiluOfProducts = 15,
+    /// `a * (b * c + d * e + ...)`, of `a`'s type.
+    TimesProducts = 16,
+    /// `c * softplus(a + b)`
+    LogDecay = 17,
+    /// `softplus(a * b + c)`, kept between `d` and `e`.
+    StepSize = 18,
+    /// `a * exp(b)`
+    TimesExp = 19,
+    /// `a * exp(b) + c * d`
+    Remember = 20,
+    /// `(a - b) * sigmoid(c)`
+    Change = 21,
+    /// `exp(a - b + c)`, and perhaps times `d`.
+    PairDecay = 22,
+}
+
+/// How a quantized matrix is packed, in MLX's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packing {
+    pub mode: &'static CStr,
+    pub bits: i32,
+    pub group: i32,
+}
+
+impl Packing {
+    fn raw(self) -> ffi::Packing {
+        ffi::Packing {
+            group: self.group,
+            bits: self.bits,
+            mode: self.mode.as_ptr(),
+        }
+    }
+}
+
+/// Who sees whom in attention.
+#[derive(Clone, Copy)]
+pub enum Mask<'a> {
+    /// Every query sees every key.
+    None,
+    /// The last query sees all keys, the one before it one less, and so on.
+    Causal,
+    /// Where true, or added to the scores.
+    Given(&'a Array),
+}
+
+/// A value of MLX's, perhaps not computed yet. Cloning is cheap and shares it.
+pub struct Array {
+    raw: *mut RawArray,
+    api: &'static Api,
+}
+
+// SAFETY: MLX counts references atomically, and an array has no tie to the thread that made it;
+// it is used by one thread at a time, since it is not `Sync`.
+unsafe impl Send for Array {}
+
+impl Clone for Array {
+    fn clone(&self) -> Self {
+        // SAFETY: `raw` is a live array of this library.
+        let raw = unsafe { (self.api.array_clone)(self.raw) };
+        // Cloning allocates one small object; Rust too ends the process where that fails.
+        assert!(!raw.is_null(), "out of memory");
+        Self { raw, api: self.api }
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        // SAFETY: `raw` is a live array of this library and nobody else's.
+        unsafe { (self.api.array_free)(self.raw) };
+    }
+}
+
+impl Array {
+    pub fn dim(&self, axis: usize) -> i32 {
+        // SAFETY: `raw` is a live array of this library.
+        unsafe { (self.api.array_dim)(self.raw, axis) }
+    }
+
+    /// One of the types that the backend makes.
+    pub fn dtype(&self) -> Type {
+        // SAFETY: `raw` is a live array of this library.
+        let code = unsafe { (self.api.array_dtype)(self.raw) };
+        let known = [
+            Type::F32,
+            Type::F16,
+            Type::BF16,
+            Type::U32,
+            Type::I32,
+            Type::U8,
+            Type::Bool,
+        ];
+        known.get(code as usize).copied().unwrap_or(Type::F32)
+    }
+
+    pub fn shape(&self) -> Vec<i32> {
+        // SAFETY: `raw` is a live array of this library.
+        let dims = unsafe { (self.api.array_dims)(self.raw) };
+        (0..dims).map(|axis| self.dim(axis)).collect()
+    }
+}
+
+fn raw(array: Option<&Array>) -> *const RawArray {
+    array.map_or(ptr::null(), |array| array.raw.cast_const())
+}
+
+fn list(arrays: &[&Array]) -> Vec<*const RawArray> {
+    arrays.iter().map(|array| array.raw.cast_const()).collect()
+}
+
+/// A device's stream of work, and the operations on it.
+pub struct Ops {
+    api: &'static Api,
+    device: DeviceKind,
+    stream: *mut RawStream,
+}
+
+// SAFETY: the shim makes streams that any thread may use, one at a time; `Ops` is not `Sync`.
+unsafe impl Send for Ops {}
+
+/// Streams that nobody uses: MLX keeps each, and a thread for each of its CPU's, for good, so that
+/// they are handed on.
+static IDLE: Mutex<Vec<Ops>> = Mutex::new(Vec::new());
+
+impl Drop for Ops {
+    fn drop(&mut self) {
+        idle().push(Self { ..*self });
+    }
+}
+
+fn idle() -> MutexGuard<'static, Vec<Ops>> {
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ops {
+    pub fn new(api: &'static Api, device: DeviceKind) -> Result<Self> {
+        let mut idle = idle();
+        let fits = |ops: &Ops| ptr::eq(ops.api, api) && ops.device == device;
+        if let Some(place) = idle.iter().position(fits) {
+            return Ok(idle.swap_remove(place));
+        }
+        // SAFETY: the library is loaded for good.
+        let stream = unsafe { (api.stream_new)(device as u32) };
+        match stream.is_null() {
+            true => Err(last_error(api)),
+            false => Ok(Self {
+                api,
+                device,
+                stream,
+            }),
+        }
+    }
+
+    /// Takes over what an operation gave.
+    fn take(&self, raw: *mut RawArray) -> Result<Array> {
+        match raw.is_null() {
+            true => Err(last_error(self.api)),
+            false => Ok(Array { raw, api: self.api }),
+        }
+    }
+
+    fn done(&self, done: bool) -> Result<()> {
+        match done {
+            true => Ok(()),
+            false => Err(last_error(self.api)),
+        }
+    }
+}
+
+/// The reason that the shim kept for the call that just failed on this thread.
+pub fn last_error(api: &Api) -> MlxError {
+    // SAFETY: the text is the thread's own and lives until its next call.
+    let text = unsafe {
+        let text = (api.error)();
+        std::slice::from_raw_parts(text.data, text.len)
+    };
+    MlxError(String::from_utf8_lossy(text).into_owned())
+}
+
+/// Each body calls one function of the shim with this value's stream.
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) => $call:ident($($value:expr),*);)*) => {
+        impl Ops {
+            $(
+                $(#[$doc])*
+                pub fn $name(&self, $($argument: $type),*) -> Result<Array> {
+                    // SAFETY: arrays are live and of this library, lists outlive the call, and the
+                    // shim checks shapes and types.
+                    self.take(unsafe { (self.api.$call)($($value,)* self.stream) })
+                }
+            )*
+        }
+    };
+}
+
+operations! {
+    full(dims: &[i32], value: f32, of: Type) => full(dims.into(), value, of as u32);
+    arange(start: i32, stop: i32, of: Type) => arange(start, stop, of as u32);
+    astype(a: &Array, to: Type) => astype(a.raw, to as u32);
+    reshape(a: &Array, dims: &[i32]) => reshape(a.raw, dims.into());
+    transpose(a: &Array, order: &[i32]) => transpose(a.raw, order.into());
+    broadcast_to(a: &Array, dims: &[i32]) => broadcast_to(a.raw, dims.into());
+    /// From `start` up to `stop` in each dimension.
+    slice(a: &Array, start: &[i32], stop: &[i32]) => slice(a.raw, start.into(), stop.into());
+    /// `a` with `update` in the place from `start` up to `stop`.
+    slice_update(a: &Array, update: &Array, start: &[i32], stop: &[i32])
+        => slice_update(a.raw, update.raw, start.into(), stop.into());
+    concatenate(arrays: &[&Array], axis: i32)
+        => concatenate(list(arrays).as_slice().into(), axis);
+    /// Each entry along `axis` so many times, copies side by side.
+    repeat(a: &Array, times: i32, axis: i32) => repeat(a.raw, times, axis);
+    contiguous(a: &Array) => contiguous(a.raw);
+    take_rows(a: &Array, indices: &Array, axis: i32) => take(a.raw, indices.raw, axis);
+    take_along(a: &Array, indices: &Array, axis: i32) => take_along_axis(a.raw, indices.raw, axis);
+    put_along(a: &Array, indices: &Array, values: &Array, axis: i32)
+        => put_along_axis(a.raw, indices.raw, values.raw, axis);
+    unary(op: Unary, a: &Array) => unary(op as u32, a.raw);
+    binary(op: Binary, a: &Array, b: &Array) => binary(op as u32, a.raw, b.raw);
+    /// Times a number of the array's own type.
+    scale(a: &Array, factor: f32) => scale(a.raw, factor);
+    /// Plus a number of the array's own type.
+    shift(a: &Array, amount: f32) => shift(a.raw, amount);
+    select(condition: &Array, yes: &Array, no: &Array) => select(condition.raw, yes.raw, no.raw);
+    reduce(op: Reduce, a: &Array, axis: i32, keep: bool) => reduce(op as u32, a.raw, axis, keep);
+    cumsum(a: &Array, axis: i32) => cumsum(a.raw, axis);
+    /// Places such that those of the `kth` smallest values come first.
+    argpartition(a: &Array, kth: i32, axis: i32) => argpartition(a.raw, kth, axis);
+    /// The `count` largest values, in any order.
+    largest(a: &Array, count: i32, axis: i32) => largest(a.raw, count, axis);
+    argsort(a: &Array, axis: i32) => argsort(a.raw, axis);
+    softmax(a: &Array, axis: i32) => softmax(a.raw, axis);
+    fused(function: Fused, inputs: &[&Array])
+        => fused(function as u32, list(inputs).as_slice().into());
+    matmul(a: &Array, b: &Array) => matmul(a.raw, b.raw);
+    /// `c + a @ b`
+    addmm(c: &Array, a: &Array, b: &Array) => addmm(c.raw, a.raw, b.raw);
+    /// `x` times a packed matrix, transposed.
+    quantized_matmul(x: &Array, codes: &Array, scales: &Array, biases: Option<&Array>, packing: Packing)
+        => quantized_matmul(x.raw, codes.raw, scales.raw, raw(biases), packing.raw());
+    dequantize(codes: &Array, scales: &Array, biases: Option<&Array>, packing: Packing, to: Type)
+        => dequantize(codes.raw, scales.raw, raw(biases), packing.raw(), to as u32);
+    /// `x[left[i]] @ stack[right[i]]` for each `i`.
+    gather_matmul(x: &Array, stack: &Array, left: Option<&Array>, right: &Array, sorted: bool)
+        => gather_matmul(x.raw, stack.raw, raw(left), right.raw, sorted);
+    /// The same with packed matrices, transposed.
+    gather_quantized_matmul(
+        x: &Array, codes: &Array, scales: &Array, biases: Option<&Array>,
+        left: Option<&Array>, right: &Array, packing: Packing, sorted: bool
+    ) => gather_quantized_matmul(
+        x.raw, codes.raw, scales.raw, raw(biases), raw(left), right.raw, packing.raw(), sorted
+    );
+    /// `x`: [batch, time, channel], `weight`: [channel, kernel, 1]; no padding.
+    depthwise_conv(x: &Array, weight: &Array) => depthwise_conv(x.raw, weight.raw);
+    rms_norm(x: &Array, weight: Option<&Array>, eps: f32) => rms_norm(x.raw, raw(weight), eps);
+    layer_norm(x: &Array, weight: Option<&Array>, bias: Option<&Array>, eps: f32)
+        => layer_norm(x.raw, raw(weight), raw(bias), eps);
+    /// `x`: [batch, heads, time, dim]; `offsets`: the first position of each of the batch;
+    /// `periods`: the inverse of each pair's angle per position.
+    rope(x: &Array, dims: i32, neighbours: bool, offsets: &Array, periods: &Array)
+        => rope(x.raw, dims, neighbours, offsets.raw, periods.raw);
+}
+
+impl Ops {
+    /// A copy of values in memory.
+    pub fn upload(&self, bytes: &[u8], dims: &[i32], of: Type) -> Result<Array> {
+        self.upload_parts(&[bytes], dims, of)
+    }
+
+    /// A copy of values in memory that are to stay: the parts one after another, in the device's
+    /// own memory.
+    pub fn upload_weight(&self, parts: &[&[u8]], dims: &[i32], of: Type) -> Result<Array> {
+        let copied = self.upload_parts(parts, dims, of)?;
+        // SAFETY: as for the other operations.
+        self.take(unsafe { (self.api.settle)(copied.raw, self.stream) })
+    }
+
+    fn upload_parts(&self, parts: &[&[u8]], dims: &[i32], of: Type) -> Result<Array> {
+        let parts: Vec<ffi::Bytes> = parts.iter().map(|part| (*part).into()).collect();
+        // SAFETY: the shim reads the parts alone, during the call, and checks their size.
+        let raw =
+            unsafe { (self.api.from_parts)(parts.as_slice().into(), dims.into(), of as u32) };
+        self.take(raw)
+    }
+
+    pub fn upload_f32(&self, values: &[f32], dims: &[i32]) -> Result<Array> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.upload(&bytes, dims, Type::F32)
+    }
+
+    pub fn upload_i32(&self, values: &[i32], dims: &[i32]) -> Result<Array> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.upload(&bytes, dims, Type::I32)
+    }
+
+    pub fn upload_u32(&self, values: &[u32], dims: &[i32]) -> Result<Array> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.upload(&bytes, dims, Type::U32)
+    }
+
+    pub fn add(&self, a: &Array, b: &Array) -> Result<Array> {
+        self.binary(Binary::Add, a, b)
+    }
+
+    pub fn multiply(&self, a: &Array, b: &Array) -> Result<Array> {
+        self.binary(Binary::Multiply, a, b)
+    }
+
+    /// `queries`: [batch, heads, time, dim]; keys and values may have fewer heads.
+    pub fn attention(
+        &self,
+        [queries, keys, values]: [&Array; 3],
+        scale: f32,
+        mask: Mask,
+        sinks: Option<&Array>,
+    ) -> Result<Array> {
+        let (causal, given) = match mask {
+            Mask::None => (false, None),
+            Mask::Causal => (true, None),
+            Mask::Given(mask) => (false, Some(mask)),
+        };
+        // SAFETY: as for the other operations.
+        let raw = unsafe {
+            (self.api.attention)(
+                queries.raw,
+                keys.raw,
+                values.raw,
+                scale,
+                causal,
+                raw(given),
+                raw(sinks),
+                self.stream,
+            )
+        };
+        self.take(raw)
+    }
+
+    /// Outputs and the state after the last token, by the gated delta rule.
+    pub fn gated_delta(
+        &self,
+        [queries, keys, values]: [&Array; 3],
+        decay: &Array,
+        beta: &Array,
+        state: Option<&Array>,
+    ) -> Result<(Array, Array)> {
+        let mut after = ptr::null_mut();
+        // SAFETY: as for the other operations; `after` is set where the call succeeds.
+        let out = unsafe {
+            (self.api.gated_delta)(
+                queries.raw,
+                keys.raw,
+                values.raw,
+                decay.raw,
+                beta.raw,
+                raw(state),
+                &mut after,
+                self.stream,
+            )
+        };
+        Ok((self.take(out)?, self.take(after)?))
+    }
+
+    /// Computes all of them, and waits.
+    pub fn eval(&self, arrays: &[&Array]) -> Result<()> {
+        // SAFETY: arrays are live, and the list outlives the call.
+        self.done(unsafe { (self.api.eval)(list(arrays).as_slice().into()) })
+    }
+
+    /// Starts computing all of them.
+    pub fn start(&self, arrays: &[&Array]) -> Result<()> {
+        // SAFETY: arrays are live, and the list outlives the call.
+        self.done(unsafe { (self.api.async_eval)(list(arrays).as_slice().into()) })
+    }
+
+    /// Waits for everything that was started.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: the stream is this value's own.
+        self.done(unsafe { (self.api.synchronize)(self.stream) })
+    }
+
+    /// Computes the array and copies its values, which must be of `out`'s size.
+    pub fn read(&self, array: &Array, out: &mut [u8]) -> Result<()> {
+        // SAFETY: the shim writes as many bytes as it is told, after checking.
+        self.done(unsafe {
+            (self.api.read)(array.raw, out.as_mut_ptr(), out.len(), self.stream)
+        })
+    }
+
+    pub fn read_f32(&self, array: &Array, out: &mut [f32]) -> Result<()> {
+        let mut bytes = vec![0; out.len() * 4];
+        self.read(array, &mut bytes)?;
+        for (value, four) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+            *value = f32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+        }
+        Ok(())
+    }
+
+    pub fn read_u32(&self, array: &Array, out: &mut [u32]) -> Result<()> {
+        let mut bytes = vec![0; out.len() * 4];
+        self.read(array, &mut bytes)?;
+        for (value, four) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+            *value = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

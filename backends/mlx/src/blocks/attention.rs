@@ -1,0 +1,316 @@
+//! Attention with grouped heads.
+//!
+//! Queries and keys go through norm and rope as heads of one array: a token waits for the number
+//! of operations more than for their size. Only what differs between sequences, writing and
+//! reading their keys and values, happens row by row.
+
+mod heads;
+#[cfg(test)]
+pub mod plain;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use loquat_session::OpenError;
+use loquat_spec::{Attention as Spec, KvSource, LayerRole, Reach};
+
+use crate::array::{Array, Fused, Mask, Ops};
+use crate::error::MlxError;
+use crate::linear::{Joined, Linear};
+use crate::loader::LayerLoader;
+use crate::norm::{Norm, Rope};
+use crate::step::{Group, Step};
+
+use heads::HeadNorm;
+pub use heads::{from_heads, of_row, part, to_heads};
+
+pub struct Attention {
+    spec: Spec,
+    /// Queries, then keys, values and the gate as far as the layer has them.
+    inputs: Joined,
+    /// `inputs` gives queries and keys as one array.
+    paired: bool,
+    qk_norm: Option<HeadNorm>,
+    value_norm: Option<Norm>,
+    rope: Option<Rope>,
+    softcap: Option<Array>,
+    sinks: Option<Array>,
+    output: Linear,
+}
+
+/// What the input matrices gave, each [tokens, width].
+struct Inputs {
+    /// Queries, then keys where the layer has its own.
+    queries_keys: Array,
+    values: Option<Array>,
+    gate: Option<Array>,
+}
+
+/// A group's heads, each [rows, heads, tokens, dim].
+struct Heads {
+    queries: Array,
+    keys_values: Option<(Array, Array)>,
+}
+
+impl Attention {
+    pub fn load(loader: LayerLoader, spec: &Spec) -> Result<Self, OpenError> {
+        let own = own_keys(spec);
+        let wanted = [
+            (true, LayerRole::Query),
+            (own, LayerRole::Key),
+            (spec.kv == KvSource::Own, LayerRole::Value),
+            (spec.output_gate, LayerRole::OutputGate),
+        ];
+        let roles: Vec<LayerRole> = wanted
+            .into_iter()
+            .filter_map(|(wanted, role)| wanted.then_some(role))
+            .collect();
+        let mut inputs = loader.joined(&roles)?;
+        let (ops, dtype) = (loader.loader().ops, loader.loader().dtype);
+        Ok(Self {
+            spec: spec.clone(),
+            paired: own && inputs.pair_first(),
+            inputs,
+            qk_norm: HeadNorm::load(loader, spec)?,
+            // It never has a weight, so the role does not matter.
+            value_norm: loader.optional_norm(LayerRole::KeyNorm, spec.value_norm.as_ref())?,
+            rope: match &spec.rope {
+                Some(rope) => Some(loader.loader().rope(rope, spec.head_dim)?),
+                None => None,
+            },
+            softcap: match spec.softcap {
+                Some(cap) => Some(ops.full(&[1], cap, dtype)?),
+                None => None,
+            },
+            sinks: loader.optional(LayerRole::Sinks)?,
+            output: loader.linear(LayerRole::Output)?,
+        })
+    }
+
+    pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
+        let (ops, groups) = (step.ops, step.groups);
+        let inputs = self.project(ops, x)?;
+        let mut mixed = Vec::with_capacity(groups.len());
+        for group in groups {
+            let heads = self.place(step, group, &inputs)?;
+            mixed.push(self.attend_group(step, layer, group, &heads)?);
+        }
+        let mixed = step.gather(mixed)?;
+        match &inputs.gate {
+            Some(gate) => {
+                let gated = ops.fused(Fused::TimesSigmoid, &[&mixed, gate])?;
+                self.output.apply(ops, &gated)
+            }
+            None => self.output.apply(ops, &mixed),
+        }
+    }
+
+    fn project(&self, ops: &Ops, x: &Array) -> Result<Inputs, MlxError> {
+        let mut answers = self.inputs.apply(ops, x)?.into_iter();
+        let mut next = || {
+            let missing = || MlxError("attention has fewer inputs than its kind".to_owned());
+            answers.next().ok_or_else(missing)
+        };
+        let mut queries_keys = next()?;
+        if own_keys(&self.spec) && !self.paired {
+            queries_keys = ops.concatenate(&[&queries_keys, &next()?], 1)?;
+        }
+        let values = match self.spec.kv {
+            KvSource::Own => Some(next()?),
+            KvSource::KeyIsValue => {
+                let start = self.spec.query_len();
+                Some(part(
+                    ops,
+                    &queries_keys,
+                    1,
+                    start..start + self.spec.key_len(),
+                )?)
+            }
+            KvSource::Layer(_) => None,
+        };
+        Ok(Inputs {
+            queries_keys,
+            values,
+            gate: match self.spec.output_gate {
+                true => Some(next()?),
+                false => None,
+            },
+        })
+    }
+
+    /// Norms and rope.
+    fn place(&self, step: &mut Step, group: &Group, inputs: &Inputs) -> Result<Heads, MlxError> {
+        let (ops, spec) = (step.ops, &self.spec);
+        let mut heads = step.of_group(group, &inputs.queries_keys)?;
+        heads = to_heads(ops, group, &heads, spec.head_dim)?;
+        let after_rope = spec.qk_norm.is_some_and(|norm| norm.after_rope);
+        let (before, after) = match after_rope {
+            true => (None, self.qk_norm.as_ref()),
+            false => (self.qk_norm.as_ref(), None),
+        };
+        if let Some(norm) = before {
+            heads = norm.apply(ops, group, &heads, spec.heads)?;
+        }
+        if let Some(rope) = &self.rope {
+            heads = rope.turn(ops, &heads, &group.offsets)?;
+        }
+        if let Some(norm) = after {
+            heads = norm.apply(ops, group, &heads, spec.heads)?;
+        }
+        let mut queries = part(ops, &heads, 1, 0..spec.heads)?;
+        if let Some(temperature) = &spec.temperature
+            && let Some(warmth) = step.warmth(group, temperature)?
+        {
+            queries = ops.multiply(&queries, &warmth)?;
+        }
+        let keys_values = match &inputs.values {
+            Some(values) => {
+                let keys = part(ops, &heads, 1, spec.heads..spec.heads + spec.kv_heads)?;
+                Some((keys, self.place_values(step, group, values)?))
+            }
+            None => None,
+        };
+        Ok(Heads {
+            queries,
+            keys_values,
+        })
+    }
+
+    fn place_values(&self, step: &Step, group: &Group, values: &Array) -> Result<Array, MlxError> {
+        let ops = step.ops;
+        let values = step.of_group(group, values)?;
+        let mut heads = to_heads(ops, group, &values, self.spec.value_dim)?;
+        if let Some(norm) = &self.value_norm {
+            heads = norm.apply(ops, &heads)?;
+        }
+        match self.spec.value_scale == 1.0 {
+            true => Ok(heads),
+            false => ops.scale(&heads, self.spec.value_scale),
+        }
+    }
+
+    /// The group's tokens' mixed values, [tokens, heads * value_dim].
+    fn attend_group(
+        &self,
+        step: &mut Step,
+        layer: usize,
+        group: &Group,
+        heads: &Heads,
+    ) -> Result<Array, MlxError> {
+        let ops = step.ops;
+        let mut mixed = Vec::with_capacity(group.rows.len());
+        for (index, row) in group.rows.clone().enumerate() {
+            let queries = of_row(ops, &heads.queries, index)?;
+            if let Some((keys, values)) = &heads.keys_values {
+                let (keys, values) = (of_row(ops, keys, index)?, of_row(ops, values, index)?);
+                step.append(row, layer, &keys, Some(&values))?;
+            }
+            mixed.push(self.attend_row(step, layer, row, &queries)?);
+        }
+        from_heads(ops, &step.gather(mixed)?)
+    }
+
+    fn attend_row(
+        &self,
+        step: &mut Step,
+        layer: usize,
+        row: usize,
+        queries: &Array,
+    ) -> Result<Array, MlxError> {
+        let ops = step.ops;
+        let layer = match self.spec.kv {
+            KvSource::Layer(source) => source,
+            KvSource::Own | KvSource::KeyIsValue => layer,
+        };
+        let start = step.rows[row].start;
+        let places = start..start + queries.dim(2) as usize;
+        let (seen, view) = see(self.spec.reach, places.clone());
+        let mask = match view {
+            View::Everything => None,
+            // Masks that MLX makes itself are for its own attention.
+            View::Causal if self.softcap.is_none() => None,
+            View::Causal => Some(step.mask(places.len(), seen.len(), seen.start, Reach::All)?),
+            View::Within(reach) => Some(step.mask(places.len(), seen.len(), seen.start, reach)?),
+        };
+        let kv = step.rows[row].kv[layer].get()?;
+        let keys = part(ops, &kv.keys, 2, seen.clone())?;
+        let values = match &kv.values {
+            Some(values) => part(ops, values, 2, seen)?,
+            None => return Err(MlxError("a layer kept no values".to_owned())),
+        };
+        let inputs = [queries, &keys, &values];
+        if let Some(cap) = &self.softcap {
+            return self.attend_capped(ops, inputs, cap, mask.as_ref());
+        }
+        let mask = match (&mask, view) {
+            (Some(mask), _) => Mask::Given(mask),
+            (None, View::Causal) => Mask::Causal,
+            (None, _) => Mask::None,
+        };
+        ops.attention(inputs, self.spec.scale, mask, self.sinks.as_ref())
+    }
+
+    /// Step by step, since MLX's own attention knows no cap.
+    fn attend_capped(
+        &self,
+        ops: &Ops,
+        [queries, keys, values]: [&Array; 3],
+        cap: &Array,
+        mask: Option<&Array>,
+    ) -> Result<Array, MlxError> {
+        let (heads, tokens) = (queries.dim(1), queries.dim(2));
+        let (kv_heads, seen) = (keys.dim(1), keys.dim(2));
+        // The queries of heads that share keys are rows of one matrix.
+        let rows = heads / kv_heads * tokens;
+        let queries = ops.reshape(queries, &[1, kv_heads, rows, queries.dim(3)])?;
+        let queries = ops.scale(&queries, self.spec.scale)?;
+        let scores = ops.matmul(&queries, &ops.transpose(keys, &[0, 1, 3, 2])?)?;
+        let mut scores = ops.fused(Fused::Softcap, &[&scores, cap])?;
+        scores = ops.reshape(&scores, &[heads, tokens, seen])?;
+        if let Some(mask) = mask {
+            let never = ops.full(&[1], f32::NEG_INFINITY, scores.dtype())?;
+            scores = ops.select(mask, &scores, &never)?;
+        }
+        if let Some(sinks) = &self.sinks {
+            let sinks = ops.reshape(sinks, &[heads, 1, 1])?;
+            let sinks = ops.broadcast_to(&sinks, &[heads, tokens, 1])?;
+            scores = ops.concatenate(&[&scores, &sinks], 2)?;
+        }
+        let weights = ops.softmax(&scores, 2)?;
+        let weights = part(ops, &weights, 2, 0..seen as usize)?;
+        let weights = ops.reshape(&weights, &[1, kv_heads, rows, seen])?;
+        let mixed = ops.matmul(&weights, values)?;
+        ops.reshape(&mixed, &[1, heads, tokens, values.dim(3)])
+    }
+}
+
+fn own_keys(spec: &Spec) -> bool {
+    !matches!(spec.kv, KvSource::Layer(_))
+}
+
+/// Which of the seen keys each query sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum View {
+    Everything,
+    /// Those not after itself.
+    Causal,
+    /// Not all of these either.
+    Within(Reach),
+}
+
+/// The keys that the queries at `places` see together, and each of them.
+fn see(reach: Reach, places: Range<usize>) -> (Range<usize>, View) {
+    let (start, last) = (places.start, places.end - 1);
+    let first = |place: usize| match reach {
+        Reach::All => 0,
+        Reach::Window(window) => (place + 1).saturating_sub(window),
+        Reach::Chunk(chunk) => place / chunk * chunk,
+    };
+    let view = match places.len() {
+        1 => View::Everything,
+        _ if first(start) == first(last) => View::Causal,
+        _ => View::Within(reach),
+    };
+    (first(start)..places.end, view)
+}

@@ -1,0 +1,172 @@
+//! Arrays of heads, and norms over them.
+
+use std::ops::Range;
+
+use loquat_session::OpenError;
+use loquat_spec::{Attention as Spec, KvSource, LayerRole, QkSpan};
+
+use crate::array::{Array, Ops};
+use crate::error::MlxError;
+use crate::loader::LayerLoader;
+use crate::norm::Norm;
+use crate::step::Group;
+
+/// [rows * tokens, heads * dim] to [rows, heads, tokens, dim].
+pub fn to_heads(ops: &Ops, group: &Group, x: &Array, dim: usize) -> Result<Array, MlxError> {
+    let (rows, tokens, dim) = (group.rows.len() as i32, group.tokens as i32, dim as i32);
+    if tokens == 1 {
+        return ops.reshape(x, &[rows, -1, 1, dim]);
+    }
+    let heads = ops.reshape(x, &[rows, tokens, -1, dim])?;
+    ops.transpose(&heads, &[0, 2, 1, 3])
+}
+
+/// [rows, heads, tokens, dim] to [rows * tokens, heads * dim].
+pub fn from_heads(ops: &Ops, heads: &Array) -> Result<Array, MlxError> {
+    let width = heads.dim(1) * heads.dim(3);
+    if heads.dim(2) == 1 {
+        return ops.reshape(heads, &[-1, width]);
+    }
+    ops.reshape(&ops.transpose(heads, &[0, 2, 1, 3])?, &[-1, width])
+}
+
+/// One row of [rows, ...].
+pub fn of_row(ops: &Ops, heads: &Array, row: usize) -> Result<Array, MlxError> {
+    part(ops, heads, 0, row..row + 1)
+}
+
+/// The part of one dimension; itself where that is all of it.
+pub fn part(ops: &Ops, x: &Array, axis: usize, range: Range<usize>) -> Result<Array, MlxError> {
+    let mut stop = x.shape();
+    let (first, end) = (range.start as i32, range.end as i32);
+    if first == 0 && end == stop[axis] {
+        return Ok(x.clone());
+    }
+    let mut start = vec![0; stop.len()];
+    (start[axis], stop[axis]) = (first, end);
+    ops.slice(x, &start, &stop)
+}
+
+/// Over queries and, where the layer has its own, over keys below them.
+pub enum HeadNorm {
+    /// Each head by itself.
+    Each {
+        norm: Norm,
+        /// [heads, 1, dim], where not all heads have the norm's.
+        weight: Option<Array>,
+        bias: Option<Array>,
+    },
+    /// All heads as one long vector.
+    All { queries: Norm, keys: Option<Norm> },
+}
+
+impl HeadNorm {
+    pub fn load(loader: LayerLoader, spec: &Spec) -> Result<Option<Self>, OpenError> {
+        let Some(qk) = &spec.qk_norm else {
+            return Ok(None);
+        };
+        let queries = loader.norm(LayerRole::QueryNorm, &qk.norm)?;
+        let keys = match spec.kv {
+            KvSource::Own | KvSource::KeyIsValue => {
+                Some(loader.norm(LayerRole::KeyNorm, &qk.norm)?)
+            }
+            KvSource::Layer(_) => None,
+        };
+        let ops = loader.loader().ops;
+        Ok(Some(Self::new(ops, spec, queries, keys)?))
+    }
+
+    pub fn new(
+        ops: &Ops,
+        spec: &Spec,
+        queries: Norm,
+        keys: Option<Norm>,
+    ) -> Result<Self, MlxError> {
+        let span = spec.qk_norm.map_or(QkSpan::Head, |qk| qk.span);
+        if span == QkSpan::AllHeads {
+            return Ok(Self::All { queries, keys });
+        }
+        if span == QkSpan::Head && keys.is_none() {
+            return Ok(Self::Each {
+                norm: queries,
+                weight: None,
+                bias: None,
+            });
+        }
+        let of_heads = |of_queries: Option<&Array>, of_keys: Option<&Array>| {
+            let mut parts = Vec::new();
+            for (values, heads) in [(of_queries, spec.heads), (of_keys, spec.kv_heads)] {
+                if let Some(values) = values {
+                    parts.push(for_each_head(ops, values, heads, spec.head_dim)?);
+                }
+            }
+            let parts: Vec<&Array> = parts.iter().collect();
+            match parts.is_empty() {
+                true => Ok(None),
+                false => ops.concatenate(&parts, 0).map(Some),
+            }
+        };
+        let (of_queries, of_keys) = (&queries, keys.as_ref());
+        Ok(Self::Each {
+            weight: of_heads(
+                of_queries.weight.as_ref(),
+                of_keys.and_then(|norm| norm.weight.as_ref()),
+            )?,
+            bias: of_heads(
+                of_queries.bias.as_ref(),
+                of_keys.and_then(|norm| norm.bias.as_ref()),
+            )?,
+            norm: Norm {
+                weight: None,
+                bias: None,
+                ..queries
+            },
+        })
+    }
+
+    /// `heads`: [rows, heads, tokens, dim], the first `queries` of them queries.
+    pub fn apply(
+        &self,
+        ops: &Ops,
+        group: &Group,
+        heads: &Array,
+        queries: usize,
+    ) -> Result<Array, MlxError> {
+        match self {
+            Self::Each { norm, weight, bias } => {
+                let mut normed = norm.apply(ops, heads)?;
+                if let Some(weight) = weight {
+                    normed = ops.multiply(&normed, weight)?;
+                }
+                match bias {
+                    Some(bias) => ops.add(&normed, bias),
+                    None => Ok(normed),
+                }
+            }
+            Self::All {
+                queries: norm,
+                keys,
+            } => {
+                let dim = heads.dim(3) as usize;
+                let all = |norm: &Norm, range: Range<usize>| {
+                    let flat = from_heads(ops, &part(ops, heads, 1, range)?)?;
+                    to_heads(ops, group, &norm.apply(ops, &flat)?, dim)
+                };
+                let of_queries = all(norm, 0..queries)?;
+                match keys {
+                    Some(norm) => {
+                        let of_keys = all(norm, queries..heads.dim(1) as usize)?;
+                        ops.concatenate(&[&of_queries, &of_keys], 1)
+                    }
+                    None => Ok(of_queries),
+                }
+            }
+        }
+    }
+}
+
+/// A weight of [dim], the same for all heads, or of [heads * dim], as [heads, 1, dim].
+fn for_each_head(ops: &Ops, values: &Array, heads: usize, dim: usize) -> Result<Array, MlxError> {
+    let own = ops.reshape(values, &[-1, 1, dim as i32])?;
+    ops.broadcast_to(&own, &[heads as i32, 1, dim as i32])
+}

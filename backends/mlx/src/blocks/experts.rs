@@ -1,0 +1,171 @@
+//! Experts: each token to a few of many feed-forwards, all chosen and computed on the device.
+
+mod router;
+
+use loquat_session::OpenError;
+use loquat_spec::{Experts as Spec, LayerRole, SharedExpert};
+
+use super::dense::{Activate, Dense};
+use crate::array::{Array, Binary, Fused, Ops, Reduce};
+use crate::error::MlxError;
+use crate::linear::{JoinedStack, Linear, Stack};
+use crate::loader::LayerLoader;
+use router::Router;
+
+/// From so many pairs of a token and an expert on, they are sorted by expert, so that an expert's
+/// matrices are read once for all its tokens: below, sorting costs more than it saves. The number
+/// is mlx-lm's.
+const SORTED_FROM: i32 = 64;
+
+pub struct Experts {
+    router: Router,
+    /// Gates and ups, or ups alone.
+    inner: JoinedStack,
+    activate: Activate,
+    down: Stack,
+    top_k: i32,
+    /// The same as an array.
+    choices: Array,
+    weigh_input: bool,
+    shared: Option<Shared>,
+}
+
+impl Experts {
+    pub fn load(loader: LayerLoader, spec: &Spec) -> Result<Self, OpenError> {
+        let inner: &[LayerRole] = match spec.expert.gated {
+            true => &[LayerRole::ExpertGate, LayerRole::ExpertUp],
+            false => &[LayerRole::ExpertUp],
+        };
+        let shared = spec.shared.as_ref();
+        let top_k = spec.top_k as u32;
+        Ok(Self {
+            router: Router::load(loader, spec)?,
+            inner: loader.joined_stack(inner)?,
+            activate: Activate::load(loader, &spec.expert)?,
+            down: loader.stack(LayerRole::ExpertDown)?,
+            top_k: spec.top_k as i32,
+            choices: loader.loader().ops.upload_u32(&[top_k], &[1])?,
+            weigh_input: spec.weigh_input,
+            shared: shared.map(|spec| Shared::load(loader, spec)).transpose()?,
+        })
+    }
+
+    /// `stream` is what `x` was read from.
+    pub fn run(&self, ops: &Ops, x: &Array, stream: &Array) -> Result<Array, MlxError> {
+        let (chosen, weights) = self.router.choose(ops, x, stream)?;
+        let (tokens, top_k, hidden) = (x.dim(0), self.top_k, x.dim(1));
+        let weights = ops.astype(&weights, x.dtype())?;
+        let mut input = ops.reshape(x, &[tokens, 1, 1, hidden])?;
+        if self.weigh_input {
+            let weights = ops.reshape(&weights, &[tokens, top_k, 1, 1])?;
+            input = ops.multiply(&input, &weights)?;
+        }
+        let answers = match tokens * top_k >= SORTED_FROM {
+            true => self.answers_sorted(ops, &input, &chosen)?,
+            false => self.answers(ops, &input, &chosen, false)?,
+        };
+        let answers = ops.reshape(&answers, &[tokens, top_k, hidden])?;
+        let shared = self.shared.as_ref().map(|shared| shared.run(ops, x));
+        let shared = shared.transpose()?;
+        if self.weigh_input {
+            return plain_sum(ops, &answers, shared.as_ref());
+        }
+        let weights = ops.reshape(&weights, &[tokens, 1, top_k])?;
+        weighted_sum(ops, &answers, &weights, shared.as_ref())
+    }
+
+    /// `input`: [tokens, 1 or top_k, 1, hidden] with `chosen`: [tokens, top_k], or
+    /// [routes, 1, hidden] with [routes].
+    fn answers(
+        &self,
+        ops: &Ops,
+        input: &Array,
+        chosen: &Array,
+        sorted: bool,
+    ) -> Result<Array, MlxError> {
+        let inner = self.inner.apply(ops, input, chosen, sorted)?;
+        let activated = self.activate.run(ops, &inner)?;
+        self.down.apply(ops, &activated, chosen, sorted)
+    }
+
+    /// The same with the work in the experts' order and the answers in the tokens'.
+    fn answers_sorted(&self, ops: &Ops, input: &Array, chosen: &Array) -> Result<Array, MlxError> {
+        let chosen = ops.reshape(chosen, &[-1])?;
+        let order = ops.argsort(&chosen, 0)?;
+        let back = ops.argsort(&order, 0)?;
+        // Weighed inputs differ from expert to expert; others are the token's own.
+        let from = match self.weigh_input {
+            true => order.clone(),
+            false => ops.binary(Binary::FloorDivide, &order, &self.choices)?,
+        };
+        let input = ops.reshape(input, &[-1, 1, input.dim(3)])?;
+        let input = ops.take_rows(&input, &from, 0)?;
+        let chosen = ops.take_rows(&chosen, &order, 0)?;
+        let answers = self.answers(ops, &input, &chosen, true)?;
+        ops.take_rows(&answers, &back, 0)
+    }
+}
+
+/// `answers`: [tokens, top_k, hidden], `weights`: [tokens, 1, top_k], `more`: [tokens, hidden].
+fn weighted_sum(
+    ops: &Ops,
+    answers: &Array,
+    weights: &Array,
+    more: Option<&Array>,
+) -> Result<Array, MlxError> {
+    let (tokens, hidden) = (answers.dim(0), answers.dim(2));
+    // A product of matrices is one operation, and sums in float32 whatever the type.
+    let sum = match more {
+        Some(more) => {
+            let more = ops.reshape(more, &[tokens, 1, hidden])?;
+            ops.addmm(&more, weights, answers)?
+        }
+        None => ops.matmul(weights, answers)?,
+    };
+    ops.reshape(&sum, &[tokens, hidden])
+}
+
+fn plain_sum(ops: &Ops, answers: &Array, more: Option<&Array>) -> Result<Array, MlxError> {
+    let sum = match answers.dim(1) {
+        1 => ops.reshape(answers, &[answers.dim(0), answers.dim(2)])?,
+        _ => ops.reduce(Reduce::Sum, answers, 1, false)?,
+    };
+    match more {
+        Some(more) => ops.add(&sum, more),
+        None => Ok(sum),
+    }
+}
+
+/// The expert that every token goes to.
+struct Shared {
+    dense: Dense,
+    router: Option<Linear>,
+}
+
+impl Shared {
+    fn load(loader: LayerLoader, spec: &SharedExpert) -> Result<Self, OpenError> {
+        let roles = [
+            LayerRole::SharedGate,
+            LayerRole::SharedUp,
+            LayerRole::SharedDown,
+        ];
+        Ok(Self {
+            dense: Dense::load_as(loader, &spec.dense, roles)?,
+            router: loader.optional_linear(spec.gated, LayerRole::SharedRouter)?,
+        })
+    }
+
+    fn run(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
+        let answer = self.dense.run(ops, x)?;
+        match &self.router {
+            Some(router) => {
+                let gate = router.apply(ops, x)?;
+                ops.fused(Fused::TimesSigmoid, &[&answer, &gate])
+            }
+            None => Ok(answer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

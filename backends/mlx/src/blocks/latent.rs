@@ -1,0 +1,173 @@
+//! Attention over one latent vector per token, all heads sharing it.
+//!
+//! In absorbed form: a head's key matrix works on its query and its value matrix on what the
+//! attention mixed, so that a token's latent and its rope key are all that is kept of it.
+
+#[cfg(test)]
+mod tests;
+
+use loquat_session::OpenError;
+use loquat_spec::{LatentAttention as Spec, LayerRole};
+
+use super::attention::{from_heads, of_row, part, to_heads};
+use crate::array::{Array, Mask, Ops};
+use crate::error::MlxError;
+use crate::linear::{Joined, Linear, Stack};
+use crate::loader::LayerLoader;
+use crate::norm::{Norm, Rope};
+use crate::step::{Group, Step};
+
+pub struct Latent {
+    spec: Spec,
+    /// Queries or what they are made from, the latent, the rope key.
+    inputs: Joined,
+    query_up: Option<QueryUp>,
+    latent_norm: Norm,
+    rope: Option<Rope>,
+    key_absorb: Stack,
+    value_up: Stack,
+    output: Linear,
+}
+
+/// From the vector of low rank to queries.
+struct QueryUp {
+    norm: Norm,
+    linear: Linear,
+}
+
+impl Latent {
+    pub fn load(loader: LayerLoader, spec: &Spec) -> Result<Self, OpenError> {
+        let (query, query_up) = match spec.query_rank {
+            Some(_) => {
+                let up = QueryUp {
+                    norm: loader.norm(LayerRole::QueryDownNorm, &spec.norm)?,
+                    linear: loader.linear(LayerRole::QueryUp)?,
+                };
+                (LayerRole::QueryDown, Some(up))
+            }
+            None => (LayerRole::Query, None),
+        };
+        Ok(Self {
+            spec: spec.clone(),
+            inputs: loader.joined(&[query, LayerRole::Latent, LayerRole::RopeKey])?,
+            query_up,
+            latent_norm: loader.norm(LayerRole::LatentNorm, &spec.norm)?,
+            rope: match &spec.rope {
+                Some(rope) => Some(loader.loader().rope(rope, spec.rope_dim)?),
+                None => None,
+            },
+            key_absorb: loader.stack(LayerRole::KeyAbsorb)?,
+            value_up: loader.stack(LayerRole::ValueUp)?,
+            output: loader.linear(LayerRole::Output)?,
+        })
+    }
+
+    pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
+        let (ops, groups) = (step.ops, step.groups);
+        let answers = self.inputs.apply(ops, x)?;
+        let [query, latent, rope_key] = <[Array; 3]>::try_from(answers)
+            .map_err(|_| MlxError("latent attention has three inputs".to_owned()))?;
+        let query = match &self.query_up {
+            Some(up) => up.linear.apply(ops, &up.norm.apply(ops, &query)?)?,
+            None => query,
+        };
+        let latent = self.latent_norm.apply(ops, &latent)?;
+        let mut mixed = Vec::with_capacity(groups.len());
+        for group in groups {
+            let queries = self.absorb(step, group, &query)?;
+            let latents = self.place(step, group, &latent, &rope_key)?;
+            let of_group = self.attend(step, layer, group, [&queries, &latents])?;
+            mixed.push(self.raise(ops, group, &of_group)?);
+        }
+        self.output.apply(ops, &step.gather(mixed)?)
+    }
+
+    /// Each head's query, taken to where the latents live: [rows, heads, tokens, latent + rope].
+    fn absorb(&self, step: &Step, group: &Group, query: &Array) -> Result<Array, MlxError> {
+        let (ops, spec) = (step.ops, &self.spec);
+        let query_dim = spec.nope_dim + spec.rope_dim;
+        let query = to_heads(ops, group, &step.of_group(group, query)?, query_dim)?;
+        let plain = part(ops, &query, 3, 0..spec.nope_dim)?;
+        let absorbed = self.key_absorb.apply_each(ops, &by_head(ops, &plain)?)?;
+        let absorbed = by_row(ops, group, &absorbed)?;
+        let turned = part(ops, &query, 3, spec.nope_dim..query_dim)?;
+        ops.concatenate(&[&absorbed, &self.turn(ops, group, turned)?], 3)
+    }
+
+    /// What is kept of each token, [rows, 1, tokens, latent + rope].
+    fn place(
+        &self,
+        step: &Step,
+        group: &Group,
+        latent: &Array,
+        rope_key: &Array,
+    ) -> Result<Array, MlxError> {
+        let (ops, spec) = (step.ops, &self.spec);
+        let latent = to_heads(ops, group, &step.of_group(group, latent)?, spec.latent_dim)?;
+        let rope_key = to_heads(ops, group, &step.of_group(group, rope_key)?, spec.rope_dim)?;
+        ops.concatenate(&[&latent, &self.turn(ops, group, rope_key)?], 3)
+    }
+
+    fn turn(&self, ops: &Ops, group: &Group, heads: Array) -> Result<Array, MlxError> {
+        match &self.rope {
+            Some(rope) => rope.turn(ops, &heads, &group.offsets),
+            None => Ok(heads),
+        }
+    }
+
+    /// Mixed latents, [rows, heads, tokens, latent].
+    fn attend(
+        &self,
+        step: &mut Step,
+        layer: usize,
+        group: &Group,
+        [queries, latents]: [&Array; 2],
+    ) -> Result<Array, MlxError> {
+        let ops = step.ops;
+        let mask = match group.tokens {
+            1 => Mask::None,
+            _ => Mask::Causal,
+        };
+        let mut mixed = Vec::with_capacity(group.rows.len());
+        for (index, row) in group.rows.clone().enumerate() {
+            step.append(row, layer, &of_row(ops, latents, index)?, None)?;
+            let state = &step.rows[row];
+            let end = state.start + group.tokens;
+            let keys = part(ops, &state.kv[layer].get()?.keys, 2, 0..end)?;
+            let values = part(ops, &keys, 3, 0..self.spec.latent_dim)?;
+            let queries = of_row(ops, queries, index)?;
+            let inputs = [&queries, &keys, &values];
+            mixed.push(ops.attention(inputs, self.spec.scale, mask, None)?);
+        }
+        step.gather(mixed)
+    }
+
+    /// Each head's mixed latent to its value, [tokens, heads * value_dim].
+    fn raise(&self, ops: &Ops, group: &Group, mixed: &Array) -> Result<Array, MlxError> {
+        let values = self.value_up.apply_each(ops, &by_head(ops, mixed)?)?;
+        from_heads(ops, &by_row(ops, group, &values)?)
+    }
+}
+
+/// [rows, heads, tokens, dim] to [heads, rows * tokens, dim], each head's own matrix for one.
+fn by_head(ops: &Ops, x: &Array) -> Result<Array, MlxError> {
+    let (heads, dim) = (x.dim(1), x.dim(3));
+    let dims = [heads, x.dim(0) * x.dim(2), dim];
+    match x.dim(0) {
+        1 => ops.reshape(x, &dims),
+        _ => ops.reshape(&ops.transpose(x, &[1, 0, 2, 3])?, &dims),
+    }
+}
+
+/// The other way.
+fn by_row(ops: &Ops, group: &Group, x: &Array) -> Result<Array, MlxError> {
+    let (rows, tokens) = (group.rows.len() as i32, group.tokens as i32);
+    let (heads, dim) = (x.dim(0), x.dim(2));
+    match rows {
+        1 => ops.reshape(x, &[1, heads, tokens, dim]),
+        _ => {
+            let heads = ops.reshape(x, &[heads, rows, tokens, dim])?;
+            ops.transpose(&heads, &[1, 0, 2, 3])
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Inputs that every layer gets besides the stream, made from the token alone.
+
+use loquat_session::OpenError;
+use loquat_spec::{Activation, LayerRole, PerLayerInputs as Spec, Role};
+
+use super::dense::Function;
+use crate::array::{Array, Binary, Ops, Type};
+use crate::error::MlxError;
+use crate::linear::{Linear, Table};
+use crate::loader::{LayerLoader, Loader};
+use crate::norm::Norm;
+use crate::step::Step;
+
+/// What makes them, once for all layers.
+pub struct PerLayerInputs {
+    spec: Spec,
+    /// What keeps tokens that the table has no rows for from being looked up.
+    guard: Option<Guard>,
+    embedding: Table,
+    projection: Linear,
+    norm: Norm,
+}
+
+/// For tables that are shorter than the vocabulary: their last row, and what stands for the
+/// missing ones.
+struct Guard {
+    last: Array,
+    nothing: Array,
+}
+
+impl PerLayerInputs {
+    pub fn load(loader: &Loader, spec: &Spec, vocab_size: usize) -> Result<Self, OpenError> {
+        let guard = match spec.vocab_size < vocab_size {
+            true => Some(Guard {
+                last: loader.ops.upload_u32(&[spec.vocab_size as u32 - 1], &[1])?,
+                nothing: loader.ops.full(&[1], f32::NAN, loader.dtype)?,
+            }),
+            false => None,
+        };
+        Ok(Self {
+            spec: *spec,
+            guard,
+            embedding: loader.table(Role::PerLayerEmbedding)?,
+            projection: loader.linear(Role::PerLayerProjection, None)?,
+            norm: loader.norm(&spec.norm, Role::PerLayerNorm, None)?,
+        })
+    }
+
+    /// [tokens, layers, dim] from the embedded tokens `x`.
+    pub fn make(&self, ops: &Ops, x: &Array, ids: &Array, dtype: Type) -> Result<Array, MlxError> {
+        let projected = self.projection.apply(ops, x)?;
+        let projected = ops.scale(&projected, self.spec.projection_scale)?;
+        let dims = [x.dim(0), -1, self.spec.dim as i32];
+        let projected = self.norm.apply(ops, &ops.reshape(&projected, &dims)?)?;
+        let embedded = self.rows(ops, ids, dtype)?;
+        let embedded = ops.scale(&embedded, self.spec.embedding_scale)?;
+        let sum = ops.add(&projected, &ops.reshape(&embedded, &dims)?)?;
+        ops.scale(&sum, self.spec.combined_scale)
+    }
+
+    /// The tokens' rows of the table; no numbers for those it has none for.
+    fn rows(&self, ops: &Ops, ids: &Array, dtype: Type) -> Result<Array, MlxError> {
+        let Some(Guard { last, nothing }) = &self.guard else {
+            return self.embedding.rows(ops, ids, dtype);
+        };
+        let within = ops.binary(Binary::GreaterEqual, last, ids)?;
+        let safe = ops.binary(Binary::Minimum, ids, last)?;
+        let rows = self.embedding.rows(ops, &safe, dtype)?;
+        ops.select(&ops.reshape(&within, &[-1, 1])?, &rows, nothing)
+    }
+}
+
+/// `output(activation(gate(x)) * input)` with the layer's own input.
+pub struct PerLayerInput {
+    dim: i32,
+    activation: Function,
+    gate: Linear,
+    output: Linear,
+}
+
+impl PerLayerInput {
+    pub fn load(
+        loader: LayerLoader,
+        dim: usize,
+        activation: Activation,
+    ) -> Result<Self, OpenError> {
+        let shared = loader.loader();
+        Ok(Self {
+            dim: dim as i32,
+            activation: Function::new(shared.ops, activation, shared.dtype)?,
+            gate: loader.linear(LayerRole::PerLayerGate)?,
+            output: loader.linear(LayerRole::PerLayerOutput)?,
+        })
+    }
+
+    pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
+        let ops = step.ops;
+        let Some(all) = &step.per_layer else {
+            return Err(MlxError("a layer's own inputs were not made".to_owned()));
+        };
+        let (tokens, layer) = (x.dim(0), layer as i32);
+        let own = ops.slice(all, &[0, layer, 0], &[tokens, layer + 1, self.dim])?;
+        let own = ops.reshape(&own, &[tokens, self.dim])?;
+        let gate = self.gate.apply(ops, x)?;
+        let activated = self.activation.times(ops, &gate, &own)?;
+        self.output.apply(ops, &activated)
+    }
+}

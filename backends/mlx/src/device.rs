@@ -1,0 +1,104 @@
+//! The device that a session runs on.
+
+use loquat_session::{Device, DeviceKind as Kind};
+
+use crate::array::{DeviceKind, Fused, Ops};
+use crate::ffi::Api;
+
+/// One of MLX's devices.
+pub struct Chosen {
+    api: &'static Api,
+    kind: DeviceKind,
+    name: String,
+    memory_bytes: u64,
+}
+
+impl Chosen {
+    /// A GPU where MLX can use one, else the CPU.
+    pub fn best(api: &'static Api) -> Self {
+        // SAFETY: the library is loaded for good.
+        let kind = match unsafe { (api.device_available)(DeviceKind::Gpu as u32) } {
+            true => DeviceKind::Gpu,
+            false => DeviceKind::Cpu,
+        };
+        let mut memory_bytes = 0;
+        // SAFETY: the text is the thread's own until its next call, and is copied before that.
+        let name = unsafe {
+            let text = (api.device_name)(kind as u32, &mut memory_bytes);
+            match text.data.is_null() {
+                true => String::new(),
+                false => {
+                    let bytes = std::slice::from_raw_parts(text.data, text.len);
+                    String::from_utf8_lossy(bytes).into_owned()
+                }
+            }
+        };
+        if memory_bytes == 0 {
+            // The CPU does not tell: what MLX would take at most by itself.
+            // SAFETY: the library is loaded for good.
+            memory_bytes = unsafe { (api.memory_limit)() };
+        }
+        Self {
+            api,
+            kind,
+            name,
+            memory_bytes,
+        }
+    }
+
+    pub fn api(&self) -> &'static Api {
+        self.api
+    }
+
+    pub fn kind(&self) -> DeviceKind {
+        self.kind
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    pub fn label(&self) -> String {
+        // SAFETY: the text is the library's own, for good.
+        let version = unsafe {
+            let text = (self.api.version)();
+            String::from_utf8_lossy(std::slice::from_raw_parts(text.data, text.len))
+        };
+        let on = match (self.kind, self.name.as_str()) {
+            (DeviceKind::Cpu, _) => "its CPU",
+            (DeviceKind::Gpu, "") => "a GPU",
+            (DeviceKind::Gpu, name) => name,
+        };
+        format!("mlx {version} ({on})")
+    }
+
+    pub fn describe(&self) -> Device {
+        Device {
+            label: self.label(),
+            memory_bytes: Some(self.memory_bytes),
+            kind: match self.kind {
+                DeviceKind::Cpu => Kind::Cpu,
+                DeviceKind::Gpu => Kind::Gpu,
+            },
+        }
+    }
+
+    /// Tries whether functions can be compiled at run time, and switches that off where they
+    /// cannot. MLX's CPU would call a C++ compiler for each, which never pays.
+    pub fn prepare(&self, ops: &Ops) {
+        let compiles = self.kind == DeviceKind::Gpu && try_compile(ops);
+        // SAFETY: a flag of the library's.
+        unsafe { (self.api.set_compile)(compiles) };
+        if self.kind == DeviceKind::Gpu && !compiles {
+            tracing::warn!("MLX cannot compile functions here, so that each operation runs alone");
+        }
+    }
+}
+
+fn try_compile(ops: &Ops) -> bool {
+    let tried = ops.upload_f32(&[0.5, -0.5], &[2]).and_then(|x| {
+        let compiled = ops.fused(Fused::SiluTimes, &[&x, &x])?;
+        ops.eval(&[&compiled])
+    });
+    tried.is_ok()
+}

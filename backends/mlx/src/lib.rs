@@ -1,0 +1,242 @@
+//! The MLX backend: every block kind of the spec on MLX, so that Apple's GPUs (Metal), NVIDIA's
+//! (CUDA) and, for correctness, any CPU run the same code.
+//!
+//! MLX is loaded at run time through a small shim; without it everything else works, and
+//! [`Backend::probe`] says what is missing. Scheduling, sampling and text are the engine's; files
+//! are `weights`'.
+
+mod array;
+mod blocks;
+mod device;
+mod error;
+mod ffi;
+mod kv;
+mod layout;
+mod ledger;
+mod library;
+mod linear;
+mod loader;
+mod memory;
+mod model;
+mod norm;
+mod pack;
+mod pass;
+mod sequences;
+mod session;
+mod step;
+#[cfg(test)]
+mod testing;
+mod transfer;
+
+use loquat_session::limits::{Limits, Sizes};
+use loquat_session::transfer::fingerprint;
+use loquat_session::{
+    Backend, Capabilities, Memory, ModelSource, OpenError, Plan, PrefixCopy, Probe, Session,
+    SessionOptions,
+};
+
+use array::{DeviceKind, Ops, Type};
+use device::Chosen;
+use error::LoadError;
+use layout::Layout;
+use loader::Loader;
+use memory::Share;
+use model::Model;
+use pack::Note;
+use sequences::{RUN, Sequences};
+use session::MlxSession;
+
+const REMEDY: &str = "Run `cargo xtask mlx` to fetch MLX and build with `--features mlx`, or put \
+                      the shim and the library beside the program.";
+
+/// The backend on the best device that MLX has here: a GPU, or else its CPU.
+pub struct MlxBackend {
+    _private: (),
+}
+
+impl MlxBackend {
+    pub const AUTO: Self = Self { _private: () };
+
+    fn device(&self) -> Result<Chosen, OpenError> {
+        let api = library::api().map_err(|error| unavailable(self.name(), &error))?;
+        Ok(Chosen::best(api))
+    }
+
+    fn draft(&self, source: &ModelSource, options: &SessionOptions) -> Result<Draft, OpenError> {
+        if let Some(threads) = options.threads {
+            return Err(OpenError::Option {
+                option: "threads",
+                found: threads.to_string(),
+                expected: "absent: MLX decides that itself".to_owned(),
+            });
+        }
+        let device = self.device()?;
+        let (spec, weights) = (&source.spec, &source.weights);
+        // MLX's CPU knows some products in float32 alone, and adds up others in what it is given.
+        let dtype = match device.kind() {
+            DeviceKind::Cpu => Type::F32,
+            DeviceKind::Gpu => loader::activation_type(spec, weights, options.precision),
+        };
+        let layout = Layout::new(spec);
+        let kept = pack::report(weights, dtype);
+        let vectors = weights.vectors().map(|(_, vector)| vector.len() * dtype.bytes());
+        let weight_bytes = kept.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
+        let buffers = model::buffer_bytes(spec, options.max_step_tokens, dtype);
+        let sizes = Sizes {
+            device_bytes: Some(device.memory_bytes()),
+            kv_bytes_per_token: layout.token_bytes(dtype) as u64,
+            granularity: RUN,
+            state_bytes: layout.state_bytes(dtype) as u64,
+            own_bytes: weight_bytes.saturating_add(buffers),
+            mapped_bytes: 0,
+        };
+        let limits = Limits::new(spec.max_context, options, &sizes)?;
+        Ok(Draft {
+            device,
+            dtype,
+            layout,
+            kept,
+            weight_bytes,
+            sizes,
+            limits,
+        })
+    }
+}
+
+/// What a session will be, before it is.
+struct Draft {
+    device: Chosen,
+    dtype: Type,
+    layout: Layout,
+    /// How the matrices will be kept.
+    kept: Vec<Note>,
+    weight_bytes: u64,
+    sizes: Sizes,
+    limits: Limits,
+}
+
+impl Draft {
+    fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Plan {
+        let recurrent = source.spec.is_recurrent();
+        Plan {
+            capabilities: Capabilities {
+                device: self.device.label(),
+                vocab_size: source.spec.vocab_size,
+                max_context: self.limits.context,
+                max_sequences: self.limits.max_sequences,
+                max_step_tokens: options.max_step_tokens,
+                structured_output: true,
+                hidden_size: Some(source.spec.hidden_size),
+                speculative_decoding: !recurrent,
+                prefix_copy: match recurrent {
+                    true => PrefixCopy::AtSnapshots,
+                    false => PrefixCopy::AnyLength,
+                },
+                multimodal: false,
+                batched_serving: true,
+                export: true,
+                kv_format: self.dtype.name(),
+                batch_invariant: false,
+            },
+            memory: Memory {
+                weight_bytes: self.weight_bytes,
+                kv_bytes_per_token: self.sizes.kv_bytes_per_token,
+                kv_capacity: self.limits.kv_tokens,
+                kv_in_use: 0,
+                kv_granularity: RUN,
+                state_bytes: self.sizes.state_bytes,
+                states_in_use: 0,
+            },
+            resident_bytes: self.limits.resident_bytes,
+            notes: self.kept.iter().map(Note::to_string).collect(),
+        }
+    }
+}
+
+/// What MLX has of its device's memory now, for all sessions of the process, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// In arrays that somebody holds.
+    pub active: u64,
+    /// Kept for arrays to come.
+    pub cached: u64,
+    /// The most that was ever active.
+    pub peak: u64,
+}
+
+/// `None` where MLX is not available.
+pub fn device_memory() -> Option<DeviceMemory> {
+    let api = library::api().ok()?;
+    let (mut active, mut cached, mut peak) = (0, 0, 0);
+    // SAFETY: the shim writes one number to each.
+    unsafe { (api.memory)(&mut active, &mut cached, &mut peak) };
+    Some(DeviceMemory {
+        active,
+        cached,
+        peak,
+    })
+}
+
+fn unavailable(backend: &'static str, error: &LoadError) -> OpenError {
+    OpenError::Unavailable {
+        backend,
+        why: format!("{error}."),
+        remedy: REMEDY.to_owned(),
+    }
+}
+
+impl Backend for MlxBackend {
+    fn name(&self) -> &'static str {
+        "mlx"
+    }
+
+    fn probe(&self) -> Probe {
+        match library::api() {
+            Ok(api) => Probe::Available(vec![Chosen::best(api).describe()]),
+            Err(error) => Probe::Unavailable {
+                why: format!("{error}."),
+                remedy: REMEDY.to_owned(),
+            },
+        }
+    }
+
+    fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
+        Ok(self.draft(source, options)?.plan(source, options))
+    }
+
+    fn open(
+        &self,
+        source: ModelSource,
+        options: &SessionOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Session>, OpenError> {
+        let draft = self.draft(&source, options)?;
+        let plan = draft.plan(&source, options);
+        draft.limits.check_memory()?;
+        let api = draft.device.api();
+        let share = Share::take(api, plan.resident_bytes);
+        let ops = Ops::new(api, draft.device.kind())?;
+        draft.device.prepare(&ops);
+        let loader = Loader::new(&ops, &source.weights, draft.dtype, draft.limits.context);
+        let model = Model::load(&loader, &source.spec, progress)?;
+        drop(loader);
+        let sequences = Sequences::new(
+            source.spec.layers.len(),
+            source.spec.is_recurrent(),
+            draft.limits.kv_tokens,
+            draft.limits.states,
+            draft.limits.max_sequences,
+        );
+        Ok(Box::new(MlxSession {
+            fingerprint: fingerprint(&source, draft.dtype.name()),
+            ops,
+            model,
+            layout: draft.layout,
+            sequences,
+            capabilities: plan.capabilities,
+            memory: plan.memory,
+            ahead: None,
+            share,
+        }))
+    }
+}

@@ -1,0 +1,370 @@
+//! Bound weights into MLX's arrays.
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use loquat_session::{OpenError, Precision};
+use loquat_spec::{LayerRole, ModelSpec, Norm as NormSpec, Role, Rope as RopeSpec};
+use loquat_weights::{Dtype, Matrix, Storage, Weights, WeightsError};
+
+use crate::array::{Array, Ops, Type};
+use crate::linear::{Joined, JoinedStack, Kernel, Linear, Run, Stack, Table};
+use crate::norm::{Norm, Rope};
+use crate::pack::{self, Form, Kept};
+
+/// Finds roles' weights and uploads them.
+pub struct Loader<'a> {
+    pub ops: &'a Ops,
+    pub weights: &'a Weights,
+    /// Of activations, and of weights that are not packed.
+    pub dtype: Type,
+    /// The session's, which some ropes go by.
+    pub context: usize,
+    /// Matrices that are there already: an embedding may be the head too.
+    kept: RefCell<BTreeMap<Role, Kept>>,
+}
+
+/// The same for one layer's roles.
+#[derive(Clone, Copy)]
+pub struct LayerLoader<'a> {
+    loader: &'a Loader<'a>,
+    index: usize,
+}
+
+/// A role's matrices and their biases, and how they will be kept.
+struct Part<'a> {
+    stack: &'a [Matrix],
+    bias: Option<&'a [f32]>,
+    form: Form,
+}
+
+impl Part<'_> {
+    fn rows(&self) -> usize {
+        self.stack.first().map_or(0, Matrix::rows)
+    }
+
+    fn cols(&self) -> usize {
+        self.stack.first().map_or(0, Matrix::cols)
+    }
+
+    /// Whether both can be multiplied as one.
+    fn joins(&self, other: &Part) -> bool {
+        let shape = |part: &Part| (part.stack.len(), part.cols(), part.form);
+        shape(self) == shape(other)
+    }
+}
+
+impl<'a> Loader<'a> {
+    pub fn new(ops: &'a Ops, weights: &'a Weights, dtype: Type, context: usize) -> Self {
+        Self {
+            ops,
+            weights,
+            dtype,
+            context,
+            kept: RefCell::default(),
+        }
+    }
+
+    pub fn layer(&'a self, index: usize) -> LayerLoader<'a> {
+        LayerLoader {
+            loader: self,
+            index,
+        }
+    }
+
+    pub fn linear(&self, role: Role, bias: Option<Role>) -> Result<Linear, OpenError> {
+        Ok(Linear {
+            kernel: self.kept(role)?.kernel(self.ops)?,
+            bias: bias.map_or(Ok(None), |role| self.optional(role))?,
+        })
+    }
+
+    pub fn table(&self, role: Role) -> Result<Table, OpenError> {
+        Ok(self.kept(role)?.table())
+    }
+
+    fn kept(&self, role: Role) -> Result<Kept, OpenError> {
+        if let Some(kept) = self.kept.borrow().get(&role) {
+            return Ok(kept.clone());
+        }
+        let matrix = self.weights.matrix(role).ok_or_else(|| unbound(role))?;
+        let form = Form::of(matrix, self.dtype);
+        let kept = Kept::upload(self.ops, form, &[matrix], &[matrix.rows()])?;
+        self.kept.borrow_mut().insert(role, kept.clone());
+        Ok(kept)
+    }
+
+    /// Matrices that read the same input, and their biases.
+    pub fn joined(&self, roles: &[(Role, Option<Role>)]) -> Result<Joined, OpenError> {
+        let parts = self.parts(roles)?;
+        let runs = parts.chunk_by(Part::joins).map(|run| {
+            let rows: Vec<usize> = run.iter().map(Part::rows).collect();
+            let dims = [rows.iter().sum()];
+            let whole = Linear {
+                kernel: self.kernel(run, &dims)?,
+                bias: self.bias(run, &dims)?,
+            };
+            Ok(Run { whole, rows })
+        });
+        Ok(Joined::new(runs.collect::<Result<_, OpenError>>()?))
+    }
+
+    /// Stacks that read the same input, and their biases.
+    pub fn joined_stack(&self, roles: &[(Role, Option<Role>)]) -> Result<JoinedStack, OpenError> {
+        let parts = self.parts(roles)?;
+        let runs = parts.chunk_by(Part::joins).map(|run| {
+            let rows = run.iter().map(Part::rows).collect();
+            let whole = self.stack_of(run)?;
+            Ok(Run { whole, rows })
+        });
+        Ok(JoinedStack::new(runs.collect::<Result<_, OpenError>>()?))
+    }
+
+    pub fn stack(&self, role: Role, bias: Option<Role>) -> Result<Stack, OpenError> {
+        self.stack_of(&self.parts(&[(role, bias)])?)
+    }
+
+    fn stack_of(&self, run: &[Part]) -> Result<Stack, OpenError> {
+        let count = run.first().map_or(0, |part| part.stack.len());
+        let dims = [count, run.iter().map(Part::rows).sum()];
+        Ok(Stack {
+            kernel: self.kernel(run, &dims)?,
+            bias: self.bias(run, &dims)?,
+        })
+    }
+
+    fn parts(&self, roles: &[(Role, Option<Role>)]) -> Result<Vec<Part<'a>>, OpenError> {
+        let parts = roles.iter().map(|(role, bias)| {
+            let stack = self.weights.stack(*role).ok_or_else(|| unbound(*role))?;
+            Ok(Part {
+                stack,
+                bias: bias.and_then(|role| self.weights.vector(role)),
+                form: Form::common(stack, self.dtype),
+            })
+        });
+        parts.collect()
+    }
+
+    /// The parts one under another, for each member of their stacks.
+    fn kernel(&self, run: &[Part], dims: &[usize]) -> Result<Kernel, OpenError> {
+        let Some(first) = run.first() else {
+            return Err(OpenError::Device("no matrices to multiply by".to_owned()));
+        };
+        let members = 0..first.stack.len();
+        let matrices: Vec<&Matrix> = members
+            .flat_map(|member| run.iter().map(move |part| &part.stack[member]))
+            .collect();
+        let kept = Kept::upload(self.ops, first.form, &matrices, dims)?;
+        Ok(kept.kernel(self.ops)?)
+    }
+
+    /// The biases in the same order, zero where a part has none.
+    fn bias(&self, run: &[Part], dims: &[usize]) -> Result<Option<Array>, OpenError> {
+        if run.iter().all(|part| part.bias.is_none()) {
+            return Ok(None);
+        }
+        let mut values = Vec::with_capacity(dims.iter().product());
+        for member in 0..run[0].stack.len() {
+            for part in run {
+                let rows = member * part.rows()..(member + 1) * part.rows();
+                match part.bias.and_then(|bias| bias.get(rows)) {
+                    Some(bias) => values.extend_from_slice(bias),
+                    None => values.resize(values.len() + part.rows(), 0.0),
+                }
+            }
+        }
+        self.upload(&values, dims, self.dtype).map(Some)
+    }
+
+    /// [len], of the activations' type.
+    pub fn vector(&self, role: Role) -> Result<Array, OpenError> {
+        let found = self.optional(role)?;
+        Ok(found.ok_or_else(|| unbound(role))?)
+    }
+
+    pub fn optional(&self, role: Role) -> Result<Option<Array>, OpenError> {
+        match self.weights.vector(role) {
+            Some(values) => self.upload(values, &[values.len()], self.dtype).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// [len], float32.
+    pub fn exact(&self, role: Role) -> Result<Array, OpenError> {
+        let values = self.weights.vector(role).ok_or_else(|| unbound(role))?;
+        self.upload(values, &[values.len()], Type::F32)
+    }
+
+    /// The values as the checkpoint has them.
+    pub fn values(&self, role: Role) -> Result<&'a [f32], OpenError> {
+        Ok(self.weights.vector(role).ok_or_else(|| unbound(role))?)
+    }
+
+    fn upload(&self, values: &[f32], dims: &[usize], to: Type) -> Result<Array, OpenError> {
+        let mut bytes = vec![0; values.len() * to.bytes()];
+        pack::encode(values, to, &mut bytes);
+        let dims: Vec<i32> = dims.iter().map(|dim| *dim as i32).collect();
+        Ok(self.ops.upload_weight(&[&bytes], &dims, to)?)
+    }
+
+    pub fn norm(
+        &self,
+        norm: &NormSpec,
+        weight: Role,
+        bias: Option<Role>,
+    ) -> Result<Norm, OpenError> {
+        Ok(Norm {
+            kind: norm.kind,
+            eps: norm.eps,
+            weight: match norm.weight {
+                true => Some(self.vector(weight)?),
+                false => None,
+            },
+            bias: match bias.filter(|_| norm.bias) {
+                Some(role) => Some(self.vector(role)?),
+                None => None,
+            },
+        })
+    }
+
+    /// For heads of `head_dim` values.
+    pub fn rope(&self, rope: &RopeSpec, head_dim: usize) -> Result<Rope, OpenError> {
+        let frequencies = rope.frequencies(self.context, |role| self.weights.vector(role));
+        let periods: Vec<f32> = frequencies.iter().map(|angle| 1.0 / angle).collect();
+        let factor = rope.attention_factor();
+        let factors = (factor != 1.0).then(|| {
+            let mut factors = vec![1.0; head_dim];
+            factors[..rope.dims].fill(factor);
+            factors
+        });
+        Ok(Rope {
+            dims: rope.dims as i32,
+            pairs: rope.pairs,
+            periods: self.upload(&periods, &[periods.len()], Type::F32)?,
+            factors: match factors {
+                Some(factors) => Some(self.upload(&factors, &[head_dim], self.dtype)?),
+                None => None,
+            },
+        })
+    }
+}
+
+impl<'a> LayerLoader<'a> {
+    pub fn loader(&self) -> &'a Loader<'a> {
+        self.loader
+    }
+
+    fn role(&self, role: LayerRole) -> Role {
+        Role::Layer(self.index, role)
+    }
+
+    fn with_bias(&self, role: LayerRole) -> (Role, Option<Role>) {
+        (self.role(role), role.bias().map(|bias| self.role(bias)))
+    }
+
+    /// With its bias, where the checkpoint has one.
+    pub fn linear(&self, role: LayerRole) -> Result<Linear, OpenError> {
+        let (matrix, bias) = self.with_bias(role);
+        self.loader.linear(matrix, bias)
+    }
+
+    pub fn optional_linear(&self, wanted: bool, role: LayerRole) -> Result<Option<Linear>, OpenError> {
+        match wanted {
+            true => self.linear(role).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    pub fn joined(&self, roles: &[LayerRole]) -> Result<Joined, OpenError> {
+        let roles: Vec<_> = roles.iter().map(|role| self.with_bias(*role)).collect();
+        self.loader.joined(&roles)
+    }
+
+    pub fn stack(&self, role: LayerRole) -> Result<Stack, OpenError> {
+        let (stack, bias) = self.with_bias(role);
+        self.loader.stack(stack, bias)
+    }
+
+    pub fn joined_stack(&self, roles: &[LayerRole]) -> Result<JoinedStack, OpenError> {
+        let roles: Vec<_> = roles.iter().map(|role| self.with_bias(*role)).collect();
+        self.loader.joined_stack(&roles)
+    }
+
+    /// Of the activations' type.
+    pub fn vector(&self, role: LayerRole) -> Result<Array, OpenError> {
+        self.loader.vector(self.role(role))
+    }
+
+    pub fn optional(&self, role: LayerRole) -> Result<Option<Array>, OpenError> {
+        self.loader.optional(self.role(role))
+    }
+
+    /// float32.
+    pub fn exact(&self, role: LayerRole) -> Result<Array, OpenError> {
+        self.loader.exact(self.role(role))
+    }
+
+    pub fn values(&self, role: LayerRole) -> Result<&'a [f32], OpenError> {
+        self.loader.values(self.role(role))
+    }
+
+    pub fn norm(&self, role: LayerRole, norm: &NormSpec) -> Result<Norm, OpenError> {
+        let (weight, bias) = self.with_bias(role);
+        self.loader.norm(norm, weight, bias)
+    }
+
+    pub fn optional_norm(
+        &self,
+        role: LayerRole,
+        norm: Option<&NormSpec>,
+    ) -> Result<Option<Norm>, OpenError> {
+        norm.map(|norm| self.norm(role, norm)).transpose()
+    }
+}
+
+/// The type of activations: what the checkpoint's own matrices are multiplied in, most of them.
+pub fn activation_type(spec: &ModelSpec, weights: &Weights, precision: Precision) -> Type {
+    if precision == Precision::Reference {
+        return Type::F32;
+    }
+    let mut values = [(Type::F32, 0), (Type::F16, 0), (Type::BF16, 0)];
+    for (_, matrix) in weights.matrices() {
+        let own = own_type(matrix.storage());
+        for (_, sum) in values.iter_mut().filter(|(of, _)| *of == own) {
+            *sum += matrix.rows() as u64 * matrix.cols() as u64;
+        }
+    }
+    let most = values.into_iter().max_by_key(|(_, sum)| *sum);
+    match most {
+        // A stream that starts out multiplied grows past what a half can hold.
+        Some((Type::F16, _)) if spec.embedding.scale != 1.0 => Type::BF16,
+        Some((of, _)) => of,
+        None => Type::F32,
+    }
+}
+
+fn own_type(storage: &Storage) -> Type {
+    let dtype = match storage {
+        Storage::Plain(tensor) => tensor.dtype,
+        Storage::Mlx { scales, .. } => scales.dtype,
+        Storage::Fp8 { .. } => Dtype::BF16,
+    };
+    match pack::float_type(dtype) {
+        Some(of) => of,
+        // Powers of two and floats of eight bits are exact in it.
+        None if dtype == Dtype::Mxfp4 || dtype.block_len() == 1 => Type::BF16,
+        // GGUF's blocks have halves for scales.
+        None => Type::F16,
+    }
+}
+
+/// Weights that were bound to another spec.
+pub fn unbound(role: Role) -> WeightsError {
+    WeightsError::Binding(loquat_weights::Mismatch {
+        missing: vec![role.to_string()],
+        ..Default::default()
+    })
+}

@@ -1,0 +1,304 @@
+//! Rows through the model together: from tokens to lazy outputs. Nothing here waits.
+
+use loquat_session::{Emit, SequenceId};
+
+use crate::array::{Array, Binary, Ops, Reduce, Type};
+use crate::error::MlxError;
+use crate::kv::{KvSlot, Recurrent};
+use crate::model::Model;
+use crate::step::{Group, RowState, Step};
+
+/// What a greedy row gives where its logits are no numbers.
+pub const NO_TOKEN: u32 = u32::MAX;
+
+/// A row on its way through the model.
+pub struct PassRow {
+    pub sequence: SequenceId,
+    pub emit: Emit,
+    /// New tokens.
+    pub tokens: usize,
+    /// New tokens after which a state is wanted, ascending.
+    pub stops: Vec<usize>,
+    pub state: RowState,
+    /// The states at the stops.
+    pub on_the_way: Vec<Vec<Recurrent>>,
+}
+
+/// Where a pass takes its tokens from.
+pub enum Tokens<'a> {
+    /// All rows', one after another.
+    Host(&'a [u32]),
+    /// One for each row, on the device.
+    Device(&'a Array),
+}
+
+/// What the rows gave, in their order; not computed yet.
+#[derive(Default)]
+pub struct Outputs {
+    /// [positions]
+    pub greedy: Option<Array>,
+    /// [positions, vocab]
+    pub logits: Option<Array>,
+    /// [positions, hidden]
+    pub hidden: Option<Array>,
+}
+
+/// A row's tokens in one wave: `len` from `first` on, in the wave's order of tokens.
+struct Segment {
+    wave: usize,
+    first: usize,
+    len: usize,
+}
+
+/// Runs the rows. Those with stops take several waves, each as far as the next stop.
+pub fn run(
+    ops: &Ops,
+    model: &Model,
+    rows: &mut [PassRow],
+    tokens: Tokens,
+) -> Result<Outputs, MlxError> {
+    let mut segments: Vec<Vec<Segment>> = rows.iter().map(|_| Vec::new()).collect();
+    let mut streams = Vec::new();
+    loop {
+        let wave = next_wave(rows, &segments);
+        if wave.is_empty() {
+            break;
+        }
+        let stream = run_wave(ops, model, rows, &segments, &wave, &tokens)?;
+        let mut first = 0;
+        for (row, len) in &wave {
+            segments[*row].push(Segment {
+                wave: streams.len(),
+                first,
+                len: *len,
+            });
+            first += len;
+        }
+        streams.push((stream, first));
+    }
+    read_out(ops, model, rows, &segments, &streams)
+}
+
+fn done(segments: &[Segment]) -> usize {
+    segments.iter().map(|segment| segment.len).sum()
+}
+
+/// The rows that have tokens left, and how many each takes next: those of equal length together.
+fn next_wave(rows: &[PassRow], segments: &[Vec<Segment>]) -> Vec<(usize, usize)> {
+    let mut wave: Vec<(usize, usize)> = Vec::with_capacity(rows.len());
+    for (index, row) in rows.iter().enumerate() {
+        let done = done(&segments[index]);
+        let stop = row.stops.iter().copied().find(|stop| *stop > done);
+        let end = stop.unwrap_or(row.tokens);
+        if end > done {
+            wave.push((index, end - done));
+        }
+    }
+    wave.sort_by_key(|(_, len)| *len);
+    wave
+}
+
+fn run_wave(
+    ops: &Ops,
+    model: &Model,
+    rows: &mut [PassRow],
+    segments: &[Vec<Segment>],
+    wave: &[(usize, usize)],
+    tokens: &Tokens,
+) -> Result<Array, MlxError> {
+    let ids = match tokens {
+        Tokens::Device(ids) => (*ids).clone(),
+        Tokens::Host(all) => upload_ids(ops, all, rows, segments, wave)?,
+    };
+    let groups = group(ops, rows, wave)?;
+    let mut states: Vec<RowState> = Vec::with_capacity(wave.len());
+    for (row, _) in wave {
+        let empty = RowState {
+            start: 0,
+            capacity: 0,
+            kv: Vec::new(),
+            recurrent: Vec::new(),
+        };
+        states.push(std::mem::replace(&mut rows[*row].state, empty));
+    }
+    let mut step = Step::new(ops, model.dtype, &groups, &mut states);
+    let stream = model.run(&mut step, &ids)?;
+    for ((row, len), mut state) in wave.iter().zip(states) {
+        let row = &mut rows[*row];
+        state.start += len;
+        if row.on_the_way.len() < row.stops.len() {
+            row.on_the_way.push(state.recurrent.clone());
+        }
+        row.state = state;
+    }
+    Ok(stream)
+}
+
+/// The wave's tokens in its order.
+fn upload_ids(
+    ops: &Ops,
+    all: &[u32],
+    rows: &[PassRow],
+    segments: &[Vec<Segment>],
+    wave: &[(usize, usize)],
+) -> Result<Array, MlxError> {
+    let starts: Vec<usize> = rows
+        .iter()
+        .scan(0, |next, row| {
+            let start = *next;
+            *next += row.tokens;
+            Some(start)
+        })
+        .collect();
+    let ids: Vec<u32> = wave
+        .iter()
+        .flat_map(|(row, len)| {
+            let first = starts[*row] + done(&segments[*row]);
+            all[first..first + len].iter().copied()
+        })
+        .collect();
+    ops.upload_u32(&ids, &[ids.len() as i32])
+}
+
+/// Neighbours of equal length as groups.
+fn group(ops: &Ops, rows: &[PassRow], wave: &[(usize, usize)]) -> Result<Vec<Group>, MlxError> {
+    let mut groups = Vec::new();
+    let (mut row, mut first) = (0, 0);
+    for run in wave.chunk_by(|a, b| a.1 == b.1) {
+        let offsets: Vec<i32> = run
+            .iter()
+            .map(|(index, _)| rows[*index].state.start as i32)
+            .collect();
+        groups.push(Group {
+            rows: row..row + run.len(),
+            first,
+            tokens: run[0].1,
+            offsets: ops.upload_i32(&offsets, &[offsets.len() as i32])?,
+        });
+        row += run.len();
+        first += run.len() * run[0].1;
+    }
+    Ok(groups)
+}
+
+/// The places of the emitted positions in the streams laid one after another: greedy ones, then
+/// logits, then hidden states.
+struct Places {
+    all: Vec<i32>,
+    greedy: i32,
+    logits: i32,
+    hidden: i32,
+}
+
+impl Places {
+    fn of(rows: &[PassRow], segments: &[Vec<Segment>], starts: &[usize]) -> Self {
+        let mut kinds: [Vec<i32>; 3] = Default::default();
+        for (row, segments) in rows.iter().zip(segments) {
+            let (kind, positions) = match row.emit {
+                Emit::Nothing => continue,
+                Emit::Greedy { positions } => (0, positions),
+                Emit::Logits { positions } => (1, positions),
+                Emit::Hidden { positions } => (2, positions),
+            };
+            for position in row.tokens - positions..row.tokens {
+                kinds[kind].push(place(segments, starts, position) as i32);
+            }
+        }
+        let [greedy, logits, hidden] = &kinds;
+        let counts = [greedy, logits, hidden].map(|kind| kind.len() as i32);
+        Self {
+            all: kinds.concat(),
+            greedy: counts[0],
+            logits: counts[1],
+            hidden: counts[2],
+        }
+    }
+}
+
+/// Where a row's new token `position` stands.
+fn place(segments: &[Segment], starts: &[usize], position: usize) -> usize {
+    let mut before = 0;
+    for segment in segments {
+        if position < before + segment.len {
+            return starts[segment.wave] + segment.first + position - before;
+        }
+        before += segment.len;
+    }
+    0
+}
+
+fn read_out(
+    ops: &Ops,
+    model: &Model,
+    rows: &[PassRow],
+    segments: &[Vec<Segment>],
+    streams: &[(Array, usize)],
+) -> Result<Outputs, MlxError> {
+    let mut starts = Vec::with_capacity(streams.len());
+    let mut total = 0;
+    for (_, tokens) in streams {
+        starts.push(total);
+        total += tokens;
+    }
+    let places = Places::of(rows, segments, &starts);
+    if places.all.is_empty() {
+        return Ok(Outputs::default());
+    }
+    let stream = match streams {
+        [(stream, _)] => stream.clone(),
+        streams => {
+            let all: Vec<&Array> = streams.iter().map(|(stream, _)| stream).collect();
+            ops.concatenate(&all, 0)?
+        }
+    };
+    let whole = places.all.iter().copied().eq(0..total as i32);
+    let chosen = match whole {
+        true => stream,
+        false => {
+            let indices = ops.upload_i32(&places.all, &[places.all.len() as i32])?;
+            ops.take_rows(&stream, &indices, 0)?
+        }
+    };
+    let hidden = model.read_out(ops, &chosen)?;
+    let with_logits = places.greedy + places.logits;
+    let mut outputs = Outputs::default();
+    if with_logits > 0 {
+        let logits = model.logits(ops, &rows_of(ops, &hidden, 0, with_logits)?)?;
+        if places.greedy > 0 {
+            outputs.greedy = Some(greedy(ops, &rows_of(ops, &logits, 0, places.greedy)?)?);
+        }
+        if places.logits > 0 {
+            outputs.logits = Some(rows_of(ops, &logits, places.greedy, with_logits)?);
+        }
+    }
+    if places.hidden > 0 {
+        let own = rows_of(ops, &hidden, with_logits, with_logits + places.hidden)?;
+        outputs.hidden = Some(ops.astype(&own, Type::F32)?);
+    }
+    Ok(outputs)
+}
+
+/// Rows `start` up to `stop` of a matrix.
+fn rows_of(ops: &Ops, matrix: &Array, start: i32, stop: i32) -> Result<Array, MlxError> {
+    if start == 0 && stop == matrix.dim(0) {
+        return Ok(matrix.clone());
+    }
+    ops.slice(matrix, &[start, 0], &[stop, matrix.dim(1)])
+}
+
+/// The most likely token of each row, [`NO_TOKEN`] where nothing is.
+fn greedy(ops: &Ops, logits: &Array) -> Result<Array, MlxError> {
+    let best = ops.reduce(Reduce::ArgMax, logits, 1, false)?;
+    let largest = ops.reduce(Reduce::Max, logits, 1, false)?;
+    // Neither NaN nor minus infinity is as large as the smallest number.
+    let smallest = ops.upload_f32(&[f32::MIN], &[1])?;
+    let is_number = ops.binary(Binary::GreaterEqual, &largest, &smallest)?;
+    ops.select(&is_number, &best, &ops.upload_u32(&[NO_TOKEN], &[1])?)
+}
+
+impl PassRow {
+    /// Keys and values as the pass left them.
+    pub fn take_kv(&mut self) -> Vec<KvSlot> {
+        std::mem::take(&mut self.state.kv)
+    }
+}

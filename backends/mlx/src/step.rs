@@ -1,0 +1,217 @@
+//! One forward pass over the tokens of some rows: what the blocks see of it.
+//!
+//! The rows' tokens stand one after another in arrays of [tokens, ...]. Rows that bring as many
+//! tokens form a [`Group`], which a block can take as one array of [rows, tokens, ...].
+
+use std::ops::Range;
+
+use loquat_spec::{Reach, Temperature};
+
+use crate::array::{Array, Binary, Ops, Type};
+use crate::error::MlxError;
+use crate::kv::{KvSlot, Place, Recurrent};
+
+pub struct Step<'a> {
+    pub ops: &'a Ops,
+    /// Of activations.
+    pub dtype: Type,
+    pub groups: &'a [Group],
+    pub rows: &'a mut [RowState],
+    /// Every token's inputs for every layer, [tokens, layers, dim], where the model has such.
+    pub per_layer: Option<Array>,
+    masks: Vec<(MaskKey, Array)>,
+    /// By a group's first token.
+    warmths: Vec<(usize, Temperature, Option<Array>)>,
+}
+
+/// Rows that bring as many tokens each.
+pub struct Group {
+    /// In the step's rows.
+    pub rows: Range<usize>,
+    /// Of all the step's tokens, the group's first.
+    pub first: usize,
+    /// Each row's.
+    pub tokens: usize,
+    /// The rows' first positions, [rows], int32.
+    pub offsets: Array,
+}
+
+/// A sequence during a step.
+pub struct RowState {
+    /// Tokens before the step.
+    pub start: usize,
+    /// Tokens that its keys and values have room for.
+    pub capacity: usize,
+    /// For each of the model's layers.
+    pub kv: Vec<KvSlot>,
+    pub recurrent: Vec<Recurrent>,
+}
+
+/// A mask's rule: how many queries, where the first stands among the keys, and how far they see.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct MaskKey {
+    queries: usize,
+    keys: usize,
+    /// The first key's position.
+    origin: usize,
+    reach: Reach,
+}
+
+impl Group {
+    pub fn token_range(&self) -> Range<usize> {
+        self.first..self.first + self.rows.len() * self.tokens
+    }
+}
+
+impl<'a> Step<'a> {
+    pub fn new(ops: &'a Ops, dtype: Type, groups: &'a [Group], rows: &'a mut [RowState]) -> Self {
+        Self {
+            ops,
+            dtype,
+            groups,
+            rows,
+            per_layer: None,
+            masks: Vec::new(),
+            warmths: Vec::new(),
+        }
+    }
+
+    /// Tokens over all rows.
+    pub fn tokens(&self) -> usize {
+        let last = self.groups.last();
+        last.map_or(0, |group| group.token_range().end)
+    }
+
+    /// Every token's position, [tokens], int32.
+    pub fn positions(&self) -> Result<Array, MlxError> {
+        let mut positions = Vec::with_capacity(self.tokens());
+        for group in self.groups {
+            for row in &self.rows[group.rows.clone()] {
+                let range = row.start..row.start + group.tokens;
+                positions.extend(range.map(|position| position as i32));
+            }
+        }
+        self.ops.upload_i32(&positions, &[positions.len() as i32])
+    }
+
+    /// The group's part of an array of [tokens, width...]: itself where the group is all there is.
+    pub fn of_group(&self, group: &Group, x: &Array) -> Result<Array, MlxError> {
+        let range = group.token_range();
+        if range == (0..self.tokens()) {
+            return Ok(x.clone());
+        }
+        let mut stop = x.shape();
+        let mut start = vec![0; stop.len()];
+        (start[0], stop[0]) = (range.start as i32, range.end as i32);
+        self.ops.slice(x, &start, &stop)
+    }
+
+    /// The groups' arrays of [tokens, ...], one after another, as one.
+    pub fn gather(&self, parts: Vec<Array>) -> Result<Array, MlxError> {
+        match <[Array; 1]>::try_from(parts) {
+            Ok([whole]) => Ok(whole),
+            Err(parts) => {
+                let parts: Vec<&Array> = parts.iter().collect();
+                self.ops.concatenate(&parts, 0)
+            }
+        }
+    }
+
+    /// Puts a row's new keys (and values) of [1, heads, tokens, dim] after the layer's others.
+    pub fn append(
+        &mut self,
+        row: usize,
+        layer: usize,
+        keys: &Array,
+        values: Option<&Array>,
+    ) -> Result<(), MlxError> {
+        let row = &mut self.rows[row];
+        let at = Place {
+            start: row.start,
+            capacity: row.capacity,
+            dtype: self.dtype,
+        };
+        row.kv[layer].append(self.ops, at, keys, values)
+    }
+
+    /// What a temperature multiplies the group's queries by, [rows, 1, tokens, 1]; `None` where
+    /// that is one for all. Made once for all layers that ask alike.
+    pub fn warmth(
+        &mut self,
+        group: &Group,
+        temperature: &Temperature,
+    ) -> Result<Option<Array>, MlxError> {
+        let mut known = self.warmths.iter();
+        let same = known.find(|(first, of, _)| *first == group.first && of == temperature);
+        if let Some((_, _, warmth)) = same {
+            return Ok(warmth.clone());
+        }
+        let rows = self.rows[group.rows.clone()].iter();
+        let values: Vec<f32> = rows
+            .flat_map(|row| row.start..row.start + group.tokens)
+            .map(|position| temperature.factor(position))
+            .collect();
+        let warmth = match values.iter().all(|value| *value == 1.0) {
+            true => None,
+            false => {
+                let dims = [group.rows.len() as i32, 1, group.tokens as i32, 1];
+                let warmth = self.ops.upload_f32(&values, &dims)?;
+                Some(self.ops.astype(&warmth, self.dtype)?)
+            }
+        };
+        let entry = (group.first, *temperature, warmth.clone());
+        self.warmths.push(entry);
+        Ok(warmth)
+    }
+
+    /// Who sees whom, as booleans of [queries, keys], for queries that are the last of the keys;
+    /// the first key stands at position `origin`. Made once for all layers that ask alike.
+    pub fn mask(
+        &mut self,
+        queries: usize,
+        keys: usize,
+        origin: usize,
+        reach: Reach,
+    ) -> Result<Array, MlxError> {
+        let key = MaskKey {
+            queries,
+            keys,
+            origin,
+            reach,
+        };
+        if let Some((_, mask)) = self.masks.iter().find(|(known, _)| *known == key) {
+            return Ok(mask.clone());
+        }
+        let mask = make_mask(self.ops, key)?;
+        self.masks.push((key, mask.clone()));
+        Ok(mask)
+    }
+}
+
+fn make_mask(ops: &Ops, key: MaskKey) -> Result<Array, MlxError> {
+    let end = key.origin + key.keys;
+    let range = |from: usize, to: usize| ops.arange(from as i32, to as i32, Type::I32);
+    let of_keys = ops.reshape(&range(key.origin, end)?, &[1, key.keys as i32])?;
+    let of_queries = range(end - key.queries, end)?;
+    let of_queries = ops.reshape(&of_queries, &[key.queries as i32, 1])?;
+    let not_after = ops.binary(Binary::GreaterEqual, &of_queries, &of_keys)?;
+    let first_seen = match key.reach {
+        Reach::All => return Ok(not_after),
+        Reach::Window(window) => {
+            let window = i32::try_from(window).unwrap_or(i32::MAX);
+            ops.binary(
+                Binary::Subtract,
+                &of_queries,
+                &ops.upload_i32(&[window - 1], &[1])?,
+            )?
+        }
+        Reach::Chunk(chunk) => {
+            let starts: Vec<i32> = (end - key.queries..end)
+                .map(|position| (position / chunk * chunk) as i32)
+                .collect();
+            ops.upload_i32(&starts, &[key.queries as i32, 1])?
+        }
+    };
+    let near = ops.binary(Binary::GreaterEqual, &of_keys, &first_seen)?;
+    ops.binary(Binary::And, &not_after, &near)
+}

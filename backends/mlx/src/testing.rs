@@ -1,0 +1,143 @@
+//! What the unit tests share.
+
+use std::ops::Range;
+
+use loquat_spec::{Config, Kind, Role, families};
+use loquat_weights::{Blob, Dtype, RawTensor, Weights, bind};
+
+use crate::array::{Array, DeviceKind, Ops, Type};
+use crate::kv::{KvSlot, Recurrent};
+use crate::library;
+use crate::step::{Group, RowState, Step};
+
+/// Operations on MLX's CPU; `None`, said aloud, where MLX cannot be loaded.
+pub fn ops() -> Option<Ops> {
+    match library::api() {
+        Ok(api) => {
+            // SAFETY: a flag of the library's. Its CPU would call a C++ compiler.
+            unsafe { (api.set_compile)(false) };
+            Some(Ops::new(api, DeviceKind::Cpu).expect("every MLX has a CPU"))
+        }
+        Err(why) => {
+            eprintln!("not tested: {why}");
+            None
+        }
+    }
+}
+
+pub fn read(ops: &Ops, array: &Array) -> Vec<f32> {
+    let mut values = vec![0.0; array.shape().iter().product::<i32>() as usize];
+    ops.read_f32(array, &mut values).unwrap();
+    values
+}
+
+/// Numbers between -1 and 1 without a pattern, the same for the same seed.
+pub fn noise(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// A one-layer model of `rows` tokens and rows of `cols` values, its matrices of the types that
+/// `of` says, full of noise.
+pub fn weights(rows: usize, cols: usize, of: impl Fn(Role) -> Dtype) -> Weights {
+    let config = format!(
+        r#"{{"model_type": "llama", "vocab_size": {rows}, "hidden_size": {cols},
+            "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+            "intermediate_size": {cols}, "max_position_embeddings": 8, "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": true}}"#
+    );
+    let config = Config::parse(&config, "test").unwrap();
+    let described = families::from_config(&config).unwrap();
+    let (spec, naming) = (described.spec, described.namings[0]);
+    let mut state = 9u64;
+    let mut noise = |bytes: usize| {
+        let next = (0..bytes).map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            // Exponents stay small, so that every scale is finite.
+            (state >> 32) as u8 & 0xbf
+        });
+        Blob::from_vec(next.collect())
+    };
+    let tensors = naming.slots(&spec).into_iter().map(|slot| {
+        let (dtype, shape) = match slot.kind {
+            Kind::Matrix { rows, cols } => (of(slot.role), vec![rows, cols]),
+            kind => (Dtype::F32, vec![1, kind.rows()]),
+        };
+        let bytes = shape[0] * dtype.row_bytes(shape[1]).unwrap();
+        RawTensor::new(slot.names[0].clone(), dtype, shape, noise(bytes)).unwrap()
+    });
+    let tensors: Vec<RawTensor> = tensors.collect();
+    bind(&spec, &naming, &tensors, None).unwrap()
+}
+
+/// A sequence that went through a block.
+pub struct Passed {
+    /// [tokens, width]
+    pub inputs: Vec<f32>,
+    pub outputs: Vec<f32>,
+}
+
+/// Two sequences of ten and seven tokens through a block, in pieces that form every kind of
+/// group: prompts alone and beside each other, single tokens, and sequences of unequal length.
+pub fn two_sequences(
+    ops: &Ops,
+    layers: usize,
+    width: usize,
+    mut run: impl FnMut(&mut Step, &Array) -> Array,
+) -> [Passed; 2] {
+    const PIECES: [[usize; 2]; 4] = [[5, 2], [1, 1], [3, 3], [1, 1]];
+    let mut rows = [(); 2].map(|()| RowState {
+        start: 0,
+        capacity: 0,
+        kv: vec![KvSlot::default(); layers],
+        recurrent: vec![Recurrent::default(); layers],
+    });
+    let mut passed = [10, 7].map(|tokens| Passed {
+        inputs: noise(tokens * width, tokens as u32),
+        outputs: Vec::new(),
+    });
+    for piece in PIECES {
+        let mut x = Vec::new();
+        for ((row, passed), tokens) in rows.iter_mut().zip(&passed).zip(piece) {
+            x.extend(&passed.inputs[row.start * width..(row.start + tokens) * width]);
+            // Grows now and then.
+            row.capacity = (row.start + tokens).next_multiple_of(4);
+        }
+        let dims = [(x.len() / width) as i32, width as i32];
+        let x = ops.upload_f32(&x, &dims).unwrap();
+        let groups = groups(ops, &rows, piece);
+        let answer = run(&mut Step::new(ops, Type::F32, &groups, &mut rows), &x);
+        let answer = read(ops, &answer);
+        let (first, second) = answer.split_at(answer.len() / (piece[0] + piece[1]) * piece[0]);
+        passed[0].outputs.extend(first);
+        passed[1].outputs.extend(second);
+        for (row, tokens) in rows.iter_mut().zip(piece) {
+            row.start += tokens;
+        }
+    }
+    passed
+}
+
+/// Rows of as many tokens in one group.
+fn groups(ops: &Ops, rows: &[RowState], [a, b]: [usize; 2]) -> Vec<Group> {
+    let group = |members: Range<usize>, first, tokens| {
+        let starts = rows[members.clone()].iter().map(|row| row.start as i32);
+        let starts: Vec<i32> = starts.collect();
+        Group {
+            offsets: ops.upload_i32(&starts, &[starts.len() as i32]).unwrap(),
+            rows: members,
+            first,
+            tokens,
+        }
+    };
+    match a == b {
+        true => vec![group(0..2, 0, a)],
+        false => vec![group(0..1, 0, a), group(1..2, a, b)],
+    }
+}

@@ -1,0 +1,122 @@
+//! Sessions keep to what was planned, and give back what sequences took.
+#![cfg(feature = "mlx")]
+
+use std::sync::Mutex;
+
+use loquat_mlx::MlxBackend;
+use loquat_session::{Backend, Emit, Session, SessionError, SessionOptions, StepBatch, StepOutput};
+use loquat_testkit::goldens;
+
+/// Counters are the process's, so that one test runs at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn active() -> u64 {
+    loquat_mlx::device_memory().unwrap().active
+}
+
+/// One request: a prompt, some tokens one by one, a fork on the way, and the end.
+fn request(session: &mut dyn Session, round: usize) {
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    let mut step = |session: &mut dyn Session, rows: &[(_, &[u32])]| {
+        batch.clear();
+        for (sequence, tokens) in rows {
+            batch.push(*sequence, tokens, Emit::Greedy { positions: 1 });
+        }
+        session.step(&batch, &mut output).unwrap();
+        assert!(output.rows().iter().all(|row| row.error.is_none()));
+    };
+    let sequence = session.create().unwrap();
+    let prompt: Vec<u32> = (0..20 + round as u32 % 50).map(|i| i % 31).collect();
+    step(session, &[(sequence, &prompt)]);
+    let fork = session.fork(sequence, prompt.len()).unwrap();
+    for token in 0..5 {
+        step(session, &[(sequence, &[token]), (fork, &[token + 7])]);
+    }
+    session.release(sequence).unwrap();
+    session.release(fork).unwrap();
+}
+
+#[test]
+fn memory_returns_to_where_it_was() {
+    let _alone = ALONE.lock();
+    for family in [
+        "llama",
+        "gemma3_text",
+        "qwen3_moe",
+        "deepseek_v3",
+        "qwen3_next",
+        "mamba2",
+    ] {
+        let before = active();
+        let source = goldens::source(&goldens::family(family)).unwrap();
+        let options = SessionOptions {
+            kv_tokens: Some(2000),
+            ..SessionOptions::default()
+        };
+        let mut session = MlxBackend::AUTO
+            .open(source, &options, &mut |_| {})
+            .unwrap();
+        // What is made once, such as compiled functions' constants, is there after the first.
+        request(&mut *session, 0);
+        let settled = active();
+        for round in 1..200 {
+            request(&mut *session, round);
+            assert_eq!(active(), settled, "{family}, request {round}");
+        }
+        assert_eq!(session.memory().kv_in_use, 0);
+        drop(session);
+        assert_eq!(active(), before, "{family}, after its session");
+    }
+}
+
+/// Sequences of 40 tokens, until the session takes no more.
+fn fill(session: &mut dyn Session) -> usize {
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    let mut filled = 0;
+    while let Ok(sequence) = session.create() {
+        batch.clear();
+        batch.push(sequence, &[3; 40], Emit::Greedy { positions: 1 });
+        session.step(&batch, &mut output).unwrap();
+        match &output.rows()[0].error {
+            None => filled += 1,
+            Some(SessionError::KvExhausted { .. }) => break,
+            Some(error) => panic!("{error}"),
+        }
+    }
+    filled
+}
+
+#[test]
+fn what_is_held_stays_within_the_plan() {
+    /// A layer's constants and the rounding of its arrays, which a large model's has no more of.
+    const SMALL: u64 = 160 << 10;
+    let _alone = ALONE.lock();
+    let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
+    for folder in plain.into_iter().chain(quantized) {
+        let source = goldens::source(&folder).unwrap();
+        let options = SessionOptions {
+            kv_tokens: Some(2000),
+            max_sequences: 8,
+            ..SessionOptions::default()
+        };
+        let small = SMALL * source.spec.layers.len() as u64;
+        let plan = MlxBackend::AUTO.plan(&source, &options).unwrap();
+        let before = active();
+        let mut session = MlxBackend::AUTO
+            .open(source, &options, &mut |_| {})
+            .unwrap();
+        let weights = active() - before;
+        assert!(fill(&mut *session) > 0, "{}", folder.display());
+        let held = active() - before;
+        for (taken, planned) in [
+            (weights, plan.memory.weight_bytes),
+            (held, plan.resident_bytes),
+        ] {
+            assert!(
+                taken <= planned + small,
+                "{}: {taken}, planned {planned}",
+                folder.display()
+            );
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Which backend computes, and what is said of those that cannot.
+
+use tempfile::TempDir;
+
+use crate::support::{Outcome, command, golden, loquat};
+
+#[test]
+fn an_unknown_backend_is_refused_before_anything_is_read_or_fetched() {
+    let model = golden("llama");
+    let words = ["`nope`", "auto", "cpu      available", "mlx      "];
+    for command in ["run", "generate", "inspect", "bench"] {
+        loquat([command, &model, "--backend", "nope"]).refused(2, &words);
+        // The default model would have to be downloaded first.
+        loquat([command, "--backend", "nope"]).refused(2, &words);
+    }
+}
+
+#[test]
+fn backends_are_listed() {
+    let list = loquat(["backends"]).quiet();
+    let cpu = list.lines().find(|line| line.starts_with("cpu ")).unwrap();
+    assert!(cpu.contains(" available "), "{cpu}");
+}
+
+/// A build without MLX refuses it with the reason; one with it computes, and says once that it is
+/// new.
+#[test]
+fn mlx_runs_or_says_why_not() {
+    let list = loquat(["backends"]).quiet();
+    let mlx = list.lines().find(|line| line.starts_with("mlx ")).unwrap();
+    let (cache, model) = (TempDir::new().unwrap(), golden("llama"));
+    let ask = || {
+        let mut command = command(cache.path());
+        let command = command.args(["run", &model, "hi", "-n2", "--backend=mlx"]);
+        Outcome::from(command.output().unwrap())
+    };
+    let [first, second] = [ask(), ask()];
+    if mlx.contains(" unavailable ") {
+        first.refused(3, &["`mlx` cannot run here", "cpu      available", mlx]);
+        return;
+    }
+    assert_eq!(first.code, 0, "{}", first.stderr);
+    assert!(first.stderr.contains("`mlx` is new"), "{}", first.stderr);
+    assert!(first.stderr.contains("issue tracker"), "{}", first.stderr);
+    second.quiet();
+}

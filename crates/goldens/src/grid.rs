@@ -1,0 +1,104 @@
+//! The support matrix's table as it stands on the page: read back, so that a run on one backend
+//! keeps what runs on others have shown.
+
+use std::collections::BTreeMap;
+
+use loquat_weights::Format;
+
+pub const NOTHING: &str = "–";
+const FIRST_HEAD: &str = "Family";
+
+/// Texts by family and head of column.
+#[derive(Default)]
+pub struct Grid(BTreeMap<String, BTreeMap<String, String>>);
+
+/// What a column is called.
+pub fn head(format: Format, backend: &str) -> String {
+    format!("{} on `{backend}`", format.name())
+}
+
+impl Grid {
+    /// The table of a page; empty where it has none.
+    pub fn read(page: &str) -> Self {
+        let mut grid = Self::default();
+        let opening = format!("| {FIRST_HEAD} | ");
+        let mut lines = page.lines().skip_while(|line| !line.starts_with(&opening));
+        let heads: Vec<&str> = lines.next().map(cells).unwrap_or_default();
+        for line in lines.skip(1).take_while(|line| line.starts_with('|')) {
+            let row = cells(line);
+            let Some((family, texts)) = row.split_first() else {
+                continue;
+            };
+            for (head, text) in heads.iter().skip(1).zip(texts) {
+                grid.set(
+                    family.trim_matches('`'),
+                    (*head).to_owned(),
+                    (*text).to_owned(),
+                );
+            }
+        }
+        grid
+    }
+
+    pub fn get(&self, family: &str, head: &str) -> Option<&str> {
+        self.0.get(family)?.get(head).map(String::as_str)
+    }
+
+    pub fn set(&mut self, family: &str, head: String, text: String) {
+        let row = self.0.entry(family.to_owned()).or_default();
+        row.insert(head, text);
+    }
+
+    /// A row for every family, with these columns.
+    pub fn table(&self, heads: &[String]) -> String {
+        let title = format!("| {FIRST_HEAD} | {} |\n", heads.join(" | "));
+        let rule = format!("|---{}|\n", "|---".repeat(heads.len()));
+        let rows = self.0.keys().map(|family| {
+            let texts = heads.iter().map(|head| self.get(family, head));
+            let texts: Vec<&str> = texts.map(|text| text.unwrap_or(NOTHING)).collect();
+            format!("| `{family}` | {} |\n", texts.join(" | "))
+        });
+        title + &rule + &rows.collect::<String>()
+    }
+}
+
+fn cells(line: &str) -> Vec<&str> {
+    let inner = line.trim().trim_start_matches('|').trim_end_matches('|');
+    inner.split('|').map(str::trim).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "\
+# Title
+
+| Family | a on `x` | a on `y` |
+|---|---|---|
+| `llama` | golden 3e-6, Some Model | – |
+| `qwen2` | loads only | golden 1e-5 |
+
+| Family | Other |
+|---|---|
+| `gemma` | text |
+";
+
+    #[test]
+    fn a_table_reads_back_as_it_was_written() {
+        let grid = Grid::read(PAGE);
+        let heads = ["a on `x`", "a on `y`"].map(str::to_owned);
+        let table = grid.table(&heads);
+        assert!(PAGE.contains(&format!("\n\n{table}\n")), "{table}");
+        assert_eq!(grid.get("qwen2", "a on `y`"), Some("golden 1e-5"));
+        assert_eq!(grid.get("gemma", "Other"), None);
+    }
+
+    #[test]
+    fn a_page_without_the_table_has_no_rows() {
+        for page in ["", "# Title\n", "| Family | a |"] {
+            let grid = Grid::read(page);
+            assert_eq!(grid.table(&[]), "| Family |  |\n|---|\n", "{page:?}");
+        }
+    }
+}

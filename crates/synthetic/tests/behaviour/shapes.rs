@@ -1,0 +1,134 @@
+//! Every family of the shapes, small, and what real ones must come to.
+
+use loquat_spec::{Config, families};
+use loquat_synthetic::{Recipe, SHAPES, Shape};
+
+/// As deep as the larger models, so that what grows from layer to layer shows.
+pub static DEEP: Shape = Shape {
+    name: "deep",
+    of: "Llama",
+    architecture: "llama",
+    config: r#"{
+        "model_type": "llama", "vocab_size": 512, "hidden_size": 256,
+        "num_hidden_layers": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 64, "intermediate_size": 512, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true
+    }"#,
+};
+
+/// Its width is no whole number of blocks of 256.
+pub static QWEN3: Shape = Shape {
+    name: "qwen3",
+    of: "Qwen3",
+    architecture: "qwen3",
+    config: r#"{
+        "model_type": "qwen3", "vocab_size": 320, "hidden_size": 192,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 64, "intermediate_size": 256, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false
+    }"#,
+};
+
+pub static QWEN3_MOE: Shape = Shape {
+    name: "qwen3-moe",
+    of: "Qwen3 with experts",
+    architecture: "qwen3moe",
+    config: r#"{
+        "model_type": "qwen3_moe", "vocab_size": 512, "hidden_size": 256,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 64, "intermediate_size": 512, "moe_intermediate_size": 256,
+        "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false
+    }"#,
+};
+
+pub static GEMMA3: Shape = Shape {
+    name: "gemma3",
+    of: "Gemma 3",
+    architecture: "gemma3",
+    config: r#"{
+        "model_type": "gemma3_text", "vocab_size": 512, "hidden_size": 256,
+        "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 1,
+        "head_dim": 64, "intermediate_size": 512, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+        "query_pre_attn_scalar": 64, "sliding_window": 16, "sliding_window_pattern": 6
+    }"#,
+};
+
+pub static GPT_OSS: Shape = Shape {
+    name: "gpt-oss",
+    of: "gpt-oss",
+    architecture: "gpt-oss",
+    config: r#"{
+        "model_type": "gpt_oss", "vocab_size": 512, "hidden_size": 256,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 64, "intermediate_size": 256, "num_local_experts": 8,
+        "num_experts_per_tok": 2, "sliding_window": 16, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "attention_bias": true,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "original_max_position_embeddings": 16, "truncate": false
+        },
+        "tie_word_embeddings": false
+    }"#,
+};
+
+pub fn every_family() -> [&'static Shape; 5] {
+    [&DEEP, &QWEN3, &QWEN3_MOE, &GEMMA3, &GPT_OSS]
+}
+
+/// Of all its tensors.
+fn parameters(shape: &Shape) -> usize {
+    let config = Config::parse(shape.config, shape.name).unwrap();
+    let described = families::from_config(&config).unwrap();
+    let slots = described.namings[0].slots(&described.spec);
+    let kinds = slots.iter().map(|slot| slot.kind);
+    kinds
+        .map(|kind| kind.count() * kind.rows() * kind.cols())
+        .sum()
+}
+
+#[test]
+fn shapes_come_to_the_parameters_of_their_models() {
+    // In thousands, as the models' publishers count them; the last two are ours.
+    let published = [
+        ("llama-1b", 1_235_814),
+        ("llama-3b", 3_212_749),
+        ("llama-8b", 8_030_261),
+        ("smollm2-135m", 134_515),
+        ("qwen3-0.6b", 596_049),
+        ("qwen3-4b", 4_022_468),
+        ("qwen3-8b", 8_190_735),
+        ("qwen3-30b-a3b", 30_532_122),
+        ("gemma3-270m", 268_098),
+        ("gemma3-1b", 999_885),
+        ("gpt-oss-tiny", 770_497),
+        ("llama-tiny", 4_985),
+    ];
+    for shape in SHAPES {
+        let row = published.iter().find(|(name, _)| *name == shape.name);
+        let (_, thousands) = row.unwrap_or_else(|| panic!("{} is not listed here", shape.name));
+        assert_eq!(parameters(shape) / 1000, *thousands, "{}", shape.name);
+    }
+}
+
+#[test]
+fn a_recipe_is_read_or_refused_with_what_there_is() {
+    let recipe: Recipe = "llama-1b:q4_0".parse().unwrap();
+    assert_eq!(recipe.name(), "llama-1b:q4_0");
+    let recipe: Recipe = "gemma3-1b".parse().unwrap();
+    assert_eq!(recipe.name(), "gemma3-1b:bf16");
+    for (text, words) in [
+        (
+            "llama-2b:q4_0",
+            ["no shape is called `llama-2b`", "qwen3-0.6b"],
+        ),
+        ("llama-1b:q4", ["no format is called `q4`", "q4_k_m"]),
+        ("", ["no shape is called ``", "llama-8b"]),
+        ("llama-1b:", ["no format is called ``", "mxfp4"]),
+    ] {
+        let error = text.parse::<Recipe>().unwrap_err().to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+}

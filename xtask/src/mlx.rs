@@ -1,0 +1,270 @@
+//! MLX for the builds that want it: the library and headers of a wheel, fetched once into the
+//! cache, where the MLX backend's build looks last.
+
+mod wheel;
+
+use std::env::consts::{ARCH, OS};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use wheel::{Platform, Wheel};
+
+const VERSION: &str = "0.32.4";
+
+/// Names the folder that builds are to use, beside the folders.
+const CHOSEN: &str = "chosen";
+
+/// What MLX computes with.
+struct Variant {
+    name: &'static str,
+    package: &'static str,
+    platforms: &'static [Platform],
+    /// What its library is linked to and its wheel does not have.
+    needs: &'static [&'static str],
+}
+
+/// The hashes are the package index's.
+const VARIANTS: &[Variant] = &[
+    Variant {
+        name: "cpu",
+        package: "mlx-cpu",
+        platforms: &[
+            Platform {
+                os: "linux",
+                arch: "x86_64",
+                tag: "manylinux_2_35_x86_64",
+                sha256: "0e0a24fa2ce8b6b94d2e6a90604e8813aa8e29fcb918bb2aa01cfb6d133d8cee",
+            },
+            Platform {
+                os: "linux",
+                arch: "aarch64",
+                tag: "manylinux_2_35_aarch64",
+                sha256: "1289e85e64af1fd16380bf331438bfe4afe875d27afc3e0bcf35f427c488fadd",
+            },
+        ],
+        needs: &[],
+    },
+    Variant {
+        name: "cuda13",
+        package: "mlx-cuda-13",
+        platforms: &[
+            Platform {
+                os: "linux",
+                arch: "x86_64",
+                tag: "manylinux_2_35_x86_64",
+                sha256: "94cb48fba73e5ee39467e51c35c51c691123359ca17bafd1a24cf92ad6732bee",
+            },
+            Platform {
+                os: "linux",
+                arch: "aarch64",
+                tag: "manylinux_2_35_aarch64",
+                sha256: "cf8a67b49cebff85cd98b1d118c09f6c8ee966b899a914c50cc74d614b25616e",
+            },
+        ],
+        needs: &[
+            "libcublasLt.so.13",
+            "libcudnn.so.9",
+            "libcufft.so.12",
+            "libcusolver.so.12",
+            "libnccl.so.2",
+            "libnvrtc.so.13",
+            "libcuda.so.1 (the driver's)",
+        ],
+    },
+    Variant {
+        name: "metal",
+        package: "mlx-metal",
+        // The oldest first: it is the one that runs everywhere.
+        platforms: &[
+            Platform {
+                os: "macos",
+                arch: "aarch64",
+                tag: "macosx_14_0_arm64",
+                sha256: "8019b2db622599267d66cc168b2f0dbf5af929790a6c3b3913e00eabc42a7947",
+            },
+            Platform {
+                os: "macos",
+                arch: "aarch64",
+                tag: "macosx_15_0_arm64",
+                sha256: "9f0a3cc26d89724434d9684932fc6f3e4e83669d2a895d858ed2c8a55eb84e8b",
+            },
+            Platform {
+                os: "macos",
+                arch: "aarch64",
+                tag: "macosx_26_0_arm64",
+                sha256: "514df92d41a286895d2564b4b18f4da45096bd7a4a0c47e1042f345ad5a7f936",
+            },
+        ],
+        needs: &[],
+    },
+];
+
+/// The variant that runs on every machine of this system.
+pub const DEFAULT: &str = if cfg!(target_os = "macos") {
+    "metal"
+} else {
+    "cpu"
+};
+
+/// Fetches the variant that `args` name and makes it the one that builds use.
+pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
+    let variant = match args {
+        [] => variant(DEFAULT)?,
+        [name] => variant(name)?,
+        [_, extra, ..] => {
+            let message = format!("mlx takes one variant, got `{extra}` too");
+            return Err(Error::Usage { message });
+        }
+    };
+    let cache = cache()?;
+    let folder = variant.fetch(root, &cache)?;
+    if variant.is_for(OS, ARCH) {
+        write(&cache.join(CHOSEN), &variant.folder())?;
+        println!(
+            "builds with the feature `mlx` use it, unless MLX_ROOT is set or one is installed"
+        );
+    } else {
+        let root = folder.join("mlx");
+        println!("it is for other machines; to build for one, set MLX_ROOT to {root:?}");
+    }
+    print!("{}", variant.needs(&folder)?);
+    Ok(())
+}
+
+/// The folder of MLX for the variant `name`, fetched if it is not there; which one builds use
+/// stays as it is.
+pub fn fetched(root: &Path, name: &str) -> Result<PathBuf, Error> {
+    let folder = variant(name)?.fetch(root, &cache()?)?;
+    Ok(folder.join("mlx"))
+}
+
+fn variant(name: &str) -> Result<&'static Variant, Error> {
+    let found = VARIANTS.iter().find(|variant| variant.name == name);
+    found.ok_or_else(|| {
+        let known: Vec<_> = VARIANTS.iter().map(|variant| variant.name).collect();
+        let known = known.join(", ");
+        let message = format!("mlx has no variant `{name}`; it has: {known}");
+        Error::Usage { message }
+    })
+}
+
+impl Variant {
+    fn folder(&self) -> String {
+        format!("{}-{VERSION}", self.name)
+    }
+
+    fn is_for(&self, os: &str, arch: &str) -> bool {
+        !self.on(os, arch).is_empty()
+    }
+
+    fn on(&self, os: &str, arch: &str) -> Vec<&'static Platform> {
+        let platforms = self.platforms.iter();
+        let fitting = platforms.filter(|platform| platform.os == os && platform.arch == arch);
+        fitting.collect()
+    }
+
+    fn fetch(&self, root: &Path, cache: &Path) -> Result<PathBuf, Error> {
+        let folder = cache.join(self.folder());
+        let shown = folder.display();
+        if wheel::is_whole(&folder) {
+            println!("{} {VERSION} is there already: {shown}", self.package);
+            return Ok(folder);
+        }
+        let wheel = Wheel {
+            package: self.package,
+            version: VERSION,
+            platforms: self.on(OS, ARCH),
+            elsewhere: self.platforms.first(),
+        };
+        wheel.fetch(root, &folder)?;
+        println!("{} {VERSION} is in {shown}", self.package);
+        Ok(folder)
+    }
+
+    /// What else the loader must find, and how to have it.
+    fn needs(&self, folder: &Path) -> Result<String, Error> {
+        if self.needs.is_empty() {
+            return Ok(String::new());
+        }
+        let packages: Vec<String> = wheel::requirements(folder)?
+            .iter()
+            .map(|package| format!("{package:?}"))
+            .collect();
+        Ok(format!(
+            "its library is linked to others, which the loader must find:\n  {}\n\
+             where the system has them not, put them beside it:\n  \
+             python3 -m pip install --target {folder:?} {}\n",
+            self.needs.join("\n  "),
+            packages.join(" ")
+        ))
+    }
+}
+
+/// Where the MLX backend's build looks, too.
+fn cache() -> Result<PathBuf, Error> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let named = set("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = named.or_else(|| set("HOME").map(|home| Path::new(&home).join(".cache")));
+    let cache = cache.ok_or_else(|| Error::Missing {
+        what: "a place for MLX".to_string(),
+        remedy: "set HOME or XDG_CACHE_HOME".to_string(),
+    })?;
+    Ok(cache.join("loquat/mlx"))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    fs::write(path, text).map_err(|source| Error::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variants_are_known_by_name_and_machine() {
+        for (name, os, arch, wheels) in [
+            ("cpu", "linux", "x86_64", 1),
+            ("cpu", "linux", "aarch64", 1),
+            ("cpu", "macos", "aarch64", 0),
+            ("cuda13", "linux", "x86_64", 1),
+            ("metal", "macos", "aarch64", 3),
+            ("metal", "macos", "x86_64", 0),
+            ("metal", "linux", "aarch64", 0),
+        ] {
+            let found = variant(name).unwrap().on(os, arch).len();
+            assert_eq!(found, wheels, "{name} on {os} {arch}");
+        }
+        assert!(variant(DEFAULT).is_ok());
+    }
+
+    #[test]
+    fn every_hash_is_one_and_pins_one_wheel() {
+        let platforms = VARIANTS.iter().flat_map(|variant| variant.platforms);
+        let mut hashes: Vec<&str> = platforms.map(|platform| platform.sha256).collect();
+        for hash in &hashes {
+            assert_eq!(hash.len(), 64, "{hash}");
+            assert!(
+                hash.bytes().all(|digit| digit.is_ascii_hexdigit()),
+                "{hash}"
+            );
+        }
+        let count = hashes.len();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), count);
+    }
+
+    #[test]
+    fn what_is_not_a_variant_is_refused_by_name() {
+        let root = Path::new(".");
+        for (line, named) in [("opencl", "cpu, cuda13, metal"), ("cpu metal", "`metal`")] {
+            let args: Vec<String> = line.split(' ').map(str::to_string).collect();
+            let message = run(root, &args).unwrap_err().to_string();
+            assert!(message.contains(named), "{line}: {message}");
+        }
+    }
+}
