@@ -437,6 +437,17 @@ Array* lq_slice_update(const Array* a, const Array* update, Dims start, Dims sto
   return make([&] { return mx::slice_update(*a, *update, shape(start), shape(stop), *s); });
 }
 
+// Into `a` of [rows, heads, places, dim]: for each i what `update` [n, 1, heads, 1, dim] has there,
+// at row `rows[i]` and place `places[i]`.
+Array* lq_put_tokens(
+    const Array* a,
+    const Array* rows,
+    const Array* places,
+    const Array* update,
+    const Stream* s) {
+  return make([&] { return mx::scatter(*a, {*rows, *places}, *update, {0, 2}, *s); });
+}
+
 Array* lq_concatenate(Arrays arrays, int32_t axis, const Stream* s) {
   return make([&] { return mx::concatenate(list(arrays), axis, *s); });
 }

@@ -330,6 +330,10 @@ operations! {
     /// `a` with `update` in the place from `start` up to `stop`.
     slice_update(a: &Array, update: &Array, start: &[i32], stop: &[i32])
         => slice_update(a.raw, update.raw, start.into(), stop.into());
+    /// `a` of [rows, heads, places, dim] with `update` of [n, 1, heads, 1, dim] put at these rows
+    /// and places.
+    put_tokens(a: &Array, rows: &Array, places: &Array, update: &Array)
+        => put_tokens(a.raw, rows.raw, places.raw, update.raw);
     concatenate(arrays: &[&Array], axis: i32)
         => concatenate(list(arrays).as_slice().into(), axis);
     /// Each entry along `axis` so many times, copies side by side.

@@ -158,6 +158,7 @@ api! {
     broadcast_to(In, Dims, Stream) -> Out;
     slice(In, Dims, Dims, Stream) -> Out;
     slice_update(In, In, Dims, Dims, Stream) -> Out;
+    put_tokens(In, In, In, In, Stream) -> Out;
     concatenate(Arrays, i32, Stream) -> Out;
     repeat(In, i32, i32, Stream) -> Out;
     contiguous(In, Stream) -> Out;

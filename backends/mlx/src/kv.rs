@@ -1,17 +1,20 @@
-//! What a sequence remembers: keys and values in arrays with room to grow, recurrent states.
+//! What sequences remember: keys and values in arrays with room to grow, recurrent states.
+//!
+//! Sequences that decode together keep their keys in one array, a [`Herd`], so that a layer writes
+//! and reads them in a few operations however many they are. A sequence alone is a herd of one.
 //!
 //! MLX's arrays are values: forks share them until one of the two writes, and only then does MLX
-//! copy. A write happens in place where nobody else holds the array, so states are moved through
-//! a step, never cloned.
+//! copy. A write happens in place where nobody else holds the array, so herds are moved through a
+//! step, never cloned.
 
-use crate::array::{Array, Ops, Type};
+use crate::array::{Array, Ops};
 use crate::error::MlxError;
 
 /// Keys and values of one layer; nothing before the first token, and in layers that keep none.
 #[derive(Clone, Default)]
 pub struct KvSlot(Option<Kv>);
 
-/// Each [1, heads, room, dim].
+/// Each [rows, heads, room, dim].
 #[derive(Clone)]
 pub struct Kv {
     pub keys: Array,
@@ -29,11 +32,11 @@ pub struct Recurrent {
 }
 
 impl KvSlot {
-    /// Puts keys (and values) of [1, heads, tokens, dim] in their place.
+    /// Puts keys (and values) of [rows, heads, tokens, dim] in their places.
     pub fn append(
         &mut self,
         ops: &Ops,
-        at: Place,
+        at: &Places,
         keys: &Array,
         values: Option<&Array>,
     ) -> Result<(), MlxError> {
@@ -59,42 +62,172 @@ impl KvSlot {
         let kv = self.0.iter();
         kv.flat_map(|kv| std::iter::once(&kv.keys).chain(&kv.values))
     }
+
+    /// The same with each array changed.
+    pub fn map(
+        &self,
+        change: impl Fn(&Array) -> Result<Array, MlxError>,
+    ) -> Result<Self, MlxError> {
+        let Some(kv) = &self.0 else {
+            return Ok(Self(None));
+        };
+        Ok(Self(Some(Kv {
+            keys: change(&kv.keys)?,
+            values: kv.values.as_ref().map(change).transpose()?,
+        })))
+    }
+
+    /// Slots of one layer, one under another.
+    fn join(ops: &Ops, slots: &[&Self]) -> Result<Self, MlxError> {
+        let join = |pick: fn(&Kv) -> Option<&Array>| {
+            let arrays: Vec<&Array> = slots
+                .iter()
+                .filter_map(|slot| slot.0.as_ref().and_then(pick))
+                .collect();
+            match arrays.len() == slots.len() {
+                true => ops.concatenate(&arrays, 0).map(Some),
+                false => Ok(None),
+            }
+        };
+        let keys = join(|kv| Some(&kv.keys))?;
+        let values = join(|kv| kv.values.as_ref())?;
+        Ok(Self(keys.map(|keys| Kv { keys, values })))
+    }
+}
+
+/// Sequences' keys and values of all layers, in arrays of [rows, heads, room, dim].
+#[derive(Clone, Default)]
+pub struct Herd {
+    pub rows: usize,
+    /// For each of the model's layers.
+    pub layers: Vec<KvSlot>,
+}
+
+impl Herd {
+    pub fn empty(rows: usize, layers: usize) -> Self {
+        Self {
+            rows,
+            layers: vec![KvSlot::default(); layers],
+        }
+    }
+
+    /// One of its sequences as a herd of its own: views of the same arrays.
+    pub fn row(&self, ops: &Ops, row: usize) -> Result<Self, MlxError> {
+        if self.rows == 1 {
+            return Ok(self.clone());
+        }
+        self.map(1, |array| {
+            let mut stop = array.shape();
+            stop[0] = row as i32 + 1;
+            ops.slice(array, &[row as i32, 0, 0, 0], &stop)
+        })
+    }
+
+    /// The same in arrays of its own, which hold no others' memory.
+    pub fn apart(&self, ops: &Ops) -> Result<Self, MlxError> {
+        self.map(self.rows, |array| ops.contiguous(array))
+    }
+
+    /// With room for `capacity` tokens, of which the first `len` are kept.
+    fn fitted(&self, ops: &Ops, len: usize, capacity: usize) -> Result<Self, MlxError> {
+        self.map(self.rows, |array| regrow(ops, array, len, capacity))
+    }
+
+    fn map(
+        &self,
+        rows: usize,
+        change: impl Fn(&Array) -> Result<Array, MlxError>,
+    ) -> Result<Self, MlxError> {
+        let layers = self.layers.iter().map(|slot| slot.map(&change));
+        Ok(Self {
+            rows,
+            layers: layers.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Sequences of the given lengths together, all with room for `capacity` tokens.
+    pub fn join(
+        ops: &Ops,
+        members: &[(Self, usize)],
+        capacity: usize,
+    ) -> Result<Self, MlxError> {
+        let members = members.iter().map(|(herd, len)| herd.fitted(ops, *len, capacity));
+        let members = members.collect::<Result<Vec<Self>, _>>()?;
+        let layers = members.first().map_or(0, |herd| herd.layers.len());
+        let layers = (0..layers).map(|layer| {
+            let slots: Vec<&KvSlot> = members.iter().map(|herd| &herd.layers[layer]).collect();
+            KvSlot::join(ops, &slots)
+        });
+        Ok(Self {
+            rows: members.len(),
+            layers: layers.collect::<Result<_, _>>()?,
+        })
+    }
+
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.layers.iter().flat_map(KvSlot::arrays)
+    }
+}
+
+/// The first `len` tokens in an array with room for `capacity`.
+fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Array, MlxError> {
+    let (rows, heads, dim) = (old.dim(0), old.dim(1), old.dim(3));
+    let (len, capacity) = (len as i32, capacity as i32);
+    if old.dim(2) == capacity {
+        return Ok(old.clone());
+    }
+    let room = ops.full(&[rows, heads, capacity, dim], 0.0, old.dtype())?;
+    let whole = [rows, heads, len, dim];
+    let kept = ops.slice(old, &[0; 4], &whole)?;
+    ops.slice_update(&room, &kept, &[0; 4], &whole)
 }
 
 impl Recurrent {
+    /// The same in arrays of its own, which hold no others' memory.
+    pub fn apart(&self, ops: &Ops) -> Result<Self, MlxError> {
+        let apart = |array: &Array| ops.contiguous(array);
+        Ok(Self {
+            conv: self.conv.as_ref().map(apart).transpose()?,
+            memory: self.memory.as_ref().map(apart).transpose()?,
+        })
+    }
+
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.conv.iter().chain(&self.memory)
     }
 }
 
-/// Where a row's new tokens go.
-#[derive(Clone, Copy)]
-pub struct Place {
-    pub start: usize,
-    pub capacity: usize,
-    pub dtype: Type,
+/// Where the new tokens of a herd's rows go.
+pub enum Places {
+    /// All rows' after the first `start`, in arrays with room for `capacity`.
+    Level { start: usize, capacity: usize },
+    /// One token of each row, at its own place: the rows' numbers and the places, int32.
+    Apart { rows: Array, places: Array },
 }
 
-impl Place {
+impl Places {
     fn write(&self, ops: &Ops, old: Option<Array>, new: &Array) -> Result<Array, MlxError> {
-        let (heads, tokens, dim) = (new.dim(1), new.dim(2), new.dim(3));
-        let (start, capacity) = (self.start as i32, self.capacity as i32);
-        let room = match old {
-            Some(old) if old.dim(2) == capacity => old,
-            old => {
-                let room = ops.full(&[1, heads, capacity, dim], 0.0, self.dtype)?;
-                match old {
-                    Some(old) if start > 0 => {
-                        let whole = [1, heads, start, dim];
-                        let kept = ops.slice(&old, &[0; 4], &whole)?;
-                        ops.slice_update(&room, &kept, &[0; 4], &whole)?
+        match self {
+            Self::Level { start, capacity } => {
+                let room = match old {
+                    Some(old) => regrow(ops, &old, *start, *capacity)?,
+                    None => {
+                        let dims = [new.dim(0), new.dim(1), *capacity as i32, new.dim(3)];
+                        ops.full(&dims, 0.0, new.dtype())?
                     }
-                    _ => room,
-                }
+                };
+                let start = *start as i32;
+                let stop = [new.dim(0), new.dim(1), start + new.dim(2), new.dim(3)];
+                ops.slice_update(&room, new, &[0, 0, start, 0], &stop)
             }
-        };
-        let from = [0, 0, start, 0];
-        ops.slice_update(&room, new, &from, &[1, heads, start + tokens, dim])
+            Self::Apart { rows, places } => match old {
+                Some(old) => {
+                    let dims = [new.dim(0), 1, new.dim(1), 1, new.dim(3)];
+                    ops.put_tokens(&old, rows, places, &ops.reshape(new, &dims)?)
+                }
+                None => Err(MlxError("rows of no length stand apart".to_owned())),
+            },
+        }
     }
 }
 

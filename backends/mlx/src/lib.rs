@@ -10,6 +10,7 @@ mod blocks;
 mod device;
 mod error;
 mod ffi;
+mod herds;
 mod kv;
 mod layout;
 mod ledger;
@@ -236,6 +237,7 @@ impl Backend for MlxBackend {
             capabilities: plan.capabilities,
             memory: plan.memory,
             ahead: None,
+            parted: Vec::new(),
             share,
         }))
     }

@@ -1,19 +1,18 @@
 //! Rows through the model together: from tokens to lazy outputs. Nothing here waits.
 
-use loquat_session::{Emit, SequenceId};
+use loquat_session::Emit;
 
 use crate::array::{Array, Binary, Ops, Reduce, Type};
 use crate::error::MlxError;
-use crate::kv::{KvSlot, Recurrent};
+use crate::kv::{Herd, Recurrent};
 use crate::model::Model;
-use crate::step::{Group, RowState, Step};
+use crate::step::{Group, HerdState, RowState, Step};
 
 /// What a greedy row gives where its logits are no numbers.
 pub const NO_TOKEN: u32 = u32::MAX;
 
 /// A row on its way through the model.
 pub struct PassRow {
-    pub sequence: SequenceId,
     pub emit: Emit,
     /// New tokens.
     pub tokens: usize,
@@ -22,6 +21,15 @@ pub struct PassRow {
     pub state: RowState,
     /// The states at the stops.
     pub on_the_way: Vec<Vec<Recurrent>>,
+    /// Its herd, in the pass's.
+    pub herd: usize,
+}
+
+/// Rows whose keys and values stand in the same arrays: neighbours in the herd's order.
+pub struct PassHerd {
+    pub rows: Vec<usize>,
+    pub capacity: usize,
+    pub herd: Herd,
 }
 
 /// Where a pass takes its tokens from.
@@ -55,6 +63,7 @@ pub fn run(
     ops: &Ops,
     model: &Model,
     rows: &mut [PassRow],
+    herds: &mut [PassHerd],
     tokens: Tokens,
 ) -> Result<Outputs, MlxError> {
     let mut segments: Vec<Vec<Segment>> = rows.iter().map(|_| Vec::new()).collect();
@@ -64,7 +73,11 @@ pub fn run(
         if wave.is_empty() {
             break;
         }
-        let stream = run_wave(ops, model, rows, &segments, &wave, &tokens)?;
+        let wave_ids = match &tokens {
+            Tokens::Device(ids) => in_order(ops, ids, &wave)?,
+            Tokens::Host(all) => upload_ids(ops, all, rows, &segments, &wave)?,
+        };
+        let stream = run_wave(ops, model, (rows, herds), &wave, &wave_ids)?;
         let mut first = 0;
         for (row, len) in &wave {
             segments[*row].push(Segment {
@@ -94,35 +107,29 @@ fn next_wave(rows: &[PassRow], segments: &[Vec<Segment>]) -> Vec<(usize, usize)>
             wave.push((index, end - done));
         }
     }
-    wave.sort_by_key(|(_, len)| *len);
+    wave.sort_by_key(|(index, len)| (*len, rows[*index].herd));
     wave
 }
 
 fn run_wave(
     ops: &Ops,
     model: &Model,
-    rows: &mut [PassRow],
-    segments: &[Vec<Segment>],
+    (rows, herds): (&mut [PassRow], &mut [PassHerd]),
     wave: &[(usize, usize)],
-    tokens: &Tokens,
+    ids: &Array,
 ) -> Result<Array, MlxError> {
-    let ids = match tokens {
-        Tokens::Device(ids) => (*ids).clone(),
-        Tokens::Host(all) => upload_ids(ops, all, rows, segments, wave)?,
-    };
-    let groups = group(ops, rows, wave)?;
+    let mut herd_states = enter_herds(ops, rows, herds, wave)?;
+    let groups = group(ops, rows, wave, &herd_states)?;
     let mut states: Vec<RowState> = Vec::with_capacity(wave.len());
     for (row, _) in wave {
-        let empty = RowState {
-            start: 0,
-            capacity: 0,
-            kv: Vec::new(),
-            recurrent: Vec::new(),
-        };
-        states.push(std::mem::replace(&mut rows[*row].state, empty));
+        let state = &mut rows[*row].state;
+        states.push(RowState {
+            start: state.start,
+            recurrent: std::mem::take(&mut state.recurrent),
+        });
     }
-    let mut step = Step::new(ops, model.dtype, &groups, &mut states);
-    let stream = model.run(&mut step, &ids)?;
+    let mut step = Step::new(ops, model.dtype, &groups, &mut states, &mut herd_states);
+    let stream = model.run(&mut step, ids)?;
     for ((row, len), mut state) in wave.iter().zip(states) {
         let row = &mut rows[*row];
         state.start += len;
@@ -131,7 +138,41 @@ fn run_wave(
         }
         row.state = state;
     }
+    for state in herd_states {
+        let (first, _) = wave[state.rows.start];
+        herds[rows[first].herd].herd = state.herd;
+    }
     Ok(stream)
+}
+
+/// The herds of the wave's rows, in its order.
+fn enter_herds(
+    ops: &Ops,
+    rows: &[PassRow],
+    herds: &mut [PassHerd],
+    wave: &[(usize, usize)],
+) -> Result<Vec<HerdState>, MlxError> {
+    let mut states = Vec::new();
+    let mut first = 0;
+    for run in wave.chunk_by(|a, b| rows[a.0].herd == rows[b.0].herd) {
+        let herd = &mut herds[rows[run[0].0].herd];
+        let starts: Vec<usize> = run.iter().map(|(row, _)| rows[*row].state.start).collect();
+        let members = first..first + run.len();
+        let kv = std::mem::take(&mut herd.herd);
+        states.push(HerdState::new(ops, kv, members, &starts, herd.capacity)?);
+        first += run.len();
+    }
+    Ok(states)
+}
+
+/// One value for each row, in the wave's order.
+fn in_order(ops: &Ops, values: &Array, wave: &[(usize, usize)]) -> Result<Array, MlxError> {
+    let order: Vec<i32> = wave.iter().map(|(row, _)| *row as i32).collect();
+    if order.iter().copied().eq(0..values.dim(0)) {
+        return Ok(values.clone());
+    }
+    let order = ops.upload_i32(&order, &[order.len() as i32])?;
+    ops.take_rows(values, &order, 0)
 }
 
 /// The wave's tokens in its order.
@@ -161,19 +202,27 @@ fn upload_ids(
 }
 
 /// Neighbours of equal length as groups.
-fn group(ops: &Ops, rows: &[PassRow], wave: &[(usize, usize)]) -> Result<Vec<Group>, MlxError> {
+fn group(
+    ops: &Ops,
+    rows: &[PassRow],
+    wave: &[(usize, usize)],
+    herds: &[HerdState],
+) -> Result<Vec<Group>, MlxError> {
     let mut groups = Vec::new();
     let (mut row, mut first) = (0, 0);
     for run in wave.chunk_by(|a, b| a.1 == b.1) {
+        let members = row..row + run.len();
         let offsets: Vec<i32> = run
             .iter()
             .map(|(index, _)| rows[*index].state.start as i32)
             .collect();
+        let herd_at = |row: usize| herds.partition_point(|herd| herd.rows.end <= row);
         groups.push(Group {
-            rows: row..row + run.len(),
             first,
             tokens: run[0].1,
             offsets: ops.upload_i32(&offsets, &[offsets.len() as i32])?,
+            herds: herd_at(members.start)..herd_at(members.end),
+            rows: members,
         });
         row += run.len();
         first += run.len() * run[0].1;
@@ -294,11 +343,4 @@ fn greedy(ops: &Ops, logits: &Array) -> Result<Array, MlxError> {
     let smallest = ops.upload_f32(&[f32::MIN], &[1])?;
     let is_number = ops.binary(Binary::GreaterEqual, &largest, &smallest)?;
     ops.select(&is_number, &best, &ops.upload_u32(&[NO_TOKEN], &[1])?)
-}
-
-impl PassRow {
-    /// Keys and values as the pass left them.
-    pub fn take_kv(&mut self) -> Vec<KvSlot> {
-        std::mem::take(&mut self.state.kv)
-    }
 }

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 
 use loquat_session::{Held, SequenceId, SessionError};
 
-use crate::kv::{KvSlot, Recurrent};
+use crate::array::{Array, Ops};
+use crate::error::MlxError;
+use crate::herds::{HerdId, Herds};
+use crate::kv::{Herd, Recurrent};
 use crate::ledger::{Entry, Ledger};
 
-/// Room for keys and values is handed out in runs of this many tokens. Growing copies a
-/// sequence's keys, so that shorter runs cost time and longer ones memory.
-pub const RUN: usize = 64;
+/// Room for keys and values is handed out in runs of this many tokens. Growing copies a sequence's
+/// keys, and MLX's quickest attention on CUDA wants arrays of so many.
+pub const RUN: usize = 256;
 /// A recurrent model's sequence keeps a snapshot after so many tokens, and again…
 pub const SNAPSHOT_INTERVAL: usize = 256;
 /// …but no more than its latest so many.
@@ -17,6 +20,7 @@ const MAX_SNAPSHOTS: usize = 4;
 
 pub struct Sequences {
     alive: HashMap<SequenceId, Sequence>,
+    herds: Herds,
     max_sequences: usize,
     next_id: u64,
     layers: usize,
@@ -29,7 +33,10 @@ pub struct Sequences {
 #[derive(Clone)]
 struct Sequence {
     len: usize,
-    kv: Vec<KvSlot>,
+    /// Its keys and values are this row of a herd; `None` before the first token.
+    kv: Option<(HerdId, usize)>,
+    /// Whether its state is a part of arrays that hold others' states too.
+    state_in_herd: bool,
     /// What its keys and values may take; `None` before the first token.
     room: Option<Entry>,
     /// After the last token; `None` before the first, or where no layer is recurrent.
@@ -61,6 +68,23 @@ pub struct Granted {
     on_the_way: Vec<(usize, Entry)>,
 }
 
+/// The recurrent states that a row leaves.
+#[derive(Default)]
+pub struct States {
+    /// At the stops that were granted.
+    pub on_the_way: Vec<Vec<Recurrent>>,
+    pub after: Vec<Recurrent>,
+    /// They are parts of arrays that hold other rows' too.
+    pub in_herd: bool,
+}
+
+/// A sequence's length, its row of a herd, and its recurrent state.
+pub struct Contents<'a> {
+    pub len: usize,
+    pub kv: Option<(&'a Herd, usize)>,
+    pub state: Option<&'a [Recurrent]>,
+}
+
 impl Granted {
     /// Lengths of the sequence at which a state is kept, ascending.
     pub fn stops(&self) -> impl Iterator<Item = usize> {
@@ -85,6 +109,7 @@ impl Sequences {
     ) -> Self {
         Self {
             alive: HashMap::new(),
+            herds: Herds::default(),
             max_sequences,
             next_id: 0,
             layers,
@@ -109,7 +134,8 @@ impl Sequences {
     pub fn create(&mut self) -> Result<SequenceId, SessionError> {
         self.insert(Sequence {
             len: 0,
-            kv: vec![KvSlot::default(); self.layers],
+            kv: None,
+            state_in_herd: false,
             room: None,
             state: None,
             snapshots: Vec::new(),
@@ -181,10 +207,8 @@ impl Sequences {
         let earlier = sequence.snapshots.iter().filter(|taken| taken.len < len);
         Ok(Sequence {
             len,
-            kv: match len {
-                0 => vec![KvSlot::default(); self.layers],
-                _ => sequence.kv.clone(),
-            },
+            kv: sequence.kv.filter(|_| len > 0),
+            state_in_herd: sequence.state_in_herd,
             room: sequence.room.filter(|_| len > 0),
             state: match len {
                 0 => None,
@@ -217,6 +241,9 @@ impl Sequences {
     }
 
     fn hold(&mut self, sequence: &Sequence) {
+        if let Some((herd, _)) = sequence.kv {
+            self.herds.hold(herd);
+        }
         if let Some(room) = sequence.room {
             self.room.hold(room);
         }
@@ -226,6 +253,9 @@ impl Sequences {
     }
 
     fn drop_holds(&mut self, sequence: &Sequence) {
+        if let Some((herd, _)) = sequence.kv {
+            self.herds.leave(herd, 1);
+        }
         if let Some(room) = sequence.room {
             self.room.drop_hold(room);
         }
@@ -349,34 +379,106 @@ impl Sequences {
         true
     }
 
-    /// What the sequence remembers, for a step: keys and values leave it, since MLX writes in
-    /// place only what nobody else holds; the recurrent state stays beside its copy.
-    pub fn take(&mut self, id: SequenceId) -> Result<(Vec<KvSlot>, Vec<Recurrent>), SessionError> {
-        let layers = self.layers;
-        let sequence = self.get_mut(id)?;
-        let recurrent = match &sequence.state {
+    /// The sequence's recurrent state, for a step; it stays with the sequence too.
+    pub fn recurrent(&self, id: SequenceId) -> Result<Vec<Recurrent>, SessionError> {
+        Ok(match &self.get(id)?.state {
             Some(state) => state.layers.clone(),
-            None => vec![Recurrent::default(); layers],
-        };
-        Ok((std::mem::take(&mut sequence.kv), recurrent))
+            None => vec![Recurrent::default(); self.layers],
+        })
     }
 
-    /// Brings keys and values back, whatever was written after the sequence's last token.
-    pub fn put_back(&mut self, id: SequenceId, kv: Vec<KvSlot>) {
-        if let Some(sequence) = self.alive.get_mut(&id) {
-            sequence.kv = kv;
+    /// The keys and values of sequences that step together, with room for `capacity` tokens each.
+    /// They leave the sequences, since MLX writes in place only what nobody else holds.
+    pub fn take_herd(
+        &mut self,
+        ops: &Ops,
+        ids: &[SequenceId],
+        capacity: usize,
+    ) -> Result<Herd, MlxError> {
+        let mut members = Vec::with_capacity(ids.len());
+        for id in ids {
+            let sequence = self.alive.get_mut(id);
+            let (kv, len) = sequence.map_or((None, 0), |own| (own.kv.take(), own.len));
+            members.push((kv, len));
+        }
+        if let Some(herd) = self.whole_herd(&members) {
+            return Ok(herd);
+        }
+        let mut alone = Vec::with_capacity(members.len());
+        for (kv, len) in members {
+            let left = kv.and_then(|(herd, row)| Some((self.herds.leave(herd, 1)?, row)));
+            let own = match left {
+                Some((herd, row)) => herd.row(ops, row)?,
+                None => Herd::empty(1, self.layers),
+            };
+            alone.push((own, len));
+        }
+        match alone.len() {
+            // It grows where it is written.
+            1 => Ok(alone.remove(0).0),
+            _ => Herd::join(ops, &alone, capacity),
         }
     }
 
-    /// Counts a row's tokens and keeps its states: `on_the_way` at the stops that were granted,
-    /// `after` at the end.
+    /// The herd that these are all of, in its order.
+    fn whole_herd(&mut self, members: &[(Option<(HerdId, usize)>, usize)]) -> Option<Herd> {
+        let (herd, _) = members.first()?.0?;
+        let in_order = |(row, (kv, _)): (usize, &(Option<(HerdId, usize)>, usize))| {
+            *kv == Some((herd, row))
+        };
+        let whole = self.herds.get(herd)?.rows == members.len();
+        let whole = whole && members.iter().enumerate().all(in_order);
+        whole.then(|| self.herds.leave(herd, members.len())).flatten()
+    }
+
+    /// Brings keys and values back, whatever was written after the sequences' last tokens.
+    pub fn put_herd(&mut self, ids: &[SequenceId], herd: Herd) {
+        let herd = self.herds.insert(herd, ids.len());
+        for (row, id) in ids.iter().enumerate() {
+            match self.alive.get_mut(id) {
+                Some(sequence) => sequence.kv = Some((herd, row)),
+                None => drop(self.herds.leave(herd, 1)),
+            }
+        }
+    }
+
+    /// Gives sequences that do not step any more with their herd arrays of their own, so that
+    /// they do not hold the others' memory. The arrays are to be computed soon.
+    pub fn part(
+        &mut self,
+        ops: &Ops,
+        goes_on: impl Fn(SequenceId) -> bool,
+    ) -> Result<Vec<Array>, MlxError> {
+        let mut parted = Vec::new();
+        for (_, sequence) in self.alive.iter_mut().filter(|(id, _)| !goes_on(**id)) {
+            if let Some((id, row)) = sequence.kv
+                && let Some(herd) = self.herds.get(id).filter(|herd| herd.rows > 1)
+            {
+                let own = herd.row(ops, row)?.apart(ops)?;
+                parted.extend(own.arrays().cloned());
+                self.herds.leave(id, 1);
+                sequence.kv = Some((self.herds.insert(own, 1), 0));
+            }
+            if std::mem::take(&mut sequence.state_in_herd) {
+                let snapshots = sequence.snapshots.iter_mut().map(|taken| &mut taken.state);
+                for state in sequence.state.iter_mut().chain(snapshots) {
+                    for layer in &mut state.layers {
+                        *layer = layer.apart(ops)?;
+                        parted.extend(layer.arrays().cloned());
+                    }
+                }
+            }
+        }
+        Ok(parted)
+    }
+
+    /// Counts a row's tokens and keeps its states.
     pub fn commit(
         &mut self,
         id: SequenceId,
         granted: Granted,
         tokens: usize,
-        on_the_way: Vec<Vec<Recurrent>>,
-        after: Vec<Recurrent>,
+        states: States,
     ) {
         let Some(sequence) = self.alive.get_mut(&id) else {
             return self.give_back(granted);
@@ -387,15 +489,16 @@ impl Sequences {
         };
         // The state before the row stays as the nearest way back, until the next row.
         let is_regular = |taken: &Snapshot| taken.len.is_multiple_of(SNAPSHOT_INTERVAL);
+        sequence.state_in_herd |= states.in_herd;
         let after = State {
             entry,
-            layers: after,
+            layers: states.after,
         };
         let before = sequence.state.replace(after).map(|state| Snapshot {
             len: sequence.len,
             state,
         });
-        let taken = granted.on_the_way.into_iter().zip(on_the_way);
+        let taken = granted.on_the_way.into_iter().zip(states.on_the_way);
         let taken = taken.map(|((len, entry), layers)| Snapshot {
             len,
             state: State { entry, layers },
@@ -421,14 +524,14 @@ impl Sequences {
         }
     }
 
-    /// Length, keys and values, and the recurrent state of a sequence, to look at.
-    pub fn contents(
-        &self,
-        id: SequenceId,
-    ) -> Result<(usize, &[KvSlot], Option<&[Recurrent]>), SessionError> {
+    /// What a sequence remembers, to look at.
+    pub fn contents(&self, id: SequenceId) -> Result<Contents<'_>, SessionError> {
         let sequence = self.get(id)?;
-        let state = sequence.state.as_ref();
-        let state = state.map(|state| state.layers.as_slice());
-        Ok((sequence.len, &sequence.kv, state))
+        let herd_of = |(id, row)| Some((self.herds.get(id)?, row));
+        Ok(Contents {
+            len: sequence.len,
+            kv: sequence.kv.and_then(herd_of),
+            state: sequence.state.as_ref().map(|state| state.layers.as_slice()),
+        })
     }
 }

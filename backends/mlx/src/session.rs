@@ -9,12 +9,12 @@ use loquat_session::{
 
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
-use crate::kv::{KvSlot, Recurrent};
+use crate::kv::{Herd, Recurrent};
 use crate::layout::Layout;
 use crate::memory::Share;
 use crate::model::Model;
-use crate::pass::{self, NO_TOKEN, Outputs, PassRow, Tokens};
-use crate::sequences::{Granted, Sequences};
+use crate::pass::{self, NO_TOKEN, Outputs, PassHerd, PassRow, Tokens};
+use crate::sequences::{Granted, Sequences, States};
 use crate::step::RowState;
 use crate::transfer;
 
@@ -28,6 +28,9 @@ pub struct MlxSession {
     pub memory: Memory,
     pub fingerprint: u64,
     pub ahead: Option<Ahead>,
+    /// Arrays that sequences were given when they left their herds, to be computed with the next
+    /// step.
+    pub parted: Vec<Array>,
     /// Returned to MLX's limits when the session ends.
     pub share: Share,
 }
@@ -46,13 +49,13 @@ struct AheadRow {
     /// What the last step gave.
     token: u32,
     granted: Granted,
-    after: Vec<Recurrent>,
+    states: States,
 }
 
 /// [`Ahead`] before the tokens it was computed from are known.
 struct Pending {
     granted: Vec<Granted>,
-    after: Vec<Vec<Recurrent>>,
+    states: Vec<States>,
     greedy: Array,
 }
 
@@ -70,6 +73,14 @@ struct Launched {
     /// The tokens of rows that were foreseen, in the batch's order.
     foreseen: Option<Array>,
     fresh: Outputs,
+}
+
+/// A row that was given room.
+struct Asked<'a> {
+    sequence: SequenceId,
+    granted: &'a Granted,
+    tokens: usize,
+    emit: Emit,
 }
 
 const ONE_TOKEN: Emit = Emit::Greedy { positions: 1 };
@@ -99,9 +110,8 @@ impl MlxSession {
             if let Some(row) = rows[place].take() {
                 places.push(place as i32);
                 foreseen[index] = true;
-                let none = Vec::new();
                 self.sequences
-                    .commit(row.sequence, row.granted, 1, none, row.after);
+                    .commit(row.sequence, row.granted, 1, row.states);
             }
         }
         for row in rows.into_iter().flatten() {
@@ -125,6 +135,8 @@ impl MlxSession {
     /// Starts everything that the batch asks for and that is not under way already.
     fn launch(&mut self, batch: &StepBatch) -> Result<Launched, SessionError> {
         let (claims, foreseen) = self.claim_ahead(batch)?;
+        let goes_on = |id| batch.rows().iter().any(|row| row.sequence == id);
+        self.parted.extend(self.sequences.part(&self.ops, goes_on)?);
         let mut planned = 0;
         let mut accepted = Vec::new();
         let mut sources = Vec::with_capacity(claims.len());
@@ -169,56 +181,37 @@ impl MlxSession {
         self.sequences.grant(row.sequence, batch.tokens(row).len())
     }
 
-    /// A row that takes its sequence's memory along.
-    fn enter(
-        &mut self,
-        sequence: SequenceId,
-        granted: &Granted,
-        tokens: usize,
-        emit: Emit,
-    ) -> Result<PassRow, SessionError> {
-        let (kv, recurrent) = self.sequences.take(sequence)?;
-        Ok(PassRow {
-            sequence,
-            emit,
-            tokens,
-            stops: granted.stops().map(|len| len - granted.start).collect(),
-            state: RowState {
-                start: granted.start,
-                capacity: granted.capacity,
-                kv,
-                recurrent,
-            },
-            on_the_way: Vec::new(),
-        })
-    }
-
     /// Runs the accepted rows, starts the computation and counts their tokens.
     fn run_fresh(
         &mut self,
         batch: &StepBatch,
         accepted: Vec<(usize, Granted)>,
     ) -> Result<Outputs, SessionError> {
-        let mut rows = Vec::with_capacity(accepted.len());
+        let mut asked = Vec::with_capacity(accepted.len());
         let mut tokens = Vec::new();
         for (index, granted) in &accepted {
             let row = &batch.rows()[*index];
             let new = batch.tokens(row);
             tokens.extend_from_slice(new);
-            rows.push(self.enter(row.sequence, granted, new.len(), row.emit)?);
+            asked.push(Asked {
+                sequence: row.sequence,
+                granted,
+                tokens: new.len(),
+                emit: row.emit,
+            });
         }
-        let outputs = match self.compute(&mut rows, Tokens::Host(&tokens)) {
-            Ok(outputs) => outputs,
+        let ran = self.compute(&asked, Tokens::Host(&tokens));
+        let (outputs, states) = match ran {
+            Ok(ran) => ran,
             Err(error) => {
                 self.give_back(accepted.into_iter().map(|(_, granted)| granted));
                 return Err(error.into());
             }
         };
-        for ((_, granted), mut row) in accepted.into_iter().zip(rows) {
-            self.sequences.put_back(row.sequence, row.take_kv());
-            let after = row.state.recurrent;
-            self.sequences
-                .commit(row.sequence, granted, row.tokens, row.on_the_way, after);
+        for ((index, granted), states) in accepted.into_iter().zip(states) {
+            let row = &batch.rows()[index];
+            let tokens = batch.tokens(row).len();
+            self.sequences.commit(row.sequence, granted, tokens, states);
         }
         Ok(outputs)
     }
@@ -229,21 +222,92 @@ impl MlxSession {
         }
     }
 
-    /// Runs a pass and starts computing what it gave and what the rows will remember.
-    fn compute(&self, rows: &mut [PassRow], tokens: Tokens) -> Result<Outputs, MlxError> {
-        let outputs = pass::run(&self.ops, &self.model, rows, tokens)?;
+    /// Runs a pass and starts computing what it gave and what the rows will remember. Their keys
+    /// and values go back to the sequences; their states are given.
+    fn compute(
+        &mut self,
+        asked: &[Asked],
+        tokens: Tokens,
+    ) -> Result<(Outputs, Vec<States>), MlxError> {
+        let mut herds = self.form_herds(asked)?;
+        let mut rows = self.enter(asked, &herds)?;
+        let outputs = pass::run(&self.ops, &self.model, &mut rows, &mut herds, tokens)?;
         let given = [&outputs.greedy, &outputs.logits, &outputs.hidden];
         let mut wanted: Vec<&Array> = given.into_iter().flatten().collect();
-        for row in &*rows {
+        for row in &rows {
             let states = row.on_the_way.iter().flatten().chain(&row.state.recurrent);
             wanted.extend(states.flat_map(Recurrent::arrays));
             // The keys of a row that emits nothing are needed by nothing else yet.
             if row.emit == Emit::Nothing {
-                wanted.extend(row.state.kv.iter().flat_map(KvSlot::arrays));
+                wanted.extend(herds[row.herd].herd.arrays());
             }
         }
+        wanted.extend(&self.parted);
         self.ops.start(&wanted)?;
-        Ok(outputs)
+        drop(wanted);
+        self.parted.clear();
+        for PassHerd { rows: members, herd, .. } in herds {
+            let ids: Vec<SequenceId> = members.iter().map(|row| asked[*row].sequence).collect();
+            self.sequences.put_herd(&ids, herd);
+        }
+        let together = rows.len() > 1;
+        let states = rows.into_iter().map(|row| States {
+            on_the_way: row.on_the_way,
+            after: row.state.recurrent,
+            in_herd: together,
+        });
+        Ok((outputs, states.collect()))
+    }
+
+    /// Rows of one token stand with those that have as much room; others alone.
+    fn form_herds(&mut self, asked: &[Asked]) -> Result<Vec<PassHerd>, MlxError> {
+        let mut herds: Vec<PassHerd> = Vec::new();
+        let mut open: Vec<(usize, usize)> = Vec::new();
+        for (index, row) in asked.iter().enumerate() {
+            let capacity = row.granted.capacity;
+            let known = open.iter().find(|(room, _)| *room == capacity && row.tokens == 1);
+            match known {
+                Some((_, herd)) => herds[*herd].rows.push(index),
+                None => {
+                    if row.tokens == 1 && row.granted.start > 0 {
+                        open.push((capacity, herds.len()));
+                    }
+                    herds.push(PassHerd {
+                        rows: vec![index],
+                        capacity,
+                        herd: Herd::default(),
+                    });
+                }
+            }
+        }
+        for herd in &mut herds {
+            let ids: Vec<SequenceId> = herd.rows.iter().map(|row| asked[*row].sequence).collect();
+            herd.herd = self.sequences.take_herd(&self.ops, &ids, herd.capacity)?;
+        }
+        Ok(herds)
+    }
+
+    /// The rows with their states, each knowing its herd.
+    fn enter(&self, asked: &[Asked], herds: &[PassHerd]) -> Result<Vec<PassRow>, MlxError> {
+        let mut herd_of = vec![0; asked.len()];
+        for (number, herd) in herds.iter().enumerate() {
+            herd.rows.iter().for_each(|row| herd_of[*row] = number);
+        }
+        let rows = asked.iter().zip(herd_of).map(|(row, herd)| {
+            let gone = |error: SessionError| MlxError(error.to_string());
+            Ok(PassRow {
+                emit: row.emit,
+                tokens: row.tokens,
+                stops: row.granted.stops().map(|len| len - row.granted.start).collect(),
+                state: RowState {
+                    start: row.granted.start,
+                    recurrent: self.sequences.recurrent(row.sequence).map_err(gone)?,
+                },
+                on_the_way: Vec::new(),
+                herd,
+            })
+        });
+        rows.collect()
     }
 
     /// Starts the step that follows if every row goes on with the token it gives. `None` where the
@@ -263,23 +327,26 @@ impl MlxSession {
         let Some(granted) = self.grant_spare(&sequences) else {
             return Ok(None);
         };
-        let mut rows = Vec::with_capacity(granted.len());
-        for (sequence, granted) in sequences.iter().zip(&granted) {
-            // Every one of them was stepped a moment ago.
-            if let Ok(row) = self.enter(*sequence, granted, 1, ONE_TOKEN) {
-                rows.push(row);
-            }
-        }
-        let outputs = self.compute(&mut rows, Tokens::Device(&tokens));
-        let mut after = Vec::with_capacity(rows.len());
-        for mut row in rows {
-            self.sequences.put_back(row.sequence, row.take_kv());
-            after.push(row.state.recurrent);
-        }
-        match outputs.map(|outputs| outputs.greedy) {
-            Ok(Some(greedy)) => Ok(Some(Pending {
+        let asked: Vec<Asked> = sequences
+            .iter()
+            .zip(&granted)
+            .map(|(sequence, granted)| Asked {
+                sequence: *sequence,
                 granted,
-                after,
+                tokens: 1,
+                emit: ONE_TOKEN,
+            })
+            .collect();
+        match self.compute(&asked, Tokens::Device(&tokens)) {
+            Ok((
+                Outputs {
+                    greedy: Some(greedy),
+                    ..
+                },
+                states,
+            )) => Ok(Some(Pending {
+                granted,
+                states,
                 greedy,
             })),
             other => {
@@ -396,12 +463,12 @@ impl MlxSession {
             return self.give_back(pending.granted);
         }
         let rows = batch.rows().iter().enumerate();
-        let rooms = pending.granted.into_iter().zip(pending.after);
-        let rows = rows.zip(rooms).map(|((index, row), (granted, after))| AheadRow {
+        let rooms = pending.granted.into_iter().zip(pending.states);
+        let rows = rows.zip(rooms).map(|((index, row), (granted, states))| AheadRow {
             sequence: row.sequence,
             token: output.greedy(index).first().copied().unwrap_or(NO_TOKEN),
             granted,
-            after,
+            states,
         });
         self.ahead = Some(Ahead {
             rows: rows.collect(),
@@ -468,10 +535,10 @@ impl Session for MlxSession {
     }
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
-        let (len, kv, state) = self.sequences.contents(sequence)?;
+        let contents = self.sequences.contents(sequence)?;
+        let len = contents.len;
         let size = self.layout.export_len(len, self.model.dtype).unwrap_or(0);
         let mut envelope = Envelope::new(self.fingerprint, len, size);
-        let contents = transfer::Contents { len, kv, state };
         transfer::export(&self.ops, &self.layout, &contents, envelope.contents())?;
         Ok(envelope.seal())
     }
@@ -507,9 +574,13 @@ impl MlxSession {
         let (ops, dtype) = (&self.ops, self.model.dtype);
         let read = transfer::import(ops, &self.layout, dtype, (len, granted.capacity), contents);
         match read {
-            Ok((kv, state)) => {
-                self.sequences.put_back(sequence, kv);
-                self.sequences.commit(sequence, granted, len, Vec::new(), state);
+            Ok((herd, after)) => {
+                self.sequences.put_herd(&[sequence], herd);
+                let states = States {
+                    after,
+                    ..States::default()
+                };
+                self.sequences.commit(sequence, granted, len, states);
                 Ok(())
             }
             Err(error) => {

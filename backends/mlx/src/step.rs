@@ -9,7 +9,7 @@ use loquat_spec::{Reach, Temperature};
 
 use crate::array::{Array, Binary, Ops, Type};
 use crate::error::MlxError;
-use crate::kv::{KvSlot, Place, Recurrent};
+use crate::kv::{Herd, Places, Recurrent};
 
 pub struct Step<'a> {
     pub ops: &'a Ops,
@@ -17,6 +17,8 @@ pub struct Step<'a> {
     pub dtype: Type,
     pub groups: &'a [Group],
     pub rows: &'a mut [RowState],
+    /// What the rows remember of earlier tokens, in the rows' order.
+    pub herds: &'a mut [HerdState],
     /// Every token's inputs for every layer, [tokens, layers, dim], where the model has such.
     pub per_layer: Option<Array>,
     masks: Vec<(MaskKey, Array)>,
@@ -34,17 +36,63 @@ pub struct Group {
     pub tokens: usize,
     /// The rows' first positions, [rows], int32.
     pub offsets: Array,
+    /// Whose rows they are, in the step's herds: each herd's rows are neighbours.
+    pub herds: Range<usize>,
 }
 
 /// A sequence during a step.
 pub struct RowState {
     /// Tokens before the step.
     pub start: usize,
-    /// Tokens that its keys and values have room for.
-    pub capacity: usize,
     /// For each of the model's layers.
-    pub kv: Vec<KvSlot>,
     pub recurrent: Vec<Recurrent>,
+}
+
+/// A herd during a step.
+pub struct HerdState {
+    pub herd: Herd,
+    /// In the step's rows.
+    pub rows: Range<usize>,
+    /// Where the rows' new tokens go.
+    pub places: Places,
+}
+
+impl HerdState {
+    /// Rows of one token each may have different lengths; others stand in herds of one.
+    pub fn new(
+        ops: &Ops,
+        herd: Herd,
+        rows: Range<usize>,
+        starts: &[usize],
+        capacity: usize,
+    ) -> Result<Self, MlxError> {
+        let level = starts.iter().all(|start| *start == starts[0]);
+        let places = match level {
+            true => Places::Level {
+                start: starts[0],
+                capacity,
+            },
+            false => {
+                let count = starts.len() as i32;
+                let numbers: Vec<i32> = (0..count).collect();
+                let starts: Vec<i32> = starts.iter().map(|start| *start as i32).collect();
+                Places::Apart {
+                    rows: ops.upload_i32(&numbers, &[count])?,
+                    places: ops.upload_i32(&starts, &[count])?,
+                }
+            }
+        };
+        Ok(Self {
+            herd,
+            rows,
+            places,
+        })
+    }
+
+    /// Whether all rows are as long.
+    pub fn is_level(&self) -> bool {
+        matches!(self.places, Places::Level { .. })
+    }
 }
 
 /// A mask's rule: how many queries, where the first stands among the keys, and how far they see.
@@ -64,12 +112,19 @@ impl Group {
 }
 
 impl<'a> Step<'a> {
-    pub fn new(ops: &'a Ops, dtype: Type, groups: &'a [Group], rows: &'a mut [RowState]) -> Self {
+    pub fn new(
+        ops: &'a Ops,
+        dtype: Type,
+        groups: &'a [Group],
+        rows: &'a mut [RowState],
+        herds: &'a mut [HerdState],
+    ) -> Self {
         Self {
             ops,
             dtype,
             groups,
             rows,
+            herds,
             per_layer: None,
             masks: Vec::new(),
             warmths: Vec::new(),
@@ -117,21 +172,16 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Puts a row's new keys (and values) of [1, heads, tokens, dim] after the layer's others.
+    /// Puts a herd's new keys (and values) of [rows, heads, tokens, dim] after the layer's others.
     pub fn append(
         &mut self,
-        row: usize,
+        herd: usize,
         layer: usize,
         keys: &Array,
         values: Option<&Array>,
     ) -> Result<(), MlxError> {
-        let row = &mut self.rows[row];
-        let at = Place {
-            start: row.start,
-            capacity: row.capacity,
-            dtype: self.dtype,
-        };
-        row.kv[layer].append(self.ops, at, keys, values)
+        let HerdState { herd, places, .. } = &mut self.herds[herd];
+        herd.layers[layer].append(self.ops, places, keys, values)
     }
 
     /// What a temperature multiplies the group's queries by, [rows, 1, tokens, 1]; `None` where

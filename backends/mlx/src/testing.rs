@@ -6,9 +6,9 @@ use loquat_spec::{Config, Kind, Role, families};
 use loquat_weights::{Blob, Dtype, RawTensor, Weights, bind};
 
 use crate::array::{Array, DeviceKind, Ops, Type};
-use crate::kv::{KvSlot, Recurrent};
+use crate::kv::{Herd, Recurrent};
 use crate::library;
-use crate::step::{Group, RowState, Step};
+use crate::step::{Group, HerdState, RowState, Step};
 
 /// Operations on MLX's CPU; `None`, said aloud, where MLX cannot be loaded.
 pub fn ops() -> Option<Ops> {
@@ -84,7 +84,8 @@ pub struct Passed {
 }
 
 /// Two sequences of ten and seven tokens through a block, in pieces that form every kind of
-/// group: prompts alone and beside each other, single tokens, and sequences of unequal length.
+/// group: prompts alone and beside each other, single tokens, sequences of unequal length and, at
+/// last, such in one herd.
 pub fn two_sequences(
     ops: &Ops,
     layers: usize,
@@ -92,28 +93,33 @@ pub fn two_sequences(
     mut run: impl FnMut(&mut Step, &Array) -> Array,
 ) -> [Passed; 2] {
     const PIECES: [[usize; 2]; 4] = [[5, 2], [1, 1], [3, 3], [1, 1]];
+    const HERDED: usize = 3;
     let mut rows = [(); 2].map(|()| RowState {
         start: 0,
-        capacity: 0,
-        kv: vec![KvSlot::default(); layers],
         recurrent: vec![Recurrent::default(); layers],
     });
+    let mut herds = vec![Herd::empty(1, layers); 2];
     let mut passed = [10, 7].map(|tokens| Passed {
         inputs: noise(tokens * width, tokens as u32),
         outputs: Vec::new(),
     });
-    for piece in PIECES {
+    for (number, piece) in PIECES.into_iter().enumerate() {
         let mut x = Vec::new();
-        for ((row, passed), tokens) in rows.iter_mut().zip(&passed).zip(piece) {
+        for ((row, passed), tokens) in rows.iter().zip(&passed).zip(piece) {
             x.extend(&passed.inputs[row.start * width..(row.start + tokens) * width]);
-            // Grows now and then.
-            row.capacity = (row.start + tokens).next_multiple_of(4);
         }
         let dims = [(x.len() / width) as i32, width as i32];
         let x = ops.upload_f32(&x, &dims).unwrap();
-        let groups = groups(ops, &rows, piece);
-        let answer = run(&mut Step::new(ops, Type::F32, &groups, &mut rows), &x);
-        let answer = read(ops, &answer);
+        if number == HERDED {
+            let lens = rows.iter().map(|row| row.start);
+            let members: Vec<(Herd, usize)> = herds.drain(..).zip(lens).collect();
+            herds.push(Herd::join(ops, &members, 12).unwrap());
+        }
+        let mut states = herd_states(ops, std::mem::take(&mut herds), &rows, piece);
+        let groups = groups(ops, &rows, piece, &states);
+        let mut step = Step::new(ops, Type::F32, &groups, &mut rows, &mut states);
+        let answer = read(ops, &run(&mut step, &x));
+        herds.extend(states.into_iter().map(|state| state.herd));
         let (first, second) = answer.split_at(answer.len() / (piece[0] + piece[1]) * piece[0]);
         passed[0].outputs.extend(first);
         passed[1].outputs.extend(second);
@@ -124,13 +130,38 @@ pub fn two_sequences(
     passed
 }
 
+/// The herds with their rows; room grows now and then.
+fn herd_states(
+    ops: &Ops,
+    herds: Vec<Herd>,
+    rows: &[RowState],
+    piece: [usize; 2],
+) -> Vec<HerdState> {
+    let mut first = 0;
+    let states = herds.into_iter().map(|herd| {
+        let members = first..first + herd.rows;
+        first = members.end;
+        let starts: Vec<usize> = rows[members.clone()].iter().map(|row| row.start).collect();
+        let capacity = (starts[0] + piece[members.start]).next_multiple_of(4);
+        HerdState::new(ops, herd, members, &starts, capacity).unwrap()
+    });
+    states.collect()
+}
+
 /// Rows of as many tokens in one group.
-fn groups(ops: &Ops, rows: &[RowState], [a, b]: [usize; 2]) -> Vec<Group> {
+fn groups(
+    ops: &Ops,
+    rows: &[RowState],
+    [a, b]: [usize; 2],
+    herds: &[HerdState],
+) -> Vec<Group> {
     let group = |members: Range<usize>, first, tokens| {
         let starts = rows[members.clone()].iter().map(|row| row.start as i32);
         let starts: Vec<i32> = starts.collect();
+        let herd_at = |row: usize| herds.partition_point(|herd| herd.rows.end <= row);
         Group {
             offsets: ops.upload_i32(&starts, &[starts.len() as i32]).unwrap(),
+            herds: herd_at(members.start)..herd_at(members.end),
             rows: members,
             first,
             tokens,

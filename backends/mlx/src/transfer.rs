@@ -3,15 +3,9 @@
 
 use crate::array::{Array, Ops, Type};
 use crate::error::MlxError;
-use crate::kv::{Kv, KvSlot, Recurrent};
+use crate::kv::{Herd, Kv, KvSlot, Recurrent};
 use crate::layout::{LayerLayout, Layout};
-
-/// A sequence to export.
-pub struct Contents<'a> {
-    pub len: usize,
-    pub kv: &'a [KvSlot],
-    pub state: Option<&'a [Recurrent]>,
-}
+use crate::sequences::Contents;
 
 impl Layout {
     /// Bytes of an exported sequence of `len` tokens.
@@ -30,12 +24,15 @@ pub fn export(
     if contents.len == 0 {
         return Ok(());
     }
+    let missing = || MlxError("a sequence lost its keys".to_owned());
     let len = contents.len as i32;
     for (index, layer) in layout.layers.iter().enumerate() {
         if layer.kv.is_some() {
-            for array in contents.kv[index].arrays() {
-                let stop = [1, array.dim(1), len, array.dim(3)];
-                append(ops, &ops.slice(array, &[0; 4], &stop)?, out)?;
+            let (herd, row) = contents.kv.ok_or_else(missing)?;
+            for array in herd.layers[index].arrays() {
+                let row = row as i32;
+                let stop = [row + 1, array.dim(1), len, array.dim(3)];
+                append(ops, &ops.slice(array, &[row, 0, 0, 0], &stop)?, out)?;
             }
         }
         if let Some(state) = contents.state.map(|layers| &layers[index]) {
@@ -62,12 +59,12 @@ pub fn import(
     dtype: Type,
     (len, capacity): (usize, usize),
     bytes: &[u8],
-) -> Result<(Vec<KvSlot>, Vec<Recurrent>), MlxError> {
+) -> Result<(Herd, Vec<Recurrent>), MlxError> {
     let mut reader = Reader { ops, dtype, bytes };
-    let mut kv = Vec::with_capacity(layout.layers.len());
+    let mut layers = Vec::with_capacity(layout.layers.len());
     let mut states = Vec::with_capacity(layout.layers.len());
     for layer in &layout.layers {
-        kv.push(match layer.kv {
+        layers.push(match layer.kv {
             Some(shape) => {
                 let keys = reader.room([shape.heads, len, shape.key_dim], capacity)?;
                 let values = match shape.value_dim {
@@ -80,7 +77,7 @@ pub fn import(
         });
         states.push(reader.state(layer)?);
     }
-    Ok((kv, states))
+    Ok((Herd { rows: 1, layers }, states))
 }
 
 struct Reader<'a> {

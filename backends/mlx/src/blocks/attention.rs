@@ -1,8 +1,8 @@
 //! Attention with grouped heads.
 //!
 //! Queries and keys go through norm and rope as heads of one array: a token waits for the number
-//! of operations more than for their size. Only what differs between sequences, writing and
-//! reading their keys and values, happens row by row.
+//! of operations more than for their size. Only rows of a herd that are not equally long are read
+//! one by one.
 
 mod heads;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use crate::norm::{Norm, Rope};
 use crate::step::{Group, Step};
 
 use heads::HeadNorm;
-pub use heads::{from_heads, of_row, part, to_heads};
+pub use heads::{from_heads, of_row, part, to_heads, view_of};
 
 pub struct Attention {
     spec: Spec,
@@ -200,22 +200,34 @@ impl Attention {
     ) -> Result<Array, MlxError> {
         let ops = step.ops;
         let mut mixed = Vec::with_capacity(group.rows.len());
-        for (index, row) in group.rows.clone().enumerate() {
-            let queries = of_row(ops, &heads.queries, index)?;
+        for herd in group.herds.clone() {
+            let rows = step.herds[herd].rows.clone();
+            let of_group = rows.start - group.rows.start..rows.end - group.rows.start;
+            let queries = part(ops, &heads.queries, 0, of_group.clone())?;
             if let Some((keys, values)) = &heads.keys_values {
-                let (keys, values) = (of_row(ops, keys, index)?, of_row(ops, values, index)?);
-                step.append(row, layer, &keys, Some(&values))?;
+                let keys = part(ops, keys, 0, of_group.clone())?;
+                let values = part(ops, values, 0, of_group)?;
+                step.append(herd, layer, &keys, Some(&values))?;
             }
-            mixed.push(self.attend_row(step, layer, row, &queries)?);
+            if step.herds[herd].is_level() {
+                let all = 0..rows.len();
+                mixed.push(self.attend(step, layer, (herd, all), &queries)?);
+                continue;
+            }
+            for row in 0..rows.len() {
+                let queries = of_row(ops, &queries, row)?;
+                mixed.push(self.attend(step, layer, (herd, row..row + 1), &queries)?);
+            }
         }
         from_heads(ops, &step.gather(mixed)?)
     }
 
-    fn attend_row(
+    /// Some of a herd's rows, which must be of one length.
+    fn attend(
         &self,
         step: &mut Step,
         layer: usize,
-        row: usize,
+        (herd, rows): (usize, Range<usize>),
         queries: &Array,
     ) -> Result<Array, MlxError> {
         let ops = step.ops;
@@ -223,7 +235,7 @@ impl Attention {
             KvSource::Layer(source) => source,
             KvSource::Own | KvSource::KeyIsValue => layer,
         };
-        let start = step.rows[row].start;
+        let start = step.rows[step.herds[herd].rows.start + rows.start].start;
         let places = start..start + queries.dim(2) as usize;
         let (seen, view) = see(self.spec.reach, places.clone());
         let mask = match view {
@@ -233,10 +245,11 @@ impl Attention {
             View::Causal => Some(step.mask(places.len(), seen.len(), seen.start, Reach::All)?),
             View::Within(reach) => Some(step.mask(places.len(), seen.len(), seen.start, reach)?),
         };
-        let kv = step.rows[row].kv[layer].get()?;
-        let keys = part(ops, &kv.keys, 2, seen.clone())?;
+        let kv = step.herds[herd].herd.layers[layer].get()?;
+        let view_of = |array: &Array| view_of(ops, array, rows.clone(), seen.clone());
+        let keys = view_of(&kv.keys)?;
         let values = match &kv.values {
-            Some(values) => part(ops, values, 2, seen)?,
+            Some(values) => view_of(values)?,
             None => return Err(MlxError("a layer kept no values".to_owned())),
         };
         let inputs = [queries, &keys, &values];
@@ -259,29 +272,29 @@ impl Attention {
         cap: &Array,
         mask: Option<&Array>,
     ) -> Result<Array, MlxError> {
-        let (heads, tokens) = (queries.dim(1), queries.dim(2));
+        let (batch, heads, tokens) = (queries.dim(0), queries.dim(1), queries.dim(2));
         let (kv_heads, seen) = (keys.dim(1), keys.dim(2));
         // The queries of heads that share keys are rows of one matrix.
         let rows = heads / kv_heads * tokens;
-        let queries = ops.reshape(queries, &[1, kv_heads, rows, queries.dim(3)])?;
+        let queries = ops.reshape(queries, &[batch, kv_heads, rows, queries.dim(3)])?;
         let queries = ops.scale(&queries, self.spec.scale)?;
         let scores = ops.matmul(&queries, &ops.transpose(keys, &[0, 1, 3, 2])?)?;
         let mut scores = ops.fused(Fused::Softcap, &[&scores, cap])?;
-        scores = ops.reshape(&scores, &[heads, tokens, seen])?;
+        scores = ops.reshape(&scores, &[batch, heads, tokens, seen])?;
         if let Some(mask) = mask {
             let never = ops.full(&[1], f32::NEG_INFINITY, scores.dtype())?;
             scores = ops.select(mask, &scores, &never)?;
         }
         if let Some(sinks) = &self.sinks {
-            let sinks = ops.reshape(sinks, &[heads, 1, 1])?;
-            let sinks = ops.broadcast_to(&sinks, &[heads, tokens, 1])?;
-            scores = ops.concatenate(&[&scores, &sinks], 2)?;
+            let sinks = ops.reshape(sinks, &[1, heads, 1, 1])?;
+            let sinks = ops.broadcast_to(&sinks, &[batch, heads, tokens, 1])?;
+            scores = ops.concatenate(&[&scores, &sinks], 3)?;
         }
-        let weights = ops.softmax(&scores, 2)?;
-        let weights = part(ops, &weights, 2, 0..seen as usize)?;
-        let weights = ops.reshape(&weights, &[1, kv_heads, rows, seen])?;
+        let weights = ops.softmax(&scores, 3)?;
+        let weights = part(ops, &weights, 3, 0..seen as usize)?;
+        let weights = ops.reshape(&weights, &[batch, kv_heads, rows, seen])?;
         let mixed = ops.matmul(&weights, values)?;
-        ops.reshape(&mixed, &[1, heads, tokens, values.dim(3)])
+        ops.reshape(&mixed, &[batch, heads, tokens, values.dim(3)])
     }
 }
 

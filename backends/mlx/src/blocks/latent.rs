@@ -6,10 +6,12 @@
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use loquat_session::OpenError;
 use loquat_spec::{LatentAttention as Spec, LayerRole};
 
-use super::attention::{from_heads, of_row, part, to_heads};
+use super::attention::{from_heads, part, to_heads, view_of};
 use crate::array::{Array, Mask, Ops};
 use crate::error::MlxError;
 use crate::linear::{Joined, Linear, Stack};
@@ -129,15 +131,25 @@ impl Latent {
             _ => Mask::Causal,
         };
         let mut mixed = Vec::with_capacity(group.rows.len());
-        for (index, row) in group.rows.clone().enumerate() {
-            step.append(row, layer, &of_row(ops, latents, index)?, None)?;
-            let state = &step.rows[row];
-            let end = state.start + group.tokens;
-            let keys = part(ops, &state.kv[layer].get()?.keys, 2, 0..end)?;
-            let values = part(ops, &keys, 3, 0..self.spec.latent_dim)?;
-            let queries = of_row(ops, queries, index)?;
-            let inputs = [&queries, &keys, &values];
-            mixed.push(ops.attention(inputs, self.spec.scale, mask, None)?);
+        for herd in group.herds.clone() {
+            let rows = step.herds[herd].rows.clone();
+            let of_group = rows.start - group.rows.start..rows.end - group.rows.start;
+            let latents = part(ops, latents, 0, of_group.clone())?;
+            step.append(herd, layer, &latents, None)?;
+            let pieces: Vec<Range<usize>> = match step.herds[herd].is_level() {
+                true => vec![0..rows.len()],
+                false => (0..rows.len()).map(|row| row..row + 1).collect(),
+            };
+            for piece in pieces {
+                let end = step.rows[rows.start + piece.start].start + group.tokens;
+                let all = &step.herds[herd].herd.layers[layer].get()?.keys;
+                let keys = view_of(ops, all, piece.clone(), 0..end)?;
+                let values = part(ops, &keys, 3, 0..self.spec.latent_dim)?;
+                let first = of_group.start + piece.start;
+                let queries = part(ops, queries, 0, first..first + piece.len())?;
+                let inputs = [&queries, &keys, &values];
+                mixed.push(ops.attention(inputs, self.spec.scale, mask, None)?);
+            }
         }
         step.gather(mixed)
     }

@@ -182,9 +182,15 @@ pub fn through_engine(
         max_slowdown: f32::INFINITY,
         ..EngineOptions::default()
     };
+    let step = session.capabilities().max_step_tokens;
     let engine = Engine::start(session, None, options)?;
+    let request =
+        |tokens, index, max_tokens| greedy(prompt(vocab_size, tokens, index), max_tokens);
+    // Some devices prepare themselves for each thread anew: the engine's has to have had a prompt.
+    let warming = request(work.prompt_tokens().min(step), work.batch(), 2);
+    arrivals(vec![engine.submit(warming)?], Instant::now())?;
     let requests: Vec<GenerateRequest> = (0..work.batch())
-        .map(|index| greedy(prompt(vocab_size, work.prompt_tokens(), index), max_tokens))
+        .map(|index| request(work.prompt_tokens(), index, max_tokens))
         .collect();
     let started = Instant::now();
     let generations: Vec<Generation> = requests

@@ -5,13 +5,20 @@ use crate::{Emit, MemoryBudget, SequenceId, SessionError, SessionOptions};
 
 const ONE: Emit = Emit::Logits { positions: 1 };
 
-fn small() -> SessionOptions {
-    SessionOptions {
+/// A session that is soon full: with room for four of its sequences, however short.
+fn open_small(subject: &Subject) -> Result<Probe, String> {
+    const SEQUENCES: usize = 4;
+    let options = |kv_tokens| SessionOptions {
         context: Some(96),
-        kv_tokens: Some(256),
+        kv_tokens: Some(kv_tokens),
         max_sequences: 6,
         max_step_tokens: 64,
         ..SessionOptions::default()
+    };
+    let probe = Probe::open(subject, &options(SEQUENCES * 64))?;
+    match probe.session.memory().kv_granularity {
+        run if run > 64 => Probe::open(subject, &options(SEQUENCES * run)),
+        _ => Ok(probe),
     }
 }
 
@@ -28,7 +35,7 @@ fn expect(
 }
 
 pub fn bad_rows(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &small())?;
+    let mut probe = open_small(subject)?;
     let vocab = probe.vocab() as u32;
     let prompt = probe.tokens(21, 40);
     let sequence = probe.create()?;
@@ -112,7 +119,7 @@ pub fn bad_rows(subject: &Subject) -> Result<(), String> {
 }
 
 pub fn bad_calls(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &small())?;
+    let mut probe = open_small(subject)?;
     let sequence = probe.create()?;
     let tokens = probe.tokens(23, 10);
     probe.logits(sequence, &tokens, 0)?;
@@ -175,7 +182,7 @@ pub fn bad_calls(subject: &Subject) -> Result<(), String> {
 }
 
 pub fn neighbours_survive(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &small())?;
+    let mut probe = open_small(subject)?;
     let tokens = probe.tokens(24, 20);
     let alone = probe.create()?;
     let expected = probe.logits(alone, &tokens, 1)?;
@@ -202,7 +209,7 @@ pub fn neighbours_survive(subject: &Subject) -> Result<(), String> {
 }
 
 pub fn kv_runs_out(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &small())?;
+    let mut probe = open_small(subject)?;
     let memory = probe.session.memory();
     let mut held = Vec::new();
     let tokens = probe.tokens(25, 64);
@@ -251,7 +258,7 @@ pub fn kv_runs_out(subject: &Subject) -> Result<(), String> {
 }
 
 pub fn too_many_sequences(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &small())?;
+    let mut probe = open_small(subject)?;
     for _ in 0..6 {
         probe.create()?;
     }
@@ -263,7 +270,7 @@ pub fn too_many_sequences(subject: &Subject) -> Result<(), String> {
 }
 
 pub fn damaged_imports(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &small())?;
+    let mut probe = open_small(subject)?;
     if !probe.session.capabilities().export {
         return expect("import", probe.session.import(&[]).err().as_ref(), |e| {
             matches!(e, SessionError::Unsupported(_))

@@ -47,6 +47,24 @@ pub fn part(ops: &Ops, x: &Array, axis: usize, range: Range<usize>) -> Result<Ar
     ops.slice(x, &start, &stop)
 }
 
+/// Some rows and some places of [rows, heads, places, dim].
+pub fn view_of(
+    ops: &Ops,
+    x: &Array,
+    rows: Range<usize>,
+    places: Range<usize>,
+) -> Result<Array, MlxError> {
+    let mut stop = x.shape();
+    let mut start = vec![0; stop.len()];
+    for (axis, range) in [(0, rows), (2, places)] {
+        (start[axis], stop[axis]) = (range.start as i32, range.end as i32);
+    }
+    match start.iter().all(|at| *at == 0) && stop == x.shape() {
+        true => Ok(x.clone()),
+        false => ops.slice(x, &start, &stop),
+    }
+}
+
 /// Over queries and, where the layer has its own, over keys below them.
 pub enum HeadNorm {
     /// Each head by itself.
