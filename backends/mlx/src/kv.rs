@@ -169,14 +169,24 @@ impl Herd {
     }
 }
 
+/// Places of an array with room for `capacity` tokens. On CUDA, MLX takes cuDNN's attention for
+/// arrays of whole 256s and its own for others, and its own is quicker while there is little to
+/// read (measured on an H200: docs/benchmarks.md).
+fn places(capacity: usize) -> i32 {
+    const LITTLE: usize = 2048;
+    const ODD: usize = 8;
+    let odd = if capacity < LITTLE { ODD } else { 0 };
+    (capacity + odd) as i32
+}
+
 /// The first `len` tokens in an array with room for `capacity`.
-fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Array, MlxError> {
+pub fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Array, MlxError> {
     let (rows, heads, dim) = (old.dim(0), old.dim(1), old.dim(3));
-    let (len, capacity) = (len as i32, capacity as i32);
-    if old.dim(2) == capacity {
+    let (len, places) = (len as i32, places(capacity));
+    if old.dim(2) == places {
         return Ok(old.clone());
     }
-    let room = ops.full(&[rows, heads, capacity, dim], 0.0, old.dtype())?;
+    let room = ops.full(&[rows, heads, places, dim], 0.0, old.dtype())?;
     let whole = [rows, heads, len, dim];
     let kept = ops.slice(old, &[0; 4], &whole)?;
     ops.slice_update(&room, &kept, &[0; 4], &whole)
@@ -212,7 +222,7 @@ impl Places {
                 let room = match old {
                     Some(old) => regrow(ops, &old, *start, *capacity)?,
                     None => {
-                        let dims = [new.dim(0), new.dim(1), *capacity as i32, new.dim(3)];
+                        let dims = [new.dim(0), new.dim(1), places(*capacity), new.dim(3)];
                         ops.full(&dims, 0.0, new.dtype())?
                     }
                 };

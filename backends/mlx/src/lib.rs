@@ -28,6 +28,7 @@ mod step;
 #[cfg(test)]
 mod testing;
 mod transfer;
+mod worker;
 
 use loquat_session::limits::{Limits, Sizes};
 use loquat_session::transfer::fingerprint;
@@ -46,6 +47,7 @@ use model::Model;
 use pack::Note;
 use sequences::{RUN, Sequences};
 use session::MlxSession;
+use worker::Remote;
 
 const REMEDY: &str = "Run `cargo xtask mlx` to fetch MLX and build with `--features mlx`, or put \
                       the shim and the library beside the program.";
@@ -178,6 +180,44 @@ pub fn device_memory() -> Option<DeviceMemory> {
     })
 }
 
+impl Draft {
+    fn open(
+        self,
+        plan: Plan,
+        source: &ModelSource,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Session>, OpenError> {
+        let api = self.device.api();
+        let share = Share::take(api, plan.resident_bytes);
+        let ops = Ops::new(api, self.device.kind())?;
+        self.device.prepare(&ops);
+        let loader = Loader::new(&ops, &source.weights, self.dtype, self.limits.context);
+        let model = Model::load(&loader, &source.spec, progress)?;
+        drop(loader);
+        // What the upload passed through.
+        share.clear_cache();
+        let sequences = Sequences::new(
+            source.spec.layers.len(),
+            source.spec.is_recurrent(),
+            self.limits.kv_tokens,
+            self.limits.states,
+            self.limits.max_sequences,
+        );
+        Ok(Box::new(MlxSession {
+            fingerprint: fingerprint(source, self.dtype.name()),
+            ops,
+            model,
+            layout: self.layout,
+            sequences,
+            capabilities: plan.capabilities,
+            memory: plan.memory,
+            ahead: None,
+            parted: Vec::new(),
+            share,
+        }))
+    }
+}
+
 fn unavailable(backend: &'static str, error: &LoadError) -> OpenError {
     OpenError::Unavailable {
         backend,
@@ -212,33 +252,9 @@ impl Backend for MlxBackend {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, OpenError> {
         let draft = self.draft(&source, options)?;
-        let plan = draft.plan(&source, options);
         draft.limits.check_memory()?;
-        let api = draft.device.api();
-        let share = Share::take(api, plan.resident_bytes);
-        let ops = Ops::new(api, draft.device.kind())?;
-        draft.device.prepare(&ops);
-        let loader = Loader::new(&ops, &source.weights, draft.dtype, draft.limits.context);
-        let model = Model::load(&loader, &source.spec, progress)?;
-        drop(loader);
-        let sequences = Sequences::new(
-            source.spec.layers.len(),
-            source.spec.is_recurrent(),
-            draft.limits.kv_tokens,
-            draft.limits.states,
-            draft.limits.max_sequences,
-        );
-        Ok(Box::new(MlxSession {
-            fingerprint: fingerprint(&source, draft.dtype.name()),
-            ops,
-            model,
-            layout: draft.layout,
-            sequences,
-            capabilities: plan.capabilities,
-            memory: plan.memory,
-            ahead: None,
-            parted: Vec::new(),
-            share,
-        }))
+        let plan = draft.plan(&source, options);
+        let open = move |progress: &mut dyn FnMut(f32)| draft.open(plan, &source, progress);
+        Ok(Box::new(Remote::open(open, progress)?))
     }
 }

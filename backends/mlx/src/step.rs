@@ -22,6 +22,7 @@ pub struct Step<'a> {
     /// Every token's inputs for every layer, [tokens, layers, dim], where the model has such.
     pub per_layer: Option<Array>,
     masks: Vec<(MaskKey, Array)>,
+    herd_masks: Vec<(usize, Reach, Array)>,
     /// By a group's first token.
     warmths: Vec<(usize, Temperature, Option<Array>)>,
 }
@@ -127,6 +128,7 @@ impl<'a> Step<'a> {
             herds,
             per_layer: None,
             masks: Vec::new(),
+            herd_masks: Vec::new(),
             warmths: Vec::new(),
         }
     }
@@ -212,6 +214,36 @@ impl<'a> Step<'a> {
         let entry = (group.first, *temperature, warmth.clone());
         self.warmths.push(entry);
         Ok(warmth)
+    }
+
+    /// Which of the first `keys` places each row of a herd sees with its one token, as booleans of
+    /// [rows, 1, 1, keys]. Made once for all layers that ask alike.
+    pub fn herd_mask(
+        &mut self,
+        herd: usize,
+        keys: usize,
+        reach: Reach,
+    ) -> Result<Array, MlxError> {
+        let mut known = self.herd_masks.iter();
+        let same = known.find(|(of, seen, _)| *of == herd && *seen == reach);
+        if let Some((_, _, mask)) = same {
+            return Ok(mask.clone());
+        }
+        let rows = &self.rows[self.herds[herd].rows.clone()];
+        let count = rows.len() as i32;
+        let of_rows = |place: &dyn Fn(usize) -> usize| {
+            let places: Vec<i32> = rows.iter().map(|row| place(row.start) as i32).collect();
+            self.ops.upload_i32(&places, &[count, 1, 1, 1])
+        };
+        let all = self.ops.arange(0, keys as i32, Type::I32)?;
+        let mut mask = self.ops.binary(Binary::GreaterEqual, &of_rows(&|own| own)?, &all)?;
+        if reach != Reach::All {
+            let first = of_rows(&|own| reach.first_seen(own))?;
+            let near = self.ops.binary(Binary::GreaterEqual, &all, &first)?;
+            mask = self.ops.binary(Binary::And, &mask, &near)?;
+        }
+        self.herd_masks.push((herd, reach, mask.clone()));
+        Ok(mask)
     }
 
     /// Who sees whom, as booleans of [queries, keys], for queries that are the last of the keys;

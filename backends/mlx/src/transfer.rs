@@ -3,7 +3,7 @@
 
 use crate::array::{Array, Ops, Type};
 use crate::error::MlxError;
-use crate::kv::{Herd, Kv, KvSlot, Recurrent};
+use crate::kv::{Herd, Kv, KvSlot, Recurrent, regrow};
 use crate::layout::{LayerLayout, Layout};
 use crate::sequences::Contents;
 
@@ -102,10 +102,7 @@ impl Reader<'_> {
     /// The next array with room for `capacity` tokens.
     fn room(&mut self, dims: [usize; 3], capacity: usize) -> Result<Array, MlxError> {
         let kept = self.next(&dims, self.dtype)?;
-        let [heads, len, dim] = dims.map(|dim| dim as i32);
-        let room = self.ops.full(&[1, heads, capacity as i32, dim], 0.0, self.dtype)?;
-        self.ops
-            .slice_update(&room, &kept, &[0; 4], &[1, heads, len, dim])
+        regrow(self.ops, &kept, dims[1], capacity)
     }
 
     fn state(&mut self, layer: &LayerLayout) -> Result<Recurrent, MlxError> {

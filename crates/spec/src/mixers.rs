@@ -83,6 +83,17 @@ pub enum Reach {
     Chunk(usize),
 }
 
+impl Reach {
+    /// The first position that `position` sees.
+    pub fn first_seen(self, position: usize) -> usize {
+        match self {
+            Reach::All => 0,
+            Reach::Window(window) => (position + 1).saturating_sub(window),
+            Reach::Chunk(chunk) => position / chunk * chunk,
+        }
+    }
+}
+
 /// Where a layer's keys and values come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvSource {

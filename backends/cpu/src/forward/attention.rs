@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use loquat_spec::{KvSource, QkNorm, QkSpan, Reach, RopePairs};
+use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
 
 use super::{Forward, PlannedRow, add, scale};
 use crate::buffers::fit;
@@ -131,11 +131,7 @@ impl<T: KvElement> Forward<'_, T> {
                         queries.push(AttendQuery {
                             query: &query[pair * head_dim..(pair + 1) * head_dim],
                             sink: weights.sinks.as_ref().map(|sinks| sinks[head]),
-                            start: match spec.reach {
-                                Reach::All => 0,
-                                Reach::Window(window) => end.saturating_sub(window),
-                                Reach::Chunk(chunk) => (end - 1) / chunk * chunk,
-                            },
+                            start: spec.reach.first_seen(end - 1),
                             end,
                             // SAFETY: each pair of token and head writes its own place.
                             out: unsafe { out.slice(pair * value_dim, value_dim) },

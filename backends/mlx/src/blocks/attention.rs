@@ -1,8 +1,8 @@
 //! Attention with grouped heads.
 //!
 //! Queries and keys go through norm and rope as heads of one array: a token waits for the number
-//! of operations more than for their size. Only rows of a herd that are not equally long are read
-//! one by one.
+//! of operations more than for their size. The rows of a herd are read together too, through a
+//! mask where they are not equally long.
 
 mod heads;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use crate::norm::{Norm, Rope};
 use crate::step::{Group, Step};
 
 use heads::HeadNorm;
-pub use heads::{from_heads, of_row, part, to_heads, view_of};
+pub use heads::{from_heads, part, to_heads};
 
 pub struct Attention {
     spec: Spec,
@@ -209,33 +209,72 @@ impl Attention {
                 let values = part(ops, values, 0, of_group)?;
                 step.append(herd, layer, &keys, Some(&values))?;
             }
-            if step.herds[herd].is_level() {
-                let all = 0..rows.len();
-                mixed.push(self.attend(step, layer, (herd, all), &queries)?);
-                continue;
-            }
-            for row in 0..rows.len() {
-                let queries = of_row(ops, &queries, row)?;
-                mixed.push(self.attend(step, layer, (herd, row..row + 1), &queries)?);
-            }
+            mixed.push(match step.herds[herd].is_level() {
+                true => self.attend(step, layer, herd, &queries)?,
+                false => self.attend_apart(step, layer, herd, &queries)?,
+            });
         }
         from_heads(ops, &step.gather(mixed)?)
     }
 
-    /// Some of a herd's rows, which must be of one length.
-    fn attend(
+    /// The rows of a herd that are not equally long, each with one token: all read as far as the
+    /// longest, and a mask says what each sees.
+    fn attend_apart(
         &self,
         step: &mut Step,
         layer: usize,
-        (herd, rows): (usize, Range<usize>),
+        herd: usize,
         queries: &Array,
     ) -> Result<Array, MlxError> {
         let ops = step.ops;
+        let rows = step.herds[herd].rows.clone();
+        let ends = step.rows[rows].iter().map(|row| row.start + 1);
+        let longest = ends.max().unwrap_or(1);
+        let mask = step.herd_mask(herd, longest, self.spec.reach)?;
+        let [keys, values] = self.seen(step, layer, herd, 0..longest)?;
+        let inputs = [queries, &keys, &values];
+        match &self.softcap {
+            Some(cap) => self.attend_capped(ops, inputs, cap, Some(&mask)),
+            None => ops.attention(
+                inputs,
+                self.spec.scale,
+                Mask::Given(&mask),
+                self.sinks.as_ref(),
+            ),
+        }
+    }
+
+    /// A herd's keys and values at some places.
+    fn seen(
+        &self,
+        step: &Step,
+        layer: usize,
+        herd: usize,
+        places: Range<usize>,
+    ) -> Result<[Array; 2], MlxError> {
         let layer = match self.spec.kv {
             KvSource::Layer(source) => source,
             KvSource::Own | KvSource::KeyIsValue => layer,
         };
-        let start = step.rows[step.herds[herd].rows.start + rows.start].start;
+        let kv = step.herds[herd].herd.layers[layer].get()?;
+        let none = || MlxError("a layer kept no values".to_owned());
+        let values = kv.values.as_ref().ok_or_else(none)?;
+        Ok([
+            part(step.ops, &kv.keys, 2, places.clone())?,
+            part(step.ops, values, 2, places)?,
+        ])
+    }
+
+    /// The rows of a herd that are equally long.
+    fn attend(
+        &self,
+        step: &mut Step,
+        layer: usize,
+        herd: usize,
+        queries: &Array,
+    ) -> Result<Array, MlxError> {
+        let ops = step.ops;
+        let start = step.rows[step.herds[herd].rows.start].start;
         let places = start..start + queries.dim(2) as usize;
         let (seen, view) = see(self.spec.reach, places.clone());
         let mask = match view {
@@ -245,13 +284,7 @@ impl Attention {
             View::Causal => Some(step.mask(places.len(), seen.len(), seen.start, Reach::All)?),
             View::Within(reach) => Some(step.mask(places.len(), seen.len(), seen.start, reach)?),
         };
-        let kv = step.herds[herd].herd.layers[layer].get()?;
-        let view_of = |array: &Array| view_of(ops, array, rows.clone(), seen.clone());
-        let keys = view_of(&kv.keys)?;
-        let values = match &kv.values {
-            Some(values) => view_of(values)?,
-            None => return Err(MlxError("a layer kept no values".to_owned())),
-        };
+        let [keys, values] = self.seen(step, layer, herd, seen)?;
         let inputs = [queries, &keys, &values];
         if let Some(cap) = &self.softcap {
             return self.attend_capped(ops, inputs, cap, mask.as_ref());
@@ -315,15 +348,11 @@ enum View {
 /// The keys that the queries at `places` see together, and each of them.
 fn see(reach: Reach, places: Range<usize>) -> (Range<usize>, View) {
     let (start, last) = (places.start, places.end - 1);
-    let first = |place: usize| match reach {
-        Reach::All => 0,
-        Reach::Window(window) => (place + 1).saturating_sub(window),
-        Reach::Chunk(chunk) => place / chunk * chunk,
-    };
+    let first = reach.first_seen(start);
     let view = match places.len() {
         1 => View::Everything,
-        _ if first(start) == first(last) => View::Causal,
+        _ if first == reach.first_seen(last) => View::Causal,
         _ => View::Within(reach),
     };
-    (first(start)..places.end, view)
+    (first..places.end, view)
 }

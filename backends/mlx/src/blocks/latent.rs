@@ -6,12 +6,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-
 use loquat_session::OpenError;
-use loquat_spec::{LatentAttention as Spec, LayerRole};
+use loquat_spec::{LatentAttention as Spec, LayerRole, Reach};
 
-use super::attention::{from_heads, part, to_heads, view_of};
+use super::attention::{from_heads, part, to_heads};
 use crate::array::{Array, Mask, Ops};
 use crate::error::MlxError;
 use crate::linear::{Joined, Linear, Stack};
@@ -136,20 +134,19 @@ impl Latent {
             let of_group = rows.start - group.rows.start..rows.end - group.rows.start;
             let latents = part(ops, latents, 0, of_group.clone())?;
             step.append(herd, layer, &latents, None)?;
-            let pieces: Vec<Range<usize>> = match step.herds[herd].is_level() {
-                true => vec![0..rows.len()],
-                false => (0..rows.len()).map(|row| row..row + 1).collect(),
+            let ends = step.rows[rows.clone()].iter().map(|row| row.start);
+            let end = ends.max().unwrap_or(0) + group.tokens;
+            let apart = match step.herds[herd].is_level() {
+                true => None,
+                false => Some(step.herd_mask(herd, end, Reach::All)?),
             };
-            for piece in pieces {
-                let end = step.rows[rows.start + piece.start].start + group.tokens;
-                let all = &step.herds[herd].herd.layers[layer].get()?.keys;
-                let keys = view_of(ops, all, piece.clone(), 0..end)?;
-                let values = part(ops, &keys, 3, 0..self.spec.latent_dim)?;
-                let first = of_group.start + piece.start;
-                let queries = part(ops, queries, 0, first..first + piece.len())?;
-                let inputs = [&queries, &keys, &values];
-                mixed.push(ops.attention(inputs, self.spec.scale, mask, None)?);
-            }
+            let mask = apart.as_ref().map_or(mask, Mask::Given);
+            let all = &step.herds[herd].herd.layers[layer].get()?.keys;
+            let keys = part(ops, all, 2, 0..end)?;
+            let values = part(ops, &keys, 3, 0..self.spec.latent_dim)?;
+            let queries = part(ops, queries, 0, of_group)?;
+            let inputs = [&queries, &keys, &values];
+            mixed.push(ops.attention(inputs, self.spec.scale, mask, None)?);
         }
         step.gather(mixed)
     }

@@ -30,11 +30,6 @@ pub fn from_heads(ops: &Ops, heads: &Array) -> Result<Array, MlxError> {
     ops.reshape(&ops.transpose(heads, &[0, 2, 1, 3])?, &[-1, width])
 }
 
-/// One row of [rows, ...].
-pub fn of_row(ops: &Ops, heads: &Array, row: usize) -> Result<Array, MlxError> {
-    part(ops, heads, 0, row..row + 1)
-}
-
 /// The part of one dimension; itself where that is all of it.
 pub fn part(ops: &Ops, x: &Array, axis: usize, range: Range<usize>) -> Result<Array, MlxError> {
     let mut stop = x.shape();
@@ -45,24 +40,6 @@ pub fn part(ops: &Ops, x: &Array, axis: usize, range: Range<usize>) -> Result<Ar
     let mut start = vec![0; stop.len()];
     (start[axis], stop[axis]) = (first, end);
     ops.slice(x, &start, &stop)
-}
-
-/// Some rows and some places of [rows, heads, places, dim].
-pub fn view_of(
-    ops: &Ops,
-    x: &Array,
-    rows: Range<usize>,
-    places: Range<usize>,
-) -> Result<Array, MlxError> {
-    let mut stop = x.shape();
-    let mut start = vec![0; stop.len()];
-    for (axis, range) in [(0, rows), (2, places)] {
-        (start[axis], stop[axis]) = (range.start as i32, range.end as i32);
-    }
-    match start.iter().all(|at| *at == 0) && stop == x.shape() {
-        true => Ok(x.clone()),
-        false => ops.slice(x, &start, &stop),
-    }
 }
 
 /// Over queries and, where the layer has its own, over keys below them.
