@@ -38,7 +38,10 @@ fn build() -> Result<(PathBuf, PathBuf), String> {
     match compile(&root, &os) {
         Ok(shim) => Ok((shim, library)),
         // An MLX that was found and cannot be used is a mistake to show, not to work around.
-        Err(why) => panic!("the MLX shim does not build against {}: {why}", root.display()),
+        Err(why) => panic!(
+            "the MLX shim does not build against {}: {why}",
+            root.display()
+        ),
     }
 }
 
@@ -64,13 +67,17 @@ fn find(os: &str) -> Option<PathBuf> {
         return Some(root);
     }
     let installed = ["/opt/homebrew/opt/mlx", "/usr/local", "/usr"].map(PathBuf::from);
-    let candidates = installed.into_iter().chain(python_package()).chain(fetched());
+    let candidates = installed
+        .into_iter()
+        .chain(python_package())
+        .chain(fetched());
     candidates.into_iter().find(complete)
 }
 
 /// Where the Python package is installed, if it is.
 fn python_package() -> Option<PathBuf> {
-    let code = "import importlib.util as u; print(u.find_spec('mlx').submodule_search_locations[0])";
+    let code =
+        "import importlib.util as u; print(u.find_spec('mlx').submodule_search_locations[0])";
     let output = Command::new("python3").args(["-c", code]).output().ok()?;
     let path = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
@@ -113,6 +120,11 @@ fn compile(root: &Path, os: &str) -> Result<PathBuf, String> {
     command.arg("-L").arg(&lib).arg("-lmlx");
     command.arg(format!("-Wl,-rpath,{beside}"));
     command.arg(format!("-Wl,-rpath,{}", lib.display()));
+    if os == "linux" {
+        // The older kind of path counts for what MLX itself needs too, so that all of a release
+        // can stand in one folder.
+        command.arg("-Wl,--disable-new-dtags");
+    }
     let output = command.output().map_err(|error| error.to_string())?;
     match output.status.success() {
         true => Ok(shim),

@@ -22,8 +22,8 @@ mod state;
 use loquat_session::limits::{Limits, Sizes};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, Capabilities, Device, DeviceKind, Memory, ModelSource, OpenError, Plan, Precision, PrefixCopy,
-    Probe, Session, SessionOptions,
+    Backend, Capabilities, Device, DeviceKind, Memory, ModelSource, OpenError, Plan, Precision,
+    PrefixCopy, Probe, Session, SessionOptions,
 };
 
 use kernels::{Half, Kernels, KvElement, PAGE};

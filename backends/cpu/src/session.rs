@@ -1,9 +1,9 @@
 //! The session contract over the forward pass: rows in, checked; outputs out.
 
+use loquat_session::transfer::{Envelope, unseal};
 use loquat_session::{
     Capabilities, Emit, Held, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
-use loquat_session::transfer::{Envelope, unseal};
 
 use crate::buffers::fit;
 use crate::forward::{Forward, Plan, PlannedRow, PlannedState, PlannedToken, Scratch};

@@ -176,8 +176,6 @@ const Function& fused(uint32_t kind) {
       // value, gate
       mx::compile([](const Inputs& in) -> Inputs { return {in[0] * mx::sigmoid(in[1])}; }, true),
       mx::compile([](const Inputs& in) -> Inputs { return {in[0] * silu(in[1])}; }, true),
-      // softplus
-      mx::compile([](const Inputs& in) -> Inputs { return {softplus(in[0])}; }, true),
       // value, cap
       mx::compile([](const Inputs& in) -> Inputs { return {mx::tanh(in[0] / in[1]) * in[1]}; }, true),
       // max(x, 0)²
@@ -452,10 +450,6 @@ Array* lq_concatenate(Arrays arrays, int32_t axis, const Stream* s) {
   return make([&] { return mx::concatenate(list(arrays), axis, *s); });
 }
 
-Array* lq_repeat(const Array* a, int32_t repeats, int32_t axis, const Stream* s) {
-  return make([&] { return mx::repeat(*a, repeats, axis, *s); });
-}
-
 Array* lq_contiguous(const Array* a, const Stream* s) {
   return make([&] { return mx::contiguous(*a, false, *s); });
 }
@@ -483,19 +477,9 @@ Array* lq_unary(uint32_t op, const Array* a, const Stream* s) {
   return make([&] {
     switch (op) {
       case 0:
-        return mx::negative(*a, *s);
-      case 1:
         return mx::exp(*a, *s);
-      case 2:
+      case 1:
         return mx::sigmoid(*a, *s);
-      case 3:
-        return mx::square(*a, *s);
-      case 4:
-        return mx::rsqrt(*a, *s);
-      case 5:
-        return mx::isnan(*a, *s);
-      case 6:
-        return mx::log(*a, *s);
     }
     throw std::invalid_argument("unknown unary operation");
   });
@@ -511,20 +495,12 @@ Array* lq_binary(uint32_t op, const Array* a, const Array* b, const Stream* s) {
       case 2:
         return mx::multiply(*a, *b, *s);
       case 3:
-        return mx::divide(*a, *b, *s);
-      case 4:
-        return mx::maximum(*a, *b, *s);
-      case 5:
         return mx::minimum(*a, *b, *s);
-      case 6:
+      case 4:
         return mx::greater_equal(*a, *b, *s);
-      case 7:
-        return mx::less(*a, *b, *s);
-      case 8:
+      case 5:
         return mx::logical_and(*a, *b, *s);
-      case 9:
-        return mx::equal(*a, *b, *s);
-      case 10:
+      case 6:
         return mx::floor_divide(*a, *b, *s);
     }
     throw std::invalid_argument("unknown binary operation");
@@ -534,10 +510,6 @@ Array* lq_binary(uint32_t op, const Array* a, const Array* b, const Stream* s) {
 // The number takes the array's type, so that it does not widen it.
 Array* lq_scale(const Array* a, float factor, const Stream* s) {
   return make([&] { return mx::multiply(*a, Array(factor, a->dtype()), *s); });
-}
-
-Array* lq_shift(const Array* a, float amount, const Stream* s) {
-  return make([&] { return mx::add(*a, Array(amount, a->dtype()), *s); });
 }
 
 Array* lq_select(const Array* condition, const Array* yes, const Array* no, const Stream* s) {
@@ -651,11 +623,10 @@ Array* lq_dequantize(
 Array* lq_gather_matmul(
     const Array* x,
     const Array* stack,
-    const Array* left,
-    const Array* right,
+    const Array* chosen,
     bool sorted,
     const Stream* s) {
-  return make([&] { return mx::gather_mm(*x, *stack, maybe(left), maybe(right), sorted, *s); });
+  return make([&] { return mx::gather_mm(*x, *stack, std::nullopt, *chosen, sorted, *s); });
 }
 
 Array* lq_gather_quantized_matmul(
@@ -663,8 +634,7 @@ Array* lq_gather_quantized_matmul(
     const Array* codes,
     const Array* scales,
     const Array* biases,
-    const Array* left,
-    const Array* right,
+    const Array* chosen,
     Packing packing,
     bool sorted,
     const Stream* s) {
@@ -674,8 +644,8 @@ Array* lq_gather_quantized_matmul(
         *codes,
         *scales,
         maybe(biases),
-        maybe(left),
-        maybe(right),
+        std::nullopt,
+        *chosen,
         true,
         packing.group,
         packing.bits,
@@ -684,11 +654,6 @@ Array* lq_gather_quantized_matmul(
         sorted,
         *s);
   });
-}
-
-// Each channel by itself: `x` is [batch, time, channel], `weight` [channel, kernel, 1].
-Array* lq_depthwise_conv(const Array* x, const Array* weight, const Stream* s) {
-  return make([&] { return mx::conv1d(*x, *weight, 1, 0, 1, x->shape(-1), *s); });
 }
 
 // Fast

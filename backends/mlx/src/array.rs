@@ -60,13 +60,8 @@ pub enum DeviceKind {
 #[derive(Debug, Clone, Copy)]
 #[repr(u32)]
 pub enum Unary {
-    Negative = 0,
-    Exp = 1,
-    Sigmoid = 2,
-    Square = 3,
-    Rsqrt = 4,
-    IsNan = 5,
-    Log = 6,
+    Exp = 0,
+    Sigmoid = 1,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -75,15 +70,11 @@ pub enum Binary {
     Add = 0,
     Subtract = 1,
     Multiply = 2,
-    Divide = 3,
-    Maximum = 4,
-    Minimum = 5,
-    GreaterEqual = 6,
-    Less = 7,
-    And = 8,
-    Equal = 9,
+    Minimum = 3,
+    GreaterEqual = 4,
+    And = 5,
     /// The quotient's whole part.
-    FloorDivide = 10,
+    FloorDivide = 6,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -112,32 +103,31 @@ pub enum Fused {
     TimesSigmoid = 7,
     /// `a * silu(b)`
     TimesSilu = 8,
-    Softplus = 9,
     /// `tanh(a / b) * b`
-    Softcap = 10,
+    Softcap = 9,
     /// `max(a, 0)²`
-    Relu2 = 11,
-    Relu = 12,
+    Relu2 = 10,
+    Relu = 11,
     /// `a / (b + c) * d`
-    Share = 13,
+    Share = 12,
     /// `a * b + c * d + ...`, and an odd one at the end as it is.
-    SumOfProducts = 14,
+    SumOfProducts = 13,
     /// The SiLU of that.
-    SiluOfProducts = 15,
+    SiluOfProducts = 14,
     /// `a * (b * c + d * e + ...)`, of `a`'s type.
-    TimesProducts = 16,
+    TimesProducts = 15,
     /// `c * softplus(a + b)`
-    LogDecay = 17,
+    LogDecay = 16,
     /// `softplus(a * b + c)`, kept between `d` and `e`.
-    StepSize = 18,
+    StepSize = 17,
     /// `a * exp(b)`
-    TimesExp = 19,
+    TimesExp = 18,
     /// `a * exp(b) + c * d`
-    Remember = 20,
+    Remember = 19,
     /// `(a - b) * sigmoid(c)`
-    Change = 21,
+    Change = 20,
     /// `exp(a - b + c)`, and perhaps times `d`.
-    PairDecay = 22,
+    PairDecay = 21,
 }
 
 /// How a quantized matrix is packed, in MLX's words.
@@ -156,6 +146,15 @@ impl Packing {
             mode: self.mode.as_ptr(),
         }
     }
+}
+
+/// Codes of [..., rows, cols in words], and what each group of them is multiplied by and shifted.
+#[derive(Clone)]
+pub struct Packed {
+    pub codes: Array,
+    pub scales: Array,
+    pub biases: Option<Array>,
+    pub packing: Packing,
 }
 
 /// Who sees whom in attention.
@@ -336,8 +335,6 @@ operations! {
         => put_tokens(a.raw, rows.raw, places.raw, update.raw);
     concatenate(arrays: &[&Array], axis: i32)
         => concatenate(list(arrays).as_slice().into(), axis);
-    /// Each entry along `axis` so many times, copies side by side.
-    repeat(a: &Array, times: i32, axis: i32) => repeat(a.raw, times, axis);
     contiguous(a: &Array) => contiguous(a.raw);
     take_rows(a: &Array, indices: &Array, axis: i32) => take(a.raw, indices.raw, axis);
     take_along(a: &Array, indices: &Array, axis: i32) => take_along_axis(a.raw, indices.raw, axis);
@@ -347,8 +344,6 @@ operations! {
     binary(op: Binary, a: &Array, b: &Array) => binary(op as u32, a.raw, b.raw);
     /// Times a number of the array's own type.
     scale(a: &Array, factor: f32) => scale(a.raw, factor);
-    /// Plus a number of the array's own type.
-    shift(a: &Array, amount: f32) => shift(a.raw, amount);
     select(condition: &Array, yes: &Array, no: &Array) => select(condition.raw, yes.raw, no.raw);
     reduce(op: Reduce, a: &Array, axis: i32, keep: bool) => reduce(op as u32, a.raw, axis, keep);
     cumsum(a: &Array, axis: i32) => cumsum(a.raw, axis);
@@ -364,22 +359,23 @@ operations! {
     /// `c + a @ b`
     addmm(c: &Array, a: &Array, b: &Array) => addmm(c.raw, a.raw, b.raw);
     /// `x` times a packed matrix, transposed.
-    quantized_matmul(x: &Array, codes: &Array, scales: &Array, biases: Option<&Array>, packing: Packing)
-        => quantized_matmul(x.raw, codes.raw, scales.raw, raw(biases), packing.raw());
-    dequantize(codes: &Array, scales: &Array, biases: Option<&Array>, packing: Packing, to: Type)
-        => dequantize(codes.raw, scales.raw, raw(biases), packing.raw(), to as u32);
-    /// `x[left[i]] @ stack[right[i]]` for each `i`.
-    gather_matmul(x: &Array, stack: &Array, left: Option<&Array>, right: &Array, sorted: bool)
-        => gather_matmul(x.raw, stack.raw, raw(left), right.raw, sorted);
-    /// The same with packed matrices, transposed.
-    gather_quantized_matmul(
-        x: &Array, codes: &Array, scales: &Array, biases: Option<&Array>,
-        left: Option<&Array>, right: &Array, packing: Packing, sorted: bool
-    ) => gather_quantized_matmul(
-        x.raw, codes.raw, scales.raw, raw(biases), raw(left), right.raw, packing.raw(), sorted
+    quantized_matmul(x: &Array, matrix: &Packed) => quantized_matmul(
+        x.raw, matrix.codes.raw, matrix.scales.raw, raw(matrix.biases.as_ref()),
+        matrix.packing.raw()
     );
-    /// `x`: [batch, time, channel], `weight`: [channel, kernel, 1]; no padding.
-    depthwise_conv(x: &Array, weight: &Array) => depthwise_conv(x.raw, weight.raw);
+    dequantize(matrix: &Packed, to: Type) => dequantize(
+        matrix.codes.raw, matrix.scales.raw, raw(matrix.biases.as_ref()), matrix.packing.raw(),
+        to as u32
+    );
+    /// `x[i] @ stack[chosen[i]]` for each `i`; `sorted` promises that `chosen` ascends.
+    gather_matmul(x: &Array, stack: &Array, chosen: &Array, sorted: bool)
+        => gather_matmul(x.raw, stack.raw, chosen.raw, sorted);
+    /// The same with packed matrices, transposed.
+    gather_quantized_matmul(x: &Array, stack: &Packed, chosen: &Array, sorted: bool)
+        => gather_quantized_matmul(
+            x.raw, stack.codes.raw, stack.scales.raw, raw(stack.biases.as_ref()), chosen.raw,
+            stack.packing.raw(), sorted
+        );
     rms_norm(x: &Array, weight: Option<&Array>, eps: f32) => rms_norm(x.raw, raw(weight), eps);
     layer_norm(x: &Array, weight: Option<&Array>, bias: Option<&Array>, eps: f32)
         => layer_norm(x.raw, raw(weight), raw(bias), eps);
@@ -406,8 +402,7 @@ impl Ops {
     fn upload_parts(&self, parts: &[&[u8]], dims: &[i32], of: Type) -> Result<Array> {
         let parts: Vec<ffi::Bytes> = parts.iter().map(|part| (*part).into()).collect();
         // SAFETY: the shim reads the parts alone, during the call, and checks their size.
-        let raw =
-            unsafe { (self.api.from_parts)(parts.as_slice().into(), dims.into(), of as u32) };
+        let raw = unsafe { (self.api.from_parts)(parts.as_slice().into(), dims.into(), of as u32) };
         self.take(raw)
     }
 
@@ -509,9 +504,7 @@ impl Ops {
     /// Computes the array and copies its values, which must be of `out`'s size.
     pub fn read(&self, array: &Array, out: &mut [u8]) -> Result<()> {
         // SAFETY: the shim writes as many bytes as it is told, after checking.
-        self.done(unsafe {
-            (self.api.read)(array.raw, out.as_mut_ptr(), out.len(), self.stream)
-        })
+        self.done(unsafe { (self.api.read)(array.raw, out.as_mut_ptr(), out.len(), self.stream) })
     }
 
     pub fn read_f32(&self, array: &Array, out: &mut [f32]) -> Result<()> {

@@ -23,7 +23,7 @@ impl From<MlxError> for SessionError {
 /// Why the library could not be loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LoadError {
-    #[error("this build has no MLX: {why}")]
+    #[error("This build has no MLX: {why}")]
     NotBuilt { why: &'static str },
     #[error("{} is not there", path.display())]
     Missing { path: PathBuf },

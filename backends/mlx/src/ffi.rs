@@ -160,7 +160,6 @@ api! {
     slice_update(In, In, Dims, Dims, Stream) -> Out;
     put_tokens(In, In, In, In, Stream) -> Out;
     concatenate(Arrays, i32, Stream) -> Out;
-    repeat(In, i32, i32, Stream) -> Out;
     contiguous(In, Stream) -> Out;
     take(In, In, i32, Stream) -> Out;
     take_along_axis(In, In, i32, Stream) -> Out;
@@ -168,7 +167,6 @@ api! {
     unary(u32, In, Stream) -> Out;
     binary(u32, In, In, Stream) -> Out;
     scale(In, f32, Stream) -> Out;
-    shift(In, f32, Stream) -> Out;
     select(In, In, In, Stream) -> Out;
     reduce(u32, In, i32, bool, Stream) -> Out;
     cumsum(In, i32, Stream) -> Out;
@@ -181,9 +179,8 @@ api! {
     addmm(In, In, In, Stream) -> Out;
     quantized_matmul(In, In, In, In, Packing, Stream) -> Out;
     dequantize(In, In, In, Packing, u32, Stream) -> Out;
-    gather_matmul(In, In, In, In, bool, Stream) -> Out;
-    gather_quantized_matmul(In, In, In, In, In, In, Packing, bool, Stream) -> Out;
-    depthwise_conv(In, In, Stream) -> Out;
+    gather_matmul(In, In, In, bool, Stream) -> Out;
+    gather_quantized_matmul(In, In, In, In, In, Packing, bool, Stream) -> Out;
     rms_norm(In, In, f32, Stream) -> Out;
     layer_norm(In, In, In, f32, Stream) -> Out;
     rope(In, i32, bool, In, In, Stream) -> Out;

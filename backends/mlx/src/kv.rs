@@ -146,12 +146,10 @@ impl Herd {
     }
 
     /// Sequences of the given lengths together, all with room for `capacity` tokens.
-    pub fn join(
-        ops: &Ops,
-        members: &[(Self, usize)],
-        capacity: usize,
-    ) -> Result<Self, MlxError> {
-        let members = members.iter().map(|(herd, len)| herd.fitted(ops, *len, capacity));
+    pub fn join(ops: &Ops, members: &[(Self, usize)], capacity: usize) -> Result<Self, MlxError> {
+        let members = members
+            .iter()
+            .map(|(herd, len)| herd.fitted(ops, *len, capacity));
         let members = members.collect::<Result<Vec<Self>, _>>()?;
         let layers = members.first().map_or(0, |herd| herd.layers.len());
         let layers = (0..layers).map(|layer| {
@@ -169,20 +167,25 @@ impl Herd {
     }
 }
 
-/// Places of an array with room for `capacity` tokens. On CUDA, MLX takes cuDNN's attention for
-/// arrays of whole 256s and its own for others, and its own is quicker while there is little to
-/// read (measured on an H200: docs/benchmarks.md).
-fn places(capacity: usize) -> i32 {
+/// Places of an array with room for `capacity` tokens of `dim` values. On CUDA, MLX takes cuDNN's
+/// attention for arrays of whole 256s and its own for others; its own is quicker for small heads
+/// and little to read (measured on an H200: docs/benchmarks.md).
+fn places(capacity: usize, dim: i32) -> i32 {
     const LITTLE: usize = 2048;
+    const SMALL: i32 = 64;
     const ODD: usize = 8;
-    let odd = if capacity < LITTLE { ODD } else { 0 };
+    let odd = if capacity < LITTLE && dim <= SMALL {
+        ODD
+    } else {
+        0
+    };
     (capacity + odd) as i32
 }
 
 /// The first `len` tokens in an array with room for `capacity`.
 pub fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Array, MlxError> {
     let (rows, heads, dim) = (old.dim(0), old.dim(1), old.dim(3));
-    let (len, places) = (len as i32, places(capacity));
+    let (len, places) = (len as i32, places(capacity, dim));
     if old.dim(2) == places {
         return Ok(old.clone());
     }
@@ -222,7 +225,8 @@ impl Places {
                 let room = match old {
                     Some(old) => regrow(ops, &old, *start, *capacity)?,
                     None => {
-                        let dims = [new.dim(0), new.dim(1), places(*capacity), new.dim(3)];
+                        let places = places(*capacity, new.dim(3));
+                        let dims = [new.dim(0), new.dim(1), places, new.dim(3)];
                         ops.full(&dims, 0.0, new.dtype())?
                     }
                 };

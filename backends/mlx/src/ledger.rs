@@ -76,7 +76,9 @@ impl Ledger {
     }
 
     pub fn is_shared(&self, entry: Entry) -> bool {
-        self.entries.get(&entry).is_some_and(|held| held.holders > 1)
+        self.entries
+            .get(&entry)
+            .is_some_and(|held| held.holders > 1)
     }
 
     /// What the entries come to, each once.

@@ -5,6 +5,7 @@
 //! [`Backend::probe`] says what is missing. Scheduling, sampling and text are the engine's; files
 //! are `weights`'.
 
+mod ahead;
 mod array;
 mod blocks;
 mod device;
@@ -82,8 +83,11 @@ impl MlxBackend {
         };
         let layout = Layout::new(spec);
         let kept = pack::report(weights, dtype);
-        let vectors = weights.vectors().map(|(_, vector)| vector.len() * dtype.bytes());
-        let weight_bytes = kept.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
+        let vectors = weights
+            .vectors()
+            .map(|(_, vector)| vector.len() * dtype.bytes());
+        let weight_bytes =
+            kept.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
         let buffers = model::buffer_bytes(spec, options.max_step_tokens, dtype);
         let sizes = Sizes {
             device_bytes: Some(device.memory_bytes()),

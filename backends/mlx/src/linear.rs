@@ -1,6 +1,6 @@
 //! Matrices as MLX multiplies by them.
 
-use crate::array::{Array, Ops, Packing, Type};
+use crate::array::{Array, Ops, Packed, Type};
 use crate::error::MlxError;
 
 /// One matrix of [rows, cols], or a stack of [count, rows, cols].
@@ -10,27 +10,12 @@ pub enum Kernel {
     Packed(Packed),
 }
 
-/// Codes of [..., rows, cols in words], and what each group of them is multiplied by and shifted.
-#[derive(Clone)]
-pub struct Packed {
-    pub codes: Array,
-    pub scales: Array,
-    pub biases: Option<Array>,
-    pub packing: Packing,
-}
-
 impl Kernel {
     /// `x`: [..., cols] to [..., rows]; with a stack, each matrix for its entry of the batch.
     fn multiply(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
         match self {
             Self::Plain(weight) => ops.matmul(x, weight),
-            Self::Packed(packed) => ops.quantized_matmul(
-                x,
-                &packed.codes,
-                &packed.scales,
-                packed.biases.as_ref(),
-                packed.packing,
-            ),
+            Self::Packed(packed) => ops.quantized_matmul(x, packed),
         }
     }
 
@@ -44,17 +29,8 @@ impl Kernel {
         sorted: bool,
     ) -> Result<Array, MlxError> {
         match self {
-            Self::Plain(weight) => ops.gather_matmul(x, weight, None, chosen, sorted),
-            Self::Packed(packed) => ops.gather_quantized_matmul(
-                x,
-                &packed.codes,
-                &packed.scales,
-                packed.biases.as_ref(),
-                None,
-                chosen,
-                packed.packing,
-                sorted,
-            ),
+            Self::Plain(weight) => ops.gather_matmul(x, weight, chosen, sorted),
+            Self::Packed(packed) => ops.gather_quantized_matmul(x, packed, chosen, sorted),
         }
     }
 }
@@ -212,9 +188,13 @@ impl Table {
             Self::Plain(rows) => ops.astype(&ops.take_rows(rows, ids, 0)?, to),
             Self::Packed(packed) => {
                 let take = |part: &Array| ops.take_rows(part, ids, 0);
-                let biases = packed.biases.as_ref().map(take).transpose()?;
-                let (codes, scales) = (take(&packed.codes)?, take(&packed.scales)?);
-                ops.dequantize(&codes, &scales, biases.as_ref(), packed.packing, to)
+                let rows = Packed {
+                    codes: take(&packed.codes)?,
+                    scales: take(&packed.scales)?,
+                    biases: packed.biases.as_ref().map(take).transpose()?,
+                    packing: packed.packing,
+                };
+                ops.dequantize(&rows, to)
             }
         }
     }

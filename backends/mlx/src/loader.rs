@@ -271,7 +271,11 @@ impl<'a> LayerLoader<'a> {
         self.loader.linear(matrix, bias)
     }
 
-    pub fn optional_linear(&self, wanted: bool, role: LayerRole) -> Result<Option<Linear>, OpenError> {
+    pub fn optional_linear(
+        &self,
+        wanted: bool,
+        role: LayerRole,
+    ) -> Result<Option<Linear>, OpenError> {
         match wanted {
             true => self.linear(role).map(Some),
             false => Ok(None),

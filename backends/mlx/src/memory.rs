@@ -27,7 +27,9 @@ impl Share {
     }
 
     fn change(&self, change: impl FnOnce(u64) -> u64) {
-        let mut total = TOTAL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut total = TOTAL
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         *total = change(*total);
         let cache = (*total / CACHE_SHARE).clamp(LEAST_CACHE, MOST_CACHE);
         // SAFETY: numbers alone. MLX takes the first as a guideline: it waits for buffers to come

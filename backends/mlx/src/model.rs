@@ -137,7 +137,10 @@ impl Model {
 
 impl Layer {
     fn load(loader: LayerLoader, spec: &LayerSpec) -> Result<Self, OpenError> {
-        let blocks = spec.blocks.iter().map(|block| Residual::load(loader, block));
+        let blocks = spec
+            .blocks
+            .iter()
+            .map(|block| Residual::load(loader, block));
         Ok(Self {
             blocks: blocks.collect::<Result<_, _>>()?,
             scale: match spec.scaled {
@@ -150,7 +153,10 @@ impl Layer {
 
 impl Residual {
     fn load(loader: LayerLoader, spec: &BlockSpec) -> Result<Self, OpenError> {
-        let branches = spec.branches.iter().map(|branch| Branch::load(loader, branch));
+        let branches = spec
+            .branches
+            .iter()
+            .map(|branch| Branch::load(loader, branch));
         Ok(Self {
             branches: branches.collect::<Result<_, _>>()?,
             post_norm: loader.optional_norm(LayerRole::SumPostNorm, spec.post_norm.as_ref())?,
@@ -214,7 +220,9 @@ pub fn buffer_bytes(spec: &ModelSpec, tokens: usize, dtype: Type) -> u64 {
     let widest = widest.max().unwrap_or(0).max(spec.hidden_size);
     let values = (tokens as u64).saturating_mul(widest as u64);
     let logits = spec.vocab_size as u64 * 2 * Type::F32.bytes() as u64;
-    values.saturating_mul(ALIVE * dtype.bytes() as u64).saturating_add(logits)
+    values
+        .saturating_mul(ALIVE * dtype.bytes() as u64)
+        .saturating_add(logits)
 }
 
 /// Values that a block makes of each token.

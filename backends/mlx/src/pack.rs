@@ -18,9 +18,9 @@ use loquat_session::OpenError;
 use loquat_weights::decode::decode_row;
 use loquat_weights::{DecodeFault, Dtype, EncodedRow, Matrix, WeightsError};
 
-use crate::array::{Array, Ops, Type};
+use crate::array::{Array, Ops, Packed, Type};
 use crate::error::MlxError;
-use crate::linear::{Kernel, Packed, Table};
+use crate::linear::{Kernel, Table};
 
 use form::Plane;
 pub use form::{Form, float_type};

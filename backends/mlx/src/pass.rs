@@ -337,10 +337,11 @@ fn rows_of(ops: &Ops, matrix: &Array, start: i32, stop: i32) -> Result<Array, Ml
 
 /// The most likely token of each row, [`NO_TOKEN`] where nothing is.
 fn greedy(ops: &Ops, logits: &Array) -> Result<Array, MlxError> {
-    let best = ops.reduce(Reduce::ArgMax, logits, 1, false)?;
-    let largest = ops.reduce(Reduce::Max, logits, 1, false)?;
+    let best = ops.reduce(Reduce::ArgMax, logits, 1, true)?;
+    let largest = ops.take_along(logits, &best, 1)?;
     // Neither NaN nor minus infinity is as large as the smallest number.
     let smallest = ops.upload_f32(&[f32::MIN], &[1])?;
     let is_number = ops.binary(Binary::GreaterEqual, &largest, &smallest)?;
-    ops.select(&is_number, &best, &ops.upload_u32(&[NO_TOKEN], &[1])?)
+    let tokens = ops.select(&is_number, &best, &ops.upload_u32(&[NO_TOKEN], &[1])?)?;
+    ops.reshape(&tokens, &[-1])
 }

@@ -68,6 +68,12 @@ pub struct Granted {
     on_the_way: Vec<(usize, Entry)>,
 }
 
+/// A sequence that is to stand in a herd: where its keys are, and how many.
+struct Member {
+    kv: Option<(HerdId, usize)>,
+    len: usize,
+}
+
 /// The recurrent states that a row leaves.
 #[derive(Default)]
 pub struct States {
@@ -173,7 +179,9 @@ impl Sequences {
         let sequences = ids.iter().map(|id| self.get(*id));
         let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
         let rooms = sequences.iter().filter_map(|sequence| sequence.room);
-        let states = sequences.iter().flat_map(|sequence| sequence.state_entries());
+        let states = sequences
+            .iter()
+            .flat_map(|sequence| sequence.state_entries());
         Ok(Held {
             kv_tokens: self.room.sum(rooms),
             states: self.states.sum(states),
@@ -272,7 +280,9 @@ impl Sequences {
         let capacity = match self.make_room(id, start + tokens) {
             Ok(capacity) => capacity,
             Err(error) => {
-                after.into_iter().for_each(|entry| self.states.drop_hold(entry));
+                after
+                    .into_iter()
+                    .for_each(|entry| self.states.drop_hold(entry));
                 return Err(error);
             }
         };
@@ -399,13 +409,13 @@ impl Sequences {
         for id in ids {
             let sequence = self.alive.get_mut(id);
             let (kv, len) = sequence.map_or((None, 0), |own| (own.kv.take(), own.len));
-            members.push((kv, len));
+            members.push(Member { kv, len });
         }
         if let Some(herd) = self.whole_herd(&members) {
             return Ok(herd);
         }
         let mut alone = Vec::with_capacity(members.len());
-        for (kv, len) in members {
+        for Member { kv, len } in members {
             let left = kv.and_then(|(herd, row)| Some((self.herds.leave(herd, 1)?, row)));
             let own = match left {
                 Some((herd, row)) => herd.row(ops, row)?,
@@ -421,14 +431,14 @@ impl Sequences {
     }
 
     /// The herd that these are all of, in its order.
-    fn whole_herd(&mut self, members: &[(Option<(HerdId, usize)>, usize)]) -> Option<Herd> {
-        let (herd, _) = members.first()?.0?;
-        let in_order = |(row, (kv, _)): (usize, &(Option<(HerdId, usize)>, usize))| {
-            *kv == Some((herd, row))
-        };
-        let whole = self.herds.get(herd)?.rows == members.len();
-        let whole = whole && members.iter().enumerate().all(in_order);
-        whole.then(|| self.herds.leave(herd, members.len())).flatten()
+    fn whole_herd(&mut self, members: &[Member]) -> Option<Herd> {
+        let (herd, _) = members.first()?.kv?;
+        let in_order =
+            (members.iter().enumerate()).all(|(row, member)| member.kv == Some((herd, row)));
+        let whole = in_order && self.herds.get(herd)?.rows == members.len();
+        whole
+            .then(|| self.herds.leave(herd, members.len()))
+            .flatten()
     }
 
     /// Brings keys and values back, whatever was written after the sequences' last tokens.
@@ -473,13 +483,7 @@ impl Sequences {
     }
 
     /// Counts a row's tokens and keeps its states.
-    pub fn commit(
-        &mut self,
-        id: SequenceId,
-        granted: Granted,
-        tokens: usize,
-        states: States,
-    ) {
+    pub fn commit(&mut self, id: SequenceId, granted: Granted, tokens: usize, states: States) {
         let Some(sequence) = self.alive.get_mut(&id) else {
             return self.give_back(granted);
         };

@@ -83,11 +83,7 @@ impl HerdState {
                 }
             }
         };
-        Ok(Self {
-            herd,
-            rows,
-            places,
-        })
+        Ok(Self { herd, rows, places })
     }
 
     /// Whether all rows are as long.
@@ -218,12 +214,7 @@ impl<'a> Step<'a> {
 
     /// Which of the first `keys` places each row of a herd sees with its one token, as booleans of
     /// [rows, 1, 1, keys]. Made once for all layers that ask alike.
-    pub fn herd_mask(
-        &mut self,
-        herd: usize,
-        keys: usize,
-        reach: Reach,
-    ) -> Result<Array, MlxError> {
+    pub fn herd_mask(&mut self, herd: usize, keys: usize, reach: Reach) -> Result<Array, MlxError> {
         let mut known = self.herd_masks.iter();
         let same = known.find(|(of, seen, _)| *of == herd && *seen == reach);
         if let Some((_, _, mask)) = same {
@@ -236,7 +227,9 @@ impl<'a> Step<'a> {
             self.ops.upload_i32(&places, &[count, 1, 1, 1])
         };
         let all = self.ops.arange(0, keys as i32, Type::I32)?;
-        let mut mask = self.ops.binary(Binary::GreaterEqual, &of_rows(&|own| own)?, &all)?;
+        let mut mask = self
+            .ops
+            .binary(Binary::GreaterEqual, &of_rows(&|own| own)?, &all)?;
         if reach != Reach::All {
             let first = of_rows(&|own| reach.first_seen(own))?;
             let near = self.ops.binary(Binary::GreaterEqual, &all, &first)?;

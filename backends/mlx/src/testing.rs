@@ -149,12 +149,7 @@ fn herd_states(
 }
 
 /// Rows of as many tokens in one group.
-fn groups(
-    ops: &Ops,
-    rows: &[RowState],
-    [a, b]: [usize; 2],
-    herds: &[HerdState],
-) -> Vec<Group> {
+fn groups(ops: &Ops, rows: &[RowState], [a, b]: [usize; 2], herds: &[HerdState]) -> Vec<Group> {
     let group = |members: Range<usize>, first, tokens| {
         let starts = rows[members.clone()].iter().map(|row| row.start as i32);
         let starts: Vec<i32> = starts.collect();

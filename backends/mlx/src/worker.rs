@@ -74,7 +74,9 @@ impl Remote {
                 }
             }
         }
-        Err(OpenError::Device("the thread that loads ended early".to_owned()))
+        Err(OpenError::Device(
+            "the thread that loads ended early".to_owned(),
+        ))
     }
 
     /// Has the session do something, and waits.
