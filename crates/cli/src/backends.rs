@@ -55,16 +55,30 @@ fn backends() -> impl Iterator<Item = &'static dyn Backend> {
 fn best<T>(probed: impl Iterator<Item = (T, Probe)>) -> Option<T> {
     let mut fallback = None;
     for (backend, probe) in probed {
-        let Probe::Available(devices) = probe else {
-            continue;
-        };
-        let first = devices.first().map(|device| device.kind);
-        if first == Some(DeviceKind::Gpu) {
+        if on_gpu(&probe) {
             return Some(backend);
         }
-        fallback = fallback.or(Some(backend));
+        if matches!(probe, Probe::Available(_)) {
+            fallback = fallback.or(Some(backend));
+        }
     }
     fallback
+}
+
+/// Whether models that this backend opens are on a GPU.
+pub fn has_gpu(backend: &dyn Backend) -> bool {
+    on_gpu(&backend.probe())
+}
+
+/// A backend opens models on its first device.
+fn on_gpu(probe: &Probe) -> bool {
+    match probe {
+        Probe::Available(devices) => {
+            let first = devices.first();
+            first.is_some_and(|device| device.kind == DeviceKind::Gpu)
+        }
+        Probe::Unavailable { .. } => false,
+    }
 }
 
 fn is_auto(name: &str) -> bool {

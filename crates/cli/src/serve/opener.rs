@@ -135,6 +135,7 @@ impl Found {
             modified: files.modified,
             backend: backend.name().to_owned(),
             device: plan.capabilities.device.clone(),
+            on_gpu: backends::has_gpu(*backend),
             context: plan.capabilities.max_context,
             has_template: template.is_some(),
             // A template that knows no tools gets them in words.

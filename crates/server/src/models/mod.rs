@@ -76,6 +76,8 @@ pub struct ModelInfo {
     pub modified: u64,
     pub backend: String,
     pub device: String,
+    /// Its weights are in a GPU's memory.
+    pub on_gpu: bool,
     /// Longest context as it is (or will be) opened.
     pub context: usize,
     pub has_template: bool,

@@ -209,7 +209,7 @@ pub async fn ps(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaProce
             digest: digest(&model.name, &info),
             details: details(&info),
             expires_at: model.expires.map_or(time::NEVER.to_owned(), time::rfc3339),
-            size_vram: if info.backend == "cpu" { 0 } else { size },
+            size_vram: if info.on_gpu { size } else { 0 },
             context_length: info.context,
             model: model.name.clone(),
             name: model.name,

@@ -69,6 +69,7 @@ impl Scripted {
             modified: 1_700_000_000,
             backend: "fake".to_owned(),
             device: "fake".to_owned(),
+            on_gpu: false,
             context: self.context,
             has_template: true,
             tools: true,
