@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SHIM: &str = "shim/shim.cpp";
+/// Both sides of the interface: a shim fits a program only where all of these are the same.
+const INTERFACE: [&str; 4] = [SHIM, "shim/shim.h", "src/ffi.rs", "src/array.rs"];
 const REMEDY: &str = "run `cargo xtask mlx` to fetch it, or set MLX_ROOT to the folder that has \
                       `include/mlx` and `lib`, and build with `--features mlx`";
 
@@ -13,8 +15,12 @@ fn main() {
     for variable in ["MLX_ROOT", "XDG_CACHE_HOME", "HOME"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    println!("cargo::rerun-if-changed=shim");
-    match build() {
+    INTERFACE
+        .iter()
+        .for_each(|file| println!("cargo::rerun-if-changed={file}"));
+    let abi = format!("{:016x}", interface());
+    println!("cargo::rustc-env=LOQUAT_MLX_ABI={abi}");
+    match build(&abi) {
         Ok((shim, library)) => {
             println!("cargo::rustc-env=LOQUAT_MLX_SHIM={}", shim.display());
             println!("cargo::rustc-env=LOQUAT_MLX_LIBRARY={}", library.display());
@@ -24,7 +30,7 @@ fn main() {
 }
 
 /// The shim and the library it was linked against, or why there is none.
-fn build() -> Result<(PathBuf, PathBuf), String> {
+fn build(abi: &str) -> Result<(PathBuf, PathBuf), String> {
     let os = env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
     if env::var_os("CARGO_FEATURE_MLX").is_none() && os != "macos" {
         return Err("it was built without the feature `mlx`".to_owned());
@@ -33,9 +39,11 @@ fn build() -> Result<(PathBuf, PathBuf), String> {
         println!("cargo::warning=MLX was not found, so its backend will be unavailable: {REMEDY}");
         return Err("MLX was not found when it was built".to_owned());
     };
-    println!("cargo::rerun-if-changed={}", root.display());
     let library = root.join("lib").join(file_name("mlx", &os));
-    match compile(&root, &os) {
+    for file in [&library, &root.join("include/mlx/version.h")] {
+        println!("cargo::rerun-if-changed={}", file.display());
+    }
+    match compile(&root, &os, abi) {
         Ok(shim) => Ok((shim, library)),
         // An MLX that was found and cannot be used is a mistake to show, not to work around.
         Err(why) => panic!(
@@ -43,6 +51,15 @@ fn build() -> Result<(PathBuf, PathBuf), String> {
             root.display()
         ),
     }
+}
+
+/// A number made of the interface's files (FNV-1a).
+fn interface() -> u64 {
+    let files = INTERFACE.map(|file| std::fs::read(file).unwrap_or_default());
+    let bytes = files.iter().flatten();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
 }
 
 fn file_name(library: &str, os: &str) -> String {
@@ -96,7 +113,7 @@ fn fetched() -> Option<PathBuf> {
     Some(wheels.join(folder.trim()).join("mlx"))
 }
 
-fn compile(root: &Path, os: &str) -> Result<PathBuf, String> {
+fn compile(root: &Path, os: &str, abi: &str) -> Result<PathBuf, String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo set no OUT_DIR")?);
     let shim = out.join(file_name("loquat_mlx", os));
     let compiler = cc::Build::new()
@@ -116,6 +133,7 @@ fn compile(root: &Path, os: &str) -> Result<PathBuf, String> {
     };
     let lib = root.join("lib");
     let mut command = compiler.to_command();
+    command.arg(format!("-DLQ_ABI=0x{abi}ull"));
     command.arg(shared).arg(SHIM).arg("-o").arg(&shim);
     command.arg("-L").arg(&lib).arg("-lmlx");
     command.arg(format!("-Wl,-rpath,{beside}"));

@@ -232,7 +232,7 @@ const Function& fused(uint32_t kind) {
 
 extern "C" {
 
-uint32_t lq_abi() {
+uint64_t lq_abi() {
   return LQ_ABI;
 }
 

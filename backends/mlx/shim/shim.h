@@ -1,6 +1,7 @@
 // The C face of MLX that `src/ffi.rs` loads: each function of MLX's C++ API that the backend uses,
-// under a name that can be looked up at run time. Signatures here and in `ffi.rs` must agree;
-// LQ_ABI counts their changes.
+// under a name that can be looked up at run time. Signatures here and in `ffi.rs`, and the numbers
+// of operations here and in `array.rs`, must agree: the build makes LQ_ABI of all these files, and
+// a shim of other ones is refused.
 //
 // A call that makes an array returns it, owned by the caller, or null; one that makes none returns
 // true or false. After null or false `lq_error` has the reason until the thread's next call.
@@ -8,8 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-
-constexpr uint32_t LQ_ABI = 1;
 
 namespace mlx::core {
 class array;

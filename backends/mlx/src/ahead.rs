@@ -30,7 +30,7 @@ struct AheadRow {
 
 /// [`Ahead`] before the tokens it was computed from are known.
 pub struct Pending {
-    granted: Vec<Granted>,
+    pub granted: Vec<Granted>,
     states: Vec<States>,
     greedy: Array,
 }
@@ -40,20 +40,29 @@ const ONE_TOKEN: Emit = Emit::Greedy { positions: 1 };
 impl MlxSession {
     /// Matches the batch with what was computed ahead: for each row whether it was foreseen, and
     /// these rows' tokens. Counts the tokens that came as foreseen, and gives back the rest.
-    pub fn claim_ahead(&mut self, batch: &StepBatch) -> Result<(Vec<bool>, Option<Array>), MlxError> {
+    pub fn claim_ahead(
+        &mut self,
+        batch: &StepBatch,
+    ) -> Result<(Vec<bool>, Option<Array>), MlxError> {
         let mut foreseen = vec![false; batch.rows().len()];
         let Some(Ahead { rows, greedy }) = self.ahead.take() else {
             return Ok((foreseen, None));
         };
         let mut rows: Vec<Option<AheadRow>> = rows.into_iter().map(Some).collect();
         let mut places = Vec::with_capacity(rows.len());
+        let mut earlier = 0;
         for (index, asked) in batch.rows().iter().enumerate() {
+            let planned = earlier;
+            earlier += batch.tokens(asked).len();
             let is_asked = |row: &Option<AheadRow>| {
                 row.as_ref().is_some_and(|row| {
                     asked.sequence == row.sequence
                         && asked.emit == ONE_TOKEN
                         && batch.tokens(asked) == [row.token]
                         && self.sequences.len(row.sequence) == Ok(row.granted.start)
+                        && batch
+                            .check(index, row.granted.start, planned, &self.capabilities)
+                            .is_ok()
                 })
             };
             let Some(place) = rows.iter().position(is_asked) else {

@@ -275,6 +275,11 @@ impl Ops {
         }
     }
 
+    /// Whether this is a GPU of NVIDIA's: Apple's are macOS's alone.
+    pub fn is_cuda(&self) -> bool {
+        self.device == DeviceKind::Gpu && !cfg!(target_os = "macos")
+    }
+
     /// Takes over what an operation gave.
     fn take(&self, raw: *mut RawArray) -> Result<Array> {
         match raw.is_null() {
@@ -480,7 +485,9 @@ impl Ops {
                 self.stream,
             )
         };
-        Ok((self.take(out)?, self.take(after)?))
+        // Both are taken before either is looked at, so that none is lost.
+        let (out, after) = (self.take(out), self.take(after));
+        Ok((out?, after?))
     }
 
     /// Computes all of them, and waits.

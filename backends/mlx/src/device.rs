@@ -1,5 +1,7 @@
 //! The device that a session runs on.
 
+use std::sync::OnceLock;
+
 use loquat_session::{Device, DeviceKind as Kind};
 
 use crate::array::{DeviceKind, Fused, Ops};
@@ -34,9 +36,11 @@ impl Chosen {
             }
         };
         if memory_bytes == 0 {
-            // The CPU does not tell: what MLX would take at most by itself.
+            // The CPU does not tell: what MLX would take at most by itself, before any session of
+            // ours has said otherwise.
+            static UNTOLD: OnceLock<u64> = OnceLock::new();
             // SAFETY: the library is loaded for good.
-            memory_bytes = unsafe { (api.memory_limit)() };
+            memory_bytes = *UNTOLD.get_or_init(|| unsafe { (api.memory_limit)() });
         }
         Self {
             api,
@@ -86,12 +90,17 @@ impl Chosen {
     /// Tries whether functions can be compiled at run time, and switches that off where they
     /// cannot. MLX's CPU would call a C++ compiler for each, which never pays.
     pub fn prepare(&self, ops: &Ops) {
-        let compiles = self.kind == DeviceKind::Gpu && try_compile(ops);
-        // SAFETY: a flag of the library's.
-        unsafe { (self.api.set_compile)(compiles) };
-        if self.kind == DeviceKind::Gpu && !compiles {
-            tracing::warn!("MLX cannot compile functions here, so that each operation runs alone");
-        }
+        // The flag is the process's, so that it is found out once.
+        static COMPILES: OnceLock<bool> = OnceLock::new();
+        COMPILES.get_or_init(|| {
+            let compiles = self.kind == DeviceKind::Gpu && try_compile(ops);
+            // SAFETY: a flag of the library's.
+            unsafe { (self.api.set_compile)(compiles) };
+            if self.kind == DeviceKind::Gpu && !compiles {
+                tracing::warn!("MLX cannot compile functions here: each operation runs alone");
+            }
+            compiles
+        });
     }
 }
 

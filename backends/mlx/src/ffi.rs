@@ -1,12 +1,15 @@
 //! The shim's functions, looked up in the loaded library. `shim/shim.h` says what each does and
-//! who owns what; signatures here and there must agree, which [`ABI`] checks.
+//! who owns what; signatures here and there must agree, which [`ABI`] watches over.
 
 use std::ffi::c_char;
 
 use libloading::Library;
 
-/// Counts the changes of the signatures below, here and in the shim.
-pub const ABI: u32 = 1;
+/// Made of the files on both sides, so that only a shim of the same ones is taken.
+pub const ABI: u64 = match u64::from_str_radix(env!("LOQUAT_MLX_ABI"), 16) {
+    Ok(abi) => abi,
+    Err(_) => panic!("the build sets LOQUAT_MLX_ABI to a number"),
+};
 
 /// An `mlx::core::array` of the shim's.
 #[repr(C)]

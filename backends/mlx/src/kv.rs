@@ -145,6 +145,12 @@ impl Herd {
         })
     }
 
+    /// Whether its arrays are those that hold `capacity` tokens.
+    pub fn fits(&self, ops: &Ops, capacity: usize) -> bool {
+        let mut arrays = self.arrays();
+        arrays.all(|array| array.dim(2) == places(ops, capacity, array.dim(3)))
+    }
+
     /// Sequences of the given lengths together, all with room for `capacity` tokens.
     pub fn join(ops: &Ops, members: &[(Self, usize)], capacity: usize) -> Result<Self, MlxError> {
         let members = members
@@ -167,17 +173,18 @@ impl Herd {
     }
 }
 
+/// Places beyond a sequence's room that an array may have.
+pub const ODD_PLACES: usize = 8;
+
 /// Places of an array with room for `capacity` tokens of `dim` values. On CUDA, MLX takes cuDNN's
 /// attention for arrays of whole 256s and its own for others; its own is quicker for small heads
 /// and little to read (measured on an H200: docs/benchmarks.md).
-fn places(capacity: usize, dim: i32) -> i32 {
+fn places(ops: &Ops, capacity: usize, dim: i32) -> i32 {
     const LITTLE: usize = 2048;
     const SMALL: i32 = 64;
-    const ODD: usize = 8;
-    let odd = if capacity < LITTLE && dim <= SMALL {
-        ODD
-    } else {
-        0
+    let odd = match ops.is_cuda() && capacity < LITTLE && dim <= SMALL {
+        true => ODD_PLACES,
+        false => 0,
     };
     (capacity + odd) as i32
 }
@@ -185,7 +192,7 @@ fn places(capacity: usize, dim: i32) -> i32 {
 /// The first `len` tokens in an array with room for `capacity`.
 pub fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Array, MlxError> {
     let (rows, heads, dim) = (old.dim(0), old.dim(1), old.dim(3));
-    let (len, places) = (len as i32, places(capacity, dim));
+    let (len, places) = (len as i32, places(ops, capacity, dim));
     if old.dim(2) == places {
         return Ok(old.clone());
     }
@@ -225,7 +232,7 @@ impl Places {
                 let room = match old {
                     Some(old) => regrow(ops, &old, *start, *capacity)?,
                     None => {
-                        let places = places(*capacity, new.dim(3));
+                        let places = places(ops, *capacity, new.dim(3));
                         let dims = [new.dim(0), new.dim(1), places, new.dim(3)];
                         ops.full(&dims, 0.0, new.dtype())?
                     }

@@ -88,7 +88,10 @@ impl MlxBackend {
             .map(|(_, vector)| vector.len() * dtype.bytes());
         let weight_bytes =
             kept.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
-        let buffers = model::buffer_bytes(spec, options.max_step_tokens, dtype);
+        let odd_places = (options.max_sequences as u64)
+            .saturating_mul((kv::ODD_PLACES * layout.token_bytes(dtype)) as u64);
+        let buffers =
+            model::buffer_bytes(spec, options.max_step_tokens, dtype).saturating_add(odd_places);
         let sizes = Sizes {
             device_bytes: Some(device.memory_bytes()),
             kv_bytes_per_token: layout.token_bytes(dtype) as u64,

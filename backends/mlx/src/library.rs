@@ -36,12 +36,13 @@ pub fn api() -> Result<&'static Api, LoadError> {
 
 /// The shim beside the program, as a release has it, or where the build put it.
 fn find() -> Result<PathBuf, LoadError> {
-    let program = env::current_exe().unwrap_or_default();
-    let folder = program.parent().unwrap_or(Path::new("."));
-    let beside = [folder.to_owned(), folder.join("../lib")];
-    let beside = beside.map(|folder| folder.join(file_name("loquat_mlx")));
-    if let Some(found) = beside.into_iter().find(|path| path.is_file()) {
-        return Ok(found);
+    let program = env::current_exe().ok();
+    if let Some(folder) = program.as_deref().and_then(Path::parent) {
+        let beside = [folder.to_owned(), folder.join("../lib")];
+        let beside = beside.map(|folder| folder.join(file_name("loquat_mlx")));
+        if let Some(found) = beside.into_iter().find(|path| path.is_file()) {
+            return Ok(found);
+        }
     }
     match BUILT {
         Some((shim, _)) => Ok(PathBuf::from(shim)),
@@ -77,11 +78,14 @@ pub fn load(path: &Path) -> Result<&'static Api, LoadError> {
             None => error.to_string(),
         },
     };
-    // SAFETY: the libraries' initialisers are MLX's own and have no demands on the process.
+    // SAFETY: MLX's initialisers have no demands on the process. The shim's own sets one environment
+    // variable where it is not set, once in the process's life, at the first look at backends: as
+    // with every such call, no other thread may be changing the environment meanwhile, which
+    // nothing of ours does.
     let library = unsafe { open(path) }.map_err(refused)?;
     // SAFETY: the shim has had this function, of this signature, from its first version on.
     let abi = unsafe {
-        let abi: libloading::Symbol<unsafe extern "C" fn() -> u32> =
+        let abi: libloading::Symbol<unsafe extern "C" fn() -> u64> =
             library.get(b"lq_abi\0").map_err(refused)?;
         abi()
     };

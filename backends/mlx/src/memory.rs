@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use crate::array::last_error;
 use crate::ffi::Api;
 
 /// Bytes that live sessions may take together.
@@ -34,10 +35,13 @@ impl Share {
         let cache = (*total / CACHE_SHARE).clamp(LEAST_CACHE, MOST_CACHE);
         // SAFETY: numbers alone. MLX takes the first as a guideline: it waits for buffers to come
         // free before it goes beyond, and fails only where the device has no more.
-        unsafe { (self.api.set_limits)(total.saturating_add(cache), cache) };
+        let mut taken = unsafe { (self.api.set_limits)(total.saturating_add(cache), cache) };
         if cfg!(target_os = "macos") {
             // SAFETY: a number alone; Metal keeps so much from being paged out.
-            unsafe { (self.api.set_wired_limit)(*total) };
+            taken &= unsafe { (self.api.set_wired_limit)(*total) };
+        }
+        if !taken {
+            tracing::warn!("MLX keeps its own limits: {}", last_error(self.api));
         }
     }
 

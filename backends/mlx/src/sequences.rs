@@ -362,9 +362,10 @@ impl Sequences {
         if !self.recurrent {
             return taken;
         }
-        // The latest ones are kept, so earlier ones are not taken.
+        // The latest ones are kept, so earlier ones are not taken; one more is the state before
+        // the row, to which a row that fails goes back.
         let end = start + tokens;
-        let kept = end.saturating_sub(MAX_SNAPSHOTS * SNAPSHOT_INTERVAL);
+        let kept = end.saturating_sub((MAX_SNAPSHOTS - 1) * SNAPSHOT_INTERVAL);
         let first = (start.max(kept) / SNAPSHOT_INTERVAL + 1) * SNAPSHOT_INTERVAL;
         for len in (first..end).step_by(SNAPSHOT_INTERVAL) {
             // A snapshot is a convenience: none is taken where a sequence may want the room.
@@ -397,6 +398,20 @@ impl Sequences {
         })
     }
 
+    /// Whether sequences may stand in one herd with room for `capacity` tokens each: they do
+    /// already, or their copies fit into room that nobody uses.
+    pub fn may_join(&self, ids: &[SequenceId], capacity: usize) -> bool {
+        let members: Vec<Member> = ids
+            .iter()
+            .filter_map(|id| self.alive.get(id))
+            .map(|own| Member {
+                kv: own.kv,
+                len: own.len,
+            })
+            .collect();
+        self.whole_herd(&members).is_some() || ids.len() * capacity <= self.room.available()
+    }
+
     /// The keys and values of sequences that step together, with room for `capacity` tokens each.
     /// They leave the sequences, since MLX writes in place only what nobody else holds.
     pub fn take_herd(
@@ -411,7 +426,11 @@ impl Sequences {
             let (kv, len) = sequence.map_or((None, 0), |own| (own.kv.take(), own.len));
             members.push(Member { kv, len });
         }
-        if let Some(herd) = self.whole_herd(&members) {
+        let whole = self.whole_herd(&members).filter(|id| {
+            let herd = self.herds.get(*id);
+            members.len() == 1 || herd.is_some_and(|herd| herd.fits(ops, capacity))
+        });
+        if let Some(herd) = whole.and_then(|id| self.herds.leave(id, members.len())) {
             return Ok(herd);
         }
         let mut alone = Vec::with_capacity(members.len());
@@ -431,14 +450,12 @@ impl Sequences {
     }
 
     /// The herd that these are all of, in its order.
-    fn whole_herd(&mut self, members: &[Member]) -> Option<Herd> {
+    fn whole_herd(&self, members: &[Member]) -> Option<HerdId> {
         let (herd, _) = members.first()?.kv?;
         let in_order =
             (members.iter().enumerate()).all(|(row, member)| member.kv == Some((herd, row)));
         let whole = in_order && self.herds.get(herd)?.rows == members.len();
-        whole
-            .then(|| self.herds.leave(herd, members.len()))
-            .flatten()
+        whole.then_some(herd)
     }
 
     /// Brings keys and values back, whatever was written after the sequences' last tokens.
@@ -460,22 +477,39 @@ impl Sequences {
         goes_on: impl Fn(SequenceId) -> bool,
     ) -> Result<Vec<Array>, MlxError> {
         let mut parted = Vec::new();
+        // What forks share they share on.
+        let mut herds: HashMap<(HerdId, usize), HerdId> = HashMap::new();
+        let mut states: HashMap<Entry, Vec<Recurrent>> = HashMap::new();
         for (_, sequence) in self.alive.iter_mut().filter(|(id, _)| !goes_on(**id)) {
             if let Some((id, row)) = sequence.kv
                 && let Some(herd) = self.herds.get(id).filter(|herd| herd.rows > 1)
             {
-                let own = herd.row(ops, row)?.apart(ops)?;
-                parted.extend(own.arrays().cloned());
+                let own = match herds.get(&(id, row)) {
+                    Some(own) => {
+                        self.herds.hold(*own);
+                        *own
+                    }
+                    None => {
+                        let own = herd.row(ops, row)?.apart(ops)?;
+                        parted.extend(own.arrays().cloned());
+                        self.herds.insert(own, 1)
+                    }
+                };
+                herds.insert((id, row), own);
                 self.herds.leave(id, 1);
-                sequence.kv = Some((self.herds.insert(own, 1), 0));
+                sequence.kv = Some((own, 0));
             }
             if std::mem::take(&mut sequence.state_in_herd) {
                 let snapshots = sequence.snapshots.iter_mut().map(|taken| &mut taken.state);
                 for state in sequence.state.iter_mut().chain(snapshots) {
-                    for layer in &mut state.layers {
-                        *layer = layer.apart(ops)?;
-                        parted.extend(layer.arrays().cloned());
+                    if let Some(own) = states.get(&state.entry) {
+                        state.layers = own.clone();
+                        continue;
                     }
+                    let own = state.layers.iter().map(|layer| layer.apart(ops));
+                    state.layers = own.collect::<Result<_, _>>()?;
+                    parted.extend(state.layers.iter().flat_map(Recurrent::arrays).cloned());
+                    states.insert(state.entry, state.layers.clone());
                 }
             }
         }

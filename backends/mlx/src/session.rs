@@ -10,7 +10,7 @@ use loquat_session::{
 use crate::ahead::Ahead;
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
-use crate::kv::{Herd, Recurrent};
+use crate::kv::Recurrent;
 use crate::layout::Layout;
 use crate::memory::Share;
 use crate::model::Model;
@@ -151,6 +151,15 @@ impl MlxSession {
         }
     }
 
+    /// Starts what no pass has taken along, so that it stops holding the herds it comes from.
+    fn start_parted(&mut self) -> Result<(), MlxError> {
+        let parted: Vec<Array> = self.parted.drain(..).collect();
+        match parted.is_empty() {
+            true => Ok(()),
+            false => self.ops.start(&parted.iter().collect::<Vec<_>>()),
+        }
+    }
+
     /// Runs a pass and starts computing what it gave and what the rows will remember. Their keys
     /// and values go back to the sequences; their states are given.
     pub fn compute(
@@ -193,34 +202,42 @@ impl MlxSession {
         Ok((outputs, states.collect()))
     }
 
-    /// Rows of one token stand with those that have as much room; others alone.
+    /// Rows that go on with one token stand with those that have as much room; others alone, and
+    /// so do those for whose joining there is no memory.
     fn form_herds(&mut self, asked: &[Asked]) -> Result<Vec<PassHerd>, MlxError> {
-        let mut herds: Vec<PassHerd> = Vec::new();
-        let mut open: Vec<(usize, usize)> = Vec::new();
+        let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
+        let mut formed = Vec::new();
         for (index, row) in asked.iter().enumerate() {
             let capacity = row.granted.capacity;
-            let known = open
-                .iter()
-                .find(|(room, _)| *room == capacity && row.tokens == 1);
-            match known {
-                Some((_, herd)) => herds[*herd].rows.push(index),
-                None => {
-                    if row.tokens == 1 && row.granted.start > 0 {
-                        open.push((capacity, herds.len()));
-                    }
-                    herds.push(PassHerd {
-                        rows: vec![index],
-                        capacity,
-                        herd: Herd::default(),
-                    });
-                }
+            if row.tokens > 1 || row.granted.start == 0 {
+                formed.push((capacity, vec![index]));
+                continue;
+            }
+            match together.iter_mut().find(|(room, _)| *room == capacity) {
+                Some((_, rows)) => rows.push(index),
+                None => together.push((capacity, vec![index])),
             }
         }
-        for herd in &mut herds {
-            let ids: Vec<SequenceId> = herd.rows.iter().map(|row| asked[*row].sequence).collect();
-            herd.herd = self.sequences.take_herd(&self.ops, &ids, herd.capacity)?;
+        let ids_of = |rows: &[usize]| -> Vec<SequenceId> {
+            rows.iter().map(|row| asked[*row].sequence).collect()
+        };
+        for (capacity, rows) in together {
+            match self.sequences.may_join(&ids_of(&rows), capacity) {
+                true => formed.push((capacity, rows)),
+                false => formed.extend(rows.into_iter().map(|row| (capacity, vec![row]))),
+            }
         }
-        Ok(herds)
+        let herds = formed.into_iter().map(|(capacity, rows)| {
+            let herd = self
+                .sequences
+                .take_herd(&self.ops, &ids_of(&rows), capacity)?;
+            Ok(PassHerd {
+                rows,
+                capacity,
+                herd,
+            })
+        });
+        herds.collect()
     }
 
     /// The rows with their states, each knowing its herd.
@@ -367,11 +384,14 @@ impl Session for MlxSession {
         output.reset(&self.capabilities);
         let launched = self.launch(batch)?;
         let pending = self.look_ahead(batch, &launched)?;
-        self.deliver(batch, &launched, output)?;
-        if let Some(pending) = pending {
-            self.foresee(batch, pending, output);
+        self.start_parted()?;
+        let delivered = self.deliver(batch, &launched, output);
+        match (pending, &delivered) {
+            (Some(pending), Ok(())) => self.foresee(batch, pending, output),
+            (Some(pending), Err(_)) => self.give_back(pending.granted),
+            (None, _) => {}
         }
-        Ok(())
+        delivered
     }
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
@@ -391,6 +411,8 @@ impl Session for MlxSession {
             self.capabilities.max_context,
             |len| self.layout.export_len(len, dtype),
         )?;
+        // What only the step ahead holds is nobody's.
+        self.forget_ahead();
         let sequence = self.sequences.create()?;
         let imported = self.import_into(sequence, len, contents);
         if imported.is_err() {

@@ -10,7 +10,7 @@ use crate::kv::{Herd, Recurrent};
 use crate::library;
 use crate::step::{Group, HerdState, RowState, Step};
 
-/// Operations on MLX's CPU; `None`, said aloud, where MLX cannot be loaded.
+/// Operations on MLX's CPU; `None`, said aloud, where the build has no MLX.
 pub fn ops() -> Option<Ops> {
     match library::api() {
         Ok(api) => {
@@ -18,6 +18,7 @@ pub fn ops() -> Option<Ops> {
             unsafe { (api.set_compile)(false) };
             Some(Ops::new(api, DeviceKind::Cpu).expect("every MLX has a CPU"))
         }
+        Err(why) if cfg!(feature = "mlx") => panic!("{why}"),
         Err(why) => {
             eprintln!("not tested: {why}");
             None

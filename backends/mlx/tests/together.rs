@@ -6,8 +6,8 @@ use std::thread;
 
 use loquat_mlx::MlxBackend;
 use loquat_session::{
-    Backend, Emit, Held, Precision, PrefixCopy, SequenceId, Session, SessionOptions, StepBatch,
-    StepOutput,
+    Backend, Emit, Precision, PrefixCopy, SequenceId, Session, SessionError, SessionOptions,
+    StepBatch, StepOutput,
 };
 use loquat_testkit::goldens;
 
@@ -23,22 +23,21 @@ const FAMILIES: [&str; 7] = [
 /// The smallest vocabulary among them.
 const VOCAB: u32 = 40;
 const LOGITS: Emit = Emit::Logits { positions: 1 };
+const GREEDY: Emit = Emit::Greedy { positions: 1 };
 
 fn open(family: &str) -> Box<dyn Session> {
     let source = goldens::source(&goldens::family(family)).unwrap();
     let options = SessionOptions {
         precision: Precision::Reference,
         kv_tokens: Some(8192),
-        max_step_tokens: 1024,
         ..SessionOptions::default()
     };
-    MlxBackend::AUTO
-        .open(source, &options, &mut |_| {})
-        .unwrap()
+    let opened = MlxBackend::AUTO.open(source, &options, &mut |_| {});
+    opened.unwrap()
 }
 
 /// What was said in a sequence. The last token is said, and not in the sequence yet.
-#[derive(Clone)]
+#[derive(Debug, Clone, Default, PartialEq)]
 struct Line {
     text: Vec<u32>,
     /// Places in the text of what the session gave, ascending.
@@ -100,11 +99,7 @@ impl Company {
         let id = self.session.create().unwrap();
         let seed = id.0 as u32;
         let text = (0..tokens as u32).map(|i| (i * i * 7 + (i + 11) * seed) % VOCAB);
-        let line = Line {
-            text: text.collect(),
-            given: Vec::new(),
-        };
-        self.lines.insert(id, line);
+        self.lines.entry(id).or_default().text.extend(text);
         id
     }
 
@@ -138,14 +133,13 @@ impl Company {
         }
     }
 
+    /// Nothing is in use but what is held, so nothing at all after the last release.
     fn check_memory(&self) {
-        let ids: Vec<SequenceId> = self.lines.keys().copied().collect();
         let memory = self.session.memory();
-        let in_use = Held {
-            kv_tokens: memory.kv_in_use,
-            states: memory.states_in_use,
-        };
-        assert_eq!(self.session.held(&ids), Ok(in_use), "{}", self.family);
+        let ids = Vec::from_iter(self.lines.keys().copied());
+        let held = self.session.held(&ids).unwrap();
+        let in_use = (memory.kv_in_use, memory.states_in_use);
+        assert_eq!((held.kv_tokens, held.states), in_use, "{}", self.family);
     }
 
     /// A sequence that goes on with another token than the one it comes from.
@@ -159,16 +153,14 @@ impl Company {
 
     /// Takes back two tokens, or one where no state before that is kept, and says another.
     fn take_back(&mut self, id: SequenceId) {
-        let back = match self.session.capabilities().prefix_copy {
-            PrefixCopy::AnyLength => 2,
-            PrefixCopy::AtSnapshots => 1,
-            PrefixCopy::None => return,
-        };
+        let anywhere = self.session.capabilities().prefix_copy == PrefixCopy::AnyLength;
+        let back = if anywhere { 2 } else { 1 };
         self.lines[&id].alone(self.family);
         let len = self.lines[&id].text.len() - 1 - back;
         self.session.truncate(id, len).unwrap();
-        self.line(id).text.truncate(len + 1);
-        self.line(id).contradict();
+        let line = self.line(id);
+        line.text.truncate(len + 1);
+        line.contradict();
     }
 
     /// Gives the last logits it would have given alone.
@@ -183,24 +175,21 @@ impl Company {
     fn end(mut self) {
         /// Sums of float32 in another order, as in the contract's tests.
         const SUMMATION: f32 = 1e-4;
-        let ids: Vec<SequenceId> = self.lines.keys().copied().collect();
+        let ids = Vec::from_iter(self.lines.keys().copied());
         let output = self.step(&ids, LOGITS);
         for (row, id) in ids.into_iter().enumerate() {
-            let alone = self.release(id);
-            let pairs = output.logits(row, 0).iter().zip(&alone);
-            let apart = pairs.map(|(own, alone)| (own - alone).abs());
-            let most = apart.fold(0.0, f32::max);
-            assert!(most < SUMMATION, "{}, {id:?}: {most}", self.family);
+            for (alone, own) in self.release(id).iter().zip(output.logits(row, 0)) {
+                let apart = (alone - own).abs();
+                assert!(apart < SUMMATION, "{}, {id:?}: {apart}", self.family);
+            }
         }
-        let memory = self.session.memory();
-        assert_eq!((memory.kv_in_use, memory.states_in_use), (0, 0));
     }
 }
 
 #[test]
 fn sequences_that_come_and_go_do_not_disturb_each_other() {
     let stories: [(&[&'static str], [usize; 4]); 4] = [
-        (&FAMILIES, [3, 17, 9, 30]),
+        (&FAMILIES, [3, 17, 1, 30]),
         // Each joins with as many tokens as the others have after that step.
         (&FAMILIES, [5, 5, 11, 17]),
         // Room comes in runs of 256 tokens: they grow into more, apart and together.
@@ -235,11 +224,12 @@ fn a_token_that_was_not_foreseen_is_answered_all_the_same() {
         let ids = [6, 9, 9].map(|tokens| company.join(tokens));
         for contradicted in [&ids[..1], &ids[1..], &ids[..]] {
             company.run(&ids, 3);
-            contradicted
-                .iter()
-                .for_each(|id| company.line(*id).contradict());
+            for id in contradicted {
+                company.line(*id).contradict();
+            }
         }
-        company.run(&ids, 3);
+        let newcomer = company.join(1);
+        company.run(&[ids[0], newcomer, ids[2], ids[1]], 3);
         company.end();
     }
 }
@@ -248,18 +238,33 @@ fn a_token_that_was_not_foreseen_is_answered_all_the_same() {
 fn a_session_goes_from_thread_to_thread() {
     for family in FAMILIES {
         let [mut here, mut moved] = [family; 2].map(Company::open);
-        let ids = [4, 12].map(|tokens| (here.join(tokens), moved.join(tokens)).0);
+        let [ids, _] = [&mut here, &mut moved].map(|c| [4, 12].map(|tokens| c.join(tokens)));
         here.run(&ids, 9);
         for _ in 0..3 {
-            let run = move || {
-                moved.run(&ids, 3);
-                moved
-            };
-            moved = thread::spawn(run).join().unwrap();
+            let run = || moved.run(&ids, 3);
+            thread::scope(|scope| scope.spawn(run).join()).unwrap();
         }
-        for id in ids {
-            assert_eq!(moved.line(id).text, here.line(id).text, "{family}");
-        }
+        assert_eq!(moved.lines, here.lines, "{family}");
         moved.end();
     }
+}
+
+#[test]
+fn a_sequence_that_was_foreseen_still_stands_in_a_batch_once() {
+    let mut session = open("llama");
+    let sequence = session.create().unwrap();
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    batch.push(sequence, &[1, 2, 3], GREEDY);
+    session.step(&batch, &mut output).unwrap();
+    let foreseen = output.greedy(0).to_vec();
+    batch.clear();
+    batch.push(sequence, &[4, 5], Emit::Nothing);
+    batch.push(sequence, &foreseen, GREEDY);
+    session.step(&batch, &mut output).unwrap();
+    let refused = Some(SessionError::DuplicateSequence(sequence));
+    assert_eq!(
+        (&output.rows()[0].error, &output.rows()[1].error),
+        (&None, &refused)
+    );
+    assert_eq!(session.len(sequence), Ok(5));
 }

@@ -32,6 +32,17 @@ pub fn run(root: &Path) -> Result<Note, Error> {
         cargo(root, &words).env(ROOT, &library).run()
     };
     let tests: Vec<_> = TESTS.iter().map(test).collect();
+    // The stage of that name sees nothing of what the feature brings in.
+    let lint = [
+        "clippy",
+        "--features",
+        "mlx",
+        "--package",
+        "loquat-mlx",
+        "--all-targets",
+    ];
+    let lint = [&lint[..], &["--", "-D", "warnings"]].concat();
+    let linted = cargo(root, &lint).env(ROOT, &library).run();
     // Other devices than MLX's CPU differ from the reference by other amounts.
     let is_cpu = named.is_none() && mlx::DEFAULT == "cpu";
     let page: &[&str] = match is_cpu {
@@ -41,7 +52,7 @@ pub fn run(root: &Path) -> Result<Note, Error> {
     let args = [&["--committed", "--backend", "mlx"], page].concat();
     let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
     let judged = goldens::judge(root, &args).env(ROOT, &library).run();
-    let verdicts = tests.into_iter().chain([judged]);
+    let verdicts = tests.into_iter().chain([linted, judged]);
     verdicts.collect::<Result<(), Error>>()?;
     Ok((!is_cpu).then(|| "its part of the support matrix: NOT CHECKED".to_string()))
 }

@@ -28,7 +28,10 @@ pub struct BenchArgs {
         long,
         value_name = "PATH",
         requires = "synthetic",
-        conflicts_with = "scenario"
+        conflicts_with_all = [
+            "scenario", "prompt_tokens", "decode_tokens", "depth", "batch", "rounds", "json", "svg",
+            "context", "memory", "threads", "precision",
+        ]
     )]
     pub save: Option<PathBuf>,
     /// Prompt lengths to measure, such as 32,512.

@@ -184,8 +184,7 @@ pub fn through_engine(
     };
     let step = session.capabilities().max_step_tokens;
     let engine = Engine::start(session, None, options)?;
-    let request =
-        |tokens, index, max_tokens| greedy(prompt(vocab_size, tokens, index), max_tokens);
+    let request = |tokens, index, max_tokens| greedy(prompt(vocab_size, tokens, index), max_tokens);
     // Some devices prepare themselves for each thread anew: the engine's has to have had a prompt.
     let warming = request(work.prompt_tokens().min(step), work.batch(), 2);
     arrivals(vec![engine.submit(warming)?], Instant::now())?;
