@@ -155,6 +155,10 @@ fn synthetic_models_have_no_text_and_names_are_refused_with_those_there_are() {
             &["--synthetic", "llama-tiny:mlx4", "--save", gguf],
             ["has no `mlx4`", "q4_k_m"],
         ),
+        (
+            &["--synthetic", "llama-tiny", "--save", gguf, "--json"],
+            ["--save", "--json"],
+        ),
     ] {
         let output = bench_without_model(flags);
         let stderr = String::from_utf8_lossy(&output.stderr);
