@@ -92,6 +92,7 @@ impl CpuBackend {
                 max_step_tokens: options.max_step_tokens,
                 structured_output: true,
                 hidden_size: Some(spec.hidden_size),
+                draws: false,
                 speculative_decoding: !recurrent,
                 prefix_copy: match recurrent {
                     true => PrefixCopy::AtSnapshots,

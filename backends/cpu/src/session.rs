@@ -51,7 +51,8 @@ impl Emitted {
     fn push(&mut self, emit: Emit, row: &Accepted, output: &mut StepOutput) {
         let end = row.first + row.tokens;
         match emit {
-            Emit::Nothing => output.push_nothing(),
+            // No row that draws is accepted: capabilities say so.
+            Emit::Nothing | Emit::Drawn(_) => output.push_nothing(),
             Emit::Greedy { positions } => {
                 output.push_greedy(positions);
                 self.greedy.extend(end - positions..end);

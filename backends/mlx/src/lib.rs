@@ -9,6 +9,7 @@ mod ahead;
 mod array;
 mod blocks;
 mod device;
+mod draw;
 mod error;
 mod ffi;
 mod herds;
@@ -137,6 +138,7 @@ impl Draft {
                 max_step_tokens: options.max_step_tokens,
                 structured_output: true,
                 hidden_size: Some(source.spec.hidden_size),
+                draws: true,
                 speculative_decoding: !recurrent,
                 prefix_copy: match recurrent {
                     true => PrefixCopy::AtSnapshots,

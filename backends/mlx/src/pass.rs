@@ -1,8 +1,9 @@
 //! Rows through the model together: from tokens to lazy outputs. Nothing here waits.
 
-use loquat_session::Emit;
+use loquat_session::{Draw, Emit};
 
 use crate::array::{Array, Binary, Ops, Reduce, Type};
+use crate::draw;
 use crate::error::MlxError;
 use crate::kv::{Herd, Recurrent};
 use crate::model::Model;
@@ -45,6 +46,8 @@ pub enum Tokens<'a> {
 pub struct Outputs {
     /// [positions]
     pub greedy: Option<Array>,
+    /// [rows]
+    pub drawn: Option<Array>,
     /// [positions, vocab]
     pub logits: Option<Array>,
     /// [positions, hidden]
@@ -230,36 +233,42 @@ fn group(
     Ok(groups)
 }
 
-/// The places of the emitted positions in the streams laid one after another: greedy ones, then
-/// logits, then hidden states.
+/// The places of the emitted positions in the streams laid one after another: greedy ones, drawn
+/// ones, then logits, then hidden states.
 struct Places {
     all: Vec<i32>,
     greedy: i32,
+    draws: Vec<Draw>,
     logits: i32,
     hidden: i32,
 }
 
 impl Places {
     fn of(rows: &[PassRow], segments: &[Vec<Segment>], starts: &[usize]) -> Self {
-        let mut kinds: [Vec<i32>; 3] = Default::default();
+        let mut kinds: [Vec<i32>; 4] = Default::default();
+        let mut draws = Vec::new();
         for (row, segments) in rows.iter().zip(segments) {
             let (kind, positions) = match row.emit {
                 Emit::Nothing => continue,
                 Emit::Greedy { positions } => (0, positions),
-                Emit::Logits { positions } => (1, positions),
-                Emit::Hidden { positions } => (2, positions),
+                Emit::Drawn(draw) => {
+                    draws.push(draw);
+                    (1, 1)
+                }
+                Emit::Logits { positions } => (2, positions),
+                Emit::Hidden { positions } => (3, positions),
             };
             for position in row.tokens - positions..row.tokens {
                 kinds[kind].push(place(segments, starts, position) as i32);
             }
         }
-        let [greedy, logits, hidden] = &kinds;
-        let counts = [greedy, logits, hidden].map(|kind| kind.len() as i32);
+        let counts = kinds.each_ref().map(|kind| kind.len() as i32);
         Self {
             all: kinds.concat(),
             greedy: counts[0],
-            logits: counts[1],
-            hidden: counts[2],
+            draws,
+            logits: counts[2],
+            hidden: counts[3],
         }
     }
 }
@@ -309,15 +318,20 @@ fn read_out(
         }
     };
     let hidden = model.read_out(ops, &chosen)?;
-    let with_logits = places.greedy + places.logits;
+    let given = places.greedy + places.draws.len() as i32;
+    let with_logits = given + places.logits;
     let mut outputs = Outputs::default();
     if with_logits > 0 {
         let logits = model.logits(ops, &rows_of(ops, &hidden, 0, with_logits)?)?;
         if places.greedy > 0 {
             outputs.greedy = Some(greedy(ops, &rows_of(ops, &logits, 0, places.greedy)?)?);
         }
+        if !places.draws.is_empty() {
+            let own = rows_of(ops, &logits, places.greedy, given)?;
+            outputs.drawn = Some(draw::draw(ops, &own, &places.draws)?);
+        }
         if places.logits > 0 {
-            outputs.logits = Some(rows_of(ops, &logits, places.greedy, with_logits)?);
+            outputs.logits = Some(rows_of(ops, &logits, given, with_logits)?);
         }
     }
     if places.hidden > 0 {

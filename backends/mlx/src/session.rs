@@ -170,7 +170,13 @@ impl MlxSession {
         let mut herds = self.form_herds(asked)?;
         let mut rows = self.enter(asked, &herds)?;
         let outputs = pass::run(&self.ops, &self.model, &mut rows, &mut herds, tokens)?;
-        let given = [&outputs.greedy, &outputs.logits, &outputs.hidden];
+        let Outputs {
+            greedy,
+            drawn,
+            logits,
+            hidden,
+        } = &outputs;
+        let given = [greedy, drawn, logits, hidden];
         let mut wanted: Vec<&Array> = given.into_iter().flatten().collect();
         for row in &rows {
             let states = row.on_the_way.iter().flatten().chain(&row.state.recurrent);
@@ -279,6 +285,7 @@ impl MlxSession {
         let mut fresh = self
             .read_tokens(launched.fresh.greedy.as_ref())?
             .into_iter();
+        let mut drawn = self.read_tokens(launched.fresh.drawn.as_ref())?.into_iter();
         let mut broken = Vec::new();
         for (index, (row, source)) in batch.rows().iter().zip(&launched.sources).enumerate() {
             let tokens = match source {
@@ -287,12 +294,13 @@ impl MlxSession {
                     continue;
                 }
                 Source::Foreseen => &mut foreseen,
+                Source::Fresh if matches!(row.emit, Emit::Drawn(_)) => &mut drawn,
                 Source::Fresh => &mut fresh,
             };
             match row.emit {
                 Emit::Nothing => output.push_nothing(),
-                Emit::Greedy { positions } => {
-                    let given = output.push_greedy(positions);
+                Emit::Greedy { .. } | Emit::Drawn(_) => {
+                    let given = output.push_greedy(row.emit.positions());
                     for (place, token) in given.iter_mut().zip(tokens) {
                         *place = token;
                     }

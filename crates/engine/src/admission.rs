@@ -177,6 +177,10 @@ impl Worker {
             totals.cached_tokens += cached.min(sequence.prompt_len) as u64;
         }
         sequence.admit(now, cached);
+        let draw = match self.session.capabilities().draws {
+            true => sequence.next_draw(),
+            false => None,
+        };
         self.running.push(Running {
             id,
             computed: cached,
@@ -185,6 +189,7 @@ impl Worker {
             urgency: turn.urgency,
             sequence,
             paused: None,
+            draw,
         });
         self.reclaim();
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use loquat_session::{Emit, SequenceId, SessionError, StepOutput};
+use loquat_session::{Draw, Emit, SequenceId, SessionError, StepOutput};
 
 use crate::EngineError;
 use crate::sampling::{self, Scratch};
@@ -24,6 +24,8 @@ pub(crate) struct Running {
     pub urgency: i64,
     /// Since when its reader has lagged behind.
     pub paused: Option<Instant>,
+    /// How the session is to draw the next token, where it can and the choice takes no more.
+    pub draw: Option<Draw>,
 }
 
 impl Running {
@@ -58,6 +60,8 @@ impl Running {
             Emit::Logits { positions: count }
         } else if end < self.sequence.tokens.len() {
             Emit::Nothing
+        } else if let Some(draw) = self.draw {
+            Emit::Drawn(draw)
         } else if self.sequence.emit_logits {
             Emit::Logits { positions: 1 }
         } else {
@@ -81,14 +85,19 @@ impl Running {
             return Ok(());
         }
         let sequence = &mut self.sequence;
-        sequence.sampled = Some(if sequence.emit_logits || sequence.scores.is_some() {
+        let by_session = self.draw.is_some() || !sequence.emit_logits;
+        sequence.sampled = Some(if sequence.scores.is_some() || !by_session {
             let last = output.logit_positions(row).checked_sub(1);
             let logits = output.logits_mut(row, last.ok_or_else(withheld)?);
             sequence.choose(logits, scratch)?
         } else {
             let token = output.greedy(row).last();
+            sequence.sampler.drew();
             crate::TokenInfo::bare(*token.ok_or_else(withheld)?)
         });
+        if self.draw.is_some() {
+            self.draw = sequence.sampler.next_draw();
+        }
         Ok(())
     }
 

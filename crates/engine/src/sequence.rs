@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use loquat_session::Draw;
 use loquat_text::Tokenizer;
 
 use crate::generation::Sink;
@@ -154,6 +155,14 @@ impl Sequence {
             first_token_timeout,
             ending: None,
             ticket: Some(ticket),
+        }
+    }
+
+    /// How a session could draw its next token by itself: where nobody asks for logits too.
+    pub fn next_draw(&mut self) -> Option<Draw> {
+        match self.logprobs.is_some() || self.is_guided {
+            true => None,
+            false => self.sampler.next_draw(),
         }
     }
 

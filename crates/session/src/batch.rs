@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use crate::{Capabilities, SequenceId, SessionError};
+use crate::{Capabilities, Draw, SequenceId, SessionError};
 
 /// What one step computes: rows of any kind, mixed. Reused from step to step, so that a steady
 /// decode loop allocates nothing.
@@ -11,7 +11,7 @@ pub struct StepBatch {
 }
 
 /// New tokens for one sequence: a prompt chunk, one decoded token, or a block to verify.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     pub sequence: SequenceId,
     pub emit: Emit,
@@ -20,13 +20,16 @@ pub struct Row {
 
 /// What a row gives back. Counts are of its last positions: 1 is the usual next token, as many
 /// as the row has tokens scores a prompt, in between verifies a speculative block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Emit {
     Nothing,
     /// The most likely next token at each of the last `positions`; the lowest id wins a tie.
     Greedy {
         positions: usize,
     },
+    /// A token drawn after the last position, given where greedy ones are; for sessions that
+    /// [draw](Capabilities::draws).
+    Drawn(Draw),
     /// All logits at each of the last `positions`.
     Logits {
         positions: usize,
@@ -42,6 +45,7 @@ impl Emit {
     pub fn positions(self) -> usize {
         match self {
             Emit::Nothing => 0,
+            Emit::Drawn(_) => 1,
             Emit::Greedy { positions }
             | Emit::Logits { positions }
             | Emit::Hidden { positions } => positions,
@@ -104,6 +108,16 @@ impl StepBatch {
                 positions,
                 tokens: tokens.len(),
             });
+        }
+        match row.emit {
+            Emit::Drawn(_) if !capabilities.draws => {
+                return Err(SessionError::Unsupported("drawn tokens"));
+            }
+            Emit::Drawn(draw) => draw.check()?,
+            Emit::Hidden { .. } if capabilities.hidden_size.is_none() => {
+                return Err(SessionError::Unsupported("hidden states"));
+            }
+            _ => {}
         }
         let (wanted, max_context) = (len + tokens.len(), capabilities.max_context);
         if wanted > max_context {
@@ -176,7 +190,7 @@ impl StepOutput {
         self.rows.push(RowOutput::default());
     }
 
-    /// For sessions: room for the next row's greedy tokens, one per emitted position.
+    /// For sessions: room for the next row's tokens, greedy or drawn, one per emitted position.
     pub fn push_greedy(&mut self, positions: usize) -> &mut [u32] {
         let range = self.greedy.len()..self.greedy.len() + positions;
         self.greedy.resize(range.end, 0);
@@ -219,7 +233,7 @@ impl StepOutput {
         };
     }
 
-    /// For sessions: all rows' greedy tokens, in the order they were pushed.
+    /// For sessions: all rows' tokens, in the order they were pushed.
     pub fn all_greedy_mut(&mut self) -> &mut [u32] {
         &mut self.greedy
     }
@@ -238,7 +252,7 @@ impl StepOutput {
         &self.rows
     }
 
-    /// The row's greedy tokens, oldest position first.
+    /// The row's tokens, greedy or drawn, oldest position first.
     pub fn greedy(&self, row: usize) -> &[u32] {
         &self.greedy[self.rows[row].greedy.clone()]
     }

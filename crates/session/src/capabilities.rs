@@ -15,6 +15,8 @@ pub struct Capabilities {
     /// Values of a hidden state, where rows' hidden states can be had, at any of their positions;
     /// `None` where a session gives none, as one whose graph ends with the logits.
     pub hidden_size: Option<usize>,
+    /// Rows can have their token drawn on the device ([`Emit::Drawn`](crate::Emit::Drawn)).
+    pub draws: bool,
     /// Several positions of one row can be emitted, and truncation undoes a rejected block.
     pub speculative_decoding: bool,
     /// At which lengths `fork` and `truncate` work.

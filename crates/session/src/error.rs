@@ -17,6 +17,8 @@ pub enum SessionError {
     TokenOutOfRange { token: u32, vocab_size: usize },
     #[error("{positions} positions to emit, but the row has {tokens} tokens")]
     EmitOutOfRange { positions: usize, tokens: usize },
+    #[error("`{0}` of a draw is out of range")]
+    DrawOutOfRange(&'static str),
     #[error("length {len} is beyond the sequence's {available} tokens")]
     LengthOutOfRange { len: usize, available: usize },
     #[error("no state was kept at length {len}; the nearest below is {reusable}")]

@@ -10,6 +10,7 @@ mod backend;
 mod batch;
 mod capabilities;
 pub mod conformance;
+mod draw;
 mod error;
 pub mod limits;
 pub mod transfer;
@@ -19,6 +20,7 @@ pub use backend::{
 };
 pub use batch::{Emit, Row, RowOutput, StepBatch, StepOutput};
 pub use capabilities::{Capabilities, Held, Memory, PrefixCopy};
+pub use draw::Draw;
 pub use error::{MemoryBound, OpenError, SessionError};
 
 /// Names a sequence inside the session that made it. Never reused within a session.

@@ -201,9 +201,11 @@ pub fn through_engine(
         Work::Prompt { tokens } => tokens as f64 / (arrivals[0][0] - started).as_secs_f64(),
         Work::Decode { .. } => speed_together(&arrivals),
     };
+    let one_step = matches!(work, Work::Prompt { tokens } if tokens <= step);
+    let overhead = Some(engine.stats().overhead);
     let measured = Measured {
         tokens_per_second,
-        overhead: Some(engine.stats().overhead).filter(|own| !own.is_zero()),
+        overhead: overhead.filter(|own| !own.is_zero() && !one_step),
     };
     Ok((measured, engine.into_session()?))
 }

@@ -20,6 +20,7 @@ mod select;
 mod slots;
 mod vectorised;
 
+use loquat_session::Draw;
 use loquat_text::Tokenizer;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -69,6 +70,8 @@ pub struct Sampler {
     seen: Option<Seen>,
     dry: Option<Dry>,
     mirostat: Option<Mirostat>,
+    /// The next draw's number, where it had to be known before the logits.
+    unit: Option<f64>,
 }
 
 impl Sampler {
@@ -96,6 +99,7 @@ impl Sampler {
             seen,
             dry,
             mirostat: Mirostat::new(&params),
+            unit: None,
             params,
         }
     }
@@ -112,6 +116,34 @@ impl Sampler {
     /// read.
     pub fn is_plain_greedy(&self) -> bool {
         self.params.is_plain_greedy()
+    }
+
+    /// What a device needs to draw the next token by itself; `None` where the choice takes more
+    /// than that. The same until a token is drawn, wherever that happens.
+    pub fn next_draw(&mut self) -> Option<Draw> {
+        if !self.params.is_plain_draw() {
+            return None;
+        }
+        let unit = self.take_unit();
+        self.unit = Some(unit);
+        Some(Draw {
+            temperature: self.params.temperature,
+            top_k: self.params.top_k,
+            top_p: self.params.top_p,
+            min_p: self.params.min_p,
+            // Rounding must not reach 1.
+            unit: (unit as f32).min(1.0 - f32::EPSILON / 2.0),
+        })
+    }
+
+    /// Forgets a draw that a device made.
+    pub fn drew(&mut self) {
+        self.unit = None;
+    }
+
+    fn take_unit(&mut self) -> f64 {
+        let unit = self.unit.take();
+        unit.unwrap_or_else(|| unit_interval(self.rng.next_u64()))
     }
 
     /// Chooses the next token among those `allowed`, with the log-probabilities asked for.
@@ -196,7 +228,7 @@ impl Sampler {
         let mut pool = Pool::new(logits, scratch);
         let applied = self.apply(&mut pool, allowed, &mut dry_buffers);
         let id = applied.and_then(|()| {
-            let unit = unit_interval(self.rng.next_u64());
+            let unit = self.take_unit();
             let id = pool.draw(unit);
             id.ok_or_else(|| self.nothing_left(allowed.is_some()))
         });

@@ -266,6 +266,24 @@ impl SamplingParams {
             && self.xtc_probability == XTC_PROBABILITY.default
     }
 
+    /// Whether the choice takes a temperature and the usual truncations alone, in their usual
+    /// order, so that a device can draw by itself.
+    pub(crate) fn is_plain_draw(&self) -> bool {
+        let truncations = [Step::Temperature, Step::TopK, Step::TopP, Step::MinP];
+        let order = self.order.iter().filter(|step| truncations.contains(step));
+        self.temperature > 0.0
+            && self.dynatemp_range == 0.0
+            && self.top_n_sigma == TOP_N_SIGMA.default
+            && self.mirostat == 0
+            && !self.penalises()
+            && !self.discourages_repetition()
+            && !self.excludes()
+            && self.logit_bias.is_empty()
+            && self.typical_p == TYPICAL_P.default
+            && self.xtc_probability == XTC_PROBABILITY.default
+            && order.eq(&truncations)
+    }
+
     /// Whether a penalty depends on tokens that stand already.
     pub(super) fn penalises(&self) -> bool {
         let moved = self.repetition_penalty != REPETITION_PENALTY.default

@@ -4,6 +4,7 @@
 //! Where a session says it is batch-invariant, equality means equal bits; elsewhere it means
 //! within the subject's tolerance.
 
+mod drawing;
 mod equivalence;
 mod hidden;
 mod holding;
@@ -87,6 +88,14 @@ const CHECKS: &[(&str, Check)] = &[
     (
         "asking for hidden states changes nothing",
         hidden::asking_changes_nothing,
+    ),
+    (
+        "a drawn token is the one at its place in the distribution, or is refused",
+        drawing::drawn_from_the_logits,
+    ),
+    (
+        "rows that draw give the same in company",
+        drawing::drawn_beside_others,
     ),
     (
         "edges work: an empty batch, a context filled to the last token",

@@ -98,42 +98,15 @@ impl FakeSession {
 
     /// Checks a row that comes after `taken` tokens of the step.
     fn check(&self, batch: &StepBatch, index: usize, taken: usize) -> Result<(), SessionError> {
-        let options = &self.options;
         let row = &batch.rows()[index];
+        let len = self.cache.len(row.sequence)?;
+        batch.check(index, len, taken, &self.capabilities)?;
         let tokens = batch.tokens(row);
-        let wanted = self.cache.len(row.sequence)? + tokens.len();
-        let earlier = &batch.rows()[..index];
-        if earlier.iter().any(|other| other.sequence == row.sequence) {
-            return Err(SessionError::DuplicateSequence(row.sequence));
+        let poison = self.options.poison;
+        match poison.filter(|poison| tokens.contains(poison)) {
+            Some(poison) => Err(SessionError::Device(format!("token {poison} is poison"))),
+            None => Ok(()),
         }
-        if tokens.is_empty() {
-            return Err(SessionError::EmptyRow);
-        }
-        if let Some(&token) = tokens.iter().find(|t| **t as usize >= options.vocab_size) {
-            return Err(SessionError::TokenOutOfRange {
-                token,
-                vocab_size: options.vocab_size,
-            });
-        }
-        let positions = row.emit.positions();
-        if positions > tokens.len() || (positions == 0 && row.emit != Emit::Nothing) {
-            return Err(SessionError::EmitOutOfRange {
-                positions,
-                tokens: tokens.len(),
-            });
-        }
-        if options.hidden_size.is_none() && matches!(row.emit, Emit::Hidden { .. }) {
-            return Err(SessionError::Unsupported("hidden states"));
-        }
-        check_context(wanted, options.max_context)?;
-        let (step, max) = (taken + tokens.len(), options.max_step_tokens);
-        if step > max {
-            return Err(SessionError::StepTooLarge { tokens: step, max });
-        }
-        if let Some(poison) = options.poison.filter(|poison| tokens.contains(poison)) {
-            return Err(SessionError::Device(format!("token {poison} is poison")));
-        }
-        Ok(())
     }
 
     /// Appends the tokens of a row that was accepted.
@@ -158,6 +131,12 @@ impl FakeSession {
                 for (slot, len) in chosen.iter_mut().zip(lengths) {
                     *slot = self.model.greedy(history, len);
                 }
+            }
+            Emit::Drawn(draw) => {
+                let mut logits = vec![0.0; self.options.vocab_size];
+                self.model.logits(history, history.len(), &mut logits);
+                let drawn = draw.choose(&logits);
+                output.push_greedy(1)[0] = drawn.unwrap_or_default();
             }
             Emit::Logits { positions } => {
                 let rows = output.push_logits(positions);
@@ -186,6 +165,7 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
         max_step_tokens: options.max_step_tokens,
         structured_output: true,
         hidden_size: options.hidden_size,
+        draws: options.draws,
         speculative_decoding: options.snapshots.is_none(),
         prefix_copy: match options.snapshots {
             Some(_) => PrefixCopy::AtSnapshots,

@@ -9,6 +9,8 @@ pub struct FakeOptions {
     pub vocab_size: usize,
     /// Of its hidden states; `None` gives none.
     pub hidden_size: Option<usize>,
+    /// Rows can have their token drawn.
+    pub draws: bool,
     pub max_context: usize,
     pub max_sequences: usize,
     pub max_step_tokens: usize,
@@ -42,6 +44,7 @@ impl Default for FakeOptions {
         Self {
             vocab_size: 264,
             hidden_size: Some(8),
+            draws: false,
             max_context: 4096,
             max_sequences: 64,
             max_step_tokens: 256,
