@@ -79,9 +79,10 @@ pub trait Session: Send {
     ///
     /// A row that is refused (see [`RowOutput::error`]) leaves its sequence's tokens as they were
     /// and does not disturb the others. Emitting changes nothing: the sequence is the same
-    /// afterwards whatever its row asked for. A greedy row over logits that are no numbers is
-    /// refused; a row that asked for logits or hidden states gets them as they are. `Err` means
-    /// that the device itself failed: the sequences named in the batch must then be released.
+    /// afterwards whatever its row asked for. A row whose token is to be chosen over logits that are
+    /// no numbers is refused; a row that asked for logits or hidden states gets them as they are.
+    /// `Err` means that the device itself failed: the sequences named in the batch must then be
+    /// released.
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError>;
 
     /// The sequence's state as bytes that [`import`](Session::import) of a session over the
