@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import schemathesis
 from serving import MODEL, Server
 
 HERE = Path(__file__).resolve().parent
@@ -52,3 +53,35 @@ def test_the_api_is_what_it_says(terse):
         "SCHEMATHESIS_HOOKS": "hooks",
     }
     subprocess.run(command, cwd=HERE, env=environment, check=True)
+
+
+QUESTION = {"role": "user", "content": "Say hello."}
+STREAMS = {
+    "/v1/completions": {"prompt": "Hello", "max_tokens": 4},
+    "/v1/chat/completions": {"messages": [QUESTION], "max_tokens": 4},
+    "/v1/responses": {"input": "Hello", "max_output_tokens": 16},
+    "/v1/messages": {"messages": [QUESTION], "max_tokens": 4},
+    "/api/chat": {"messages": [QUESTION], "options": {"num_predict": 4}},
+    "/api/generate": {"prompt": "Hello", "options": {"num_predict": 4}},
+}
+
+
+def test_streams_are_what_the_description_says(terse):
+    """Generated requests seldom stream, so each path that can is asked to."""
+    schema = schemathesis.openapi.from_url(f"{terse.url}/openapi.json")
+    described = {
+        path
+        for path, operations in schema.raw_schema["paths"].items()
+        for operation in operations.values()
+        if {"text/event-stream", "application/x-ndjson"}
+        & operation["responses"].get("200", {}).get("content", {}).keys()
+        and "requestBody" in operation
+    }
+    assert STREAMS.keys() <= described
+    for path, body in STREAMS.items():
+        case = schema[path]["POST"].Case(
+            body={"model": terse.model, "stream": True, **body}, media_type="application/json"
+        )
+        response = case.call_and_validate()
+        assert response.status_code == 200, (path, response.content)
+        assert response.headers["content-type"][0].startswith(("text/event-stream", "application/x-ndjson"))

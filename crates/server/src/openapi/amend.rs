@@ -143,10 +143,21 @@ fn leave_out(operation: &mut Value) {
 }
 
 fn stream(operation: &mut Value, path: &str) {
-    let (kind, what) = match Dialect::of(path) {
-        Dialect::Ollama => ("application/x-ndjson", "A line of JSON for each piece"),
-        _ => ("text/event-stream", "A server-sent event for each piece"),
+    let (kind, schema) = match Dialect::of(path) {
+        Dialect::Ollama => (
+            "application/x-ndjson",
+            json!({ "type": "string", "description": "A line of JSON for each piece" }),
+        ),
+        // The schema of an event stream is read as that of each event.
+        _ => (
+            "text/event-stream",
+            json!({
+                "type": "object",
+                "description": "A server-sent event for each piece",
+                "properties": { "event": { "type": "string" }, "data": { "type": "string" } },
+                "required": ["data"],
+            }),
+        ),
     };
-    operation["responses"]["200"]["content"][kind] =
-        json!({ "schema": { "type": "string", "description": what } });
+    operation["responses"]["200"]["content"][kind] = json!({ "schema": schema });
 }
