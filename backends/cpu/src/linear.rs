@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use loquat_session::Precision;
-use loquat_weights::{Dtype, EncodedRow, Matrix, WeightsError};
+use loquat_session::{OpenError, Precision};
+use loquat_weights::{Dtype, EncodedRow, Matrix};
 
 use crate::buffers::fit;
 use crate::kernels::{GROUP, Kernels, Quantized, SUM_GROUP, TILE_ROWS, TileInput};
-use crate::pack::Packed;
+use crate::pack::{Packed, Packer};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 
@@ -65,9 +65,13 @@ thread_local! {
 }
 
 impl Linear {
-    pub fn new(matrix: &Matrix, precision: Precision) -> Result<Self, WeightsError> {
+    pub fn new(
+        matrix: &Matrix,
+        precision: Precision,
+        packer: &mut Packer,
+    ) -> Result<Self, OpenError> {
         let packed = match precision {
-            Precision::Fast => Packed::new(matrix)?,
+            Precision::Fast => packer.pack(matrix)?,
             Precision::Reference => None,
         };
         Ok(packed.map_or_else(|| Self::Decoded(matrix.clone()), Self::Packed))
