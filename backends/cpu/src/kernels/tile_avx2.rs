@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::tile::{Block, LINE, Scales};
+use super::tile::{Block, LINE};
 use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 
 /// Rows in a register.
@@ -41,23 +41,20 @@ unsafe fn tokens<const N: usize>(
     let mut codes: Block = [0; GROUP * TILE_ROWS];
     for block in 0..input.cols / GROUP {
         tile.unpack(block, &mut codes);
-        for first in (0..GROUP).step_by(tile.group) {
+        let group = tile.form.group;
+        for first in (0..GROUP).step_by(group) {
             let col = block * GROUP + first;
             for half in 0..2 {
-                let load = |scales: &Scales| {
-                    let row = |i| scales.value(half * ROWS + i, col, tile.group);
-                    let values: [f32; ROWS] = std::array::from_fn(row);
-                    // SAFETY: the array holds eight values.
-                    unsafe { _mm256_loadu_ps(values.as_ptr()) }
-                };
-                let (scales, mins) = (load(&tile.scales), tile.mins.as_ref().map(load));
+                let scales = rows(|row| tile.scale(half * ROWS + row, col));
+                let min = |row| tile.min(half * ROWS + row, col).unwrap_or(0.0);
+                let mins = tile.form.min.map(|_| rows(min));
                 for (n, totals) in totals.iter_mut().enumerate() {
                     let total = &mut totals[half];
                     let at = (token + n) * input.cols + col;
-                    let x = &input.codes[at..at + tile.group];
+                    let x = &input.codes[at..at + group];
                     let dot = dot(&codes[first * TILE_ROWS..], half, x);
-                    let sums = at / SUM_GROUP..(at + tile.group) / SUM_GROUP;
-                    let zeros = tile.zero * input.sums[sums].iter().sum::<i32>();
+                    let sums = at / SUM_GROUP..(at + group) / SUM_GROUP;
+                    let zeros = tile.form.zero * input.sums[sums].iter().sum::<i32>();
                     let signed = _mm256_sub_epi32(dot, _mm256_set1_epi32(zeros));
                     let factor = _mm256_mul_ps(scales, _mm256_set1_ps(input.scales[at / GROUP]));
                     *total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(signed), factor, *total);
@@ -75,6 +72,14 @@ unsafe fn tokens<const N: usize>(
             unsafe { _mm256_storeu_ps(out.add((token + n) * stride + half * ROWS), *total) };
         }
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn rows(value: impl Fn(usize) -> f32) -> __m256 {
+    let values: [f32; ROWS] = std::array::from_fn(value);
+    // SAFETY: the array holds eight values.
+    unsafe { _mm256_loadu_ps(values.as_ptr()) }
 }
 
 /// Eight rows' codes times a group of activations.
