@@ -224,9 +224,7 @@ impl Activations {
 
 /// Runs several products in one parallel loop.
 pub fn multiply(kernels: &Kernels, pool: &mut Pool, products: &mut [Product]) {
-    // Enough pieces that a delayed thread costs little, few enough that taking one is nothing.
     let total: usize = products.iter().map(|product| product.linear.tiles()).sum();
-    let per_task = (total / (pool.threads() * 8)).clamp(1, 16);
     let jobs: Vec<Job> = products
         .iter_mut()
         .map(|product| {
@@ -249,11 +247,9 @@ pub fn multiply(kernels: &Kernels, pool: &mut Pool, products: &mut [Product]) {
             Some(start)
         })
         .collect();
-    pool.run(total.div_ceil(per_task), &|task| {
-        for index in task * per_task..((task + 1) * per_task).min(total) {
-            let job = starts.partition_point(|start| *start <= index) - 1;
-            jobs[job].run_tile(kernels, index - starts[job]);
-        }
+    pool.run(total, &|index| {
+        let job = starts.partition_point(|start| *start <= index) - 1;
+        jobs[job].run_tile(kernels, index - starts[job]);
     });
 }
 
