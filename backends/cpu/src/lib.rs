@@ -4,6 +4,7 @@
 //! results are bit-identical whatever else runs beside it. Scheduling, sampling and text are
 //! the engine's; files are `weights`'.
 
+mod arena;
 mod buffers;
 mod forward;
 mod kernels;
@@ -29,6 +30,7 @@ use loquat_session::{
 use kernels::{Half, Kernels, KvElement, PAGE};
 use kv::{Cache, PageLayout};
 use model::Model;
+use pack::Packer;
 use pool::Pool;
 use session::CpuSession;
 use state::StateLayout;
@@ -128,7 +130,7 @@ impl CpuBackend {
         let (plan, limits) = self.plan::<T>(source, options)?;
         limits.check_memory()?;
         let threads = machine::wanted_threads(options)?;
-        let pool = Pool::new(threads).map_err(|error| OpenError::Option {
+        let mut pool = Pool::new(threads).map_err(|error| OpenError::Option {
             option: "threads",
             found: threads.to_string(),
             expected: format!("as many as the system can start ({error})"),
@@ -138,6 +140,7 @@ impl CpuBackend {
             &source.weights,
             options.precision,
             limits.context,
+            Packer::new(&mut pool),
             progress,
         )?;
         let cache = Cache::<T>::new(

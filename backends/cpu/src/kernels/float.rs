@@ -541,10 +541,10 @@ build!(
     attention::attend,
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx2, "avx2", crate::kernels::tile_x86::avx2, attention::attend,
+build!(avx2, "avx2", crate::kernels::tile_avx2::tile, attention::attend,
     #[target_feature(enable = "avx2,fma")]
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx512, "avx512-vnni", crate::kernels::tile_x86::avx512_vnni, crate::kernels::attention_x86::attend,
+build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::attention_x86::attend,
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );
