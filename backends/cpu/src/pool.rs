@@ -13,6 +13,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::affinity;
+
 /// How long a worker spins for the next loop before it parks: longer than the engine takes
 /// between two steps, far shorter than a person notices.
 const SPIN: Duration = Duration::from_micros(200);
@@ -87,11 +89,19 @@ impl Pool {
             shared,
             workers: Vec::new(),
         };
+        let cores: Option<Arc<[usize]>> = affinity::cores()
+            .filter(|cores| cores.len() == threads)
+            .map(Arc::from);
         for index in 1..threads {
-            let shared = Arc::clone(&pool.shared);
+            let (shared, cores) = (Arc::clone(&pool.shared), cores.clone());
             let name = format!("loquat-cpu-{index}");
             let worker = std::thread::Builder::new().name(name);
-            pool.workers.push(worker.spawn(move || shared.work())?);
+            pool.workers.push(worker.spawn(move || {
+                if let Some(cores) = cores {
+                    affinity::hold_to(&cores);
+                }
+                shared.work();
+            })?);
         }
         Ok(pool)
     }
