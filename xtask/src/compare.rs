@@ -107,7 +107,7 @@ fn read_through(model: &Path) -> Result<u64, Error> {
 /// The interpreter that has llama.cpp, which is built the first time.
 fn llama_cpp(root: &Path) -> Result<PathBuf, Error> {
     require_cxx_compiler(root)?;
-    eprintln!("llama.cpp: built here once, which takes some minutes, and kept in target/compare");
+    eprintln!("llama.cpp: in target/compare; the first time it is built, which takes some minutes");
     LLAMA_CPP.install(root).map_err(|error| match error {
         Error::Command { .. } => Error::LlamaCpp {
             source: Box::new(error),

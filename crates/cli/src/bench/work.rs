@@ -15,6 +15,9 @@ use super::reading::{greedy, read};
 use crate::error::CliError;
 use crate::wait::{block_on, join_all};
 
+/// Tokens that a request generates before any is counted.
+const WARMING_TOKENS: usize = 2;
+
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
@@ -88,11 +91,22 @@ impl Work {
             .checked_add(self.generated(step_tokens)?)
     }
 
+    /// Tokens that the request before it comes to hold.
+    fn warming(&self, step_tokens: usize) -> Option<usize> {
+        let prompt = self.prompt_tokens().min(step_tokens);
+        prompt.checked_add(WARMING_TOKENS)
+    }
+
+    /// The context that it needs, the request before it included; `None` where that is no number.
+    pub fn context(&self, step_tokens: usize) -> Option<usize> {
+        Some(self.len(step_tokens)?.max(self.warming(step_tokens)?))
+    }
+
     /// Tokens of KV for all sequences and the request that warms them up, each in runs as long
     /// as any backend has them; `None` where that is no number.
     pub fn room(&self, step_tokens: usize) -> Option<usize> {
         const RUN: usize = 64;
-        let warming = self.prompt_tokens().min(step_tokens).checked_add(2)?;
+        let warming = self.warming(step_tokens)?;
         let all = self
             .len(step_tokens)?
             .checked_next_multiple_of(RUN)?
@@ -271,7 +285,7 @@ pub fn through_engine(
     let engine = Engine::start(session, None, options)?;
     let request = |tokens, index, max_tokens| greedy(prompt(vocab_size, tokens, index), max_tokens);
     // Some devices prepare themselves for each thread anew: the engine's has to have had a prompt.
-    let warming = request(work.prompt_tokens().min(step), work.batch(), 2);
+    let warming = request(work.prompt_tokens().min(step), work.batch(), WARMING_TOKENS);
     arrivals(vec![engine.submit(warming)?], Instant::now())?;
     let requests: Vec<GenerateRequest> = (0..work.batch())
         .map(|index| request(work.prompt_tokens(), index, max_tokens))
@@ -369,6 +383,9 @@ mod tests {
 
     #[test]
     fn room_is_for_every_sequence_and_the_one_before() {
+        for (tokens, expected) in [(63, 65), (512, 514), (2048, 2049)] {
+            assert_eq!(Work::Prompt { tokens }.context(512), Some(expected));
+        }
         let decode = |depth, batch| Work::Decode {
             tokens: 30,
             depth,

@@ -55,7 +55,11 @@ impl Scenario for Works {
     /// Room for these works and no more, as somebody would give it who knows what is to come.
     fn adapt(&self, options: &mut SessionOptions, context: usize) {
         let step = options.max_step_tokens;
-        let longest = self.works.iter().filter_map(|work| work.len(step)).max();
+        let longest = self
+            .works
+            .iter()
+            .filter_map(|work| work.context(step))
+            .max();
         let all = self.works.iter().filter_map(|work| work.room(step)).max();
         options.context = options.context.or(longest.map(|len| len.min(context)));
         options.kv_tokens = all;
