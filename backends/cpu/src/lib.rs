@@ -14,12 +14,15 @@ mod linear;
 mod load;
 mod machine;
 mod marks;
+mod measure;
 mod model;
 mod pack;
 mod pool;
 mod session;
 mod shared;
 mod state;
+
+pub use measure::{MachineLimits, measure};
 
 use loquat_session::limits::{Limits, Sizes};
 use loquat_session::transfer::fingerprint;
