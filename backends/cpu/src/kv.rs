@@ -1,134 +1,34 @@
 //! Keys and values in pages that sequences share until one of them writes.
+//!
+//! Pages lie in large regions, which are mapped one after the other as they are needed.
 
 use std::collections::HashMap;
 
 use loquat_session::{Held, SequenceId, SessionError};
-use loquat_spec::{KvSource, Mixer, ModelSpec};
+use loquat_spec::ModelSpec;
 
 use crate::kernels::{KvElement, PAGE};
 use crate::marks::Marks;
+use crate::page::PageLayout;
+use crate::region::Region;
 use crate::shared::PagePtr;
 use crate::state::{StateId, StateLayout, StatePool};
 
+/// Bytes that pages are mapped in: many huge pages, and little beside a machine's memory.
+const REGION: usize = 64 << 20;
 /// A recurrent model's sequence keeps a snapshot after so many tokens, and again…
 const SNAPSHOT_INTERVAL: usize = 256;
 /// …but no more than its latest so many.
 const MAX_SNAPSHOTS: usize = 4;
 
-/// Where each layer's keys and values lie inside a page.
-#[derive(Clone)]
-pub struct PageLayout {
-    /// Layers without keys of their own have an empty one.
-    layers: Vec<LayerLayout>,
-    len: usize,
-}
-
-#[derive(Clone, Copy, Default)]
-pub struct LayerLayout {
-    keys: usize,
-    values: usize,
-    kv_heads: usize,
-    key_dim: usize,
-    /// 0: values are a part of the keys.
-    value_dim: usize,
-}
-
-impl PageLayout {
-    pub fn new(spec: &ModelSpec) -> Self {
-        let mut layout = Self {
-            layers: vec![LayerLayout::default(); spec.layers.len()],
-            len: 0,
-        };
-        for (layer, mixer) in spec.mixers() {
-            let (kv_heads, key_dim, value_dim) = match mixer {
-                Mixer::Attention(a) if matches!(a.kv, KvSource::Layer(_)) => continue,
-                Mixer::Attention(a) => (a.kv_heads, a.head_dim, a.value_dim),
-                Mixer::Latent(latent) => (1, latent.cached_len(), 0),
-                Mixer::ShortConv(_) | Mixer::DeltaRule(_) | Mixer::Mamba2(_) => continue,
-            };
-            let values = layout.len + kv_heads * key_dim * PAGE;
-            layout.layers[layer] = LayerLayout {
-                keys: layout.len,
-                values,
-                kv_heads,
-                key_dim,
-                value_dim,
-            };
-            layout.len = values + kv_heads * value_dim * PAGE;
-        }
-        layout
-    }
-
-    pub fn layer(&self, index: usize) -> LayerLayout {
-        self.layers[index]
-    }
-
-    /// Elements of one token over all layers.
-    pub fn token_len(&self) -> usize {
-        self.len / PAGE
-    }
-}
-
-impl LayerLayout {
-    pub fn key_offset(&self, head: usize) -> usize {
-        self.keys + head * self.key_dim * PAGE
-    }
-
-    pub fn value_offset(&self, head: usize) -> usize {
-        self.values + head * self.value_dim * PAGE
-    }
-
-    /// Writes one token's only key, where values are a part of it.
-    #[inline]
-    pub fn write_key(
-        &self,
-        slot: usize,
-        key: impl Iterator<Item = f32>,
-        mut write: impl FnMut(usize, f32),
-    ) {
-        for (d, key) in key.enumerate() {
-            write(self.keys + d * PAGE + slot, key);
-        }
-    }
-
-    /// Writes one token's keys and values, all heads, into its page through `write(at, value)`.
-    #[inline]
-    pub fn write_token(
-        &self,
-        slot: usize,
-        keys: &[f32],
-        values: &[f32],
-        mut write: impl FnMut(usize, f32),
-    ) {
-        let heads = keys.chunks_exact(self.key_dim);
-        let heads = heads.zip(values.chunks_exact(self.value_dim));
-        for (head, (key, value)) in heads.enumerate() {
-            for (d, key) in key.iter().enumerate() {
-                write(self.key_offset(head) + d * PAGE + slot, *key);
-            }
-            for (d, value) in value.iter().enumerate() {
-                write(self.value_offset(head) + slot * self.value_dim + d, *value);
-            }
-        }
-    }
-
-    /// The places of one token's elements in a page, in export order.
-    fn token_places(&self, slot: usize) -> impl Iterator<Item = usize> + use<> {
-        let layout = *self;
-        (0..layout.kv_heads).flat_map(move |head| {
-            let keys = (0..layout.key_dim).map(move |d| layout.key_offset(head) + d * PAGE + slot);
-            let values = (0..layout.value_dim)
-                .map(move |d| layout.value_offset(head) + slot * layout.value_dim + d);
-            keys.chain(values)
-        })
-    }
-}
-
 /// All sequences of a session and the pages they hold.
 pub struct Cache<T: KvElement> {
     layout: PageLayout,
-    /// Allocated when first used, kept for reuse.
+    /// Made when first used, kept for reuse.
     pages: Vec<Page<T>>,
+    /// Where the pages lie: as many in each as there is room for, in order.
+    regions: Vec<Region>,
+    pages_per_region: usize,
     free: Vec<u32>,
     capacity: usize,
     state_layout: StateLayout,
@@ -192,8 +92,12 @@ impl<T: KvElement> Cache<T> {
         max_sequences: usize,
     ) -> Self {
         let state_layout = StateLayout::new(spec);
+        let layout = PageLayout::new::<T>(spec);
+        let page_bytes = layout.page_len() * T::BYTES;
         Self {
-            layout: PageLayout::new(spec),
+            regions: Vec::new(),
+            pages_per_region: (REGION / page_bytes.max(1)).max(1),
+            layout,
             states: StatePool::new(state_layout.len(), max_states),
             state_layout,
             pages: Vec::new(),
@@ -424,6 +328,7 @@ impl<T: KvElement> Cache<T> {
                 available: available * PAGE,
             });
         }
+        self.make_room(wanted)?;
         let mut fresh: Vec<u32> = (0..wanted).map(|_| self.take_page()).collect();
         if let Some(shared) = shared {
             let copy = fresh.swap_remove(0);
@@ -477,13 +382,40 @@ impl<T: KvElement> Cache<T> {
         }
     }
 
+    /// Maps regions until so many pages can be taken.
+    fn make_room(&mut self, wanted: usize) -> Result<(), SessionError> {
+        loop {
+            let mapped = (self.regions.len() * self.pages_per_region).min(self.capacity);
+            let available = self.free.len() + mapped - self.pages.len();
+            if wanted <= available {
+                return Ok(());
+            }
+            let pages = (self.capacity - mapped).min(self.pages_per_region);
+            match Region::map(pages * self.layout.page_len() * T::BYTES) {
+                Ok(region) => self.regions.push(region),
+                // The system gives less than the plan counted on.
+                Err(_) => {
+                    return Err(SessionError::KvExhausted {
+                        wanted: wanted * PAGE,
+                        available: available * PAGE,
+                    });
+                }
+            }
+        }
+    }
+
+    /// A page of the caller's own, of those that [`Cache::make_room`] made room for.
     fn take_page(&mut self) -> u32 {
         let page = self.free.pop().unwrap_or_else(|| {
+            let (index, len) = (self.pages.len(), self.layout.page_len());
+            let region = self.regions[index / self.pages_per_region].start();
+            let start = region.as_ptr().cast::<T>();
+            let start = start.wrapping_add(index % self.pages_per_region * len);
             self.pages.push(Page {
-                data: PagePtr::allocate(self.layout.len),
+                data: PagePtr::new(start, len),
                 holders: 0,
             });
-            self.pages.len() as u32 - 1
+            index as u32
         });
         self.pages[page as usize].holders = 1;
         page
@@ -525,8 +457,8 @@ impl<T: KvElement> Cache<T> {
         for position in 0..sequence.len {
             let page = self.pages[sequence.pages[position / PAGE] as usize].data;
             // SAFETY: steps need `&mut self`, so nobody writes while this borrow lives.
-            let page = unsafe { page.slice(0, self.layout.len) };
-            for layer in &self.layout.layers {
+            let page = unsafe { page.slice(0, self.layout.page_len()) };
+            for layer in self.layout.layers() {
                 for place in layer.token_places(position % PAGE) {
                     page[place].to_bytes(out);
                 }
@@ -556,12 +488,11 @@ impl<T: KvElement> Cache<T> {
         };
         let (tokens, state) = bytes.split_at(len * self.layout.token_len() * T::BYTES);
         let mut elements = tokens.chunks_exact(T::BYTES).map(T::from_bytes);
-        let layers = self.layout.layers.clone();
         for position in 0..len {
             let Some(page) = self.page_of(id, position) else {
                 break;
             };
-            for layer in &layers {
+            for layer in self.layout.layers() {
                 for place in layer.token_places(position % PAGE) {
                     // SAFETY: the page is this new sequence's own, reached through `&mut self`.
                     unsafe { page.write(place, elements.next().unwrap_or_default()) };
@@ -578,15 +509,6 @@ impl<T: KvElement> Cache<T> {
         }
         self.commit(id, len, states);
         Ok(id)
-    }
-}
-
-impl<T: KvElement> Drop for Cache<T> {
-    fn drop(&mut self) {
-        for page in self.pages.drain(..) {
-            // SAFETY: pointers to pages are used only inside a step, which borrows the cache.
-            unsafe { page.data.free() };
-        }
     }
 }
 

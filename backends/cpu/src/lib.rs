@@ -14,7 +14,9 @@ mod machine;
 mod marks;
 mod model;
 mod pack;
+mod page;
 mod pool;
+mod region;
 mod session;
 mod shared;
 mod state;
@@ -27,8 +29,9 @@ use loquat_session::{
 };
 
 use kernels::{Half, Kernels, KvElement, PAGE};
-use kv::{Cache, PageLayout};
+use kv::Cache;
 use model::Model;
+use page::PageLayout;
 use pool::Pool;
 use session::CpuSession;
 use state::StateLayout;
@@ -69,7 +72,7 @@ impl CpuBackend {
     ) -> Result<(Plan, Limits), OpenError> {
         let spec = &source.spec;
         let threads = machine::wanted_threads(options)?;
-        let kv_bytes_per_token = (PageLayout::new(spec).token_len() * T::BYTES) as u64;
+        let kv_bytes_per_token = (PageLayout::new::<T>(spec).token_len() * T::BYTES) as u64;
         let state_bytes = StateLayout::new(spec).bytes();
         let weights = Model::predict_bytes(spec, &source.weights, options.precision);
         let buffers = buffers::predict_bytes(spec, options.max_step_tokens);
