@@ -1,21 +1,19 @@
 //! Keys and values in pages that sequences share until one of them writes.
 //!
-//! Pages lie in large regions, which are mapped one after the other as they are needed.
+//! Pages lie side by side in few large regions of memory, and take none of it until written.
 
 use std::collections::HashMap;
 
 use loquat_session::{Held, SequenceId, SessionError};
 use loquat_spec::ModelSpec;
 
+use crate::arena::{Arena, Region};
 use crate::kernels::{KvElement, PAGE};
 use crate::marks::Marks;
 use crate::page::PageLayout;
-use crate::region::Region;
 use crate::shared::PagePtr;
 use crate::state::{StateId, StateLayout, StatePool};
 
-/// Bytes that pages are mapped in: many huge pages, and little beside a machine's memory.
-const REGION: usize = 64 << 20;
 /// A recurrent model's sequence keeps a snapshot after so many tokens, and again…
 const SNAPSHOT_INTERVAL: usize = 256;
 /// …but no more than its latest so many.
@@ -26,9 +24,7 @@ pub struct Cache<T: KvElement> {
     layout: PageLayout,
     /// Made when first used, kept for reuse.
     pages: Vec<Page<T>>,
-    /// Where the pages lie: as many in each as there is room for, in order.
-    regions: Vec<Region>,
-    pages_per_region: usize,
+    arena: Arena,
     free: Vec<u32>,
     capacity: usize,
     state_layout: StateLayout,
@@ -40,6 +36,8 @@ pub struct Cache<T: KvElement> {
 
 struct Page<T> {
     data: PagePtr<T>,
+    /// Keeps the memory.
+    _region: Region,
     holders: u32,
 }
 
@@ -92,12 +90,9 @@ impl<T: KvElement> Cache<T> {
         max_sequences: usize,
     ) -> Self {
         let state_layout = StateLayout::new(spec);
-        let layout = PageLayout::new::<T>(spec);
-        let page_bytes = layout.page_len() * T::BYTES;
         Self {
-            regions: Vec::new(),
-            pages_per_region: (REGION / page_bytes.max(1)).max(1),
-            layout,
+            layout: PageLayout::new::<T>(spec),
+            arena: Arena::default(),
             states: StatePool::new(state_layout.len(), max_states),
             state_layout,
             pages: Vec::new(),
@@ -329,7 +324,7 @@ impl<T: KvElement> Cache<T> {
             });
         }
         self.make_room(wanted)?;
-        let mut fresh: Vec<u32> = (0..wanted).map(|_| self.take_page()).collect();
+        let mut fresh: Vec<u32> = (0..wanted).map_while(|_| self.take_page()).collect();
         if let Some(shared) = shared {
             let copy = fresh.swap_remove(0);
             self.copy_page(shared, copy);
@@ -382,43 +377,33 @@ impl<T: KvElement> Cache<T> {
         }
     }
 
-    /// Maps regions until so many pages can be taken.
+    /// Makes pages until so many are free.
     fn make_room(&mut self, wanted: usize) -> Result<(), SessionError> {
-        loop {
-            let mapped = (self.regions.len() * self.pages_per_region).min(self.capacity);
-            let available = self.free.len() + mapped - self.pages.len();
-            if wanted <= available {
-                return Ok(());
-            }
-            let pages = (self.capacity - mapped).min(self.pages_per_region);
-            match Region::map(pages * self.layout.page_len() * T::BYTES) {
-                Ok(region) => self.regions.push(region),
-                // The system gives less than the plan counted on.
-                Err(_) => {
-                    return Err(SessionError::KvExhausted {
-                        wanted: wanted * PAGE,
-                        available: available * PAGE,
-                    });
-                }
-            }
-        }
-    }
-
-    /// A page of the caller's own, of those that [`Cache::make_room`] made room for.
-    fn take_page(&mut self) -> u32 {
-        let page = self.free.pop().unwrap_or_else(|| {
-            let (index, len) = (self.pages.len(), self.layout.page_len());
-            let region = self.regions[index / self.pages_per_region].start();
-            let start = region.as_ptr().cast::<T>();
-            let start = start.wrapping_add(index % self.pages_per_region * len);
+        let len = self.layout.page_len();
+        while self.free.len() < wanted {
+            // The system may give less than was planned with.
+            let Ok(mut region) = self.arena.take(len * T::BYTES) else {
+                return Err(SessionError::KvExhausted {
+                    wanted: wanted * PAGE,
+                    available: self.free.len() * PAGE,
+                });
+            };
+            let start = region.bytes_mut().as_mut_ptr();
+            self.free.push(self.pages.len() as u32);
             self.pages.push(Page {
-                data: PagePtr::new(start, len),
+                data: PagePtr::new(start.cast(), len),
+                _region: region,
                 holders: 0,
             });
-            index as u32
-        });
+        }
+        Ok(())
+    }
+
+    /// A page of the caller's own, of those that [`Cache::make_room`] made.
+    fn take_page(&mut self) -> Option<u32> {
+        let page = self.free.pop()?;
         self.pages[page as usize].holders = 1;
-        page
+        Some(page)
     }
 
     fn copy_page(&mut self, from: u32, to: u32) {

@@ -4,6 +4,7 @@
 //! results are bit-identical whatever else runs beside it. Scheduling, sampling and text are
 //! the engine's; files are `weights`'.
 
+mod arena;
 mod buffers;
 mod forward;
 mod kernels;
@@ -16,7 +17,6 @@ mod model;
 mod pack;
 mod page;
 mod pool;
-mod region;
 mod session;
 mod shared;
 mod state;
@@ -24,13 +24,16 @@ mod state;
 use loquat_session::limits::{Limits, Sizes};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, Capabilities, Device, DeviceKind, Memory, ModelSource, OpenError, Plan, Precision,
-    PrefixCopy, Probe, Session, SessionOptions,
+    Backend, Capabilities, Device, DeviceKind, KvFormat, Memory, ModelSource, OpenError, Plan,
+    Precision, PrefixCopy, Probe, Session, SessionOptions,
 };
+use loquat_spec::Mixer;
 
-use kernels::{Half, Kernels, KvElement, PAGE};
+use buffers::Extent;
+use kernels::{Brain, Eighth, Half, Kernels, KvElement, PAGE};
 use kv::Cache;
 use model::Model;
+use pack::Packer;
 use page::PageLayout;
 use pool::Pool;
 use session::CpuSession;
@@ -75,7 +78,14 @@ impl CpuBackend {
         let kv_bytes_per_token = (PageLayout::new::<T>(spec).token_len() * T::BYTES) as u64;
         let state_bytes = StateLayout::new(spec).bytes();
         let weights = Model::predict_bytes(spec, &source.weights, options.precision);
-        let buffers = buffers::predict_bytes(spec, options.max_step_tokens);
+        let buffers = buffers::predict_bytes(
+            spec,
+            Extent {
+                tokens: options.max_step_tokens,
+                context: options.context.unwrap_or(spec.max_context),
+                threads,
+            },
+        );
         let sizes = Sizes {
             device_bytes: machine::memory_bytes(),
             kv_bytes_per_token,
@@ -131,7 +141,7 @@ impl CpuBackend {
         let (plan, limits) = self.plan::<T>(source, options)?;
         limits.check_memory()?;
         let threads = machine::wanted_threads(options)?;
-        let pool = Pool::new(threads).map_err(|error| OpenError::Option {
+        let mut pool = Pool::new(threads).map_err(|error| OpenError::Option {
             option: "threads",
             found: threads.to_string(),
             expected: format!("as many as the system can start ({error})"),
@@ -141,6 +151,7 @@ impl CpuBackend {
             &source.weights,
             options.precision,
             limits.context,
+            Packer::new(&mut pool),
             progress,
         )?;
         let cache = Cache::<T>::new(
@@ -178,9 +189,11 @@ impl Backend for CpuBackend {
     }
 
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
-        let (plan, _) = match options.precision {
-            Precision::Fast => self.plan::<Half>(source, options)?,
-            Precision::Reference => self.plan::<f32>(source, options)?,
+        let (plan, _) = match kv_format(source, options)? {
+            KvFormat::F32 => self.plan::<f32>(source, options)?,
+            KvFormat::F16 => self.plan::<Half>(source, options)?,
+            KvFormat::Bf16 => self.plan::<Brain>(source, options)?,
+            KvFormat::Q8 => self.plan::<Eighth>(source, options)?,
         };
         Ok(plan)
     }
@@ -191,9 +204,31 @@ impl Backend for CpuBackend {
         options: &SessionOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, OpenError> {
-        match options.precision {
-            Precision::Fast => self.open::<Half>(&source, options, progress),
-            Precision::Reference => self.open::<f32>(&source, options, progress),
+        match kv_format(&source, options)? {
+            KvFormat::F32 => self.open::<f32>(&source, options, progress),
+            KvFormat::F16 => self.open::<Half>(&source, options, progress),
+            KvFormat::Bf16 => self.open::<Brain>(&source, options, progress),
+            KvFormat::Q8 => self.open::<Eighth>(&source, options, progress),
         }
+    }
+}
+
+/// The format that is wanted, or else the one that suits the precision.
+fn kv_format(source: &ModelSource, options: &SessionOptions) -> Result<KvFormat, OpenError> {
+    let format = options.kv_format.unwrap_or(match options.precision {
+        Precision::Fast => KvFormat::F16,
+        Precision::Reference => KvFormat::F32,
+    });
+    let mut mixers = source.spec.mixers();
+    let latent = mixers.any(|(_, mixer)| matches!(mixer, Mixer::Latent(_)));
+    match (format, latent) {
+        // A latent and its turned key lie in one vector, at magnitudes of their own: one factor
+        // for both would drown the smaller.
+        (KvFormat::Q8, true) => Err(OpenError::Option {
+            option: "kv_format",
+            found: format.name().to_owned(),
+            expected: "f16, bf16 or f32 for a model with latent attention".to_owned(),
+        }),
+        _ => Ok(format),
     }
 }

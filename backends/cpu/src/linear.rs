@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use loquat_session::Precision;
-use loquat_weights::{Dtype, EncodedRow, Matrix, WeightsError};
+use loquat_session::{OpenError, Precision};
+use loquat_weights::{Dtype, EncodedRow, Matrix};
 
 use crate::buffers::fit;
 use crate::kernels::{GROUP, Kernels, Quantized, SUM_GROUP, TILE_ROWS, TileInput};
-use crate::pack::Packed;
+use crate::pack::{Packed, Packer};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 
@@ -17,7 +17,7 @@ pub enum Linear {
     /// Integer arithmetic over packed codes and rounded activations.
     Packed(Packed),
     /// Rows decoded to `f32` as they are needed, times exact activations.
-    Decoded(Matrix),
+    Decoded(Box<Matrix>),
 }
 
 /// The activations of one step, and their rounded form where a packed matrix will read them.
@@ -65,12 +65,16 @@ thread_local! {
 }
 
 impl Linear {
-    pub fn new(matrix: &Matrix, precision: Precision) -> Result<Self, WeightsError> {
+    pub fn new(
+        matrix: &Matrix,
+        precision: Precision,
+        packer: &mut Packer,
+    ) -> Result<Self, OpenError> {
         let packed = match precision {
-            Precision::Fast => Packed::new(matrix)?,
+            Precision::Fast => packer.pack(matrix)?,
             Precision::Reference => None,
         };
-        Ok(packed.map_or_else(|| Self::Decoded(matrix.clone()), Self::Packed))
+        Ok(packed.map_or_else(|| Self::Decoded(Box::new(matrix.clone())), Self::Packed))
     }
 
     /// What [`Linear::new`] would allocate, or `None` where it would read the mapped file.

@@ -1,6 +1,8 @@
 //! Bound weights into the form the forward pass reads.
 
-use loquat_session::Precision;
+use std::cell::RefCell;
+
+use loquat_session::{OpenError, Precision};
 use loquat_spec::{
     Attention, Decay, DeltaOutputGate, DeltaRule, Dense, Experts, FeedForward, Inner as InnerSpec,
     KvSource, LatentAttention, LayerRole as R, Mamba2, MambaNorm, Mixer, ModelSpec,
@@ -14,6 +16,7 @@ use crate::model::{
     LatentWeights, Layer, LowRank, MambaWeights, Model, Norm, Output, PerLayerWeights, QueryDown,
     RopeTable, SharedWeights, ShortConvWeights,
 };
+use crate::pack::Packer;
 
 impl Model {
     /// `context` is the session's, which some ropes go by.
@@ -22,12 +25,14 @@ impl Model {
         weights: &Weights,
         precision: Precision,
         context: usize,
+        packer: Packer,
         progress: &mut dyn FnMut(f32),
-    ) -> Result<Self, WeightsError> {
+    ) -> Result<Self, OpenError> {
         let mut loader = Loader {
             weights,
             precision,
             context,
+            packer: RefCell::new(packer),
             ropes: Vec::new(),
         };
         let mut layers = Vec::new();
@@ -110,11 +115,12 @@ struct Loader<'a> {
     weights: &'a Weights,
     precision: Precision,
     context: usize,
+    packer: RefCell<Packer<'a>>,
     ropes: Vec<RopeTable>,
 }
 
-impl Loader<'_> {
-    fn layer(&mut self, index: usize, layer: &loquat_spec::Layer) -> Result<Layer, WeightsError> {
+impl<'a> Loader<'a> {
+    fn layer(&mut self, index: usize, layer: &loquat_spec::Layer) -> Result<Layer, OpenError> {
         let mut blocks = Vec::new();
         for block in &layer.blocks {
             let mut branches = Vec::new();
@@ -136,34 +142,31 @@ impl Loader<'_> {
         Ok(Layer { blocks, scale })
     }
 
-    fn of_layer(&mut self, index: usize) -> LayerLoader<'_> {
+    fn of_layer(&mut self, index: usize) -> LayerLoader<'_, 'a> {
         LayerLoader {
             weights: self.weights,
             precision: self.precision,
             context: self.context,
+            packer: &self.packer,
             ropes: &mut self.ropes,
             index,
         }
     }
 
-    fn matrix(&self, role: Role) -> Result<&Matrix, WeightsError> {
+    fn matrix(&self, role: Role) -> Result<&Matrix, OpenError> {
         self.weights.matrix(role).ok_or_else(|| unbound(role))
     }
 
-    fn linear(&self, role: Role) -> Result<Linear, WeightsError> {
-        Linear::new(self.matrix(role)?, self.precision)
+    fn linear(&self, role: Role) -> Result<Linear, OpenError> {
+        let packer = &mut self.packer.borrow_mut();
+        Linear::new(self.matrix(role)?, self.precision, packer)
     }
 
     fn optional(&self, role: Role) -> Option<Vec<f32>> {
         self.weights.vector(role).map(<[f32]>::to_vec)
     }
 
-    fn norm(
-        &self,
-        norm: &NormSpec,
-        weight: Role,
-        bias: Option<Role>,
-    ) -> Result<Norm, WeightsError> {
+    fn norm(&self, norm: &NormSpec, weight: Role, bias: Option<Role>) -> Result<Norm, OpenError> {
         make_norm(self.weights, norm, weight, bias)
     }
 }
@@ -173,7 +176,7 @@ fn make_norm(
     norm: &NormSpec,
     weight: Role,
     bias: Option<Role>,
-) -> Result<Norm, WeightsError> {
+) -> Result<Norm, OpenError> {
     let vector = |wanted: bool, role: Option<Role>| match (wanted, role) {
         (true, Some(role)) => match weights.vector(role) {
             Some(values) => Ok(values.to_vec()),
@@ -190,42 +193,44 @@ fn make_norm(
 }
 
 /// The loader of one layer's roles.
-struct LayerLoader<'a> {
+struct LayerLoader<'a, 'p> {
     weights: &'a Weights,
     precision: Precision,
     context: usize,
+    packer: &'a RefCell<Packer<'p>>,
     ropes: &'a mut Vec<RopeTable>,
     index: usize,
 }
 
-impl LayerLoader<'_> {
+impl LayerLoader<'_, '_> {
     fn role(&self, role: R) -> Role {
         Role::Layer(self.index, role)
     }
 
-    fn linear(&self, role: R) -> Result<Linear, WeightsError> {
+    fn linear(&self, role: R) -> Result<Linear, OpenError> {
         let role = self.role(role);
         let matrix = self.weights.matrix(role).ok_or_else(|| unbound(role))?;
-        Linear::new(matrix, self.precision)
+        Linear::new(matrix, self.precision, &mut self.packer.borrow_mut())
     }
 
-    fn optional_linear(&self, present: bool, role: R) -> Result<Option<Linear>, WeightsError> {
+    fn optional_linear(&self, present: bool, role: R) -> Result<Option<Linear>, OpenError> {
         match present {
             true => self.linear(role).map(Some),
             false => Ok(None),
         }
     }
 
-    fn stack(&self, role: R) -> Result<Vec<Linear>, WeightsError> {
+    fn stack(&self, role: R) -> Result<Vec<Linear>, OpenError> {
         let role = self.role(role);
         let stack = self.weights.stack(role).ok_or_else(|| unbound(role))?;
+        let packer = &mut self.packer.borrow_mut();
         let linears = stack
             .iter()
-            .map(|matrix| Linear::new(matrix, self.precision));
+            .map(|matrix| Linear::new(matrix, self.precision, packer));
         linears.collect()
     }
 
-    fn vector(&self, role: R) -> Result<Vec<f32>, WeightsError> {
+    fn vector(&self, role: R) -> Result<Vec<f32>, OpenError> {
         self.optional(role).ok_or_else(|| unbound(self.role(role)))
     }
 
@@ -234,19 +239,19 @@ impl LayerLoader<'_> {
         vector.map(<[f32]>::to_vec)
     }
 
-    fn norm(&self, role: R, norm: Option<&NormSpec>) -> Result<Option<Norm>, WeightsError> {
+    fn norm(&self, role: R, norm: Option<&NormSpec>) -> Result<Option<Norm>, OpenError> {
         match norm {
             Some(norm) => self.required_norm(role, norm).map(Some),
             None => Ok(None),
         }
     }
 
-    fn required_norm(&self, role: R, norm: &NormSpec) -> Result<Norm, WeightsError> {
+    fn required_norm(&self, role: R, norm: &NormSpec) -> Result<Norm, OpenError> {
         let bias = role.bias().map(|role| self.role(role));
         make_norm(self.weights, norm, self.role(role), bias)
     }
 
-    fn conv(&self, role: R, kernel: usize) -> Result<Conv, WeightsError> {
+    fn conv(&self, role: R, kernel: usize) -> Result<Conv, OpenError> {
         let stored = self.vector(role)?;
         let channels = stored.len() / kernel;
         let weights = (0..kernel * channels).map(|at| {
@@ -274,7 +279,7 @@ impl LayerLoader<'_> {
         }))
     }
 
-    fn branch(mut self, branch: &loquat_spec::Branch) -> Result<Branch, WeightsError> {
+    fn branch(mut self, branch: &loquat_spec::Branch) -> Result<Branch, OpenError> {
         let (pre, post) = norm_roles(&branch.inner);
         let pre_norm = self.norm(pre, branch.pre_norm.as_ref())?;
         let post_norm = self.norm(post, branch.post_norm.as_ref())?;
@@ -328,7 +333,7 @@ impl LayerLoader<'_> {
         })
     }
 
-    fn attention(&mut self, attention: &Attention) -> Result<AttentionWeights, WeightsError> {
+    fn attention(&mut self, attention: &Attention) -> Result<AttentionWeights, OpenError> {
         let qk = attention.qk_norm.map(|qk| qk.norm);
         let own = !matches!(attention.kv, KvSource::Layer(_));
         let own_value = attention.kv == KvSource::Own;
@@ -351,7 +356,7 @@ impl LayerLoader<'_> {
         })
     }
 
-    fn latent(&mut self, latent: &LatentAttention) -> Result<LatentWeights, WeightsError> {
+    fn latent(&mut self, latent: &LatentAttention) -> Result<LatentWeights, OpenError> {
         let query_down = match latent.query_rank {
             Some(_) => Some(QueryDown {
                 linear: self.linear(R::QueryDown)?,
@@ -379,7 +384,7 @@ impl LayerLoader<'_> {
         })
     }
 
-    fn short_conv(&self, conv: &ShortConv) -> Result<ShortConvWeights, WeightsError> {
+    fn short_conv(&self, conv: &ShortConv) -> Result<ShortConvWeights, OpenError> {
         Ok(ShortConvWeights {
             spec: *conv,
             input: self.linear(R::ConvIn)?,
@@ -388,7 +393,7 @@ impl LayerLoader<'_> {
         })
     }
 
-    fn delta_rule(&self, delta: &DeltaRule) -> Result<DeltaWeights, WeightsError> {
+    fn delta_rule(&self, delta: &DeltaRule) -> Result<DeltaWeights, OpenError> {
         let conv = |role| self.conv(role, delta.kernel);
         Ok(DeltaWeights {
             spec: *delta,
@@ -421,7 +426,7 @@ impl LayerLoader<'_> {
         })
     }
 
-    fn low_rank(&self, down: Option<R>, up: R) -> Result<LowRank, WeightsError> {
+    fn low_rank(&self, down: Option<R>, up: R) -> Result<LowRank, OpenError> {
         Ok(LowRank {
             down: match down {
                 Some(role) => Some(self.linear(role)?),
@@ -431,7 +436,7 @@ impl LayerLoader<'_> {
         })
     }
 
-    fn mamba2(&self, mamba: &Mamba2) -> Result<MambaWeights, WeightsError> {
+    fn mamba2(&self, mamba: &Mamba2) -> Result<MambaWeights, OpenError> {
         let norm = match &mamba.norm {
             MambaNorm::None => None,
             MambaNorm::AfterGate { norm, .. } | MambaNorm::BeforeGate { norm, .. } => Some(norm),
@@ -448,7 +453,7 @@ impl LayerLoader<'_> {
         })
     }
 
-    fn dense(&self, dense: &Dense, [gate, up]: [R; 2]) -> Result<DenseWeights, WeightsError> {
+    fn dense(&self, dense: &Dense, [gate, up]: [R; 2]) -> Result<DenseWeights, OpenError> {
         let bias = |role: R| role.bias().and_then(|role| self.optional(role));
         Ok(DenseWeights {
             size: dense.size,
@@ -461,7 +466,7 @@ impl LayerLoader<'_> {
         })
     }
 
-    fn experts(&self, experts: &Experts) -> Result<ExpertsWeights, WeightsError> {
+    fn experts(&self, experts: &Experts) -> Result<ExpertsWeights, OpenError> {
         let router_norm = experts.router.input.map(|input| input.norm);
         Ok(ExpertsWeights {
             spec: experts.clone(),
@@ -492,9 +497,9 @@ impl LayerLoader<'_> {
 }
 
 /// Weights that were bound to another spec.
-fn unbound(role: Role) -> WeightsError {
-    WeightsError::Binding(loquat_weights::Mismatch {
+fn unbound(role: Role) -> OpenError {
+    OpenError::Weights(WeightsError::Binding(loquat_weights::Mismatch {
         missing: vec![role.to_string()],
         ..Default::default()
-    })
+    }))
 }

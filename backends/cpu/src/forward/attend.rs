@@ -8,9 +8,7 @@ use std::ops::Range;
 
 use super::{Forward, Plan, PlannedRow, Scratch};
 use crate::buffers::fit;
-use crate::kernels::{
-    AttendArgs, AttendQuery, Kernels, KvElement, MAX_QUERIES, piece_len, pieces,
-};
+use crate::kernels::{AttendArgs, AttendQuery, Kernels, KvElement, MAX_QUERIES, piece_len, pieces};
 use crate::model::AttentionWeights;
 use crate::page::LayerLayout;
 use crate::pool::Pool;

@@ -15,9 +15,9 @@ use loquat_spec::NormKind;
 
 use crate::buffers::fit;
 use crate::kernels::{Kernels, KvElement};
-use crate::page::PageLayout;
 use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
+use crate::page::PageLayout;
 use crate::pool::Pool;
 use crate::shared::{PagePtr, SharedMut};
 use crate::state::StateLayout;

@@ -7,6 +7,9 @@
 //! has a softmax of its own, page by page with a running maximum, and the pieces are joined in
 //! order. So several threads can take a long sequence's pieces, and one thread that takes them
 //! all computes the same bits.
+//!
+//! Registers stay out of closures: those are not built for the instruction set of the kernel that
+//! the code around them is inlined into.
 
 use std::ops::Range;
 
@@ -65,7 +68,8 @@ impl<T: KvElement> HeadPages<'_, T> {
             HeadPage {
                 keys: page.slice(self.keys, head_dim * PAGE),
                 values: values.map(|at| page.slice(at, value_dim * PAGE)),
-                scales: T::SCALED.then(|| [self.key_scales, self.value_scales].map(|at| page.scales(at))),
+                scales: T::SCALED
+                    .then(|| [self.key_scales, self.value_scales].map(|at| page.scales(at))),
             }
         }
     }
@@ -131,7 +135,10 @@ impl Softmax {
     fn weigh_all<R: Register>(&mut self, scores: [R; 2], weights: &mut [f32; PAGE]) -> f32 {
         let largest = scores[0].larger(R::splat(self.max));
         let max = scores[1].larger(largest).fold_max();
-        let raised = scores.map(|score| score.sub(R::splat(max)).exp());
+        let raised = [
+            scores[0].sub(R::splat(max)).exp(),
+            scores[1].sub(R::splat(max)).exp(),
+        ];
         put(weights, raised);
         self.advance(max, raised[0].add(raised[1]).fold())
     }
@@ -156,7 +163,16 @@ impl Softmax {
     /// Takes in the next piece's softmax and what it mixed.
     #[inline(always)]
     fn join(&mut self, piece: Self, mixed: &[f32], out: &mut [f32]) {
-        let max = if piece.max > self.max { piece.max } else { self.max };
+        // The first as it is, zeros' signs too: it may have been computed in place.
+        if self.max == f32::NEG_INFINITY && self.total == 0.0 {
+            *self = piece;
+            out.copy_from_slice(mixed);
+            return;
+        }
+        let max = match piece.max > self.max {
+            true => piece.max,
+            false => self.max,
+        };
         let (kept, added) = (self.correction(max), exp(piece.max - max));
         self.total = self.total.mul_add(kept, piece.total * added);
         self.max = max;
@@ -242,18 +258,13 @@ fn attend_few<R: Register, T: KvElement, const N: usize>(
 pub(super) fn join_pieces(answers: &[f32], sink: Option<f32>, out: &mut [f32]) {
     let value_dim = out.len();
     let mut softmax = Softmax::EMPTY;
-    for (index, answer) in answers.chunks_exact(piece_len(value_dim)).enumerate() {
+    for answer in answers.chunks_exact(piece_len(value_dim)) {
         let (mixed, last) = answer.split_at(value_dim.next_multiple_of(LANES));
         let piece = Softmax {
             max: last[0],
             total: last[1],
         };
-        if index == 0 {
-            softmax = piece;
-            out.copy_from_slice(&mixed[..value_dim]);
-        } else {
-            softmax.join(piece, mixed, out);
-        }
+        softmax.join(piece, &mixed[..value_dim], out);
     }
     softmax.finish(sink, out);
 }
@@ -335,7 +346,7 @@ impl<T: KvElement, const N: usize> PageStep<'_, T, N> {
         if let Some([of_keys, _]) = page.scales {
             let factors = registers::<R>(of_keys);
             for scores in &mut scores {
-                *scores = [0, 1].map(|half| scores[half].mul(factors[half]));
+                *scores = multiplied(*scores, factors);
             }
         }
         let mut weights = [[0.0; PAGE]; N];
@@ -361,8 +372,7 @@ impl<T: KvElement, const N: usize> PageStep<'_, T, N> {
         if let Some([_, of_values]) = page.scales {
             let factors = registers::<R>(of_values);
             for weights in &mut weights {
-                let weighted = registers::<R>(weights);
-                put(weights, [0, 1].map(|half| weighted[half].mul(factors[half])));
+                put(weights, multiplied(registers::<R>(weights), factors));
             }
         }
         let mix = Mix {
@@ -381,6 +391,11 @@ impl<T: KvElement, const N: usize> PageStep<'_, T, N> {
 fn registers<R: Register>(values: &[f32; PAGE]) -> [R; 2] {
     let halves = values.as_chunks::<LANES>().0;
     [R::load(&halves[0]), R::load(&halves[1])]
+}
+
+#[inline(always)]
+fn multiplied<R: Register>(values: [R; 2], factors: [R; 2]) -> [R; 2] {
+    [values[0].mul(factors[0]), values[1].mul(factors[1])]
 }
 
 #[inline(always)]
@@ -409,10 +424,11 @@ fn scores<R: Register, T: KvElement, const N: usize>(
         let even_keys = widened::<R, T>(even_keys);
         let odd_keys = widened::<R, T>(odd_keys);
         for i in 0..N {
-            let query = query_pairs[i][pair].map(R::splat);
+            let [even_query, odd_query] = query_pairs[i][pair];
+            let (even_query, odd_query) = (R::splat(even_query), R::splat(odd_query));
             for half in 0..2 {
-                even[i][half] = query[0].fma(even_keys[half], even[i][half]);
-                odd[i][half] = query[1].fma(odd_keys[half], odd[i][half]);
+                even[i][half] = even_query.fma(even_keys[half], even[i][half]);
+                odd[i][half] = odd_query.fma(odd_keys[half], odd[i][half]);
             }
         }
     }
@@ -421,11 +437,14 @@ fn scores<R: Register, T: KvElement, const N: usize>(
         let keys = widened::<R, T>(last_keys);
         for (even, query) in even.iter_mut().zip(queries) {
             let query = R::splat(query[query.len() - 1]);
-            *even = [0, 1].map(|half| query.fma(keys[half], even[half]));
+            *even = [query.fma(keys[0], even[0]), query.fma(keys[1], even[1])];
         }
     }
-    let scale = R::splat(scale);
-    std::array::from_fn(|i| [0, 1].map(|half| even[i][half].add(odd[i][half]).mul(scale)))
+    let scale = [R::splat(scale); 2];
+    for (even, odd) in even.iter_mut().zip(odd) {
+        *even = multiplied([even[0].add(odd[0]), even[1].add(odd[1])], scale);
+    }
+    even
 }
 
 /// A row of [`PAGE`] elements.
@@ -473,20 +492,26 @@ impl<T: KvElement, const N: usize> Mix<'_, T, N> {
     /// The `C` registers of dimensions from `at` on.
     #[inline(always)]
     fn block<R: Register, const C: usize>(&self, outs: &mut [&mut [f32]; N], at: usize) {
-        let mut sums: [[R; C]; N] = std::array::from_fn(|i| {
+        let mut sums = [[R::splat(0.0); C]; N];
+        for i in 0..N {
             let out = outs[i][at..at + C * LANES].as_chunks::<LANES>().0;
             let correction = R::splat(self.corrections[i]);
-            std::array::from_fn(|c| R::load(&out[c]).mul(correction))
-        });
+            for c in 0..C {
+                sums[i][c] = R::load(&out[c]).mul(correction);
+            }
+        }
         for token in self.seen.clone() {
             let row = token * self.value_dim + at;
             prefetch(&self.next[row..row + C * LANES]);
-            let values = self.values[row..row + C * LANES].as_chunks::<LANES>().0;
-            let values: [R; C] = std::array::from_fn(|c| T::widen(&values[c]));
-            for (sums, weights) in sums.iter_mut().zip(self.weights) {
-                let weight = R::splat(weights[token]);
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum = weight.fma(value, *sum);
+            let row = self.values[row..row + C * LANES].as_chunks::<LANES>().0;
+            let mut values = [R::splat(0.0); C];
+            for c in 0..C {
+                values[c] = T::widen(&row[c]);
+            }
+            for i in 0..N {
+                let weight = R::splat(self.weights[i][token]);
+                for c in 0..C {
+                    sums[i][c] = weight.fma(values[c], sums[i][c]);
                 }
             }
         }

@@ -80,7 +80,8 @@ impl KvElement for Half {
 
     #[inline(always)]
     fn widen<R: Register>(values: &[Self; LANES]) -> R {
-        R::from_f16(&values.map(|value| value.0))
+        // SAFETY: the element is its bits, and nothing else.
+        R::from_f16(unsafe { &*values.as_ptr().cast() })
     }
 
     fn attend(kernels: &Kernels) -> Attend<Self> {
@@ -118,7 +119,8 @@ impl KvElement for Brain {
 
     #[inline(always)]
     fn widen<R: Register>(values: &[Self; LANES]) -> R {
-        R::from_bf16(&values.map(|value| value.0))
+        // SAFETY: the element is its bits, and nothing else.
+        R::from_bf16(unsafe { &*values.as_ptr().cast() })
     }
 
     fn attend(kernels: &Kernels) -> Attend<Self> {
@@ -165,7 +167,8 @@ impl KvElement for Eighth {
 
     #[inline(always)]
     fn widen<R: Register>(values: &[Self; LANES]) -> R {
-        R::from_i8(&values.map(|value| value.0))
+        // SAFETY: the element is its code, and nothing else.
+        R::from_i8(unsafe { &*values.as_ptr().cast() })
     }
 
     fn attend(kernels: &Kernels) -> Attend<Self> {

@@ -549,10 +549,10 @@ build!(
     [f32; super::LANES],
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx2, "avx2", crate::kernels::tile_x86::avx2, crate::kernels::register::Avx2,
+build!(avx2, "avx2", crate::kernels::tile_avx2::tile, crate::kernels::register::Avx2,
     #[target_feature(enable = "avx2,fma,f16c")]
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx512, "avx512-vnni", crate::kernels::tile_x86::avx512_vnni, crate::kernels::register::Avx512,
+build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::register::Avx512,
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );

@@ -13,14 +13,14 @@ mod register;
 mod tests;
 mod tile;
 #[cfg(target_arch = "x86_64")]
-mod tile_x86;
+mod tile_avx2;
+#[cfg(target_arch = "x86_64")]
+mod tile_avx512;
 
-pub use attention::{
-    AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, PIECE, piece_len, pieces,
-};
+pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, piece_len, pieces};
 pub use element::{Brain, Eighth, Half, KvElement};
 pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
-pub use tile::{Scales, TILE_ROWS, Tile, TileInput};
+pub use tile::{Codes, Element, FP4_ZERO, LINE, Parts, Scales, TILE_ROWS, Tile, TileInput};
 
 use loquat_spec::Activation;
 

@@ -121,6 +121,29 @@ mod x86 {
     use super::{LANES, Register};
     use crate::kernels::float::{EXP_RANGE, EXP_TERMS, LN2_HIGH, LN2_LOW, ROUND_MAGIC};
 
+    /// Sixteen lanes to one, halves onto halves; a macro, as closures are not built for the
+    /// caller's instruction set.
+    macro_rules! fold {
+        ($lanes:expr, $of_eight:ident, $of_four:ident) => {{
+            let [low, high] = $lanes;
+            unsafe {
+                let eight = $of_eight(high, low);
+                let low = _mm256_castps256_ps128(eight);
+                let four = $of_four(_mm256_extractf128_ps::<1>(eight), low);
+                let two = $of_four(_mm_movehl_ps(four, four), four);
+                let one = $of_four(_mm_shuffle_ps::<1>(two, two), two);
+                _mm_cvtss_f32(one)
+            }
+        }};
+    }
+
+    /// An operation on both halves.
+    macro_rules! on_halves {
+        ($operation:ident, $($operand:expr),+) => {
+            Self(unsafe { [$operation($($operand.0[0]),+), $operation($($operand.0[1]),+)] })
+        };
+    }
+
     #[derive(Clone, Copy)]
     pub struct Avx512(__m512);
 
@@ -197,50 +220,49 @@ mod x86 {
         #[inline(always)]
         fn exp(self) -> Self {
             unsafe {
-                let of = |value: f32| _mm512_set1_ps(value);
-                let x = _mm512_max_ps(of(EXP_RANGE.0), self.0);
-                let x = _mm512_min_ps(of(EXP_RANGE.1), x);
-                let shifted = _mm512_fmadd_ps(x, of(std::f32::consts::LOG2_E), of(ROUND_MAGIC));
-                let n = _mm512_sub_ps(shifted, of(ROUND_MAGIC));
-                let r = _mm512_fmadd_ps(n, of(-LN2_HIGH), x);
-                let r = _mm512_fmadd_ps(n, of(-LN2_LOW), r);
-                let mut p = of(EXP_TERMS[0]);
+                let x = _mm512_max_ps(_mm512_set1_ps(EXP_RANGE.0), self.0);
+                let x = _mm512_min_ps(_mm512_set1_ps(EXP_RANGE.1), x);
+                let shifted = _mm512_fmadd_ps(
+                    x,
+                    _mm512_set1_ps(std::f32::consts::LOG2_E),
+                    _mm512_set1_ps(ROUND_MAGIC),
+                );
+                let n = _mm512_sub_ps(shifted, _mm512_set1_ps(ROUND_MAGIC));
+                let r = _mm512_fmadd_ps(n, _mm512_set1_ps(-LN2_HIGH), x);
+                let r = _mm512_fmadd_ps(n, _mm512_set1_ps(-LN2_LOW), r);
+                let mut p = _mm512_set1_ps(EXP_TERMS[0]);
                 for term in &EXP_TERMS[1..] {
-                    p = _mm512_fmadd_ps(p, r, of(*term));
+                    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*term));
                 }
-                let p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), of(1.0));
+                let p = _mm512_add_ps(
+                    _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r),
+                    _mm512_set1_ps(1.0),
+                );
                 let magic = _mm512_set1_epi32(ROUND_MAGIC.to_bits() as i32);
                 let power = _mm512_sub_epi32(_mm512_castps_si512(shifted), magic);
                 let half = _mm512_srai_epi32::<1>(power);
-                let scale = |n| {
-                    let biased = _mm512_add_epi32(n, _mm512_set1_epi32(127));
-                    _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
-                };
-                let p = _mm512_mul_ps(p, scale(half));
-                Self(_mm512_mul_ps(p, scale(_mm512_sub_epi32(power, half))))
+                let bias = _mm512_set1_epi32(127);
+                let first = _mm512_slli_epi32::<23>(_mm512_add_epi32(half, bias));
+                let rest = _mm512_add_epi32(_mm512_sub_epi32(power, half), bias);
+                let rest = _mm512_slli_epi32::<23>(rest);
+                let p = _mm512_mul_ps(p, _mm512_castsi512_ps(first));
+                Self(_mm512_mul_ps(p, _mm512_castsi512_ps(rest)))
             }
         }
 
         #[inline(always)]
         fn fold(self) -> f32 {
-            unsafe { fold(halves(self), |a, b| _mm256_add_ps(a, b), |a, b| _mm_add_ps(a, b)) }
+            fold!(halves(self), _mm256_add_ps, _mm_add_ps)
         }
 
         #[inline(always)]
         fn fold_max(self) -> f32 {
-            unsafe { fold(halves(self), |a, b| _mm256_max_ps(b, a), |a, b| _mm_max_ps(b, a)) }
+            fold!(halves(self), _mm256_max_ps, _mm_max_ps)
         }
     }
 
     #[derive(Clone, Copy)]
     pub struct Avx2([__m256; 2]);
-
-    impl Avx2 {
-        #[inline(always)]
-        fn zip(self, other: Self, of: impl Fn(__m256, __m256) -> __m256) -> Self {
-            Self([of(self.0[0], other.0[0]), of(self.0[1], other.0[1])])
-        }
-    }
 
     impl Register for Avx2 {
         #[inline(always)]
@@ -250,34 +272,42 @@ mod x86 {
 
         #[inline(always)]
         fn load(values: &[f32; LANES]) -> Self {
-            let at = |i: usize| unsafe { _mm256_loadu_ps(values[i..i + 8].as_ptr()) };
-            Self([at(0), at(8)])
+            let start = values.as_ptr();
+            Self(unsafe { [_mm256_loadu_ps(start), _mm256_loadu_ps(start.add(8))] })
         }
 
         #[inline(always)]
         fn from_f16(bits: &[u16; LANES]) -> Self {
-            let at = |i: usize| unsafe {
-                _mm256_cvtph_ps(_mm_loadu_si128(bits[i..i + 8].as_ptr().cast()))
-            };
-            Self([at(0), at(8)])
+            let start = bits.as_ptr();
+            Self(unsafe {
+                [
+                    _mm256_cvtph_ps(_mm_loadu_si128(start.cast())),
+                    _mm256_cvtph_ps(_mm_loadu_si128(start.add(8).cast())),
+                ]
+            })
         }
 
         #[inline(always)]
         fn from_bf16(bits: &[u16; LANES]) -> Self {
-            let at = |i: usize| unsafe {
-                let bits = _mm_loadu_si128(bits[i..i + 8].as_ptr().cast());
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits)))
-            };
-            Self([at(0), at(8)])
+            let start = bits.as_ptr();
+            Self(unsafe {
+                let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(start.cast()));
+                let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(start.add(8).cast()));
+                [
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+                ]
+            })
         }
 
         #[inline(always)]
         fn from_i8(codes: &[i8; LANES]) -> Self {
-            let at = |i: usize| unsafe {
-                let codes = _mm_loadl_epi64(codes[i..i + 8].as_ptr().cast());
-                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))
-            };
-            Self([at(0), at(8)])
+            let start = codes.as_ptr();
+            Self(unsafe {
+                let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(start.cast()));
+                let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(start.add(8).cast()));
+                [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
+            })
         }
 
         #[inline(always)]
@@ -291,67 +321,47 @@ mod x86 {
 
         #[inline(always)]
         fn add(self, other: Self) -> Self {
-            self.zip(other, |a, b| unsafe { _mm256_add_ps(a, b) })
+            on_halves!(_mm256_add_ps, self, other)
         }
 
         #[inline(always)]
         fn sub(self, other: Self) -> Self {
-            self.zip(other, |a, b| unsafe { _mm256_sub_ps(a, b) })
+            on_halves!(_mm256_sub_ps, self, other)
         }
 
         #[inline(always)]
         fn mul(self, other: Self) -> Self {
-            self.zip(other, |a, b| unsafe { _mm256_mul_ps(a, b) })
+            on_halves!(_mm256_mul_ps, self, other)
         }
 
         #[inline(always)]
         fn fma(self, factor: Self, added: Self) -> Self {
-            let of = |i: usize| unsafe { _mm256_fmadd_ps(self.0[i], factor.0[i], added.0[i]) };
-            Self([of(0), of(1)])
+            on_halves!(_mm256_fmadd_ps, self, factor, added)
         }
 
         #[inline(always)]
         fn larger(self, other: Self) -> Self {
-            self.zip(other, |a, b| unsafe { _mm256_max_ps(a, b) })
+            on_halves!(_mm256_max_ps, self, other)
         }
 
         #[inline(always)]
         fn fold(self) -> f32 {
-            unsafe { fold(self.0, |a, b| _mm256_add_ps(a, b), |a, b| _mm_add_ps(a, b)) }
+            fold!(self.0, _mm256_add_ps, _mm_add_ps)
         }
 
         #[inline(always)]
         fn fold_max(self) -> f32 {
-            unsafe { fold(self.0, |a, b| _mm256_max_ps(b, a), |a, b| _mm_max_ps(b, a)) }
+            fold!(self.0, _mm256_max_ps, _mm_max_ps)
         }
     }
 
     #[inline(always)]
-    unsafe fn halves(register: Avx512) -> [__m256; 2] {
+    fn halves(register: Avx512) -> [__m256; 2] {
         unsafe {
             [
                 _mm512_castps512_ps256(register.0),
                 _mm512_extractf32x8_ps::<1>(register.0),
             ]
-        }
-    }
-
-    /// Sixteen lanes to one, halves onto halves.
-    #[inline(always)]
-    unsafe fn fold(
-        lanes: [__m256; 2],
-        of_eight: impl Fn(__m256, __m256) -> __m256,
-        of_four: impl Fn(__m128, __m128) -> __m128,
-    ) -> f32 {
-        unsafe {
-            let eight = of_eight(lanes[0], lanes[1]);
-            let four = of_four(
-                _mm256_castps256_ps128(eight),
-                _mm256_extractf128_ps::<1>(eight),
-            );
-            let two = of_four(four, _mm_movehl_ps(four, four));
-            let one = of_four(two, _mm_shuffle_ps::<1>(two, two));
-            _mm_cvtss_f32(one)
         }
     }
 }

@@ -9,6 +9,7 @@
 mod attention;
 mod pointwise;
 mod recurrent;
+mod tile;
 
 use super::*;
 
@@ -178,71 +179,5 @@ fn halves_decode_exactly() {
     for (code, value) in (0..=u16::MAX).zip(values) {
         let expected = half::bf16::from_bits(code).to_f32();
         assert_eq!(bits(&[value]), bits(&[expected]), "{code:#x}");
-    }
-}
-
-#[test]
-fn tiles_agree_for_every_shape() {
-    let mut random = Random(7);
-    for (four_bit, group) in [(true, 32), (false, 32), (false, 16)] {
-        for (cols, tokens) in [(32, 1), (64, 3), (96, 7), (256, 8), (576, 13), (32, 17)] {
-            for has_mins in [false, true]
-                .into_iter()
-                .filter(|mins| group == GROUP || !mins)
-            {
-                for half_scales in [false, true] {
-                    let codes = random.bytes(cols * TILE_ROWS / if four_bit { 2 } else { 1 });
-                    let floats = random.floats(2 * cols / group * TILE_ROWS, 0.1);
-                    let halves: Vec<u16> = floats
-                        .iter()
-                        .map(|v| half::f16::from_f32(*v).to_bits())
-                        .collect();
-                    let count = floats.len() / 2;
-                    let part = |range: std::ops::Range<usize>| match half_scales {
-                        true => Scales::F16(&halves[range]),
-                        false => Scales::F32(&floats[range]),
-                    };
-                    let tile = Tile {
-                        codes: &codes,
-                        four_bit,
-                        group,
-                        scales: part(0..count),
-                        mins: has_mins.then(|| part(count..2 * count)),
-                        zero: if has_mins { 0 } else { 128 },
-                    };
-                    // The extremes, -128 included, besides random codes.
-                    let mut x: Vec<i8> = random
-                        .bytes(tokens * cols)
-                        .iter()
-                        .map(|b| *b as i8)
-                        .collect();
-                    x[..32].fill(-128);
-                    let sums: Vec<i32> = x
-                        .chunks(SUM_GROUP)
-                        .map(|x| x.iter().map(|v| i32::from(*v)).sum())
-                        .collect();
-                    let scales = random.floats(tokens * cols / GROUP, 0.05);
-                    let scaled_sums: Vec<f32> = (scales.iter().zip(sums.chunks(2)))
-                        .map(|(scale, sums)| scale * (sums[0] + sums[1]) as f32)
-                        .collect();
-                    let input = TileInput {
-                        tokens,
-                        cols,
-                        codes: &x,
-                        scales: &scales,
-                        sums: &sums,
-                        scaled_sums: &scaled_sums,
-                    };
-                    agree("tile", |k| {
-                        let stride = TILE_ROWS + 3;
-                        let mut out = vec![7.0; tokens * stride];
-                        // SAFETY: `out` holds sixteen values at every stride.
-                        unsafe { (k.tile)(&tile, &input, out.as_mut_ptr(), stride) };
-                        assert!(out.chunks(stride).all(|row| row[TILE_ROWS..] == [7.0; 3]));
-                        out
-                    });
-                }
-            }
-        }
     }
 }

@@ -3,35 +3,140 @@
 //! Inside a group the products are whole numbers and their sum is exact; between groups one
 //! fused multiply-add per row runs in the groups' order. So every version gives the same bits.
 
-use super::{GROUP, SUM_GROUP};
+use super::{GROUP, SUM_GROUP, f16_to_f32};
 
 /// Weight rows in a tile.
 pub const TILE_ROWS: usize = 16;
+/// Four columns of each row: what lies in one register.
+pub const LINE: usize = 4 * TILE_ROWS;
 
-/// Sixteen rows of a packed matrix.
+/// Sixteen rows of a packed matrix, all its parts at the size the file had them.
 ///
-/// Codes lie in quads: four neighbouring columns of row 0, then of row 1, … 64 bytes in all.
-/// Four-bit codes share those 64 bytes between quad `c` of a group (low nibbles) and quad
-/// `c + 4` (high nibbles).
+/// Codes lie in quads: four neighbouring columns of row 0, then of row 1, … one [`LINE`] in all;
+/// eight quads make a block of [`GROUP`] columns.
 #[derive(Clone, Copy)]
 pub struct Tile<'a> {
-    pub codes: &'a [u8],
-    pub four_bit: bool,
+    pub codes: Codes,
     /// Columns that share a weight scale: 16 or 32.
     pub group: usize,
-    /// `[group][row]`
-    pub scales: Scales<'a>,
-    /// `[group][row]`: what a code of 0 stands for, where it is not `-zero * scale`.
-    pub mins: Option<Scales<'a>>,
     /// The code that stands for 0 where there are no `mins`.
     pub zero: i32,
+    /// Whole codes of eight bits, or the lower four: those of quad `c` of a block (low nibbles)
+    /// share a line with those of quad `c + 4` (high nibbles).
+    pub lines: &'a [u8],
+    /// The bits above the lower four, where there are any. A fifth: eight bytes for each quad, a
+    /// bit for each of its line's bytes. Two more: quad `c` of a block has bits `c % 4 * 2` and
+    /// the next of each byte of line `c / 4`.
+    pub planes: &'a [u8],
+    pub scales: Scales<'a>,
+    /// What a code of 0 stands for, where it is not `-zero * scale`. Only with groups of 32.
+    pub mins: Option<Scales<'a>>,
 }
 
-/// Sixteen-bit where that is exact, which halves their traffic.
+/// How codes are stored and what they count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codes {
+    Four,
+    /// Four-bit floats (e2m1): a code is [`FP4_CODES`] of what is stored.
+    Fp4,
+    Five,
+    Six,
+    Eight,
+}
+
+/// Twice each e2m1 value, sign in the highest bit, above [`FP4_ZERO`].
+pub const FP4_CODES: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+pub const FP4_ZERO: i32 = 12;
+
+impl Codes {
+    /// Bytes of a block in `lines` and in `planes`.
+    pub const fn block_bytes(self) -> (usize, usize) {
+        match self {
+            Self::Four | Self::Fp4 => (4 * LINE, 0),
+            Self::Five => (4 * LINE, LINE),
+            Self::Six => (4 * LINE, 2 * LINE),
+            Self::Eight => (8 * LINE, 0),
+        }
+    }
+}
+
+/// A tile's scales or minimums.
 #[derive(Clone, Copy)]
-pub enum Scales<'a> {
-    F16(&'a [u16]),
-    F32(&'a [f32]),
+pub struct Scales<'a> {
+    pub element: Element,
+    /// Columns that share an element, as a power of two.
+    pub span: u32,
+    /// `[column >> span][row]`
+    pub elements: &'a [u8],
+    pub parts: Parts<'a>,
+}
+
+/// What each group multiplies its element by.
+#[derive(Clone, Copy)]
+pub enum Parts<'a> {
+    None,
+    /// `[column / group][row]`
+    Unsigned(&'a [u8]),
+    Signed(&'a [u8]),
+}
+
+/// A number as it is stored, the least significant byte first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    F32,
+    F16,
+    Bf16,
+    /// 2^(code - 128), half of what an e8m0 scale says, as [`FP4_CODES`] are doubled.
+    HalfE8m0,
+}
+
+impl Element {
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::HalfE8m0 => 1,
+        }
+    }
+
+    fn value(self, bytes: &[u8]) -> f32 {
+        let half = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]);
+        match self {
+            Self::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+            Self::F16 => f16_to_f32(half(bytes)),
+            Self::Bf16 => f32::from_bits(u32::from(half(bytes)) << 16),
+            Self::HalfE8m0 if bytes[0] == u8::MAX => f32::NAN,
+            // The smallest power is below the normal range, where shifting gives nothing.
+            Self::HalfE8m0 => f32::from_bits((u32::from(bytes[0]) << 23).max(1 << 22)) * 0.5,
+        }
+    }
+}
+
+impl Scales<'_> {
+    /// Of the group that has `col`.
+    pub fn value(&self, row: usize, col: usize, group: usize) -> f32 {
+        let size = self.element.bytes();
+        let at = ((col >> self.span) * TILE_ROWS + row) * size;
+        let element = self.element.value(&self.elements[at..at + size]);
+        let part = col / group * TILE_ROWS + row;
+        match self.parts {
+            Parts::None => element,
+            Parts::Unsigned(parts) => element * f32::from(parts[part]),
+            Parts::Signed(parts) => element * f32::from(parts[part] as i8),
+        }
+    }
+
+    fn check(&self, cols: usize, group: usize) {
+        let elements = cols.div_ceil(1 << self.span) * TILE_ROWS;
+        assert!(1 << self.span >= group);
+        assert_eq!(self.elements.len(), elements * self.element.bytes());
+        match self.parts {
+            Parts::None => {}
+            Parts::Unsigned(parts) | Parts::Signed(parts) => {
+                assert_eq!(parts.len(), cols / group * TILE_ROWS);
+            }
+        }
+    }
 }
 
 /// Quantized activations: `tokens` rows of `cols` codes.
@@ -50,54 +155,90 @@ pub struct TileInput<'a> {
 impl TileInput<'_> {
     /// What every version asserts before it trusts lengths.
     pub fn check(&self, tile: &Tile) {
-        let groups = self.cols / tile.group;
-        let quads = self.cols / 4;
-        assert!(self.cols.is_multiple_of(GROUP) && matches!(tile.group, 16 | 32));
-        assert!(tile.group == GROUP || (!tile.four_bit && tile.mins.is_none()));
-        let code_bytes = quads * 64 / if tile.four_bit { 2 } else { 1 };
-        assert_eq!(tile.codes.len(), code_bytes);
-        assert_eq!(tile.scales.len(), groups * TILE_ROWS);
-        assert!(
-            tile.mins
-                .is_none_or(|mins| mins.len() == groups * TILE_ROWS)
-        );
+        let blocks = self.cols / GROUP;
+        let (lines, planes) = tile.codes.block_bytes();
+        assert!(self.cols.is_multiple_of(GROUP) && matches!(tile.group, SUM_GROUP | GROUP));
+        assert!(tile.group == GROUP || tile.mins.is_none());
+        assert_eq!(tile.lines.len(), blocks * lines);
+        assert_eq!(tile.planes.len(), blocks * planes);
+        for scales in tile.mins.iter().chain([&tile.scales]) {
+            scales.check(self.cols, tile.group);
+        }
         assert!(self.codes.len() >= self.tokens * self.cols);
-        assert!(self.scales.len() >= self.tokens * self.cols / GROUP);
+        assert!(self.scales.len() >= self.tokens * blocks);
         assert!(self.sums.len() >= self.tokens * self.cols / SUM_GROUP);
-        assert!(self.scaled_sums.len() >= self.tokens * self.cols / GROUP);
-    }
-}
-
-impl Scales<'_> {
-    pub fn len(&self) -> usize {
-        match self {
-            Scales::F16(values) => values.len(),
-            Scales::F32(values) => values.len(),
-        }
-    }
-
-    pub fn get(&self, index: usize) -> f32 {
-        match self {
-            Scales::F16(values) => super::f16_to_f32(values[index]),
-            Scales::F32(values) => values[index],
-        }
+        assert!(self.scaled_sums.len() >= self.tokens * blocks);
     }
 }
 
 impl Tile<'_> {
     /// The code of `row` at `col`.
     pub fn code(&self, row: usize, col: usize) -> i32 {
-        if !self.four_bit {
-            return i32::from(self.codes[col / 4 * 64 + row * 4 + col % 4]);
+        let (block, quad) = (col / GROUP, col % GROUP / 4);
+        let byte = row * 4 + col % 4;
+        if self.codes == Codes::Eight {
+            return i32::from(self.lines[(block * 8 + quad) * LINE + byte]);
         }
-        let (group, within) = (col / GROUP, col % GROUP);
-        let quad = within / 4 % 4;
-        let byte = self.codes[(group * 4 + quad) * 64 + row * 4 + col % 4];
-        i32::from(if within < GROUP / 2 {
-            byte & 15
-        } else {
-            byte >> 4
-        })
+        let pair = self.lines[(block * 4 + quad % 4) * LINE + byte];
+        let low = if quad < 4 { pair & 15 } else { pair >> 4 };
+        let code = match self.codes {
+            Codes::Fp4 => FP4_CODES[usize::from(low)],
+            Codes::Five => {
+                let bits = self.planes[block * LINE + quad * 8 + byte / 8];
+                low | (bits >> (byte % 8) & 1) << 4
+            }
+            Codes::Six => {
+                let bits = self.planes[(block * 2 + quad / 4) * LINE + byte];
+                low | (bits >> (quad % 4 * 2) & 3) << 4
+            }
+            Codes::Four | Codes::Eight => low,
+        };
+        i32::from(code)
+    }
+}
+
+/// The codes of one block, a line for each quad.
+pub type Block = [u8; GROUP * TILE_ROWS];
+
+impl Tile<'_> {
+    /// All codes of a block, for kernels that have no way of their own.
+    #[inline(always)]
+    pub fn unpack(&self, block: usize, out: &mut Block) {
+        let (line_bytes, plane_bytes) = self.codes.block_bytes();
+        let lines = &self.lines[block * line_bytes..(block + 1) * line_bytes];
+        let planes = &self.planes[block * plane_bytes..(block + 1) * plane_bytes];
+        if self.codes == Codes::Eight {
+            out.copy_from_slice(lines);
+            return;
+        }
+        let (low, high) = out.split_at_mut(4 * LINE);
+        for ((low, high), pair) in low.iter_mut().zip(high).zip(lines) {
+            *low = pair & 15;
+            *high = pair >> 4;
+        }
+        match self.codes {
+            Codes::Fp4 => {
+                for code in out {
+                    *code = FP4_CODES[usize::from(*code)];
+                }
+            }
+            Codes::Five => {
+                for (codes, bits) in out.chunks_exact_mut(8).zip(planes) {
+                    for (i, code) in codes.iter_mut().enumerate() {
+                        *code |= (bits >> i & 1) << 4;
+                    }
+                }
+            }
+            Codes::Six => {
+                for (quad, codes) in out.chunks_exact_mut(LINE).enumerate() {
+                    let plane = &planes[quad / 4 * LINE..];
+                    for (code, bits) in codes.iter_mut().zip(plane) {
+                        *code |= (bits >> (quad % 4 * 2) & 3) << 4;
+                    }
+                }
+            }
+            Codes::Four | Codes::Eight => {}
+        }
     }
 }
 
@@ -107,32 +248,38 @@ impl Tile<'_> {
 /// `out` must be valid for writes of `TILE_ROWS` values at every `token * stride`.
 pub unsafe fn portable(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
     input.check(tile);
-    let groups = input.cols / tile.group;
-    for token in 0..input.tokens {
-        let x = &input.codes[token * input.cols..(token + 1) * input.cols];
-        for row in 0..TILE_ROWS {
-            let mut total = 0.0f32;
-            for group in 0..groups {
-                let cols = group * tile.group..(group + 1) * tile.group;
-                let dot: i32 = cols
-                    .map(|col| tile.code(row, col) * i32::from(x[col]))
-                    .sum();
-                let sums = &input.sums[token * input.cols / SUM_GROUP..];
-                let sums =
-                    &sums[group * tile.group / SUM_GROUP..(group + 1) * tile.group / SUM_GROUP];
-                let activation_group = (token * input.cols + group * tile.group) / GROUP;
-                let index = group * TILE_ROWS + row;
-                let signed = dot - tile.zero * sums.iter().sum::<i32>();
-                let scale = tile.scales.get(index) * input.scales[activation_group];
-                total = (signed as f32).mul_add(scale, total);
-                if let Some(mins) = tile.mins {
-                    total = mins
-                        .get(index)
-                        .mul_add(input.scaled_sums[activation_group], total);
-                }
-            }
+    for row in 0..TILE_ROWS {
+        let codes: Vec<i32> = (0..input.cols).map(|col| tile.code(row, col)).collect();
+        for token in 0..input.tokens {
+            let total = row_by_token(tile, input, &codes, (row, token));
             // SAFETY: the caller promises sixteen writable values at `token * stride`.
             unsafe { out.add(token * stride + row).write(total) };
         }
     }
+}
+
+fn row_by_token(
+    tile: &Tile,
+    input: &TileInput,
+    codes: &[i32],
+    (row, token): (usize, usize),
+) -> f32 {
+    let x = &input.codes[token * input.cols..(token + 1) * input.cols];
+    let sums = &input.sums[token * input.cols / SUM_GROUP..];
+    let mut total = 0.0f32;
+    for group in 0..input.cols / tile.group {
+        let cols = group * tile.group..(group + 1) * tile.group;
+        let products = codes[cols.clone()].iter().zip(&x[cols.clone()]);
+        let dot: i32 = products.map(|(code, x)| code * i32::from(*x)).sum();
+        let sums = &sums[cols.start / SUM_GROUP..cols.end / SUM_GROUP];
+        let signed = dot - tile.zero * sums.iter().sum::<i32>();
+        let of_activation = (token * input.cols + cols.start) / GROUP;
+        let scale = tile.scales.value(row, cols.start, tile.group);
+        total = (signed as f32).mul_add(scale * input.scales[of_activation], total);
+        if let Some(mins) = tile.mins {
+            let min = mins.value(row, cols.start, tile.group);
+            total = min.mul_add(input.scaled_sums[of_activation], total);
+        }
+    }
+    total
 }

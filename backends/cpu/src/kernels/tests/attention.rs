@@ -1,6 +1,7 @@
 //! Attention over pages, against a softmax over all positions at once.
 
 use super::*;
+use crate::kernels::attention::PIECE;
 use crate::shared::PagePtr;
 
 const SCALE: f32 = 0.3;
@@ -141,8 +142,8 @@ impl<T: KvElement> Cache<T> {
         let len = piece_len(self.value_dim);
         agree("pieces", |k| {
             let all = asks.iter().map(|ask| pieces(&ask.seen));
-            let all = all.clone().map(|of| of.start).min().unwrap()
-                ..all.map(|of| of.end).max().unwrap();
+            let all =
+                all.clone().map(|of| of.start).min().unwrap()..all.map(|of| of.end).max().unwrap();
             let mut answers = vec![vec![7.0; all.len() * len]; asks.len()];
             for piece in all.clone().rev() {
                 let at = (piece - all.start) * len;
@@ -314,7 +315,13 @@ fn a_nan_that_is_seen_is_not_hidden() {
 }
 
 fn seen_nan<T: KvElement>() {
-    for (tokens, broken) in [(1, 0), (20, 19), (50, 49), (2 * PIECE + 9, 3), (PIECE + 1, PIECE)] {
+    for (tokens, broken) in [
+        (1, 0),
+        (20, 19),
+        (50, 49),
+        (2 * PIECE + 9, 3),
+        (PIECE + 1, PIECE),
+    ] {
         let cache = Cache::<T>::random(&mut Random(37), 8, 8, tokens);
         let nan = vec![f32::NAN; 8];
         cache.write(broken, &nan, &nan);
@@ -395,15 +402,23 @@ fn formats_keep_what_they_promise() {
     let values = Random(47).floats(64, 3.0);
     let near = |kept: Vec<f32>, share: f32| {
         for (kept, value) in kept.iter().zip(&values) {
-            assert!((kept - value).abs() <= share * value.abs(), "{kept} for {value}");
+            assert!(
+                (kept - value).abs() <= share * value.abs(),
+                "{kept} for {value}"
+            );
         }
     };
     near(kept::<f32>(&values), 0.0);
     near(kept::<Half>(&values), 1.0 / 2048.0);
     near(kept::<Brain>(&values), 1.0 / 256.0);
-    let largest = values.iter().fold(0.0f32, |max, value| max.max(value.abs()));
+    let largest = values
+        .iter()
+        .fold(0.0f32, |max, value| max.max(value.abs()));
     for (kept, value) in kept::<Eighth>(&values).iter().zip(&values) {
-        assert!((kept - value).abs() <= largest / 253.0, "{kept} for {value}");
+        assert!(
+            (kept - value).abs() <= largest / 253.0,
+            "{kept} for {value}"
+        );
     }
     for extreme in [f32::MAX, f32::MIN, 65504.0, 1e-30] {
         for kept in [
