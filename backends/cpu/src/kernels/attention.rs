@@ -192,17 +192,30 @@ impl Softmax {
 /// Attention over everything that each query sees, or over one piece of it.
 #[inline(always)]
 pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &mut [AttendQuery]) {
-    match queries.len() {
-        1 => attend_few::<R, T, 1>(args, queries),
-        2 => attend_few::<R, T, 2>(args, queries),
-        3 => attend_few::<R, T, 3>(args, queries),
-        4 => attend_few::<R, T, 4>(args, queries),
-        5 => attend_few::<R, T, 5>(args, queries),
-        MAX_QUERIES => attend_few::<R, T, MAX_QUERIES>(args, queries),
-        _ => {
-            for query in queries {
-                attend_few::<R, T, 1>(args, std::slice::from_mut(query));
-            }
+    // As many at once as the register has room for; the compiler drops the others.
+    match queries.len().min(R::QUERIES) {
+        2 if R::QUERIES >= 2 => attend_all::<R, T, 2>(args, queries),
+        3 if R::QUERIES >= 3 => attend_all::<R, T, 3>(args, queries),
+        4 if R::QUERIES >= 4 => attend_all::<R, T, 4>(args, queries),
+        5 if R::QUERIES >= 5 => attend_all::<R, T, 5>(args, queries),
+        MAX_QUERIES if R::QUERIES >= 6 => attend_all::<R, T, MAX_QUERIES>(args, queries),
+        _ => attend_all::<R, T, 1>(args, queries),
+    }
+}
+
+/// `N` at a time, those that are left over one by one.
+#[inline(always)]
+fn attend_all<R: Register, T: KvElement, const N: usize>(
+    args: &AttendArgs<T>,
+    queries: &mut [AttendQuery],
+) {
+    let (groups, rest) = queries.as_chunks_mut::<N>();
+    for queries in groups {
+        attend_few::<R, T, N>(args, queries);
+    }
+    if N > 1 {
+        for query in rest.as_chunks_mut::<1>().0 {
+            attend_few::<R, T, 1>(args, query);
         }
     }
 }
@@ -210,46 +223,48 @@ pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &
 #[inline(always)]
 fn attend_few<R: Register, T: KvElement, const N: usize>(
     args: &AttendArgs<T>,
-    queries: &mut [AttendQuery],
+    queries: &mut [AttendQuery; N],
 ) {
-    let Ok(queries) = <&mut [AttendQuery; N]>::try_from(queries) else {
-        return;
-    };
     let value_dim = args.value_dim;
     let asked = Asked {
         queries: queries.each_ref().map(|query| query.query),
         seen: queries.each_ref().map(|query| query.seen.clone()),
     };
-    if let Some(piece) = args.piece {
-        let outs = queries.each_mut().map(|query| &mut query.out[..value_dim]);
-        let softmaxes = attend_piece::<R, T, N>(args, &asked, piece, outs);
-        for (query, softmax) in queries.iter_mut().zip(softmaxes) {
-            let end = value_dim.next_multiple_of(LANES);
-            query.out[end..end + 2].copy_from_slice(&[softmax.max, softmax.total]);
+    let range = match args.piece {
+        Some(piece) => piece..piece + 1,
+        None => asked.pieces(),
+    };
+    let mut softmaxes = [Softmax::EMPTY; N];
+    // What later pieces mix, before it is joined; the first piece's is computed in place.
+    let mut later = Vec::new();
+    for piece in range.clone() {
+        let in_place = piece == range.start;
+        let outs: [&mut [f32]; N] = if in_place {
+            queries.each_mut().map(|query| &mut query.out[..value_dim])
+        } else {
+            later.resize(N * value_dim, 0.0);
+            let mut later = later.chunks_exact_mut(value_dim);
+            std::array::from_fn(|_| later.next().unwrap_or_default())
+        };
+        let found = attend_piece::<R, T, N>(args, &asked, piece, outs);
+        if in_place {
+            softmaxes = found;
+            continue;
         }
-        return;
-    }
-    let first = asked.seen.iter().map(|seen| pieces(seen).start).min();
-    let end = asked.seen.iter().map(|seen| pieces(seen).end).max();
-    let (first, end) = (first.unwrap_or(0), end.unwrap_or(0));
-    let outs = queries.each_mut().map(|query| &mut *query.out);
-    let mut softmaxes = attend_piece::<R, T, N>(args, &asked, first, outs);
-    if end - first > 1 {
-        let mut mixed = vec![0.0; N * value_dim];
-        for piece in first + 1..end {
-            let mut parts = mixed.chunks_exact_mut(value_dim);
-            let parts = std::array::from_fn(|_| parts.next().unwrap_or_default());
-            let joined = attend_piece::<R, T, N>(args, &asked, piece, parts);
-            for (i, query) in queries.iter_mut().enumerate() {
-                if pieces(&query.seen).contains(&piece) {
-                    let mixed = &mixed[i * value_dim..(i + 1) * value_dim];
-                    softmaxes[i].join(joined[i], mixed, query.out);
-                }
+        for (i, query) in queries.iter_mut().enumerate() {
+            if pieces(&query.seen).contains(&piece) {
+                let mixed = &later[i * value_dim..(i + 1) * value_dim];
+                softmaxes[i].join(found[i], mixed, query.out);
             }
         }
     }
     for (query, softmax) in queries.iter_mut().zip(softmaxes) {
-        softmax.finish(query.sink, query.out);
+        if args.piece.is_some() {
+            let end = value_dim.next_multiple_of(LANES);
+            query.out[end..end + 2].copy_from_slice(&[softmax.max, softmax.total]);
+        } else {
+            softmax.finish(query.sink, query.out);
+        }
     }
 }
 
@@ -275,6 +290,15 @@ struct Asked<'a, const N: usize> {
     seen: [Range<usize>; N],
 }
 
+impl<const N: usize> Asked<'_, N> {
+    /// The pieces that any of them sees.
+    fn pieces(&self) -> Range<usize> {
+        let all = self.seen.iter().map(pieces);
+        let first = all.clone().map(|pieces| pieces.start).min();
+        first.unwrap_or(0)..all.map(|pieces| pieces.end).max().unwrap_or(0)
+    }
+}
+
 /// One piece's softmaxes; what they mix, not yet divided by its total, goes to `outs`.
 #[inline(always)]
 fn attend_piece<R: Register, T: KvElement, const N: usize>(
@@ -291,7 +315,7 @@ fn attend_piece<R: Register, T: KvElement, const N: usize>(
     let end = end.unwrap_or(0).min((piece + 1) * (PIECE / PAGE));
     for page in first..end {
         let seen = asked.seen.each_ref().map(|seen| within(seen, page));
-        if seen.iter().all(|other| *other == seen[0]) {
+        if N == 1 || seen.iter().all(|other| *other == seen[0]) {
             let step = PageStep {
                 args,
                 queries: asked.queries,

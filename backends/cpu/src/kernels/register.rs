@@ -9,6 +9,9 @@ use super::{LANES, f16_to_f32};
 /// [`LANES`] values. Those that are made of an instruction set's own registers are for functions
 /// that are built for it.
 pub trait Register: Copy {
+    /// How many queries' sums the instruction set's registers have room for.
+    const QUERIES: usize;
+
     fn splat(value: f32) -> Self;
     fn load(values: &[f32; LANES]) -> Self;
     fn from_f16(bits: &[u16; LANES]) -> Self;
@@ -47,6 +50,8 @@ pub trait Register: Copy {
 }
 
 impl Register for [f32; LANES] {
+    const QUERIES: usize = 1;
+
     #[inline(always)]
     fn splat(value: f32) -> Self {
         [value; LANES]
@@ -119,6 +124,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::{LANES, Register};
+    use crate::kernels::MAX_QUERIES;
     use crate::kernels::float::{EXP_RANGE, EXP_TERMS, LN2_HIGH, LN2_LOW, ROUND_MAGIC};
 
     /// Sixteen lanes to one, halves onto halves; a macro, as closures are not built for the
@@ -148,6 +154,8 @@ mod x86 {
     pub struct Avx512(__m512);
 
     impl Register for Avx512 {
+        const QUERIES: usize = MAX_QUERIES;
+
         #[inline(always)]
         fn splat(value: f32) -> Self {
             Self(unsafe { _mm512_set1_ps(value) })
@@ -265,6 +273,8 @@ mod x86 {
     pub struct Avx2([__m256; 2]);
 
     impl Register for Avx2 {
+        const QUERIES: usize = 2;
+
         #[inline(always)]
         fn splat(value: f32) -> Self {
             Self([unsafe { _mm256_set1_ps(value) }; 2])
