@@ -151,12 +151,17 @@ impl KvElement for Eighth {
         f32::from(self.0)
     }
 
-    /// NaN and infinities make a factor that does not hide them.
+    /// NaN and infinities make a factor that does not hide them; a finite element never becomes
+    /// infinite.
     #[inline(always)]
     fn scale_of(values: &[f32]) -> f32 {
         // As integers, magnitudes order as they do as floats, with NaN above all.
         let magnitudes = values.iter().map(|value| value.abs().to_bits());
-        f32::from_bits(magnitudes.max().unwrap_or(0)) / 127.0
+        let largest = f32::from_bits(magnitudes.max().unwrap_or(0));
+        match largest.is_finite() {
+            true => largest.min(3.4e38) / 127.0,
+            false => largest,
+        }
     }
 
     #[inline(always)]
