@@ -15,6 +15,7 @@ mod machine;
 mod marks;
 mod model;
 mod pack;
+mod plain;
 mod pool;
 mod session;
 mod shared;
