@@ -17,7 +17,7 @@ pub enum Linear {
     /// Integer arithmetic over packed codes and rounded activations.
     Packed(Packed),
     /// Floating-point arithmetic over weights where they lie.
-    Plain(Plain),
+    Plain(Box<Plain>),
 }
 
 /// The activations of one step, and their rounded forms where a matrix will read them.
@@ -74,7 +74,7 @@ impl Linear {
         };
         Ok(match packed {
             Some(packed) => Self::Packed(packed),
-            None => Self::Plain(Plain::new(matrix.clone(), precision)),
+            None => Self::Plain(Box::new(Plain::new(matrix.clone(), precision))),
         })
     }
 

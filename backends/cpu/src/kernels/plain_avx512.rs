@@ -10,9 +10,10 @@ use super::plain::{Format, PlainOut, PlainRows, Rounded};
 /// Sums of a block in registers: 24 of 32, with four rows' weights and a token's activations.
 const ROWS: usize = 4;
 const TOKENS: usize = 6;
-/// Weights are asked for this many blocks of rows before they are needed: the hardware's own
-/// prefetching stops at the end of each 4 KiB page, and rows are shorter than that.
-const AHEAD: usize = 2;
+/// Where a block reads several rows side by side, the bytes that lie this far beyond are asked
+/// for in the order of memory: that order is what memory gives most in, and the hardware does
+/// not see it.
+const AHEAD: usize = 4096;
 
 /// Kinds of step: how weights and activations become products.
 type Kind = u8;
@@ -157,18 +158,29 @@ macro_rules! build {
                     let weights = work.weights.add(row * row_bytes);
                     let x = work.x.add(token * work.width);
                     let steps = row_bytes / step_bytes(K);
-                    for step in 0..steps {
-                        let mut w = [_mm512_setzero_si512(); R];
+                    if T == 1 {
+                        // Bound by memory, which gives most when read from end to end.
                         for r in 0..R {
-                            let at = weights.add(r * row_bytes + step * step_bytes(K));
-                            let next = at.wrapping_add(AHEAD * R * row_bytes);
-                            _mm_prefetch::<_MM_HINT_T0>(next.cast());
-                            w[r] = load::<K>(at);
+                            for step in 0..steps {
+                                let at = weights.add(r * row_bytes + step * step_bytes(K));
+                                let x = _mm512_loadu_si512(x.add(step * LANES).cast());
+                                sums[0][r] = add::<K>(sums[0][r], load::<K>(at), x);
+                            }
                         }
-                        for t in 0..T {
-                            let x = _mm512_loadu_si512(x.add(t * work.width + step * LANES).cast());
+                    } else {
+                        for step in 0..steps {
+                            let mut w = [_mm512_setzero_si512(); R];
                             for r in 0..R {
-                                sums[t][r] = add::<K>(sums[t][r], w[r], x);
+                                let later = (step * R + r) * step_bytes(K) + AHEAD;
+                                _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(later).cast());
+                                w[r] = load::<K>(weights.add(r * row_bytes + step * step_bytes(K)));
+                            }
+                            for t in 0..T {
+                                let x = x.add(t * work.width + step * LANES);
+                                let x = _mm512_loadu_si512(x.cast());
+                                for r in 0..R {
+                                    sums[t][r] = add::<K>(sums[t][r], w[r], x);
+                                }
                             }
                         }
                     }
@@ -203,8 +215,8 @@ macro_rules! build {
                 match K {
                     // SAFETY: a kind of this module's features; both are 512 bits of pairs.
                     PAIRS => unsafe {
-                        let (w, x) = (std::mem::transmute(w), std::mem::transmute(x));
-                        _mm512_dpbf16_ps(sums, w, x)
+                        let pairs = |all| std::mem::transmute::<__m512i, __m512bh>(all);
+                        _mm512_dpbf16_ps(sums, pairs(w), pairs(x))
                     },
                     WIDE_PAIRS => add_pairs(sums, w, x),
                     _ => {
