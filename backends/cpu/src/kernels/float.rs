@@ -3,7 +3,8 @@
 use loquat_spec::Activation;
 
 use super::attention::join_pieces;
-use super::{GROUP, LANES, SUM_GROUP, f16_to_f32};
+use super::plain::round as round_bf16;
+use super::{GROUP, LANES, SUM_GROUP};
 
 pub(super) type Lanes = [f32; LANES];
 
@@ -11,14 +12,14 @@ pub(super) type Lanes = [f32; LANES];
 pub(super) const CHAINS: usize = 4;
 
 #[inline(always)]
-fn lanes(values: &[f32]) -> Lanes {
+pub(super) fn lanes(values: &[f32]) -> Lanes {
     let mut out = [0.0; LANES];
     out[..values.len()].copy_from_slice(values);
     out
 }
 
 #[inline(always)]
-fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+pub(super) fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
     std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
 }
 
@@ -321,20 +322,6 @@ pub(super) fn softcap(values: &mut [f32], cap: f32) {
     }
 }
 
-#[inline(always)]
-fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
-    for (out, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-        *out = f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16);
-    }
-}
-
-#[inline(always)]
-fn decode_f16(bytes: &[u8], out: &mut [f32]) {
-    for (out, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-        *out = f16_to_f32(u16::from_le_bytes([b[0], b[1]]));
-    }
-}
-
 /// A causal convolution's weights, `[kernel][channel]`, and its bias, perhaps none.
 pub struct ConvWeights<'a> {
     pub weights: &'a [f32],
@@ -463,16 +450,17 @@ fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]) {
 
 /// Builds every kernel under one set of target features, and the table that holds them.
 macro_rules! build {
-    ($module:ident, $name:literal, $tile:path, $register:ty, $(#[$feature:meta])*) => {
+    ($module:ident, $name:literal, $tile:path, $register:ty, $plain:ident, $(#[$feature:meta])*) => {
         pub mod $module {
             use loquat_spec::Activation;
 
             use super::{ConvWeights, DeltaStep, MambaStep, Quantized};
             use crate::kernels::attention;
-            use crate::kernels::{AttendArgs, AttendQuery, Brain, Eighth, Half, Kernels};
+            use crate::kernels::{
+                AttendArgs, AttendQuery, Brain, Eighth, Half, Kernels, PlainOut, PlainRows, Rounded,
+            };
 
             build!(@kernels $(#[$feature])*;
-                fn dot(a: &[f32], b: &[f32]) -> f32;
                 fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32);
                 fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32);
                 fn unit_length(x: &mut [f32], eps: f32);
@@ -486,8 +474,7 @@ macro_rules! build {
                 fn delta_step(step: &DeltaStep, state: &mut [f32], out: &mut [f32]);
                 fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]);
                 fn softcap(values: &mut [f32], cap: f32);
-                fn decode_bf16(bytes: &[u8], out: &mut [f32]);
-                fn decode_f16(bytes: &[u8], out: &mut [f32]);
+                fn round_bf16(x: &[f32], pairs: &mut [u32]) -> f32;
                 fn join_pieces(answers: &[f32], sink: Option<f32>, out: &mut [f32]);
             );
 
@@ -495,9 +482,20 @@ macro_rules! build {
                 attend_f32: f32, attend_f16: Half, attend_bf16: Brain, attend_q8: Eighth,
             );
 
+            $(#[$feature])*
+            unsafe fn plain(rows: &PlainRows, x: &[f32], out: PlainOut) {
+                // SAFETY: as the caller's.
+                unsafe { crate::kernels::$plain::exact(rows, x, out) }
+            }
+
+            $(#[$feature])*
+            unsafe fn plain_bf16(rows: &PlainRows, x: &Rounded, out: PlainOut) {
+                // SAFETY: as the caller's.
+                unsafe { crate::kernels::$plain::rounded(rows, x, out) }
+            }
+
             pub static TABLE: Kernels = Kernels {
                 name: $name,
-                dot,
                 rms_norm,
                 layer_norm,
                 unit_length,
@@ -511,8 +509,9 @@ macro_rules! build {
                 delta_step,
                 mamba_step,
                 softcap,
-                decode_bf16,
-                decode_f16,
+                round_bf16,
+                plain,
+                plain_bf16,
                 attend_f32,
                 attend_f16,
                 attend_bf16,
@@ -547,12 +546,21 @@ build!(
     "portable",
     crate::kernels::tile::portable,
     [f32; super::LANES],
+    plain,
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx2, "avx2", crate::kernels::tile_avx2::tile, crate::kernels::register::Avx2,
+build!(avx2, "avx2", crate::kernels::tile_avx2::tile, crate::kernels::register::Avx2, plain,
     #[target_feature(enable = "avx2,fma,f16c")]
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::register::Avx512,
+build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::register::Avx512, plain_avx512,
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );
+
+/// With the dot product of bf16 pairs besides.
+#[cfg(target_arch = "x86_64")]
+pub static AVX512_BF16: super::Kernels = super::Kernels {
+    name: "avx512-bf16",
+    plain_bf16: super::plain_avx512::rounded_native,
+    ..avx512::TABLE
+};
