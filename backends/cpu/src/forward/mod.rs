@@ -164,14 +164,7 @@ impl<T: KvElement> Forward<'_, T> {
             // SAFETY: each token's task writes its own row.
             let row = unsafe { x.slice(token * hidden, hidden) };
             let planned = &plan.tokens[token];
-            // The session has checked the id, and binding the row's length.
-            if model
-                .embedding
-                .decode_row(planned.id as usize, row)
-                .is_err()
-            {
-                row.fill(f32::NAN);
-            }
+            model.embed(planned.id as usize, row);
             scale(row, model.embedding_scale);
             if let Some(positions) = &model.positions {
                 let mut position = vec![0.0; hidden];
