@@ -1,7 +1,8 @@
 //! `loquat bench`: what a model and the engine do on this machine, in numbers.
 //!
 //! Each scenario is a file: [`compare`] (the default), [`clients`], [`intruder`], [`turns`],
-//! [`constrained`], [`soak`] and [`http`]. All drive the engine through the doors that programs use.
+//! [`constrained`], [`soak`], [`http`] and [`start`]. All drive the engine through the doors that
+//! programs use.
 
 mod clients;
 mod compare;
@@ -13,6 +14,7 @@ mod random;
 mod reading;
 mod report;
 mod soak;
+mod start;
 mod stats;
 mod synthetic;
 mod turns;
@@ -100,6 +102,8 @@ fn chosen(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
         Box::new(soak::Soak::new(args, seconds))
     } else if args.http {
         Box::new(http::Http::new(args))
+    } else if args.start {
+        Box::new(start::Start::new(args))
     } else if args.constrained {
         Box::new(constrained::Constrained::new(args))
     } else if args.clients.is_empty() {
