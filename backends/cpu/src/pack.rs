@@ -247,7 +247,7 @@ impl Layout {
             rows: matrix.rows(),
         })?;
         ROW.with_borrow_mut(|row| {
-            row.read(&encoded, self.cols)?;
+            row.read(&encoded, self.codes, self.cols)?;
             self.place(row, within, tile);
             Ok(())
         })
@@ -259,44 +259,34 @@ impl Layout {
         let blocks = self.cols / GROUP;
         let (lines, rest) = tile.split_at_mut(blocks * line_bytes);
         let (planes, rest) = rest.split_at_mut(blocks * plane_bytes);
-        let columns = within * 4..within * 4 + 4;
-        for (block, codes) in row.codes.as_chunks::<GROUP>().0.iter().enumerate() {
-            let quads = codes.as_chunks::<4>().0;
-            if self.codes == Codes::Eight {
-                for (line, quad) in lines[block * 8 * LINE..].chunks_exact_mut(LINE).zip(quads) {
-                    line[columns.clone()].copy_from_slice(quad);
-                }
-                continue;
-            }
-            let (low, high) = quads.split_at(4);
-            let lines = lines[block * 4 * LINE..].chunks_exact_mut(LINE);
-            for (line, (low, high)) in lines.zip(low.iter().zip(high)) {
-                let pairs = std::array::from_fn::<u8, 4, _>(|i| low[i] & 15 | high[i] << 4);
-                line[columns.clone()].copy_from_slice(&pairs);
-            }
-            let planes = &mut planes[block * plane_bytes..(block + 1) * plane_bytes];
-            self.place_planes(quads, within, planes);
+        scatter::<4>(&row.lines, within, lines);
+        match self.codes {
+            Codes::Five => scatter_bits(&row.planes, within, planes),
+            Codes::Six => scatter::<4>(&row.planes, within, planes),
+            Codes::Four | Codes::Fp4 | Codes::Eight => {}
         }
         let rest = self.scales.place(&row.scales, within, self, rest);
         if let Some(mins) = self.mins {
             mins.place(&row.mins, within, self, rest);
         }
     }
+}
 
-    /// The bits above the lower four of one block.
-    fn place_planes(&self, quads: &[[u8; 4]], within: usize, planes: &mut [u8]) {
-        for (quad, codes) in quads.iter().enumerate() {
-            for (i, code) in codes.iter().enumerate() {
-                let byte = within * 4 + i;
-                match self.codes {
-                    Codes::Five => planes[quad * 8 + byte / 8] |= (code >> 4 & 1) << (byte % 8),
-                    Codes::Six => {
-                        planes[quad / 4 * LINE + byte] |= (code >> 4 & 3) << (quad % 4 * 2);
-                    }
-                    Codes::Four | Codes::Fp4 | Codes::Eight => {}
-                }
-            }
-        }
+/// Writes a row's values, `N` bytes each, to its places in `[value][row]`.
+fn scatter<const N: usize>(values: &[u8], within: usize, out: &mut [u8]) {
+    let of_rows = out.as_chunks_mut::<N>().0.chunks_exact_mut(TILE_ROWS);
+    for (rows, value) in of_rows.zip(values.as_chunks::<N>().0) {
+        rows[within] = *value;
+    }
+}
+
+/// Writes a row's bits, one for each column, four to a quad, to their places in `[quad][row]`.
+fn scatter_bits(bits: &[u8], within: usize, out: &mut [u8]) {
+    // Half a byte for each row.
+    let of_rows = out.chunks_exact_mut(TILE_ROWS / 2);
+    let quads = bits.iter().flat_map(|bits| [bits & 15, bits >> 4]);
+    for (rows, quad) in of_rows.zip(quads) {
+        rows[within / 2] |= quad << (within % 2 * 4);
     }
 }
 
@@ -369,15 +359,12 @@ impl ScaleLayout {
     ) -> &'a mut [u8] {
         let (elements, rest) = bytes.split_at_mut(self.elements(layout));
         let (parts, rest) = rest.split_at_mut(self.parts(layout));
-        let size = self.element.bytes();
-        let of_rows = elements.chunks_exact_mut(TILE_ROWS * size);
-        for (rows, element) in of_rows.zip(row.elements.chunks_exact(size)) {
-            rows[within * size..(within + 1) * size].copy_from_slice(element);
+        match self.element.bytes() {
+            1 => scatter::<1>(&row.elements, within, elements),
+            2 => scatter::<2>(&row.elements, within, elements),
+            _ => scatter::<4>(&row.elements, within, elements),
         }
-        let of_rows = parts.chunks_exact_mut(TILE_ROWS);
-        for (rows, part) in of_rows.zip(&row.parts) {
-            rows[within] = *part;
-        }
+        scatter::<1>(&row.parts, within, parts);
         rest
     }
 }
