@@ -48,11 +48,15 @@ impl Model {
         } else {
             Role::Head
         };
+        let head = loader.linear(head_role)?;
         let model = Self {
             hidden_size: spec.hidden_size,
             vocab_size: spec.vocab_size,
             embedding_scale: spec.embedding.scale,
-            embedding: loader.matrix(Role::Embedding)?.clone(),
+            embedding: match (spec.head.tied, &head) {
+                (true, Linear::Packed(_)) => None,
+                _ => Some(loader.matrix(Role::Embedding)?.clone()),
+            },
             positions: match spec.embedding.positions {
                 Some(_) => Some(loader.matrix(Role::Positions)?.clone()),
                 None => None,
@@ -72,7 +76,7 @@ impl Model {
                 Role::FinalNorm,
                 Some(Role::FinalNormBias),
             )?,
-            head: loader.linear(head_role)?,
+            head,
             head_bias: loader.optional(Role::HeadBias),
             head_scale: spec.head.scale,
             softcap: spec.head.softcap,

@@ -12,7 +12,8 @@ pub struct Model {
     pub hidden_size: usize,
     pub vocab_size: usize,
     pub embedding_scale: f32,
-    pub embedding: Matrix,
+    /// `None`: the head has it packed, and the file is not needed for it.
+    pub embedding: Option<Matrix>,
     pub positions: Option<Matrix>,
     pub per_layer_inputs: Option<PerLayerWeights>,
     pub layers: Vec<Layer>,
@@ -23,6 +24,18 @@ pub struct Model {
     pub head_bias: Option<Vec<f32>>,
     pub head_scale: f32,
     pub softcap: Option<f32>,
+}
+
+impl Model {
+    /// The vector of a token, whose id the session has checked, before any scaling.
+    pub fn embed(&self, token: usize, out: &mut [f32]) {
+        match (&self.embedding, &self.head) {
+            (None, Linear::Packed(packed)) => packed.decode_row(token, out),
+            (Some(matrix), _) if matrix.decode_row(token, out).is_ok() => {}
+            // Binding has matched the lengths; what failed all the same must not pass for zero.
+            _ => out.fill(f32::NAN),
+        }
+    }
 }
 
 pub struct PerLayerWeights {

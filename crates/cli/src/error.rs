@@ -83,6 +83,8 @@ pub enum CliError {
     Checks(Vec<String>),
     #[error("over HTTP: {0}")]
     Http(std::io::Error),
+    #[error("a start could not be measured: {0}")]
+    Start(std::io::Error),
     #[error("interrupted")]
     Interrupted,
     #[error("cannot read the terminal: {0}")]
@@ -149,6 +151,7 @@ impl CliError {
             | Self::Figure { .. }
             | Self::Checks(_)
             | Self::Http(_)
+            | Self::Start(_)
             | Self::Telemetry(_)
             | Self::Serve(_)
             | Self::Runtime(_) => 1,

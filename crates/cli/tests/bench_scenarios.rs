@@ -173,6 +173,25 @@ fn http_is_measured_beside_the_bare_session() {
 }
 
 #[test]
+fn a_start_is_measured_beside_its_prompt() {
+    let flags = "--start --json --rounds 2 --context 128 --memory 1GiB";
+    let report: Value = serde_json::from_str(&text(&flags.split(' ').collect::<Vec<_>>())).unwrap();
+    assert_eq!(report["scenario"], "start");
+    for rounds in ["first_token_ms_rounds", "prompt_ms_rounds"] {
+        assert_eq!(report[rounds].as_array().unwrap().len(), 2, "{rounds}");
+    }
+    let parts = ["prompt_ms", "start_ms"].map(|part| number(&report, part));
+    assert!(parts.iter().all(|part| *part > 0.0), "{report}");
+    let whole = number(&report, "first_token_ms");
+    assert!((parts.iter().sum::<f64>() - whole).abs() < 1e-6, "{report}");
+
+    let without_room = bench(&["--start", "--context", "2"]);
+    let stderr = String::from_utf8_lossy(&without_room.stderr);
+    assert_eq!(without_room.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("a start"), "{stderr}");
+}
+
+#[test]
 fn a_synthetic_model_is_measured_and_saved_like_a_real_one() {
     let small = "--prompt-tokens 8 --decode-tokens 4 --batch 1,2 --rounds 1 --json";
     let small: Vec<&str> = small.split(' ').collect();

@@ -74,6 +74,22 @@ impl Blob {
             range: self.range.start + range.start..self.range.start + range.end,
         })
     }
+
+    /// Gives back the memory that these bytes take, where they are a file's and the system
+    /// listens. They can be read as before, which brings them back.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Store::Map(map) = &*self.store {
+            let (start, len) = (self.range.start, self.range.len());
+            // SAFETY: nobody writes to the map, so that its pages are the file's own, and the
+            // system reads them again on the next access.
+            let advised = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len)
+            };
+            // A wish: where it is not granted, the pages stay until others need the memory.
+            let _ = advised;
+        }
+    }
 }
 
 impl Deref for Blob {
@@ -105,6 +121,22 @@ mod tests {
         let refused = [0..5, 5..5, 3..2, 0..usize::MAX, usize::MAX..usize::MAX];
         for range in refused {
             assert!(middle.slice(range.clone()).is_none(), "{range:?}");
+        }
+    }
+
+    #[test]
+    fn released_bytes_can_still_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weights");
+        let content: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        for blob in [Blob::map(&path).unwrap(), Blob::from_vec(content.clone())] {
+            for range in [0..100_000, 1..99_999, 5000..5001, 7..7] {
+                let part = blob.slice(range.clone()).unwrap();
+                part.release();
+                assert_eq!(*part, content[range]);
+                assert_eq!(*blob, content);
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! A weight matrix bound to its role: rows in the spec's order, still in the file's encoding.
 
+use std::ops::Range;
+
 use loquat_spec::RowMap;
 
 use crate::decode::{self, MlxMode};
@@ -237,6 +239,43 @@ impl Matrix {
                 block_cols: *block_cols,
             },
         })
+    }
+
+    /// Gives back the memory of these rows' pages, once a backend has its own form of them: the
+    /// file still has them for whoever reads them again. Rows of other matrices that lie between
+    /// them in the file go with them.
+    pub fn release(&self, rows: Range<usize>) {
+        let rows = rows.start..rows.end.min(self.rows);
+        if rows.is_empty() {
+            return;
+        }
+        let first = self.map.file_row(rows.start);
+        let count = (self.map.file_row(rows.end - 1) + 1).saturating_sub(first);
+        match &self.storage {
+            Storage::Plain(tensor) => tensor.release(first, count),
+            Storage::Mlx {
+                codes,
+                scales,
+                biases,
+                ..
+            } => {
+                for tensor in [Some(codes), Some(scales), biases.as_ref()] {
+                    tensor
+                        .into_iter()
+                        .for_each(|tensor| tensor.release(first, count));
+                }
+            }
+            Storage::Fp8 {
+                codes,
+                scales,
+                block_rows,
+                ..
+            } => {
+                codes.release(first, count);
+                let blocks = first / block_rows..(first + count).div_ceil(*block_rows);
+                scales.release(blocks.start, blocks.len());
+            }
+        }
     }
 
     /// Row `row` as exact `f32` values. `out` must be `cols` long.

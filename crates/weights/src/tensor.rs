@@ -1,5 +1,7 @@
 //! One tensor as it stands in a file.
 
+use std::ops::Range;
+
 use crate::{Blob, Dtype, WeightsError};
 
 /// A named tensor, still in its file's encoding.
@@ -53,13 +55,24 @@ impl RawTensor {
 
     /// The bytes of `count` rows from `index` on, or `None` where they are not all there.
     pub fn run(&self, index: usize, count: usize) -> Option<&[u8]> {
+        self.data.get(self.place(index, count)?)
+    }
+
+    /// [Releases](Blob::release) `count` rows from `index` on, as far as they are there.
+    pub fn release(&self, index: usize, count: usize) {
+        let place = self.place(index, count);
+        if let Some(rows) = place.and_then(|place| self.data.slice(place)) {
+            rows.release();
+        }
+    }
+
+    fn place(&self, index: usize, count: usize) -> Option<Range<usize>> {
         if index.checked_add(count)? > self.rows() {
             return None;
         }
         let len = self.dtype.row_bytes(self.cols())?;
         let start = index.checked_mul(len)?;
-        self.data
-            .get(start..start.checked_add(len.checked_mul(count)?)?)
+        Some(start..start.checked_add(len.checked_mul(count)?)?)
     }
 
     pub(crate) fn check_len(&self) -> Result<(), WeightsError> {

@@ -179,14 +179,7 @@ impl<T: KvElement> Forward<'_, T> {
                 )
             };
             let planned = &plan.tokens[token];
-            // The session has checked the id, and binding the row's length.
-            if model
-                .embedding
-                .decode_row(planned.id as usize, row)
-                .is_err()
-            {
-                row.fill(f32::NAN);
-            }
+            model.embed(planned.id as usize, row);
             scale(row, model.embedding_scale);
             if let Some(positions) = &model.positions {
                 if positions.decode_row(planned.position, position).is_err() {

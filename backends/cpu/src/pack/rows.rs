@@ -3,11 +3,17 @@
 use loquat_weights::decode::unpack_codes;
 use loquat_weights::{DecodeFault, Dtype, EncodedRow, WeightsError};
 
+use crate::kernels::{Codes, GROUP, TILE_ROWS};
+
+/// The bytes are those that a [tile](crate::kernels::Tile) has of one row.
 #[derive(Default)]
 pub struct Row {
-    pub codes: Vec<u8>,
+    pub lines: Vec<u8>,
+    pub planes: Vec<u8>,
     pub scales: RowScales,
     pub mins: RowScales,
+    /// In column order, on their way to lines and planes.
+    codes: Vec<u8>,
 }
 
 /// In column order, the bytes as they will be stored.
@@ -18,14 +24,18 @@ pub struct RowScales {
 }
 
 impl Row {
-    pub fn read(&mut self, row: &EncodedRow, cols: usize) -> Result<(), WeightsError> {
+    pub fn read(&mut self, row: &EncodedRow, kind: Codes, cols: usize) -> Result<(), WeightsError> {
+        let (lines, planes) = kind.block_bytes();
+        let blocks = cols / GROUP;
+        self.lines.resize(blocks * lines / TILE_ROWS, 0);
+        self.planes.resize(blocks * planes / TILE_ROWS, 0);
         self.codes.resize(cols, 0);
         for scales in [&mut self.scales, &mut self.mins] {
             scales.elements.clear();
             scales.parts.clear();
         }
         match *row {
-            EncodedRow::Plain { dtype, bytes } => self.read_blocks(dtype, bytes),
+            EncodedRow::Plain { dtype, bytes } => self.read_blocks(dtype, kind, bytes),
             EncodedRow::Mlx {
                 mode,
                 codes,
@@ -33,6 +43,7 @@ impl Row {
                 biases,
             } => {
                 unpack_codes(mode.bits(), codes, &mut self.codes)?;
+                self.arrange(kind);
                 self.scales.elements.extend(scales);
                 let biases = biases.map_or(&[][..], |(biases, _)| biases);
                 self.mins.elements.extend(biases);
@@ -50,57 +61,126 @@ impl Row {
         Ok(())
     }
 
-    fn read_blocks(&mut self, dtype: Dtype, bytes: &[u8]) {
-        let blocks = bytes.chunks_exact(dtype.block_bytes());
-        let codes = self.codes.chunks_exact_mut(dtype.block_len());
+    fn read_blocks(&mut self, dtype: Dtype, kind: Codes, bytes: &[u8]) {
         let (scales, mins) = (&mut self.scales, &mut self.mins);
-        for (block, codes) in blocks.zip(codes) {
-            match dtype {
-                Dtype::Q4_0 => {
-                    scales.elements.extend(&block[..2]);
-                    read_nibbles(&block[2..], codes);
+        let lines = self.lines.as_mut_slice();
+        let codes = self.codes.as_mut_slice();
+        match dtype {
+            // Their nibbles are paired as ours are.
+            Dtype::Q4_0 => each::<18, 16>(bytes, lines, |block, lines| {
+                scales.elements.extend([block[0], block[1]]);
+                lines.copy_from_slice(&block[2..]);
+            }),
+            Dtype::Q4_1 => each::<20, 16>(bytes, lines, |block, lines| {
+                scales.elements.extend([block[0], block[1]]);
+                mins.elements.extend([block[2], block[3]]);
+                lines.copy_from_slice(&block[4..]);
+            }),
+            Dtype::Mxfp4 => each::<17, 16>(bytes, lines, |block, lines| {
+                scales.elements.push(block[0]);
+                lines.copy_from_slice(&block[1..]);
+            }),
+            Dtype::Q8_0 => each::<34, 32>(bytes, lines, |block, lines| {
+                scales.elements.extend([block[0], block[1]]);
+                for (code, byte) in lines.iter_mut().zip(&block[2..]) {
+                    *code = byte ^ 0x80;
                 }
-                Dtype::Q4_1 => {
-                    scales.elements.extend(&block[..2]);
-                    mins.elements.extend(&block[2..4]);
-                    read_nibbles(&block[4..], codes);
-                }
-                Dtype::Q5_0 => {
-                    scales.elements.extend(&block[..2]);
-                    read_nibbles(&block[6..], codes);
-                    add_fifth_bits(&block[2..6], codes);
-                }
-                Dtype::Q5_1 => {
-                    scales.elements.extend(&block[..2]);
-                    mins.elements.extend(&block[2..4]);
-                    read_nibbles(&block[8..], codes);
-                    add_fifth_bits(&block[4..8], codes);
-                }
-                Dtype::Q8_0 => {
-                    scales.elements.extend(&block[..2]);
-                    for (code, byte) in codes.iter_mut().zip(&block[2..]) {
-                        *code = byte ^ 0x80;
+            }),
+            Dtype::Q4K => each::<144, 128>(bytes, lines, |block, lines| {
+                read_six_bit_scales(block, scales, mins);
+                pair_again(&block[16..], lines);
+            }),
+            Dtype::Q5_0 => each::<22, 32>(bytes, codes, |block, codes| {
+                scales.elements.extend([block[0], block[1]]);
+                read_nibbles(&block[6..], codes);
+                add_fifth_bits(&block[2..6], codes);
+            }),
+            Dtype::Q5_1 => each::<24, 32>(bytes, codes, |block, codes| {
+                scales.elements.extend([block[0], block[1]]);
+                mins.elements.extend([block[2], block[3]]);
+                read_nibbles(&block[8..], codes);
+                add_fifth_bits(&block[4..8], codes);
+            }),
+            Dtype::Q5K => each::<176, 256>(bytes, codes, |block, codes| {
+                read_six_bit_scales(block, scales, mins);
+                read_nibble_pairs(&block[48..], codes);
+                for (group, codes) in codes.chunks_exact_mut(32).enumerate() {
+                    for (code, bits) in codes.iter_mut().zip(&block[16..48]) {
+                        *code |= (bits >> group & 1) << 4;
                     }
                 }
-                Dtype::Mxfp4 => {
-                    scales.elements.push(block[0]);
-                    read_nibbles(&block[1..], codes);
-                }
-                Dtype::Q4K => {
-                    read_six_bit_scales(block, scales, mins);
-                    read_nibble_pairs(&block[16..], codes);
-                }
-                Dtype::Q5K => {
-                    read_six_bit_scales(block, scales, mins);
-                    read_nibble_pairs(&block[48..], codes);
-                    for (group, codes) in codes.chunks_exact_mut(32).enumerate() {
-                        for (code, bits) in codes.iter_mut().zip(&block[16..48]) {
-                            *code |= (bits >> group & 1) << 4;
-                        }
-                    }
-                }
-                _ => read_q6k(block, codes, scales),
+            }),
+            _ => each::<210, 256>(bytes, codes, |block, codes| read_q6k(block, codes, scales)),
+        }
+        if matches!(dtype, Dtype::Q5_0 | Dtype::Q5_1 | Dtype::Q5K | Dtype::Q6K) {
+            self.arrange(kind);
+        }
+    }
+
+    /// From `codes` to `lines` and `planes`.
+    fn arrange(&mut self, kind: Codes) {
+        if kind == Codes::Eight {
+            self.lines.copy_from_slice(&self.codes);
+            return;
+        }
+        let blocks = self.codes.as_chunks::<GROUP>().0;
+        for (codes, lines) in blocks.iter().zip(self.lines.as_chunks_mut::<16>().0) {
+            let (low, high) = codes.split_at(16);
+            for (line, (low, high)) in lines.iter_mut().zip(low.iter().zip(high)) {
+                *line = low & 15 | high << 4;
             }
+        }
+        match kind {
+            Codes::Five => {
+                let eights = self.codes.as_chunks::<8>().0.iter();
+                for (codes, bits) in eights.zip(&mut self.planes) {
+                    *bits = fifth_bits(u64::from_le_bytes(*codes));
+                }
+            }
+            Codes::Six => {
+                let halves = self.codes.as_chunks::<16>().0.iter();
+                for (codes, bits) in halves.zip(self.planes.as_chunks_mut::<4>().0) {
+                    let quads = codes.as_chunks::<4>().0.iter().zip(0..);
+                    let upper = quads.map(|(quad, place)| {
+                        (u32::from_le_bytes(*quad) >> 4 & 0x0303_0303) << (2 * place)
+                    });
+                    *bits = upper.sum::<u32>().to_le_bytes();
+                }
+            }
+            Codes::Four | Codes::Fp4 | Codes::Eight => {}
+        }
+    }
+}
+
+/// Calls `read` with each block of a row and the room for what it holds.
+fn each<const BLOCK: usize, const ROOM: usize>(
+    bytes: &[u8],
+    room: &mut [u8],
+    mut read: impl FnMut(&[u8; BLOCK], &mut [u8; ROOM]),
+) {
+    let blocks = bytes.as_chunks().0.iter();
+    for (block, room) in blocks.zip(room.as_chunks_mut().0) {
+        read(block, room);
+    }
+}
+
+/// The fifth bits of eight codes, a byte each, together: bit `i` is moved from `8 * i` to
+/// `56 + i`, and what lands elsewhere does not reach the highest byte.
+fn fifth_bits(codes: u64) -> u8 {
+    const TO_THE_TOP: u64 = 0x0102_0408_1020_4080;
+    let bits = codes >> 4 & 0x0101_0101_0101_0101;
+    (bits.wrapping_mul(TO_THE_TOP) >> 56) as u8
+}
+
+/// Of each 32 bytes the lower nibbles are 32 codes, the higher the next 32; of each 16 pairs
+/// that we want, the lower nibbles are 16 codes, the higher the next 16.
+fn pair_again(bytes: &[u8], pairs: &mut [u8]) {
+    let pairs = pairs.as_chunks_mut::<32>().0.iter_mut();
+    for (pairs, bytes) in pairs.zip(bytes.as_chunks::<32>().0) {
+        for i in 0..16 {
+            let (first, second) = (bytes[i], bytes[i + 16]);
+            pairs[i] = first & 15 | second << 4;
+            pairs[i + 16] = first >> 4 | second & 0xf0;
         }
     }
 }

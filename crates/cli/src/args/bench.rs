@@ -17,14 +17,14 @@ use crate::bench::Work;
 #[command(group = ArgGroup::new("scenario")
     .args([
         "clients", "intruder", "turns", "soak", "constrained", "contended", "http", "work",
-        "machine", "draw",
+        "machine", "draw", "start",
     ]))]
 pub struct BenchArgs {
     /// A model, as for `run`.
     pub model: Option<String>,
     /// Random weights of a known model's shape instead, such as llama-1b:q4_0 [default format:
     /// bf16]. A name that is not known is answered with those that are.
-    #[arg(long, value_name = "SHAPE[:FORMAT]", conflicts_with_all = ["model", "constrained", "http"])]
+    #[arg(long, value_name = "SHAPE[:FORMAT]", conflicts_with_all = ["model", "constrained", "http", "start"])]
     pub synthetic: Option<Recipe>,
     /// Write the synthetic model to this path and measure nothing: a file that ends in .gguf, or a
     /// folder of safetensors.
@@ -44,7 +44,7 @@ pub struct BenchArgs {
     pub prompt_tokens: Vec<NonZeroUsize>,
     /// Tokens to decode in each measurement, before an intruder enters, or in each turn.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
-    #[arg(default_value_t = nonzero(64), conflicts_with_all = ["clients", "soak"])]
+    #[arg(default_value_t = nonzero(64), conflicts_with_all = ["clients", "soak", "start"])]
     pub decode_tokens: NonZeroUsize,
     /// Tokens already in the context when decoding starts, such as 1,1024.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
@@ -52,7 +52,7 @@ pub struct BenchArgs {
     pub depth: Vec<NonZeroUsize>,
     /// Sequences decoding at once, such as 1,4 [default: 1, or 4 when an intruder enters].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["clients", "turns", "soak"])]
+    #[arg(conflicts_with_all = ["clients", "turns", "soak", "start"])]
     batch: Vec<NonZeroUsize>,
     /// Rounds; the median is reported [default: 5, or 3 of an intruder's or of turns].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
@@ -67,23 +67,23 @@ pub struct BenchArgs {
     pub clients: Vec<NonZeroUsize>,
     /// Requests to serve at each count of clients [default: four for each of the most clients].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["seconds", "intruder", "turns", "soak", "constrained", "contended", "http"])]
+    #[arg(conflicts_with_all = ["seconds", "intruder", "turns", "soak", "constrained", "contended", "http", "start"])]
     #[arg(help_heading = SCENARIOS)]
     pub requests: Option<NonZeroUsize>,
     /// How long to send requests at each count of clients, instead of a number of them.
     #[arg(long, value_name = "SECONDS", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http"])]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start"])]
     #[arg(help_heading = SCENARIOS)]
     pub seconds: Option<NonZeroUsize>,
     /// Lengths of clients' prompts, drawn so that doubling a length makes it half as frequent.
     #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 16, high: 512 })]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http"])]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start"])]
     pub prompt_range: Span,
     /// Lengths of clients' answers, drawn likewise.
     #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 32, high: 128 })]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http"])]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start"])]
     pub output_range: Span,
     /// What running streams suffer while a prompt of this length enters.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -92,7 +92,7 @@ pub struct BenchArgs {
     /// is no bound.
     #[arg(long, value_name = "NUMBER", value_parser = slowdown, requires = "scenario")]
     #[arg(help_heading = SCENARIOS, default_value_t = EngineOptions::default().max_slowdown)]
-    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "http"])]
+    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "http", "start"])]
     pub max_slowdown: f32,
     /// A conversation of this many turns, with the prefix cache and without it.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -100,7 +100,7 @@ pub struct BenchArgs {
     /// New tokens in each turn's question.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, requires = "turns")]
     #[arg(help_heading = SCENARIOS, default_value_t = nonzero(64))]
-    #[arg(conflicts_with_all = ["clients", "intruder", "soak", "constrained", "contended", "http"])]
+    #[arg(conflicts_with_all = ["clients", "intruder", "soak", "constrained", "contended", "http", "start"])]
     pub user_tokens: NonZeroUsize,
     /// Unreliable clients for this long, on little memory, and a check that nothing leaks.
     #[arg(long, value_name = "SECONDS", value_parser = soak_seconds, help_heading = SCENARIOS)]
@@ -133,13 +133,17 @@ pub struct BenchArgs {
     #[arg(conflicts_with_all = ["seed", "max_slowdown", "context", "memory", "threads"])]
     #[arg(conflicts_with = "precision")]
     pub draw: Option<PathBuf>,
+    /// From the command to the first token, as a process of its own, beside the time that the
+    /// same prompt takes once all is loaded.
+    #[arg(long, help_heading = SCENARIOS)]
+    pub start: bool,
     /// Draws a scenario's prompts, lengths and whims.
     #[arg(long, value_name = "NUMBER", value_parser = seed, requires = "scenario")]
-    #[arg(help_heading = SCENARIOS, default_value_t = 0)]
+    #[arg(help_heading = SCENARIOS, default_value_t = 0, conflicts_with = "start")]
     pub seed: u64,
     /// Draw a scenario's results into this file.
     #[arg(long, value_name = "FILE", requires = "scenario", help_heading = SCENARIOS)]
-    #[arg(conflicts_with_all = ["constrained", "contended", "http"])]
+    #[arg(conflicts_with_all = ["constrained", "contended", "http", "start"])]
     pub svg: Option<PathBuf>,
     #[command(flatten)]
     pub session: SessionArgs,

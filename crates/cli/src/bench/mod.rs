@@ -1,8 +1,8 @@
 //! `loquat bench`: what a model and the engine do on this machine, in numbers.
 //!
 //! Each scenario is a file: [`compare`] (the default), [`works`], [`clients`], [`intruder`],
-//! [`turns`], [`constrained`], [`contended`], [`soak`] and [`http`]; [`machine`] needs no model.
-//! All drive the engine through the doors that programs use.
+//! [`turns`], [`constrained`], [`contended`], [`soak`], [`http`] and [`start`]; [`machine`] needs
+//! no model. All drive the engine through the doors that programs use.
 
 mod clients;
 mod compare;
@@ -18,6 +18,7 @@ mod random;
 mod reading;
 mod report;
 mod soak;
+mod start;
 mod stats;
 mod synthetic;
 mod turns;
@@ -121,6 +122,8 @@ fn chosen(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
         Box::new(http::Http::new(args))
     } else if let Some(neighbours) = args.contended {
         Box::new(contended::Contended::new(args, neighbours.get()))
+    } else if args.start {
+        Box::new(start::Start::new(args))
     } else if args.constrained {
         Box::new(constrained::Constrained::new(args))
     } else if !args.work.is_empty() {
