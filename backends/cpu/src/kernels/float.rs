@@ -2,7 +2,13 @@
 
 use loquat_spec::Activation;
 
-use super::{GROUP, LANES, SUM_GROUP, f16_to_f32};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::tile_amx;
+#[cfg(target_arch = "x86_64")]
+use super::tile_avx2;
+#[cfg(target_arch = "aarch64")]
+use super::tile_neon;
+use super::{GROUP, Kernels, LANES, SUM_GROUP, f16_to_f32};
 
 pub(super) type Lanes = [f32; LANES];
 
@@ -498,7 +504,8 @@ macro_rules! build {
                 $attend_f16(args, queries)
             }
 
-            pub static TABLE: Kernels = Kernels {
+            /// For tables that differ in some kernels.
+            pub const KERNELS: Kernels = Kernels {
                 name: $name,
                 dot,
                 rms_norm,
@@ -520,6 +527,7 @@ macro_rules! build {
                 attend_f16,
                 tile: $tile,
             };
+            pub static TABLE: Kernels = KERNELS;
         }
     };
     (@kernels $(#[$feature:meta])*; ) => {};
@@ -548,3 +556,30 @@ build!(avx2, "avx2", crate::kernels::tile_avx2::tile, attention::attend,
 build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::attention_x86::attend,
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub static AMX: Kernels = Kernels {
+    name: "amx",
+    tile: tile_amx::tile,
+    ..avx512::KERNELS
+};
+#[cfg(target_arch = "x86_64")]
+pub static AVX_VNNI: Kernels = Kernels {
+    name: "avx-vnni",
+    tile: tile_avx2::tile_vnni,
+    ..avx2::KERNELS
+};
+
+/// NEON is what the portable kernels are built for, as every such machine has it.
+#[cfg(target_arch = "aarch64")]
+pub static NEON: Kernels = Kernels {
+    name: "neon",
+    tile: tile_neon::tile,
+    ..portable::KERNELS
+};
+#[cfg(target_arch = "aarch64")]
+pub static NEON_DOTPROD: Kernels = Kernels {
+    name: "neon-dotprod",
+    tile: tile_neon::tile_dotprod,
+    ..portable::KERNELS
+};

@@ -5,6 +5,8 @@
 //! an order fixed by its length, so all builds of a kernel give the same bits. Integer tiles
 //! have hand-written versions beside their scalar reference, with the same promise.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod attention_x86;
@@ -12,10 +14,14 @@ mod float;
 #[cfg(test)]
 mod tests;
 mod tile;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tile_amx;
 #[cfg(target_arch = "x86_64")]
 mod tile_avx2;
 #[cfg(target_arch = "x86_64")]
 mod tile_avx512;
+#[cfg(target_arch = "aarch64")]
+mod tile_neon;
 
 pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES};
 pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
@@ -152,18 +158,34 @@ pub fn supported() -> Vec<&'static Kernels> {
     let mut tables: Vec<&'static Kernels> = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
-        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
         let avx512 = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni");
+        #[cfg(target_os = "linux")]
+        if avx2 && avx512 && amx::available() {
+            tables.push(&float::AMX);
+        }
         if avx2 && avx512 {
             tables.push(&float::avx512::TABLE);
+        }
+        if avx2 && is_x86_feature_detected!("avxvnni") {
+            tables.push(&float::AVX_VNNI);
         }
         if avx2 {
             tables.push(&float::avx2::TABLE);
         }
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            tables.push(&float::NEON_DOTPROD);
+        }
+        tables.push(&float::NEON);
     }
     tables.push(&float::portable::TABLE);
     tables

@@ -9,6 +9,7 @@
 mod attention;
 mod pointwise;
 mod recurrent;
+mod stand_ins;
 mod tile;
 
 use super::*;

@@ -197,51 +197,6 @@ impl Tile<'_> {
     }
 }
 
-/// The codes of one block, a line for each quad.
-pub type Block = [u8; GROUP * TILE_ROWS];
-
-impl Tile<'_> {
-    /// All codes of a block, for kernels that have no way of their own.
-    #[inline(always)]
-    pub fn unpack(&self, block: usize, out: &mut Block) {
-        let (line_bytes, plane_bytes) = self.codes.block_bytes();
-        let lines = &self.lines[block * line_bytes..(block + 1) * line_bytes];
-        let planes = &self.planes[block * plane_bytes..(block + 1) * plane_bytes];
-        if self.codes == Codes::Eight {
-            out.copy_from_slice(lines);
-            return;
-        }
-        let (low, high) = out.split_at_mut(4 * LINE);
-        for ((low, high), pair) in low.iter_mut().zip(high).zip(lines) {
-            *low = pair & 15;
-            *high = pair >> 4;
-        }
-        match self.codes {
-            Codes::Fp4 => {
-                for code in out {
-                    *code = FP4_CODES[usize::from(*code)];
-                }
-            }
-            Codes::Five => {
-                for (codes, bits) in out.chunks_exact_mut(8).zip(planes) {
-                    for (i, code) in codes.iter_mut().enumerate() {
-                        *code |= (bits >> i & 1) << 4;
-                    }
-                }
-            }
-            Codes::Six => {
-                for (quad, codes) in out.chunks_exact_mut(LINE).enumerate() {
-                    let plane = &planes[quad / 4 * LINE..];
-                    for (code, bits) in codes.iter_mut().zip(plane) {
-                        *code |= (bits >> (quad % 4 * 2) & 3) << 4;
-                    }
-                }
-            }
-            Codes::Four | Codes::Eight => {}
-        }
-    }
-}
-
 /// The scalar reference: `out[token * stride + row]` for sixteen rows.
 ///
 /// # Safety

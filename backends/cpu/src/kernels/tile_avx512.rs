@@ -157,6 +157,24 @@ unsafe fn avx512_block<
 ///
 /// # Safety
 /// `tile` must have the whole block.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub unsafe fn unpack(tile: &Tile, block: usize) -> [__m512i; QUADS] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match tile.codes {
+            Codes::Four => avx512_unpack::<FOUR>(tile, block),
+            Codes::Fp4 => avx512_unpack::<FP4>(tile, block),
+            Codes::Five => avx512_unpack::<FIVE>(tile, block),
+            Codes::Six => avx512_unpack::<SIX>(tile, block),
+            Codes::Eight => avx512_unpack::<EIGHT>(tile, block),
+        }
+    }
+}
+
+/// [`unpack`] for one kind of codes.
+///
+/// # Safety
+/// `tile` must have the whole block, and codes of this kind.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn avx512_unpack<const CODES: CodesIndex>(tile: &Tile, block: usize) -> [__m512i; QUADS] {
@@ -211,7 +229,7 @@ unsafe fn avx512_unpack<const CODES: CodesIndex>(tile: &Tile, block: usize) -> [
 /// `scales` must have sixteen values for that group.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn avx512_scales(scales: &Scales, col: usize, group: usize) -> __m512 {
+pub unsafe fn avx512_scales(scales: &Scales, col: usize, group: usize) -> __m512 {
     let index = (col >> scales.span) * TILE_ROWS;
     // SAFETY: the caller's promise.
     unsafe {
