@@ -17,7 +17,7 @@ pub enum Linear {
     /// Integer arithmetic over packed codes and rounded activations.
     Packed(Packed),
     /// Rows decoded to `f32` as they are needed, times exact activations.
-    Decoded(Matrix),
+    Decoded(Box<Matrix>),
 }
 
 /// The activations of one step, and their rounded form where a packed matrix will read them.
@@ -74,7 +74,7 @@ impl Linear {
             Precision::Fast => packer.pack(matrix)?,
             Precision::Reference => None,
         };
-        Ok(packed.map_or_else(|| Self::Decoded(matrix.clone()), Self::Packed))
+        Ok(packed.map_or_else(|| Self::Decoded(Box::new(matrix.clone())), Self::Packed))
     }
 
     /// What [`Linear::new`] would allocate, or `None` where it would read the mapped file.
