@@ -4,6 +4,7 @@
 //! results are bit-identical whatever else runs beside it. Scheduling, sampling and text are
 //! the engine's; files are `weights`'.
 
+mod affinity;
 mod arena;
 mod buffers;
 mod forward;
@@ -160,6 +161,7 @@ impl CpuBackend {
             plan: Default::default(),
             scratch: Default::default(),
             logits: Vec::new(),
+            notes: Default::default(),
         }))
     }
 }

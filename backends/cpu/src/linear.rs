@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use loquat_session::{OpenError, Precision};
 use loquat_weights::{Dtype, EncodedRow, Matrix};
+use smallvec::SmallVec;
 
 use crate::buffers::fit;
 use crate::kernels::{GROUP, Kernels, Quantized, SUM_GROUP, TILE_ROWS, TileInput};
@@ -34,30 +35,39 @@ pub struct Activations {
 
 /// A matrix times some rows of the activations; the results go to `[token][row]`.
 pub struct Product<'a> {
-    pub linear: &'a Linear,
-    pub input: &'a Activations,
-    pub tokens: Range<usize>,
-    pub out: &'a mut [f32],
-}
-
-impl<'a> Product<'a> {
-    /// All of the activations' rows.
-    pub fn new(linear: &'a Linear, input: &'a Activations, out: &'a mut [f32]) -> Self {
-        Self {
-            linear,
-            input,
-            tokens: 0..input.tokens,
-            out,
-        }
-    }
-}
-
-/// A [`Product`] that threads share.
-struct Job<'a> {
     linear: &'a Linear,
     input: &'a Activations,
     tokens: Range<usize>,
     out: SharedMut<'a, f32>,
+    /// Its first tile's place among those of all products of a loop.
+    first_tile: usize,
+}
+
+/// Products of one loop. Those of a decode step are few enough to need no allocation.
+pub type Products<'a> = SmallVec<[Product<'a>; 16]>;
+
+impl<'a> Product<'a> {
+    /// All of the activations' rows.
+    pub fn new(linear: &'a Linear, input: &'a Activations, out: &'a mut [f32]) -> Self {
+        Self::of_rows(linear, input, 0..input.tokens, out)
+    }
+
+    /// Some of the activations' rows.
+    pub fn of_rows(
+        linear: &'a Linear,
+        input: &'a Activations,
+        tokens: Range<usize>,
+        out: &'a mut [f32],
+    ) -> Self {
+        assert_eq!(out.len(), tokens.len() * linear.rows());
+        Self {
+            linear,
+            input,
+            tokens,
+            out: SharedMut::new(out),
+            first_tile: 0,
+        }
+    }
 }
 
 thread_local! {
@@ -97,9 +107,9 @@ impl Linear {
     }
 }
 
-impl Job<'_> {
+impl Product<'_> {
     fn run_tile(&self, kernels: &Kernels, tile: usize) {
-        let Job {
+        let Product {
             linear, input, out, ..
         } = self;
         let first = tile * TILE_ROWS;
@@ -182,9 +192,14 @@ impl Activations {
     }
 
     /// Rounds the values for `readers`, if any of them is packed.
-    pub fn prepare(&mut self, kernels: &Kernels, pool: &mut Pool, readers: &[&Linear]) {
+    pub fn prepare<'l>(
+        &mut self,
+        kernels: &Kernels,
+        pool: &mut Pool,
+        readers: impl IntoIterator<Item = &'l Linear>,
+    ) {
         if !readers
-            .iter()
+            .into_iter()
             .any(|linear| matches!(linear, Linear::Packed(_)))
         {
             return;
@@ -227,37 +242,18 @@ impl Activations {
 }
 
 /// Runs several products in one parallel loop.
-pub fn multiply(kernels: &Kernels, pool: &mut Pool, products: &mut [Product]) {
-    // Enough pieces that a delayed thread costs little, few enough that taking one is nothing.
-    let total: usize = products.iter().map(|product| product.linear.tiles()).sum();
-    let per_task = (total / (pool.threads() * 8)).clamp(1, 16);
-    let jobs: Vec<Job> = products
-        .iter_mut()
-        .map(|product| {
-            let wanted = product.tokens.len() * product.linear.rows();
-            assert_eq!(product.out.len(), wanted);
-            Job {
-                linear: product.linear,
-                input: product.input,
-                tokens: product.tokens.clone(),
-                out: SharedMut::new(product.out),
-            }
-        })
-        .collect();
-    // Where each job's tiles begin among all.
-    let starts: Vec<usize> = jobs
-        .iter()
-        .scan(0, |next, job| {
-            let start = *next;
-            *next += job.linear.tiles();
-            Some(start)
-        })
-        .collect();
-    pool.run(total.div_ceil(per_task), &|task| {
-        for index in task * per_task..((task + 1) * per_task).min(total) {
-            let job = starts.partition_point(|start| *start <= index) - 1;
-            jobs[job].run_tile(kernels, index - starts[job]);
-        }
+pub fn multiply<'a>(kernels: &Kernels, pool: &mut Pool, mut products: impl AsMut<[Product<'a>]>) {
+    let products = products.as_mut();
+    let mut tiles = 0;
+    for product in &mut *products {
+        product.first_tile = tiles;
+        tiles += product.linear.tiles();
+    }
+    let products = &*products;
+    pool.run(tiles, &|tile| {
+        let after = products.partition_point(|product| product.first_tile <= tile);
+        let product = &products[after - 1];
+        product.run_tile(kernels, tile - product.first_tile);
     });
 }
 

@@ -4,13 +4,18 @@ use std::path::{Path, PathBuf};
 
 use loquat_session::{OpenError, SessionOptions};
 
+use crate::affinity;
+
 const MAX_THREADS: usize = 1024;
 
 /// Version 1 of control groups writes "no limit" as the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
+/// As many as this process may run at once, one to a core: what two threads of one core share
+/// is what computing is short of.
 pub fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
+    affinity::cores().map_or(allowed, |cores| cores.len().min(allowed))
 }
 
 /// As many as were asked for, or as the machine has.

@@ -13,10 +13,10 @@ use loquat_weights::decode::MlxMode;
 use loquat_weights::{Dtype, Matrix, RawTensor, Storage, WeightsError};
 
 use crate::arena::{Arena, Region};
-use crate::kernels::{Codes, Element, FP4_ZERO, GROUP, LINE, Parts, Scales, TILE_ROWS, Tile};
+use crate::kernels::{Codes, Element, FP4_ZERO, Form, GROUP, LINE, Parts, TILE_ROWS, Tile};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
-use rows::Row;
+use rows::{Row, RowScales};
 
 /// A matrix as tiles of sixteen rows; the last is filled up with rows of zero.
 pub struct Packed {
@@ -25,30 +25,11 @@ pub struct Packed {
     region: Region,
 }
 
-/// How a format's values look once packed.
+/// How a matrix looks once packed.
 #[derive(Clone, Copy)]
 struct Layout {
     cols: usize,
-    codes: Codes,
-    group: usize,
-    /// The code for 0; of no meaning where every group has its own minimum.
-    zero: i32,
-    scales: ScaleLayout,
-    mins: Option<ScaleLayout>,
-}
-
-#[derive(Clone, Copy)]
-struct ScaleLayout {
-    element: Element,
-    /// Columns that share an element, as a power of two.
-    span: u32,
-    parts: Option<PartLayout>,
-}
-
-#[derive(Clone, Copy)]
-enum PartLayout {
-    Unsigned,
-    Signed,
+    form: Form,
 }
 
 /// Packs matrices one after the other, each with all threads.
@@ -120,8 +101,10 @@ impl Packed {
 
     pub fn tile(&self, index: usize) -> Tile<'_> {
         let size = self.layout.tile_bytes();
-        self.layout
-            .tile(&self.region.bytes()[index * size..(index + 1) * size])
+        Tile {
+            form: self.layout.form,
+            bytes: &self.region.bytes()[index * size..(index + 1) * size],
+        }
     }
 }
 
@@ -129,87 +112,13 @@ impl Layout {
     /// `None` where there is no integer form.
     fn of(matrix: &Matrix) -> Option<Self> {
         let cols = matrix.cols();
-        if !cols.is_multiple_of(GROUP) {
-            return None;
-        }
-        let layout = |codes, group, zero, scales, mins| Self {
-            cols,
-            codes,
-            group,
-            zero,
-            scales,
-            mins,
-        };
-        let signed = |codes, zero, scales| layout(codes, GROUP, zero, scales, None);
-        let shifted = |codes, scales, mins| layout(codes, GROUP, 0, scales, Some(mins));
-        let (half, parted) = (ScaleLayout::HALVES, ScaleLayout::parted);
-        Some(match matrix.storage() {
-            Storage::Plain(tensor) => match tensor.dtype {
-                Dtype::Q4_0 => signed(Codes::Four, 8, half),
-                Dtype::Q4_1 => shifted(Codes::Four, half, half),
-                Dtype::Q5_0 => signed(Codes::Five, 16, half),
-                Dtype::Q5_1 => shifted(Codes::Five, half, half),
-                Dtype::Q8_0 => signed(Codes::Eight, 128, half),
-                Dtype::Q4K | Dtype::Q5K => {
-                    let scales = parted(PartLayout::Unsigned);
-                    let five = tensor.dtype == Dtype::Q5K;
-                    shifted(if five { Codes::Five } else { Codes::Four }, scales, scales)
-                }
-                Dtype::Q6K => layout(Codes::Six, 16, 32, parted(PartLayout::Signed), None),
-                Dtype::Mxfp4 => signed(Codes::Fp4, FP4_ZERO, ScaleLayout::POWERS),
-                _ => return None,
-            },
-            Storage::Mlx {
-                mode,
-                scales,
-                biases,
-                ..
-            } => match mode {
-                MlxMode::Affine { bits, .. } => {
-                    let codes = match bits {
-                        0..=4 => Codes::Four,
-                        5 => Codes::Five,
-                        6 => Codes::Six,
-                        _ => Codes::Eight,
-                    };
-                    let of = |tensor| ScaleLayout::of(tensor, mode.group());
-                    shifted(codes, of(scales)?, of(biases.as_ref()?)?)
-                }
-                MlxMode::Mxfp4 => signed(Codes::Fp4, FP4_ZERO, ScaleLayout::POWERS),
-                MlxMode::Nvfp4 => {
-                    let scales = ScaleLayout::new(Element::F16, 16);
-                    layout(Codes::Fp4, 16, FP4_ZERO, scales, None)
-                }
-                MlxMode::Mxfp8 => return None,
-            },
-            Storage::Fp8 { .. } => return None,
-        })
+        let form = form(matrix.storage())?;
+        let whole = cols.is_multiple_of(GROUP * form.run);
+        whole.then_some(Self { cols, form })
     }
 
     fn tile_bytes(&self) -> usize {
-        let (lines, planes) = self.codes.block_bytes();
-        let scales = [Some(self.scales), self.mins];
-        let scales = scales.into_iter().flatten();
-        let scales: usize = scales.map(|s| s.elements(self) + s.parts(self)).sum();
-        (self.cols / GROUP * (lines + planes) + scales).next_multiple_of(LINE)
-    }
-
-    /// The parts of a tile in the order they lie.
-    fn tile<'a>(&self, bytes: &'a [u8]) -> Tile<'a> {
-        let (lines, planes) = self.codes.block_bytes();
-        let blocks = self.cols / GROUP;
-        let (lines, rest) = bytes.split_at(blocks * lines);
-        let (planes, rest) = rest.split_at(blocks * planes);
-        let (scales, rest) = self.scales.split(self, rest);
-        Tile {
-            codes: self.codes,
-            group: self.group,
-            zero: self.zero,
-            lines,
-            planes,
-            scales,
-            mins: self.mins.map(|mins| mins.split(self, rest).0),
-        }
+        self.form.tile_bytes(self.cols)
     }
 
     fn pack_row(
@@ -232,130 +141,167 @@ impl Layout {
 
     /// Writes a row's values to where a kernel will look for those of row `within`.
     fn place(&self, row: &Row, within: usize, tile: &mut [u8]) {
-        let (line_bytes, plane_bytes) = self.codes.block_bytes();
-        let blocks = self.cols / GROUP;
-        let (lines, rest) = tile.split_at_mut(blocks * line_bytes);
-        let (planes, rest) = rest.split_at_mut(blocks * plane_bytes);
-        let columns = within * 4..within * 4 + 4;
+        let form = &self.form;
         for (block, codes) in row.codes.as_chunks::<GROUP>().0.iter().enumerate() {
-            let quads = codes.as_chunks::<4>().0;
-            if self.codes == Codes::Eight {
-                for (line, quad) in lines[block * 8 * LINE..].chunks_exact_mut(LINE).zip(quads) {
-                    line[columns.clone()].copy_from_slice(quad);
+            if block % form.run == 0 {
+                let run = &mut tile[form.elements_at(block)..];
+                let (scales, mins) = run.split_at_mut(form.element_bytes().0);
+                row.scales
+                    .place_element(block / form.run, form.scale, within, scales);
+                if let Some(min) = form.min {
+                    row.mins.place_element(block / form.run, min, within, mins);
                 }
-                continue;
             }
-            let (low, high) = quads.split_at(4);
-            let lines = lines[block * 4 * LINE..].chunks_exact_mut(LINE);
-            for (line, (low, high)) in lines.zip(low.iter().zip(high)) {
-                let pairs = std::array::from_fn::<u8, 4, _>(|i| low[i] & 15 | high[i] << 4);
-                line[columns.clone()].copy_from_slice(&pairs);
-            }
-            let planes = &mut planes[block * plane_bytes..(block + 1) * plane_bytes];
-            self.place_planes(quads, within, planes);
-        }
-        let rest = self.scales.place(&row.scales, within, self, rest);
-        if let Some(mins) = self.mins {
-            mins.place(&row.mins, within, self, rest);
-        }
-    }
-
-    /// The bits above the lower four of one block.
-    fn place_planes(&self, quads: &[[u8; 4]], within: usize, planes: &mut [u8]) {
-        for (quad, codes) in quads.iter().enumerate() {
-            for (i, code) in codes.iter().enumerate() {
-                let byte = within * 4 + i;
-                match self.codes {
-                    Codes::Five => planes[quad * 8 + byte / 8] |= (code >> 4 & 1) << (byte % 8),
-                    Codes::Six => {
-                        planes[quad / 4 * LINE + byte] |= (code >> 4 & 3) << (quad % 4 * 2);
-                    }
-                    Codes::Four | Codes::Fp4 | Codes::Eight => {}
+            let bytes = &mut tile[form.block_at(block)..];
+            let (line_bytes, plane_bytes) = form.codes.block_bytes();
+            let (lines, rest) = bytes.split_at_mut(line_bytes);
+            let (planes, parts) = rest.split_at_mut(plane_bytes);
+            place_codes(form.codes, codes, within, lines, planes);
+            if form.parts != Parts::None {
+                let (scales, mins) = parts.split_at_mut(form.part_bytes());
+                let groups = GROUP / form.group;
+                row.scales
+                    .place_parts(block * groups, groups, within, scales);
+                if form.min.is_some() {
+                    row.mins.place_parts(block * groups, groups, within, mins);
                 }
             }
         }
     }
 }
 
-impl ScaleLayout {
-    /// A half for each block.
-    const HALVES: Self = Self::new(Element::F16, GROUP);
-    /// A power of two for each block.
-    const POWERS: Self = Self::new(Element::HalfE8m0, GROUP);
-
-    const fn new(element: Element, span: usize) -> Self {
-        Self {
-            element,
-            span: span.trailing_zeros(),
-            parts: None,
-        }
-    }
-
-    /// A half for each 256 columns, and a byte for each group, which multiplies it.
-    const fn parted(parts: PartLayout) -> Self {
-        Self {
-            parts: Some(parts),
-            ..Self::new(Element::F16, 256)
-        }
-    }
-
-    fn of(tensor: &RawTensor, span: usize) -> Option<Self> {
-        let element = match tensor.dtype {
-            Dtype::F32 => Element::F32,
-            Dtype::F16 => Element::F16,
-            Dtype::BF16 => Element::Bf16,
-            _ => return None,
-        };
-        Some(Self::new(element, span))
-    }
-
-    fn elements(&self, layout: &Layout) -> usize {
-        layout.cols.div_ceil(1 << self.span) * TILE_ROWS * self.element.bytes()
-    }
-
-    fn parts(&self, layout: &Layout) -> usize {
-        match self.parts {
-            Some(_) => layout.cols / layout.group * TILE_ROWS,
-            None => 0,
-        }
-    }
-
-    fn split<'a>(&self, layout: &Layout, bytes: &'a [u8]) -> (Scales<'a>, &'a [u8]) {
-        let (elements, rest) = bytes.split_at(self.elements(layout));
-        let (parts, rest) = rest.split_at(self.parts(layout));
-        let scales = Scales {
-            element: self.element,
-            span: self.span,
-            elements,
-            parts: match self.parts {
-                None => Parts::None,
-                Some(PartLayout::Unsigned) => Parts::Unsigned(parts),
-                Some(PartLayout::Signed) => Parts::Signed(parts),
+/// `None` where the format has no integer form.
+fn form(storage: &Storage) -> Option<Form> {
+    const HALF: Element = Element::F16;
+    /// Blocks of a superblock.
+    const SUPER: usize = 256 / GROUP;
+    let plain = Form {
+        codes: Codes::Four,
+        group: GROUP,
+        zero: 0,
+        run: 1,
+        scale: HALF,
+        min: None,
+        parts: Parts::None,
+    };
+    let signed = |codes, zero| Form {
+        codes,
+        zero,
+        ..plain
+    };
+    let shifted = |codes| Form {
+        codes,
+        min: Some(HALF),
+        ..plain
+    };
+    let superblock = |codes| Form {
+        run: SUPER,
+        parts: Parts::Unsigned,
+        ..shifted(codes)
+    };
+    let floats = Form {
+        scale: Element::HalfE8m0,
+        ..signed(Codes::Fp4, FP4_ZERO)
+    };
+    Some(match storage {
+        Storage::Plain(tensor) => match tensor.dtype {
+            Dtype::Q4_0 => signed(Codes::Four, 8),
+            Dtype::Q4_1 => shifted(Codes::Four),
+            Dtype::Q5_0 => signed(Codes::Five, 16),
+            Dtype::Q5_1 => shifted(Codes::Five),
+            Dtype::Q8_0 => signed(Codes::Eight, 128),
+            Dtype::Q4K => superblock(Codes::Four),
+            Dtype::Q5K => superblock(Codes::Five),
+            Dtype::Q6K => Form {
+                group: 16,
+                run: SUPER,
+                parts: Parts::Signed,
+                ..signed(Codes::Six, 32)
             },
-        };
-        (scales, rest)
+            Dtype::Mxfp4 => floats,
+            _ => return None,
+        },
+        Storage::Mlx {
+            mode,
+            scales,
+            biases,
+            ..
+        } => match mode {
+            MlxMode::Affine { bits, .. } => Form {
+                codes: match bits {
+                    0..=4 => Codes::Four,
+                    5 => Codes::Five,
+                    6 => Codes::Six,
+                    _ => Codes::Eight,
+                },
+                run: mode.group() / GROUP,
+                scale: element(scales)?,
+                min: Some(element(biases.as_ref()?)?),
+                ..plain
+            },
+            MlxMode::Mxfp4 => floats,
+            // A scale for each half of a block: as parts of a run's element they would not be
+            // exact, so these are decoded.
+            MlxMode::Nvfp4 | MlxMode::Mxfp8 => return None,
+        },
+        Storage::Fp8 { .. } => return None,
+    })
+}
+
+fn element(tensor: &RawTensor) -> Option<Element> {
+    match tensor.dtype {
+        Dtype::F32 => Some(Element::F32),
+        Dtype::F16 => Some(Element::F16),
+        Dtype::BF16 => Some(Element::Bf16),
+        _ => None,
+    }
+}
+
+/// One row's codes of a block.
+fn place_codes(
+    kind: Codes,
+    codes: &[u8; GROUP],
+    within: usize,
+    lines: &mut [u8],
+    planes: &mut [u8],
+) {
+    let quads = codes.as_chunks::<4>().0;
+    let columns = within * 4..within * 4 + 4;
+    let lines = lines.chunks_exact_mut(LINE);
+    if kind == Codes::Eight {
+        for (line, quad) in lines.zip(quads) {
+            line[columns.clone()].copy_from_slice(quad);
+        }
+        return;
+    }
+    let (low, high) = quads.split_at(4);
+    for (line, (low, high)) in lines.zip(low.iter().zip(high)) {
+        let pairs = std::array::from_fn::<u8, 4, _>(|i| low[i] & 15 | high[i] << 4);
+        line[columns.clone()].copy_from_slice(&pairs);
+    }
+    for (col, code) in codes.iter().enumerate() {
+        let (quad, byte) = (col / 4, within * 4 + col % 4);
+        match kind {
+            Codes::Five => planes[quad * 8 + byte / 8] |= (code >> 4 & 1) << (byte % 8),
+            Codes::Six => planes[quad / 4 * LINE + byte] |= (code >> 4 & 3) << (quad % 4 * 2),
+            Codes::Four | Codes::Fp4 | Codes::Eight => {}
+        }
+    }
+}
+
+impl RowScales {
+    /// One row's element of a run.
+    fn place_element(&self, run: usize, element: Element, within: usize, out: &mut [u8]) {
+        let size = element.bytes();
+        let stored = &self.elements[run * size..(run + 1) * size];
+        out[within * size..(within + 1) * size].copy_from_slice(stored);
     }
 
-    /// Writes a row's scales and gives back what of the tile comes after all rows' scales.
-    fn place<'a>(
-        &self,
-        row: &rows::RowScales,
-        within: usize,
-        layout: &Layout,
-        bytes: &'a mut [u8],
-    ) -> &'a mut [u8] {
-        let (elements, rest) = bytes.split_at_mut(self.elements(layout));
-        let (parts, rest) = rest.split_at_mut(self.parts(layout));
-        let size = self.element.bytes();
-        let of_rows = elements.chunks_exact_mut(TILE_ROWS * size);
-        for (rows, element) in of_rows.zip(row.elements.chunks_exact(size)) {
-            rows[within * size..(within + 1) * size].copy_from_slice(element);
+    /// One row's parts of a block.
+    fn place_parts(&self, first: usize, groups: usize, within: usize, out: &mut [u8]) {
+        for (group, part) in self.parts[first..first + groups].iter().enumerate() {
+            out[group * TILE_ROWS + within] = *part;
         }
-        let of_rows = parts.chunks_exact_mut(TILE_ROWS);
-        for (rows, part) in of_rows.zip(&row.parts) {
-            rows[within] = *part;
-        }
-        rest
     }
 }
 
@@ -427,12 +373,14 @@ mod tests {
             for row in 0..rows {
                 matrix.decode_row(row, &mut expected).unwrap();
                 let tile = packed.tile(row / TILE_ROWS);
+                let mut codes = [0; GROUP * TILE_ROWS];
                 for (col, expected) in expected.iter().enumerate() {
                     let row = row % TILE_ROWS;
-                    let code = (tile.code(row, col) - tile.zero) as f32;
-                    let scaled = code * tile.scales.value(row, col, tile.group);
-                    let min = |mins: Scales| mins.value(row, col, tile.group);
-                    let value = scaled + tile.mins.map_or(0.0, min);
+                    tile.unpack(col / GROUP, &mut codes);
+                    let code = codes[col % GROUP / 4 * LINE + row * 4 + col % 4];
+                    let code = f32::from(code) - tile.form.zero as f32;
+                    let scaled = code * tile.scale(row, col);
+                    let value = scaled + tile.min(row, col).unwrap_or(0.0);
                     let tolerance = 1e-6 * scaled.abs().max(expected.abs());
                     assert!(
                         (value - expected).abs() <= tolerance,

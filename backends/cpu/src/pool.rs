@@ -1,18 +1,32 @@
 //! A persistent pool for many small parallel loops.
 //!
 //! A decode step is a hundred loops of some microseconds each. Workers spin briefly for the
-//! next one, then park, so that an idle session uses no CPU. Tasks are taken one by one, and a
-//! worker that the system has delayed is not waited for unless it holds a task.
+//! next one, then park, so that an idle session uses no CPU. A loop is handed over through
+//! atomics alone. Threads take its tasks in runs that shrink towards the end, and a worker that
+//! the system has delayed is not waited for unless it holds some.
 
+use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::affinity;
+
 /// How long a worker spins for the next loop before it parks: longer than the engine takes
 /// between two steps, far shorter than a person notices.
 const SPIN: Duration = Duration::from_micros(200);
+
+/// Looks at an atomic before a waiting thread offers its core to others: tens of
+/// microseconds, in which most waits between two loops of a step end.
+const LOOKS: u32 = 1024;
+
+/// How long a worker computes before it offers its core to others at a moment of its own choice,
+/// which is between two runs of tasks. The system would take the core in the midst of one, and
+/// all other threads would wait with it; its time slices are some milliseconds.
+const OFFER: Duration = Duration::from_millis(1);
 
 /// The job is open for workers to join.
 const OPEN: u32 = 1 << 31;
@@ -27,8 +41,11 @@ struct Shared {
     epoch: AtomicUsize,
     /// [`OPEN`] and the number of workers inside the current job.
     gate: AtomicU32,
-    job: Mutex<Option<Job>>,
+    /// Written only while the gate is closed and nobody is inside, read only from inside.
+    job: UnsafeCell<Job>,
+    /// The first task that nobody has taken.
     next: AtomicUsize,
+    threads: usize,
     panicked: AtomicBool,
     stop: AtomicBool,
     parked: AtomicUsize,
@@ -36,10 +53,17 @@ struct Shared {
     wake: Condvar,
 }
 
+// SAFETY: `job` is all that is not `Sync` by itself. Its rule above keeps writing and reading
+// apart: joining acquires what opening the gate released, and closing it acquires what leaving
+// released.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the body is shared between threads only as `Sync`.
+unsafe impl Send for Shared {}
+
 /// The loop's body, its lifetime erased; see [`Pool::run`] for why that is sound.
 #[derive(Clone, Copy)]
 struct Job {
-    body: &'static (dyn Fn(usize) + Sync),
+    body: *const (dyn Fn(usize) + Sync),
     tasks: usize,
 }
 
@@ -49,8 +73,12 @@ impl Pool {
         let shared = Arc::new(Shared {
             epoch: AtomicUsize::new(0),
             gate: AtomicU32::new(0),
-            job: Mutex::new(None),
+            job: UnsafeCell::new(Job {
+                body: &|_| {},
+                tasks: 0,
+            }),
             next: AtomicUsize::new(0),
+            threads,
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
@@ -61,11 +89,19 @@ impl Pool {
             shared,
             workers: Vec::new(),
         };
+        let cores: Option<Arc<[usize]>> = affinity::cores()
+            .filter(|cores| cores.len() == threads)
+            .map(Arc::from);
         for index in 1..threads {
-            let shared = Arc::clone(&pool.shared);
+            let (shared, cores) = (Arc::clone(&pool.shared), cores.clone());
             let name = format!("loquat-cpu-{index}");
             let worker = std::thread::Builder::new().name(name);
-            pool.workers.push(worker.spawn(move || shared.work())?);
+            pool.workers.push(worker.spawn(move || {
+                if let Some(cores) = cores {
+                    affinity::hold_to(&cores);
+                }
+                shared.work();
+            })?);
         }
         Ok(pool)
     }
@@ -88,8 +124,9 @@ impl Pool {
         let body = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(body)
         };
-        let job = Job { body, tasks };
-        *lock(&shared.job) = Some(job);
+        // SAFETY: the last loop closed the gate and waited until nobody was inside, and `&mut
+        // self` keeps other loops away.
+        unsafe { *shared.job.get() = Job { body, tasks } };
         shared.next.store(0, Ordering::Relaxed);
         shared.gate.store(OPEN, Ordering::Release);
         shared.epoch.fetch_add(1, Ordering::SeqCst);
@@ -98,18 +135,21 @@ impl Pool {
             shared.wake.notify_all();
         }
 
-        let outcome = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(job)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            while let Some(run) = shared.take(tasks) {
+                run.for_each(body);
+            }
+        }));
         shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
-        let mut spins = 0u32;
+        let mut looks = 0u32;
         while shared.gate.load(Ordering::Acquire) != 0 {
-            spins += 1;
+            std::hint::spin_loop();
+            looks = looks.wrapping_add(1);
             // On a crowded machine the worker may need this very core to finish.
-            if spins.is_multiple_of(4096) {
+            if looks.is_multiple_of(LOOKS) {
                 std::thread::yield_now();
             }
-            std::hint::spin_loop();
         }
-        *lock(&shared.job) = None;
         let worker_panicked = shared.panicked.swap(false, Ordering::Relaxed);
         if let Err(panic) = outcome {
             resume_unwind(panic);
@@ -120,12 +160,11 @@ impl Pool {
 
 impl Shared {
     fn work(&self) {
-        let mut seen = 0;
+        let (mut seen, mut offered) = (0, Instant::now());
         while !self.stop.load(Ordering::Acquire) {
-            seen = self.await_epoch(seen);
+            seen = self.await_epoch(seen, &mut offered);
             if self.join() {
-                let job = *lock(&self.job);
-                let run = AssertUnwindSafe(|| job.map(|job| self.take_tasks(job)));
+                let run = AssertUnwindSafe(|| self.take_part());
                 if catch_unwind(run).is_err() {
                     self.panicked.store(true, Ordering::Relaxed);
                 }
@@ -143,21 +182,39 @@ impl Shared {
             .is_ok()
     }
 
-    fn take_tasks(&self, job: Job) {
-        loop {
-            let task = self.next.fetch_add(1, Ordering::Relaxed);
-            if task >= job.tasks {
-                return;
-            }
-            (job.body)(task);
+    /// A worker's part of the job that it has joined.
+    fn take_part(&self) {
+        // SAFETY: this worker is inside, and until it leaves the job stays and its body lives.
+        let (body, tasks) = unsafe {
+            let job = *self.job.get();
+            (&*job.body, job.tasks)
+        };
+        while let Some(run) = self.take(tasks) {
+            run.for_each(body);
         }
     }
 
+    /// The next tasks to be done by the thread that asks: long runs first, which cost little to
+    /// take, single tasks in the end, so that no thread waits long for another.
+    fn take(&self, tasks: usize) -> Option<Range<usize>> {
+        let end = |next: usize| next + ((tasks - next) / (2 * self.threads)).max(1);
+        let taken = self
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+                (next < tasks).then(|| end(next))
+            });
+        taken.ok().map(|next| next..end(next))
+    }
+
     /// Spins, then parks, until the epoch has moved past `seen`.
-    fn await_epoch(&self, seen: usize) -> usize {
+    fn await_epoch(&self, seen: usize, offered: &mut Instant) -> usize {
         let started = Instant::now();
+        if started - *offered > OFFER {
+            std::thread::yield_now();
+            *offered = started;
+        }
         loop {
-            for _ in 0..256 {
+            for _ in 0..LOOKS {
                 let epoch = self.epoch.load(Ordering::Acquire);
                 if epoch != seen {
                     return epoch;
@@ -167,6 +224,7 @@ impl Shared {
             if started.elapsed() > SPIN {
                 break;
             }
+            std::thread::yield_now();
         }
         let mut guard = lock(&self.parking);
         self.parked.fetch_add(1, Ordering::SeqCst);
@@ -177,6 +235,7 @@ impl Shared {
             };
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
+        *offered = Instant::now();
         self.epoch.load(Ordering::SeqCst)
     }
 }

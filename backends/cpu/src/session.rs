@@ -27,6 +27,15 @@ pub struct CpuSession<T: KvElement> {
     pub plan: Plan<T>,
     pub scratch: Scratch,
     pub logits: Vec<f32>,
+    /// Empty between steps; kept for its room.
+    pub notes: Notes,
+}
+
+/// What a step notes down of its rows.
+#[derive(Default)]
+pub struct Notes {
+    accepted: Vec<Result<Accepted, SessionError>>,
+    emitted: Emitted,
 }
 
 /// A row of the batch after checking: its tokens' place in the plan.
@@ -47,6 +56,18 @@ struct Emitted {
 }
 
 impl Emitted {
+    fn clear(&mut self) {
+        let Self {
+            greedy,
+            greedy_rows,
+            logits,
+            hidden,
+        } = self;
+        for places in [greedy, greedy_rows, logits, hidden] {
+            places.clear();
+        }
+    }
+
     /// Notes a row's positions and makes room for what they will give.
     fn push(&mut self, emit: Emit, row: &Accepted, output: &mut StepOutput) {
         let end = row.first + row.tokens;
@@ -164,15 +185,31 @@ impl<T: KvElement> CpuSession<T> {
 
 /// The largest value's place, the first of equals; `None` where nothing is a number.
 fn argmax(values: &[f32]) -> Option<u32> {
-    let mut best = None;
+    const BLOCK: usize = 1024;
+    let mut block = 0;
     let mut largest = f32::NEG_INFINITY;
-    for (index, value) in values.iter().enumerate() {
-        if *value > largest {
-            largest = *value;
-            best = Some(index as u32);
+    for (index, values) in values.chunks(BLOCK).enumerate() {
+        let value = max(values);
+        if value > largest {
+            (block, largest) = (index, value);
         }
     }
-    best
+    let mut places = values.iter().enumerate().skip(block * BLOCK);
+    let found = places.find(|(_, value)| **value == largest && largest > f32::NEG_INFINITY);
+    found.map(|(index, _)| index as u32)
+}
+
+/// The largest that is a number, in lanes that compilers make registers of.
+fn max(values: &[f32]) -> f32 {
+    const LANES: usize = 32;
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let (whole, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for values in whole {
+        lanes = std::array::from_fn(|i| larger(values[i], lanes[i]));
+    }
+    let all = rest.iter().chain(&lanes);
+    all.fold(f32::NEG_INFINITY, |largest, value| larger(*value, largest))
 }
 
 impl<T: KvElement> Session for CpuSession<T> {
@@ -223,21 +260,22 @@ impl<T: KvElement> Session for CpuSession<T> {
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(&self.capabilities);
         self.plan.clear();
-        let rows: Vec<Result<Accepted, SessionError>> = (0..batch.rows().len())
-            .map(|index| self.accept(batch, index))
-            .collect();
+        let mut notes = std::mem::take(&mut self.notes);
+        for index in 0..batch.rows().len() {
+            notes.accepted.push(self.accept(batch, index));
+        }
         if !self.plan.tokens.is_empty() {
             self.forward().0.run();
         }
-        let mut emitted = Emitted::default();
-        for (row, accepted) in batch.rows().iter().zip(&rows) {
+        for (row, accepted) in batch.rows().iter().zip(&notes.accepted) {
             match accepted {
-                Ok(accepted) => emitted.push(row.emit, accepted, output),
+                Ok(accepted) => notes.emitted.push(row.emit, accepted, output),
                 Err(error) => output.push_error(error.clone()),
             }
         }
-        self.emit(&emitted, output);
-        for ((row, accepted), given) in batch.rows().iter().zip(rows).zip(output.rows()) {
+        self.emit(&notes.emitted, output);
+        let accepted = notes.accepted.drain(..);
+        for ((row, accepted), given) in batch.rows().iter().zip(accepted).zip(output.rows()) {
             match (accepted, &given.error) {
                 (Ok(accepted), None) => {
                     let Accepted { tokens, states, .. } = accepted;
@@ -254,6 +292,8 @@ impl<T: KvElement> Session for CpuSession<T> {
             }
         }
         self.plan.clear();
+        notes.emitted.clear();
+        self.notes = notes;
         Ok(())
     }
 
@@ -273,5 +313,43 @@ impl<T: KvElement> Session for CpuSession<T> {
             |len| self.cache.export_len(len),
         )?;
         self.cache.import_tokens(len, contents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_largest_is_chosen() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        let table: [(&[f32], Option<u32>); 9] = [
+            (&[], None),
+            (&[nan, nan], None),
+            (&[-inf, nan, -inf], None),
+            (&[nan, -3.0, nan], Some(1)),
+            (&[1.0, 2.0, 2.0], Some(1)),
+            (&[-0.0, 0.0], Some(0)),
+            (&[0.0, -0.0], Some(0)),
+            (&[1.0, inf, inf, nan], Some(1)),
+            (&[f32::MIN, -inf], Some(0)),
+        ];
+        for (values, expected) in table {
+            assert_eq!(argmax(values), expected, "{values:?}");
+            // The same behind and before many others, across lanes and blocks.
+            for padding in [1, 31, 32, 1023, 1024, 3001] {
+                for filler in [nan, -inf] {
+                    let filler = vec![filler; padding];
+                    let around = [&filler, values, &filler].concat();
+                    let expected = expected.map(|at| at + padding as u32);
+                    assert_eq!(argmax(&around), expected, "{padding} around {values:?}");
+                }
+            }
+        }
+        let falling: Vec<f32> = (0..5000).map(|i| -(i as f32)).collect();
+        assert_eq!(argmax(&falling), Some(0));
+        let rising: Vec<f32> = (0..5000).map(|i| i as f32).collect();
+        assert_eq!(argmax(&rising), Some(4999));
+        assert_eq!(argmax(&[rising.as_slice(), &rising].concat()), Some(4999));
     }
 }

@@ -287,6 +287,31 @@ fn a_conversation_is_measured_with_the_cache_and_without() {
 }
 
 #[test]
+fn decoding_beside_busy_neighbours_is_measured() {
+    let flags = [
+        "--contended=1",
+        "--batch=2",
+        "--decode-tokens=8",
+        "--rounds=2",
+    ];
+    let report: Value = serde_json::from_str(&text(&[&flags[..], &["--json"]].concat())).unwrap();
+    assert_eq!(report["scenario"], "contended");
+    assert_eq!(
+        (&report["neighbours"], &report["batch"]),
+        (&1.into(), &2.into())
+    );
+    for side in ["alone", "contended"] {
+        assert!(number(&report, &format!("{side}_tokens_per_second")) > 0.0);
+        assert_eq!(
+            report[format!("{side}_rounds")].as_array().unwrap().len(),
+            2
+        );
+    }
+    assert!(number(&report, "ratio") > 0.0);
+    assert!(text(&flags).contains("busy neighbours: 1"));
+}
+
+#[test]
 fn constrained_decoding_is_measured_beside_free() {
     let flags = [
         "--constrained",
@@ -359,6 +384,8 @@ fn flags_that_do_not_belong_together_are_refused() {
         ("--constrained --turns 3", ["--constrained", "--turns"]),
         ("--constrained --depth 2", ["--constrained", "--depth"]),
         ("--constrained --svg a.svg", ["--constrained", "--svg"]),
+        ("--contended 1 --svg a.svg", ["--contended", "--svg"]),
+        ("--contended 1 --depth 2", ["--contended", "--depth"]),
         (
             "--constrained --max-slowdown 2",
             ["--constrained", "--max-slowdown"],

@@ -7,7 +7,7 @@ use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
 use super::{Forward, PlannedRow, add, scale};
 use crate::buffers::fit;
 use crate::kernels::{AttendArgs, AttendQuery, HeadPages, Kernels, KvElement, MAX_QUERIES, PAGE};
-use crate::linear::{Linear, Product, for_tokens, multiply};
+use crate::linear::{Product, Products, for_tokens, multiply};
 use crate::model::{AttentionWeights, Branch, Model, Norm};
 use crate::shared::SharedMut;
 
@@ -20,8 +20,7 @@ impl<T: KvElement> Forward<'_, T> {
             weights.value.as_ref(),
             weights.gate.as_ref(),
         ];
-        let readers: Vec<&Linear> = linears.into_iter().flatten().collect();
-        self.enter(branch, &readers);
+        self.enter(branch, linears.into_iter().flatten());
         let tokens = self.tokens();
         let scratch = &mut *self.scratch;
         let buffers = [
@@ -30,14 +29,14 @@ impl<T: KvElement> Forward<'_, T> {
             &mut scratch.value,
             &mut scratch.gate,
         ];
-        let mut products = Vec::with_capacity(4);
+        let mut products = Products::new();
         for (linear, buffer) in linears.into_iter().zip(buffers) {
             if let Some(linear) = linear {
                 fit(buffer, tokens * linear.rows());
                 products.push(Product::new(linear, &scratch.input, buffer));
             }
         }
-        multiply(self.kernels, self.pool, &mut products);
+        multiply(self.kernels, self.pool, products);
         let kv_layer = match spec.kv {
             KvSource::Layer(source) => source,
             KvSource::Own | KvSource::KeyIsValue => layer,

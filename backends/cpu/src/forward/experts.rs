@@ -6,7 +6,7 @@ use loquat_spec::{ExpertGroups, GroupScore, Scores};
 use super::{Forward, add, add_scaled, scale};
 use crate::buffers::fit;
 use crate::kernels::{Kernels, KvElement};
-use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
+use crate::linear::{Activations, Linear, Product, Products, for_tokens, multiply};
 use crate::model::{Branch, ExpertsWeights, SharedWeights};
 use crate::shared::SharedMut;
 
@@ -39,15 +39,10 @@ struct Route {
 impl<T: KvElement> Forward<'_, T> {
     /// The experts' weighted sum into `scratch.branch`.
     pub(super) fn experts(&mut self, branch: &Branch, weights: &ExpertsWeights) {
-        let mut readers: Vec<&Linear> = Vec::new();
-        if let Some(shared) = &weights.shared {
-            readers.extend(shared.dense.readers());
-            readers.extend(shared.router.as_ref());
-        }
-        if weights.router_norm.is_none() {
-            readers.push(&weights.router);
-        }
-        self.enter(branch, &readers);
+        let shared = weights.shared.iter();
+        let shared = shared.flat_map(|shared| shared.dense.readers().chain(&shared.router));
+        let router = weights.router_norm.is_none().then_some(&weights.router);
+        self.enter(branch, shared.chain(router));
         self.route(weights);
         self.run_experts(weights);
         if let Some(shared) = &weights.shared {
@@ -68,8 +63,11 @@ impl<T: KvElement> Forward<'_, T> {
         };
         fit(&mut scratch.experts.logits, tokens * count);
         let out = &mut scratch.experts.logits;
-        let mut products = [Product::new(&weights.router, input, out)];
-        multiply(kernels, self.pool, &mut products);
+        multiply(
+            kernels,
+            self.pool,
+            [Product::new(&weights.router, input, out)],
+        );
         let routes = &mut scratch.experts.routes;
         routes.clear();
         routes.reserve_exact(tokens * weights.spec.top_k);
@@ -106,7 +104,7 @@ impl<T: KvElement> Forward<'_, T> {
             norm.apply(self.kernels, row);
             scale(row, input.scale);
         }
-        reads.prepare(self.kernels, self.pool, &[&weights.router]);
+        reads.prepare(self.kernels, self.pool, [&weights.router]);
     }
 
     /// What each route's expert reads, in the routes' order.
@@ -121,8 +119,8 @@ impl<T: KvElement> Forward<'_, T> {
                 scale(out, route.weight);
             }
         }
-        let readers: Vec<&Linear> = weights.gates.iter().chain(&weights.ups).collect();
-        input.prepare(self.kernels, self.pool, &readers);
+        let readers = weights.gates.iter().chain(&weights.ups);
+        input.prepare(self.kernels, self.pool, readers);
     }
 
     fn run_experts(&mut self, weights: &ExpertsWeights) {
@@ -143,7 +141,7 @@ impl<T: KvElement> Forward<'_, T> {
         if expert.gated {
             products.extend(per_expert(routes, &weights.ups, input, &mut experts.up));
         }
-        multiply(kernels, self.pool, &mut products);
+        multiply(kernels, self.pool, products);
         let gate = SharedMut::new(&mut experts.gate.values);
         let up = SharedMut::new(&mut experts.up);
         for_tokens(self.pool, routes.len(), 4 * size, &|route| {
@@ -156,11 +154,10 @@ impl<T: KvElement> Forward<'_, T> {
             };
             weights.activate(kernels, routes[route].expert, gate, up);
         });
-        let downs: Vec<&Linear> = weights.downs.iter().collect();
-        experts.gate.prepare(kernels, self.pool, &downs);
+        experts.gate.prepare(kernels, self.pool, &weights.downs);
         fit(&mut experts.down, routes.len() * hidden);
-        let mut products = per_expert(routes, &weights.downs, &experts.gate, &mut experts.down);
-        multiply(kernels, self.pool, &mut products);
+        let products = per_expert(routes, &weights.downs, &experts.gate, &mut experts.down);
+        multiply(kernels, self.pool, products);
     }
 
     /// Leaves the shared expert's answers in `experts.shared`.
@@ -169,16 +166,17 @@ impl<T: KvElement> Forward<'_, T> {
         let (kernels, tokens) = (self.kernels, self.tokens());
         let hidden = self.model.hidden_size;
         let scratch = &mut *self.scratch;
-        scratch.inner.prepare(kernels, self.pool, &[&shared.down]);
+        scratch.inner.prepare(kernels, self.pool, [&shared.down]);
         fit(&mut scratch.experts.shared, tokens * hidden);
         fit(&mut scratch.experts.shared_gate, tokens);
         let out = &mut scratch.experts.shared;
-        let mut products = vec![Product::new(&shared.down, &scratch.inner, out)];
+        let mut products = Products::new();
+        products.push(Product::new(&shared.down, &scratch.inner, out));
         if let Some(router) = &shared.router {
             let gate = &mut scratch.experts.shared_gate;
             products.push(Product::new(router, &scratch.input, gate));
         }
-        multiply(kernels, self.pool, &mut products);
+        multiply(kernels, self.pool, products);
         if shared.router.is_some() {
             let answers = scratch.experts.shared.chunks_exact_mut(hidden);
             for (answer, gate) in answers.zip(&scratch.experts.shared_gate) {
@@ -229,18 +227,14 @@ fn per_expert<'a>(
     linears: &'a [Linear],
     input: &'a Activations,
     mut out: &'a mut [f32],
-) -> Vec<Product<'a>> {
-    let mut products = Vec::new();
+) -> Products<'a> {
+    let mut products = Products::new();
     let mut first = 0;
     for run in routes.chunk_by(|a, b| a.expert == b.expert) {
         let linear = &linears[run[0].expert];
         let (own, rest) = out.split_at_mut(run.len() * linear.rows());
-        products.push(Product {
-            linear,
-            input,
-            tokens: first..first + run.len(),
-            out: own,
-        });
+        let rows = first..first + run.len();
+        products.push(Product::of_rows(linear, input, rows, own));
         out = rest;
         first += run.len();
     }

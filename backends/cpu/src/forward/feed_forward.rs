@@ -12,7 +12,7 @@ use crate::shared::SharedMut;
 impl<T: KvElement> Forward<'_, T> {
     /// The activated inside of a feed-forward into `scratch.inner`.
     pub(super) fn dense(&mut self, branch: &Branch, weights: &DenseWeights) {
-        self.enter(branch, &weights.readers());
+        self.enter(branch, weights.readers());
         self.dense_inside(weights);
     }
 
@@ -25,16 +25,22 @@ impl<T: KvElement> Forward<'_, T> {
         let up = match &weights.gate {
             Some(gate) => {
                 fit(&mut scratch.gate, tokens * weights.size);
-                let mut products = [
-                    Product::new(gate, input, inner),
-                    Product::new(&weights.up, input, &mut scratch.gate),
-                ];
-                multiply(self.kernels, self.pool, &mut products);
+                multiply(
+                    self.kernels,
+                    self.pool,
+                    [
+                        Product::new(gate, input, inner),
+                        Product::new(&weights.up, input, &mut scratch.gate),
+                    ],
+                );
                 &mut scratch.gate[..]
             }
             None => {
-                let mut products = [Product::new(&weights.up, input, inner)];
-                multiply(self.kernels, self.pool, &mut products);
+                multiply(
+                    self.kernels,
+                    self.pool,
+                    [Product::new(&weights.up, input, inner)],
+                );
                 &mut []
             }
         };
@@ -63,14 +69,17 @@ impl<T: KvElement> Forward<'_, T> {
         activation: Activation,
         gate: &Linear,
     ) {
-        self.enter(branch, &[gate]);
+        self.enter(branch, [gate]);
         let (kernels, tokens) = (self.kernels, self.tokens());
         let all = dim * self.model.layers.len();
         let scratch = &mut *self.scratch;
         scratch.inner.resize(tokens, dim);
         let inner = &mut scratch.inner.values;
-        let mut products = [Product::new(gate, &scratch.input, inner)];
-        multiply(kernels, self.pool, &mut products);
+        multiply(
+            kernels,
+            self.pool,
+            [Product::new(gate, &scratch.input, inner)],
+        );
         for (token, inner) in scratch.inner.values.chunks_exact_mut(dim).enumerate() {
             let from = token * all + layer * dim;
             // SAFETY: the table was chosen for this machine.
@@ -80,8 +89,8 @@ impl<T: KvElement> Forward<'_, T> {
 }
 
 impl DenseWeights {
-    pub(super) fn readers(&self) -> Vec<&Linear> {
-        self.gate.iter().chain([&self.up]).collect()
+    pub(super) fn readers(&self) -> impl Iterator<Item = &Linear> {
+        self.gate.iter().chain([&self.up])
     }
 
     /// One token's gate (or its only matrix's answer, with no `up`) to what goes down.

@@ -4,7 +4,7 @@ use super::attention::AllAngles;
 use super::{Forward, add};
 use crate::buffers::fit;
 use crate::kernels::{AttendArgs, AttendQuery, HeadPages, KvElement, PAGE};
-use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
+use crate::linear::{Activations, Linear, Product, Products, for_tokens, multiply};
 use crate::model::{Branch, LatentWeights, QueryDown};
 use crate::shared::SharedMut;
 
@@ -14,29 +14,33 @@ impl<T: KvElement> Forward<'_, T> {
             Some(down) => &down.linear,
             None => &weights.query,
         };
-        self.enter(branch, &[queries, &weights.latent, &weights.rope_key]);
+        self.enter(branch, [queries, &weights.latent, &weights.rope_key]);
         let tokens = self.tokens();
         let spec = &weights.spec;
         let scratch = &mut *self.scratch;
         fit(&mut scratch.key, tokens * spec.latent_dim);
         fit(&mut scratch.value, tokens * spec.rope_dim);
-        let mut products = vec![
-            Product::new(&weights.latent, &scratch.input, &mut scratch.key),
-            Product::new(&weights.rope_key, &scratch.input, &mut scratch.value),
-        ];
-        match &weights.query_down {
+        let query = match &weights.query_down {
             Some(down) => {
                 scratch.narrow.resize(tokens, down.linear.rows());
                 let narrow = &mut scratch.narrow.values;
-                products.push(Product::new(&down.linear, &scratch.input, narrow));
+                Product::new(&down.linear, &scratch.input, narrow)
             }
             None => {
                 fit(&mut scratch.query, tokens * spec.query_len());
                 let query = &mut scratch.query;
-                products.push(Product::new(&weights.query, &scratch.input, query));
+                Product::new(&weights.query, &scratch.input, query)
             }
-        }
-        multiply(self.kernels, self.pool, &mut products);
+        };
+        multiply(
+            self.kernels,
+            self.pool,
+            [
+                Product::new(&weights.latent, &scratch.input, &mut scratch.key),
+                Product::new(&weights.rope_key, &scratch.input, &mut scratch.value),
+                query,
+            ],
+        );
         if let Some(down) = &weights.query_down {
             self.raise_queries(down, &weights.query);
         }
@@ -58,11 +62,14 @@ impl<T: KvElement> Forward<'_, T> {
             down.norm.apply(kernels, narrow);
         });
         let scratch = &mut *self.scratch;
-        scratch.narrow.prepare(kernels, self.pool, &[up]);
+        scratch.narrow.prepare(kernels, self.pool, [up]);
         fit(&mut scratch.query, tokens * up.rows());
         let query = &mut scratch.query;
-        let mut products = [Product::new(up, &scratch.narrow, query)];
-        multiply(kernels, self.pool, &mut products);
+        multiply(
+            kernels,
+            self.pool,
+            [Product::new(up, &scratch.narrow, query)],
+        );
     }
 
     /// The normed latent and the turned rope key into the token's page, as one long key.
@@ -116,16 +123,16 @@ impl<T: KvElement> Forward<'_, T> {
                     .copy_from_slice(&scratch.query[from..from + nope]);
             }
         }
-        let readers: Vec<&Linear> = weights.key_absorb.iter().collect();
-        scratch.inner.prepare(kernels, self.pool, &readers);
+        let readers = &weights.key_absorb;
+        scratch.inner.prepare(kernels, self.pool, readers);
         fit(&mut scratch.gate, spec.heads * tokens * spec.latent_dim);
-        let mut products = per_head(
+        let products = per_head(
             &weights.key_absorb,
             &scratch.inner,
             tokens,
             &mut scratch.gate,
         );
-        multiply(kernels, self.pool, &mut products);
+        multiply(kernels, self.pool, products);
         let angles = AllAngles::new(self.model, &scratch.angles, weights.rope);
         let cached = spec.cached_len();
         fit(&mut scratch.key, spec.heads * tokens * cached);
@@ -188,11 +195,11 @@ impl<T: KvElement> Forward<'_, T> {
         let spec = &weights.spec;
         let value_dim = spec.value_dim;
         let scratch = &mut *self.scratch;
-        let readers: Vec<&Linear> = weights.value_up.iter().collect();
-        scratch.inner.prepare(kernels, self.pool, &readers);
+        let readers = &weights.value_up;
+        scratch.inner.prepare(kernels, self.pool, readers);
         fit(&mut scratch.gate, spec.heads * tokens * value_dim);
-        let mut products = per_head(&weights.value_up, &scratch.inner, tokens, &mut scratch.gate);
-        multiply(kernels, self.pool, &mut products);
+        let products = per_head(&weights.value_up, &scratch.inner, tokens, &mut scratch.gate);
+        multiply(kernels, self.pool, products);
         scratch.inner.resize(tokens, spec.mixed_len());
         for (row, value) in scratch.gate.chunks_exact(value_dim).enumerate() {
             let (head, token) = (row / tokens, row % tokens);
@@ -208,16 +215,14 @@ fn per_head<'a>(
     input: &'a Activations,
     tokens: usize,
     out: &'a mut [f32],
-) -> Vec<Product<'a>> {
+) -> Products<'a> {
     let rows = linears.first().map_or(1, Linear::rows);
     let heads = linears.iter().zip(out.chunks_exact_mut(tokens * rows));
     heads
         .enumerate()
-        .map(|(head, (linear, out))| Product {
-            linear,
-            input,
-            tokens: head * tokens..(head + 1) * tokens,
-            out,
+        .map(|(head, (linear, out))| {
+            let rows = head * tokens..(head + 1) * tokens;
+            Product::of_rows(linear, input, rows, out)
         })
         .collect()
 }

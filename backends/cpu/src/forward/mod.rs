@@ -132,9 +132,12 @@ impl<T: KvElement> Forward<'_, T> {
         let Scratch { x, input, .. } = &mut *self.scratch;
         input.resize(tokens.len(), model.hidden_size);
         model.read_out(self.kernels, x, tokens, &mut input.values);
-        input.prepare(self.kernels, self.pool, &[&model.head]);
-        let mut products = [Product::new(&model.head, input, out)];
-        multiply(self.kernels, self.pool, &mut products);
+        input.prepare(self.kernels, self.pool, [&model.head]);
+        multiply(
+            self.kernels,
+            self.pool,
+            [Product::new(&model.head, input, out)],
+        );
         for logits in out.chunks_exact_mut(model.vocab_size) {
             add(logits, model.head_bias.as_deref());
             scale(logits, model.head_scale);
@@ -160,9 +163,17 @@ impl<T: KvElement> Forward<'_, T> {
         let hidden = model.hidden_size;
         fit(&mut self.scratch.x, plan.tokens.len() * hidden);
         let x = SharedMut::new(&mut self.scratch.x);
+        // Nothing is in there yet that a branch has left.
+        fit(&mut self.scratch.branch, plan.tokens.len() * hidden);
+        let learned = SharedMut::new(&mut self.scratch.branch);
         for_tokens(self.pool, plan.tokens.len(), hidden, &|token| {
-            // SAFETY: each token's task writes its own row.
-            let row = unsafe { x.slice(token * hidden, hidden) };
+            // SAFETY: each token's task writes its own rows.
+            let (row, position) = unsafe {
+                (
+                    x.slice(token * hidden, hidden),
+                    learned.slice(token * hidden, hidden),
+                )
+            };
             let planned = &plan.tokens[token];
             // The session has checked the id, and binding the row's length.
             if model
@@ -174,14 +185,10 @@ impl<T: KvElement> Forward<'_, T> {
             }
             scale(row, model.embedding_scale);
             if let Some(positions) = &model.positions {
-                let mut position = vec![0.0; hidden];
-                if positions
-                    .decode_row(planned.position, &mut position)
-                    .is_err()
-                {
+                if positions.decode_row(planned.position, position).is_err() {
                     position.fill(f32::NAN);
                 }
-                add(row, Some(&position));
+                add(row, Some(position));
             }
         });
     }
@@ -198,11 +205,14 @@ impl<T: KvElement> Forward<'_, T> {
         scratch.input.resize(tokens, model.hidden_size);
         scratch.input.values.copy_from_slice(&scratch.x);
         let projection = &weights.projection;
-        scratch.input.prepare(kernels, self.pool, &[projection]);
+        scratch.input.prepare(kernels, self.pool, [projection]);
         fit(&mut scratch.per_layer, tokens * all);
         let out = &mut scratch.per_layer;
-        let mut products = [Product::new(projection, &scratch.input, out)];
-        multiply(kernels, self.pool, &mut products);
+        multiply(
+            kernels,
+            self.pool,
+            [Product::new(projection, &scratch.input, out)],
+        );
         let out = SharedMut::new(&mut scratch.per_layer);
         for_tokens(self.pool, tokens, all, &|token| {
             // SAFETY: each token's task writes its own row.
@@ -280,16 +290,19 @@ impl<T: KvElement> Forward<'_, T> {
         };
         let tokens = self.tokens();
         let scratch = &mut *self.scratch;
-        scratch.inner.prepare(self.kernels, self.pool, &[linear]);
+        scratch.inner.prepare(self.kernels, self.pool, [linear]);
         let wanted = tokens * self.model.hidden_size;
         fit(&mut scratch.branch, wanted);
         let out = &mut scratch.branch;
-        let mut products = [Product::new(linear, &scratch.inner, out)];
-        multiply(self.kernels, self.pool, &mut products);
+        multiply(
+            self.kernels,
+            self.pool,
+            [Product::new(linear, &scratch.inner, out)],
+        );
     }
 
     /// Opens a branch: the stream through its norm, ready for `readers`.
-    fn enter(&mut self, branch: &Branch, readers: &[&Linear]) {
+    fn enter<'l>(&mut self, branch: &Branch, readers: impl IntoIterator<Item = &'l Linear>) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
         self.scratch.input.resize(tokens, hidden);
@@ -380,16 +393,22 @@ impl<T: KvElement> Forward<'_, T> {
             Some(down) => {
                 scratch.narrow.resize(tokens, down.rows());
                 let narrow = &mut scratch.narrow.values;
-                let mut products = [Product::new(down, &scratch.input, narrow)];
-                multiply(self.kernels, self.pool, &mut products);
+                multiply(
+                    self.kernels,
+                    self.pool,
+                    [Product::new(down, &scratch.input, narrow)],
+                );
                 scratch
                     .narrow
-                    .prepare(self.kernels, self.pool, &[&weights.up]);
+                    .prepare(self.kernels, self.pool, [&weights.up]);
                 &scratch.narrow
             }
         };
-        let mut products = [Product::new(&weights.up, input, out)];
-        multiply(self.kernels, self.pool, &mut products);
+        multiply(
+            self.kernels,
+            self.pool,
+            [Product::new(&weights.up, input, out)],
+        );
     }
 }
 

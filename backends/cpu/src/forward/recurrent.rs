@@ -8,7 +8,7 @@ use loquat_spec::{Activation, DeltaOutputGate, MambaNorm};
 use super::{Forward, Plan, PlannedRow, PlannedState, add, scale};
 use crate::buffers::fit;
 use crate::kernels::{ConvWeights, DeltaStep, Kernels, KvElement, MambaStep};
-use crate::linear::{Linear, Product, for_tokens, multiply};
+use crate::linear::{Linear, Product, Products, for_tokens, multiply};
 use crate::model::{Branch, Conv, DeltaWeights, MambaWeights, ShortConvWeights};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
@@ -19,7 +19,7 @@ const UNIT_EPS: f32 = 1e-6;
 impl<T: KvElement> Forward<'_, T> {
     /// `c * conv(b * x)` into `scratch.inner`.
     pub(super) fn short_conv(&mut self, layer: usize, branch: &Branch, weights: &ShortConvWeights) {
-        self.enter(branch, &[&weights.input]);
+        self.enter(branch, [&weights.input]);
         let tokens = self.tokens();
         let channels = weights.spec.channels;
         self.project(&weights.input, weights.input_bias.as_deref());
@@ -59,15 +59,13 @@ impl<T: KvElement> Forward<'_, T> {
     /// The gated, normed heads' answers into `scratch.inner`.
     pub(super) fn delta_rule(&mut self, layer: usize, branch: &Branch, weights: &DeltaWeights) {
         let [query, key, value] = &weights.inputs;
-        let mut readers = vec![query, key, value, &weights.beta];
-        for part in [&weights.decay, &weights.gate] {
-            readers.push(part.down.as_ref().unwrap_or(&part.up));
-        }
-        self.enter(branch, &readers);
+        let [decay, gate] =
+            [&weights.decay, &weights.gate].map(|part| part.down.as_ref().unwrap_or(&part.up));
+        self.enter(branch, [query, key, value, &weights.beta, decay, gate]);
         let tokens = self.tokens();
         let scratch = &mut *self.scratch;
         let buffers = [&mut scratch.query, &mut scratch.key, &mut scratch.value];
-        let mut products = Vec::with_capacity(4);
+        let mut products = Products::new();
         for (linear, buffer) in weights.inputs.iter().zip(buffers) {
             fit(buffer, tokens * linear.rows());
             products.push(Product::new(linear, &scratch.input, buffer));
@@ -78,7 +76,7 @@ impl<T: KvElement> Forward<'_, T> {
             &scratch.input,
             &mut scratch.beta,
         ));
-        multiply(self.kernels, self.pool, &mut products);
+        multiply(self.kernels, self.pool, products);
         let mut decay = std::mem::take(&mut self.scratch.decay);
         self.low_rank(&weights.decay, &mut decay);
         self.scratch.decay = decay;
@@ -208,7 +206,7 @@ impl<T: KvElement> Forward<'_, T> {
 
     /// The gated, normed heads' answers into `scratch.inner`.
     pub(super) fn mamba2(&mut self, layer: usize, branch: &Branch, weights: &MambaWeights) {
-        self.enter(branch, &[&weights.input]);
+        self.enter(branch, [&weights.input]);
         let spec = &weights.spec;
         self.project(&weights.input, weights.input_bias.as_deref());
         let (inner, width) = (spec.inner_len(), spec.projected_len());
@@ -313,8 +311,11 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         fit(&mut scratch.query, tokens * linear.rows());
         let out = &mut scratch.query;
-        let mut products = [Product::new(linear, &scratch.input, out)];
-        multiply(self.kernels, self.pool, &mut products);
+        multiply(
+            self.kernels,
+            self.pool,
+            [Product::new(linear, &scratch.input, out)],
+        );
         for row in scratch.query.chunks_exact_mut(linear.rows()) {
             add(row, bias);
         }

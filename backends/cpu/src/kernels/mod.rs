@@ -25,7 +25,7 @@ mod tile_neon;
 
 pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES};
 pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
-pub use tile::{Codes, Element, FP4_ZERO, LINE, Parts, Scales, TILE_ROWS, Tile, TileInput};
+pub use tile::{Codes, Element, FP4_ZERO, Form, LINE, Parts, TILE_ROWS, Tile, TileInput};
 
 use loquat_spec::Activation;
 

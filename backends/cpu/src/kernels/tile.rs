@@ -10,36 +10,48 @@ pub const TILE_ROWS: usize = 16;
 /// Four columns of each row: what lies in one register.
 pub const LINE: usize = 4 * TILE_ROWS;
 
-/// Sixteen rows of a packed matrix, all its parts at the size the file had them.
+/// Sixteen rows of a packed matrix, all its parts at the size the file had them, in the order in
+/// which a kernel reads them: one stream is fetched from memory at twice the speed of several.
 ///
-/// Codes lie in quads: four neighbouring columns of row 0, then of row 1, … one [`LINE`] in all;
-/// eight quads make a block of [`GROUP`] columns.
+/// Columns come in blocks of [`GROUP`], and blocks in runs that share their scales' elements. A
+/// run begins with these, for each row the scale's and then for each row the minimum's; a block
+/// has its lines, its planes, and its scales' and minimums' parts, whatever of these the form has.
 #[derive(Clone, Copy)]
 pub struct Tile<'a> {
+    pub form: Form,
+    pub bytes: &'a [u8],
+}
+
+/// How a matrix's values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
     pub codes: Codes,
     /// Columns that share a weight scale: 16 or 32.
     pub group: usize,
-    /// The code that stands for 0 where there are no `mins`.
+    /// The code that stands for 0 where there are no minimums.
     pub zero: i32,
-    /// Whole codes of eight bits, or the lower four: those of quad `c` of a block (low nibbles)
-    /// share a line with those of quad `c + 4` (high nibbles).
-    pub lines: &'a [u8],
-    /// The bits above the lower four, where there are any. A fifth: eight bytes for each quad, a
-    /// bit for each of its line's bytes. Two more: quad `c` of a block has bits `c % 4 * 2` and
-    /// the next of each byte of line `c / 4`.
-    pub planes: &'a [u8],
-    pub scales: Scales<'a>,
+    /// Blocks in a run.
+    pub run: usize,
+    pub scale: Element,
     /// What a code of 0 stands for, where it is not `-zero * scale`. Only with groups of 32.
-    pub mins: Option<Scales<'a>>,
+    pub min: Option<Element>,
+    pub parts: Parts,
 }
 
-/// How codes are stored and what they count.
+/// How codes are stored and what they count. They lie in quads: four neighbouring columns of row
+/// 0, then of row 1, … one [`LINE`] in all; eight quads make a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codes {
+    /// The codes of quad `c` of a block (low nibbles) share a line with those of quad `c + 4`
+    /// (high nibbles).
     Four,
     /// Four-bit floats (e2m1): a code is [`FP4_CODES`] of what is stored.
     Fp4,
+    /// Beside the lower four bits a plane with the fifth: eight bytes for each quad, a bit for
+    /// each of its line's bytes.
     Five,
+    /// Beside the lower four bits two planes with the others: quad `c` of a block has bits
+    /// `c % 4 * 2` and the next of each byte of plane `c / 4`.
     Six,
     Eight,
 }
@@ -49,7 +61,7 @@ pub const FP4_CODES: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 
 pub const FP4_ZERO: i32 = 12;
 
 impl Codes {
-    /// Bytes of a block in `lines` and in `planes`.
+    /// Bytes of a block's lines and of its planes.
     pub const fn block_bytes(self) -> (usize, usize) {
         match self {
             Self::Four | Self::Fp4 => (4 * LINE, 0),
@@ -60,24 +72,12 @@ impl Codes {
     }
 }
 
-/// A tile's scales or minimums.
-#[derive(Clone, Copy)]
-pub struct Scales<'a> {
-    pub element: Element,
-    /// Columns that share an element, as a power of two.
-    pub span: u32,
-    /// `[column >> span][row]`
-    pub elements: &'a [u8],
-    pub parts: Parts<'a>,
-}
-
-/// What each group multiplies its element by.
-#[derive(Clone, Copy)]
-pub enum Parts<'a> {
+/// Bytes that each group multiplies its run's elements by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
     None,
-    /// `[column / group][row]`
-    Unsigned(&'a [u8]),
-    Signed(&'a [u8]),
+    Unsigned,
+    Signed,
 }
 
 /// A number as it is stored, the least significant byte first.
@@ -112,30 +112,49 @@ impl Element {
     }
 }
 
-impl Scales<'_> {
-    /// Of the group that has `col`.
-    pub fn value(&self, row: usize, col: usize, group: usize) -> f32 {
-        let size = self.element.bytes();
-        let at = ((col >> self.span) * TILE_ROWS + row) * size;
-        let element = self.element.value(&self.elements[at..at + size]);
-        let part = col / group * TILE_ROWS + row;
+impl Form {
+    /// Bytes of a run's elements: its scales', its minimums'.
+    pub const fn element_bytes(&self) -> (usize, usize) {
+        let min = match self.min {
+            Some(min) => min.bytes(),
+            None => 0,
+        };
+        (TILE_ROWS * self.scale.bytes(), TILE_ROWS * min)
+    }
+
+    /// Bytes of the parts of a block's scales, and again of its minimums if there are any.
+    pub const fn part_bytes(&self) -> usize {
         match self.parts {
-            Parts::None => element,
-            Parts::Unsigned(parts) => element * f32::from(parts[part]),
-            Parts::Signed(parts) => element * f32::from(parts[part] as i8),
+            Parts::None => 0,
+            Parts::Unsigned | Parts::Signed => GROUP / self.group * TILE_ROWS,
         }
     }
 
-    fn check(&self, cols: usize, group: usize) {
-        let elements = cols.div_ceil(1 << self.span) * TILE_ROWS;
-        assert!(1 << self.span >= group);
-        assert_eq!(self.elements.len(), elements * self.element.bytes());
-        match self.parts {
-            Parts::None => {}
-            Parts::Unsigned(parts) | Parts::Signed(parts) => {
-                assert_eq!(parts.len(), cols / group * TILE_ROWS);
-            }
-        }
+    const fn block_bytes(&self) -> usize {
+        let (lines, planes) = self.codes.block_bytes();
+        let kinds = if self.min.is_some() { 2 } else { 1 };
+        lines + planes + kinds * self.part_bytes()
+    }
+
+    const fn run_bytes(&self) -> usize {
+        let (scales, mins) = self.element_bytes();
+        scales + mins + self.run * self.block_bytes()
+    }
+
+    pub const fn tile_bytes(&self, cols: usize) -> usize {
+        cols / (GROUP * self.run) * self.run_bytes()
+    }
+
+    /// Where the elements of the block's run begin.
+    pub const fn elements_at(&self, block: usize) -> usize {
+        block / self.run * self.run_bytes()
+    }
+
+    /// Where the block begins.
+    pub const fn block_at(&self, block: usize) -> usize {
+        let (scales, mins) = self.element_bytes();
+        let before = block % self.run * self.block_bytes();
+        self.elements_at(block) + scales + mins + before
     }
 }
 
@@ -155,15 +174,12 @@ pub struct TileInput<'a> {
 impl TileInput<'_> {
     /// What every version asserts before it trusts lengths.
     pub fn check(&self, tile: &Tile) {
+        let form = &tile.form;
         let blocks = self.cols / GROUP;
-        let (lines, planes) = tile.codes.block_bytes();
-        assert!(self.cols.is_multiple_of(GROUP) && matches!(tile.group, SUM_GROUP | GROUP));
-        assert!(tile.group == GROUP || tile.mins.is_none());
-        assert_eq!(tile.lines.len(), blocks * lines);
-        assert_eq!(tile.planes.len(), blocks * planes);
-        for scales in tile.mins.iter().chain([&tile.scales]) {
-            scales.check(self.cols, tile.group);
-        }
+        assert!(self.cols.is_multiple_of(GROUP * form.run));
+        assert!(matches!(form.group, SUM_GROUP | GROUP));
+        assert!(form.group == GROUP || form.min.is_none());
+        assert_eq!(tile.bytes.len(), form.tile_bytes(self.cols));
         assert!(self.codes.len() >= self.tokens * self.cols);
         assert!(self.scales.len() >= self.tokens * blocks);
         assert!(self.sums.len() >= self.tokens * self.cols / SUM_GROUP);
@@ -171,29 +187,81 @@ impl TileInput<'_> {
     }
 }
 
+/// The codes of one block, a line for each quad.
+pub type Block = [u8; GROUP * TILE_ROWS];
+
 impl Tile<'_> {
-    /// The code of `row` at `col`.
-    pub fn code(&self, row: usize, col: usize) -> i32 {
-        let (block, quad) = (col / GROUP, col % GROUP / 4);
-        let byte = row * 4 + col % 4;
-        if self.codes == Codes::Eight {
-            return i32::from(self.lines[(block * 8 + quad) * LINE + byte]);
+    /// A block's lines and planes.
+    fn code_bytes(&self, block: usize) -> (&[u8], &[u8]) {
+        let (lines, planes) = self.form.codes.block_bytes();
+        let bytes = &self.bytes[self.form.block_at(block)..];
+        (&bytes[..lines], &bytes[lines..lines + planes])
+    }
+
+    /// All codes of a block, for kernels that have no way of their own.
+    #[inline(always)]
+    pub fn unpack(&self, block: usize, out: &mut Block) {
+        let (lines, planes) = self.code_bytes(block);
+        if self.form.codes == Codes::Eight {
+            out.copy_from_slice(lines);
+            return;
         }
-        let pair = self.lines[(block * 4 + quad % 4) * LINE + byte];
-        let low = if quad < 4 { pair & 15 } else { pair >> 4 };
-        let code = match self.codes {
-            Codes::Fp4 => FP4_CODES[usize::from(low)],
+        let (low, high) = out.split_at_mut(4 * LINE);
+        for ((low, high), pair) in low.iter_mut().zip(high).zip(lines) {
+            *low = pair & 15;
+            *high = pair >> 4;
+        }
+        match self.form.codes {
+            Codes::Fp4 => {
+                for code in out {
+                    *code = FP4_CODES[usize::from(*code)];
+                }
+            }
             Codes::Five => {
-                let bits = self.planes[block * LINE + quad * 8 + byte / 8];
-                low | (bits >> (byte % 8) & 1) << 4
+                for (codes, bits) in out.chunks_exact_mut(8).zip(planes) {
+                    for (i, code) in codes.iter_mut().enumerate() {
+                        *code |= (bits >> i & 1) << 4;
+                    }
+                }
             }
             Codes::Six => {
-                let bits = self.planes[(block * 2 + quad / 4) * LINE + byte];
-                low | (bits >> (quad % 4 * 2) & 3) << 4
+                for (quad, codes) in out.chunks_exact_mut(LINE).enumerate() {
+                    let plane = &planes[quad / 4 * LINE..];
+                    for (code, bits) in codes.iter_mut().zip(plane) {
+                        *code |= (bits >> (quad % 4 * 2) & 3) << 4;
+                    }
+                }
             }
-            Codes::Four | Codes::Eight => low,
-        };
-        i32::from(code)
+            Codes::Four | Codes::Eight => {}
+        }
+    }
+
+    /// The scale of `row` in the group that has `col`.
+    pub fn scale(&self, row: usize, col: usize) -> f32 {
+        self.factor(self.form.scale, 0, row, col)
+    }
+
+    /// The minimum of `row` in the group that has `col`, where groups have one.
+    pub fn min(&self, row: usize, col: usize) -> Option<f32> {
+        let min = self.form.min?;
+        Some(self.factor(min, 1, row, col))
+    }
+
+    /// An element times its part; `kind` 0 is the scale's, 1 the minimum's.
+    fn factor(&self, element: Element, kind: usize, row: usize, col: usize) -> f32 {
+        let (form, block) = (&self.form, col / GROUP);
+        let size = element.bytes();
+        let first = form.elements_at(block) + kind * form.element_bytes().0;
+        let at = first + row * size;
+        let element = element.value(&self.bytes[at..at + size]);
+        let (lines, planes) = form.codes.block_bytes();
+        let parts = form.block_at(block) + lines + planes + kind * form.part_bytes();
+        let part = || self.bytes[parts + col % GROUP / form.group * TILE_ROWS + row];
+        match form.parts {
+            Parts::None => element,
+            Parts::Unsigned => element * f32::from(part()),
+            Parts::Signed => element * f32::from(part() as i8),
+        }
     }
 }
 
@@ -203,37 +271,43 @@ impl Tile<'_> {
 /// `out` must be valid for writes of `TILE_ROWS` values at every `token * stride`.
 pub unsafe fn portable(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
     input.check(tile);
-    for row in 0..TILE_ROWS {
-        let codes: Vec<i32> = (0..input.cols).map(|col| tile.code(row, col)).collect();
-        for token in 0..input.tokens {
-            let total = row_by_token(tile, input, &codes, (row, token));
+    let mut codes: Block = [0; GROUP * TILE_ROWS];
+    for token in 0..input.tokens {
+        let mut totals = [0.0; TILE_ROWS];
+        for block in 0..input.cols / GROUP {
+            tile.unpack(block, &mut codes);
+            for (row, total) in totals.iter_mut().enumerate() {
+                *total = add_block(tile, input, &codes, (token, block, row), *total);
+            }
+        }
+        for (row, total) in totals.into_iter().enumerate() {
             // SAFETY: the caller promises sixteen writable values at `token * stride`.
             unsafe { out.add(token * stride + row).write(total) };
         }
     }
 }
 
-fn row_by_token(
+/// The total after one more block of a row.
+fn add_block(
     tile: &Tile,
     input: &TileInput,
-    codes: &[i32],
-    (row, token): (usize, usize),
+    codes: &Block,
+    (token, block, row): (usize, usize, usize),
+    mut total: f32,
 ) -> f32 {
-    let x = &input.codes[token * input.cols..(token + 1) * input.cols];
-    let sums = &input.sums[token * input.cols / SUM_GROUP..];
-    let mut total = 0.0f32;
-    for group in 0..input.cols / tile.group {
-        let cols = group * tile.group..(group + 1) * tile.group;
-        let products = codes[cols.clone()].iter().zip(&x[cols.clone()]);
-        let dot: i32 = products.map(|(code, x)| code * i32::from(*x)).sum();
-        let sums = &sums[cols.start / SUM_GROUP..cols.end / SUM_GROUP];
-        let signed = dot - tile.zero * sums.iter().sum::<i32>();
-        let of_activation = (token * input.cols + cols.start) / GROUP;
-        let scale = tile.scales.value(row, cols.start, tile.group);
-        total = (signed as f32).mul_add(scale * input.scales[of_activation], total);
-        if let Some(mins) = tile.mins {
-            let min = mins.value(row, cols.start, tile.group);
-            total = min.mul_add(input.scaled_sums[of_activation], total);
+    let group = tile.form.group;
+    for first in (0..GROUP).step_by(group) {
+        let col = block * GROUP + first;
+        let at = token * input.cols + col;
+        let code = |i: usize| i32::from(codes[(first + i) / 4 * LINE + row * 4 + i % 4]);
+        let x = &input.codes[at..at + group];
+        let products = x.iter().enumerate().map(|(i, x)| code(i) * i32::from(*x));
+        let sums = &input.sums[at / SUM_GROUP..(at + group) / SUM_GROUP];
+        let dot = products.sum::<i32>() - tile.form.zero * sums.iter().sum::<i32>();
+        let scale = tile.scale(row, col) * input.scales[at / GROUP];
+        total = (dot as f32).mul_add(scale, total);
+        if let Some(min) = tile.min(row, col) {
+            total = min.mul_add(input.scaled_sums[at / GROUP], total);
         }
     }
     total

@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::tile::{Codes, Element, FP4_CODES, LINE, Parts, Scales};
+use super::tile::{Codes, Element, FP4_CODES, Form, LINE, Parts};
 use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 
 /// Rows in a register.
@@ -25,7 +25,7 @@ pub type Quad = __m256i;
 pub unsafe fn tile(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
     // SAFETY: the caller's promises.
     unsafe {
-        match tile.codes {
+        match tile.form.codes {
             Codes::Four => all_tokens::<Four, Narrow<4>>(tile, input, out, stride),
             Codes::Fp4 => all_tokens::<Fp4, Narrow<4>>(tile, input, out, stride),
             Codes::Five => all_tokens::<Five, Narrow<4>>(tile, input, out, stride),
@@ -54,7 +54,7 @@ pub unsafe fn every_code<P: Products>(
 ) {
     // SAFETY: the caller's promises.
     unsafe {
-        match tile.codes {
+        match tile.form.codes {
             Codes::Four => all_tokens::<Four, P>(tile, input, out, stride),
             Codes::Fp4 => all_tokens::<Fp4, P>(tile, input, out, stride),
             Codes::Five => all_tokens::<Five, P>(tile, input, out, stride),
@@ -76,7 +76,7 @@ unsafe fn all_tokens<U: Unpack, P: Products>(
     input.check(tile);
     // SAFETY: `check` has matched every length; the caller vouches for the rest.
     unsafe {
-        match (tile.group, tile.mins.is_some()) {
+        match (tile.form.group, tile.form.min.is_some()) {
             (GROUP, true) => shaped::<U, P, false, true>(tile, input, out, stride),
             (GROUP, false) => shaped::<U, P, false, false>(tile, input, out, stride),
             _ => shaped::<U, P, true, false>(tile, input, out, stride),
@@ -119,33 +119,50 @@ unsafe fn tokens<const N: usize, U: Unpack, P: Products, const SPLIT: bool, cons
     out: *mut f32,
     stride: usize,
 ) {
-    // SAFETY: `check` has given the tile all its blocks and every token its columns, and the
+    let form = &tile.form;
+    let (lines, planes) = form.codes.block_bytes();
+    let (scale_bytes, min_bytes) = form.element_bytes();
+    let part_bytes = form.part_bytes();
+    let mut left_in_run = 0;
+    let mut at = tile.bytes.as_ptr();
+    // SAFETY: `check` has matched the tile's length with its form, so that every run has its
+    // elements and every block its codes and parts; it gave every token its columns, and the
     // caller promises sixteen writable values at every token's place.
     unsafe {
         let mut totals = [[_mm256_setzero_ps(); 2]; N];
+        let mut elements = [[_mm256_setzero_ps(); 2]; 2];
         for block in 0..input.cols / GROUP {
-            let col = block * GROUP;
+            if left_in_run == 0 {
+                left_in_run = form.run;
+                elements = run_elements::<MINS>(form, at);
+                at = at.add(scale_bytes + min_bytes);
+            }
+            left_in_run -= 1;
+            let parts = at.add(lines + planes);
             for half in 0..2 {
-                let scales = load_scales(&tile.scales, col, tile.group, half);
+                let [scales, mins] = elements[half];
+                // Past the tile's end where there are no parts, and then not read.
+                let part = |first| parts.wrapping_add(first + half * ROWS);
                 let later_scales = match SPLIT {
-                    true => load_scales(&tile.scales, col + SUM_GROUP, tile.group, half),
+                    true => times_parts(scales, form.parts, part(TILE_ROWS)),
                     false => scales,
                 };
-                let mins = match &tile.mins {
-                    Some(mins) if MINS => load_scales(mins, col, tile.group, half),
-                    _ => scales,
+                let scales = times_parts(scales, form.parts, part(0));
+                let mins = match MINS {
+                    true => times_parts(mins, form.parts, part(part_bytes)),
+                    false => mins,
                 };
-                let [codes, later_codes] = U::unpack(tile, block, half);
+                let [codes, later_codes] = U::unpack(at, half);
                 let (codes, later_codes) = (P::prepare(codes), P::prepare(later_codes));
                 for (n, totals) in totals.iter_mut().enumerate() {
-                    let at = (token + n) * input.cols + col;
-                    let x = input.codes.as_ptr().add(at);
-                    let sums = input.sums.as_ptr().add(at / SUM_GROUP);
+                    let first = (token + n) * input.cols + block * GROUP;
+                    let x = input.codes.as_ptr().add(first);
+                    let sums = input.sums.as_ptr().add(first / SUM_GROUP);
                     let dots = P::dots(&codes, x);
                     let later_dots = P::dots(&later_codes, x.add(SUM_GROUP));
                     let signed =
-                        |dots, sum| _mm256_sub_epi32(dots, _mm256_set1_epi32(tile.zero * sum));
-                    let scale = _mm256_set1_ps(*input.scales.as_ptr().add(at / GROUP));
+                        |dots, sum| _mm256_sub_epi32(dots, _mm256_set1_epi32(form.zero * sum));
+                    let scale = _mm256_set1_ps(*input.scales.as_ptr().add(first / GROUP));
                     let weigh = |dots, scales, total| {
                         let scales = _mm256_mul_ps(scales, scale);
                         _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), scales, total)
@@ -161,11 +178,12 @@ unsafe fn tokens<const N: usize, U: Unpack, P: Products, const SPLIT: bool, cons
                         *total = weigh(dots, scales, *total);
                     }
                     if MINS {
-                        let sum = _mm256_set1_ps(*input.scaled_sums.as_ptr().add(at / GROUP));
+                        let sum = _mm256_set1_ps(*input.scaled_sums.as_ptr().add(first / GROUP));
                         *total = _mm256_fmadd_ps(mins, sum, *total);
                     }
                 }
             }
+            at = parts.add(part_bytes * if MINS { 2 } else { 1 });
         }
         for (n, totals) in totals.iter().enumerate() {
             let out = out.add((token + n) * stride);
@@ -175,17 +193,37 @@ unsafe fn tokens<const N: usize, U: Unpack, P: Products, const SPLIT: bool, cons
     }
 }
 
-/// The scales of half the rows, of the group that begins at `col`.
+/// The scales' and the minimums' elements of a run, for each half of the rows.
 ///
 /// # Safety
-/// Needs the target features; `scales` must have sixteen values for that group.
+/// Needs the target features; the run must begin at `at`.
 #[inline(always)]
-unsafe fn load_scales(scales: &Scales, col: usize, group: usize, half: usize) -> __m256 {
-    let index = (col >> scales.span) * TILE_ROWS + half * ROWS;
+unsafe fn run_elements<const MINS: bool>(form: &Form, at: *const u8) -> [[__m256; 2]; 2] {
     // SAFETY: the caller's promises.
     unsafe {
-        let at = scales.elements.as_ptr().add(index * scales.element.bytes());
-        let elements = match scales.element {
+        [0, 1].map(|half| {
+            let scales = load_elements(form.scale, at, half);
+            match form.min {
+                Some(min) if MINS => {
+                    let mins = at.add(form.element_bytes().0);
+                    [scales, load_elements(min, mins, half)]
+                }
+                _ => [scales; 2],
+            }
+        })
+    }
+}
+
+/// Half of the sixteen rows' elements.
+///
+/// # Safety
+/// Needs the target features; the sixteen must be at `at`.
+#[inline(always)]
+unsafe fn load_elements(element: Element, at: *const u8, half: usize) -> __m256 {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let at = at.add(half * ROWS * element.bytes());
+        match element {
             Element::F32 => _mm256_loadu_ps(at.cast()),
             Element::F16 => _mm256_cvtph_ps(_mm_loadu_si128(at.cast())),
             Element::Bf16 => {
@@ -200,15 +238,22 @@ unsafe fn load_scales(scales: &Scales, col: usize, group: usize, half: usize) ->
                 let broken = _mm256_cmpeq_epi32(wide, _mm256_set1_epi32(255));
                 _mm256_or_ps(halved, _mm256_castsi256_ps(broken))
             }
-        };
-        let part = col / group * TILE_ROWS + half * ROWS;
-        let parts = |parts: &[u8]| _mm_loadl_epi64(parts.as_ptr().add(part).cast());
-        let parts = match scales.parts {
+        }
+    }
+}
+
+/// # Safety
+/// Needs the target features; the parts of eight rows must be at `at`, if there are any.
+#[inline(always)]
+unsafe fn times_parts(elements: __m256, parts: Parts, at: *const u8) -> __m256 {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let wide = match parts {
             Parts::None => return elements,
-            Parts::Unsigned(bytes) => _mm256_cvtepu8_epi32(parts(bytes)),
-            Parts::Signed(bytes) => _mm256_cvtepi8_epi32(parts(bytes)),
+            Parts::Unsigned => _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())),
+            Parts::Signed => _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast())),
         };
-        _mm256_mul_ps(elements, _mm256_cvtepi32_ps(parts))
+        _mm256_mul_ps(elements, _mm256_cvtepi32_ps(wide))
     }
 }
 
@@ -328,8 +373,9 @@ trait Unpack {
     /// The codes of half the rows of a block, for each of its [`SUM_GROUP`]s.
     ///
     /// # Safety
-    /// Needs the target features; the tile must have the block, with codes of this kind.
-    unsafe fn unpack(tile: &Tile, block: usize, half: usize) -> [[Quad; QUADS]; 2];
+    /// Needs the target features; a whole block's lines and planes must be at `at`, with codes of
+    /// this kind.
+    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2];
 }
 
 struct Four;
@@ -340,13 +386,13 @@ struct Eight;
 
 impl Unpack for Four {
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, half: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
         // SAFETY: the caller's promises; a block has four lines.
         unsafe {
             let zero = [_mm256_setzero_si256(); QUADS];
             let (mut first, mut second) = (zero, zero);
             for (c, (first, second)) in first.iter_mut().zip(&mut second).enumerate() {
-                let pair = load(tile.lines, block * QUADS + c, half);
+                let pair = load(at, c, half);
                 *first = low(pair);
                 *second = high(pair);
             }
@@ -357,10 +403,10 @@ impl Unpack for Four {
 
 impl Unpack for Fp4 {
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, half: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
         // SAFETY: the caller's promises; the table has sixteen bytes.
         unsafe {
-            let mut codes = Four::unpack(tile, block, half);
+            let mut codes = Four::unpack(at, half);
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(FP4_CODES.as_ptr().cast()));
             for code in codes.as_flattened_mut() {
                 *code = _mm256_shuffle_epi8(table, *code);
@@ -372,11 +418,11 @@ impl Unpack for Fp4 {
 
 impl Unpack for Five {
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, half: usize) -> [[Quad; QUADS]; 2] {
-        // SAFETY: the caller's promises; each quad has eight bytes of fifth bits, half of them
-        // for half of the rows.
+    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
+        // SAFETY: the caller's promises; after the lines each quad has eight bytes of fifth
+        // bits, half of them for half of the rows.
         unsafe {
-            let mut codes = Four::unpack(tile, block, half);
+            let mut codes = Four::unpack(at, half);
             let byte_of = _mm256_set_epi64x(
                 0x0303_0303_0303_0303,
                 0x0202_0202_0202_0202,
@@ -384,7 +430,7 @@ impl Unpack for Five {
                 0,
             );
             let bit_of = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-            let bits = tile.planes.as_ptr().add(block * LINE + half * 4);
+            let bits = at.add(QUADS * LINE + half * 4);
             for (c, code) in codes.as_flattened_mut().iter_mut().enumerate() {
                 let bits = bits.add(c * 8).cast::<i32>().read_unaligned();
                 let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte_of);
@@ -398,12 +444,12 @@ impl Unpack for Five {
 
 impl Unpack for Six {
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, half: usize) -> [[Quad; QUADS]; 2] {
-        // SAFETY: the caller's promises; a block has two lines of upper bits.
+    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
+        // SAFETY: the caller's promises; after four lines a block has two of upper bits.
         unsafe {
-            let mut codes = Four::unpack(tile, block, half);
+            let mut codes = Four::unpack(at, half);
             for (j, codes) in codes.iter_mut().enumerate() {
-                let plane = load(tile.planes, block * 2 + j, half);
+                let plane = load(at, QUADS + j, half);
                 let shifted = [
                     _mm256_slli_epi16::<4>(plane),
                     _mm256_slli_epi16::<2>(plane),
@@ -422,12 +468,12 @@ impl Unpack for Six {
 
 impl Unpack for Eight {
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, half: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
         // SAFETY: the caller's promises; a block has eight lines.
         unsafe {
             let mut codes = [[_mm256_setzero_si256(); QUADS]; 2];
             for (c, code) in codes.as_flattened_mut().iter_mut().enumerate() {
-                *code = load(tile.lines, block * 2 * QUADS + c, half);
+                *code = load(at, c, half);
             }
             codes
         }
@@ -435,11 +481,11 @@ impl Unpack for Eight {
 }
 
 /// # Safety
-/// Needs the target features and the line.
+/// Needs the target features; a block with such a line must be at `at`.
 #[inline(always)]
-unsafe fn load(bytes: &[u8], line: usize, half: usize) -> __m256i {
+unsafe fn load(at: *const u8, line: usize, half: usize) -> __m256i {
     // SAFETY: the caller's promises.
-    unsafe { _mm256_loadu_si256(bytes.as_ptr().add(line * LINE + half * LINE / 2).cast()) }
+    unsafe { _mm256_loadu_si256(at.add(line * LINE + half * LINE / 2).cast()) }
 }
 
 /// # Safety

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::tile::{Codes, Element, FP4_CODES, LINE, Parts, Scales};
+use super::tile::{Codes, Element, FP4_CODES, LINE, Parts};
 use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 
 /// Tokens whose sums stay in registers together; each weight is unpacked once for all.
@@ -26,7 +26,7 @@ pub unsafe fn tile(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize)
     input.check(tile);
     // SAFETY: `check` has matched every length; the caller vouches for `out`.
     unsafe {
-        match tile.codes {
+        match tile.form.codes {
             Codes::Four => avx512_codes::<FOUR>(tile, input, out, stride),
             Codes::Fp4 => avx512_codes::<FP4>(tile, input, out, stride),
             Codes::Five => avx512_codes::<FIVE>(tile, input, out, stride),
@@ -46,7 +46,7 @@ unsafe fn avx512_codes<const CODES: CodesIndex>(
 ) {
     // SAFETY: as the caller's.
     unsafe {
-        match (tile.group, tile.mins.is_some()) {
+        match (tile.form.group, tile.form.min.is_some()) {
             (GROUP, true) => avx512_tokens::<CODES, false, true>(tile, input, out, stride),
             (GROUP, false) => avx512_tokens::<CODES, false, false>(tile, input, out, stride),
             _ => avx512_tokens::<CODES, true, false>(tile, input, out, stride),
@@ -97,21 +97,40 @@ unsafe fn avx512_block<
     out: *mut f32,
     stride: usize,
 ) {
+    let form = &tile.form;
+    let (lines, planes) = form.codes.block_bytes();
+    let (scale_bytes, min_bytes) = form.element_bytes();
+    let part_bytes = form.part_bytes();
     let mut totals = [_mm512_setzero_ps(); N];
+    let mut elements = [_mm512_setzero_ps(); 2];
+    let mut left_in_run = 0;
+    let mut at = tile.bytes.as_ptr();
     for block in 0..input.cols / GROUP {
-        // SAFETY: `check` gave every block its whole run of code bytes and sixteen scales for
-        // each group, and every token its codes, scales and sums.
+        // SAFETY: `check` has matched the tile's length with its form, so that every run has its
+        // elements and every block its codes and parts; and it gave every token its codes,
+        // scales and sums.
         unsafe {
-            let weights = avx512_unpack::<CODES>(tile, block);
-            let scales = avx512_scales(&tile.scales, block * GROUP, tile.group);
+            if left_in_run == 0 {
+                left_in_run = form.run;
+                elements[0] = avx512_elements(form.scale, at);
+                if let (true, Some(min)) = (MINS, form.min) {
+                    elements[1] = avx512_elements(min, at.add(scale_bytes));
+                }
+                at = at.add(scale_bytes + min_bytes);
+            }
+            left_in_run -= 1;
+            let weights = avx512_unpack::<CODES>(at);
+            let parts = at.add(lines + planes);
+            let scales = avx512_times_parts(elements[0], form.parts, parts);
             let later_scales = match SPLIT {
-                true => avx512_scales(&tile.scales, block * GROUP + SUM_GROUP, tile.group),
+                true => avx512_times_parts(elements[0], form.parts, parts.add(TILE_ROWS)),
                 false => scales,
             };
-            let mins = match &tile.mins {
-                Some(mins) if MINS => avx512_scales(mins, block * GROUP, tile.group),
-                _ => _mm512_setzero_ps(),
+            let mins = match MINS {
+                true => avx512_times_parts(elements[1], form.parts, parts.add(part_bytes)),
+                false => elements[1],
             };
+            at = parts.add(part_bytes * if MINS { 2 } else { 1 });
             // Tokens outside, quads inside: each activation is read once, straight into its
             // product, and the tokens' chains overlap.
             for (n, total) in totals.iter_mut().enumerate() {
@@ -119,10 +138,10 @@ unsafe fn avx512_block<
                 let sums = input.sums.as_ptr().add(first / SUM_GROUP);
                 let mut dots = [_mm512_setzero_si512(); 2];
                 if SPLIT {
-                    dots[0] = _mm512_set1_epi32(-tile.zero * *sums);
-                    dots[1] = _mm512_set1_epi32(-tile.zero * *sums.add(1));
+                    dots[0] = _mm512_set1_epi32(-form.zero * *sums);
+                    dots[1] = _mm512_set1_epi32(-form.zero * *sums.add(1));
                 } else if !MINS {
-                    dots[1] = _mm512_set1_epi32(-tile.zero * (*sums + *sums.add(1)));
+                    dots[1] = _mm512_set1_epi32(-form.zero * (*sums + *sums.add(1)));
                 }
                 let codes = input.codes.as_ptr().add(first).cast::<i32>();
                 for (c, weights) in weights.iter().enumerate() {
@@ -156,17 +175,17 @@ unsafe fn avx512_block<
 /// A block's codes, a quad in each register.
 ///
 /// # Safety
-/// `tile` must have the whole block.
+/// Needs the target features; a whole block's lines and planes must be at `at`.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub unsafe fn unpack(tile: &Tile, block: usize) -> [__m512i; QUADS] {
-    // SAFETY: the caller's promise.
+pub unsafe fn unpack(codes: Codes, at: *const u8) -> [__m512i; QUADS] {
+    // SAFETY: the caller's promises.
     unsafe {
-        match tile.codes {
-            Codes::Four => avx512_unpack::<FOUR>(tile, block),
-            Codes::Fp4 => avx512_unpack::<FP4>(tile, block),
-            Codes::Five => avx512_unpack::<FIVE>(tile, block),
-            Codes::Six => avx512_unpack::<SIX>(tile, block),
-            Codes::Eight => avx512_unpack::<EIGHT>(tile, block),
+        match codes {
+            Codes::Four => avx512_unpack::<FOUR>(at),
+            Codes::Fp4 => avx512_unpack::<FP4>(at),
+            Codes::Five => avx512_unpack::<FIVE>(at),
+            Codes::Six => avx512_unpack::<SIX>(at),
+            Codes::Eight => avx512_unpack::<EIGHT>(at),
         }
     }
 }
@@ -174,19 +193,17 @@ pub unsafe fn unpack(tile: &Tile, block: usize) -> [__m512i; QUADS] {
 /// [`unpack`] for one kind of codes.
 ///
 /// # Safety
-/// `tile` must have the whole block, and codes of this kind.
+/// As for [`unpack`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn avx512_unpack<const CODES: CodesIndex>(tile: &Tile, block: usize) -> [__m512i; QUADS] {
+unsafe fn avx512_unpack<const CODES: CodesIndex>(at: *const u8) -> [__m512i; QUADS] {
     // SAFETY: the caller's promise.
-    let line = |bytes: &[u8], line: usize| unsafe {
-        _mm512_loadu_si512(bytes.as_ptr().add(line * LINE).cast())
-    };
+    let line = |line: usize| unsafe { _mm512_loadu_si512(at.add(line * LINE).cast()) };
     if CODES == EIGHT {
-        return std::array::from_fn(|c| line(tile.lines, block * QUADS + c));
+        return std::array::from_fn(line);
     }
     let mask = _mm512_set1_epi8(15);
-    let pairs: [__m512i; 4] = std::array::from_fn(|c| line(tile.lines, block * 4 + c));
+    let pairs: [__m512i; 4] = std::array::from_fn(line);
     let low: [__m512i; QUADS] = std::array::from_fn(|c| match pairs.get(c) {
         Some(pair) => _mm512_and_si512(*pair, mask),
         None => _mm512_and_si512(_mm512_srli_epi16::<4>(pairs[c - 4]), mask),
@@ -199,16 +216,14 @@ unsafe fn avx512_unpack<const CODES: CodesIndex>(tile: &Tile, block: usize) -> [
             low.map(|low| _mm512_shuffle_epi8(table, low))
         }
         FIVE => std::array::from_fn(|c| {
-            let at = tile.planes.as_ptr().wrapping_add(block * LINE + c * 8);
-            // SAFETY: the caller's promise.
-            let bits = unsafe { at.cast::<u64>().read_unaligned() };
+            // SAFETY: the caller's promise: the plane comes after four lines.
+            let bits = unsafe { at.add(4 * LINE + c * 8).cast::<u64>().read_unaligned() };
             _mm512_mask_add_epi8(low[c], bits, low[c], _mm512_set1_epi8(16))
         }),
         SIX => {
-            let planes: [__m512i; 2] = std::array::from_fn(|j| line(tile.planes, block * 2 + j));
             let two = _mm512_set1_epi8(0x30);
             std::array::from_fn(|c| {
-                let plane = planes[c / 4];
+                let plane = line(4 + c / 4);
                 let shifted = match c % 4 {
                     0 => _mm512_slli_epi16::<4>(plane),
                     1 => _mm512_slli_epi16::<2>(plane),
@@ -223,18 +238,16 @@ unsafe fn avx512_unpack<const CODES: CodesIndex>(tile: &Tile, block: usize) -> [
     }
 }
 
-/// The sixteen rows' scales of the group that begins at `col`.
+/// The sixteen rows' elements.
 ///
 /// # Safety
-/// `scales` must have sixteen values for that group.
+/// They must be at `at`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub unsafe fn avx512_scales(scales: &Scales, col: usize, group: usize) -> __m512 {
-    let index = (col >> scales.span) * TILE_ROWS;
+pub unsafe fn avx512_elements(element: Element, at: *const u8) -> __m512 {
     // SAFETY: the caller's promise.
     unsafe {
-        let at = scales.elements.as_ptr().add(index * scales.element.bytes());
-        let elements = match scales.element {
+        match element {
             Element::F32 => _mm512_loadu_ps(at.cast()),
             Element::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())),
             Element::Bf16 => {
@@ -249,19 +262,21 @@ pub unsafe fn avx512_scales(scales: &Scales, col: usize, group: usize) -> __m512
                 let broken = _mm512_cmpeq_epi32_mask(wide, _mm512_set1_epi32(255));
                 _mm512_mask_mov_ps(halved, broken, _mm512_set1_ps(f32::NAN))
             }
-        };
-        let parts =
-            |parts: &[u8]| _mm_loadu_si128(parts.as_ptr().add(col / group * TILE_ROWS).cast());
-        match scales.parts {
-            Parts::None => elements,
-            Parts::Unsigned(bytes) => {
-                let wide = _mm512_cvtepu8_epi32(parts(bytes));
-                _mm512_mul_ps(elements, _mm512_cvtepi32_ps(wide))
-            }
-            Parts::Signed(bytes) => {
-                let wide = _mm512_cvtepi8_epi32(parts(bytes));
-                _mm512_mul_ps(elements, _mm512_cvtepi32_ps(wide))
-            }
         }
     }
+}
+
+/// # Safety
+/// The parts of sixteen rows must be at `at`, if there are any.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub unsafe fn avx512_times_parts(elements: __m512, parts: Parts, at: *const u8) -> __m512 {
+    // SAFETY: the caller's promise.
+    let bytes = || unsafe { _mm_loadu_si128(at.cast()) };
+    let wide = match parts {
+        Parts::None => return elements,
+        Parts::Unsigned => _mm512_cvtepu8_epi32(bytes()),
+        Parts::Signed => _mm512_cvtepi8_epi32(bytes()),
+    };
+    _mm512_mul_ps(elements, _mm512_cvtepi32_ps(wide))
 }

@@ -7,7 +7,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::tile::{Codes, Element, FP4_CODES, LINE, Parts, Scales};
+use super::tile::{Codes, Element, FP4_CODES, Form, LINE, Parts};
 use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 
 /// Rows in a register.
@@ -40,7 +40,7 @@ pub unsafe fn tile_dotprod(tile: &Tile, input: &TileInput, out: *mut f32, stride
 unsafe fn every_code<P: Products>(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
     // SAFETY: the caller's promises.
     unsafe {
-        match tile.codes {
+        match tile.form.codes {
             Codes::Four => all_tokens::<Four, P>(tile, input, out, stride),
             Codes::Fp4 => all_tokens::<Fp4, P>(tile, input, out, stride),
             Codes::Five => all_tokens::<Five, P>(tile, input, out, stride),
@@ -62,7 +62,7 @@ unsafe fn all_tokens<U: Unpack, P: Products>(
     input.check(tile);
     // SAFETY: `check` has matched every length; the caller vouches for the rest.
     unsafe {
-        match (tile.group, tile.mins.is_some()) {
+        match (tile.form.group, tile.form.min.is_some()) {
             (GROUP, true) => shaped::<U, P, false, true>(tile, input, out, stride),
             (GROUP, false) => shaped::<U, P, false, false>(tile, input, out, stride),
             _ => shaped::<U, P, true, false>(tile, input, out, stride),
@@ -105,32 +105,49 @@ unsafe fn tokens<const N: usize, U: Unpack, P: Products, const SPLIT: bool, cons
     out: *mut f32,
     stride: usize,
 ) {
-    // SAFETY: `check` has given the tile all its blocks and every token its columns, and the
+    let form = &tile.form;
+    let (lines, planes) = form.codes.block_bytes();
+    let (scale_bytes, min_bytes) = form.element_bytes();
+    let part_bytes = form.part_bytes();
+    let mut left_in_run = 0;
+    let mut at = tile.bytes.as_ptr();
+    // SAFETY: `check` has matched the tile's length with its form, so that every run has its
+    // elements and every block its codes and parts; it gave every token its columns, and the
     // caller promises sixteen writable values at every token's place.
     unsafe {
         let mut totals = [[vdupq_n_f32(0.0); 4]; N];
+        let mut elements = [[vdupq_n_f32(0.0); 2]; 4];
         for block in 0..input.cols / GROUP {
-            let col = block * GROUP;
+            if left_in_run == 0 {
+                left_in_run = form.run;
+                elements = run_elements::<MINS>(form, at);
+                at = at.add(scale_bytes + min_bytes);
+            }
+            left_in_run -= 1;
+            let parts = at.add(lines + planes);
             for quarter in 0..4 {
-                let scales = load_scales(&tile.scales, col, tile.group, quarter);
+                let [scales, mins] = elements[quarter];
+                // Past the tile's end where there are no parts, and then not read.
+                let part = |first| parts.wrapping_add(first + quarter * ROWS);
                 let later_scales = match SPLIT {
-                    true => load_scales(&tile.scales, col + SUM_GROUP, tile.group, quarter),
+                    true => times_parts(scales, form.parts, part(TILE_ROWS)),
                     false => scales,
                 };
-                let mins = match &tile.mins {
-                    Some(mins) if MINS => load_scales(mins, col, tile.group, quarter),
-                    _ => scales,
+                let scales = times_parts(scales, form.parts, part(0));
+                let mins = match MINS {
+                    true => times_parts(mins, form.parts, part(part_bytes)),
+                    false => mins,
                 };
-                let [codes, later_codes] = U::unpack(tile, block, quarter);
+                let [codes, later_codes] = U::unpack(at, quarter);
                 for (n, totals) in totals.iter_mut().enumerate() {
-                    let at = (token + n) * input.cols + col;
-                    let x = input.codes.as_ptr().add(at);
-                    let sums = input.sums.as_ptr().add(at / SUM_GROUP);
+                    let first = (token + n) * input.cols + block * GROUP;
+                    let x = input.codes.as_ptr().add(first);
+                    let sums = input.sums.as_ptr().add(first / SUM_GROUP);
                     let dots = P::dots(&codes, vld1q_s8(x));
                     let later_dots = P::dots(&later_codes, vld1q_s8(x.add(SUM_GROUP)));
                     let signed =
-                        |dots, sum| vaddq_s32(dots, vdupq_n_s32((U::MOVED - tile.zero) * sum));
-                    let scale = *input.scales.as_ptr().add(at / GROUP);
+                        |dots, sum| vaddq_s32(dots, vdupq_n_s32((U::MOVED - form.zero) * sum));
+                    let scale = *input.scales.as_ptr().add(first / GROUP);
                     let weigh = |dots, scales, total| {
                         vfmaq_f32(total, vcvtq_f32_s32(dots), vmulq_n_f32(scales, scale))
                     };
@@ -145,11 +162,12 @@ unsafe fn tokens<const N: usize, U: Unpack, P: Products, const SPLIT: bool, cons
                         *total = weigh(dots, scales, *total);
                     }
                     if MINS {
-                        let sum = *input.scaled_sums.as_ptr().add(at / GROUP);
+                        let sum = *input.scaled_sums.as_ptr().add(first / GROUP);
                         *total = vfmaq_n_f32(*total, mins, sum);
                     }
                 }
             }
+            at = parts.add(part_bytes * if MINS { 2 } else { 1 });
         }
         for (n, totals) in totals.iter().enumerate() {
             let out = out.add((token + n) * stride);
@@ -160,17 +178,37 @@ unsafe fn tokens<const N: usize, U: Unpack, P: Products, const SPLIT: bool, cons
     }
 }
 
-/// The scales of a quarter of the rows, of the group that begins at `col`.
+/// The scales' and the minimums' elements of a run, for each quarter of the rows.
 ///
 /// # Safety
-/// `scales` must have sixteen values for that group.
+/// The run must begin at `at`.
 #[inline(always)]
-unsafe fn load_scales(scales: &Scales, col: usize, group: usize, quarter: usize) -> float32x4_t {
-    let index = (col >> scales.span) * TILE_ROWS + quarter * ROWS;
+unsafe fn run_elements<const MINS: bool>(form: &Form, at: *const u8) -> [[float32x4_t; 2]; 4] {
     // SAFETY: the caller's promise.
     unsafe {
-        let at = scales.elements.as_ptr().add(index * scales.element.bytes());
-        let elements = match scales.element {
+        [0, 1, 2, 3].map(|quarter| {
+            let scales = load_elements(form.scale, at, quarter);
+            match form.min {
+                Some(min) if MINS => {
+                    let mins = at.add(form.element_bytes().0);
+                    [scales, load_elements(min, mins, quarter)]
+                }
+                _ => [scales; 2],
+            }
+        })
+    }
+}
+
+/// A quarter of the sixteen rows' elements.
+///
+/// # Safety
+/// The sixteen must be at `at`.
+#[inline(always)]
+unsafe fn load_elements(element: Element, at: *const u8, quarter: usize) -> float32x4_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let at = at.add(quarter * ROWS * element.bytes());
+        match element {
             Element::F32 => vld1q_f32(at.cast()),
             Element::F16 => halves(vld1_u16(at.cast())),
             Element::Bf16 => vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(at.cast()))),
@@ -181,19 +219,27 @@ unsafe fn load_scales(scales: &Scales, col: usize, group: usize, quarter: usize)
                 let broken = vceqq_u32(wide, vdupq_n_u32(255));
                 vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(halved), broken))
             }
-        };
-        let part = col / group * TILE_ROWS + quarter * ROWS;
-        let parts = match scales.parts {
+        }
+    }
+}
+
+/// # Safety
+/// The parts of four rows must be at `at`, if there are any.
+#[inline(always)]
+unsafe fn times_parts(elements: float32x4_t, parts: Parts, at: *const u8) -> float32x4_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let factors = match parts {
             Parts::None => return elements,
-            Parts::Unsigned(parts) => vcvtq_f32_u32(vmovl_u16(bytes(parts.as_ptr().add(part)))),
-            Parts::Signed(parts) => {
+            Parts::Unsigned => vcvtq_f32_u32(vmovl_u16(bytes(at))),
+            Parts::Signed => {
                 // Up to the sign of sixteen bits and down again.
-                let raised = vshl_n_u16::<8>(bytes(parts.as_ptr().add(part)));
+                let raised = vshl_n_u16::<8>(bytes(at));
                 let wide = vshr_n_s16::<8>(vreinterpret_s16_u16(raised));
                 vcvtq_f32_s32(vmovl_s16(wide))
             }
         };
-        vmulq_f32(elements, parts)
+        vmulq_f32(elements, factors)
     }
 }
 
@@ -303,8 +349,8 @@ trait Unpack {
     /// The codes of a quarter of the rows of a block, for each of its [`SUM_GROUP`]s.
     ///
     /// # Safety
-    /// The tile must have the block, with codes of this kind.
-    unsafe fn unpack(tile: &Tile, block: usize, quarter: usize) -> [[Quad; QUADS]; 2];
+    /// A whole block's lines and planes must be at `at`, with codes of this kind.
+    unsafe fn unpack(at: *const u8, quarter: usize) -> [[Quad; QUADS]; 2];
 }
 
 struct Four;
@@ -315,12 +361,12 @@ struct Eight;
 
 impl Unpack for Four {
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, quarter: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn unpack(at: *const u8, quarter: usize) -> [[Quad; QUADS]; 2] {
         // SAFETY: the caller's promises; a block has four lines.
         unsafe {
             let (mut first, mut second) = ([vdupq_n_s8(0); QUADS], [vdupq_n_s8(0); QUADS]);
             for (c, (first, second)) in first.iter_mut().zip(&mut second).enumerate() {
-                let pair = load(tile.lines, block * QUADS + c, quarter);
+                let pair = load(at, c, quarter);
                 *first = vreinterpretq_s8_u8(vandq_u8(pair, vdupq_n_u8(15)));
                 *second = vreinterpretq_s8_u8(vshrq_n_u8::<4>(pair));
             }
@@ -331,10 +377,10 @@ impl Unpack for Four {
 
 impl Unpack for Fp4 {
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, quarter: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn unpack(at: *const u8, quarter: usize) -> [[Quad; QUADS]; 2] {
         // SAFETY: the caller's promises; the table has sixteen bytes.
         unsafe {
-            let mut codes = Four::unpack(tile, block, quarter);
+            let mut codes = Four::unpack(at, quarter);
             let table = vreinterpretq_s8_u8(vld1q_u8(FP4_CODES.as_ptr()));
             for code in codes.as_flattened_mut() {
                 *code = vqtbl1q_s8(table, vreinterpretq_u8_s8(*code));
@@ -346,13 +392,13 @@ impl Unpack for Fp4 {
 
 impl Unpack for Five {
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, quarter: usize) -> [[Quad; QUADS]; 2] {
-        // SAFETY: the caller's promises; each quad has eight bytes of fifth bits, two of them for
-        // a quarter of the rows.
+    unsafe fn unpack(at: *const u8, quarter: usize) -> [[Quad; QUADS]; 2] {
+        // SAFETY: the caller's promises; after the lines each quad has eight bytes of fifth
+        // bits, two of them for a quarter of the rows.
         unsafe {
-            let mut codes = Four::unpack(tile, block, quarter);
+            let mut codes = Four::unpack(at, quarter);
             let bit_of = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
-            let bits = tile.planes.as_ptr().add(block * LINE + quarter * 2);
+            let bits = at.add(QUADS * LINE + quarter * 2);
             for (c, code) in codes.as_flattened_mut().iter_mut().enumerate() {
                 let bits = bits.add(c * 8);
                 let bytes = vcombine_u8(vdup_n_u8(*bits), vdup_n_u8(*bits.add(1)));
@@ -366,12 +412,12 @@ impl Unpack for Five {
 
 impl Unpack for Six {
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, quarter: usize) -> [[Quad; QUADS]; 2] {
-        // SAFETY: the caller's promises; a block has two lines of upper bits.
+    unsafe fn unpack(at: *const u8, quarter: usize) -> [[Quad; QUADS]; 2] {
+        // SAFETY: the caller's promises; after four lines a block has two of upper bits.
         unsafe {
-            let mut codes = Four::unpack(tile, block, quarter);
+            let mut codes = Four::unpack(at, quarter);
             for (j, codes) in codes.iter_mut().enumerate() {
-                let plane = load(tile.planes, block * 2 + j, quarter);
+                let plane = load(at, QUADS + j, quarter);
                 let shifted = [
                     vshlq_n_u8::<4>(plane),
                     vshlq_n_u8::<2>(plane),
@@ -392,12 +438,12 @@ impl Unpack for Eight {
     const MOVED: i32 = 128;
 
     #[inline(always)]
-    unsafe fn unpack(tile: &Tile, block: usize, quarter: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn unpack(at: *const u8, quarter: usize) -> [[Quad; QUADS]; 2] {
         // SAFETY: the caller's promises; a block has eight lines.
         unsafe {
             let mut codes = [[vdupq_n_s8(0); QUADS]; 2];
             for (c, code) in codes.as_flattened_mut().iter_mut().enumerate() {
-                let unsigned = load(tile.lines, block * 2 * QUADS + c, quarter);
+                let unsigned = load(at, c, quarter);
                 *code = vreinterpretq_s8_u8(veorq_u8(unsigned, vdupq_n_u8(128)));
             }
             codes
@@ -406,9 +452,9 @@ impl Unpack for Eight {
 }
 
 /// # Safety
-/// There must be such a line.
+/// A block with such a line must be at `at`.
 #[inline(always)]
-unsafe fn load(bytes: &[u8], line: usize, quarter: usize) -> uint8x16_t {
+unsafe fn load(at: *const u8, line: usize, quarter: usize) -> uint8x16_t {
     // SAFETY: the caller's promise.
-    unsafe { vld1q_u8(bytes.as_ptr().add(line * LINE + quarter * LINE / 4)) }
+    unsafe { vld1q_u8(at.add(line * LINE + quarter * LINE / 4)) }
 }

@@ -1,7 +1,6 @@
 //! A row of any quantized format as the codes, scales and minimums that are packed.
 
-use half::f16;
-use loquat_weights::decode::{MlxMode, decode_mlx_scales, unpack_codes};
+use loquat_weights::decode::unpack_codes;
 use loquat_weights::{DecodeFault, Dtype, EncodedRow, WeightsError};
 
 #[derive(Default)]
@@ -30,24 +29,13 @@ impl Row {
             EncodedRow::Mlx {
                 mode,
                 codes,
-                scales: (scales, dtype),
+                scales: (scales, _),
                 biases,
             } => {
                 unpack_codes(mode.bits(), codes, &mut self.codes)?;
-                if mode == MlxMode::Nvfp4 {
-                    let groups = cols / mode.group();
-                    for scale in decode_mlx_scales(mode, scales, dtype, groups)? {
-                        // Exact: an e4m3 has four significant bits, and half of the smallest is
-                        // 2^-10. Codes of four-bit floats are doubled.
-                        let half = f16::from_f32(scale * 0.5);
-                        self.scales.elements.extend(half.to_le_bytes());
-                    }
-                } else {
-                    self.scales.elements.extend(scales);
-                }
-                self.mins
-                    .elements
-                    .extend(biases.map_or(&[][..], |(biases, _)| biases));
+                self.scales.elements.extend(scales);
+                let biases = biases.map_or(&[][..], |(biases, _)| biases);
+                self.mins.elements.extend(biases);
             }
             // These have no integer form.
             EncodedRow::Fp8 { codes, .. } => {

@@ -14,7 +14,7 @@ use super::values::{at_least_one, nonzero, seed};
 /// Flags that choose a scenario exclude each other; all others name those they do not serve.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("scenario")
-    .args(["clients", "intruder", "turns", "soak", "constrained", "http"]))]
+    .args(["clients", "intruder", "turns", "soak", "constrained", "contended", "http"]))]
 pub struct BenchArgs {
     /// A model, as for `run`.
     pub model: Option<String>,
@@ -63,23 +63,23 @@ pub struct BenchArgs {
     pub clients: Vec<NonZeroUsize>,
     /// Requests to serve at each count of clients [default: four for each of the most clients].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["seconds", "intruder", "turns", "soak", "constrained", "http"])]
+    #[arg(conflicts_with_all = ["seconds", "intruder", "turns", "soak", "constrained", "contended", "http"])]
     #[arg(help_heading = SCENARIOS)]
     pub requests: Option<NonZeroUsize>,
     /// How long to send requests at each count of clients, instead of a number of them.
     #[arg(long, value_name = "SECONDS", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "http"])]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http"])]
     #[arg(help_heading = SCENARIOS)]
     pub seconds: Option<NonZeroUsize>,
     /// Lengths of clients' prompts, drawn so that doubling a length makes it half as frequent.
     #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 16, high: 512 })]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "http"])]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http"])]
     pub prompt_range: Span,
     /// Lengths of clients' answers, drawn likewise.
     #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 32, high: 128 })]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "http"])]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http"])]
     pub output_range: Span,
     /// What running streams suffer while a prompt of this length enters.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -88,7 +88,7 @@ pub struct BenchArgs {
     /// is no bound.
     #[arg(long, value_name = "NUMBER", value_parser = slowdown, requires = "scenario")]
     #[arg(help_heading = SCENARIOS, default_value_t = EngineOptions::default().max_slowdown)]
-    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "http"])]
+    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "http"])]
     pub max_slowdown: f32,
     /// A conversation of this many turns, with the prefix cache and without it.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -96,7 +96,7 @@ pub struct BenchArgs {
     /// New tokens in each turn's question.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, requires = "turns")]
     #[arg(help_heading = SCENARIOS, default_value_t = nonzero(64))]
-    #[arg(conflicts_with_all = ["clients", "intruder", "soak", "constrained", "http"])]
+    #[arg(conflicts_with_all = ["clients", "intruder", "soak", "constrained", "contended", "http"])]
     pub user_tokens: NonZeroUsize,
     /// Unreliable clients for this long, on little memory, and a check that nothing leaks.
     #[arg(long, value_name = "SECONDS", value_parser = soak_seconds, help_heading = SCENARIOS)]
@@ -104,6 +104,9 @@ pub struct BenchArgs {
     /// Decoding held to a JSON schema, beside free decoding.
     #[arg(long, help_heading = SCENARIOS)]
     pub constrained: bool,
+    /// Decoding while so many others keep a core busy each, beside decoding undisturbed.
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
+    pub contended: Option<NonZeroUsize>,
     /// Streaming over HTTP beside the bare session, many clients (as many as `--batch` says, or 32),
     /// and what a server's start takes.
     #[arg(long, help_heading = SCENARIOS)]
@@ -114,7 +117,7 @@ pub struct BenchArgs {
     pub seed: u64,
     /// Draw a scenario's results into this file.
     #[arg(long, value_name = "FILE", requires = "scenario", help_heading = SCENARIOS)]
-    #[arg(conflicts_with_all = ["constrained", "http"])]
+    #[arg(conflicts_with_all = ["constrained", "contended", "http"])]
     pub svg: Option<PathBuf>,
     #[command(flatten)]
     pub session: SessionArgs,

@@ -1,11 +1,13 @@
 //! `loquat bench`: what a model and the engine do on this machine, in numbers.
 //!
 //! Each scenario is a file: [`compare`] (the default), [`clients`], [`intruder`], [`turns`],
-//! [`constrained`], [`soak`] and [`http`]. All drive the engine through the doors that programs use.
+//! [`constrained`], [`contended`], [`soak`] and [`http`]. All go through the doors that programs
+//! use.
 
 mod clients;
 mod compare;
 mod constrained;
+mod contended;
 mod figure;
 mod http;
 mod intruder;
@@ -100,6 +102,8 @@ fn chosen(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
         Box::new(soak::Soak::new(args, seconds))
     } else if args.http {
         Box::new(http::Http::new(args))
+    } else if let Some(neighbours) = args.contended {
+        Box::new(contended::Contended::new(args, neighbours.get()))
     } else if args.constrained {
         Box::new(constrained::Constrained::new(args))
     } else if args.clients.is_empty() {

@@ -70,6 +70,6 @@ mod x86 {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     unsafe fn amx(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
         use crate::kernels::{amx::Twin, tile_amx};
-        unsafe { tile_amx::all_tokens(|| Twin(tile.group), tile, input, out, stride) };
+        unsafe { tile_amx::all_tokens(|| Twin(tile.form.group), tile, input, out, stride) };
     }
 }

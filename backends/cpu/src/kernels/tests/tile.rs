@@ -2,14 +2,6 @@
 
 use super::*;
 
-/// Bytes of a tile's parts, before they are put together.
-struct Bytes {
-    lines: Vec<u8>,
-    planes: Vec<u8>,
-    scales: (Vec<u8>, Vec<u8>),
-    mins: (Vec<u8>, Vec<u8>),
-}
-
 const ALL_CODES: [Codes; 5] = [
     Codes::Four,
     Codes::Fp4,
@@ -19,39 +11,29 @@ const ALL_CODES: [Codes; 5] = [
 ];
 const ELEMENTS: [Element; 4] = [Element::F32, Element::F16, Element::Bf16, Element::HalfE8m0];
 
-/// What a group's scale is made of.
-#[derive(Clone, Copy, Debug)]
-struct Form {
-    codes: Codes,
-    group: usize,
-    element: Element,
-    span: usize,
-    /// Whether bytes multiply the elements, and whether they have signs.
-    parts: Option<bool>,
-    mins: bool,
-}
-
 /// Every combination that [`TileInput::check`] lets pass.
 fn forms() -> Vec<Form> {
     let mut forms = Vec::new();
     for codes in ALL_CODES {
-        for element in ELEMENTS {
-            for (group, span, parts, mins) in [
-                (32, 32, None, false),
-                (32, 32, None, true),
-                (32, 64, None, true),
-                (32, 128, None, false),
-                (32, 256, Some(false), true),
-                (16, 256, Some(true), false),
-                (16, 16, None, false),
+        for (i, scale) in ELEMENTS.into_iter().enumerate() {
+            for (group, run, parts, mins) in [
+                (32, 1, Parts::None, false),
+                (32, 1, Parts::None, true),
+                (32, 2, Parts::None, true),
+                (32, 4, Parts::None, false),
+                (32, 8, Parts::Unsigned, true),
+                (32, 2, Parts::Signed, false),
+                (16, 8, Parts::Signed, false),
+                (16, 1, Parts::Unsigned, false),
             ] {
                 forms.push(Form {
                     codes,
                     group,
-                    element,
-                    span,
+                    zero: if mins { 0 } else { 128 },
+                    run,
+                    scale,
+                    min: mins.then_some(ELEMENTS[(i + 1) % ELEMENTS.len()]),
                     parts,
-                    mins,
                 });
             }
         }
@@ -59,59 +41,44 @@ fn forms() -> Vec<Form> {
     forms
 }
 
-impl Form {
-    fn draw(&self, random: &mut Random, cols: usize) -> Bytes {
-        let (lines, planes) = self.codes.block_bytes();
-        let elements = cols.div_ceil(self.span) * TILE_ROWS;
-        let parts = if self.parts.is_some() {
-            cols / self.group
-        } else {
-            0
-        } * TILE_ROWS;
-        let mut scales = || {
-            let values = random.floats(elements, 0.1);
-            let bytes = values.iter().flat_map(|value| self.element_bytes(*value));
-            (bytes.collect(), random.bytes(parts))
-        };
-        let (scales, mins) = (scales(), scales());
-        Bytes {
-            lines: random.bytes(cols / GROUP * lines),
-            planes: random.bytes(cols / GROUP * planes),
-            scales,
-            mins,
-        }
+fn element_bytes(element: Element, value: f32) -> Vec<u8> {
+    match element {
+        Element::F32 => value.to_le_bytes().to_vec(),
+        Element::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
+        Element::Bf16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
+        Element::HalfE8m0 => vec![120 + (value * 50.0) as i8 as u8],
     }
+}
 
-    fn element_bytes(&self, value: f32) -> Vec<u8> {
-        match self.element {
-            Element::F32 => value.to_le_bytes().to_vec(),
-            Element::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
-            Element::Bf16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
-            Element::HalfE8m0 => vec![120 + (value * 50.0) as i8 as u8],
+/// Random codes and parts; elements as `draw` gives them.
+fn tile_bytes(
+    form: &Form,
+    cols: usize,
+    random: &mut Random,
+    mut draw: impl FnMut(&mut Random, Element) -> Vec<u8>,
+) -> Vec<u8> {
+    let mut bytes = random.bytes(form.tile_bytes(cols));
+    for run in 0..cols / GROUP / form.run {
+        let mut at = form.elements_at(run * form.run);
+        for element in [Some(form.scale), form.min].into_iter().flatten() {
+            for _ in 0..TILE_ROWS {
+                let value = draw(random, element);
+                bytes[at..at + value.len()].copy_from_slice(&value);
+                at += value.len();
+            }
         }
     }
+    bytes
+}
 
-    fn tile<'a>(&self, bytes: &'a Bytes) -> Tile<'a> {
-        let scales = |(elements, parts): &'a (Vec<u8>, Vec<u8>)| Scales {
-            element: self.element,
-            span: self.span.trailing_zeros(),
-            elements,
-            parts: match self.parts {
-                None => Parts::None,
-                Some(false) => Parts::Unsigned(parts),
-                Some(true) => Parts::Signed(parts),
-            },
-        };
-        Tile {
-            codes: self.codes,
-            group: self.group,
-            zero: if self.mins { 0 } else { 128 },
-            lines: &bytes.lines,
-            planes: &bytes.planes,
-            scales: scales(&bytes.scales),
-            mins: self.mins.then(|| scales(&bytes.mins)),
-        }
-    }
+fn moderate(random: &mut Random, element: Element) -> Vec<u8> {
+    let value = random.float() * 0.1;
+    element_bytes(element, value)
+}
+
+/// A number of columns near `cols` that the form can have.
+fn whole(form: &Form, cols: usize) -> usize {
+    cols.next_multiple_of(form.run * GROUP)
 }
 
 /// Rounded activations of some tokens, the extremes, -128 included, among them.
@@ -187,36 +154,40 @@ fn tiles_agree_for_every_form() {
             (32, 17),
             (1056, 16),
         ] {
-            let bytes = form.draw(&mut random, cols);
+            let cols = whole(&form, cols);
+            let bytes = &tile_bytes(&form, cols, &mut random, moderate);
             let input = Input::draw(&mut random, tokens, cols);
             let what = format!("{form:?}, {cols} columns, {tokens} tokens");
-            all_agree(&what, &form.tile(&bytes), &input.view());
+            all_agree(&what, &Tile { form, bytes }, &input.view());
         }
     }
 }
 
-/// Against sums of exact products in `f64`, which know nothing of blocks.
+/// Against sums of exact products in `f64`, which know nothing of dots and sums.
 #[test]
 fn tiles_are_right() {
     let mut random = Random(11);
-    let (cols, tokens) = (320, 5);
+    let tokens = 5;
     for form in forms() {
-        let bytes = form.draw(&mut random, cols);
-        let tile = form.tile(&bytes);
+        let cols = whole(&form, 320);
+        let bytes = &tile_bytes(&form, cols, &mut random, moderate);
+        let tile = Tile { form, bytes };
         let input = Input::draw(&mut random, tokens, cols);
         let found = multiply(supported()[0], &tile, &input.view());
-        let mut expected = Vec::new();
-        for token in 0..tokens {
+        let mut expected = vec![0.0; tokens * TILE_ROWS];
+        let mut codes = [0; GROUP * TILE_ROWS];
+        for col in 0..cols {
+            tile.unpack(col / GROUP, &mut codes);
             for row in 0..TILE_ROWS {
-                let product = |col: usize| {
-                    let code = f64::from(tile.code(row, col) - tile.zero);
-                    let scale = f64::from(tile.scales.value(row, col, form.group));
-                    let min = |mins: Scales| f64::from(mins.value(row, col, form.group));
-                    let weight = code * scale + tile.mins.map_or(0.0, min);
+                let code = codes[col % GROUP / 4 * LINE + row * 4 + col % 4];
+                let code = f64::from(code) - f64::from(form.zero);
+                let min = tile.min(row, col).map_or(0.0, f64::from);
+                let weight = code * f64::from(tile.scale(row, col)) + min;
+                for token in 0..tokens {
                     let at = token * cols + col;
-                    weight * f64::from(input.codes[at]) * f64::from(input.scales[at / GROUP])
-                };
-                expected.push((0..cols).map(product).sum());
+                    let x = f64::from(input.codes[at]) * f64::from(input.scales[at / GROUP]);
+                    expected[token * TILE_ROWS + row] += weight * x;
+                }
             }
         }
         let rows = found
@@ -230,24 +201,22 @@ fn tiles_are_right() {
 #[test]
 fn extreme_scales_agree() {
     let mut random = Random(13);
-    let extremes: [&[f32]; 2] = [
-        &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX],
-        &[1e-40, -1e-45, f32::MIN_POSITIVE, 0.0],
+    let extremes: [[f32; 4]; 2] = [
+        [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX],
+        [1e-40, -1e-45, f32::MIN_POSITIVE, 0.0],
     ];
     for form in forms() {
         for values in extremes {
-            let mut bytes = form.draw(&mut random, 256);
-            let size = form.element.bytes();
-            for (i, element) in bytes.scales.0.chunks_exact_mut(size).enumerate() {
-                let value = form.element_bytes(values[i % values.len()]);
-                match form.element {
-                    Element::HalfE8m0 => element[0] = [0, 1, 254, 255][i % 4],
-                    _ => element.copy_from_slice(&value),
+            let bytes = &tile_bytes(&form, 256, &mut random, |random, element| {
+                let pick = random.next() as usize % 4;
+                match element {
+                    Element::HalfE8m0 => vec![[0, 1, 254, 255][pick]],
+                    _ => element_bytes(element, values[pick]),
                 }
-            }
+            });
             let input = Input::draw(&mut random, 9, 256);
             let what = format!("{form:?} {values:?}");
-            all_agree(&what, &form.tile(&bytes), &input.view());
+            all_agree(&what, &Tile { form, bytes }, &input.view());
         }
     }
 }
@@ -257,15 +226,19 @@ fn extreme_scales_agree() {
 fn the_largest_codes_agree() {
     let mut random = Random(19);
     for form in forms() {
+        let cols = whole(&form, 64);
+        let (lines, planes) = form.codes.block_bytes();
         for (code, x) in [(255, -128), (255, 127), (0, -128)] {
-            let mut bytes = form.draw(&mut random, 64);
-            bytes.lines.fill(code);
-            bytes.planes.fill(code);
-            let mut input = Input::draw(&mut random, 16, 64);
+            let mut bytes = tile_bytes(&form, cols, &mut random, moderate);
+            for block in 0..cols / GROUP {
+                bytes[form.block_at(block)..][..lines + planes].fill(code);
+            }
+            let mut input = Input::draw(&mut random, 16, cols);
             input.codes.fill(x);
             input.sums.fill(i32::from(x) * SUM_GROUP as i32);
             let what = format!("{form:?}, codes {code}, activations {x}");
-            all_agree(&what, &form.tile(&bytes), &input.view());
+            let bytes = &bytes;
+            all_agree(&what, &Tile { form, bytes }, &input.view());
         }
     }
 }
