@@ -23,6 +23,10 @@ goldens *args:
 mlx *variant:
     cargo xtask mlx {{variant}}
 
+# Beside llama.cpp: `just compare <model.gguf>`
+compare *args:
+    cargo xtask compare {{args}}
+
 # Check the repository's own rules
 tidy:
     cargo xtask tidy

@@ -52,6 +52,23 @@ impl Run {
         }
     }
 
+    /// Runs it to its end and returns what it printed; its stderr stays on the terminal.
+    pub fn output(mut self) -> Result<String, Error> {
+        let shown = self.shown();
+        let output = self.command.stderr(Stdio::inherit()).output();
+        let output = output.map_err(|source| Error::Start {
+            command: shown.clone(),
+            source,
+        })?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(Error::Command {
+                command: shown,
+                status: output.status,
+            }),
+        }
+    }
+
     /// What the command prints, or `None` if it is not there or fails: a quiet look around.
     pub fn probe(mut self) -> Option<String> {
         let output = self.command.stdin(Stdio::null()).output().ok()?;
@@ -59,7 +76,7 @@ impl Run {
         output.status.success().then_some(text)
     }
 
-    fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         let program = Path::new(self.command.get_program());
         let name = program.file_name().unwrap_or(program.as_os_str());
         std::iter::once(name)
@@ -86,6 +103,15 @@ mod tests {
             program(&root, "no-such-program", &[""; 0]).run(),
             Err(Error::Start { .. })
         ));
+    }
+
+    #[test]
+    fn output_is_returned_only_on_success() {
+        let root = std::env::temp_dir();
+        let answer = program(&root, "echo", &["hi"]).output();
+        assert_eq!(answer.unwrap(), "hi\n");
+        let failed = program(&root, "false", &[""; 0]).output();
+        assert!(matches!(failed, Err(Error::Command { .. })));
     }
 
     #[test]

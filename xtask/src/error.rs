@@ -31,6 +31,18 @@ pub enum Error {
         status: std::process::ExitStatus,
     },
 
+    #[error("{}: {why}", path.display())]
+    Model { path: PathBuf, why: String },
+
+    #[error(
+        "llama.cpp could not be built, for the reason above ({source}); it needs a C++ compiler \
+         and a package index, from which it is fetched with what builds it"
+    )]
+    LlamaCpp { source: Box<Error> },
+
+    #[error("`{command}` answered with {what}")]
+    Answer { command: String, what: String },
+
     #[error("{what} is missing: {remedy}")]
     Missing { what: String, remedy: String },
 

@@ -1,12 +1,14 @@
 //! Repository chores, run as `cargo xtask <command>`: the project's rules as code, the golden
-//! judge, and the one test command that developers and CI share.
+//! judge, the comparison with llama.cpp, and the one test command that developers and CI share.
 //!
 //! It checks and reports. It leaves building, formatting and linting to cargo, and the one tracked
 //! file it ever writes is the support matrix, when asked to.
 
 mod command;
+mod compare;
 mod error;
 mod goldens;
+mod installed;
 mod mlx;
 mod test;
 mod tidy;
@@ -27,6 +29,12 @@ usage: cargo xtask <command>
     --list            name the stages and stop
   goldens [options]   judge checkpoints by logits that others computed
     --help            what there is to choose
+  compare MODEL.gguf  measure llama.cpp, built for this machine, and loquat on the same file
+    --threads N       threads of both; all cores when left out
+    --rounds R        rounds of one process of each [default: 5, or 2 with --quick]
+    --quick           fewer and shorter works
+    --json FILE       write every figure
+    --svg FILE        draw the speeds
   mlx [VARIANT]       fetch MLX for the builds with the feature `mlx`: cpu, cuda13 or metal;
                       metal when left out on macOS, cpu elsewhere
 ";
@@ -51,6 +59,7 @@ fn dispatch(args: &[String]) -> Result<(), Error> {
         }),
         Some((command, rest)) if command == "test" => test::run(&root, rest),
         Some((command, rest)) if command == "goldens" => goldens::run(rest),
+        Some((command, rest)) if command == "compare" => compare::run(&root, rest),
         Some((command, rest)) if command == "mlx" => mlx::run(&root, rest),
         Some((command, _)) if command == "help" || command == "--help" => {
             print!("{USAGE}");

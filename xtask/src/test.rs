@@ -3,7 +3,6 @@
 mod clients;
 mod deny;
 mod fuzz;
-mod installed;
 mod judges;
 mod mlx;
 

@@ -6,15 +6,27 @@ use loquat_spec::{
     Decay, DeltaOutputGate, Dense, Experts, FeedForward, Inner, Mixer, ModelSpec, Rope,
 };
 
+use crate::forward::{MAX_ANSWERS, PieceTask, UNITS_PER_THREAD};
+use crate::kernels::{MAX_QUERIES, piece_len, pieces};
 use crate::session::HEAD_BLOCK;
 
 const VALUE: u64 = size_of::<f32>() as u64;
 /// The token's place among those that attend together.
 const BLOCK: u64 = size_of::<Range<usize>>() as u64;
 
-/// Bytes of `forward::Scratch` after a step of so many tokens, and of the logits that greedy
-/// tokens are chosen from.
-pub fn predict_bytes(spec: &ModelSpec, tokens: usize) -> u64 {
+/// What a session's buffers are for, besides the model.
+#[derive(Clone, Copy)]
+pub struct Extent {
+    /// In one step.
+    pub tokens: usize,
+    /// In one sequence.
+    pub context: usize,
+    pub threads: usize,
+}
+
+/// Bytes of `forward::Scratch` after the largest step, and of the logits that greedy tokens are
+/// chosen from.
+pub fn predict_bytes(spec: &ModelSpec, extent: Extent) -> u64 {
     let widths = spec.branches().map(|(_, branch)| of(&branch.inner, spec));
     let widest = widths.fold(Widths::default(), Widths::max);
     let hidden = spec.hidden_size;
@@ -28,9 +40,30 @@ pub fn predict_bytes(spec: &ModelSpec, tokens: usize) -> u64 {
     // Beside a value's four bytes: one for its code, half of one for its groups' scales and sums.
     let per_token = plain as u64 * VALUE + rounded as u64 * 11 / 2 + BLOCK;
     let logits = (HEAD_BLOCK * spec.vocab_size) as u64 * VALUE;
+    let answers = spec.mixers().map(|(_, mixer)| answers(mixer, extent));
     per_token
-        .saturating_mul(tokens as u64)
+        .saturating_mul(extent.tokens as u64)
         .saturating_add(logits)
+        .saturating_add(answers.max().unwrap_or(0))
+}
+
+/// Bytes of the answers of a long sequence's pieces, where threads share it.
+fn answers(mixer: &Mixer, extent: Extent) -> u64 {
+    let Mixer::Attention(attention) = mixer else {
+        return 0;
+    };
+    let pieces = pieces(&(0..extent.context)).len();
+    if extent.threads == 1 || pieces == 1 {
+        return 0;
+    }
+    let units = UNITS_PER_THREAD.saturating_mul(extent.threads);
+    let queries = units
+        .saturating_mul(MAX_QUERIES)
+        .min(extent.tokens.saturating_mul(attention.heads));
+    let kept = MAX_ANSWERS.max(MAX_QUERIES.saturating_mul(pieces));
+    let count = kept.min(queries.saturating_mul(pieces)) as u64;
+    let answer = piece_len(attention.value_dim) * size_of::<f32>() + size_of::<PieceTask>();
+    count.saturating_mul(answer as u64)
 }
 
 /// Makes a step's buffer `len` long. It grows to exactly that: by doubling, as a `Vec` does of

@@ -1,12 +1,16 @@
 //! Keys and values in pages that sequences share until one of them writes.
+//!
+//! Pages lie side by side in few large regions of memory, and take none of it until written.
 
 use std::collections::HashMap;
 
 use loquat_session::{Held, SequenceId, SessionError};
-use loquat_spec::{KvSource, Mixer, ModelSpec};
+use loquat_spec::ModelSpec;
 
+use crate::arena::{Arena, Region};
 use crate::kernels::{KvElement, PAGE};
 use crate::marks::Marks;
+use crate::page::PageLayout;
 use crate::shared::PagePtr;
 use crate::state::{StateId, StateLayout, StatePool};
 
@@ -15,120 +19,12 @@ const SNAPSHOT_INTERVAL: usize = 256;
 /// …but no more than its latest so many.
 const MAX_SNAPSHOTS: usize = 4;
 
-/// Where each layer's keys and values lie inside a page.
-#[derive(Clone)]
-pub struct PageLayout {
-    /// Layers without keys of their own have an empty one.
-    layers: Vec<LayerLayout>,
-    len: usize,
-}
-
-#[derive(Clone, Copy, Default)]
-pub struct LayerLayout {
-    keys: usize,
-    values: usize,
-    kv_heads: usize,
-    key_dim: usize,
-    /// 0: values are a part of the keys.
-    value_dim: usize,
-}
-
-impl PageLayout {
-    pub fn new(spec: &ModelSpec) -> Self {
-        let mut layout = Self {
-            layers: vec![LayerLayout::default(); spec.layers.len()],
-            len: 0,
-        };
-        for (layer, mixer) in spec.mixers() {
-            let (kv_heads, key_dim, value_dim) = match mixer {
-                Mixer::Attention(a) if matches!(a.kv, KvSource::Layer(_)) => continue,
-                Mixer::Attention(a) => (a.kv_heads, a.head_dim, a.value_dim),
-                Mixer::Latent(latent) => (1, latent.cached_len(), 0),
-                Mixer::ShortConv(_) | Mixer::DeltaRule(_) | Mixer::Mamba2(_) => continue,
-            };
-            let values = layout.len + kv_heads * key_dim * PAGE;
-            layout.layers[layer] = LayerLayout {
-                keys: layout.len,
-                values,
-                kv_heads,
-                key_dim,
-                value_dim,
-            };
-            layout.len = values + kv_heads * value_dim * PAGE;
-        }
-        layout
-    }
-
-    pub fn layer(&self, index: usize) -> LayerLayout {
-        self.layers[index]
-    }
-
-    /// Elements of one token over all layers.
-    pub fn token_len(&self) -> usize {
-        self.len / PAGE
-    }
-}
-
-impl LayerLayout {
-    pub fn key_offset(&self, head: usize) -> usize {
-        self.keys + head * self.key_dim * PAGE
-    }
-
-    pub fn value_offset(&self, head: usize) -> usize {
-        self.values + head * self.value_dim * PAGE
-    }
-
-    /// Writes one token's only key, where values are a part of it.
-    #[inline]
-    pub fn write_key(
-        &self,
-        slot: usize,
-        key: impl Iterator<Item = f32>,
-        mut write: impl FnMut(usize, f32),
-    ) {
-        for (d, key) in key.enumerate() {
-            write(self.keys + d * PAGE + slot, key);
-        }
-    }
-
-    /// Writes one token's keys and values, all heads, into its page through `write(at, value)`.
-    #[inline]
-    pub fn write_token(
-        &self,
-        slot: usize,
-        keys: &[f32],
-        values: &[f32],
-        mut write: impl FnMut(usize, f32),
-    ) {
-        let heads = keys.chunks_exact(self.key_dim);
-        let heads = heads.zip(values.chunks_exact(self.value_dim));
-        for (head, (key, value)) in heads.enumerate() {
-            for (d, key) in key.iter().enumerate() {
-                write(self.key_offset(head) + d * PAGE + slot, *key);
-            }
-            for (d, value) in value.iter().enumerate() {
-                write(self.value_offset(head) + slot * self.value_dim + d, *value);
-            }
-        }
-    }
-
-    /// The places of one token's elements in a page, in export order.
-    fn token_places(&self, slot: usize) -> impl Iterator<Item = usize> + use<> {
-        let layout = *self;
-        (0..layout.kv_heads).flat_map(move |head| {
-            let keys = (0..layout.key_dim).map(move |d| layout.key_offset(head) + d * PAGE + slot);
-            let values = (0..layout.value_dim)
-                .map(move |d| layout.value_offset(head) + slot * layout.value_dim + d);
-            keys.chain(values)
-        })
-    }
-}
-
 /// All sequences of a session and the pages they hold.
 pub struct Cache<T: KvElement> {
     layout: PageLayout,
-    /// Allocated when first used, kept for reuse.
+    /// Made when first used, kept for reuse.
     pages: Vec<Page<T>>,
+    arena: Arena,
     free: Vec<u32>,
     capacity: usize,
     state_layout: StateLayout,
@@ -140,6 +36,8 @@ pub struct Cache<T: KvElement> {
 
 struct Page<T> {
     data: PagePtr<T>,
+    /// Keeps the memory.
+    _region: Region,
     holders: u32,
 }
 
@@ -193,7 +91,8 @@ impl<T: KvElement> Cache<T> {
     ) -> Self {
         let state_layout = StateLayout::new(spec);
         Self {
-            layout: PageLayout::new(spec),
+            layout: PageLayout::new::<T>(spec),
+            arena: Arena::default(),
             states: StatePool::new(state_layout.len(), max_states),
             state_layout,
             pages: Vec::new(),
@@ -424,7 +323,8 @@ impl<T: KvElement> Cache<T> {
                 available: available * PAGE,
             });
         }
-        let mut fresh: Vec<u32> = (0..wanted).map(|_| self.take_page()).collect();
+        self.make_room(wanted)?;
+        let mut fresh: Vec<u32> = (0..wanted).map_while(|_| self.take_page()).collect();
         if let Some(shared) = shared {
             let copy = fresh.swap_remove(0);
             self.copy_page(shared, copy);
@@ -477,16 +377,33 @@ impl<T: KvElement> Cache<T> {
         }
     }
 
-    fn take_page(&mut self) -> u32 {
-        let page = self.free.pop().unwrap_or_else(|| {
+    /// Makes pages until so many are free.
+    fn make_room(&mut self, wanted: usize) -> Result<(), SessionError> {
+        let len = self.layout.page_len();
+        while self.free.len() < wanted {
+            // The system may give less than was planned with.
+            let Ok(mut region) = self.arena.take(len * T::BYTES) else {
+                return Err(SessionError::KvExhausted {
+                    wanted: wanted * PAGE,
+                    available: self.free.len() * PAGE,
+                });
+            };
+            let start = region.bytes_mut().as_mut_ptr();
+            self.free.push(self.pages.len() as u32);
             self.pages.push(Page {
-                data: PagePtr::allocate(self.layout.len),
+                data: PagePtr::new(start.cast(), len),
+                _region: region,
                 holders: 0,
             });
-            self.pages.len() as u32 - 1
-        });
+        }
+        Ok(())
+    }
+
+    /// A page of the caller's own, of those that [`Cache::make_room`] made.
+    fn take_page(&mut self) -> Option<u32> {
+        let page = self.free.pop()?;
         self.pages[page as usize].holders = 1;
-        page
+        Some(page)
     }
 
     fn copy_page(&mut self, from: u32, to: u32) {
@@ -525,8 +442,8 @@ impl<T: KvElement> Cache<T> {
         for position in 0..sequence.len {
             let page = self.pages[sequence.pages[position / PAGE] as usize].data;
             // SAFETY: steps need `&mut self`, so nobody writes while this borrow lives.
-            let page = unsafe { page.slice(0, self.layout.len) };
-            for layer in &self.layout.layers {
+            let page = unsafe { page.slice(0, self.layout.page_len()) };
+            for layer in self.layout.layers() {
                 for place in layer.token_places(position % PAGE) {
                     page[place].to_bytes(out);
                 }
@@ -556,12 +473,11 @@ impl<T: KvElement> Cache<T> {
         };
         let (tokens, state) = bytes.split_at(len * self.layout.token_len() * T::BYTES);
         let mut elements = tokens.chunks_exact(T::BYTES).map(T::from_bytes);
-        let layers = self.layout.layers.clone();
         for position in 0..len {
             let Some(page) = self.page_of(id, position) else {
                 break;
             };
-            for layer in &layers {
+            for layer in self.layout.layers() {
                 for place in layer.token_places(position % PAGE) {
                     // SAFETY: the page is this new sequence's own, reached through `&mut self`.
                     unsafe { page.write(place, elements.next().unwrap_or_default()) };
@@ -578,15 +494,6 @@ impl<T: KvElement> Cache<T> {
         }
         self.commit(id, len, states);
         Ok(id)
-    }
-}
-
-impl<T: KvElement> Drop for Cache<T> {
-    fn drop(&mut self) {
-        for page in self.pages.drain(..) {
-            // SAFETY: pointers to pages are used only inside a step, which borrows the cache.
-            unsafe { page.data.free() };
-        }
     }
 }
 

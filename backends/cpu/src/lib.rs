@@ -14,24 +14,31 @@ mod linear;
 mod load;
 mod machine;
 mod marks;
+mod measure;
 mod model;
 mod pack;
+mod page;
 mod pool;
 mod session;
 mod shared;
 mod state;
 
+pub use measure::{MachineLimits, measure};
+
 use loquat_session::limits::{Limits, Sizes};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, Capabilities, Device, DeviceKind, Memory, ModelSource, OpenError, Plan, Precision,
-    PrefixCopy, Probe, Session, SessionOptions,
+    Backend, Capabilities, Device, DeviceKind, KvFormat, Memory, ModelSource, OpenError, Plan,
+    Precision, PrefixCopy, Probe, Session, SessionOptions,
 };
+use loquat_spec::Mixer;
 
-use kernels::{Half, Kernels, KvElement, PAGE};
-use kv::{Cache, PageLayout};
+use buffers::Extent;
+use kernels::{Brain, Eighth, Half, Kernels, KvElement, PAGE};
+use kv::Cache;
 use model::Model;
 use pack::Packer;
+use page::PageLayout;
 use pool::Pool;
 use session::CpuSession;
 use state::StateLayout;
@@ -72,10 +79,17 @@ impl CpuBackend {
     ) -> Result<(Plan, Limits), OpenError> {
         let spec = &source.spec;
         let threads = machine::wanted_threads(options)?;
-        let kv_bytes_per_token = (PageLayout::new(spec).token_len() * T::BYTES) as u64;
+        let kv_bytes_per_token = (PageLayout::new::<T>(spec).token_len() * T::BYTES) as u64;
         let state_bytes = StateLayout::new(spec).bytes();
         let weights = Model::predict_bytes(spec, &source.weights, options.precision);
-        let buffers = buffers::predict_bytes(spec, options.max_step_tokens);
+        let buffers = buffers::predict_bytes(
+            spec,
+            Extent {
+                tokens: options.max_step_tokens,
+                context: options.context.unwrap_or(spec.max_context),
+                threads,
+            },
+        );
         let sizes = Sizes {
             device_bytes: machine::memory_bytes(),
             kv_bytes_per_token,
@@ -180,9 +194,11 @@ impl Backend for CpuBackend {
     }
 
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
-        let (plan, _) = match options.precision {
-            Precision::Fast => self.plan::<Half>(source, options)?,
-            Precision::Reference => self.plan::<f32>(source, options)?,
+        let (plan, _) = match kv_format(source, options)? {
+            KvFormat::F32 => self.plan::<f32>(source, options)?,
+            KvFormat::F16 => self.plan::<Half>(source, options)?,
+            KvFormat::Bf16 => self.plan::<Brain>(source, options)?,
+            KvFormat::Q8 => self.plan::<Eighth>(source, options)?,
         };
         Ok(plan)
     }
@@ -193,9 +209,31 @@ impl Backend for CpuBackend {
         options: &SessionOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, OpenError> {
-        match options.precision {
-            Precision::Fast => self.open::<Half>(&source, options, progress),
-            Precision::Reference => self.open::<f32>(&source, options, progress),
+        match kv_format(&source, options)? {
+            KvFormat::F32 => self.open::<f32>(&source, options, progress),
+            KvFormat::F16 => self.open::<Half>(&source, options, progress),
+            KvFormat::Bf16 => self.open::<Brain>(&source, options, progress),
+            KvFormat::Q8 => self.open::<Eighth>(&source, options, progress),
         }
+    }
+}
+
+/// The format that is wanted, or else the one that suits the precision.
+fn kv_format(source: &ModelSource, options: &SessionOptions) -> Result<KvFormat, OpenError> {
+    let format = options.kv_format.unwrap_or(match options.precision {
+        Precision::Fast => KvFormat::F16,
+        Precision::Reference => KvFormat::F32,
+    });
+    let mut mixers = source.spec.mixers();
+    let latent = mixers.any(|(_, mixer)| matches!(mixer, Mixer::Latent(_)));
+    match (format, latent) {
+        // A latent and its turned key lie in one vector, at magnitudes of their own: one factor
+        // for both would drown the smaller.
+        (KvFormat::Q8, true) => Err(OpenError::Option {
+            option: "kv_format",
+            found: format.name().to_owned(),
+            expected: "f16, bf16 or f32 for a model with latent attention".to_owned(),
+        }),
+        _ => Ok(format),
     }
 }

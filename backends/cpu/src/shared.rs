@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use crate::kernels::PAGE;
+
 /// A mutable slice that parallel tasks write to, each its own part.
 pub struct SharedMut<'a, T> {
     start: *mut T,
@@ -56,6 +58,13 @@ unsafe impl<T: Send> Send for PagePtr<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for PagePtr<T> {}
 
+impl<T> PagePtr<T> {
+    /// A page in memory that outlives its use; see the methods' promises.
+    pub fn new(start: *mut T, len: usize) -> Self {
+        Self { start, len }
+    }
+}
+
 impl<T: Copy + Default> PagePtr<T> {
     /// Allocates a page of zeros, to be given back through [`PagePtr::free`].
     pub fn allocate(len: usize) -> Self {
@@ -96,6 +105,41 @@ impl<T: Copy + Default> PagePtr<T> {
         assert!(at < self.len);
         // SAFETY: in bounds by the assertion, unaliased by the caller's promise.
         unsafe { self.start.add(at).write(value) }
+    }
+
+    /// The same memory as other elements, of which it holds at least `len`.
+    #[cfg(test)]
+    pub fn cast<U>(self, len: usize) -> PagePtr<U> {
+        assert!(len * size_of::<U>() <= self.len * size_of::<T>());
+        PagePtr::new(self.start.cast(), len)
+    }
+
+    /// The factors that lie from element `at` on, one for each token.
+    ///
+    /// # Safety
+    /// The page must live, and nobody may write them while the result does.
+    pub unsafe fn scales<'a>(self, at: usize) -> &'a [f32; PAGE] {
+        let scales = self.scale(at, PAGE);
+        // SAFETY: in bounds and aligned, as checked, alive and unwritten by the caller's promise;
+        // any bits are an `f32`.
+        unsafe { &*scales.cast() }
+    }
+
+    /// # Safety
+    /// The page must live, and nobody else may touch this factor meanwhile.
+    pub unsafe fn write_scale(self, at: usize, slot: usize, scale: f32) {
+        let scales = self.scale(at, slot + 1);
+        // SAFETY: in bounds and aligned, as checked, unaliased by the caller's promise.
+        unsafe { scales.add(slot).write(scale) }
+    }
+
+    /// Where `count` factors lie.
+    fn scale(self, at: usize, count: usize) -> *mut f32 {
+        let elements = (count * size_of::<f32>()).div_ceil(size_of::<T>());
+        assert!(at <= self.len && elements <= self.len - at);
+        let scales = self.start.wrapping_add(at).cast::<f32>();
+        assert!(scales.is_aligned());
+        scales
     }
 
     /// # Safety

@@ -5,16 +5,18 @@ use std::path::Path;
 use loquat_cpu::CpuBackend;
 use loquat_session::conformance::{Subject, run};
 use loquat_session::{
-    Backend, Emit, Held, MemoryBound, MemoryBudget, OpenError, Precision, Session, SessionError,
-    SessionOptions, StepBatch, StepOutput,
+    Backend, Emit, Held, KvFormat, MemoryBound, MemoryBudget, OpenError, Precision, Session,
+    SessionError, SessionOptions, StepBatch, StepOutput,
 };
+use loquat_spec::Mixer;
 use loquat_testkit::goldens;
 
-fn judge(folder: &std::path::Path, precision: Precision) {
+fn judge(folder: &std::path::Path, precision: Precision, kv_format: Option<KvFormat>) {
     let source = goldens::source(folder).unwrap();
     let open = |options: &SessionOptions| {
         let options = SessionOptions {
             precision,
+            kv_format,
             ..options.clone()
         };
         CpuBackend::AUTO.open(source.clone(), &options, &mut |_| {})
@@ -25,7 +27,10 @@ fn judge(folder: &std::path::Path, precision: Precision) {
     };
     for (check, outcome) in run(&subject) {
         if let Err(reason) = outcome {
-            panic!("{} ({precision:?}), {check}: {reason}", folder.display());
+            panic!(
+                "{} ({precision:?}, {kv_format:?}), {check}: {reason}",
+                folder.display()
+            );
         }
     }
 }
@@ -34,7 +39,7 @@ fn judge(folder: &std::path::Path, precision: Precision) {
 fn every_family_conforms() {
     for folder in goldens::all().unwrap() {
         for precision in [Precision::Fast, Precision::Reference] {
-            judge(&folder, precision);
+            judge(&folder, precision, None);
         }
     }
 }
@@ -42,7 +47,103 @@ fn every_family_conforms() {
 #[test]
 fn quantized_checkpoints_conform() {
     for folder in goldens::mlx().unwrap() {
-        judge(&folder, Precision::Fast);
+        judge(&folder, Precision::Fast, None);
+    }
+}
+
+fn is_latent(folder: &Path) -> bool {
+    let spec = goldens::source(folder).unwrap().spec;
+    spec.mixers()
+        .any(|(_, mixer)| matches!(mixer, Mixer::Latent(_)))
+}
+
+#[test]
+fn every_kv_format_conforms() {
+    for folder in goldens::all().unwrap() {
+        for format in [KvFormat::Bf16, KvFormat::Q8] {
+            if format != KvFormat::Q8 || !is_latent(&folder) {
+                judge(&folder, Precision::Fast, Some(format));
+            }
+        }
+    }
+}
+
+/// How far a format's rounding of keys and values may move a logit, as a share of the largest: a
+/// bf16 element is off by up to 1/256 of itself, one in q8 by up to 1/254 of its head's largest,
+/// and the tiny models pass that on through softmaxes that are nearly even. Of families without
+/// experts: a router at a tie would choose another.
+#[test]
+fn a_kv_format_moves_logits_by_its_rounding() {
+    for family in ["llama", "mistral", "qwen3", "gemma3_text", "olmo2", "phi3"] {
+        let folder = goldens::family(family);
+        let of = |format| {
+            let found = logits_of(
+                &CpuBackend::AUTO,
+                &folder,
+                Precision::Reference,
+                1,
+                Some(format),
+            );
+            found.into_iter().map(f32::from_bits).collect::<Vec<f32>>()
+        };
+        let exact = of(KvFormat::F32);
+        let largest = exact.iter().fold(0.0f32, |max, logit| max.max(logit.abs()));
+        for (format, share) in [
+            (KvFormat::F16, 0.004),
+            (KvFormat::Bf16, 0.025),
+            (KvFormat::Q8, 0.05),
+        ] {
+            let pairs = of(format).into_iter().zip(&exact);
+            let moved = pairs.fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+            assert!(
+                moved <= share * largest,
+                "{family} {format:?}: {moved} of {largest}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_model_cannot_have_is_refused_by_name() {
+    let source = goldens::source(&goldens::family("deepseek_v3")).unwrap();
+    let options = SessionOptions {
+        kv_format: Some(KvFormat::Q8),
+        ..SessionOptions::default()
+    };
+    for error in [
+        CpuBackend::AUTO.plan(&source, &options).err(),
+        CpuBackend::AUTO.open(source, &options, &mut |_| {}).err(),
+    ] {
+        let Some(OpenError::Option { option, found, .. }) = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!((option, found.as_str()), ("kv_format", "q8"));
+    }
+}
+
+#[test]
+fn a_sequence_in_another_kv_format_is_not_imported() {
+    let open = |format| {
+        let source = goldens::source(&goldens::family("llama")).unwrap();
+        let options = SessionOptions {
+            kv_format: Some(format),
+            ..SessionOptions::default()
+        };
+        CpuBackend::AUTO
+            .open(source, &options, &mut |_| {})
+            .unwrap()
+    };
+    for from in KvFormat::ALL {
+        let mut session = open(from);
+        let sequence = session.create().unwrap();
+        let bytes = session.export(sequence).unwrap();
+        for to in KvFormat::ALL {
+            assert_eq!(
+                open(to).import(&bytes).is_ok(),
+                from == to,
+                "{from:?} to {to:?}"
+            );
+        }
     }
 }
 
@@ -211,8 +312,19 @@ fn more_than_the_machine_has_is_planned_but_not_opened() {
 
 /// Logits after every token of a prompt that crosses pages and windows.
 fn logits(backend: &CpuBackend, folder: &Path, precision: Precision, threads: usize) -> Vec<u32> {
+    logits_of(backend, folder, precision, threads, None)
+}
+
+fn logits_of(
+    backend: &CpuBackend,
+    folder: &Path,
+    precision: Precision,
+    threads: usize,
+    kv_format: Option<KvFormat>,
+) -> Vec<u32> {
     let options = SessionOptions {
         precision,
+        kv_format,
         threads: Some(threads),
         ..SessionOptions::default()
     };
@@ -247,6 +359,49 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
                         backend.probe()
                     );
                 }
+            }
+        }
+    }
+}
+
+/// Logits after the last tokens of a long text that is read `at_once` tokens at a time.
+fn long_logits(family: &str, options: &SessionOptions, at_once: usize) -> Vec<u32> {
+    const LEN: usize = 500;
+    let source = goldens::source(&goldens::family(family)).unwrap();
+    let vocab = source.spec.vocab_size as u32;
+    let mut session = CpuBackend::AUTO.open(source, options, &mut |_| {}).unwrap();
+    let sequence = session.create().unwrap();
+    let tokens: Vec<u32> = (0..LEN as u32).map(|i| i * 37 % vocab).collect();
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    let mut logits = Vec::new();
+    for tokens in tokens.chunks(at_once) {
+        batch.clear();
+        let positions = tokens.len();
+        batch.push(sequence, tokens, Emit::Logits { positions });
+        session.step(&batch, &mut output).unwrap();
+        assert_eq!(output.rows()[0].error, None);
+        logits.extend(output.all_logits_mut().iter().map(|logit| logit.to_bits()));
+    }
+    logits
+}
+
+/// One thread reads all; several share one token's reading, or have a chunk's tokens each.
+#[test]
+fn threads_that_share_a_long_sequence_change_no_bit() {
+    for family in ["llama", "gemma3_text"] {
+        for kv_format in KvFormat::ALL {
+            let options = |threads| SessionOptions {
+                threads: Some(threads),
+                kv_format: Some(kv_format),
+                ..SessionOptions::default()
+            };
+            let expected = long_logits(family, &options(1), 500);
+            for (threads, at_once) in [(2, 1), (3, 7), (2, 500)] {
+                let found = long_logits(family, &options(threads), at_once);
+                assert!(
+                    found == expected,
+                    "{family}, {kv_format:?}: {threads} threads, {at_once} at once"
+                );
             }
         }
     }

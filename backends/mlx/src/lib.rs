@@ -82,6 +82,16 @@ impl MlxBackend {
             DeviceKind::Cpu => Type::F32,
             DeviceKind::Gpu => loader::activation_type(spec, weights, options.precision),
         };
+        if let Some(wanted) = options
+            .kv_format
+            .filter(|wanted| wanted.name() != dtype.name())
+        {
+            return Err(OpenError::Option {
+                option: "kv_format",
+                found: wanted.name().to_owned(),
+                expected: format!("{}, as MLX computes with here", dtype.name()),
+            });
+        }
         let layout = Layout::new(spec);
         let kept = pack::report(weights, dtype);
         let vectors = weights

@@ -2,9 +2,10 @@
 
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
-use loquat_cpu::CpuBackend;
+use loquat_cpu::{CpuBackend, MachineLimits};
 use loquat_mlx::MlxBackend;
 use loquat_session::{Backend, DeviceKind, Probe};
 
@@ -45,6 +46,11 @@ pub fn select(name: &str) -> Result<&'static dyn Backend, CliError> {
             all: indented(),
         }),
     }
+}
+
+/// What this machine's cores can do at most.
+pub fn machine_limits(threads: Option<NonZeroUsize>) -> Result<MachineLimits, CliError> {
+    Ok(loquat_cpu::measure(threads.map(NonZeroUsize::get))?)
 }
 
 fn backends() -> impl Iterator<Item = &'static dyn Backend> {

@@ -77,6 +77,80 @@ fn the_engine_tells_its_own_part_of_a_step() {
 }
 
 #[test]
+fn chosen_works_are_measured_once_with_what_they_take() {
+    // The longest is a prompt, before which a longer answer comes.
+    let flags = "--work prompt:32,decode:4@1,decode:4@16x3 --json";
+    let report: Value = serde_json::from_str(&text(&flags.split(' ').collect::<Vec<_>>())).unwrap();
+    assert_eq!(report["scenario"], "works");
+    assert!(number(&report, "ready_seconds") >= number(&report, "load_seconds"));
+    if cfg!(target_os = "linux") {
+        assert!(number(&report, "peak_bytes") > 1e6);
+    }
+    let results = report["results"].as_array().unwrap();
+    let names: Vec<_> = results.iter().map(|result| &result["work"]).collect();
+    assert_eq!(names, ["prompt:32", "decode:4@1", "decode:4@16x3"]);
+    for result in results {
+        assert!(number(result, "tokens_per_second") > 0.0, "{result}");
+    }
+    // Two layers of q, k, v, o, gate, up and down, and the head.
+    let products = 2 * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128) + 288 * 64;
+    assert_eq!(results[1]["multiply_adds_per_token"], f64::from(products));
+    let read = |place: usize| number(&results[place], "read_bytes_per_token");
+    assert!(read(2) < read(1), "three share the weights");
+}
+
+#[test]
+fn the_machine_is_measured_without_a_model() {
+    let flags = ["--machine", "--threads", "1", "--json"];
+    let report: Value = serde_json::from_str(&succeeded(bench_without_model(&flags))).unwrap();
+    assert_eq!(
+        (&report["scenario"], &report["threads"]),
+        (&"machine".into(), &1.into())
+    );
+    assert!(number(&report, "read_bytes_per_second") > 1e8);
+    assert!(number(&report, "int8_multiply_adds_per_second") > 1e7);
+}
+
+#[test]
+fn a_described_figure_is_drawn_and_what_does_not_belong_together_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (described, drawn) = (path("figure.json"), path("figure.svg"));
+    let draw = ["--draw", &described, "--svg", &drawn];
+    let refused = |flags: &[&str], words: &[&str]| {
+        let output = bench_without_model(flags);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
+        let named = words.iter().all(|word| stderr.contains(word));
+        assert!(named, "{flags:?}: {stderr}");
+    };
+    refused(&draw, &["--draw", "figure.json"]);
+    std::fs::write(&described, "{").unwrap();
+    refused(&draw, &["--draw", "JSON"]);
+    std::fs::write(&described, r#"{"title": "t"}"#).unwrap();
+    refused(&draw, &["--draw", "`panels`"]);
+    let panel =
+        r#"{"title": "p", "x": "a", "y": "b", "lines": [{"name": "l", "points": [[1, 2]]}]}"#;
+    let figure = format!(r#"{{"title": "t", "caption": "said below", "panels": [{panel}]}}"#);
+    std::fs::write(&described, figure).unwrap();
+    assert_eq!(succeeded(bench_without_model(&draw)), "");
+    let svg = std::fs::read_to_string(&drawn).unwrap();
+    assert!(
+        svg.starts_with("<svg") && svg.contains("said below"),
+        "{svg}"
+    );
+
+    refused(&["--draw", &described], &["--svg"]);
+    refused(&["model", "--work", "prompt"], &["--work", "prompt:512"]);
+    refused(&["model", "--machine"], &["--machine"]);
+    refused(
+        &["model", "--work", "prompt:8", "--rounds", "2"],
+        &["--work", "--rounds"],
+    );
+    refused(&["--machine", "--svg", &drawn], &["--machine", "--svg"]);
+}
+
+#[test]
 fn http_is_measured_beside_the_bare_session() {
     let flags = "--http --json --batch 3 --decode-tokens 8 --rounds 2";
     let report: Value = serde_json::from_str(&text(&flags.split(' ').collect::<Vec<_>>())).unwrap();

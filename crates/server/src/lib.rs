@@ -43,6 +43,6 @@ mod wire;
 
 pub use config::Config;
 pub use http::{Load, Observer, ServeError, Server, TlsError};
-pub use metrics::{resident_bytes, resident_bytes_of};
+pub use metrics::{peak_resident_bytes, resident_bytes, resident_bytes_of};
 pub use models::{ModelInfo, OpenFailure, Opened, Opener, Planned};
 pub use reload::{ReadConfig, Reconfigured, ReloadError, Reloading, SetLogLevel};

@@ -87,6 +87,8 @@ pub struct SessionOptions {
     pub max_step_tokens: usize,
     pub threads: Option<usize>,
     pub precision: Precision,
+    /// How KV is to be kept; a backend refuses what it, or the model on it, cannot.
+    pub kv_format: Option<KvFormat>,
 }
 
 impl Default for SessionOptions {
@@ -99,7 +101,35 @@ impl Default for SessionOptions {
             max_step_tokens: 512,
             threads: None,
             precision: Precision::Fast,
+            kv_format: None,
         }
+    }
+}
+
+/// How keys and values may be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvFormat {
+    F32,
+    F16,
+    Bf16,
+    /// Eight bits an element, under a factor for each token's key and value of each head.
+    Q8,
+}
+
+impl KvFormat {
+    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Q8 => "q8",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
     }
 }
 

@@ -16,7 +16,8 @@ pub mod limits;
 pub mod transfer;
 
 pub use backend::{
-    Backend, Device, DeviceKind, MemoryBudget, ModelSource, Plan, Precision, Probe, SessionOptions,
+    Backend, Device, DeviceKind, KvFormat, MemoryBudget, ModelSource, Plan, Precision, Probe,
+    SessionOptions,
 };
 pub use batch::{Emit, Row, RowOutput, StepBatch, StepOutput};
 pub use capabilities::{Capabilities, Held, Memory, PrefixCopy};

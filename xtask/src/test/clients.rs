@@ -3,14 +3,15 @@
 use std::path::Path;
 
 use super::Note;
-use super::installed::{Python, install_npm};
 use crate::command::program;
 use crate::error::Error;
+use crate::installed::{Python, install_npm};
 use crate::tools::require_browser_libraries;
 
 const PYTHON: Python = Python {
     requirements: "clients/requirements.txt",
     folder: "target/clients",
+    variables: &[],
 };
 const NPM: &[&str] = &["clients/node", "clients/page"];
 /// Where the browser's tests leave what they saw, relative to the root.

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use super::Note;
-use super::installed::Python;
 use crate::command::program;
 use crate::error::Error;
+use crate::installed::Python;
 
 /// What each program judges, it says itself.
 const JUDGES: &[&str] = &[
@@ -20,6 +20,7 @@ const JUDGES: &[&str] = &[
 const PYTHON: Python = Python {
     requirements: "judges/requirements.txt",
     folder: "target/judges",
+    variables: &[],
 };
 /// Relative to the root.
 const VOCABULARIES: &str = "target/judges/vocabularies";

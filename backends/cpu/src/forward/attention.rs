@@ -1,12 +1,10 @@
-//! Softmax attention over the sequence's pages.
-
-use std::ops::Range;
+//! Softmax attention: what comes before and after the queries meet the sequence's pages.
 
 use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
 
-use super::{Forward, PlannedRow, add, scale};
+use super::{Forward, add, scale};
 use crate::buffers::fit;
-use crate::kernels::{AttendArgs, AttendQuery, HeadPages, Kernels, KvElement, MAX_QUERIES, PAGE};
+use crate::kernels::{Kernels, KvElement, PAGE};
 use crate::linear::{Product, Products, for_tokens, multiply};
 use crate::model::{AttentionWeights, Branch, Model, Norm};
 use crate::shared::SharedMut;
@@ -83,62 +81,10 @@ impl<T: KvElement> Forward<'_, T> {
             weights.place_query(kernels, query, planned.position, turn);
             if weights.key.is_some() {
                 weights.place_key(kernels, key, value, turn);
-                layout.write_token(planned.position % PAGE, key, value, |at, value| {
-                    // SAFETY: no two tokens share a slot, the session has made the page this
-                    // sequence's own, and reading waits for the pool.
-                    unsafe { planned.page.write(at, T::store(value)) };
-                });
-            }
-        });
-    }
-
-    fn attend(&mut self, kv_layer: usize, weights: &AttentionWeights) {
-        let (kernels, plan) = (self.kernels, self.plan);
-        let layout = self.layout.layer(kv_layer);
-        let spec = &weights.spec;
-        let (heads, head_dim, value_dim) = (spec.heads, spec.head_dim, spec.value_dim);
-        let tokens = plan.tokens.len();
-        self.scratch.inner.resize(tokens, spec.mixed_len());
-        let query = &self.scratch.query;
-        let out = SharedMut::new(&mut self.scratch.inner.values);
-        let groups = Groups::new(heads / spec.kv_heads);
-        groups.lay_out(&plan.rows, &mut self.scratch.attended);
-        let blocks = &self.scratch.attended;
-        // All of one head's tasks after each other, so that its pages stay near.
-        let tasks = blocks.len() * spec.kv_heads * groups.parts;
-        let per_task = (tasks / (self.pool.threads() * 8)).clamp(1, 4);
-        self.pool.run(tasks.div_ceil(per_task), &|task| {
-            for task in task * per_task..((task + 1) * per_task).min(tasks) {
-                let block = &blocks[task % blocks.len()];
-                let part = task / blocks.len();
-                let (kv_head, part) = (part / groups.parts, part % groups.parts);
-                let first = &plan.tokens[block.start];
-                let args = AttendArgs {
-                    scale: spec.scale,
-                    softcap: spec.softcap,
-                    pages: HeadPages {
-                        pages: &plan.pages[first.pages.0..first.pages.1],
-                        key_offset: layout.key_offset(kv_head),
-                        value_offset: Some(layout.value_offset(kv_head)),
-                    },
-                };
-                let mut queries = Queries::default();
-                for token in block.clone() {
-                    for head in groups.heads(kv_head, part) {
-                        let pair = token * heads + head;
-                        let end = plan.tokens[token].position + 1;
-                        queries.push(AttendQuery {
-                            query: &query[pair * head_dim..(pair + 1) * head_dim],
-                            sink: weights.sinks.as_ref().map(|sinks| sinks[head]),
-                            start: spec.reach.first_seen(end - 1),
-                            end,
-                            // SAFETY: each pair of token and head writes its own place.
-                            out: unsafe { out.slice(pair * value_dim, value_dim) },
-                        });
-                    }
-                }
-                // SAFETY: the table was chosen for this machine.
-                unsafe { T::attend(kernels)(&args, queries.as_mut()) };
+                let slot = planned.position % PAGE;
+                // SAFETY: no two tokens share a slot, the session has made the page this
+                // sequence's own, and reading waits for the pool.
+                unsafe { layout.write_token(planned.page, slot, key, value) };
             }
         });
     }
@@ -156,65 +102,6 @@ impl<T: KvElement> Forward<'_, T> {
                 (kernels.sigmoid_gate)(mixed.slice(token * len, len), gate);
             }
         });
-    }
-}
-
-/// Which of a key head's queries go to the kernel together.
-struct Groups {
-    /// Query heads for each key head.
-    sharing: usize,
-    /// Parts that these are cut into.
-    parts: usize,
-    /// Tokens of one row whose queries are taken together.
-    tokens: usize,
-}
-
-impl Groups {
-    fn new(sharing: usize) -> Self {
-        let parts = sharing.div_ceil(MAX_QUERIES).max(1);
-        Self {
-            sharing,
-            parts,
-            tokens: (MAX_QUERIES / sharing.div_ceil(parts).max(1)).max(1),
-        }
-    }
-
-    /// The rows' tokens in blocks, each of one row.
-    fn lay_out(&self, rows: &[PlannedRow], blocks: &mut Vec<Range<usize>>) {
-        blocks.clear();
-        let tokens: usize = rows.iter().map(|row| row.tokens).sum();
-        blocks.reserve_exact(tokens);
-        for row in rows {
-            let end = row.first + row.tokens;
-            let starts = (row.first..end).step_by(self.tokens);
-            blocks.extend(starts.map(|start| start..(start + self.tokens).min(end)));
-        }
-    }
-
-    /// The query heads of one part.
-    fn heads(&self, kv_head: usize, part: usize) -> Range<usize> {
-        let size = self.sharing.div_ceil(self.parts);
-        let first = kv_head * self.sharing;
-        let end = first + self.sharing;
-        first + part * size..(first + (part + 1) * size).min(end)
-    }
-}
-
-/// Up to [`MAX_QUERIES`] queries, on the stack.
-#[derive(Default)]
-struct Queries<'a> {
-    slots: [AttendQuery<'a>; MAX_QUERIES],
-    len: usize,
-}
-
-impl<'a> Queries<'a> {
-    fn push(&mut self, query: AttendQuery<'a>) {
-        self.slots[self.len] = query;
-        self.len += 1;
-    }
-
-    fn as_mut(&mut self) -> &mut [AttendQuery<'a>] {
-        &mut self.slots[..self.len]
     }
 }
 

@@ -3,7 +3,7 @@
 use super::attention::AllAngles;
 use super::{Forward, add};
 use crate::buffers::fit;
-use crate::kernels::{AttendArgs, AttendQuery, HeadPages, KvElement, PAGE};
+use crate::kernels::{AttendArgs, AttendQuery, KvElement, PAGE};
 use crate::linear::{Activations, Linear, Product, Products, for_tokens, multiply};
 use crate::model::{Branch, LatentWeights, QueryDown};
 use crate::shared::SharedMut;
@@ -97,11 +97,9 @@ impl<T: KvElement> Forward<'_, T> {
             }
             let planned = &plan.tokens[token];
             let whole = latent.iter().chain(&*rope_key).copied();
-            layout.write_key(planned.position % PAGE, whole, |at, value| {
-                // SAFETY: no two tokens share a slot, the session has made the page this
-                // sequence's own, and reading waits for the pool.
-                unsafe { planned.page.write(at, T::store(value)) };
-            });
+            // SAFETY: no two tokens share a slot, the session has made the page this sequence's
+            // own, and reading waits for the pool.
+            unsafe { layout.write_key(planned.page, planned.position % PAGE, whole) };
         });
     }
 
@@ -167,11 +165,9 @@ impl<T: KvElement> Forward<'_, T> {
                 let args = AttendArgs {
                     scale: spec.scale,
                     softcap: None,
-                    pages: HeadPages {
-                        pages: &plan.pages[token.pages.0..token.pages.1],
-                        key_offset: layout.key_offset(0),
-                        value_offset: None,
-                    },
+                    value_dim: latent_dim,
+                    pages: layout.head(&plan.pages[token.pages.0..token.pages.1], 0),
+                    piece: None,
                 };
                 // SAFETY: each pair writes its own row, and the table was chosen for this
                 // machine.
@@ -179,8 +175,7 @@ impl<T: KvElement> Forward<'_, T> {
                     let queries = &mut [AttendQuery {
                         query: &query[pair * cached..(pair + 1) * cached],
                         sink: None,
-                        start: 0,
-                        end: token.position + 1,
+                        seen: 0..token.position + 1,
                         out: out.slice(pair * latent_dim, latent_dim),
                     }];
                     T::attend(kernels)(&args, queries)

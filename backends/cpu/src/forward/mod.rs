@@ -1,10 +1,13 @@
 //! One step through the layers, for the tokens of all rows together.
 
+mod attend;
 mod attention;
 mod experts;
 mod feed_forward;
 mod latent;
 mod recurrent;
+
+pub use attend::{MAX_ANSWERS, PieceTask, UNITS_PER_THREAD};
 
 use std::ops::Range;
 
@@ -12,9 +15,9 @@ use loquat_spec::NormKind;
 
 use crate::buffers::fit;
 use crate::kernels::{Kernels, KvElement};
-use crate::kv::PageLayout;
 use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
+use crate::page::PageLayout;
 use crate::pool::Pool;
 use crate::shared::{PagePtr, SharedMut};
 use crate::state::StateLayout;
@@ -80,6 +83,7 @@ pub struct Scratch {
     query: Vec<f32>,
     /// Tokens whose queries attend together.
     attended: Vec<Range<usize>>,
+    pieces: attend::Pieces,
     key: Vec<f32>,
     value: Vec<f32>,
     gate: Vec<f32>,

@@ -2,45 +2,75 @@
 //!
 //! Queries that see the same pages are handed over together, so that a page is read and widened
 //! once for all of them. What one of them computes does not depend on the others.
+//!
+//! The positions are cut into pieces of [`PIECE`], counted from the sequence's first. Each piece
+//! has a softmax of its own, page by page with a running maximum, and the pieces are joined in
+//! order. So several threads can take a long sequence's pieces, and one thread that takes them
+//! all computes the same bits.
+//!
+//! Registers stay out of closures: those are not built for the instruction set of the kernel that
+//! the code around them is inlined into.
+
+use std::ops::Range;
 
 use super::float::{CHAINS, exp, fold, fold_max, softcap};
+use super::register::Register;
 use super::{KvElement, LANES, PAGE};
 use crate::shared::PagePtr;
 
 /// The most queries at once: as many as have room for their sums in 32 registers.
 pub const MAX_QUERIES: usize = 6;
 
+/// Positions that share a softmax: whole pages, enough that starting cold and joining cost little
+/// beside them, and so few that a prompt of some hundred tokens is work for several threads.
+pub const PIECE: usize = 8 * PAGE;
+
+/// The pieces that some positions lie in.
+pub fn pieces(positions: &Range<usize>) -> Range<usize> {
+    positions.start / PIECE..positions.end.div_ceil(PIECE)
+}
+
+/// Values in a piece's answer: what it mixed, then its softmax, in registers of its own.
+pub fn piece_len(value_dim: usize) -> usize {
+    value_dim.next_multiple_of(LANES) + LANES
+}
+
 /// Where one head's keys and values lie in a page: keys as `[head_dim][PAGE]`, so that a
-/// register holds many tokens, values as `[PAGE][head_dim]`.
+/// register holds many tokens, values as `[PAGE][value_dim]`, and the factors of either, where
+/// the format has them, as `[PAGE]`.
 #[derive(Clone, Copy)]
 pub struct HeadPages<'a, T> {
     /// The sequence's pages, oldest first.
     pub pages: &'a [PagePtr<T>],
-    pub key_offset: usize,
+    pub keys: usize,
     /// `None`: the values are the keys' first dimensions.
-    pub value_offset: Option<usize>,
+    pub values: Option<usize>,
+    pub key_scales: usize,
+    pub value_scales: usize,
+}
+
+/// One page's share of a head.
+struct HeadPage<'a, T> {
+    keys: &'a [T],
+    values: Option<&'a [T]>,
+    /// Of keys and of values, where the format has them.
+    scales: Option<[&'a [f32; PAGE]; 2]>,
 }
 
 impl<T: KvElement> HeadPages<'_, T> {
-    /// One page's keys, and its values where they are kept apart.
-    ///
-    /// # Safety
-    /// Nobody writes to the page meanwhile.
     #[inline(always)]
-    pub(super) unsafe fn slices(
-        &self,
-        page: usize,
-        head_dim: usize,
-        value_dim: usize,
-    ) -> (&[T], Option<&[T]>) {
+    fn page(&self, page: usize, head_dim: usize, value_dim: usize) -> HeadPage<'_, T> {
         let page = &self.pages[page];
-        // SAFETY: as the caller promises; the offsets are the layout's own.
+        // SAFETY: the step has written its tokens and waited for all threads before any of them
+        // attends, pages live as long as the cache, and the offsets are the layout's own.
         unsafe {
-            let values = self.value_offset;
-            (
-                page.slice(self.key_offset, head_dim * PAGE),
-                values.map(|offset| page.slice(offset, value_dim * PAGE)),
-            )
+            let values = self.values;
+            HeadPage {
+                keys: page.slice(self.keys, head_dim * PAGE),
+                values: values.map(|at| page.slice(at, value_dim * PAGE)),
+                scales: T::SCALED
+                    .then(|| [self.key_scales, self.value_scales].map(|at| page.scales(at))),
+            }
         }
     }
 }
@@ -50,179 +80,479 @@ pub struct AttendArgs<'a, T> {
     pub scale: f32,
     /// `score = tanh(score / cap) * cap`
     pub softcap: Option<f32>,
+    pub value_dim: usize,
     pub pages: HeadPages<'a, T>,
+    /// Only this piece, for [`join_pieces`]: each query's answer is [`piece_len`] long.
+    pub piece: Option<usize>,
 }
 
-/// One query against the positions `start..end`. All of a call's are equally long, and so are
-/// the values they mix.
+/// One query against the positions it sees. All of a call's are equally long.
 #[derive(Default)]
 pub struct AttendQuery<'a> {
     pub query: &'a [f32],
     /// A score that takes part without a value.
     pub sink: Option<f32>,
-    pub start: usize,
-    pub end: usize,
+    pub seen: Range<usize>,
     pub out: &'a mut [f32],
 }
 
 /// A softmax under way.
 #[derive(Clone, Copy)]
-pub(super) struct Softmax {
-    pub max: f32,
+struct Softmax {
+    max: f32,
     total: f32,
 }
 
 impl Softmax {
-    pub const EMPTY: Self = Self {
+    const EMPTY: Self = Self {
         max: f32::NEG_INFINITY,
         total: 0.0,
     };
 
-    /// Turns a page's scores at `from..to` into weights under the maximum so far, and goes on.
+    /// Turns a page's scores at `seen` into weights under the maximum so far, and goes on. What
+    /// was summed before has to be multiplied by the result.
     #[inline(always)]
-    pub fn weigh(&mut self, weights: &mut [f32; PAGE], from: usize, to: usize) -> f32 {
+    fn weigh(&mut self, weights: &mut [f32; PAGE], seen: &Range<usize>) -> f32 {
         let mut largest = [self.max; LANES];
         for (half, scores) in weights.as_chunks::<LANES>().0.iter().enumerate() {
             for (i, largest) in largest.iter_mut().enumerate() {
-                let at = half * LANES + i;
                 // NaN is larger than nothing.
-                let larger = at >= from && at < to && scores[i] > *largest;
+                let larger = seen.contains(&(half * LANES + i)) && scores[i] > *largest;
                 *largest = if larger { scores[i] } else { *largest };
             }
         }
         let max = fold_max(largest);
         for (i, weight) in weights.iter_mut().enumerate() {
-            let seen = i >= from && i < to;
             let raised = exp(*weight - max);
-            *weight = if seen { raised } else { 0.0 };
+            *weight = if seen.contains(&i) { raised } else { 0.0 };
         }
         let sum = fold(std::array::from_fn(|i| weights[i] + weights[i + LANES]));
         self.advance(max, sum)
     }
 
-    /// Goes on to a page's maximum and the sum of its weights; what was summed before has to be
-    /// multiplied by the result.
+    /// The same for a page that is seen whole.
     #[inline(always)]
-    pub fn advance(&mut self, max: f32, sum: f32) -> f32 {
-        let correction = exp(self.max - max);
-        let correction = if self.max == f32::NEG_INFINITY {
-            0.0
-        } else {
-            correction
-        };
+    fn weigh_all<R: Register>(&mut self, scores: [R; 2], weights: &mut [f32; PAGE]) -> f32 {
+        let largest = scores[0].larger(R::splat(self.max));
+        let max = scores[1].larger(largest).fold_max();
+        let raised = [
+            scores[0].sub(R::splat(max)).exp(),
+            scores[1].sub(R::splat(max)).exp(),
+        ];
+        put(weights, raised);
+        self.advance(max, raised[0].add(raised[1]).fold())
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, max: f32, sum: f32) -> f32 {
+        let correction = self.correction(max);
         self.total = self.total.mul_add(correction, sum);
         self.max = max;
         correction
     }
 
     #[inline(always)]
-    pub fn finish(&self, query: &mut AttendQuery) {
-        let sink = query.sink.map_or(0.0, |sink| exp(sink - self.max));
+    fn correction(&self, max: f32) -> f32 {
+        let correction = exp(self.max - max);
+        match self.max == f32::NEG_INFINITY {
+            true => 0.0,
+            false => correction,
+        }
+    }
+
+    /// Takes in the next piece's softmax and what it mixed.
+    #[inline(always)]
+    fn join(&mut self, piece: Self, mixed: &[f32], out: &mut [f32]) {
+        // The first as it is, zeros' signs too: it may have been computed in place.
+        if self.max == f32::NEG_INFINITY && self.total == 0.0 {
+            *self = piece;
+            out.copy_from_slice(mixed);
+            return;
+        }
+        let max = match piece.max > self.max {
+            true => piece.max,
+            false => self.max,
+        };
+        let (kept, added) = (self.correction(max), exp(piece.max - max));
+        self.total = self.total.mul_add(kept, piece.total * added);
+        self.max = max;
+        for (out, mixed) in out.iter_mut().zip(mixed) {
+            *out = out.mul_add(kept, mixed * added);
+        }
+    }
+
+    #[inline(always)]
+    fn finish(&self, sink: Option<f32>, out: &mut [f32]) {
+        let sink = sink.map_or(0.0, |sink| exp(sink - self.max));
         let inverse = 1.0 / (self.total + sink);
-        query.out.iter_mut().for_each(|value| *value *= inverse);
+        out.iter_mut().for_each(|value| *value *= inverse);
     }
 }
 
-/// Page by page in order, with a running maximum. What a query computes depends on its own
-/// pages' contents at `start..end` alone.
+/// Attention over everything that each query sees, or over one piece of it.
 #[inline(always)]
-pub(super) fn attend<T: KvElement>(args: &AttendArgs<T>, queries: &mut [AttendQuery]) {
-    for query in queries {
-        query.out.fill(0.0);
-        let mut softmax = Softmax::EMPTY;
-        for page in query.start / PAGE..query.end.div_ceil(PAGE) {
-            attend_page(args, query, page, &mut softmax);
-        }
-        softmax.finish(query);
+pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &mut [AttendQuery]) {
+    // As many at once as the register has room for; the compiler drops the others.
+    match queries.len().min(R::QUERIES) {
+        2 if R::QUERIES >= 2 => attend_all::<R, T, 2>(args, queries),
+        3 if R::QUERIES >= 3 => attend_all::<R, T, 3>(args, queries),
+        4 if R::QUERIES >= 4 => attend_all::<R, T, 4>(args, queries),
+        5 if R::QUERIES >= 5 => attend_all::<R, T, 5>(args, queries),
+        MAX_QUERIES if R::QUERIES >= 6 => attend_all::<R, T, MAX_QUERIES>(args, queries),
+        _ => attend_all::<R, T, 1>(args, queries),
     }
 }
 
-/// One query over one page.
+/// `N` at a time, those that are left over one by one.
 #[inline(always)]
-pub(super) fn attend_page<T: KvElement>(
+fn attend_all<R: Register, T: KvElement, const N: usize>(
     args: &AttendArgs<T>,
-    query: &mut AttendQuery,
-    page: usize,
-    softmax: &mut Softmax,
+    queries: &mut [AttendQuery],
 ) {
-    let (head_dim, value_dim) = (query.query.len(), query.out.len());
-    let first = page * PAGE;
-    let from = query.start.max(first) - first;
-    let to = query.end.min(first + PAGE) - first;
-    // SAFETY: the step has written its tokens and waited for all threads before any of them
-    // attends, and pages live as long as the cache.
-    let (keys, values) = unsafe { args.pages.slices(page, head_dim, value_dim) };
-    let mut weights = scores(query.query, keys, args.scale);
-    if let Some(cap) = args.softcap {
-        softcap(&mut weights, cap);
+    let (groups, rest) = queries.as_chunks_mut::<N>();
+    for queries in groups {
+        attend_few::<R, T, N>(args, queries);
     }
-    let correction = softmax.weigh(&mut weights, from, to);
-    match values {
-        Some(values) => accumulate(
-            &weights[from..to],
-            &values[from * value_dim..to * value_dim],
-            correction,
-            query.out,
-            0,
-        ),
-        None => accumulate_keys(&weights, from..to, keys, correction, query.out),
+    if N > 1 {
+        for query in rest.as_chunks_mut::<1>().0 {
+            attend_few::<R, T, 1>(args, query);
+        }
     }
 }
 
-/// Query times every key of the page, including those that will be masked.
 #[inline(always)]
-fn scores<T: KvElement>(query: &[f32], keys: &[T], scale: f32) -> [f32; PAGE] {
-    let mut even = [0.0f32; PAGE];
-    let mut odd = [0.0f32; PAGE];
-    let mut pairs = query.chunks_exact(2).zip(keys.chunks_exact(2 * PAGE));
-    for (q, k) in pairs.by_ref() {
-        for i in 0..PAGE {
-            even[i] = q[0].mul_add(k[i].load(), even[i]);
+fn attend_few<R: Register, T: KvElement, const N: usize>(
+    args: &AttendArgs<T>,
+    queries: &mut [AttendQuery; N],
+) {
+    let value_dim = args.value_dim;
+    let asked = Asked {
+        queries: queries.each_ref().map(|query| query.query),
+        seen: queries.each_ref().map(|query| query.seen.clone()),
+    };
+    let range = match args.piece {
+        Some(piece) => piece..piece + 1,
+        None => asked.pieces(),
+    };
+    let mut softmaxes = [Softmax::EMPTY; N];
+    // What later pieces mix, before it is joined; the first piece's is computed in place.
+    let mut later = Vec::new();
+    for piece in range.clone() {
+        let in_place = piece == range.start;
+        let outs: [&mut [f32]; N] = if in_place {
+            queries.each_mut().map(|query| &mut query.out[..value_dim])
+        } else {
+            later.resize(N * value_dim, 0.0);
+            let mut later = later.chunks_exact_mut(value_dim);
+            std::array::from_fn(|_| later.next().unwrap_or_default())
+        };
+        let found = attend_piece::<R, T, N>(args, &asked, piece, outs);
+        if in_place {
+            softmaxes = found;
+            continue;
         }
-        for i in 0..PAGE {
-            odd[i] = q[1].mul_add(k[PAGE + i].load(), odd[i]);
+        for (i, query) in queries.iter_mut().enumerate() {
+            if pieces(&query.seen).contains(&piece) {
+                let mixed = &later[i * value_dim..(i + 1) * value_dim];
+                softmaxes[i].join(found[i], mixed, query.out);
+            }
         }
     }
-    if query.len() % 2 == 1 {
-        let last = query.len() - 1;
-        for i in 0..PAGE {
-            even[i] = query[last].mul_add(keys[last * PAGE + i].load(), even[i]);
+    for (query, softmax) in queries.iter_mut().zip(softmaxes) {
+        if args.piece.is_some() {
+            let end = value_dim.next_multiple_of(LANES);
+            query.out[end..end + 2].copy_from_slice(&[softmax.max, softmax.total]);
+        } else {
+            softmax.finish(query.sink, query.out);
         }
     }
-    std::array::from_fn(|i| (even[i] + odd[i]) * scale)
 }
 
-/// `out = out * correction + Σ weight · value`, token after token, for the dimensions from `done`
-/// on.
+/// A query's answer from those of all its pieces, in order, each [`piece_len`] long.
 #[inline(always)]
-pub(super) fn accumulate<T: KvElement>(
-    weights: &[f32],
-    values: &[T],
-    correction: f32,
-    out: &mut [f32],
-    mut done: usize,
-) {
+pub(super) fn join_pieces(answers: &[f32], sink: Option<f32>, out: &mut [f32]) {
     let value_dim = out.len();
-    // Four registers of the head at a time, so that their chains overlap.
-    while done + CHAINS * LANES <= value_dim {
-        accumulate_block::<T, { CHAINS * LANES }>(weights, values, correction, out, done);
-        done += CHAINS * LANES;
+    let mut softmax = Softmax::EMPTY;
+    for answer in answers.chunks_exact(piece_len(value_dim)) {
+        let (mixed, last) = answer.split_at(value_dim.next_multiple_of(LANES));
+        let piece = Softmax {
+            max: last[0],
+            total: last[1],
+        };
+        softmax.join(piece, &mixed[..value_dim], out);
     }
-    while done + LANES <= value_dim {
-        accumulate_block::<T, LANES>(weights, values, correction, out, done);
-        done += LANES;
-    }
-    while done < value_dim {
-        accumulate_block::<T, 1>(weights, values, correction, out, done);
-        done += 1;
+    softmax.finish(sink, out);
+}
+
+/// A call's queries, and what they see.
+struct Asked<'a, const N: usize> {
+    queries: [&'a [f32]; N],
+    seen: [Range<usize>; N],
+}
+
+impl<const N: usize> Asked<'_, N> {
+    /// The pieces that any of them sees.
+    fn pieces(&self) -> Range<usize> {
+        let all = self.seen.iter().map(pieces);
+        let first = all.clone().map(|pieces| pieces.start).min();
+        first.unwrap_or(0)..all.map(|pieces| pieces.end).max().unwrap_or(0)
     }
 }
 
-/// The same where each of the value's dimensions lies as a row of tokens.
+/// One piece's softmaxes; what they mix, not yet divided by its total, goes to `outs`.
 #[inline(always)]
-fn accumulate_keys<T: KvElement>(
+fn attend_piece<R: Register, T: KvElement, const N: usize>(
+    args: &AttendArgs<T>,
+    asked: &Asked<N>,
+    piece: usize,
+    mut outs: [&mut [f32]; N],
+) -> [Softmax; N] {
+    let mut softmaxes = [Softmax::EMPTY; N];
+    outs.iter_mut().for_each(|out| out.fill(0.0));
+    let first = asked.seen.iter().map(|seen| seen.start / PAGE).min();
+    let end = asked.seen.iter().map(|seen| seen.end.div_ceil(PAGE)).max();
+    let first = first.unwrap_or(0).max(piece * (PIECE / PAGE));
+    let end = end.unwrap_or(0).min((piece + 1) * (PIECE / PAGE));
+    for page in first..end {
+        let seen = asked.seen.each_ref().map(|seen| within(seen, page));
+        if N == 1 || seen.iter().all(|other| *other == seen[0]) {
+            let step = PageStep {
+                args,
+                queries: asked.queries,
+                page,
+                seen: seen[0].clone(),
+            };
+            step.run::<R>(&mut softmaxes, &mut outs);
+            continue;
+        }
+        for (i, seen) in seen.into_iter().enumerate() {
+            let step = PageStep {
+                args,
+                queries: [asked.queries[i]],
+                page,
+                seen,
+            };
+            if !step.seen.is_empty() {
+                let softmax = std::array::from_mut(&mut softmaxes[i]);
+                step.run::<R>(softmax, &mut [&mut *outs[i]]);
+            }
+        }
+    }
+    softmaxes
+}
+
+/// The slots of a page that are seen.
+#[inline(always)]
+fn within(seen: &Range<usize>, page: usize) -> Range<usize> {
+    let first = page * PAGE;
+    let start = seen.start.clamp(first, first + PAGE) - first;
+    start..(seen.end.clamp(first, first + PAGE) - first).max(start)
+}
+
+/// Queries that see the same of a page.
+struct PageStep<'a, T, const N: usize> {
+    args: &'a AttendArgs<'a, T>,
+    queries: [&'a [f32]; N],
+    page: usize,
+    seen: Range<usize>,
+}
+
+impl<T: KvElement, const N: usize> PageStep<'_, T, N> {
+    #[inline(always)]
+    fn run<R: Register>(&self, softmaxes: &mut [Softmax; N], outs: &mut [&mut [f32]; N]) {
+        let (args, pages) = (self.args, &self.args.pages);
+        let (head_dim, value_dim) = (self.queries[0].len(), args.value_dim);
+        let page = pages.page(self.page, head_dim, value_dim);
+        // Of the last page, itself: that costs nothing.
+        let next = (self.page + 1).min(pages.pages.len() - 1);
+        let next = pages.page(next, head_dim, value_dim);
+        let mut scores = scores::<R, T, N>(self.queries, page.keys, next.keys, args.scale);
+        if let Some([of_keys, _]) = page.scales {
+            let factors = registers::<R>(of_keys);
+            for scores in &mut scores {
+                *scores = multiplied(*scores, factors);
+            }
+        }
+        let mut weights = [[0.0; PAGE]; N];
+        let mut corrections = [0.0; N];
+        for i in 0..N {
+            let (scores, weights) = (scores[i], &mut weights[i]);
+            corrections[i] = if args.softcap.is_none() && self.seen.len() == PAGE {
+                softmaxes[i].weigh_all(scores, weights)
+            } else {
+                put(weights, scores);
+                if let Some(cap) = args.softcap {
+                    softcap(weights, cap);
+                }
+                softmaxes[i].weigh(weights, &self.seen)
+            };
+        }
+        let Some(values) = page.values else {
+            for ((weights, correction), out) in weights.iter().zip(corrections).zip(outs) {
+                mix_keys(weights, &self.seen, page.keys, correction, out);
+            }
+            return;
+        };
+        if let Some([_, of_values]) = page.scales {
+            let factors = registers::<R>(of_values);
+            for weights in &mut weights {
+                put(weights, multiplied(registers::<R>(weights), factors));
+            }
+        }
+        let mix = Mix {
+            weights: &weights,
+            corrections,
+            seen: self.seen.clone(),
+            values,
+            next: next.values.unwrap_or(values),
+            value_dim,
+        };
+        mix.run::<R>(outs);
+    }
+}
+
+#[inline(always)]
+fn registers<R: Register>(values: &[f32; PAGE]) -> [R; 2] {
+    let halves = values.as_chunks::<LANES>().0;
+    [R::load(&halves[0]), R::load(&halves[1])]
+}
+
+#[inline(always)]
+fn multiplied<R: Register>(values: [R; 2], factors: [R; 2]) -> [R; 2] {
+    [values[0].mul(factors[0]), values[1].mul(factors[1])]
+}
+
+#[inline(always)]
+fn put<R: Register>(values: &mut [f32; PAGE], registers: [R; 2]) {
+    let halves = values.as_chunks_mut::<LANES>().0;
+    registers[0].store(&mut halves[0]);
+    registers[1].store(&mut halves[1]);
+}
+
+/// Each query times every key of the page, those that will be masked among them.
+#[inline(always)]
+fn scores<R: Register, T: KvElement, const N: usize>(
+    queries: [&[f32]; N],
+    keys: &[T],
+    next: &[T],
+    scale: f32,
+) -> [[R; 2]; N] {
+    let mut even = [[R::splat(0.0); 2]; N];
+    let mut odd = [[R::splat(0.0); 2]; N];
+    let key_pairs = keys.as_chunks::<{ 2 * PAGE }>().0;
+    let next_pairs = &next.as_chunks::<{ 2 * PAGE }>().0[..key_pairs.len()];
+    let query_pairs = queries.map(|query| &query.as_chunks::<2>().0[..key_pairs.len()]);
+    for (pair, keys) in key_pairs.iter().enumerate() {
+        prefetch(&next_pairs[pair]);
+        let (even_keys, odd_keys) = keys.split_at(PAGE);
+        let even_keys = widened::<R, T>(even_keys);
+        let odd_keys = widened::<R, T>(odd_keys);
+        for i in 0..N {
+            let [even_query, odd_query] = query_pairs[i][pair];
+            let (even_query, odd_query) = (R::splat(even_query), R::splat(odd_query));
+            for half in 0..2 {
+                even[i][half] = even_query.fma(even_keys[half], even[i][half]);
+                odd[i][half] = odd_query.fma(odd_keys[half], odd[i][half]);
+            }
+        }
+    }
+    let last_keys = keys.as_chunks::<{ 2 * PAGE }>().1;
+    if !last_keys.is_empty() {
+        let keys = widened::<R, T>(last_keys);
+        for (even, query) in even.iter_mut().zip(queries) {
+            let query = R::splat(query[query.len() - 1]);
+            *even = [query.fma(keys[0], even[0]), query.fma(keys[1], even[1])];
+        }
+    }
+    let scale = [R::splat(scale); 2];
+    for (even, odd) in even.iter_mut().zip(odd) {
+        *even = multiplied([even[0].add(odd[0]), even[1].add(odd[1])], scale);
+    }
+    even
+}
+
+/// A row of [`PAGE`] elements.
+#[inline(always)]
+fn widened<R: Register, T: KvElement>(row: &[T]) -> [R; 2] {
+    let halves = row.as_chunks::<LANES>().0;
+    [T::widen(&halves[0]), T::widen(&halves[1])]
+}
+
+/// `out = out * correction + Σ weight · value`, token after token.
+struct Mix<'a, T, const N: usize> {
+    weights: &'a [[f32; PAGE]; N],
+    corrections: [f32; N],
+    seen: Range<usize>,
+    values: &'a [T],
+    /// The values that will be wanted next.
+    next: &'a [T],
+    value_dim: usize,
+}
+
+impl<T: KvElement, const N: usize> Mix<'_, T, N> {
+    #[inline(always)]
+    fn run<R: Register>(&self, outs: &mut [&mut [f32]; N]) {
+        let mut done = 0;
+        // Four registers of the head at a time, so that their chains overlap.
+        while done + CHAINS * LANES <= self.value_dim {
+            self.block::<R, CHAINS>(outs, done);
+            done += CHAINS * LANES;
+        }
+        while done + LANES <= self.value_dim {
+            self.block::<R, 1>(outs, done);
+            done += LANES;
+        }
+        for at in done..self.value_dim {
+            for (i, out) in outs.iter_mut().enumerate() {
+                let seen = self.seen.clone();
+                out[at] = seen.fold(out[at] * self.corrections[i], |sum, token| {
+                    let value = self.values[token * self.value_dim + at].load();
+                    self.weights[i][token].mul_add(value, sum)
+                });
+            }
+        }
+    }
+
+    /// The `C` registers of dimensions from `at` on.
+    #[inline(always)]
+    fn block<R: Register, const C: usize>(&self, outs: &mut [&mut [f32]; N], at: usize) {
+        let mut sums = [[R::splat(0.0); C]; N];
+        for i in 0..N {
+            let out = outs[i][at..at + C * LANES].as_chunks::<LANES>().0;
+            let correction = R::splat(self.corrections[i]);
+            for c in 0..C {
+                sums[i][c] = R::load(&out[c]).mul(correction);
+            }
+        }
+        for token in self.seen.clone() {
+            let row = token * self.value_dim + at;
+            prefetch(&self.next[row..row + C * LANES]);
+            let row = self.values[row..row + C * LANES].as_chunks::<LANES>().0;
+            let mut values = [R::splat(0.0); C];
+            for c in 0..C {
+                values[c] = T::widen(&row[c]);
+            }
+            for i in 0..N {
+                let weight = R::splat(self.weights[i][token]);
+                for c in 0..C {
+                    sums[i][c] = weight.fma(values[c], sums[i][c]);
+                }
+            }
+        }
+        for (sums, out) in sums.into_iter().zip(outs) {
+            let out = out[at..at + C * LANES].as_chunks_mut::<LANES>().0;
+            for (sum, out) in sums.into_iter().zip(out) {
+                sum.store(out);
+            }
+        }
+    }
+}
+
+/// The same for one query where each of the value's dimensions lies as a row of tokens.
+#[inline(always)]
+fn mix_keys<T: KvElement>(
     weights: &[f32; PAGE],
-    seen: std::ops::Range<usize>,
+    seen: &Range<usize>,
     keys: &[T],
     correction: f32,
     out: &mut [f32],
@@ -239,25 +569,18 @@ fn accumulate_keys<T: KvElement>(
     }
 }
 
+/// Asks for values that will be wanted soon: pages lie apart, so the machine does not foresee
+/// the next.
 #[inline(always)]
-fn accumulate_block<T: KvElement, const N: usize>(
-    weights: &[f32],
-    values: &[T],
-    correction: f32,
-    out: &mut [f32],
-    at: usize,
-) {
-    let value_dim = out.len();
-    let mut sum = [0.0; N];
-    sum.copy_from_slice(&out[at..at + N]);
-    for value in &mut sum {
-        *value *= correction;
+fn prefetch<T>(values: &[T]) {
+    const LINE: usize = 64;
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..size_of_val(values)).step_by(LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = values.as_ptr().cast::<i8>();
+        // SAFETY: the address lies in the slice, and prefetching changes nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(at)) };
     }
-    for (weight, row) in weights.iter().zip(values.chunks_exact(value_dim)) {
-        let row = &row[at..at + N];
-        for i in 0..N {
-            sum[i] = weight.mul_add(row[i].load(), sum[i]);
-        }
-    }
-    out[at..at + N].copy_from_slice(&sum);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (values, LINE);
 }

@@ -2,6 +2,7 @@
 
 use loquat_spec::Activation;
 
+use super::attention::join_pieces;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::tile_amx;
 #[cfg(target_arch = "x86_64")]
@@ -468,12 +469,13 @@ fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]) {
 
 /// Builds every kernel under one set of target features, and the table that holds them.
 macro_rules! build {
-    ($module:ident, $name:literal, $tile:path, $attend_f16:path, $(#[$feature:meta])*) => {
+    ($module:ident, $name:literal, $tile:path, $register:ty, $(#[$feature:meta])*) => {
         pub mod $module {
             use loquat_spec::Activation;
 
             use super::{ConvWeights, DeltaStep, MambaStep, Quantized};
-            use crate::kernels::{AttendArgs, AttendQuery, Half, Kernels, attention};
+            use crate::kernels::attention;
+            use crate::kernels::{AttendArgs, AttendQuery, Brain, Eighth, Half, Kernels};
 
             build!(@kernels $(#[$feature])*;
                 fn dot(a: &[f32], b: &[f32]) -> f32;
@@ -492,17 +494,12 @@ macro_rules! build {
                 fn softcap(values: &mut [f32], cap: f32);
                 fn decode_bf16(bytes: &[u8], out: &mut [f32]);
                 fn decode_f16(bytes: &[u8], out: &mut [f32]);
+                fn join_pieces(answers: &[f32], sink: Option<f32>, out: &mut [f32]);
             );
 
-            $(#[$feature])*
-            fn attend_f32(args: &AttendArgs<f32>, queries: &mut [AttendQuery]) {
-                attention::attend(args, queries)
-            }
-
-            $(#[$feature])*
-            fn attend_f16(args: &AttendArgs<Half>, queries: &mut [AttendQuery]) {
-                $attend_f16(args, queries)
-            }
+            build!(@attention $register, $(#[$feature])*;
+                attend_f32: f32, attend_f16: Half, attend_bf16: Brain, attend_q8: Eighth,
+            );
 
             /// For tables that differ in some kernels.
             pub const KERNELS: Kernels = Kernels {
@@ -525,10 +522,21 @@ macro_rules! build {
                 decode_f16,
                 attend_f32,
                 attend_f16,
+                attend_bf16,
+                attend_q8,
+                join_pieces,
                 tile: $tile,
             };
             pub static TABLE: Kernels = KERNELS;
         }
+    };
+    (@attention $register:ty, $(#[$feature:meta])*; ) => {};
+    (@attention $register:ty, $(#[$feature:meta])*; $kernel:ident: $element:ty, $($rest:tt)*) => {
+        $(#[$feature])*
+        fn $kernel(args: &AttendArgs<$element>, queries: &mut [AttendQuery]) {
+            attention::attend::<$register, $element>(args, queries)
+        }
+        build!(@attention $register, $(#[$feature])*; $($rest)*);
     };
     (@kernels $(#[$feature:meta])*; ) => {};
     (@kernels $(#[$feature:meta])*;
@@ -546,15 +554,15 @@ build!(
     portable,
     "portable",
     crate::kernels::tile::portable,
-    attention::attend,
+    [f32; super::LANES],
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx2, "avx2", crate::kernels::tile_avx2::tile, attention::attend,
-    #[target_feature(enable = "avx2,fma")]
+build!(avx2, "avx2", crate::kernels::tile_avx2::tile, crate::kernels::register::Avx2,
+    #[target_feature(enable = "avx2,fma,f16c")]
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::attention_x86::attend,
-    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::register::Avx512,
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

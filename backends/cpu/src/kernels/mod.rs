@@ -8,9 +8,9 @@
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 mod attention;
-#[cfg(target_arch = "x86_64")]
-mod attention_x86;
+mod element;
 mod float;
+mod register;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -23,7 +23,8 @@ mod tile_avx512;
 #[cfg(target_arch = "aarch64")]
 mod tile_neon;
 
-pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES};
+pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, piece_len, pieces};
+pub use element::{Brain, Eighth, Half, KvElement};
 pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
 pub use tile::{Codes, Element, FP4_ZERO, Form, LINE, Parts, TILE_ROWS, Tile, TileInput};
 
@@ -40,76 +41,6 @@ pub const PAGE: usize = 32;
 
 /// Attention of at most [`MAX_QUERIES`] queries.
 pub type Attend<T> = unsafe fn(&AttendArgs<T>, &mut [AttendQuery]);
-
-/// How a KV element is stored.
-pub trait KvElement: Copy + Default + Send + Sync + 'static {
-    const NAME: &'static str;
-    fn load(self) -> f32;
-    fn store(value: f32) -> Self;
-    /// The table's attention kernel for this element.
-    fn attend(kernels: &Kernels) -> Attend<Self>;
-    fn to_bytes(self, out: &mut Vec<u8>);
-    /// Reads back what `to_bytes` wrote, [`KvElement::BYTES`] of it.
-    fn from_bytes(bytes: &[u8]) -> Self;
-    const BYTES: usize;
-}
-
-impl KvElement for f32 {
-    const NAME: &'static str = "f32";
-    #[inline(always)]
-    fn load(self) -> f32 {
-        self
-    }
-    #[inline(always)]
-    fn store(value: f32) -> Self {
-        value
-    }
-    fn attend(kernels: &Kernels) -> Attend<Self> {
-        kernels.attend_f32
-    }
-    const BYTES: usize = 4;
-    fn to_bytes(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.to_le_bytes());
-    }
-    fn from_bytes(bytes: &[u8]) -> Self {
-        f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-    }
-}
-
-/// Half precision as its bits, so that loading is plain integer and float arithmetic that every
-/// compiler turns into vectors.
-#[derive(Clone, Copy, Default)]
-#[repr(transparent)]
-pub struct Half(pub u16);
-
-impl KvElement for Half {
-    const NAME: &'static str = "f16";
-
-    #[inline(always)]
-    fn load(self) -> f32 {
-        f16_to_f32(self.0)
-    }
-
-    /// Saturates: a finite activation never becomes infinite.
-    #[inline(always)]
-    fn store(value: f32) -> Self {
-        Half(half::f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits())
-    }
-
-    fn attend(kernels: &Kernels) -> Attend<Self> {
-        kernels.attend_f16
-    }
-
-    const BYTES: usize = 2;
-
-    fn to_bytes(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.0.to_le_bytes());
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Self {
-        Half(u16::from_le_bytes([bytes[0], bytes[1]]))
-    }
-}
 
 /// Exact for every half, infinities and NaN included.
 #[inline(always)]
@@ -150,6 +81,9 @@ pub struct Kernels {
     pub decode_f16: unsafe fn(&[u8], &mut [f32]),
     pub attend_f32: Attend<f32>,
     pub attend_f16: Attend<Half>,
+    pub attend_bf16: Attend<Brain>,
+    pub attend_q8: Attend<Eighth>,
+    pub join_pieces: unsafe fn(&[f32], Option<f32>, &mut [f32]),
     pub tile: unsafe fn(&Tile, &TileInput, *mut f32, usize),
 }
 

@@ -10,11 +10,15 @@ use loquat_synthetic::Recipe;
 
 use super::session::SessionArgs;
 use super::values::{at_least_one, nonzero, seed};
+use crate::bench::Work;
 
 /// Flags that choose a scenario exclude each other; all others name those they do not serve.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("scenario")
-    .args(["clients", "intruder", "turns", "soak", "constrained", "contended", "http"]))]
+    .args([
+        "clients", "intruder", "turns", "soak", "constrained", "contended", "http", "work",
+        "machine", "draw",
+    ]))]
 pub struct BenchArgs {
     /// A model, as for `run`.
     pub model: Option<String>,
@@ -111,6 +115,24 @@ pub struct BenchArgs {
     /// and what a server's start takes.
     #[arg(long, help_heading = SCENARIOS)]
     pub http: bool,
+    /// These works alone, once each, through the engine and in a session with just the room they
+    /// need, such as prompt:512,decode:64@2048,decode:64@1x8 (tokens, depth, sequences): for
+    /// programs that compare processes.
+    #[arg(long, value_name = "WORKS", value_delimiter = ',', help_heading = SCENARIOS)]
+    #[arg(conflicts_with_all = ["synthetic", "decode_tokens", "batch", "rounds", "svg", "seed"])]
+    #[arg(conflicts_with = "max_slowdown")]
+    pub work: Vec<Work>,
+    /// What this machine can do at most: how fast its memory is read, and its int8 arithmetic.
+    #[arg(long, help_heading = SCENARIOS)]
+    #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "svg"])]
+    #[arg(conflicts_with_all = ["seed", "max_slowdown", "context", "memory", "precision"])]
+    pub machine: bool,
+    /// Draw the figure that this JSON file describes: a title, a caption and panels of lines.
+    #[arg(long, value_name = "FILE", requires = "svg", help_heading = SCENARIOS)]
+    #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "json"])]
+    #[arg(conflicts_with_all = ["seed", "max_slowdown", "context", "memory", "threads"])]
+    #[arg(conflicts_with = "precision")]
+    pub draw: Option<PathBuf>,
     /// Draws a scenario's prompts, lengths and whims.
     #[arg(long, value_name = "NUMBER", value_parser = seed, requires = "scenario")]
     #[arg(help_heading = SCENARIOS, default_value_t = 0)]

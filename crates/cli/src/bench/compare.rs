@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Scenario;
 use super::report::{Report, Table, number};
 use super::stats::median;
-use super::work::{Work, bare, through_engine};
+use super::work::{self, Work, bare, through_engine};
 use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::progress::ShareBar;
@@ -80,31 +80,7 @@ impl Scenario for Compare {
     }
 
     fn check(&self, capabilities: &Capabilities, memory: &Memory) -> Result<(), CliError> {
-        let context = capabilities.max_context;
-        for work in &self.works {
-            let batch = work.batch();
-            if batch > capabilities.max_step_tokens {
-                return Err(CliError::Usage {
-                    what: format!("`--batch {batch}`"),
-                    expected: format!("at most {}, a step's tokens", capabilities.max_step_tokens),
-                });
-            }
-            let len = work.len(capabilities).filter(|len| *len <= context);
-            let held = len.map(|len| len.next_multiple_of(memory.kv_granularity.max(1)));
-            let fits = held
-                .and_then(|held| held.checked_mul(batch))
-                .is_some_and(|all| all <= memory.kv_capacity);
-            if !fits {
-                let capacity = memory.kv_capacity;
-                return Err(CliError::Usage {
-                    what: format!("`{}`", work.name()),
-                    expected: format!(
-                        "within the context of {context} and {capacity} tokens of KV"
-                    ),
-                });
-            }
-        }
-        Ok(())
+        work::check(&self.works, capabilities, memory)
     }
 
     fn run(&self, session: Box<dyn Session>) -> Result<Report, CliError> {

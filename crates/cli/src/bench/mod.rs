@@ -1,16 +1,19 @@
 //! `loquat bench`: what a model and the engine do on this machine, in numbers.
 //!
-//! Each scenario is a file: [`compare`] (the default), [`clients`], [`intruder`], [`turns`],
-//! [`constrained`], [`contended`], [`soak`] and [`http`]. All go through the doors that programs
-//! use.
+//! Each scenario is a file: [`compare`] (the default), [`works`], [`clients`], [`intruder`],
+//! [`turns`], [`constrained`], [`contended`], [`soak`] and [`http`]; [`machine`] needs no model.
+//! All drive the engine through the doors that programs use.
 
 mod clients;
 mod compare;
 mod constrained;
 mod contended;
+mod demand;
+mod draw;
 mod figure;
 mod http;
 mod intruder;
+mod machine;
 mod random;
 mod reading;
 mod report;
@@ -19,6 +22,7 @@ mod stats;
 mod synthetic;
 mod turns;
 mod work;
+mod works;
 
 use std::time::{Duration, Instant};
 
@@ -34,6 +38,8 @@ use crate::terminal::print;
 use random::Random;
 use reading::{ask, greedy};
 use report::Report;
+
+pub use work::Work;
 
 /// One thing to measure.
 trait Scenario {
@@ -60,13 +66,23 @@ trait Scenario {
 struct Subject {
     model: String,
     device: String,
+    /// Opening the session.
     load: Duration,
+    /// All that came before the model could compute.
+    ready: Duration,
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     if let (Some(recipe), Some(path)) = (&args.synthetic, &args.save) {
         return synthetic::save(recipe, path);
     }
+    if let (Some(description), Some(path)) = (&args.draw, &args.svg) {
+        return draw::run(description, path);
+    }
+    if args.machine {
+        return machine::run(args);
+    }
+    let began = Instant::now();
     let mut scenario = chosen(args)?;
     if let Some(path) = &args.svg {
         figure::check_writable(path)?;
@@ -88,6 +104,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
         model: model.name.clone(),
         device: session.capabilities().device.clone(),
         load: started.elapsed(),
+        ready: began.elapsed(),
     };
     let report = scenario.run(session)?;
     publish(args, scenario.name(), &subject, report)
@@ -106,6 +123,8 @@ fn chosen(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
         Box::new(contended::Contended::new(args, neighbours.get()))
     } else if args.constrained {
         Box::new(constrained::Constrained::new(args))
+    } else if !args.work.is_empty() {
+        Box::new(works::Works::new(args))
     } else if args.clients.is_empty() {
         Box::new(compare::Compare::new(args))
     } else {
@@ -124,6 +143,7 @@ fn publish(
         model,
         device,
         load,
+        ready,
     } = subject;
     if let (Some(path), Some(figure)) = (&args.svg, &report.figure) {
         figure.save(&format!("{model} on {device}"), path)?;
@@ -136,6 +156,7 @@ fn publish(
                 "model": model,
                 "device": device,
                 "load_seconds": load,
+                "ready_seconds": ready.as_secs_f64(),
             }),
             report.json,
         )?,

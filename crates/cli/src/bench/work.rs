@@ -1,19 +1,25 @@
 //! The same work on the bare session and through the engine.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use loquat_engine::{Engine, EngineError, EngineOptions, GenerateRequest, Generation};
 use loquat_session::{
-    Capabilities, Emit, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
+use super::held;
 use super::random::Random;
 use super::reading::{greedy, read};
 use crate::error::CliError;
 use crate::wait::{block_on, join_all};
 
+/// Tokens that a request generates before any is counted.
+const WARMING_TOKENS: usize = 2;
+
 /// One row of the table.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     Prompt {
         tokens: usize,
@@ -61,7 +67,7 @@ impl Work {
     /// The first token comes with the prompt, outside the measured time. Sequences whose prompts
     /// were done early decode beside the others' prompts: they get that many tokens more, so
     /// that all decode together for as long as is measured.
-    fn generated(&self, capabilities: &Capabilities) -> Option<usize> {
+    fn generated(&self, step_tokens: usize) -> Option<usize> {
         match *self {
             Work::Prompt { .. } => Some(1),
             Work::Decode {
@@ -72,18 +78,111 @@ impl Work {
                 depth,
                 batch,
             } => {
-                let step = capabilities.max_step_tokens.saturating_sub(batch).max(1);
+                let step = step_tokens.saturating_sub(batch).max(1);
                 let head_start = depth.checked_mul(batch - 1)?.div_ceil(step);
                 tokens.checked_add(head_start)?.checked_add(2)
             }
         }
     }
 
-    /// Tokens one sequence comes to hold; `None` where that is no number.
-    pub fn len(&self, capabilities: &Capabilities) -> Option<usize> {
+    /// Tokens one sequence comes to hold in steps of so many; `None` where that is no number.
+    pub fn len(&self, step_tokens: usize) -> Option<usize> {
         self.prompt_tokens()
-            .checked_add(self.generated(capabilities)?)
+            .checked_add(self.generated(step_tokens)?)
     }
+
+    /// Tokens that the request before it comes to hold.
+    fn warming(&self, step_tokens: usize) -> Option<usize> {
+        let prompt = self.prompt_tokens().min(step_tokens);
+        prompt.checked_add(WARMING_TOKENS)
+    }
+
+    /// The context that it needs, the request before it included; `None` where that is no number.
+    pub fn context(&self, step_tokens: usize) -> Option<usize> {
+        Some(self.len(step_tokens)?.max(self.warming(step_tokens)?))
+    }
+
+    /// Tokens of KV for all sequences and the request that warms them up, each in runs as long
+    /// as any backend has them; `None` where that is no number.
+    pub fn room(&self, step_tokens: usize) -> Option<usize> {
+        const RUN: usize = 64;
+        let warming = self.warming(step_tokens)?;
+        let all = self
+            .len(step_tokens)?
+            .checked_next_multiple_of(RUN)?
+            .checked_mul(self.batch())?;
+        all.checked_add(warming.checked_next_multiple_of(RUN)?)
+    }
+}
+
+/// `prompt:512`, `decode:64@2048`, `decode:64@1x8`.
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Work::Prompt { tokens } => write!(f, "prompt:{tokens}"),
+            Work::Decode {
+                tokens,
+                depth,
+                batch: 1,
+            } => write!(f, "decode:{tokens}@{depth}"),
+            Work::Decode {
+                tokens,
+                depth,
+                batch,
+            } => write!(f, "decode:{tokens}@{depth}x{batch}"),
+        }
+    }
+}
+
+impl FromStr for Work {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = || "must be such as prompt:512, decode:64@2048 or decode:64@1x8".to_owned();
+        let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
+        let parsed = match text.split_once(':') {
+            Some(("prompt", tokens)) => number(tokens).map(|tokens| Work::Prompt { tokens }),
+            Some(("decode", rest)) => rest.split_once('@').and_then(|(tokens, place)| {
+                let (depth, batch) = place.split_once('x').unwrap_or((place, "1"));
+                Some(Work::Decode {
+                    tokens: number(tokens)?,
+                    depth: number(depth)?,
+                    batch: number(batch)?,
+                })
+            }),
+            _ => None,
+        };
+        parsed.ok_or_else(wanted)
+    }
+}
+
+/// Refuses works that the session has no room for.
+pub fn check(works: &[Work], capabilities: &Capabilities, memory: &Memory) -> Result<(), CliError> {
+    let context = capabilities.max_context;
+    for work in works {
+        let batch = work.batch();
+        if batch > capabilities.max_step_tokens {
+            return Err(CliError::Usage {
+                what: format!("`--batch {batch}`"),
+                expected: format!("at most {}, a step's tokens", capabilities.max_step_tokens),
+            });
+        }
+        let len = work.len(capabilities.max_step_tokens);
+        let held = len
+            .filter(|len| *len <= context)
+            .map(|len| held(len, memory));
+        let fits = held
+            .and_then(|held| held.checked_mul(batch))
+            .is_some_and(|all| all <= memory.kv_capacity);
+        if !fits {
+            let capacity = memory.kv_capacity;
+            return Err(CliError::Usage {
+                what: format!("`{}`", work.name()),
+                expected: format!("within the context of {context} and {capacity} tokens of KV"),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Prompts that share no prefix, the same in every round.
@@ -175,18 +274,18 @@ pub fn through_engine(
 ) -> Result<(Measured, Box<dyn Session>), CliError> {
     let vocab_size = session.capabilities().vocab_size;
     // What is no number was refused before anything ran.
-    let max_tokens = work.generated(session.capabilities()).unwrap_or(1);
+    let step = session.capabilities().max_step_tokens;
+    let max_tokens = work.generated(step).unwrap_or(1);
     // Prompts held back for the sake of those that decode already would have the first sequences
     // end before the last begin.
     let options = EngineOptions {
         max_slowdown: f32::INFINITY,
         ..EngineOptions::default()
     };
-    let step = session.capabilities().max_step_tokens;
     let engine = Engine::start(session, None, options)?;
     let request = |tokens, index, max_tokens| greedy(prompt(vocab_size, tokens, index), max_tokens);
     // Some devices prepare themselves for each thread anew: the engine's has to have had a prompt.
-    let warming = request(work.prompt_tokens().min(step), work.batch(), 2);
+    let warming = request(work.prompt_tokens().min(step), work.batch(), WARMING_TOKENS);
     arrivals(vec![engine.submit(warming)?], Instant::now())?;
     let requests: Vec<GenerateRequest> = (0..work.batch())
         .map(|index| request(work.prompt_tokens(), index, max_tokens))
@@ -241,6 +340,72 @@ pub fn speed_together(arrivals: &[Vec<Instant>]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn works_are_written_as_they_are_read() {
+        for (text, work) in [
+            ("prompt:512", Work::Prompt { tokens: 512 }),
+            (
+                "decode:64@2048",
+                Work::Decode {
+                    tokens: 64,
+                    depth: 2048,
+                    batch: 1,
+                },
+            ),
+            (
+                "decode:64@1x8",
+                Work::Decode {
+                    tokens: 64,
+                    depth: 1,
+                    batch: 8,
+                },
+            ),
+        ] {
+            assert_eq!(text.parse(), Ok(work));
+            assert_eq!(work.to_string(), text);
+        }
+        for text in [
+            "",
+            "prompt",
+            "prompt:0",
+            "prompt:-1",
+            "decode:64",
+            "decode:64@0",
+            "decode:64@1x0",
+            "decode:64@1x8x",
+            "embed:4",
+        ] {
+            let error = Work::from_str(text).unwrap_err();
+            assert!(error.contains("such as prompt:512"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn room_is_for_every_sequence_and_the_one_before() {
+        for (tokens, expected) in [(63, 65), (512, 514), (2048, 2049)] {
+            assert_eq!(Work::Prompt { tokens }.context(512), Some(expected));
+        }
+        let decode = |depth, batch| Work::Decode {
+            tokens: 30,
+            depth,
+            batch,
+        };
+        for (work, expected) in [
+            (Work::Prompt { tokens: 63 }, 64 + 128),
+            (Work::Prompt { tokens: 2048 }, 2112 + 576),
+            (decode(2048, 1), 2112 + 576),
+            (decode(1, 16), 16 * 64 + 64),
+            (
+                Work::Prompt {
+                    tokens: usize::MAX - 1,
+                },
+                usize::MAX,
+            ),
+        ] {
+            assert_eq!(work.room(512).unwrap_or(usize::MAX), expected, "{work}");
+        }
+    }
 
     #[test]
     fn only_the_time_together_counts() {

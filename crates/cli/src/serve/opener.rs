@@ -8,7 +8,7 @@ use loquat_chat::Chat;
 use loquat_engine::{Engine, EngineOptions};
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
-use loquat_session::{Backend, Plan, Probe, SessionOptions};
+use loquat_session::{Backend, KvFormat, Plan, Probe, SessionOptions};
 use loquat_store::{Resolved, Store};
 use loquat_text::ChatTemplate;
 use loquat_weights::Format;
@@ -87,9 +87,8 @@ impl Fitting {
         let backend = backends::select(&wanted.backend)?;
         check_device(backend, wanted.device.as_deref())?;
         let model = Model::open(&locate(store, Some(&wanted.source))?)?;
-        let options = session_options(wanted);
+        let options = session_options(wanted)?;
         let plan = backend.plan(&model.source, &options)?;
-        check_kv_format(&plan, &wanted.kv_format)?;
         Ok(Self {
             model,
             backend,
@@ -167,15 +166,16 @@ impl Found {
     }
 }
 
-fn session_options(wanted: &config::Model) -> SessionOptions {
-    SessionOptions {
+fn session_options(wanted: &config::Model) -> Result<SessionOptions, CliError> {
+    Ok(SessionOptions {
         context: wanted.context,
         memory: wanted.memory,
         threads: wanted.threads,
         max_sequences: wanted.parallel.saturating_add(RETAINED),
         precision: wanted.precision,
+        kv_format: kv_format(&wanted.kv_format)?,
         ..SessionOptions::default()
-    }
+    })
 }
 
 fn engine_options(wanted: &config::Model) -> EngineOptions {
@@ -218,16 +218,13 @@ fn check_device(backend: &dyn Backend, wanted: Option<&str>) -> Result<(), CliEr
     }
 }
 
-fn check_kv_format(plan: &Plan, wanted: &str) -> Result<(), CliError> {
-    let kept = plan.capabilities.kv_format;
-    match wanted == "auto" || wanted == kept {
-        true => Ok(()),
-        false => Err(CliError::Usage {
-            what: format!(
-                "`kv_format` is {wanted:?}; on {} it",
-                plan.capabilities.device
-            ),
-            expected: format!("\"auto\" or {kept:?}"),
+fn kv_format(wanted: &str) -> Result<Option<KvFormat>, CliError> {
+    match (wanted, KvFormat::named(wanted)) {
+        ("auto", _) => Ok(None),
+        (_, Some(format)) => Ok(Some(format)),
+        (_, None) => Err(CliError::Usage {
+            what: format!("`kv_format` is {wanted:?}; it"),
+            expected: format!("\"auto\" or one of {:?}", KvFormat::ALL.map(KvFormat::name)),
         }),
     }
 }

@@ -25,7 +25,7 @@ use crate::app::App;
 use families::{Families, Meters};
 use recent::Recent;
 
-pub use process::{resident_bytes, resident_bytes_of};
+pub use process::{peak_resident_bytes, resident_bytes, resident_bytes_of};
 pub use request::{Asked, RequestMeter, Summary};
 pub use socket::{SocketClock, Watcher};
 

@@ -2,22 +2,29 @@
 
 /// Bytes of this process that lie in memory, where the system tells.
 pub fn resident_bytes() -> Option<u64> {
-    resident("/proc/self/status")
+    of("self", RESIDENT)
+}
+
+/// The most that ever lay in memory.
+pub fn peak_resident_bytes() -> Option<u64> {
+    of("self", PEAK)
 }
 
 /// The same of another process.
 pub fn resident_bytes_of(process: u32) -> Option<u64> {
-    resident(&format!("/proc/{process}/status"))
+    of(&process.to_string(), RESIDENT)
 }
 
-fn resident(status: &str) -> Option<u64> {
-    parse(&std::fs::read_to_string(status).ok()?)
+const RESIDENT: &str = "VmRSS:";
+const PEAK: &str = "VmHWM:";
+
+fn of(process: &str, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    parse(&status.ok()?, field)
 }
 
-fn parse(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+fn parse(status: &str, field: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
@@ -29,15 +36,17 @@ mod tests {
     #[test]
     fn the_line_is_found_and_read() {
         let status = "Name:\tloquat\nVmHWM:\t  99 kB\nVmRSS:\t  2048 kB\nThreads:\t3\n";
-        assert_eq!(parse(status), Some(2 << 20));
-        assert_eq!(parse("VmRSS:\tmany kB\n"), None);
-        assert_eq!(parse("VmHWM:\t99 kB\n"), None);
+        assert_eq!(parse(status, RESIDENT), Some(2 << 20));
+        assert_eq!(parse(status, PEAK), Some(99 << 10));
+        assert_eq!(parse("VmRSS:\tmany kB\n", RESIDENT), None);
+        assert_eq!(parse("VmHWM:\t99 kB\n", RESIDENT), None);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn a_running_test_lies_in_memory() {
         assert!(resident_bytes().unwrap() > 1 << 20);
+        assert!(peak_resident_bytes() >= resident_bytes());
         assert!(resident_bytes_of(std::process::id()).unwrap() > 1 << 20);
     }
 }

@@ -1,6 +1,7 @@
 //! Attention over pages, against a softmax over all positions at once.
 
 use super::*;
+use crate::kernels::attention::PIECE;
 use crate::shared::PagePtr;
 
 const SCALE: f32 = 0.3;
@@ -11,14 +12,14 @@ struct Ask<'a, T> {
     softcap: Option<f32>,
     sink: Option<f32>,
     pages: HeadPages<'a, T>,
-    start: usize,
-    end: usize,
+    seen: std::ops::Range<usize>,
 }
 
 /// A head's cached keys and values. Whatever a page holds past the last token is NaN: it must
 /// not matter.
 struct Cache<T: KvElement> {
     pages: Vec<PagePtr<T>>,
+    memory: Vec<PagePtr<f32>>,
     keys: Vec<Vec<f64>>,
     values: Vec<Vec<f64>>,
     head_dim: usize,
@@ -28,9 +29,14 @@ struct Cache<T: KvElement> {
 impl<T: KvElement> Cache<T> {
     fn random(random: &mut Random, head_dim: usize, value_dim: usize, tokens: usize) -> Self {
         let count = tokens.div_ceil(PAGE);
-        let page_len = (head_dim + value_dim) * PAGE;
+        let factors = if T::SCALED { 2 * 4 / T::BYTES } else { 0 };
+        let page_len = (head_dim + value_dim + factors) * PAGE;
+        // Factors are numbers of four bytes, which a page must be aligned for.
+        let page_words = (page_len * T::BYTES).div_ceil(4);
+        let pages: Vec<PagePtr<f32>> = (0..count).map(|_| PagePtr::allocate(page_words)).collect();
         let mut cache = Self {
-            pages: (0..count).map(|_| PagePtr::allocate(page_len)).collect(),
+            pages: pages.iter().map(|page| page.cast(page_len)).collect(),
+            memory: pages,
             keys: Vec::new(),
             values: Vec::new(),
             head_dim,
@@ -55,17 +61,35 @@ impl<T: KvElement> Cache<T> {
     /// Puts a token in its place; what is stored there may be rounded.
     fn write(&self, token: usize, key: &[f32], value: &[f32]) -> (Vec<f64>, Vec<f64>) {
         let (page, slot) = (self.pages[token / PAGE], token % PAGE);
-        let store = |at: usize, value: f32| {
-            let stored = T::store(value);
-            // SAFETY: the test that made the pages alone holds them, and `at` lies inside.
-            unsafe { page.write(at, stored) };
-            f64::from(stored.load())
+        let places = self.places();
+        let put = |values: &[f32], at: &dyn Fn(usize) -> usize, scales: usize| {
+            let scale = T::scale_of(values);
+            if T::SCALED {
+                // SAFETY: the test that made the pages alone holds them, and all lie inside.
+                unsafe { page.write_scale(scales, slot, scale) };
+            }
+            let stored = values.iter().enumerate().map(|(d, value)| {
+                let stored = T::store(*value, scale);
+                // SAFETY: as above.
+                unsafe { page.write(at(d), stored) };
+                f64::from(stored.load()) * f64::from(scale)
+            });
+            stored.collect()
         };
         let values_at = self.head_dim * PAGE + slot * self.value_dim;
-        let keys = (0..self.head_dim).map(|d| store(d * PAGE + slot, key[d]));
-        let keys = keys.collect();
-        let values = (0..self.value_dim).map(|d| store(values_at + d, value[d]));
-        (keys, values.collect())
+        let keys = put(key, &|d| d * PAGE + slot, places.key_scales);
+        (keys, put(value, &|d| values_at + d, places.value_scales))
+    }
+
+    fn places(&self) -> HeadPages<'_, T> {
+        let key_scales = (self.head_dim + self.value_dim) * PAGE;
+        HeadPages {
+            pages: &self.pages,
+            keys: 0,
+            values: Some(self.head_dim * PAGE),
+            key_scales,
+            value_scales: key_scales + PAGE * 4 / T::BYTES,
+        }
     }
 
     fn ask<'a>(&'a self, query: &'a [f32], start: usize) -> Ask<'a, T> {
@@ -73,13 +97,8 @@ impl<T: KvElement> Cache<T> {
             query,
             softcap: None,
             sink: None,
-            pages: HeadPages {
-                pages: &self.pages,
-                key_offset: 0,
-                value_offset: Some(self.head_dim * PAGE),
-            },
-            start,
-            end: self.keys.len(),
+            pages: self.places(),
+            seen: start..self.keys.len(),
         }
     }
 
@@ -97,19 +116,57 @@ impl<T: KvElement> Cache<T> {
                 .map(|(ask, out)| AttendQuery {
                     query: ask.query,
                     sink: ask.sink,
-                    start: ask.start,
-                    end: ask.end,
+                    seen: ask.seen.clone(),
                     out,
                 })
                 .collect();
-            let args = AttendArgs {
-                scale: SCALE,
-                softcap: asks[0].softcap,
-                pages: asks[0].pages,
-            };
+            let args = self.args(&asks[0], None);
             // SAFETY: `agree` hands out tables that this machine can run.
             unsafe { T::attend(k)(&args, &mut queries) };
             out
+        })
+    }
+
+    fn args<'a>(&self, ask: &Ask<'a, T>, piece: Option<usize>) -> AttendArgs<'a, T> {
+        AttendArgs {
+            scale: SCALE,
+            softcap: ask.softcap,
+            value_dim: self.value_dim,
+            pages: ask.pages,
+            piece,
+        }
+    }
+
+    /// The same, each piece asked for alone and then joined, last piece first.
+    fn attend_pieces(&self, asks: &[Ask<T>]) -> Vec<f32> {
+        let len = piece_len(self.value_dim);
+        agree("pieces", |k| {
+            let all = asks.iter().map(|ask| pieces(&ask.seen));
+            let all =
+                all.clone().map(|of| of.start).min().unwrap()..all.map(|of| of.end).max().unwrap();
+            let mut answers = vec![vec![7.0; all.len() * len]; asks.len()];
+            for piece in all.clone().rev() {
+                let at = (piece - all.start) * len;
+                let rows = asks.iter().zip(&mut answers);
+                let mut queries: Vec<AttendQuery> = rows
+                    .map(|(ask, answers)| AttendQuery {
+                        query: ask.query,
+                        sink: ask.sink,
+                        seen: ask.seen.clone(),
+                        out: &mut answers[at..at + len],
+                    })
+                    .collect();
+                let args = self.args(&asks[0], Some(piece));
+                unsafe { T::attend(k)(&args, &mut queries) };
+            }
+            let joined = asks.iter().zip(&answers).flat_map(|(ask, answers)| {
+                let own = pieces(&ask.seen);
+                let own = (own.start - all.start) * len..(own.end - all.start) * len;
+                let mut out = vec![7.0; self.value_dim];
+                unsafe { (k.join_pieces)(&answers[own], ask.sink, &mut out) };
+                out
+            });
+            joined.collect()
         })
     }
 
@@ -123,11 +180,11 @@ impl<T: KvElement> Cache<T> {
                 None => score,
             }
         };
-        let seen = args.start..args.end;
+        let seen = args.seen.clone();
         let weights: Vec<f64> = seen.clone().map(|t| score(&self.keys[t]).exp()).collect();
         let sink = args.sink.map_or(0.0, |sink| f64::from(sink).exp());
         let total: f64 = weights.iter().sum::<f64>() + sink;
-        let from = match args.pages.value_offset {
+        let from = match args.pages.values {
             Some(_) => &self.values,
             None => &self.keys,
         };
@@ -144,7 +201,7 @@ impl<T: KvElement> Cache<T> {
 
 impl<T: KvElement> Drop for Cache<T> {
     fn drop(&mut self) {
-        for page in self.pages.drain(..) {
+        for page in self.memory.drain(..) {
             // SAFETY: allocated above, freed once.
             unsafe { page.free() };
         }
@@ -158,10 +215,9 @@ fn check<T: KvElement>(cache: &Cache<T>, args: &Ask<T>, what: &str) {
         let error = (f64::from(*found) - exact).abs();
         assert!(
             error < 2e-6,
-            "{what}: {found} for {exact}, {} dims, tokens {}..{}",
+            "{what}: {found} for {exact}, {} dims, tokens {:?}",
             args.query.len(),
-            args.start,
-            args.end
+            args.seen,
         );
     }
 }
@@ -177,7 +233,7 @@ fn every_way<T: KvElement>(seed: u64) {
         (80, 80),
         (40, 130),
     ] {
-        for tokens in [1, 2, 31, 32, 33, 64, 100] {
+        for tokens in [1, 2, 31, 32, 33, 64, 100, PIECE, 2 * PIECE + 33] {
             let cache = Cache::<T>::random(&mut random, head_dim, value_dim, tokens);
             let query = random.floats(head_dim, 2.0);
             for start in [0, 1, tokens / 2, tokens - 1] {
@@ -202,6 +258,8 @@ fn every_way<T: KvElement>(seed: u64) {
 fn attention_agrees_and_ignores_what_it_may_not_see() {
     every_way::<f32>(31);
     every_way::<Half>(32);
+    every_way::<Brain>(42);
+    every_way::<Eighth>(43);
 }
 
 fn values_in_keys<T: KvElement>(seed: u64) {
@@ -213,7 +271,7 @@ fn values_in_keys<T: KvElement>(seed: u64) {
             for start in [0, tokens / 2] {
                 let plain = cache.ask(&query, start);
                 let pages = HeadPages {
-                    value_offset: None,
+                    values: None,
                     ..plain.pages
                 };
                 check(&cache, &Ask { pages, ..plain }, "values in keys");
@@ -226,6 +284,7 @@ fn values_in_keys<T: KvElement>(seed: u64) {
 fn values_may_be_the_beginning_of_their_keys() {
     values_in_keys::<f32>(33);
     values_in_keys::<Half>(34);
+    values_in_keys::<Brain>(44);
 }
 
 #[test]
@@ -249,10 +308,23 @@ fn scores_far_apart_leave_the_largest() {
 
 #[test]
 fn a_nan_that_is_seen_is_not_hidden() {
-    for tokens in [1, 20, 50] {
-        let cache = Cache::<f32>::random(&mut Random(37), 8, 8, tokens);
+    seen_nan::<f32>();
+    seen_nan::<Half>();
+    seen_nan::<Brain>();
+    seen_nan::<Eighth>();
+}
+
+fn seen_nan<T: KvElement>() {
+    for (tokens, broken) in [
+        (1, 0),
+        (20, 19),
+        (50, 49),
+        (2 * PIECE + 9, 3),
+        (PIECE + 1, PIECE),
+    ] {
+        let cache = Cache::<T>::random(&mut Random(37), 8, 8, tokens);
         let nan = vec![f32::NAN; 8];
-        cache.write(tokens - 1, &nan, &nan);
+        cache.write(broken, &nan, &nan);
         let query = vec![1.0; 8];
         for softcap in [None, Some(2.0)] {
             let args = Ask {
@@ -268,28 +340,29 @@ fn a_nan_that_is_seen_is_not_hidden() {
 fn in_company<T: KvElement>(seed: u64) {
     let mut random = Random(seed);
     for (head_dim, value_dim) in [(1, 1), (7, 9), (64, 64), (80, 80), (33, 130), (600, 16)] {
-        let tokens = 131;
-        let cache = Cache::<T>::random(&mut random, head_dim, value_dim, tokens);
-        for count in 1..=MAX_QUERIES + 1 {
-            let queries: Vec<Vec<f32>> = (0..count).map(|_| random.floats(head_dim, 2.0)).collect();
-            for (window, softcap) in [(tokens, None), (40, None), (70, Some(1.5)), (1, None)] {
-                // As the tokens of one row: each sees one more than the one before it.
-                let asks: Vec<Ask<T>> = (queries.iter().enumerate())
-                    .map(|(i, query)| {
-                        let end = tokens - count + i + 1;
-                        Ask {
-                            softcap,
-                            sink: (i % 2 == 1).then_some(0.5),
-                            end,
-                            ..cache.ask(query, end.saturating_sub(window))
-                        }
-                    })
-                    .collect();
-                let alone = asks.iter().flat_map(|ask| cache.attend(ask));
-                let alone: Vec<u32> = alone.map(f32::to_bits).collect();
-                let together = cache.attend_together(&asks);
-                let together: Vec<u32> = together.into_iter().map(f32::to_bits).collect();
-                assert_eq!(together, alone, "{count} of {head_dim}, window {window}");
+        for tokens in [131, 2 * PIECE + 3] {
+            let cache = Cache::<T>::random(&mut random, head_dim, value_dim, tokens);
+            for count in 1..=MAX_QUERIES + 1 {
+                let queries: Vec<Vec<f32>> =
+                    (0..count).map(|_| random.floats(head_dim, 2.0)).collect();
+                for (window, softcap) in [(tokens, None), (40, None), (70, Some(1.5)), (1, None)] {
+                    // As the tokens of one row: each sees one more than the one before it.
+                    let asks: Vec<Ask<T>> = (queries.iter().enumerate())
+                        .map(|(i, query)| {
+                            let end = tokens - count + i + 1;
+                            Ask {
+                                softcap,
+                                sink: (i % 2 == 1).then_some(0.5),
+                                seen: end.saturating_sub(window)..end,
+                                ..cache.ask(query, 0)
+                            }
+                        })
+                        .collect();
+                    let what = format!("{count} of {head_dim}, window {window} of {tokens}");
+                    let alone: Vec<f32> = asks.iter().flat_map(|ask| cache.attend(ask)).collect();
+                    assert_eq!(bits(&cache.attend_together(&asks)), bits(&alone), "{what}");
+                    assert_eq!(bits(&cache.attend_pieces(&asks)), bits(&alone), "{what}");
+                }
             }
         }
     }
@@ -299,6 +372,8 @@ fn in_company<T: KvElement>(seed: u64) {
 fn company_changes_no_bit() {
     in_company::<f32>(38);
     in_company::<Half>(39);
+    in_company::<Brain>(45);
+    in_company::<Eighth>(46);
 }
 
 #[test]
@@ -308,10 +383,58 @@ fn broken_keys_stay_their_own_querys_trouble() {
     cache.write(70, &nan, &nan);
     let query = Random(41).floats(64, 1.0);
     let before = Ask {
-        end: 70,
+        seen: 0..70,
         ..cache.ask(&query, 0)
     };
     let found = cache.attend_together(&[before, cache.ask(&query, 0)]);
     assert!(found[..64].iter().all(|value| value.is_finite()));
     assert!(found[64..].iter().all(|value| value.is_nan()));
+}
+
+/// Formats against the values they are given, extremes among them.
+#[test]
+fn formats_keep_what_they_promise() {
+    fn kept<T: KvElement>(values: &[f32]) -> Vec<f32> {
+        let scale = T::scale_of(values);
+        let stored = values.iter().map(|value| T::store(*value, scale));
+        stored.map(|stored| stored.load() * scale).collect()
+    }
+    let values = Random(47).floats(64, 3.0);
+    let near = |kept: Vec<f32>, share: f32| {
+        for (kept, value) in kept.iter().zip(&values) {
+            assert!(
+                (kept - value).abs() <= share * value.abs(),
+                "{kept} for {value}"
+            );
+        }
+    };
+    near(kept::<f32>(&values), 0.0);
+    near(kept::<Half>(&values), 1.0 / 2048.0);
+    near(kept::<Brain>(&values), 1.0 / 256.0);
+    let largest = values
+        .iter()
+        .fold(0.0f32, |max, value| max.max(value.abs()));
+    for (kept, value) in kept::<Eighth>(&values).iter().zip(&values) {
+        assert!(
+            (kept - value).abs() <= largest / 253.0,
+            "{kept} for {value}"
+        );
+    }
+    for extreme in [f32::MAX, f32::MIN, 65504.0, 1e-30] {
+        for kept in [
+            kept::<Half>(&[extreme])[0],
+            kept::<Brain>(&[extreme])[0],
+            kept::<Eighth>(&[extreme])[0],
+        ] {
+            assert!(kept.is_finite(), "{extreme} became {kept}");
+        }
+    }
+    assert_eq!(kept::<Eighth>(&[0.0, -0.0, 1e-45]), [0.0; 3]);
+    for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let values = [1.0, broken];
+        assert!(!kept::<Eighth>(&values)[1].is_finite(), "{broken}");
+        if broken.is_nan() {
+            assert!(kept::<Half>(&values)[1].is_nan() && kept::<Brain>(&values)[1].is_nan());
+        }
+    }
 }

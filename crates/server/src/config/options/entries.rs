@@ -94,8 +94,8 @@ pub const MODELS: &[OfModel] = &[
         "kv_format",
         |m| &mut m.kv_format,
         "\"f32\"",
-        "How KV is to be kept; refused where the backend keeps it otherwise, `auto` takes what \
-         it keeps",
+        "How KV is to be kept: `f32`, `f16`, `bf16` or `q8`, and refused where the backend or the \
+         model cannot; `auto` takes what the backend prefers",
     ),
     OfModel::new(
         "context",

@@ -13,6 +13,8 @@ pub struct Python {
     pub requirements: &'static str,
     /// Where the environment and a copy of what it was made from are kept.
     pub folder: &'static str,
+    /// What packages that are built here are to be told.
+    pub variables: &'static [(&'static str, &'static str)],
 }
 
 impl Python {
@@ -21,6 +23,7 @@ impl Python {
         let Self {
             requirements,
             folder,
+            variables,
         } = self;
         let environment = format!("{folder}/python");
         let python = root.join(&environment).join("bin/python");
@@ -36,7 +39,10 @@ impl Python {
         program(root, base, &["-m", "venv", "--clear", &environment]).run()?;
         let install = ["-m", "pip", "install", "--requirement", requirements];
         let quietly = ["--quiet", "--disable-pip-version-check", "--no-input"];
-        program(root, &python, &[&install[..], &quietly].concat()).run()?;
+        let pip = program(root, &python, &[&install[..], &quietly].concat());
+        let told = variables.iter();
+        told.fold(pip, |pip, (key, value)| pip.env(key, value))
+            .run()?;
         record.write()?;
         Ok(python)
     }

@@ -1,0 +1,319 @@
+//! Queries over the pages: which go to the kernel together, and what the threads share.
+//!
+//! A unit is some queries that read the same pages. Where there are many units, each is one
+//! thread's work. Where there are few, as when one long sequence is decoded, each piece of a unit
+//! is, and the pieces' answers are joined in order: the kernel does the same when it has them all.
+
+use std::ops::Range;
+
+use super::{Forward, Plan, PlannedRow, Scratch};
+use crate::buffers::fit;
+use crate::kernels::{AttendArgs, AttendQuery, Kernels, KvElement, MAX_QUERIES, piece_len, pieces};
+use crate::model::AttentionWeights;
+use crate::page::LayerLayout;
+use crate::pool::Pool;
+use crate::shared::SharedMut;
+
+/// With fewer units than this for each thread, some threads would end long before others.
+pub const UNITS_PER_THREAD: usize = 4;
+
+/// The most pieces' answers that are kept at once, unless one unit has more.
+pub const MAX_ANSWERS: usize = 4096;
+
+/// Answers of pieces on their way to be joined.
+#[derive(Default)]
+pub struct Pieces {
+    tasks: Vec<PieceTask>,
+    answers: Vec<f32>,
+}
+
+/// A piece of a unit, and the unit's first answer: they lie as `[query][piece]`.
+#[derive(Clone, Copy)]
+pub struct PieceTask {
+    unit: usize,
+    piece: usize,
+    answers: usize,
+}
+
+impl<T: KvElement> Forward<'_, T> {
+    /// Every query's mix of the values it sees, `[token][head]`, into `scratch.inner`.
+    pub(super) fn attend(&mut self, kv_layer: usize, weights: &AttentionWeights) {
+        let spec = &weights.spec;
+        let Scratch {
+            query,
+            attended,
+            pieces,
+            inner,
+            ..
+        } = &mut *self.scratch;
+        inner.resize(self.plan.tokens.len(), spec.mixed_len());
+        let groups = Groups::new(spec.heads / spec.kv_heads);
+        groups.lay_out(&self.plan.rows, attended);
+        let units = Units {
+            plan: self.plan,
+            layout: self.layout.layer(kv_layer),
+            weights,
+            kernels: self.kernels,
+            query,
+            groups,
+            blocks: attended,
+        };
+        let threads = self.pool.threads();
+        let few = threads > 1 && units.count() < UNITS_PER_THREAD * threads;
+        if few && units.are_long() {
+            units.attend_pieces(self.pool, pieces, &mut inner.values);
+        } else {
+            units.attend(self.pool, &mut inner.values);
+        }
+    }
+}
+
+/// What a layer's queries are to do, in units that can be done apart.
+struct Units<'a, T> {
+    plan: &'a Plan<T>,
+    layout: LayerLayout,
+    weights: &'a AttentionWeights,
+    kernels: &'static Kernels,
+    /// `[token][head]`
+    query: &'a [f32],
+    groups: Groups,
+    /// Tokens of one row each.
+    blocks: &'a [Range<usize>],
+}
+
+/// Queries of some tokens of one row and of some heads that share a key head.
+struct Unit {
+    tokens: Range<usize>,
+    kv_head: usize,
+    heads: Range<usize>,
+}
+
+impl Unit {
+    fn queries(&self) -> usize {
+        self.tokens.len() * self.heads.len()
+    }
+}
+
+impl<T: KvElement> Units<'_, T> {
+    fn count(&self) -> usize {
+        self.blocks.len() * self.weights.spec.kv_heads * self.groups.parts
+    }
+
+    /// All of one head's units after each other, so that its pages stay near.
+    fn unit(&self, index: usize) -> Unit {
+        let part = index / self.blocks.len();
+        let (kv_head, part) = (part / self.groups.parts, part % self.groups.parts);
+        Unit {
+            tokens: self.blocks[index % self.blocks.len()].clone(),
+            kv_head,
+            heads: self.groups.heads(kv_head, part),
+        }
+    }
+
+    /// The positions that a planned token sees.
+    fn seen(&self, token: usize) -> Range<usize> {
+        let position = self.plan.tokens[token].position;
+        self.weights.spec.reach.first_seen(position)..position + 1
+    }
+
+    /// The pieces that any of the tokens sees.
+    fn pieces(&self, tokens: &Range<usize>) -> Range<usize> {
+        pieces(&(self.seen(tokens.start).start..self.seen(tokens.end - 1).end))
+    }
+
+    fn are_long(&self) -> bool {
+        let mut blocks = self.blocks.iter();
+        blocks.any(|tokens| self.pieces(tokens).len() > 1)
+    }
+
+    /// Runs the kernel over a unit, or one piece of it. `out` is asked for each query's place by
+    /// the token and head it belongs to and by its number in the unit.
+    fn run<'a>(
+        &'a self,
+        unit: &Unit,
+        piece: Option<usize>,
+        out: impl Fn(usize, usize) -> &'a mut [f32],
+    ) {
+        let spec = &self.weights.spec;
+        let pages = self.plan.tokens[unit.tokens.start].pages;
+        let args = AttendArgs {
+            scale: spec.scale,
+            softcap: spec.softcap,
+            value_dim: spec.value_dim,
+            pages: self
+                .layout
+                .head(&self.plan.pages[pages.0..pages.1], unit.kv_head),
+            piece,
+        };
+        let mut queries = Queries::default();
+        for token in unit.tokens.clone() {
+            for head in unit.heads.clone() {
+                let pair = token * spec.heads + head;
+                queries.push(AttendQuery {
+                    query: &self.query[pair * spec.head_dim..(pair + 1) * spec.head_dim],
+                    sink: self.sink(head),
+                    seen: self.seen(token),
+                    out: out(pair, queries.len),
+                });
+            }
+        }
+        // SAFETY: the table was chosen for this machine.
+        unsafe { T::attend(self.kernels)(&args, queries.as_mut()) };
+    }
+
+    fn sink(&self, head: usize) -> Option<f32> {
+        self.weights.sinks.as_ref().map(|sinks| sinks[head])
+    }
+
+    /// Each unit by one thread.
+    fn attend(&self, pool: &mut Pool, out: &mut [f32]) {
+        let value_dim = self.weights.spec.value_dim;
+        let out = SharedMut::new(out);
+        let count = self.count();
+        let per_task = (count / (pool.threads() * 8)).clamp(1, 4);
+        pool.run(count.div_ceil(per_task), &|task| {
+            for unit in task * per_task..((task + 1) * per_task).min(count) {
+                // SAFETY: each pair of token and head writes its own place.
+                let out = |pair, _| unsafe { out.slice(pair * value_dim, value_dim) };
+                self.run(&self.unit(unit), None, out);
+            }
+        });
+    }
+
+    /// Each unit by many threads, as many units at a time as there is room for answers.
+    fn attend_pieces(&self, pool: &mut Pool, room: &mut Pieces, out: &mut [f32]) {
+        let mut units = 0..self.count();
+        while !units.is_empty() {
+            let taken = units.start..self.lay_out(units.clone(), room);
+            units.start = taken.end;
+            let len = piece_len(self.weights.spec.value_dim);
+            let answers = SharedMut::new(&mut room.answers);
+            let tasks = &room.tasks;
+            pool.run(tasks.len(), &|task| {
+                let PieceTask {
+                    unit,
+                    piece,
+                    answers: first,
+                } = tasks[task];
+                let unit = self.unit(unit);
+                let pieces = self.pieces(&unit.tokens);
+                let place = |query| first + query * pieces.len() + piece - pieces.start;
+                // SAFETY: each piece of each query writes its own place.
+                let out = |_, query| unsafe { answers.slice(place(query) * len, len) };
+                self.run(&unit, Some(piece), out);
+            });
+            let mut first = 0;
+            for unit in taken.map(|unit| self.unit(unit)) {
+                self.join(&unit, &room.answers[first * len..], out);
+                first += unit.queries() * self.pieces(&unit.tokens).len();
+            }
+        }
+    }
+
+    /// Takes units from the first on while there is room for their answers; the result is the
+    /// first that was not taken.
+    fn lay_out(&self, units: Range<usize>, room: &mut Pieces) -> usize {
+        room.tasks.clear();
+        let mut answers = 0;
+        let mut end = units.start;
+        for index in units {
+            let unit = self.unit(index);
+            let pieces = self.pieces(&unit.tokens);
+            let wanted = unit.queries() * pieces.len();
+            if answers > 0 && answers + wanted > MAX_ANSWERS {
+                break;
+            }
+            room.tasks.reserve_exact(pieces.len());
+            room.tasks.extend(pieces.map(|piece| PieceTask {
+                unit: index,
+                piece,
+                answers,
+            }));
+            answers += wanted;
+            end = index + 1;
+        }
+        let len = piece_len(self.weights.spec.value_dim);
+        fit(&mut room.answers, answers * len);
+        end
+    }
+
+    /// Each of a unit's queries from its pieces' answers.
+    fn join(&self, unit: &Unit, answers: &[f32], out: &mut [f32]) {
+        let spec = &self.weights.spec;
+        let len = piece_len(spec.value_dim);
+        let all = self.pieces(&unit.tokens);
+        let mut of_query = answers.chunks_exact(all.len() * len);
+        for token in unit.tokens.clone() {
+            let own = pieces(&self.seen(token));
+            for head in unit.heads.clone() {
+                let Some(answers) = of_query.next() else {
+                    return;
+                };
+                let answers = &answers[(own.start - all.start) * len..(own.end - all.start) * len];
+                let pair = token * spec.heads + head;
+                let out = &mut out[pair * spec.value_dim..(pair + 1) * spec.value_dim];
+                // SAFETY: the table was chosen for this machine.
+                unsafe { (self.kernels.join_pieces)(answers, self.sink(head), out) };
+            }
+        }
+    }
+}
+
+/// Which of a key head's queries go to the kernel together.
+struct Groups {
+    /// Query heads for each key head.
+    sharing: usize,
+    /// Parts that these are cut into.
+    parts: usize,
+    /// Tokens of one row whose queries are taken together.
+    tokens: usize,
+}
+
+impl Groups {
+    fn new(sharing: usize) -> Self {
+        let parts = sharing.div_ceil(MAX_QUERIES).max(1);
+        Self {
+            sharing,
+            parts,
+            tokens: (MAX_QUERIES / sharing.div_ceil(parts).max(1)).max(1),
+        }
+    }
+
+    /// The rows' tokens in blocks, each of one row.
+    fn lay_out(&self, rows: &[PlannedRow], blocks: &mut Vec<Range<usize>>) {
+        blocks.clear();
+        let tokens: usize = rows.iter().map(|row| row.tokens).sum();
+        blocks.reserve_exact(tokens);
+        for row in rows {
+            let end = row.first + row.tokens;
+            let starts = (row.first..end).step_by(self.tokens);
+            blocks.extend(starts.map(|start| start..(start + self.tokens).min(end)));
+        }
+    }
+
+    /// The query heads of one part.
+    fn heads(&self, kv_head: usize, part: usize) -> Range<usize> {
+        let size = self.sharing.div_ceil(self.parts);
+        let first = kv_head * self.sharing;
+        let end = first + self.sharing;
+        first + part * size..(first + (part + 1) * size).min(end)
+    }
+}
+
+/// Up to [`MAX_QUERIES`] queries, on the stack.
+#[derive(Default)]
+struct Queries<'a> {
+    slots: [AttendQuery<'a>; MAX_QUERIES],
+    len: usize,
+}
+
+impl<'a> Queries<'a> {
+    fn push(&mut self, query: AttendQuery<'a>) {
+        self.slots[self.len] = query;
+        self.len += 1;
+    }
+
+    fn as_mut(&mut self) -> &mut [AttendQuery<'a>] {
+        &mut self.slots[..self.len]
+    }
+}

@@ -1,0 +1,377 @@
+//! Sixteen values as each instruction set holds them.
+//!
+//! A kernel that is written over [`Register`] and inlined into a function of that instruction
+//! set gives the same bits with each: every operation is exactly rounded, lane by lane.
+
+use super::float::{self, fold, fold_max};
+use super::{LANES, f16_to_f32};
+
+/// [`LANES`] values. Those that are made of an instruction set's own registers are for functions
+/// that are built for it.
+pub trait Register: Copy {
+    /// How many queries' sums the instruction set's registers have room for.
+    const QUERIES: usize;
+
+    fn splat(value: f32) -> Self;
+    fn load(values: &[f32; LANES]) -> Self;
+    fn from_f16(bits: &[u16; LANES]) -> Self;
+    fn from_bf16(bits: &[u16; LANES]) -> Self;
+    fn from_i8(codes: &[i8; LANES]) -> Self;
+    fn array(self) -> [f32; LANES];
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    /// `self * factor + added`, rounded once.
+    fn fma(self, factor: Self, added: Self) -> Self;
+    /// The larger; `other` where either is NaN.
+    fn larger(self, other: Self) -> Self;
+
+    #[inline(always)]
+    fn store(self, out: &mut [f32; LANES]) {
+        *out = self.array();
+    }
+
+    #[inline(always)]
+    fn exp(self) -> Self {
+        Self::load(&self.array().map(float::exp))
+    }
+
+    /// The sum of the lanes, halves onto halves.
+    #[inline(always)]
+    fn fold(self) -> f32 {
+        fold(self.array())
+    }
+
+    /// The largest of the lanes, none of which is NaN.
+    #[inline(always)]
+    fn fold_max(self) -> f32 {
+        fold_max(self.array())
+    }
+}
+
+impl Register for [f32; LANES] {
+    const QUERIES: usize = 1;
+
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(values: &[f32; LANES]) -> Self {
+        *values
+    }
+
+    #[inline(always)]
+    fn from_f16(bits: &[u16; LANES]) -> Self {
+        bits.map(f16_to_f32)
+    }
+
+    #[inline(always)]
+    fn from_bf16(bits: &[u16; LANES]) -> Self {
+        bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
+    }
+
+    #[inline(always)]
+    fn from_i8(codes: &[i8; LANES]) -> Self {
+        codes.map(f32::from)
+    }
+
+    #[inline(always)]
+    fn array(self) -> [f32; LANES] {
+        self
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        std::array::from_fn(|i| self[i] + other[i])
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        std::array::from_fn(|i| self[i] - other[i])
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        std::array::from_fn(|i| self[i] * other[i])
+    }
+
+    #[inline(always)]
+    fn fma(self, factor: Self, added: Self) -> Self {
+        std::array::from_fn(|i| self[i].mul_add(factor[i], added[i]))
+    }
+
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        std::array::from_fn(|i| match self[i] > other[i] {
+            true => self[i],
+            false => other[i],
+        })
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{Avx2, Avx512};
+
+#[cfg(target_arch = "x86_64")]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the same for all: only kernels of the instruction set use its registers, and loads \
+              and stores are of whole arrays"
+)]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{LANES, Register};
+    use crate::kernels::MAX_QUERIES;
+    use crate::kernels::float::{EXP_RANGE, EXP_TERMS, LN2_HIGH, LN2_LOW, ROUND_MAGIC};
+
+    /// Sixteen lanes to one, halves onto halves; a macro, as closures are not built for the
+    /// caller's instruction set.
+    macro_rules! fold {
+        ($lanes:expr, $of_eight:ident, $of_four:ident) => {{
+            let [low, high] = $lanes;
+            unsafe {
+                let eight = $of_eight(high, low);
+                let low = _mm256_castps256_ps128(eight);
+                let four = $of_four(_mm256_extractf128_ps::<1>(eight), low);
+                let two = $of_four(_mm_movehl_ps(four, four), four);
+                let one = $of_four(_mm_shuffle_ps::<1>(two, two), two);
+                _mm_cvtss_f32(one)
+            }
+        }};
+    }
+
+    /// An operation on both halves.
+    macro_rules! on_halves {
+        ($operation:ident, $($operand:expr),+) => {
+            Self(unsafe { [$operation($($operand.0[0]),+), $operation($($operand.0[1]),+)] })
+        };
+    }
+
+    #[derive(Clone, Copy)]
+    pub struct Avx512(__m512);
+
+    impl Register for Avx512 {
+        const QUERIES: usize = MAX_QUERIES;
+
+        #[inline(always)]
+        fn splat(value: f32) -> Self {
+            Self(unsafe { _mm512_set1_ps(value) })
+        }
+
+        #[inline(always)]
+        fn load(values: &[f32; LANES]) -> Self {
+            Self(unsafe { _mm512_loadu_ps(values.as_ptr()) })
+        }
+
+        #[inline(always)]
+        fn from_f16(bits: &[u16; LANES]) -> Self {
+            Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(bits.as_ptr().cast())) })
+        }
+
+        #[inline(always)]
+        fn from_bf16(bits: &[u16; LANES]) -> Self {
+            Self(unsafe {
+                let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(bits.as_ptr().cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+            })
+        }
+
+        #[inline(always)]
+        fn from_i8(codes: &[i8; LANES]) -> Self {
+            Self(unsafe {
+                let codes = _mm512_cvtepi8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
+                _mm512_cvtepi32_ps(codes)
+            })
+        }
+
+        #[inline(always)]
+        fn array(self) -> [f32; LANES] {
+            let mut array = [0.0; LANES];
+            self.store(&mut array);
+            array
+        }
+
+        #[inline(always)]
+        fn store(self, out: &mut [f32; LANES]) {
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), self.0) }
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            Self(unsafe { _mm512_add_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn sub(self, other: Self) -> Self {
+            Self(unsafe { _mm512_sub_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn fma(self, factor: Self, added: Self) -> Self {
+            Self(unsafe { _mm512_fmadd_ps(self.0, factor.0, added.0) })
+        }
+
+        #[inline(always)]
+        fn larger(self, other: Self) -> Self {
+            Self(unsafe { _mm512_max_ps(self.0, other.0) })
+        }
+
+        /// `float::exp` without leaving the register.
+        #[inline(always)]
+        fn exp(self) -> Self {
+            unsafe {
+                let x = _mm512_max_ps(_mm512_set1_ps(EXP_RANGE.0), self.0);
+                let x = _mm512_min_ps(_mm512_set1_ps(EXP_RANGE.1), x);
+                let shifted = _mm512_fmadd_ps(
+                    x,
+                    _mm512_set1_ps(std::f32::consts::LOG2_E),
+                    _mm512_set1_ps(ROUND_MAGIC),
+                );
+                let n = _mm512_sub_ps(shifted, _mm512_set1_ps(ROUND_MAGIC));
+                let r = _mm512_fmadd_ps(n, _mm512_set1_ps(-LN2_HIGH), x);
+                let r = _mm512_fmadd_ps(n, _mm512_set1_ps(-LN2_LOW), r);
+                let mut p = _mm512_set1_ps(EXP_TERMS[0]);
+                for term in &EXP_TERMS[1..] {
+                    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*term));
+                }
+                let p = _mm512_add_ps(
+                    _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r),
+                    _mm512_set1_ps(1.0),
+                );
+                let magic = _mm512_set1_epi32(ROUND_MAGIC.to_bits() as i32);
+                let power = _mm512_sub_epi32(_mm512_castps_si512(shifted), magic);
+                let half = _mm512_srai_epi32::<1>(power);
+                let bias = _mm512_set1_epi32(127);
+                let first = _mm512_slli_epi32::<23>(_mm512_add_epi32(half, bias));
+                let rest = _mm512_add_epi32(_mm512_sub_epi32(power, half), bias);
+                let rest = _mm512_slli_epi32::<23>(rest);
+                let p = _mm512_mul_ps(p, _mm512_castsi512_ps(first));
+                Self(_mm512_mul_ps(p, _mm512_castsi512_ps(rest)))
+            }
+        }
+
+        #[inline(always)]
+        fn fold(self) -> f32 {
+            fold!(halves(self), _mm256_add_ps, _mm_add_ps)
+        }
+
+        #[inline(always)]
+        fn fold_max(self) -> f32 {
+            fold!(halves(self), _mm256_max_ps, _mm_max_ps)
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    pub struct Avx2([__m256; 2]);
+
+    impl Register for Avx2 {
+        const QUERIES: usize = 2;
+
+        #[inline(always)]
+        fn splat(value: f32) -> Self {
+            Self([unsafe { _mm256_set1_ps(value) }; 2])
+        }
+
+        #[inline(always)]
+        fn load(values: &[f32; LANES]) -> Self {
+            let start = values.as_ptr();
+            Self(unsafe { [_mm256_loadu_ps(start), _mm256_loadu_ps(start.add(8))] })
+        }
+
+        #[inline(always)]
+        fn from_f16(bits: &[u16; LANES]) -> Self {
+            let start = bits.as_ptr();
+            Self(unsafe {
+                [
+                    _mm256_cvtph_ps(_mm_loadu_si128(start.cast())),
+                    _mm256_cvtph_ps(_mm_loadu_si128(start.add(8).cast())),
+                ]
+            })
+        }
+
+        #[inline(always)]
+        fn from_bf16(bits: &[u16; LANES]) -> Self {
+            let start = bits.as_ptr();
+            Self(unsafe {
+                let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(start.cast()));
+                let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(start.add(8).cast()));
+                [
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+                ]
+            })
+        }
+
+        #[inline(always)]
+        fn from_i8(codes: &[i8; LANES]) -> Self {
+            let start = codes.as_ptr();
+            Self(unsafe {
+                let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(start.cast()));
+                let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(start.add(8).cast()));
+                [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
+            })
+        }
+
+        #[inline(always)]
+        fn array(self) -> [f32; LANES] {
+            let mut array = [0.0; LANES];
+            for (register, out) in self.0.iter().zip(array.as_chunks_mut::<8>().0) {
+                unsafe { _mm256_storeu_ps(out.as_mut_ptr(), *register) };
+            }
+            array
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            on_halves!(_mm256_add_ps, self, other)
+        }
+
+        #[inline(always)]
+        fn sub(self, other: Self) -> Self {
+            on_halves!(_mm256_sub_ps, self, other)
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            on_halves!(_mm256_mul_ps, self, other)
+        }
+
+        #[inline(always)]
+        fn fma(self, factor: Self, added: Self) -> Self {
+            on_halves!(_mm256_fmadd_ps, self, factor, added)
+        }
+
+        #[inline(always)]
+        fn larger(self, other: Self) -> Self {
+            on_halves!(_mm256_max_ps, self, other)
+        }
+
+        #[inline(always)]
+        fn fold(self) -> f32 {
+            fold!(self.0, _mm256_add_ps, _mm_add_ps)
+        }
+
+        #[inline(always)]
+        fn fold_max(self) -> f32 {
+            fold!(self.0, _mm256_max_ps, _mm_max_ps)
+        }
+    }
+
+    #[inline(always)]
+    fn halves(register: Avx512) -> [__m256; 2] {
+        unsafe {
+            [
+                _mm512_castps512_ps256(register.0),
+                _mm512_extractf32x8_ps::<1>(register.0),
+            ]
+        }
+    }
+}

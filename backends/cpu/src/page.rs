@@ -1,0 +1,171 @@
+//! What lies where in a KV page.
+
+use loquat_spec::{KvSource, Mixer, ModelSpec};
+
+use crate::kernels::{HeadPages, KvElement, PAGE};
+use crate::shared::PagePtr;
+
+/// Where each layer's keys and values lie inside a page.
+#[derive(Clone)]
+pub struct PageLayout {
+    /// Layers without keys of their own have an empty one.
+    layers: Vec<LayerLayout>,
+    len: usize,
+}
+
+/// One layer's part: head after head, each its keys, its values, and the factors of either where
+/// the format has them.
+#[derive(Clone, Copy, Default)]
+pub struct LayerLayout {
+    start: usize,
+    kv_heads: usize,
+    key_dim: usize,
+    /// 0: values are a part of the keys.
+    value_dim: usize,
+    /// Elements in whose place a token's factor lies; 0: there are none.
+    scale_len: usize,
+}
+
+impl PageLayout {
+    pub fn new<T: KvElement>(spec: &ModelSpec) -> Self {
+        let mut layout = Self {
+            layers: vec![LayerLayout::default(); spec.layers.len()],
+            len: 0,
+        };
+        for (layer, mixer) in spec.mixers() {
+            let (kv_heads, key_dim, value_dim) = match mixer {
+                Mixer::Attention(a) if matches!(a.kv, KvSource::Layer(_)) => continue,
+                Mixer::Attention(a) => (a.kv_heads, a.head_dim, a.value_dim),
+                Mixer::Latent(latent) => (1, latent.cached_len(), 0),
+                Mixer::ShortConv(_) | Mixer::DeltaRule(_) | Mixer::Mamba2(_) => continue,
+            };
+            let placed = LayerLayout {
+                start: layout.len,
+                kv_heads,
+                key_dim,
+                value_dim,
+                scale_len: match T::SCALED {
+                    true => size_of::<f32>() / T::BYTES,
+                    false => 0,
+                },
+            };
+            layout.layers[layer] = placed;
+            layout.len += kv_heads * placed.head_len();
+        }
+        layout
+    }
+
+    pub fn layer(&self, index: usize) -> LayerLayout {
+        self.layers[index]
+    }
+
+    pub fn layers(&self) -> &[LayerLayout] {
+        &self.layers
+    }
+
+    /// Elements of a page.
+    pub fn page_len(&self) -> usize {
+        self.len
+    }
+
+    /// Elements of one token over all layers.
+    pub fn token_len(&self) -> usize {
+        self.len / PAGE
+    }
+}
+
+impl LayerLayout {
+    fn head_len(&self) -> usize {
+        (self.key_dim + self.value_dim + 2 * self.scale_len) * PAGE
+    }
+
+    fn keys(&self, head: usize) -> usize {
+        self.start + head * self.head_len()
+    }
+
+    fn values(&self, head: usize) -> usize {
+        self.keys(head) + self.key_dim * PAGE
+    }
+
+    fn key_scales(&self, head: usize) -> usize {
+        self.values(head) + self.value_dim * PAGE
+    }
+
+    fn value_scales(&self, head: usize) -> usize {
+        self.key_scales(head) + self.scale_len * PAGE
+    }
+
+    /// One head in these pages, for the kernels.
+    pub fn head<'a, T>(&self, pages: &'a [PagePtr<T>], head: usize) -> HeadPages<'a, T> {
+        HeadPages {
+            pages,
+            keys: self.keys(head),
+            values: (self.value_dim > 0).then(|| self.values(head)),
+            key_scales: self.key_scales(head),
+            value_scales: self.value_scales(head),
+        }
+    }
+
+    /// Writes one token's only key, where values are a part of it. Formats with factors are not
+    /// for such layers.
+    ///
+    /// # Safety
+    /// The page must live, and nobody else may touch the slot meanwhile.
+    #[inline]
+    pub unsafe fn write_key<T: KvElement>(
+        &self,
+        page: PagePtr<T>,
+        slot: usize,
+        key: impl Iterator<Item = f32>,
+    ) {
+        for (d, key) in key.enumerate() {
+            // SAFETY: as the caller promises.
+            unsafe { page.write(self.start + d * PAGE + slot, T::store(key, 1.0)) };
+        }
+    }
+
+    /// Writes one token's keys and values, all heads, into its page.
+    ///
+    /// # Safety
+    /// The page must live, and nobody else may touch the slot meanwhile.
+    #[inline]
+    pub unsafe fn write_token<T: KvElement>(
+        &self,
+        page: PagePtr<T>,
+        slot: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) {
+        let heads = keys.chunks_exact(self.key_dim);
+        let heads = heads.zip(values.chunks_exact(self.value_dim));
+        for (head, (key, value)) in heads.enumerate() {
+            let (key_scale, value_scale) = (T::scale_of(key), T::scale_of(value));
+            // SAFETY: as the caller promises.
+            unsafe {
+                for (d, key) in key.iter().enumerate() {
+                    page.write(self.keys(head) + d * PAGE + slot, T::store(*key, key_scale));
+                }
+                let at = self.values(head) + slot * self.value_dim;
+                for (d, value) in value.iter().enumerate() {
+                    page.write(at + d, T::store(*value, value_scale));
+                }
+                if T::SCALED {
+                    page.write_scale(self.key_scales(head), slot, key_scale);
+                    page.write_scale(self.value_scales(head), slot, value_scale);
+                }
+            }
+        }
+    }
+
+    /// The places of one token's elements in a page, in export order.
+    pub fn token_places(&self, slot: usize) -> impl Iterator<Item = usize> + use<> {
+        let layout = *self;
+        (0..layout.kv_heads).flat_map(move |head| {
+            let keys = (0..layout.key_dim).map(move |d| layout.keys(head) + d * PAGE + slot);
+            let run = move |at: usize, len: usize| at + slot * len..at + (slot + 1) * len;
+            keys.chain(run(layout.values(head), layout.value_dim))
+                .chain(run(layout.key_scales(head), layout.scale_len))
+                .chain(run(layout.value_scales(head), layout.scale_len))
+        })
+    }
+}

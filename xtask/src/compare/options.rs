@@ -1,0 +1,134 @@
+//! What to compare, and how long.
+
+use std::path::{Path, PathBuf};
+
+use super::works::{QUICK, WHOLE, Work};
+use crate::error::Error;
+
+const KNOWN: &str = "--threads, --rounds, --json, --svg, --quick";
+
+#[derive(Debug, PartialEq)]
+pub struct Options {
+    pub model: PathBuf,
+    pub threads: usize,
+    pub rounds: usize,
+    pub json: Option<PathBuf>,
+    pub svg: Option<PathBuf>,
+    pub quick: bool,
+}
+
+impl Options {
+    /// Refuses before anything is built what would fail after everything was measured.
+    pub fn parse(args: &[String]) -> Result<Self, Error> {
+        let (mut model, mut threads, mut rounds) = (None, None, None);
+        let (mut json, mut svg, mut quick) = (None, None, false);
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut value = || {
+                let value = args.next();
+                value.ok_or_else(|| usage(format!("{arg} needs a value")))
+            };
+            match arg.as_str() {
+                "--threads" => threads = Some(count(arg, value()?)?),
+                "--rounds" => rounds = Some(count(arg, value()?)?),
+                "--json" => json = Some(destination(arg, value()?)?),
+                "--svg" => svg = Some(destination(arg, value()?)?),
+                "--quick" => quick = true,
+                option if option.starts_with('-') => {
+                    return Err(usage(format!("unknown option `{option}`; known: {KNOWN}")));
+                }
+                path if model.is_none() => model = Some(PathBuf::from(path)),
+                extra => {
+                    return Err(usage(format!("takes one model, got `{extra}` too")));
+                }
+            }
+        }
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self {
+            model: model.ok_or_else(|| usage("needs a GGUF file".to_owned()))?,
+            threads: threads.unwrap_or_else(cores),
+            rounds: rounds.unwrap_or(if quick { 2 } else { 5 }),
+            json,
+            svg,
+            quick,
+        })
+    }
+
+    pub fn works(&self) -> &'static [Work] {
+        if self.quick { QUICK } else { WHOLE }
+    }
+}
+
+fn usage(problem: String) -> Error {
+    Error::Usage {
+        message: format!("compare: {problem}"),
+    }
+}
+
+fn count(option: &str, value: &str) -> Result<usize, Error> {
+    let count = value.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| {
+        usage(format!(
+            "{option} must be a whole number of at least 1, not `{value}`"
+        ))
+    })
+}
+
+/// A file's full path, in a folder that is there.
+fn destination(option: &str, value: &str) -> Result<PathBuf, Error> {
+    let refused = || {
+        usage(format!(
+            "{option}: `{value}` is no file in a folder there is"
+        ))
+    };
+    let path = std::path::absolute(value).map_err(|_| refused())?;
+    let sound = path.parent().is_some_and(Path::is_dir) && !path.is_dir();
+    sound.then_some(path).ok_or_else(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Options::parse(&words).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_are_read_in_any_order() {
+        let options = parse("--rounds 3 m.gguf --threads 4 --json out.json --svg out.svg").unwrap();
+        let here = |name| Some(std::path::absolute(name).unwrap());
+        let expected = Options {
+            model: "m.gguf".into(),
+            threads: 4,
+            rounds: 3,
+            json: here("out.json"),
+            svg: here("out.svg"),
+            quick: false,
+        };
+        assert_eq!(options, expected);
+        let (whole, quick) = (parse("m.gguf").unwrap(), parse("m.gguf --quick").unwrap());
+        assert!(whole.threads > 0 && whole.json.is_none() && whole.svg.is_none());
+        assert_eq!((whole.rounds, quick.rounds), (5, 2));
+        assert!(whole.works().len() > quick.works().len());
+        assert_eq!(parse("--quick --rounds 7 m.gguf").unwrap().rounds, 7);
+    }
+
+    #[test]
+    fn bad_options_are_refused_by_name() {
+        for (line, named) in [
+            ("", "needs a GGUF file"),
+            ("a.gguf b.gguf", "`b.gguf`"),
+            ("a.gguf --rounds", "--rounds needs a value"),
+            ("a.gguf --rounds 0", "at least 1, not `0`"),
+            ("a.gguf --threads two", "--threads must be"),
+            ("a.gguf --fast", "`--fast`"),
+            ("a.gguf --json no-such-folder/x.json", "no-such-folder"),
+            ("a.gguf --svg /", "--svg"),
+        ] {
+            let message = parse(line).unwrap_err();
+            assert!(message.contains(named), "{line}: {message}");
+        }
+    }
+}
