@@ -18,6 +18,7 @@ mod measure;
 mod model;
 mod pack;
 mod page;
+mod plain;
 mod pool;
 mod session;
 mod shared;

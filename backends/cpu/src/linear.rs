@@ -1,15 +1,15 @@
 //! A matrix times activations, whatever the matrix's format.
 
-use std::cell::RefCell;
 use std::ops::Range;
 
 use loquat_session::{OpenError, Precision};
-use loquat_weights::{Dtype, EncodedRow, Matrix};
+use loquat_weights::Matrix;
 use smallvec::SmallVec;
 
 use crate::buffers::fit;
-use crate::kernels::{GROUP, Kernels, Quantized, SUM_GROUP, TILE_ROWS, TileInput};
+use crate::kernels::{GROUP, Kernels, Quantized, Rounded, SUM_GROUP, TILE_ROWS, TileInput};
 use crate::pack::{Packed, Packer};
+use crate::plain::{Plain, PlainJob};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 
@@ -17,11 +17,11 @@ use crate::shared::SharedMut;
 pub enum Linear {
     /// Integer arithmetic over packed codes and rounded activations.
     Packed(Packed),
-    /// Rows decoded to `f32` as they are needed, times exact activations.
-    Decoded(Box<Matrix>),
+    /// Floating-point arithmetic over weights where they lie.
+    Plain(Box<Plain>),
 }
 
-/// The activations of one step, and their rounded form where a packed matrix will read them.
+/// The activations of one step, and their rounded forms where a matrix will read them.
 #[derive(Default)]
 pub struct Activations {
     pub values: Vec<f32>,
@@ -31,6 +31,8 @@ pub struct Activations {
     scales: Vec<f32>,
     sums: Vec<i32>,
     scaled_sums: Vec<f32>,
+    bf16: Vec<u32>,
+    bf16_factors: Vec<f32>,
 }
 
 /// A matrix times some rows of the activations; the results go to `[token][row]`.
@@ -70,10 +72,6 @@ impl<'a> Product<'a> {
     }
 }
 
-thread_local! {
-    static DECODED_ROW: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
 impl Linear {
     pub fn new(
         matrix: &Matrix,
@@ -84,7 +82,10 @@ impl Linear {
             Precision::Fast => packer.pack(matrix)?,
             Precision::Reference => None,
         };
-        Ok(packed.map_or_else(|| Self::Decoded(Box::new(matrix.clone())), Self::Packed))
+        Ok(match packed {
+            Some(packed) => Self::Packed(packed),
+            None => Self::Plain(Box::new(Plain::new(matrix.clone(), precision))),
+        })
     }
 
     /// What [`Linear::new`] would allocate, or `None` where it would read the mapped file.
@@ -98,7 +99,7 @@ impl Linear {
     pub fn rows(&self) -> usize {
         match self {
             Self::Packed(packed) => packed.rows(),
-            Self::Decoded(matrix) => matrix.rows(),
+            Self::Plain(plain) => plain.rows(),
         }
     }
 
@@ -141,39 +142,14 @@ impl Product<'_> {
                     }
                 }
             }
-            Linear::Decoded(matrix) => DECODED_ROW.with_borrow_mut(|decoded| {
-                decoded.resize(matrix.cols(), 0.0);
-                for row in first..first + rows {
-                    decode(kernels, matrix, row, decoded);
-                    for (place, token) in self.tokens.clone().enumerate() {
-                        // SAFETY: the table was chosen for this machine.
-                        let dot = unsafe { (kernels.dot)(decoded, input.row(token)) };
-                        // SAFETY: this tile alone writes this row of every token.
-                        unsafe { out.slice(place * linear.rows() + row, 1)[0] = dot };
-                    }
-                }
-            }),
-        }
-    }
-}
-
-/// Decodes a row with the machine's kernels where they have one. Binding has matched every
-/// length, so decoding cannot fail; a row that did would be NaN, not silently zero.
-fn decode(kernels: &Kernels, matrix: &Matrix, row: usize, out: &mut [f32]) {
-    let half = match matrix.encoded_row(row) {
-        Some(EncodedRow::Plain { dtype, bytes }) => match dtype {
-            Dtype::BF16 => Some((kernels.decode_bf16, bytes)),
-            Dtype::F16 => Some((kernels.decode_f16, bytes)),
-            _ => None,
-        },
-        _ => None,
-    };
-    match half {
-        // SAFETY: the table was chosen for this machine.
-        Some((kernel, bytes)) => unsafe { kernel(bytes, out) },
-        None => {
-            if matrix.decode_row(row, out).is_err() {
-                out.fill(f32::NAN);
+            Linear::Plain(plain) => {
+                let job = PlainJob {
+                    input,
+                    tokens: self.tokens.clone(),
+                    rows: first..first + rows,
+                    out,
+                };
+                plain.multiply(kernels, &job);
             }
         }
     }
@@ -191,19 +167,53 @@ impl Activations {
         &self.values[token * self.cols..(token + 1) * self.cols]
     }
 
-    /// Rounds the values for `readers`, if any of them is packed.
+    /// The values of some rows.
+    pub fn rows(&self, tokens: Range<usize>) -> &[f32] {
+        &self.values[tokens.start * self.cols..tokens.end * self.cols]
+    }
+
+    /// Rounds the values as `readers` want them.
     pub fn prepare<'l>(
         &mut self,
         kernels: &Kernels,
         pool: &mut Pool,
         readers: impl IntoIterator<Item = &'l Linear>,
     ) {
-        if !readers
-            .into_iter()
-            .any(|linear| matches!(linear, Linear::Packed(_)))
-        {
-            return;
+        let (mut packed, mut bf16) = (false, false);
+        for linear in readers {
+            match linear {
+                Linear::Packed(_) => packed = true,
+                Linear::Plain(plain) => bf16 |= plain.reads_bf16(),
+            }
         }
+        if packed {
+            self.quantize(kernels, pool);
+        }
+        if bf16 {
+            self.round_to_bf16(kernels, pool);
+        }
+    }
+
+    fn round_to_bf16(&mut self, kernels: &Kernels, pool: &mut Pool) {
+        let (tokens, cols) = (self.tokens, self.cols);
+        let pairs = cols.div_ceil(2);
+        fit(&mut self.bf16, tokens * pairs);
+        fit(&mut self.bf16_factors, tokens);
+        let rounded = SharedMut::new(&mut self.bf16);
+        let factors = SharedMut::new(&mut self.bf16_factors);
+        let values = &self.values;
+        for_tokens(pool, tokens, cols, &|token| {
+            let values = &values[token * cols..(token + 1) * cols];
+            // SAFETY: each token's task writes its own row and factor, and the table was chosen
+            // for this machine.
+            unsafe {
+                let row = rounded.slice(token * pairs, pairs);
+                factors.slice(token, 1)[0] = (kernels.round_bf16)(values, row);
+            }
+        });
+    }
+
+    fn quantize(&mut self, kernels: &Kernels, pool: &mut Pool) {
         let (tokens, cols) = (self.tokens, self.cols);
         fit(&mut self.codes, tokens * cols);
         fit(&mut self.scales, tokens * cols / GROUP);
@@ -227,6 +237,15 @@ impl Activations {
                 (kernels.quantize)(&values[token * cols..(token + 1) * cols], out);
             }
         });
+    }
+
+    /// Some rows as [`Activations::prepare`] has rounded them to bf16.
+    pub fn rounded(&self, tokens: Range<usize>) -> Rounded<'_> {
+        let pairs = self.cols.div_ceil(2);
+        Rounded {
+            pairs: &self.bf16[tokens.start * pairs..tokens.end * pairs],
+            factors: &self.bf16_factors[tokens],
+        }
     }
 
     fn tile_input(&self, tokens: Range<usize>) -> TileInput<'_> {

@@ -26,6 +26,10 @@ impl<'a, T> SharedMut<'a, T> {
         }
     }
 
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// # Safety
     /// No other thread may touch `at..at + len` while the result lives.
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]

@@ -532,10 +532,10 @@ impl<T: KvElement, const N: usize> Mix<'_, T, N> {
             for c in 0..C {
                 values[c] = T::widen(&row[c]);
             }
-            for i in 0..N {
-                let weight = R::splat(self.weights[i][token]);
-                for c in 0..C {
-                    sums[i][c] = weight.fma(values[c], sums[i][c]);
+            for (sums, weights) in sums.iter_mut().zip(self.weights) {
+                let weight = R::splat(weights[token]);
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum = weight.fma(value, *sum);
                 }
             }
         }

@@ -3,13 +3,14 @@
 use loquat_spec::Activation;
 
 use super::attention::join_pieces;
+use super::plain::round as round_bf16;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::tile_amx;
-#[cfg(target_arch = "x86_64")]
-use super::tile_avx2;
 #[cfg(target_arch = "aarch64")]
 use super::tile_neon;
-use super::{GROUP, Kernels, LANES, SUM_GROUP, f16_to_f32};
+use super::{GROUP, Kernels, LANES, SUM_GROUP};
+#[cfg(target_arch = "x86_64")]
+use super::{plain_avx512, tile_avx2};
 
 pub(super) type Lanes = [f32; LANES];
 
@@ -17,14 +18,14 @@ pub(super) type Lanes = [f32; LANES];
 pub(super) const CHAINS: usize = 4;
 
 #[inline(always)]
-fn lanes(values: &[f32]) -> Lanes {
+pub(super) fn lanes(values: &[f32]) -> Lanes {
     let mut out = [0.0; LANES];
     out[..values.len()].copy_from_slice(values);
     out
 }
 
 #[inline(always)]
-fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+pub(super) fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
     std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
 }
 
@@ -327,20 +328,6 @@ pub(super) fn softcap(values: &mut [f32], cap: f32) {
     }
 }
 
-#[inline(always)]
-fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
-    for (out, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-        *out = f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16);
-    }
-}
-
-#[inline(always)]
-fn decode_f16(bytes: &[u8], out: &mut [f32]) {
-    for (out, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-        *out = f16_to_f32(u16::from_le_bytes([b[0], b[1]]));
-    }
-}
-
 /// A causal convolution's weights, `[kernel][channel]`, and its bias, perhaps none.
 pub struct ConvWeights<'a> {
     pub weights: &'a [f32],
@@ -469,16 +456,17 @@ fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]) {
 
 /// Builds every kernel under one set of target features, and the table that holds them.
 macro_rules! build {
-    ($module:ident, $name:literal, $tile:path, $register:ty, $(#[$feature:meta])*) => {
+    ($module:ident, $name:literal, $tile:path, $register:ty, $plain:ident, $(#[$feature:meta])*) => {
         pub mod $module {
             use loquat_spec::Activation;
 
             use super::{ConvWeights, DeltaStep, MambaStep, Quantized};
             use crate::kernels::attention;
-            use crate::kernels::{AttendArgs, AttendQuery, Brain, Eighth, Half, Kernels};
+            use crate::kernels::{
+                AttendArgs, AttendQuery, Brain, Eighth, Half, Kernels, PlainOut, PlainRows, Rounded,
+            };
 
             build!(@kernels $(#[$feature])*;
-                fn dot(a: &[f32], b: &[f32]) -> f32;
                 fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32);
                 fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32);
                 fn unit_length(x: &mut [f32], eps: f32);
@@ -492,8 +480,7 @@ macro_rules! build {
                 fn delta_step(step: &DeltaStep, state: &mut [f32], out: &mut [f32]);
                 fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]);
                 fn softcap(values: &mut [f32], cap: f32);
-                fn decode_bf16(bytes: &[u8], out: &mut [f32]);
-                fn decode_f16(bytes: &[u8], out: &mut [f32]);
+                fn round_bf16(x: &[f32], pairs: &mut [u32]) -> f32;
                 fn join_pieces(answers: &[f32], sink: Option<f32>, out: &mut [f32]);
             );
 
@@ -501,10 +488,20 @@ macro_rules! build {
                 attend_f32: f32, attend_f16: Half, attend_bf16: Brain, attend_q8: Eighth,
             );
 
-            /// For tables that differ in some kernels.
-            pub const KERNELS: Kernels = Kernels {
+            $(#[$feature])*
+            unsafe fn plain(rows: &PlainRows, x: &[f32], out: PlainOut) {
+                // SAFETY: as the caller's.
+                unsafe { crate::kernels::$plain::exact(rows, x, out) }
+            }
+
+            $(#[$feature])*
+            unsafe fn plain_bf16(rows: &PlainRows, x: &Rounded, out: PlainOut) {
+                // SAFETY: as the caller's.
+                unsafe { crate::kernels::$plain::rounded(rows, x, out) }
+            }
+
+            pub static TABLE: Kernels = Kernels {
                 name: $name,
-                dot,
                 rms_norm,
                 layer_norm,
                 unit_length,
@@ -518,8 +515,9 @@ macro_rules! build {
                 delta_step,
                 mamba_step,
                 softcap,
-                decode_bf16,
-                decode_f16,
+                round_bf16,
+                plain,
+                plain_bf16,
                 attend_f32,
                 attend_f16,
                 attend_bf16,
@@ -527,7 +525,6 @@ macro_rules! build {
                 join_pieces,
                 tile: $tile,
             };
-            pub static TABLE: Kernels = KERNELS;
         }
     };
     (@attention $register:ty, $(#[$feature:meta])*; ) => {};
@@ -555,27 +552,36 @@ build!(
     "portable",
     crate::kernels::tile::portable,
     [f32; super::LANES],
+    plain,
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx2, "avx2", crate::kernels::tile_avx2::tile, crate::kernels::register::Avx2,
+build!(avx2, "avx2", crate::kernels::tile_avx2::tile, crate::kernels::register::Avx2, plain,
     #[target_feature(enable = "avx2,fma,f16c")]
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::register::Avx512,
+build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::register::Avx512, plain_avx512,
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );
 
+/// With the dot product of bf16 pairs besides.
+#[cfg(target_arch = "x86_64")]
+pub static AVX512_BF16: Kernels = Kernels {
+    name: "avx512-bf16",
+    plain_bf16: plain_avx512::rounded_native,
+    ..avx512::TABLE
+};
+/// With the tile unit besides; no machine has it without that dot product.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub static AMX: Kernels = Kernels {
     name: "amx",
     tile: tile_amx::tile,
-    ..avx512::KERNELS
+    ..AVX512_BF16
 };
 #[cfg(target_arch = "x86_64")]
 pub static AVX_VNNI: Kernels = Kernels {
     name: "avx-vnni",
     tile: tile_avx2::tile_vnni,
-    ..avx2::KERNELS
+    ..avx2::TABLE
 };
 
 /// NEON is what the portable kernels are built for, as every such machine has it.
@@ -583,11 +589,11 @@ pub static AVX_VNNI: Kernels = Kernels {
 pub static NEON: Kernels = Kernels {
     name: "neon",
     tile: tile_neon::tile,
-    ..portable::KERNELS
+    ..portable::TABLE
 };
 #[cfg(target_arch = "aarch64")]
 pub static NEON_DOTPROD: Kernels = Kernels {
     name: "neon-dotprod",
     tile: tile_neon::tile_dotprod,
-    ..portable::KERNELS
+    ..portable::TABLE
 };

@@ -10,6 +10,9 @@ mod amx;
 mod attention;
 mod element;
 mod float;
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod plain_avx512;
 mod register;
 #[cfg(test)]
 mod tests;
@@ -26,6 +29,7 @@ mod tile_neon;
 pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, piece_len, pieces};
 pub use element::{Brain, Eighth, Half, KvElement};
 pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
+pub use plain::{Format, PlainOut, PlainRows, Rounded};
 pub use tile::{Codes, Element, FP4_ZERO, Form, LINE, Parts, TILE_ROWS, Tile, TileInput};
 
 use loquat_spec::Activation;
@@ -63,7 +67,6 @@ pub fn f16_to_f32(bits: u16) -> f32 {
 /// for, which [`supported`] has checked before it hands the table out.
 pub struct Kernels {
     pub name: &'static str,
-    pub dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub rms_norm: unsafe fn(&mut [f32], &[f32], f32),
     pub layer_norm: unsafe fn(&mut [f32], &[f32], &[f32], f32),
     pub unit_length: unsafe fn(&mut [f32], f32),
@@ -77,8 +80,10 @@ pub struct Kernels {
     pub delta_step: unsafe fn(&DeltaStep, &mut [f32], &mut [f32]),
     pub mamba_step: unsafe fn(&MambaStep, &mut [f32], &mut [f32]),
     pub softcap: unsafe fn(&mut [f32], f32),
-    pub decode_bf16: unsafe fn(&[u8], &mut [f32]),
-    pub decode_f16: unsafe fn(&[u8], &mut [f32]),
+    /// Rounds activations for `plain_bf16`.
+    pub round_bf16: unsafe fn(&[f32], &mut [u32]) -> f32,
+    pub plain: unsafe fn(&PlainRows, &[f32], PlainOut),
+    pub plain_bf16: unsafe fn(&PlainRows, &Rounded, PlainOut),
     pub attend_f32: Attend<f32>,
     pub attend_f16: Attend<Half>,
     pub attend_bf16: Attend<Brain>,
@@ -100,9 +105,13 @@ pub fn supported() -> Vec<&'static Kernels> {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni");
+        let bf16 = is_x86_feature_detected!("avx512bf16");
         #[cfg(target_os = "linux")]
-        if avx2 && avx512 && amx::available() {
+        if avx2 && avx512 && bf16 && amx::available() {
             tables.push(&float::AMX);
+        }
+        if avx2 && avx512 && bf16 {
+            tables.push(&float::AVX512_BF16);
         }
         if avx2 && avx512 {
             tables.push(&float::avx512::TABLE);

@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 use loquat_session::{Capabilities, Memory, Session};
 use serde_json::json;
 
+use super::Scenario;
 use super::report::{Report, Table, number};
 use super::stats::median;
-use super::work::{Work, bare};
-use super::{Scenario, held};
+use super::work::{self, Work, bare};
 use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::progress::ShareBar;
@@ -73,20 +73,7 @@ impl Scenario for Contended {
     }
 
     fn check(&self, capabilities: &Capabilities, memory: &Memory) -> Result<(), CliError> {
-        let len = self.work.len(capabilities);
-        let len = len.filter(|len| *len <= capabilities.max_context);
-        let all = len.and_then(|len| held(len, memory).checked_mul(self.work.batch()));
-        let fits = all.is_some_and(|all| all <= memory.kv_capacity);
-        match fits && self.work.batch() <= capabilities.max_step_tokens {
-            true => Ok(()),
-            false => Err(CliError::Usage {
-                what: format!("`{}`", self.work.name()),
-                expected: format!(
-                    "within {} sequences, the context of {} and {} tokens of KV",
-                    capabilities.max_step_tokens, capabilities.max_context, memory.kv_capacity
-                ),
-            }),
-        }
+        work::check(&[self.work], capabilities, memory)
     }
 
     fn run(&self, mut session: Box<dyn Session>) -> Result<Report, CliError> {

@@ -21,13 +21,13 @@ mod x86 {
         static AVX_VNNI: Kernels = Kernels {
             name: "stand-in for avx-vnni",
             tile: avx_vnni,
-            ..float::portable::KERNELS
+            ..float::portable::TABLE
         };
         #[cfg(target_os = "linux")]
         static AMX: Kernels = Kernels {
             name: "stand-in for amx",
             tile: amx,
-            ..float::portable::KERNELS
+            ..float::portable::TABLE
         };
         if !supported().iter().any(|table| table.name == "avx512-vnni") {
             return Vec::new();

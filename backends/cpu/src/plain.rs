@@ -1,0 +1,140 @@
+//! Weights that are multiplied as they lie in the file, or decoded a few rows at a time.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use loquat_session::Precision;
+use loquat_weights::{Dtype, EncodedRow, Matrix};
+
+use crate::kernels::{Format, Kernels, PlainOut, PlainRows, Rounded, TILE_ROWS};
+use crate::linear::Activations;
+use crate::shared::SharedMut;
+
+/// A matrix that nothing is made of.
+pub struct Plain {
+    matrix: Matrix,
+    arithmetic: Arithmetic,
+}
+
+#[derive(Clone, Copy)]
+enum Arithmetic {
+    /// The weights as stored, times exact activations.
+    Exact(Format),
+    /// The weights as stored, times activations rounded to bf16.
+    Bf16,
+    /// The weights decoded to `f32`, times exact activations.
+    Decoded,
+}
+
+/// Some rows of output.
+pub struct PlainJob<'a> {
+    pub input: &'a Activations,
+    pub tokens: Range<usize>,
+    pub rows: Range<usize>,
+    /// `[token][row]`, of which the job alone touches its rows.
+    pub out: &'a SharedMut<'a, f32>,
+}
+
+thread_local! {
+    static DECODED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Plain {
+    pub fn new(matrix: Matrix, precision: Precision) -> Self {
+        let dtype = match matrix.encoded_row(0) {
+            Some(EncodedRow::Plain { dtype, .. }) => Some(dtype),
+            _ => None,
+        };
+        let arithmetic = match (dtype, precision) {
+            (Some(Dtype::BF16), Precision::Fast) => Arithmetic::Bf16,
+            (Some(Dtype::BF16), Precision::Reference) => Arithmetic::Exact(Format::Bf16),
+            (Some(Dtype::F16), _) => Arithmetic::Exact(Format::F16),
+            (Some(Dtype::F32), _) => Arithmetic::Exact(Format::F32),
+            _ => Arithmetic::Decoded,
+        };
+        Self { matrix, arithmetic }
+    }
+
+    pub fn rows(&self) -> usize {
+        self.matrix.rows()
+    }
+
+    /// Whether it reads activations rounded to bf16.
+    pub fn reads_bf16(&self) -> bool {
+        matches!(self.arithmetic, Arithmetic::Bf16)
+    }
+
+    pub fn multiply(&self, kernels: &Kernels, job: &PlainJob) {
+        match self.arithmetic {
+            Arithmetic::Decoded => self.multiply_decoded(kernels, job),
+            Arithmetic::Exact(format) => self.multiply_stored(job, format, |rows, out| {
+                let x = job.input.rows(job.tokens.clone());
+                // SAFETY: the table was chosen for this machine, `out` by `multiply_stored`.
+                unsafe { (kernels.plain)(rows, x, out) };
+            }),
+            Arithmetic::Bf16 => self.multiply_stored(job, Format::Bf16, |rows, out| {
+                let x: Rounded = job.input.rounded(job.tokens.clone());
+                // SAFETY: the table was chosen for this machine, `out` by `multiply_stored`.
+                unsafe { (kernels.plain_bf16)(rows, &x, out) };
+            }),
+        }
+    }
+
+    /// Hands rows that follow one another in the file to `kernel`, with where its results go.
+    fn multiply_stored(
+        &self,
+        job: &PlainJob,
+        format: Format,
+        kernel: impl Fn(&PlainRows, PlainOut),
+    ) {
+        let (cols, mut row) = (self.matrix.cols(), job.rows.start);
+        let row_bytes = cols * format.bytes();
+        // Every row is there, as binding has checked.
+        while let Some((run, EncodedRow::Plain { bytes, .. })) = self.matrix.encoded_run(row) {
+            let count = run.min(job.rows.end - row);
+            let rows = PlainRows {
+                format,
+                cols,
+                bytes: &bytes[..count * row_bytes],
+            };
+            kernel(&rows, job.place(row, count, self.rows()));
+            row += count;
+            if row == job.rows.end {
+                return;
+            }
+        }
+    }
+
+    fn multiply_decoded(&self, kernels: &Kernels, job: &PlainJob) {
+        let cols = self.matrix.cols();
+        DECODED.with_borrow_mut(|decoded| {
+            decoded.resize(TILE_ROWS * cols, 0.0);
+            let decoded = &mut decoded[..job.rows.len() * cols];
+            for (row, out) in job.rows.clone().zip(decoded.chunks_exact_mut(cols)) {
+                // Binding has matched every length, so decoding cannot fail; a row that did
+                // would be NaN, not silently zero.
+                if self.matrix.decode_row(row, out).is_err() {
+                    out.fill(f32::NAN);
+                }
+            }
+            let rows = PlainRows::of_values(decoded, cols);
+            let out = job.place(job.rows.start, job.rows.len(), self.rows());
+            let x = job.input.rows(job.tokens.clone());
+            // SAFETY: the table was chosen for this machine, and `out` by `place`.
+            unsafe { (kernels.plain)(&rows, x, out) };
+        });
+    }
+}
+
+impl PlainJob<'_> {
+    /// Where `count` rows of every token go.
+    fn place(&self, row: usize, count: usize, stride: usize) -> PlainOut {
+        assert!(row >= self.rows.start && row + count <= self.rows.end);
+        assert!(row + count <= stride && self.tokens.len() * stride <= self.out.len());
+        PlainOut {
+            // SAFETY: in bounds by the assertions; the job alone touches its rows.
+            start: unsafe { self.out.pointer(row) },
+            stride,
+        }
+    }
+}
