@@ -4,7 +4,13 @@ use loquat_spec::Activation;
 
 use super::attention::join_pieces;
 use super::plain::round as round_bf16;
-use super::{GROUP, LANES, SUM_GROUP};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::tile_amx;
+#[cfg(target_arch = "aarch64")]
+use super::tile_neon;
+use super::{GROUP, Kernels, LANES, SUM_GROUP};
+#[cfg(target_arch = "x86_64")]
+use super::{plain_avx512, tile_avx2};
 
 pub(super) type Lanes = [f32; LANES];
 
@@ -559,8 +565,35 @@ build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels:
 
 /// With the dot product of bf16 pairs besides.
 #[cfg(target_arch = "x86_64")]
-pub static AVX512_BF16: super::Kernels = super::Kernels {
+pub static AVX512_BF16: Kernels = Kernels {
     name: "avx512-bf16",
-    plain_bf16: super::plain_avx512::rounded_native,
+    plain_bf16: plain_avx512::rounded_native,
     ..avx512::TABLE
+};
+/// With the tile unit besides; no machine has it without that dot product.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub static AMX: Kernels = Kernels {
+    name: "amx",
+    tile: tile_amx::tile,
+    ..AVX512_BF16
+};
+#[cfg(target_arch = "x86_64")]
+pub static AVX_VNNI: Kernels = Kernels {
+    name: "avx-vnni",
+    tile: tile_avx2::tile_vnni,
+    ..avx2::TABLE
+};
+
+/// NEON is what the portable kernels are built for, as every such machine has it.
+#[cfg(target_arch = "aarch64")]
+pub static NEON: Kernels = Kernels {
+    name: "neon",
+    tile: tile_neon::tile,
+    ..portable::TABLE
+};
+#[cfg(target_arch = "aarch64")]
+pub static NEON_DOTPROD: Kernels = Kernels {
+    name: "neon-dotprod",
+    tile: tile_neon::tile_dotprod,
+    ..portable::TABLE
 };

@@ -5,6 +5,8 @@
 //! an order fixed by its length, so all builds of a kernel give the same bits. Integer tiles
 //! have hand-written versions beside their scalar reference, with the same promise.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 mod attention;
 mod element;
 mod float;
@@ -15,10 +17,14 @@ mod register;
 #[cfg(test)]
 mod tests;
 mod tile;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tile_amx;
 #[cfg(target_arch = "x86_64")]
 mod tile_avx2;
 #[cfg(target_arch = "x86_64")]
 mod tile_avx512;
+#[cfg(target_arch = "aarch64")]
+mod tile_neon;
 
 pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, piece_len, pieces};
 pub use element::{Brain, Eighth, Half, KvElement};
@@ -99,15 +105,30 @@ pub fn supported() -> Vec<&'static Kernels> {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni");
-        if avx2 && avx512 && is_x86_feature_detected!("avx512bf16") {
+        let bf16 = is_x86_feature_detected!("avx512bf16");
+        #[cfg(target_os = "linux")]
+        if avx2 && avx512 && bf16 && amx::available() {
+            tables.push(&float::AMX);
+        }
+        if avx2 && avx512 && bf16 {
             tables.push(&float::AVX512_BF16);
         }
         if avx2 && avx512 {
             tables.push(&float::avx512::TABLE);
         }
+        if avx2 && is_x86_feature_detected!("avxvnni") {
+            tables.push(&float::AVX_VNNI);
+        }
         if avx2 {
             tables.push(&float::avx2::TABLE);
         }
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            tables.push(&float::NEON_DOTPROD);
+        }
+        tables.push(&float::NEON);
     }
     tables.push(&float::portable::TABLE);
     tables

@@ -10,6 +10,7 @@ mod attention;
 mod plain;
 mod pointwise;
 mod recurrent;
+mod stand_ins;
 mod tile;
 
 use super::*;

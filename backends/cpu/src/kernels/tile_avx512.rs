@@ -175,7 +175,25 @@ unsafe fn avx512_block<
 /// A block's codes, a quad in each register.
 ///
 /// # Safety
-/// A whole block's lines and planes must be at `at`.
+/// Needs the target features; a whole block's lines and planes must be at `at`.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub unsafe fn unpack(codes: Codes, at: *const u8) -> [__m512i; QUADS] {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match codes {
+            Codes::Four => avx512_unpack::<FOUR>(at),
+            Codes::Fp4 => avx512_unpack::<FP4>(at),
+            Codes::Five => avx512_unpack::<FIVE>(at),
+            Codes::Six => avx512_unpack::<SIX>(at),
+            Codes::Eight => avx512_unpack::<EIGHT>(at),
+        }
+    }
+}
+
+/// [`unpack`] for one kind of codes.
+///
+/// # Safety
+/// As for [`unpack`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn avx512_unpack<const CODES: CodesIndex>(at: *const u8) -> [__m512i; QUADS] {
@@ -226,7 +244,7 @@ unsafe fn avx512_unpack<const CODES: CodesIndex>(at: *const u8) -> [__m512i; QUA
 /// They must be at `at`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn avx512_elements(element: Element, at: *const u8) -> __m512 {
+pub unsafe fn avx512_elements(element: Element, at: *const u8) -> __m512 {
     // SAFETY: the caller's promise.
     unsafe {
         match element {
@@ -252,7 +270,7 @@ unsafe fn avx512_elements(element: Element, at: *const u8) -> __m512 {
 /// The parts of sixteen rows must be at `at`, if there are any.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn avx512_times_parts(elements: __m512, parts: Parts, at: *const u8) -> __m512 {
+pub unsafe fn avx512_times_parts(elements: __m512, parts: Parts, at: *const u8) -> __m512 {
     // SAFETY: the caller's promise.
     let bytes = || unsafe { _mm_loadu_si128(at.cast()) };
     let wide = match parts {

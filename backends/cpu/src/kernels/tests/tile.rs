@@ -132,16 +132,33 @@ fn multiply(kernels: &Kernels, tile: &Tile, input: &TileInput) -> Vec<f32> {
     out
 }
 
+/// [`agree`] for tiles, with the stand-ins for instructions that this machine may not have.
+fn all_agree(what: &str, tile: &Tile, input: &TileInput) {
+    let expected = bits(&agree(what, |k| multiply(k, tile, input)));
+    for table in stand_ins::tables() {
+        let found = bits(&multiply(table, tile, input));
+        assert_eq!(found, expected, "{what}: {} differs", table.name);
+    }
+}
+
 #[test]
 fn tiles_agree_for_every_form() {
     let mut random = Random(7);
     for form in forms() {
-        for (cols, tokens) in [(32, 1), (64, 3), (96, 7), (256, 8), (576, 33), (32, 17)] {
+        for (cols, tokens) in [
+            (32, 1),
+            (64, 3),
+            (96, 7),
+            (256, 8),
+            (576, 33),
+            (32, 17),
+            (1056, 16),
+        ] {
             let cols = whole(&form, cols);
             let bytes = &tile_bytes(&form, cols, &mut random, moderate);
             let input = Input::draw(&mut random, tokens, cols);
             let what = format!("{form:?}, {cols} columns, {tokens} tokens");
-            agree(&what, |k| multiply(k, &Tile { form, bytes }, &input.view()));
+            all_agree(&what, &Tile { form, bytes }, &input.view());
         }
     }
 }
@@ -199,7 +216,29 @@ fn extreme_scales_agree() {
             });
             let input = Input::draw(&mut random, 9, 256);
             let what = format!("{form:?} {values:?}");
-            agree(&what, |k| multiply(k, &Tile { form, bytes }, &input.view()));
+            all_agree(&what, &Tile { form, bytes }, &input.view());
+        }
+    }
+}
+
+/// What saturates first where sums are too narrow.
+#[test]
+fn the_largest_codes_agree() {
+    let mut random = Random(19);
+    for form in forms() {
+        let cols = whole(&form, 64);
+        let (lines, planes) = form.codes.block_bytes();
+        for (code, x) in [(255, -128), (255, 127), (0, -128)] {
+            let mut bytes = tile_bytes(&form, cols, &mut random, moderate);
+            for block in 0..cols / GROUP {
+                bytes[form.block_at(block)..][..lines + planes].fill(code);
+            }
+            let mut input = Input::draw(&mut random, 16, cols);
+            input.codes.fill(x);
+            input.sums.fill(i32::from(x) * SUM_GROUP as i32);
+            let what = format!("{form:?}, codes {code}, activations {x}");
+            let bytes = &bytes;
+            all_agree(&what, &Tile { form, bytes }, &input.view());
         }
     }
 }

@@ -1,0 +1,311 @@
+//! The tile unit of x86-64 (AMX): whether this process may use it, and its product of bytes.
+//!
+//! Nothing is taken on trust: the processor must announce the unit, the operating system must
+//! keep its state and grant it to this process, and a trial must give what plain arithmetic
+//! gives. The instructions are assembly, as the language has no stable names for them.
+
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+use super::{GROUP, SUM_GROUP, TILE_ROWS};
+
+/// Rows of activations in one product.
+pub const TOKENS: usize = 16;
+
+/// A product's whole numbers, `[token][row]`.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Dots(pub [[i32; TILE_ROWS]; TOKENS]);
+
+impl Dots {
+    pub const ZERO: Self = Self([[0; TILE_ROWS]; TOKENS]);
+}
+
+/// What goes into one product.
+#[derive(Clone, Copy)]
+pub struct Operands {
+    /// [`TOKENS`] rows of a group's codes.
+    pub activations: *const i8,
+    /// Bytes from one row of activations to the next.
+    pub stride: usize,
+    /// A group's weight codes, a line of four columns of [`TILE_ROWS`] rows after the other.
+    pub lines: *const u8,
+}
+
+/// What multiplies a group: the unit, or its scalar twin where the unit itself is on trial.
+pub trait Multiply {
+    /// Writes all of `out`. Neighbouring products of different `parity` may overlap in time.
+    ///
+    /// # Safety
+    /// The operands must be readable in full.
+    unsafe fn product(&self, parity: usize, operands: Operands, out: &mut Dots);
+}
+
+/// The twin, for groups of this many columns.
+pub struct Twin(pub usize);
+
+impl Multiply for Twin {
+    unsafe fn product(&self, _: usize, operands: Operands, out: &mut Dots) {
+        for (token, dots) in out.0.iter_mut().enumerate() {
+            for (row, dot) in dots.iter_mut().enumerate() {
+                let products = (0..self.0).map(|col| {
+                    let (line, within) = (col / 4, row * 4 + col % 4);
+                    // SAFETY: the caller vouches for both operands.
+                    unsafe {
+                        let x = *operands.activations.add(token * operands.stride + col);
+                        let code = *operands.lines.add(line * 4 * TILE_ROWS + within);
+                        i32::from(x) * i32::from(code)
+                    }
+                });
+                *dot = products.sum();
+            }
+        }
+    }
+}
+
+/// This thread's tile unit, set up for one group size until it is dropped.
+pub struct Unit {
+    /// The state belongs to the thread that loaded it.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Unit {
+    /// # Safety
+    /// Only after [`available`], and with no other `Unit` alive on this thread.
+    pub unsafe fn new(group: usize) -> Self {
+        let configuration = Configuration::new(group);
+        // SAFETY: the caller has made sure of the unit; the configuration is 64 valid bytes.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, preserves_flags));
+        }
+        Self {
+            not_send: PhantomData,
+        }
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        // SAFETY: there is a configuration to release, as `new` has loaded one.
+        unsafe { asm!("tilerelease", options(nostack, preserves_flags)) };
+    }
+}
+
+/// One product in the tiles `$dots`, `$activations` and `$lines`.
+macro_rules! product {
+    ($operands:ident, $out:ident, $dots:tt, $activations:tt, $lines:tt) => {
+        asm!(
+            concat!("tilezero ", $dots),
+            concat!("tileloadd ", $activations, ", [{activations} + {stride}]"),
+            concat!("tileloadd ", $lines, ", [{lines} + {line}]"),
+            concat!("tdpbsud ", $dots, ", ", $activations, ", ", $lines),
+            concat!("tilestored [{out} + {line}], ", $dots),
+            activations = in(reg) $operands.activations,
+            stride = in(reg) $operands.stride,
+            lines = in(reg) $operands.lines,
+            line = in(reg) 4 * TILE_ROWS,
+            out = in(reg) $out,
+            out($dots) _,
+            out($activations) _,
+            out($lines) _,
+            options(nostack, preserves_flags)
+        )
+    };
+}
+
+impl Multiply for Unit {
+    #[inline(always)]
+    unsafe fn product(&self, parity: usize, operands: Operands, out: &mut Dots) {
+        // SAFETY: while `self` lives the tiles are configured for the group; the caller vouches
+        // for what is read, and `out` is as large as a tile of dots.
+        unsafe {
+            if parity == 0 {
+                product!(operands, out, "tmm0", "tmm1", "tmm2");
+            } else {
+                product!(operands, out, "tmm3", "tmm4", "tmm5");
+            }
+        }
+    }
+}
+
+/// What `ldtilecfg` reads: the shapes of the tiles.
+#[derive(Debug, PartialEq)]
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Configuration {
+    /// Tiles 0 and 3 hold dots, 1 and 4 activations, 2 and 5 lines of weights.
+    fn new(group: usize) -> Self {
+        let shapes = [
+            (TOKENS, 4 * TILE_ROWS),
+            (TOKENS, group),
+            (group / 4, 4 * TILE_ROWS),
+        ];
+        let mut configuration = Self {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        for (tile, (rows, row_bytes)) in shapes.into_iter().cycle().take(6).enumerate() {
+            configuration.rows[tile] = rows as u8;
+            configuration.row_bytes[tile] = row_bytes as u16;
+        }
+        configuration
+    }
+}
+
+/// Whether this process may use the unit and the unit computes what it should. Asks once; the
+/// grant holds for all threads.
+pub fn available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the trial runs only once the unit is announced, enabled and granted.
+    *AVAILABLE.get_or_init(|| announced() && granted() && unsafe { trial() })
+}
+
+/// The processor has the unit and the operating system keeps its state.
+fn announced() -> bool {
+    const HAS_XGETBV: u32 = 1 << 27;
+    const TILE_AND_INT8: u32 = 1 << 24 | 1 << 25;
+    const TILE_STATES: u64 = 1 << 17 | 1 << 18;
+    const FEATURES: u32 = 7;
+    const PALETTES: u32 = 0x1d;
+    // SAFETY: `cpuid` is part of x86-64, and leaves are asked for only where the processor has
+    // them; `xgetbv` only where the operating system has enabled it.
+    unsafe {
+        if __cpuid(0).eax < PALETTES || __cpuid(1).ecx & HAS_XGETBV == 0 {
+            return false;
+        }
+        let palette = __cpuid_count(PALETTES, 1);
+        __cpuid_count(FEATURES, 0).edx & TILE_AND_INT8 == TILE_AND_INT8
+            && enabled_states() & TILE_STATES == TILE_STATES
+            && large_enough(palette.ebx, palette.ecx)
+    }
+}
+
+/// Rows of 64 bytes, six tiles, sixteen rows: what [`Configuration`] asks for.
+fn large_enough(row_bytes_and_tiles: u32, rows: u32) -> bool {
+    let (row_bytes, tiles) = (row_bytes_and_tiles & 0xffff, row_bytes_and_tiles >> 16);
+    row_bytes as usize >= 4 * TILE_ROWS && tiles >= 6 && rows & 0xffff >= TOKENS as u32
+}
+
+/// # Safety
+/// The operating system must have enabled `xgetbv`.
+unsafe fn enabled_states() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high,
+            options(nomem, nostack, preserves_flags));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// The tiles are eight kilobytes of state for each thread, which Linux keeps only for processes
+/// that ask.
+fn granted() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    // SAFETY: asks for a permission; no memory is involved.
+    let refused = unsafe {
+        libc::syscall(
+            libc::SYS_arch_prctl,
+            ARCH_REQ_XCOMP_PERM,
+            XFEATURE_XTILEDATA,
+        )
+    };
+    refused == 0
+}
+
+/// Products of every byte there is, with both group sizes and all tiles, against the twin.
+///
+/// # Safety
+/// The process must have the unit.
+unsafe fn trial() -> bool {
+    const STRIDE: usize = GROUP + SUM_GROUP;
+    // Multipliers prime to 256, so that all bytes occur, in no order that the shapes share.
+    let activations: [i8; TOKENS * STRIDE] = std::array::from_fn(|i| (i * 89 + 128) as u8 as i8);
+    let lines: [u8; GROUP * TILE_ROWS] = std::array::from_fn(|i| (i * 151 + i / 256 + 255) as u8);
+    let operands = Operands {
+        activations: activations.as_ptr(),
+        stride: STRIDE,
+        lines: lines.as_ptr(),
+    };
+    [SUM_GROUP, GROUP].into_iter().all(|group| {
+        let mut expected = Dots::ZERO;
+        // SAFETY: the arrays hold operands of the largest group; the caller has the unit, and
+        // each of these is dropped before the next.
+        unsafe {
+            Twin(group).product(0, operands, &mut expected);
+            let unit = Unit::new(group);
+            (0..2).all(|parity| {
+                let mut found = Dots::ZERO;
+                unit.product(parity, operands, &mut found);
+                found.0 == expected.0
+            })
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_what_the_instruction_reads() {
+        for (group, lines) in [(16, 4), (32, 8)] {
+            let mut expected = [0u8; 64];
+            expected[0] = 1;
+            expected[16..28].copy_from_slice(&[64, 0, group, 0, 64, 0, 64, 0, group, 0, 64, 0]);
+            expected[48..54].copy_from_slice(&[16, 16, lines, 16, 16, lines]);
+            let configuration = Configuration::new(usize::from(group));
+            // SAFETY: sixty-four bytes without padding, as its fields add up to.
+            let found: [u8; 64] = unsafe { std::mem::transmute(configuration) };
+            assert_eq!(found, expected, "groups of {group}");
+        }
+    }
+
+    #[test]
+    fn the_twin_multiplies_signed_by_unsigned() {
+        let mut activations = [0i8; TOKENS * GROUP];
+        let mut lines = [0u8; GROUP * TILE_ROWS];
+        // Token 3 has -128 and 127 at columns 5 and 6; row 9 has 255 and 2 there.
+        activations[3 * GROUP + 5..][..2].copy_from_slice(&[-128, 127]);
+        lines[64 + 9 * 4 + 1..][..2].copy_from_slice(&[255, 2]);
+        let operands = Operands {
+            activations: activations.as_ptr(),
+            stride: GROUP,
+            lines: lines.as_ptr(),
+        };
+        let mut found = Dots([[7; TILE_ROWS]; TOKENS]);
+        // SAFETY: the arrays hold whole operands.
+        unsafe { Twin(GROUP).product(0, operands, &mut found) };
+        let mut expected = Dots::ZERO;
+        expected.0[3][9] = -128 * 255 + 127 * 2;
+        assert_eq!(found.0, expected.0);
+    }
+
+    #[test]
+    fn a_palette_must_have_room_for_the_tiles() {
+        let table = [
+            (8 << 16 | 64, 16, true),
+            (5 << 16 | 64, 16, false),
+            (8 << 16 | 32, 16, false),
+            (8 << 16 | 64, 8, false),
+            (0, 0, false),
+        ];
+        for (row_bytes_and_tiles, rows, expected) in table {
+            let found = large_enough(row_bytes_and_tiles, rows);
+            assert_eq!(found, expected, "{row_bytes_and_tiles:#x} {rows}");
+        }
+    }
+}
