@@ -24,7 +24,7 @@ const SPIN: Duration = Duration::from_micros(200);
 const LOOKS: u32 = 1024;
 
 /// How long a worker computes before it offers its core to others at a moment of its own choice,
-/// which is between two runs of tasks. The system would take the core in the midst of one, and
+/// which is between two loops. The system would take the core in the midst of one, and
 /// all other threads would wait with it; its time slices are some milliseconds.
 const OFFER: Duration = Duration::from_millis(1);
 

@@ -64,9 +64,9 @@ pub const WHOLE: &[Work] = &[
 
 pub const QUICK: &[Work] = &[
     Work {
-        name: "prompt:256",
-        shown: "prompt of 256",
-        panels: &[(PromptTokens, 256.0)],
+        name: "prompt:512",
+        shown: "prompt of 512",
+        panels: &[(PromptTokens, 512.0)],
     },
     Work {
         name: "decode:32@1",

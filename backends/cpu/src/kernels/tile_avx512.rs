@@ -123,7 +123,11 @@ unsafe fn avx512_block<
             let parts = at.add(lines + planes);
             let scales = avx512_times_parts(elements[0], form.parts, parts);
             let later_scales = match SPLIT {
-                true => avx512_times_parts(elements[0], form.parts, parts.add(TILE_ROWS)),
+                // Nothing is read there where there are no parts.
+                true => {
+                    let parts = parts.wrapping_add(TILE_ROWS);
+                    avx512_times_parts(elements[0], form.parts, parts)
+                }
                 false => scales,
             };
             let mins = match MINS {

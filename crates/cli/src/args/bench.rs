@@ -34,7 +34,7 @@ pub struct BenchArgs {
         requires = "synthetic",
         conflicts_with_all = [
             "scenario", "prompt_tokens", "decode_tokens", "depth", "batch", "rounds", "json", "svg",
-            "context", "memory", "threads", "precision",
+            "context", "memory", "threads", "precision", "kv_format",
         ]
     )]
     pub save: Option<PathBuf>,
@@ -126,12 +126,13 @@ pub struct BenchArgs {
     #[arg(long, help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "svg"])]
     #[arg(conflicts_with_all = ["seed", "max_slowdown", "context", "memory", "precision"])]
+    #[arg(conflicts_with = "kv_format")]
     pub machine: bool,
     /// Draw the figure that this JSON file describes: a title, a caption and panels of lines.
     #[arg(long, value_name = "FILE", requires = "svg", help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "json"])]
     #[arg(conflicts_with_all = ["seed", "max_slowdown", "context", "memory", "threads"])]
-    #[arg(conflicts_with = "precision")]
+    #[arg(conflicts_with_all = ["precision", "kv_format"])]
     pub draw: Option<PathBuf>,
     /// From the command to the first token, as a process of its own, beside the time that the
     /// same prompt takes once all is loaded.

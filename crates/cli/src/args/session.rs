@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use clap::{Args, ValueEnum};
 use loquat_server::config::units;
-use loquat_session::{MemoryBudget, Precision, SessionOptions};
+use loquat_session::{KvFormat, MemoryBudget, Precision, SessionOptions};
 
 use super::values::at_least_one;
 
@@ -37,6 +37,9 @@ pub struct SessionArgs {
     /// `fast` rounds activations and KV as the device likes; `reference` computes in fp32.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fast)]
     pub precision: PrecisionArg,
+    /// How keys and values are kept: f32, f16, bf16 or q8; as the backend prefers when left out.
+    #[arg(long, value_name = "FORMAT", value_parser = kv_format)]
+    pub kv_format: Option<KvFormat>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -62,7 +65,13 @@ impl SessionArgs {
                 PrecisionArg::Fast => Precision::Fast,
                 PrecisionArg::Reference => Precision::Reference,
             },
+            kv_format: self.kv_format,
             ..SessionOptions::default()
         }
     }
+}
+
+fn kv_format(name: &str) -> Result<KvFormat, String> {
+    let names = || KvFormat::ALL.map(KvFormat::name).join(", ");
+    KvFormat::named(name).ok_or_else(|| format!("expected one of {}", names()))
 }
