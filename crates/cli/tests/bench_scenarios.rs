@@ -148,6 +148,14 @@ fn a_described_figure_is_drawn_and_what_does_not_belong_together_refused() {
         &["--work", "--rounds"],
     );
     refused(&["--machine", "--svg", &drawn], &["--machine", "--svg"]);
+    refused(
+        &["--machine", "--requests", "5"],
+        &["--machine", "--requests"],
+    );
+    refused(
+        &["model", "--kv-format", "f1"],
+        &["--kv-format", "f32, f16, bf16, q8"],
+    );
 }
 
 #[test]
@@ -479,6 +487,10 @@ fn flags_that_do_not_belong_together_are_refused() {
         ("--constrained --svg a.svg", ["--constrained", "--svg"]),
         ("--contended 1 --svg a.svg", ["--contended", "--svg"]),
         ("--contended 1 --depth 2", ["--contended", "--depth"]),
+        ("--contended 1 --batch 8", ["--contended", "--batch"]),
+        ("--contended 1 --seed 4", ["--contended", "--seed"]),
+        ("--work prompt:8 --user-tokens 9", ["--work", "--user-tokens"]),
+        ("--http --kv-format q8", ["--http", "--kv-format"]),
         (
             "--constrained --max-slowdown 2",
             ["--constrained", "--max-slowdown"],

@@ -230,7 +230,7 @@ mod tests {
         for line in [
             "m.gguf, 5 MB, 2 threads; medians of 3 interleaved rounds",
             "read 1.0 (1.0–1.0) GB/s and made 10 (10–10) billion",
-            "| prompt of 256, tokens/s | 100.0 (50.0–100.0) | 150.0 (100.0–200.0) \
+            "| prompt of 512, tokens/s | 100.0 (50.0–100.0) | 150.0 (100.0–200.0) \
              | 2.00 (1.50–2.00) | 0.01 int8 | 0.02 int8 |",
             "| ready, s (less is better) | 0.01 (0.01–0.02) |",
             "| peak memory, MB (less is better) | 1 (1–1) | 1 (1–1) | 1.00 (1.00–1.00) |  |  |",
@@ -250,7 +250,7 @@ mod tests {
     fn json_has_every_round() {
         let report = comparison().json();
         let prompt = &report["results"][0];
-        assert_eq!(prompt["work"], "prompt:256");
+        assert_eq!(prompt["work"], "prompt:512");
         assert_eq!(prompt["llama_cpp"]["rounds"], json!([100.0, 50.0, 100.0]));
         assert_eq!(prompt["loquat"]["spread"], json!([100.0, 150.0, 200.0]));
         assert_eq!(prompt["ratio"], json!([1.5, 2.0, 2.0]));
@@ -264,8 +264,8 @@ mod tests {
     fn each_work_is_a_point_of_both_lines() {
         let figure = comparison().figure();
         let points = |panel: usize, line: usize| &figure["panels"][panel]["lines"][line]["points"];
-        assert_eq!(points(0, 0), &json!([[256.0, 150.0]]));
-        assert_eq!(points(0, 1), &json!([[256.0, 100.0]]));
+        assert_eq!(points(0, 0), &json!([[512.0, 150.0]]));
+        assert_eq!(points(0, 1), &json!([[512.0, 100.0]]));
         assert_eq!(points(1, 0), &json!([[0.0, 15.0]]));
         assert_eq!(points(2, 0), &json!([[1.0, 15.0], [8.0, 30.0]]));
         let placed = WHOLE

@@ -291,7 +291,7 @@ pub mod tests {
         let report = json!({
             "device": "d", "ready_seconds": 0.5, "peak_bytes": 7, "results": [
                 { "work": "decode:32@1", "tokens_per_second": 2.0 },
-                { "work": "prompt:256", "tokens_per_second": 1.0 },
+                { "work": "prompt:512", "tokens_per_second": 1.0 },
                 { "work": "decode:16@1x8", "tokens_per_second": 3.0 },
             ],
         });

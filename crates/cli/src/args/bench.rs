@@ -52,7 +52,7 @@ pub struct BenchArgs {
     pub depth: Vec<NonZeroUsize>,
     /// Sequences decoding at once, such as 1,4 [default: 1, or 4 when an intruder enters].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["clients", "turns", "soak", "start"])]
+    #[arg(conflicts_with_all = ["clients", "turns", "soak", "contended", "start"])]
     batch: Vec<NonZeroUsize>,
     /// Rounds; the median is reported [default: 5, or 3 of an intruder's or of turns].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
@@ -67,23 +67,23 @@ pub struct BenchArgs {
     pub clients: Vec<NonZeroUsize>,
     /// Requests to serve at each count of clients [default: four for each of the most clients].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["seconds", "intruder", "turns", "soak", "constrained", "contended", "http", "start"])]
+    #[arg(conflicts_with_all = ["seconds", "intruder", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     #[arg(help_heading = SCENARIOS)]
     pub requests: Option<NonZeroUsize>,
     /// How long to send requests at each count of clients, instead of a number of them.
     #[arg(long, value_name = "SECONDS", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start"])]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     #[arg(help_heading = SCENARIOS)]
     pub seconds: Option<NonZeroUsize>,
     /// Lengths of clients' prompts, drawn so that doubling a length makes it half as frequent.
     #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 16, high: 512 })]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start"])]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     pub prompt_range: Span,
     /// Lengths of clients' answers, drawn likewise.
     #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 32, high: 128 })]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start"])]
+    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     pub output_range: Span,
     /// What running streams suffer while a prompt of this length enters.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -92,7 +92,7 @@ pub struct BenchArgs {
     /// is no bound.
     #[arg(long, value_name = "NUMBER", value_parser = slowdown, requires = "scenario")]
     #[arg(help_heading = SCENARIOS, default_value_t = EngineOptions::default().max_slowdown)]
-    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "http", "start"])]
+    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     pub max_slowdown: f32,
     /// A conversation of this many turns, with the prefix cache and without it.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -100,7 +100,7 @@ pub struct BenchArgs {
     /// New tokens in each turn's question.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, requires = "turns")]
     #[arg(help_heading = SCENARIOS, default_value_t = nonzero(64))]
-    #[arg(conflicts_with_all = ["clients", "intruder", "soak", "constrained", "contended", "http", "start"])]
+    #[arg(conflicts_with_all = ["clients", "intruder", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     pub user_tokens: NonZeroUsize,
     /// Unreliable clients for this long, on little memory, and a check that nothing leaks.
     #[arg(long, value_name = "SECONDS", value_parser = soak_seconds, help_heading = SCENARIOS)]
@@ -113,26 +113,23 @@ pub struct BenchArgs {
     pub contended: Option<NonZeroUsize>,
     /// Streaming over HTTP beside the bare session, many clients (as many as `--batch` says, or 32),
     /// and what a server's start takes.
-    #[arg(long, help_heading = SCENARIOS)]
+    #[arg(long, help_heading = SCENARIOS, conflicts_with = "kv_format")]
     pub http: bool,
     /// These works alone, once each, through the engine and in a session with just the room they
     /// need, such as prompt:512,decode:64@2048,decode:64@1x8 (tokens, depth, sequences): for
     /// programs that compare processes.
     #[arg(long, value_name = "WORKS", value_delimiter = ',', help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["synthetic", "decode_tokens", "batch", "rounds", "svg", "seed"])]
-    #[arg(conflicts_with = "max_slowdown")]
     pub work: Vec<Work>,
     /// What this machine can do at most: how fast its memory is read, and its int8 arithmetic.
     #[arg(long, help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "svg"])]
-    #[arg(conflicts_with_all = ["seed", "max_slowdown", "context", "memory", "precision"])]
-    #[arg(conflicts_with = "kv_format")]
+    #[arg(conflicts_with_all = ["seed", "context", "precision", "kv_format"])]
     pub machine: bool,
     /// Draw the figure that this JSON file describes: a title, a caption and panels of lines.
     #[arg(long, value_name = "FILE", requires = "svg", help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "json"])]
-    #[arg(conflicts_with_all = ["seed", "max_slowdown", "context", "memory", "threads"])]
-    #[arg(conflicts_with_all = ["precision", "kv_format"])]
+    #[arg(conflicts_with_all = ["seed", "context", "threads", "precision", "kv_format"])]
     pub draw: Option<PathBuf>,
     /// From the command to the first token, as a process of its own, beside the time that the
     /// same prompt takes once all is loaded.
@@ -140,7 +137,7 @@ pub struct BenchArgs {
     pub start: bool,
     /// Draws a scenario's prompts, lengths and whims.
     #[arg(long, value_name = "NUMBER", value_parser = seed, requires = "scenario")]
-    #[arg(help_heading = SCENARIOS, default_value_t = 0, conflicts_with = "start")]
+    #[arg(help_heading = SCENARIOS, default_value_t = 0, conflicts_with_all = ["start", "contended"])]
     pub seed: u64,
     /// Draw a scenario's results into this file.
     #[arg(long, value_name = "FILE", requires = "scenario", help_heading = SCENARIOS)]

@@ -37,7 +37,7 @@ impl Contended {
             work: Work::Decode {
                 tokens: args.decode_tokens.get(),
                 depth: 1,
-                batch: args.batches(1)[0],
+                batch: 1,
             },
             neighbours,
             rounds: args.rounds(5),

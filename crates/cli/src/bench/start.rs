@@ -48,12 +48,14 @@ impl Start {
 /// A command that opens the same model the same way, and asks for one token.
 fn arguments(model: Option<&str>, session: &SessionArgs) -> Vec<String> {
     let precision = session.precision.to_possible_value();
+    let kv_format = session.kv_format;
     let flags = [
         ("--backend", Some(session.backend.clone())),
         ("--context", session.context.map(|it| it.to_string())),
         ("--memory", session.memory.map(units::budget_text)),
         ("--threads", session.threads.map(|it| it.to_string())),
         ("--precision", precision.map(|it| it.get_name().to_owned())),
+        ("--kv-format", kv_format.map(|it| it.name().to_owned())),
         ("--max-tokens", Some("1".to_owned())),
         ("--output", Some("events".to_owned())),
     ];

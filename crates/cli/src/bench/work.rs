@@ -105,7 +105,8 @@ impl Work {
     /// Tokens of KV for all sequences and the request that warms them up, each in runs as long
     /// as any backend has them; `None` where that is no number.
     pub fn room(&self, step_tokens: usize) -> Option<usize> {
-        const RUN: usize = 64;
+        // MLX's; the CPU's pages are shorter.
+        const RUN: usize = 256;
         let warming = self.warming(step_tokens)?;
         let all = self
             .len(step_tokens)?
@@ -168,9 +169,10 @@ pub fn check(works: &[Work], capabilities: &Capabilities, memory: &Memory) -> Re
             });
         }
         let len = work.len(capabilities.max_step_tokens);
-        let held = len
-            .filter(|len| *len <= context)
-            .map(|len| held(len, memory));
+        let fits_context = work
+            .context(capabilities.max_step_tokens)
+            .is_some_and(|tokens| tokens <= context);
+        let held = len.filter(|_| fits_context).map(|len| held(len, memory));
         let fits = held
             .and_then(|held| held.checked_mul(batch))
             .is_some_and(|all| all <= memory.kv_capacity);
