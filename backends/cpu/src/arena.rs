@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use memmap2::MmapMut;
 
-/// Asked of the system at once, or more for a larger matrix. What is not used is never touched
-/// and so takes no memory.
+/// The most that is asked of the system at once, but for what is larger by itself.
 const CHUNK: usize = 1 << 30;
-/// Regions begin at cache lines, so that a tile's loads never straddle two.
+/// Regions begin at cache lines: no two threads write to one, and any element may lie first.
 const ALIGN: usize = 64;
 
 /// Hands out regions.
@@ -16,6 +15,8 @@ const ALIGN: usize = 64;
 pub struct Arena {
     chunk: Option<Arc<Chunk>>,
     used: usize,
+    /// What is expected to be taken beyond the chunk.
+    expected: usize,
 }
 
 struct Chunk {
@@ -39,6 +40,14 @@ pub struct Region {
 }
 
 impl Arena {
+    /// For about so many bytes in all.
+    pub fn new(expected: usize) -> Self {
+        Self {
+            expected,
+            ..Self::default()
+        }
+    }
+
     /// Zeros.
     pub fn take(&mut self, len: usize) -> std::io::Result<Region> {
         let room = self.chunk.as_ref().map_or(0, |chunk| chunk.len);
@@ -46,7 +55,11 @@ impl Arena {
         let fits = at.checked_add(len).is_some_and(|end| end <= room);
         let (chunk, at) = match &self.chunk {
             Some(chunk) if fits => (Arc::clone(chunk), at),
-            _ => (Arc::new(Chunk::new(len.max(CHUNK))?), 0),
+            _ => {
+                let wanted = len.max(self.expected.min(CHUNK));
+                self.expected = self.expected.saturating_sub(wanted);
+                (Arc::new(Chunk::new(wanted)?), 0)
+            }
         };
         self.chunk = Some(Arc::clone(&chunk));
         self.used = at + len;
@@ -86,8 +99,8 @@ mod tests {
 
     #[test]
     fn regions_are_aligned_zero_and_apart() {
-        let mut arena = Arena::default();
-        let lens = [1, 64, 0, 1000, CHUNK - 2048, 4096, CHUNK + 1, 5];
+        let mut arena = Arena::new(6000);
+        let lens = [1, 64, 0, 1000, 4000, 1 << 20, 5, 6000, 7];
         let mut regions: Vec<Region> = lens.iter().map(|len| arena.take(*len).unwrap()).collect();
         for (i, region) in regions.iter_mut().enumerate() {
             assert_eq!(region.bytes().as_ptr() as usize % ALIGN, 0, "region {i}");

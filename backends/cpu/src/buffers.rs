@@ -11,6 +11,8 @@ use crate::kernels::{MAX_QUERIES, piece_len, pieces};
 use crate::session::HEAD_BLOCK;
 
 const VALUE: u64 = size_of::<f32>() as u64;
+/// A factor of a token in bf16, for each of the buffers that matrices read.
+const FACTORS: u64 = 6 * VALUE;
 /// The token's place among those that attend together.
 const BLOCK: u64 = size_of::<Range<usize>>() as u64;
 
@@ -37,8 +39,9 @@ pub fn predict_bytes(spec: &ModelSpec, extent: Extent) -> u64 {
     let stream = hidden * (2 + usize::from(sum));
     let plain = stream + per_layer + angles(spec) + widest.plain();
     let rounded = hidden + widest.rounded();
-    // Beside a value's four bytes: one for its code, half of one for its groups' scales and sums.
-    let per_token = plain as u64 * VALUE + rounded as u64 * 11 / 2 + BLOCK;
+    // Beside a value's four bytes: one for its code, half of one for its groups' scales and sums,
+    // two for it in bf16.
+    let per_token = plain as u64 * VALUE + rounded as u64 * 15 / 2 + FACTORS + BLOCK;
     let logits = (HEAD_BLOCK * spec.vocab_size) as u64 * VALUE;
     let answers = spec.mixers().map(|(_, mixer)| answers(mixer, extent));
     per_token

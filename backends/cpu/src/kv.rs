@@ -90,9 +90,11 @@ impl<T: KvElement> Cache<T> {
         max_sequences: usize,
     ) -> Self {
         let state_layout = StateLayout::new(spec);
+        let layout = PageLayout::new::<T>(spec);
+        let page_bytes = layout.page_len() * T::BYTES;
         Self {
-            layout: PageLayout::new::<T>(spec),
-            arena: Arena::default(),
+            arena: Arena::new((capacity_tokens / PAGE).saturating_mul(page_bytes)),
+            layout,
             states: StatePool::new(state_layout.len(), max_states),
             state_layout,
             pages: Vec::new(),

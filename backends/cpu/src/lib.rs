@@ -151,12 +151,14 @@ impl CpuBackend {
             found: threads.to_string(),
             expected: format!("as many as the system can start ({error})"),
         })?;
+        let expected = Model::predict_bytes(&source.spec, &source.weights, options.precision);
+        let expected = usize::try_from(expected.packed).unwrap_or(usize::MAX);
         let model = Model::load(
             &source.spec,
             &source.weights,
             options.precision,
             limits.context,
-            Packer::new(&mut pool),
+            Packer::new(expected, &mut pool),
             progress,
         )?;
         let cache = Cache::<T>::new(

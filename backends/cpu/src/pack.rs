@@ -47,9 +47,10 @@ thread_local! {
 }
 
 impl<'a> Packer<'a> {
-    pub fn new(pool: &'a mut Pool) -> Self {
+    /// For matrices that come to about `expected` bytes.
+    pub fn new(expected: usize, pool: &'a mut Pool) -> Self {
         Self {
-            arena: Arena::default(),
+            arena: Arena::new(expected),
             pool,
         }
     }
@@ -327,7 +328,7 @@ mod tests {
 
     fn pack(matrix: &Matrix) -> Option<Packed> {
         let mut pool = Pool::new(2).unwrap();
-        Packer::new(&mut pool).pack(matrix).unwrap()
+        Packer::new(0, &mut pool).pack(matrix).unwrap()
     }
 
     /// Binds `tensor` as the embedding of a model that needs nothing else of it.

@@ -290,11 +290,16 @@ mod tests {
     fn parked_workers_wake() {
         let mut pool = Pool::new(3).unwrap();
         std::thread::sleep(SPIN * 20);
-        let sum = AtomicUsize::new(0);
-        pool.run(100, &|task| {
-            sum.fetch_add(task, Ordering::Relaxed);
+        let seen = Mutex::new(std::collections::HashSet::new());
+        // A task waits for company, which only a worker that was woken can be.
+        pool.run(2, &|_| {
+            lock(&seen).insert(std::thread::current().id());
+            let started = Instant::now();
+            while lock(&seen).len() < 2 && started.elapsed() < Duration::from_secs(5) {
+                std::thread::yield_now();
+            }
         });
-        assert_eq!(sum.into_inner(), 4950);
+        assert_eq!(lock(&seen).len(), 2);
     }
 
     #[test]

@@ -55,8 +55,13 @@ fn a_decode_step_allocates_nothing() {
             assert!(output.rows().iter().all(|row| row.error.is_none()));
             asked
         };
-        // Pages are taken and buffers grow with the prompt and the first token after it.
-        step(&[1, 2, 3]);
+        // Pages are taken and buffers grow with the prompt and the first token after it. Where
+        // the context has room, the prompt is longer than a piece of attention.
+        let prompt = spec.max_context.min(310) - 10;
+        let prompt: Vec<u32> = (0..prompt as u32).map(|i| i % 31).collect();
+        for part in prompt.chunks(100) {
+            step(part);
+        }
         step(&[1]);
         // A worker that gets its first task late makes its own buffer then.
         let asked = (0..STEPS).map(|_| step(&[1])).min();

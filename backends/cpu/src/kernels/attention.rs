@@ -11,6 +11,7 @@
 //! Registers stay out of closures: those are not built for the instruction set of the kernel that
 //! the code around them is inlined into.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use super::float::{CHAINS, exp, fold, fold_max, softcap};
@@ -24,6 +25,11 @@ pub const MAX_QUERIES: usize = 6;
 /// Positions that share a softmax: whole pages, enough that starting cold and joining cost little
 /// beside them, and so few that a prompt of some hundred tokens is work for several threads.
 pub const PIECE: usize = 8 * PAGE;
+
+thread_local! {
+    /// What a piece mixes before it is joined, kept so that a step need not ask for room.
+    static LATER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
 
 /// The pieces that some positions lie in.
 pub fn pieces(positions: &Range<usize>) -> Range<usize> {
@@ -236,7 +242,7 @@ fn attend_few<R: Register, T: KvElement, const N: usize>(
     };
     let mut softmaxes = [Softmax::EMPTY; N];
     // What later pieces mix, before it is joined; the first piece's is computed in place.
-    let mut later = Vec::new();
+    let mut later = LATER.take();
     for piece in range.clone() {
         let in_place = piece == range.start;
         let outs: [&mut [f32]; N] = if in_place {
@@ -258,6 +264,7 @@ fn attend_few<R: Register, T: KvElement, const N: usize>(
             }
         }
     }
+    LATER.set(later);
     for (query, softmax) in queries.iter_mut().zip(softmaxes) {
         if args.piece.is_some() {
             let end = value_dim.next_multiple_of(LANES);

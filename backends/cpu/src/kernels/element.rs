@@ -58,8 +58,8 @@ impl KvElement for f32 {
     }
 }
 
-/// Half precision as its bits, so that loading is plain integer and float arithmetic that every
-/// compiler turns into vectors.
+/// Half precision as its bits. Kernels widen whole registers of them
+/// ([`Register`](super::register::Register)); a single one is widened by plain arithmetic.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct Half(pub u16);

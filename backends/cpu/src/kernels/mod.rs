@@ -1,9 +1,10 @@
 //! The arithmetic, one dispatch table per instruction set.
 //!
-//! Floating-point kernels are written once, over arrays of [`LANES`] values, and compiled for
-//! each instruction set: fused multiply-add is exact everywhere, and every reduction runs in
-//! an order fixed by its length, so all builds of a kernel give the same bits. Integer tiles
-//! have hand-written versions beside their scalar reference, with the same promise.
+//! Pointwise kernels are written once, over arrays of [`LANES`] values, and compiled for each
+//! instruction set; attention is written once over a register type that each instruction set
+//! has; integer tiles and products of plain weights have hand-written versions beside their
+//! portable reference. Fused multiply-add is exact everywhere, and every reduction runs in an
+//! order fixed by its length, so all tables give the same bits, and tests hold them to it.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;

@@ -179,6 +179,7 @@ impl TileInput<'_> {
         assert!(self.cols.is_multiple_of(GROUP * form.run));
         assert!(matches!(form.group, SUM_GROUP | GROUP));
         assert!(form.group == GROUP || form.min.is_none());
+        assert!(form.zero == 0 || form.min.is_none());
         assert_eq!(tile.bytes.len(), form.tile_bytes(self.cols));
         assert!(self.codes.len() >= self.tokens * self.cols);
         assert!(self.scales.len() >= self.tokens * blocks);

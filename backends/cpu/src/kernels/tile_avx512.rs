@@ -180,6 +180,7 @@ unsafe fn avx512_block<
 ///
 /// # Safety
 /// Needs the target features; a whole block's lines and planes must be at `at`.
+#[cfg(target_os = "linux")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub unsafe fn unpack(codes: Codes, at: *const u8) -> [__m512i; QUADS] {
     // SAFETY: the caller's promises.

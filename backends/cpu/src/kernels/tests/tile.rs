@@ -11,7 +11,7 @@ const ALL_CODES: [Codes; 5] = [
 ];
 const ELEMENTS: [Element; 4] = [Element::F32, Element::F16, Element::Bf16, Element::HalfE8m0];
 
-/// Every combination that [`TileInput::check`] lets pass.
+/// Every kind of form that [`TileInput::check`] lets pass.
 fn forms() -> Vec<Form> {
     let mut forms = Vec::new();
     for codes in ALL_CODES {
@@ -46,7 +46,7 @@ fn element_bytes(element: Element, value: f32) -> Vec<u8> {
         Element::F32 => value.to_le_bytes().to_vec(),
         Element::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
         Element::Bf16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
-        Element::HalfE8m0 => vec![120 + (value * 50.0) as i8 as u8],
+        Element::HalfE8m0 => vec![(120 + (value * 50.0) as i32) as u8],
     }
 }
 
