@@ -489,7 +489,10 @@ fn flags_that_do_not_belong_together_are_refused() {
         ("--contended 1 --depth 2", ["--contended", "--depth"]),
         ("--contended 1 --batch 8", ["--contended", "--batch"]),
         ("--contended 1 --seed 4", ["--contended", "--seed"]),
-        ("--work prompt:8 --user-tokens 9", ["--work", "--user-tokens"]),
+        (
+            "--work prompt:8 --user-tokens 9",
+            ["--work", "--user-tokens"],
+        ),
         ("--http --kv-format q8", ["--http", "--kv-format"]),
         (
             "--constrained --max-slowdown 2",
