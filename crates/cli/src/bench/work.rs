@@ -394,10 +394,10 @@ mod tests {
             batch,
         };
         for (work, expected) in [
-            (Work::Prompt { tokens: 63 }, 64 + 128),
-            (Work::Prompt { tokens: 2048 }, 2112 + 576),
-            (decode(2048, 1), 2112 + 576),
-            (decode(1, 16), 16 * 64 + 64),
+            (Work::Prompt { tokens: 63 }, 256 + 256),
+            (Work::Prompt { tokens: 2048 }, 2304 + 768),
+            (decode(2048, 1), 2304 + 768),
+            (decode(1, 16), 16 * 256 + 256),
             (
                 Work::Prompt {
                     tokens: usize::MAX - 1,
