@@ -94,7 +94,6 @@ impl Scenario for Contended {
             text: table.text(),
             json: json!({
                 "neighbours": self.neighbours,
-                "batch": self.work.batch(),
                 "alone_tokens_per_second": alone,
                 "contended_tokens_per_second": contended,
                 "ratio": rounds.ratio(),
