@@ -9,10 +9,6 @@ use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 /// Tokens whose sums stay in registers together; each weight is unpacked once for all.
 const BLOCK: usize = 8;
 const QUADS: usize = GROUP / 4;
-/// Bytes from the block that is multiplied to those that are asked for. Blocks with planes take so
-/// long that the processor does not look far enough ahead by itself: with this it reads 1.1 times
-/// (five bits) and 1.4 times (six bits) as much from memory. Other blocks gain nothing.
-const AHEAD: usize = 1024;
 
 /// [`Codes`] as a constant, so that the inner loop has no branch.
 type CodesIndex = u8;
@@ -123,11 +119,6 @@ unsafe fn avx512_block<
                 at = at.add(scale_bytes + min_bytes);
             }
             left_in_run -= 1;
-            if N == 1 && (CODES == FIVE || CODES == SIX) {
-                for line in (0..lines + planes).step_by(LINE) {
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD + line).cast());
-                }
-            }
             let weights = avx512_unpack::<CODES>(at);
             let parts = at.add(lines + planes);
             let scales = avx512_times_parts(elements[0], form.parts, parts);
