@@ -59,3 +59,8 @@ pub use loquat_grammar::GrammarSource;
 pub use loquat_session::{KvFormat, MemoryBudget, Precision, SessionOptions};
 pub use loquat_store::{NoProgress, Progress, StoreOptions};
 pub use loquat_text::ChatTemplate;
+
+/// So that what the guide shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+struct Guide;
