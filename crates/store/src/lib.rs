@@ -16,6 +16,7 @@
 mod catalog;
 mod error;
 mod fetch;
+pub mod hub;
 mod options;
 mod pip;
 mod progress;
@@ -28,7 +29,7 @@ use std::path::{Path, PathBuf};
 pub use catalog::{Catalog, Entry, Kind, Part, Source};
 pub use error::StoreError;
 pub use options::{CACHE_VARIABLE, PYTHON_VARIABLE, StoreOptions};
-pub use progress::{NoProgress, Progress};
+pub use progress::{FileProgress, NoProgress, Progress};
 pub use reference::Resolved;
 
 use options::Python;

@@ -10,8 +10,8 @@ use super::{Violation, line_of};
 
 const RULE: &str = "dependency-direction";
 
-/// Which of our crates each crate may build against, bottom to top. The test kit stands in no
-/// list, so it is a development dependency only. Backends are named by the command line, which
+/// Which of our crates each crate may build against, bottom to top. The kits for tests stand in no
+/// list, so they are development dependencies only. Backends are named by the command line, which
 /// may use everything else, and by the golden judge, which is for development too.
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
@@ -20,6 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("text", &["spec", "weights"]),
     ("session", &["spec", "weights", "text"]),
     ("testkit", &["spec", "weights", "session"]),
+    ("hubkit", &[]),
     ("store", &[]),
     ("engine", &["spec", "weights", "text", "session"]),
     ("grammar", &["text", "engine"]),
@@ -28,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("goldens", &["spec", "weights", "session", "cpu", "mlx"]),
     ("xtask", &[]),
 ];
+const KITS: &[&str] = &["testkit", "hubkit"];
 const BACKEND_MAY_USE: &[&str] = &["spec", "weights", "session"];
 
 /// Every dependency on a crate of ours that the layer table does not grant.
@@ -96,14 +98,14 @@ fn layer(package: &str) -> Option<&str> {
 
 enum Permission {
     Only(&'static [&'static str]),
-    AllButTestKit,
+    AllButKits,
 }
 
 impl Permission {
     fn grants(&self, layer: &str) -> bool {
         match self {
             Permission::Only(layers) => layers.contains(&layer),
-            Permission::AllButTestKit => layer != "testkit",
+            Permission::AllButKits => !KITS.contains(&layer),
         }
     }
 }
@@ -113,7 +115,7 @@ impl fmt::Display for Permission {
         match self {
             Permission::Only([]) => f.write_str("none of our crates"),
             Permission::Only(layers) => write!(f, "only {}", layers.join(", ")),
-            Permission::AllButTestKit => f.write_str("testkit as a dev-dependency only"),
+            Permission::AllButKits => f.write_str("testkit and hubkit as dev-dependencies only"),
         }
     }
 }
@@ -123,7 +125,7 @@ fn permission(path: &str, package: &str) -> Option<Permission> {
         return Some(Permission::Only(BACKEND_MAY_USE));
     }
     match layer(package)? {
-        "cli" => Some(Permission::AllButTestKit),
+        "cli" => Some(Permission::AllButKits),
         layer => LAYERS
             .iter()
             .find(|(name, _)| *name == layer)
@@ -209,6 +211,7 @@ mod tests {
             ("backends/cpu", "loquat-cpu", "loquat-mlx", false),
             ("crates/store", "loquat-store", "loquat-spec", false),
             ("crates/store", "loquat-store", "serde", true),
+            ("crates/store", "loquat-store", "loquat-hubkit", false),
             ("crates/engine", "loquat-engine", "loquat-session", true),
             ("crates/engine", "loquat-engine", "loquat-cpu", false),
             ("crates/engine", "loquat-engine", "loquat-testkit", false),
@@ -221,6 +224,7 @@ mod tests {
             ("crates/testkit", "loquat-testkit", "loquat-engine", false),
             ("crates/cli", "loquat", "loquat-cpu", true),
             ("crates/cli", "loquat", "loquat-testkit", false),
+            ("crates/cli", "loquat", "loquat-hubkit", false),
             ("crates/goldens", "loquat-goldens", "loquat-cpu", true),
             ("crates/goldens", "loquat-goldens", "loquat-mlx", true),
             ("crates/goldens", "loquat-goldens", "loquat-engine", false),
