@@ -53,7 +53,7 @@ pub fn machine_limits(threads: Option<NonZeroUsize>) -> Result<MachineLimits, Cl
     Ok(loquat_cpu::measure(threads.map(NonZeroUsize::get))?)
 }
 
-fn backends() -> impl Iterator<Item = &'static dyn Backend> {
+pub fn backends() -> impl Iterator<Item = &'static dyn Backend> {
     BACKENDS.iter().map(|entry| entry.backend)
 }
 
