@@ -34,12 +34,12 @@ pub enum CliError {
     #[error("no backend can run here; there are{all}")]
     NoBackend { all: String },
     #[error(
-        "`{word}` is neither a model nor, being one word, taken for a prompt; models: {known}, or \
-         a path. To ask it of the default model: loquat run {default} {word:?}"
+        "`{word}` is neither a model nor, being one word, taken for a prompt; {advice}; to ask it \
+         of the default model: loquat run {default} {word:?}"
     )]
     OneWord {
         word: String,
-        known: String,
+        advice: String,
         default: String,
     },
     #[error("there is no prompt: give one as an argument or on stdin")]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 pub use loquat::ModelFiles as Model;
 use loquat_engine::{Engine, EngineOptions};
 use loquat_session::{Backend, Session, SessionOptions};
-use loquat_store::{Resolved, Store, StoreOptions};
+use loquat_store::{Store, StoreOptions, Wanted};
 use loquat_text::Tokenizer;
 
 use crate::args::SessionArgs;
@@ -19,14 +19,12 @@ pub fn open_store() -> Result<Store, CliError> {
 
 /// The files of a model, downloaded if they are not here yet.
 pub fn locate(store: &Store, reference: Option<&str>) -> Result<PathBuf, CliError> {
-    let entry = match reference {
-        None => store.default_model(),
-        Some(reference) => match store.resolve(reference)? {
-            Resolved::Local(path) => return Ok(path),
-            Resolved::Catalog(entry) => entry,
-        },
+    let reference = match reference {
+        Some(reference) => reference.to_owned(),
+        None => store.default_model().to_string(),
     };
-    Ok(store.fetch(entry, &mut DownloadBar::default())?)
+    let wanted = Wanted::from(reference.as_str());
+    Ok(store.locate(&wanted, &mut DownloadBar::default())?.path)
 }
 
 /// Loads a model's weights, showing how far it is.

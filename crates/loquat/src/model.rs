@@ -6,7 +6,7 @@ use std::thread;
 use loquat_chat::Message;
 use loquat_engine::{Engine, EngineOptions, SamplingParams};
 use loquat_session::SessionOptions;
-use loquat_store::{NoProgress, Progress, Resolved, Store, StoreOptions};
+use loquat_store::{FileKind, NoProgress, Progress, Store, StoreOptions, Wanted};
 use loquat_text::ChatTemplate;
 
 use crate::{Chat, Continuation, Error, ModelFiles, backends};
@@ -43,6 +43,8 @@ pub struct ModelOptions {
     pub session: SessionOptions,
     pub engine: EngineOptions,
     pub store: StoreOptions,
+    /// Which files to take where there are several kinds of them.
+    pub kind: Option<FileKind>,
     /// Instead of the model's own.
     pub template: Option<ChatTemplate>,
 }
@@ -54,6 +56,7 @@ impl Default for ModelOptions {
             session: SessionOptions::default(),
             engine: EngineOptions::default(),
             store: StoreOptions::default(),
+            kind: None,
             template: None,
         }
     }
@@ -70,11 +73,12 @@ impl ModelOptions {
         // Before a download, which a misspelt backend would make vain.
         let backend = backends::select(&self.backend)?;
         let store = Store::open(self.store)?;
-        let path = match store.resolve(reference)? {
-            Resolved::Local(path) => path,
-            Resolved::Catalog(entry) => store.fetch(entry, progress)?,
+        let wanted = Wanted {
+            reference,
+            kind: self.kind,
         };
-        let files = ModelFiles::open(&path)?;
+        let located = store.locate(&wanted, progress)?;
+        let files = ModelFiles::open(&located.path)?;
         let chat = files.chat(self.template)?;
         let sampling = files.sampling()?;
         let session = files.session(backend, &self.session, &mut |_| {})?;

@@ -41,9 +41,9 @@ impl LocalModels {
     /// The same without a download.
     pub fn check_here(&self, wanted: &config::Model) -> Result<(), CliError> {
         backends::select(&wanted.backend)?;
-        match self.store.resolve(&wanted.source)? {
+        match self.store.resolve(&wanted.source.as_str().into())? {
             Resolved::Local(_) => self.check(wanted),
-            Resolved::Catalog(_) => wanted
+            Resolved::Catalog { .. } | Resolved::Hub(_) => wanted
                 .template
                 .as_deref()
                 .map(template)
