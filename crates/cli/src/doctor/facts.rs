@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use loquat_cpu::{CpuBackend, MachineCores, MachineMemory};
+use loquat::machine::{self, MachineCores, MachineMemory};
 use loquat_session::Probe;
 
 use super::folder::{Folder, Leftovers, hub_cache};
@@ -148,9 +148,9 @@ fn build() -> Build {
 
 fn cpu() -> Cpu {
     Cpu {
-        name: loquat_cpu::processor_name(),
-        instruction_sets: CpuBackend::instruction_sets(),
-        features: loquat_cpu::cpu_features(),
+        name: machine::processor_name(),
+        instruction_sets: machine::instruction_sets(),
+        features: machine::cpu_features(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use loquat_cpu::MachineCores;
+use loquat::machine::MachineCores;
 use loquat_session::Probe;
 
 use super::facts::{Asked, Build, Cpu, Facts, Memory, Silence, Terminal};

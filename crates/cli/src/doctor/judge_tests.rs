@@ -1,6 +1,6 @@
 //! A machine that is well, and what is said when one thing about it is not.
 
-use loquat_cpu::MachineMemory;
+use loquat::machine::MachineMemory;
 use loquat_session::{Device, DeviceKind};
 
 use super::super::folder::Remains;
