@@ -13,7 +13,7 @@ use loquat_store::{Resolved, Store};
 use loquat_text::ChatTemplate;
 use loquat_weights::Format;
 
-use crate::args::RETAINED;
+use crate::args::{Chosen, RETAINED};
 use crate::backends;
 use crate::error::CliError;
 use crate::load::{self, Model, locate};
@@ -86,7 +86,11 @@ impl Fitting {
     fn of(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
         let backend = backends::select(&wanted.backend)?;
         check_device(backend, wanted.device.as_deref())?;
-        let model = Model::open(&locate(store, Some(&wanted.source))?)?;
+        let chosen = Chosen {
+            reference: Some(wanted.source.clone()),
+            kind: None,
+        };
+        let model = Model::open(&locate(store, &chosen)?)?;
         let options = session_options(wanted)?;
         let plan = backend.plan(&model.source, &options)?;
         Ok(Self {
