@@ -34,12 +34,12 @@ pub enum CliError {
     #[error("no backend can run here; there are{all}")]
     NoBackend { all: String },
     #[error(
-        "`{word}` is neither a model nor, being one word, taken for a prompt; models: {known}, or \
-         a path. To ask it of the default model: loquat run {default} {word:?}"
+        "`{word}` is neither a model nor, being one word, taken for a prompt; {advice}; to ask it \
+         of the default model: loquat run {default} {word:?}"
     )]
     OneWord {
         word: String,
-        known: String,
+        advice: String,
         default: String,
     },
     #[error("there is no prompt: give one as an argument or on stdin")]
@@ -71,6 +71,8 @@ pub enum CliError {
         flag: &'static str,
         source: GrammarError,
     },
+    #[error(transparent)]
+    Library(loquat::Error),
     #[error("the model's own sampling defaults cannot be used: {0}")]
     Defaults(EngineError),
     #[error("cannot read the prompt from stdin: {0}")]
@@ -99,6 +101,26 @@ pub enum CliError {
     Runtime(std::io::Error),
     #[error("model `{name}`: {source}")]
     OfModel { name: String, source: Box<CliError> },
+}
+
+/// Under the same names, so that it does not matter which crate found out.
+impl From<loquat::Error> for CliError {
+    fn from(error: loquat::Error) -> Self {
+        use loquat::Error;
+        match error {
+            Error::Store(error) => error.into(),
+            Error::Weights(error) => error.into(),
+            Error::Open(error) => error.into(),
+            Error::Text(error) => error.into(),
+            Error::Chat(error) => error.into(),
+            Error::Engine(error) => error.into(),
+            Error::UnknownBackend { name, all } => Self::UnknownBackend { name, all },
+            Error::UnavailableBackend { name, all } => Self::UnavailableBackend { name, all },
+            Error::NoBackend { all } => Self::NoBackend { all },
+            Error::Defaults(error) => Self::Defaults(error),
+            error => Self::Library(error),
+        }
+    }
 }
 
 impl CliError {
@@ -146,7 +168,8 @@ impl CliError {
                 loquat_engine::Blame::Request => 4,
                 loquat_engine::Blame::System => 1,
             },
-            Self::Stdin(_)
+            Self::Library(_)
+            | Self::Stdin(_)
             | Self::Terminal(_)
             | Self::Figure { .. }
             | Self::Checks(_)

@@ -1,7 +1,7 @@
-//! The `loquat` command line: wires store, backends, engine and chat together.
+//! The `loquat` command line.
 //!
-//! The only crate that names concrete backends. It decides what a person sees (streams,
-//! progress, tables, exit codes) and leaves everything computed to the crates below.
+//! It decides what a person sees (streams, progress, tables, exit codes) and leaves everything
+//! computed to the crates below.
 
 mod args;
 mod backends;

@@ -46,6 +46,14 @@ pub struct Damaged {
     pub found: Option<String>,
 }
 
+/// Something in the cache that serves nobody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leftover {
+    pub path: PathBuf,
+    pub bytes: u64,
+}
+
 impl CachedSnapshot {
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
@@ -94,19 +102,70 @@ impl Hub {
             freed += remove_blob(&dir, etag)?;
         }
         if others.is_empty() {
-            freed += sweep(&dir)?;
+            freed += sweep(&dir, &snapshot.repo)?;
             remove_if_empty(&dir)?;
         }
         Ok(freed)
     }
 
-    /// Removes what downloads that ended early left behind, and says how many bytes that freed.
-    /// What another process is at work on stays.
+    /// Removes some of a snapshot's files and the blobs that nothing else uses, and says how many
+    /// bytes that freed; the whole snapshot where these are all it has.
+    pub fn remove_files(&self, snapshot: &CachedSnapshot, files: &[&str]) -> Result<u64, HubError> {
+        let dir = RepoDir::of(&self.cache_dir, &snapshot.repo);
+        let all = snapshots(&dir, &snapshot.repo)?;
+        let goes = |of: &CachedSnapshot, file: &CachedFile| {
+            of.commit == snapshot.commit && files.contains(&file.path.as_str())
+        };
+        let ours = all.iter().find(|other| other.commit == snapshot.commit);
+        let Some(ours) = ours else {
+            return Ok(0);
+        };
+        if ours.files.iter().all(|file| goes(ours, file)) {
+            return self.remove(ours);
+        }
+        let each = all
+            .iter()
+            .flat_map(|of| of.files.iter().map(move |file| (of, file)));
+        let kept: HashSet<&str> = each
+            .filter(|(of, file)| !goes(of, file))
+            .filter_map(|(_, file)| file.hash.as_deref())
+            .collect();
+        let mut freed = 0;
+        for file in ours.files.iter().filter(|file| goes(ours, file)) {
+            let removed = remove_file(&ours.dir.join(&file.path))?;
+            freed += match file.hash.as_deref() {
+                Some(etag) if kept.contains(etag) => 0,
+                Some(etag) => remove_blob(&dir, etag)?,
+                None => removed,
+            };
+        }
+        Ok(freed)
+    }
+
+    /// What [`Hub::sweep`] would remove.
+    pub fn leftovers(&self) -> Result<Vec<Leftover>, HubError> {
+        let mut found = Vec::new();
+        for folder in names(&self.cache_dir)? {
+            if let Some(repo) = repo_of(&folder) {
+                let dir = RepoDir::named(&self.cache_dir, &folder);
+                for (etag, path) in leftovers(&dir, &repo)? {
+                    if BlobLock::if_free(&dir.lock(&etag)).is_some() {
+                        let bytes = fs::symlink_metadata(&path).map_or(0, |found| found.len());
+                        found.push(Leftover { path, bytes });
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes what downloads that ended early left behind and the blobs that no snapshot uses,
+    /// and says how many bytes that freed. What another process is at work on stays.
     pub fn sweep(&self) -> Result<u64, HubError> {
         let mut freed = 0;
         for folder in names(&self.cache_dir)? {
-            if repo_of(&folder).is_some() {
-                freed += sweep(&RepoDir::named(&self.cache_dir, &folder))?;
+            if let Some(repo) = repo_of(&folder) {
+                freed += sweep(&RepoDir::named(&self.cache_dir, &folder), &repo)?;
             }
         }
         Ok(freed)
@@ -214,21 +273,43 @@ fn remove_blob(dir: &RepoDir, etag: &str) -> Result<u64, HubError> {
     Ok(freed)
 }
 
-fn sweep(dir: &RepoDir) -> Result<u64, HubError> {
+fn sweep(dir: &RepoDir, repo: &str) -> Result<u64, HubError> {
     let mut freed = 0;
-    for name in names(&dir.blobs())? {
-        // `<etag>.loquat.…`, `<etag>.incomplete`, or Python's `<etag>.<random>.incomplete`.
-        let Some((etag, rest)) = name.split_once('.') else {
+    for (etag, _) in leftovers(dir, repo)? {
+        let Some(_held) = BlobLock::if_free(&dir.lock(&etag)) else {
             continue;
         };
-        if !rest.ends_with("incomplete") && !rest.starts_with("loquat.journal") {
-            continue;
-        }
-        if let Some(_held) = BlobLock::if_free(&dir.lock(etag)) {
-            freed += remove_file(&dir.blobs().join(&name))?;
+        // Again, now that nobody else can link to it.
+        let still = leftovers(dir, repo)?;
+        for (_, path) in still.iter().filter(|(other, _)| *other == etag) {
+            freed += remove_file(path)?;
         }
     }
     Ok(freed)
+}
+
+/// Downloads that did not end, and blobs that no snapshot uses, each with its etag.
+fn leftovers(dir: &RepoDir, repo: &str) -> Result<Vec<(String, PathBuf)>, HubError> {
+    let snapshots = snapshots(dir, repo)?;
+    let files = || snapshots.iter().flat_map(|snapshot| &snapshot.files);
+    let used: HashSet<&str> = files().filter_map(|file| file.hash.as_deref()).collect();
+    // Where files are copies and not links, nothing says which blobs they are copies of.
+    let linked = files().all(|file| file.hash.is_some());
+    let mut found = Vec::new();
+    for name in names(&dir.blobs())? {
+        // `<etag>.loquat.…`, `<etag>.incomplete`, or Python's `<etag>.<random>.incomplete`.
+        let etag = match name.split_once('.') {
+            Some((etag, rest))
+                if rest.ends_with("incomplete") || rest.starts_with("loquat.journal") =>
+            {
+                etag
+            }
+            None if linked && !used.contains(name.as_str()) => &name,
+            _ => continue,
+        };
+        found.push((etag.to_owned(), dir.blobs().join(&name)));
+    }
+    Ok(found)
 }
 
 /// Removes the repository's folder if nothing is in it any more.

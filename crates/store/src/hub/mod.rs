@@ -25,7 +25,7 @@ mod tuning;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub use cached::{CachedFile, CachedSnapshot, Damaged};
+pub use cached::{CachedFile, CachedSnapshot, Damaged, Leftover};
 pub use error::{HubError, WrongHash};
 pub use options::HubOptions;
 #[doc(hidden)]
