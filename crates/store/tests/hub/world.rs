@@ -169,7 +169,7 @@ pub fn files(bytes: usize) -> Vec<File> {
 /// Small numbers in place of a person's, so that tests are quick and meet every path.
 pub fn tuning() -> Tuning {
     Tuning {
-        stall: Duration::from_millis(400),
+        stall: Duration::from_secs(5),
         patience: Patience {
             retries: 4,
             backoff: Duration::from_millis(1),
