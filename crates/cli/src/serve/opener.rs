@@ -16,6 +16,7 @@ use loquat_weights::Format;
 use crate::args::RETAINED;
 use crate::backends;
 use crate::error::CliError;
+use crate::fit::{self, Attempt};
 use crate::load::{self, Model, locate};
 use crate::sampling::Sampling;
 use crate::voice;
@@ -86,9 +87,17 @@ impl Fitting {
     fn of(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
         let backend = backends::select(&wanted.backend)?;
         check_device(backend, wanted.device.as_deref())?;
-        let model = Model::open(&locate(store, Some(&wanted.source))?)?;
         let options = session_options(wanted)?;
-        let plan = backend.plan(&model.source, &options)?;
+        let attempt = Attempt {
+            reference: wanted.source.clone(),
+            kind: None,
+            backend: wanted.backend.clone(),
+            options: options.clone(),
+        };
+        fit::refuse_hopeless(store, &attempt)?;
+        let model = Model::open(&locate(store, Some(&wanted.source))?)?;
+        let planned = backend.plan(&model.source, &options);
+        let plan = planned.map_err(|error| fit::advised(store, &attempt, error.into()))?;
         Ok(Self {
             model,
             backend,
