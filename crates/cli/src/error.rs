@@ -92,6 +92,12 @@ pub enum CliError {
     Checks(Vec<String>),
     #[error("{}; what to do stands beside each", match .0 { 1 => "1 problem was found".to_owned(), n => format!("{n} problems were found") })]
     Unwell(usize),
+    #[error(
+        "{} damaged; `loquat rm` and `loquat pull` bring it anew: {}",
+        match .0.len() { 1 => "a model is".to_owned(), count => format!("{count} models are") },
+        .0.join(", ")
+    )]
+    Damaged(Vec<String>),
     #[error("over HTTP: {0}")]
     Http(std::io::Error),
     #[error("a start could not be measured: {0}")]
@@ -202,6 +208,7 @@ impl CliError {
             | Self::Write { .. }
             | Self::Unwell(_)
             | Self::Checks(_)
+            | Self::Damaged(_)
             | Self::Http(_)
             | Self::Start(_)
             | Self::Telemetry(_)

@@ -16,6 +16,7 @@ mod fit;
 mod generate;
 mod inspect;
 mod load;
+mod models;
 mod progress;
 mod prompt;
 mod quickstart;
@@ -82,6 +83,13 @@ fn perform(cli: &Cli) -> Result<(), CliError> {
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Backends => backends::list(),
+        Command::Models(args) => models::list(args),
+        Command::Search(args) => models::search(args),
+        Command::Pull(args) => models::pull(args),
+        Command::Show(args) => models::show(args),
+        Command::Verify(args) => models::verify(args),
+        Command::Rm(args) => models::remove(args),
+        Command::Prune(args) => models::prune(args),
         Command::Fit(args) => fit::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Quickstart(args) => quickstart::run(args),

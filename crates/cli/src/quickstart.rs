@@ -75,7 +75,7 @@ const PORTS: u16 = 20;
 impl Choices {
     fn for_this_machine(store: &Store) -> Result<Self, CliError> {
         let backend = backends::select("auto")?;
-        let machine = Machine::look(backend, store.cache_dir(), Measure::Once)?;
+        let machine = Machine::look(backend, store.cache_dir(), Measure::Enough)?;
         let outlooks = of_catalog(store, &machine, None);
         let config::Server { host, port, .. } = config::Server::default();
         let mut ports = port..port.saturating_add(PORTS);

@@ -7,7 +7,7 @@ use loquat_session::Backend;
 
 use crate::args::{Form, RunArgs};
 use crate::error::CliError;
-use crate::load::{Model, Speaker, locate, open_store};
+use crate::load::{Model, Speaker, locate, open_store_on};
 use crate::sampling::Sampling;
 use crate::show::{Thinking, close, listener};
 use crate::stream::{Heard, hear};
@@ -15,15 +15,23 @@ use crate::wait::Interrupts;
 use crate::{backends, converse, prompt, request, voice};
 
 pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
-    let store = open_store()?;
-    let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
+    let store = open_store_on(args.source.network)?;
+    let words = prompt::sort(
+        &store,
+        &args.source,
+        args.model.as_deref(),
+        args.prompt.as_deref(),
+    )?;
     // Before a download, which a misspelt backend or a file that is not there would make vain.
     let backend = backends::select(&args.session.backend)?;
     let request = settings(args)?;
     let conversation = request::conversation(&args.conversation, words.prompt)?;
     check_form(args, conversation.is_some())?;
 
-    let model = Model::open(&locate(&store, words.model.as_deref())?)?;
+    let model = Model::open(&locate(
+        &store,
+        &args.source.chosen(words.model.as_deref()),
+    )?)?;
     let asked = Asked::of(args, &model, request)?;
     match conversation {
         Some(conversation) => {

@@ -23,9 +23,13 @@ const SURE_OF_RECKONED: u64 = 85;
 /// Refuses a model of the catalog whose weights alone are more than there is memory: downloading
 /// it would be in vain. What is doubtful is left to the backend, which knows the files.
 pub fn refuse_hopeless(store: &Store, attempt: &Attempt) -> Result<(), CliError> {
-    let Ok(Resolved::Catalog { entry, form }) = store.resolve(&attempt.wanted()) else {
+    let wanted = attempt.wanted();
+    let Ok(Resolved::Catalog { entry, form }) = store.resolve(&wanted) else {
         return Ok(());
     };
+    if store.here(&wanted).is_ok_and(|here| here.is_some()) {
+        return Ok(());
+    }
     let backend = backends::select(&attempt.backend)?;
     let machine = look(store, backend, attempt)?;
     let size = entry.size(form);
@@ -94,10 +98,8 @@ fn advice(
             advice.push(format!("--memory {}MiB would do", wanted.div_ceil(1 << 20)));
         }
     }
-    let model = match store.resolve(&attempt.wanted())? {
-        Resolved::Local(model) => Some(Model::open(&model.path)?),
-        _ => None,
-    };
+    let here = store.here(&attempt.wanted())?;
+    let model = here.map(|located| Model::open(&located.path)).transpose()?;
     if let Some(context) = model
         .as_ref()
         .and_then(|model| shorter(model, backend, attempt, &machine))

@@ -3,7 +3,7 @@
 use loquat_session::SessionOptions;
 use loquat_store::{FileKind, Store, Wanted};
 
-use crate::args::{Command, SessionArgs};
+use crate::args::{BenchArgs, Chosen, Command, ModelArgs};
 use crate::prompt;
 
 #[derive(Debug, Clone)]
@@ -17,27 +17,35 @@ pub struct Attempt {
 impl Attempt {
     /// What a command is going to open, if it is one model that has to be found first.
     pub fn of(command: &Command, store: &Store) -> Option<Self> {
-        let words = |model: &Option<String>, prompt: &Option<String>| {
+        let words = |source: &ModelArgs, model: &Option<String>, prompt: &Option<String>| {
             // What cannot be sorted is the command's to refuse.
-            let words = prompt::sort(store, model.as_deref(), prompt.as_deref());
-            words.ok().map(|words| words.model)
+            let words = prompt::sort(store, source, model.as_deref(), prompt.as_deref());
+            Some(source.chosen(words.ok()?.model.as_deref()))
         };
-        let (model, session) = match command {
-            Command::Run(args) => (words(&args.model, &args.prompt)?, &args.session),
-            Command::Generate(args) => (words(&args.model, &args.prompt)?, &args.session),
+        let (chosen, session) = match command {
+            Command::Run(args) => (
+                words(&args.source, &args.model, &args.prompt)?,
+                &args.session,
+            ),
+            Command::Generate(args) => (
+                words(&args.source, &args.model, &args.prompt)?,
+                &args.session,
+            ),
             Command::Bench(args) if needs_no_file(args) => return None,
-            Command::Bench(args) => (args.model.clone(), &args.session),
+            Command::Bench(args) => (args.source.chosen(args.model.as_deref()), &args.session),
             _ => return None,
         };
-        Some(Self::with(store, model, session))
+        let options = session.options(1);
+        Some(Self::new(store, &chosen, &session.backend, &options))
     }
 
-    fn with(store: &Store, model: Option<String>, session: &SessionArgs) -> Self {
+    pub fn new(store: &Store, chosen: &Chosen, backend: &str, options: &SessionOptions) -> Self {
+        let reference = chosen.reference.clone();
         Self {
-            reference: model.unwrap_or_else(|| store.default_model().to_string()),
-            kind: None,
-            backend: session.backend.clone(),
-            options: session.options(1),
+            reference: reference.unwrap_or_else(|| store.default_model().to_string()),
+            kind: chosen.kind,
+            backend: backend.to_owned(),
+            options: options.clone(),
         }
     }
 
@@ -49,6 +57,6 @@ impl Attempt {
     }
 }
 
-fn needs_no_file(args: &crate::args::BenchArgs) -> bool {
+fn needs_no_file(args: &BenchArgs) -> bool {
     args.machine || args.synthetic.is_some() || args.draw.is_some()
 }

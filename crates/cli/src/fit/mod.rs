@@ -14,7 +14,7 @@ mod subject;
 use std::num::NonZeroUsize;
 
 use loquat_session::Backend;
-use loquat_store::{Entry, Resolved, Store};
+use loquat_store::{Entry, Form, Resolved, Store, Wanted};
 
 pub use advice::{advised, refuse_hopeless};
 pub use attempt::Attempt;
@@ -25,7 +25,7 @@ use subject::{Subject, usual_form};
 use crate::args::FitArgs;
 use crate::backends;
 use crate::error::CliError;
-use crate::load::{Model, open_store};
+use crate::load::{Model, open_store_on};
 use crate::terminal::print;
 use report::Report;
 
@@ -33,23 +33,30 @@ use report::Report;
 const USUAL_CONTEXT: u64 = 8192;
 
 pub fn run(args: &FitArgs) -> Result<(), CliError> {
-    let store = open_store()?;
+    let store = open_store_on(args.source.network)?;
     let backend = backends::select(&args.backend)?;
+    let chosen = args.source.chosen(args.model.as_deref());
     let asked = args.context.map(|tokens| tokens.get() as u64);
     let measure = match args.measure {
         true => Measure::Anew,
-        false => Measure::Once,
+        false => Measure::Enough,
     };
     let machine = Machine::look(backend, store.cache_dir(), measure)?;
-    let outlooks = match &args.model {
-        Some(reference) => of_one(&store, &machine, backend, (reference, args.context))?,
+    let outlooks = match &chosen.reference {
+        Some(reference) => {
+            let wanted = Wanted {
+                reference,
+                kind: chosen.kind,
+            };
+            of_one(&store, &machine, backend, (&wanted, args.context))?
+        }
         None => of_catalog(&store, &machine, asked),
     };
     let report = Report {
         machine: &machine,
         asked,
         outlooks: &outlooks,
-        all: args.all || args.model.is_some(),
+        all: args.all || chosen.reference.is_some(),
     };
     print(&match args.json {
         true => report.json()?,
@@ -76,19 +83,20 @@ pub fn of_catalog(store: &Store, machine: &Machine, asked: Option<u64>) -> Vec<O
 
 /// Each kind of files that an entry comes in, the usual one first.
 fn of_entry(entry: &Entry, machine: &Machine, asked: Option<u64>) -> Vec<Outlook> {
-    let context = asked
-        .unwrap_or(USUAL_CONTEXT)
-        .min(u64::from(entry.context))
-        .max(1);
     let usual = usual_form(entry).map(|form| form.kind);
     let mut kinds: Vec<_> = entry.forms.iter().map(|form| form.kind).collect();
-    kinds.sort_by_key(|kind| Some(*kind) != usual);
+    kinds.sort_by_key(|kind| (Some(*kind) != usual, *kind));
     kinds.dedup();
     let forms = kinds.into_iter().filter_map(|kind| entry.form(kind));
-    let subjects = forms.map(|form| Subject::of_entry(entry, form, context));
-    subjects
-        .map(|subject| Outlook::of(subject, machine, asked))
+    forms
+        .map(|form| of_form(entry, form, machine, asked))
         .collect()
+}
+
+fn of_form(entry: &Entry, form: &Form, machine: &Machine, asked: Option<u64>) -> Outlook {
+    let context = asked.unwrap_or(USUAL_CONTEXT).min(u64::from(entry.context));
+    let subject = Subject::of_entry(entry, form, context);
+    Outlook::of(subject, machine, asked)
 }
 
 /// What is here is planned; what is only known is reckoned.
@@ -96,22 +104,13 @@ fn of_one(
     store: &Store,
     machine: &Machine,
     backend: &dyn Backend,
-    (reference, context): (&str, Option<NonZeroUsize>),
+    (wanted, context): (&Wanted<'_>, Option<NonZeroUsize>),
 ) -> Result<Vec<Outlook>, CliError> {
-    let path = match store.resolve(&reference.into())? {
-        Resolved::Local(model) => model.path,
-        Resolved::Catalog { entry, .. } => {
-            let asked = context.map(|tokens| tokens.get() as u64);
-            return Ok(of_entry(entry, machine, asked));
-        }
-        Resolved::Hub(hub) => {
-            return Err(CliError::Usage {
-                what: format!("`{hub}` is not of the catalog, so its numbers are unknown; it"),
-                expected: format!("here first: loquat pull {hub}"),
-            });
-        }
+    let Some(located) = store.here(wanted)? else {
+        let asked = context.map(|tokens| tokens.get() as u64);
+        return of_absent(store, machine, wanted, asked);
     };
-    let model = Model::open(&path)?;
+    let model = Model::open(&located.path)?;
     let longest = model.source.spec.max_context;
     let context = match context {
         Some(asked) => asked.get(),
@@ -119,4 +118,22 @@ fn of_one(
     };
     let subject = Subject::of_files(&model, backend, context)?;
     Ok(vec![Outlook::of(subject, machine, None)])
+}
+
+fn of_absent(
+    store: &Store,
+    machine: &Machine,
+    wanted: &Wanted<'_>,
+    asked: Option<u64>,
+) -> Result<Vec<Outlook>, CliError> {
+    match store.resolve(wanted)? {
+        Resolved::Catalog { entry, .. } if wanted.kind.is_none() => {
+            Ok(of_entry(entry, machine, asked))
+        }
+        Resolved::Catalog { entry, form } => Ok(vec![of_form(entry, form, machine, asked)]),
+        Resolved::Local(_) | Resolved::Hub(_) => Err(CliError::Usage {
+            what: format!("the numbers of `{}` are not known, so it", wanted.reference),
+            expected: format!("here first: loquat pull {}", wanted.reference),
+        }),
+    }
 }

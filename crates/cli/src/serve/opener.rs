@@ -13,7 +13,7 @@ use loquat_store::{Resolved, Store};
 use loquat_text::ChatTemplate;
 use loquat_weights::Format;
 
-use crate::args::RETAINED;
+use crate::args::{Chosen, RETAINED};
 use crate::backends;
 use crate::error::CliError;
 use crate::fit::{self, Attempt};
@@ -88,14 +88,13 @@ impl Fitting {
         let backend = backends::select(&wanted.backend)?;
         check_device(backend, wanted.device.as_deref())?;
         let options = session_options(wanted)?;
-        let attempt = Attempt {
-            reference: wanted.source.clone(),
+        let chosen = Chosen {
+            reference: Some(wanted.source.clone()),
             kind: None,
-            backend: wanted.backend.clone(),
-            options: options.clone(),
         };
+        let attempt = Attempt::new(store, &chosen, &wanted.backend, &options);
         fit::refuse_hopeless(store, &attempt)?;
-        let model = Model::open(&locate(store, Some(&wanted.source))?)?;
+        let model = Model::open(&locate(store, &chosen)?)?;
         let planned = backend.plan(&model.source, &options);
         let plan = planned.map_err(|error| fit::advised(store, &attempt, error.into()))?;
         Ok(Self {

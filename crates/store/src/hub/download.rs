@@ -14,7 +14,7 @@ use super::client::{Answer, Client, Span, Subject, escaped, unreachable};
 use super::digest::Expected;
 use super::layout::RepoDir;
 use super::lock::BlobLock;
-use super::part::{Part, Writer};
+use super::part::{self, Part, Writer};
 use super::patience::{Failure, Stop};
 use super::place;
 use super::{HubError, Repo};
@@ -90,6 +90,7 @@ impl Download<'_> {
         if !place::has_size(&blob, *size) && !place::has_size(&pointer, *size) {
             self.download(&blob)?;
         }
+        part::clear(self.dir, expected.etag())?;
         self.watcher.at(*size);
         place::link(self.dir, self.commit, path, expected.etag())
     }
@@ -107,18 +108,18 @@ impl Download<'_> {
                 Round::NoSpans => spans = false,
                 Round::Changed => self.begin_anew(&part, "it has changed on the hub")?,
                 Round::Whole => match self.wrong_hash(&part)? {
-                    None => return part.install(&blob.to_owned()),
+                    None => return part.install(blob),
                     Some(_) if resumed => {
                         self.begin_anew(&part, "what was here of it is damaged")?
                     }
                     Some(error) => {
-                        part.discard()?;
+                        part::clear(self.dir, self.wanted.expected.etag())?;
                         return Err(error);
                     }
                 },
             }
         }
-        part.discard()?;
+        part::clear(self.dir, self.wanted.expected.etag())?;
         Err(HubError::KeepsChanging {
             repo: self.repo.id.clone(),
             file: self.wanted.path.clone(),

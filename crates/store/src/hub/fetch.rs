@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::download::{Download, Wanted, Watcher};
-use super::layout::{RepoDir, is_inner_path};
+use super::layout::{RepoDir, is_inner_path, is_word};
 use super::part::Part;
 use super::patience::Stop;
 use super::{Hub, HubError, Listing, RemoteFile, Repo, listing, place};
@@ -30,6 +30,11 @@ impl Hub {
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, HubError> {
         let dir = self.dir(repo)?;
+        if !is_word(&listing.commit) {
+            return Err(HubError::BadRevision {
+                revision: listing.commit.clone(),
+            });
+        }
         let snapshot = dir.snapshot(&listing.commit);
         let missing = missing(&snapshot, files)?;
         if self.offline && !missing.is_empty() {

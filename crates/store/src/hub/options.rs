@@ -208,7 +208,9 @@ fn read_token(file: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn settle(options: HubOptions, variables: &[(&str, &str)]) -> Result<Settled, HubError> {
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+
+    fn settle(options: HubOptions, variables: Variables) -> Result<Settled, HubError> {
         options.settle_in(&Environment {
             variable: |name: &str| {
                 let found = variables.iter().find(|(known, _)| *known == name);
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn the_cache_is_where_other_tools_have_it() {
-        let cases: &[(&[(&str, &str)], &str)] = &[
+        let cases: &[(Variables, &str)] = &[
             (&[], "/home/someone/.cache/huggingface/hub"),
             (&[("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
             (&[("HF_HOME", "/h"), ("XDG_CACHE_HOME", "/x")], "/h/hub"),
@@ -275,7 +277,7 @@ mod tests {
         let named = folder.path().join("named");
         std::fs::write(&named, " of-the-path ").unwrap();
         let named = named.to_str().unwrap();
-        let cases: &[(&[(&str, &str)], Option<&str>)] = &[
+        let cases: [(Variables, Option<&str>); 6] = [
             (&[], None),
             (&[("HF_HOME", home)], Some("of-the-home")),
             (
@@ -297,7 +299,7 @@ mod tests {
         ];
         for (variables, expected) in cases {
             let settled = settle(HubOptions::default(), variables).unwrap();
-            assert_eq!(settled.token.as_deref(), *expected, "{variables:?}");
+            assert_eq!(settled.token.as_deref(), expected, "{variables:?}");
         }
         let broken = settle(HubOptions::default(), &[("HF_TOKEN", "a\r\nHost: b")]);
         let message = broken.err().map(|error| error.to_string()).unwrap();

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::HubError;
@@ -48,7 +48,7 @@ impl Part {
         record(dir, etag, size).done.bytes()
     }
 
-    pub(crate) fn path(&self) -> &PathBuf {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -84,25 +84,12 @@ impl Part {
         Ok(())
     }
 
-    /// Removes every trace.
-    pub(crate) fn discard(self) -> Result<(), HubError> {
-        for path in [&self.journal_path, &self.path] {
-            match fs::remove_file(path) {
-                Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-                    return Err(HubError::io("remove", path, cause));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts the whole file at `blob`, durably. The journal goes last: without its file it
-    /// promises bytes that the next reader looks for in vain, and so ignores.
-    pub(crate) fn install(self, blob: &PathBuf) -> Result<(), HubError> {
+    /// Puts the whole file at `blob`, durably. The journal is left to [`clear`]: without its file
+    /// it promises nothing.
+    pub(crate) fn install(self, blob: &Path) -> Result<(), HubError> {
         fs::rename(&self.path, blob).map_err(|cause| HubError::io("create", blob, cause))?;
         sync_dir(blob);
-        self.discard()
+        Ok(())
     }
 
     /// A place to write from `at` on.
@@ -154,6 +141,19 @@ fn record(dir: &RepoDir, etag: &str, size: u64) -> Record {
     }
 }
 
+/// Removes every trace of a download, also of one that was killed between its last two steps.
+pub(crate) fn clear(dir: &RepoDir, etag: &str) -> Result<(), HubError> {
+    for path in [dir.journal(etag), dir.part(etag)] {
+        match fs::remove_file(&path) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                return Err(HubError::io("remove", &path, cause));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// One stream's hand on the file. Bytes are promised in steps, and when it is dropped.
 pub(crate) struct Writer<'p> {
     part: &'p Part,
@@ -195,7 +195,7 @@ impl Writer<'_> {
 }
 
 /// Makes a rename durable where directories can be synced; elsewhere the system has to.
-pub(crate) fn sync_dir(path: &std::path::Path) {
+pub(crate) fn sync_dir(path: &Path) {
     if let Some(Ok(dir)) = path.parent().map(File::open) {
         let _ = dir.sync_all();
     }
