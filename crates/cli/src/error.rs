@@ -86,6 +86,8 @@ pub enum CliError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("{} is there already; --force replaces it, -o names another", path.display())]
+    Exists { path: PathBuf },
     #[error("{} of the checks failed: {}", .0.len(), .0.join("; "))]
     Checks(Vec<String>),
     #[error("{}; what to do stands beside each", match .0 { 1 => "1 problem was found".to_owned(), n => format!("{n} problems were found") })]
@@ -112,6 +114,22 @@ pub enum CliError {
     Serve(#[from] loquat_server::ServeError),
     #[error("cannot start the server: {0}")]
     Runtime(std::io::Error),
+    #[error(
+        "{model} needs {needs} for its weights alone, and {bound} {has}, so it is not downloaded; \
+         {advice}"
+    )]
+    Hopeless {
+        model: String,
+        needs: String,
+        bound: &'static str,
+        has: String,
+        advice: String,
+    },
+    #[error("{source}; {advice}")]
+    Advised {
+        source: Box<CliError>,
+        advice: String,
+    },
     #[error("model `{name}`: {source}")]
     OfModel { name: String, source: Box<CliError> },
 }
@@ -145,13 +163,14 @@ impl CliError {
             | Self::OneWord { .. }
             | Self::NoPrompt
             | Self::Usage { .. }
+            | Self::Exists { .. }
             | Self::File { .. }
             | Self::Json { .. }
             | Self::Field { .. }
             | Self::Template { .. }
             | Self::Config(_)
             | Self::Serve(loquat_server::ServeError::Tls(_)) => 2,
-            Self::OfModel { source, .. } => source.exit_code(),
+            Self::OfModel { source, .. } | Self::Advised { source, .. } => source.exit_code(),
             Self::Open(OpenError::Option { .. }) => 2,
             Self::Synthetic(error) => match error {
                 SyntheticError::UnknownShape { .. }
@@ -167,6 +186,7 @@ impl CliError {
             | Self::Open(_)
             | Self::UnavailableBackend { .. }
             | Self::NoBackend { .. }
+            | Self::Hopeless { .. }
             | Self::Grammar { .. }
             | Self::Defaults(_) => 3,
             Self::Text(error) => match error.blame() {

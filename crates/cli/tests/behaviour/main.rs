@@ -17,3 +17,4 @@ mod structured;
 mod support;
 mod thinking;
 mod tools;
+mod upkeep;
