@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use loquat_chat::ChatError;
+use loquat_convert::ConvertError;
 use loquat_engine::EngineError;
 use loquat_grammar::GrammarError;
 use loquat_session::OpenError;
@@ -21,6 +22,8 @@ pub enum CliError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
     #[error(transparent)]
     Text(#[from] TextError),
     #[error(transparent)]
@@ -71,6 +74,8 @@ pub enum CliError {
         flag: &'static str,
         source: GrammarError,
     },
+    #[error(transparent)]
+    Library(loquat::Error),
     #[error("the model's own sampling defaults cannot be used: {0}")]
     Defaults(EngineError),
     #[error("cannot read the prompt from stdin: {0}")]
@@ -101,6 +106,26 @@ pub enum CliError {
     OfModel { name: String, source: Box<CliError> },
 }
 
+/// Under the same names, so that it does not matter which crate found out.
+impl From<loquat::Error> for CliError {
+    fn from(error: loquat::Error) -> Self {
+        use loquat::Error;
+        match error {
+            Error::Store(error) => error.into(),
+            Error::Weights(error) => error.into(),
+            Error::Open(error) => error.into(),
+            Error::Text(error) => error.into(),
+            Error::Chat(error) => error.into(),
+            Error::Engine(error) => error.into(),
+            Error::UnknownBackend { name, all } => Self::UnknownBackend { name, all },
+            Error::UnavailableBackend { name, all } => Self::UnavailableBackend { name, all },
+            Error::NoBackend { all } => Self::NoBackend { all },
+            Error::Defaults(error) => Self::Defaults(error),
+            error => Self::Library(error),
+        }
+    }
+}
+
 impl CliError {
     /// 1 something failed, 2 wrong usage, 3 the model cannot be had or loaded, 4 the request was
     /// refused, 130 interrupted, 141 nobody reads the output any more.
@@ -126,6 +151,23 @@ impl CliError {
                 SyntheticError::Weights(_) => 3,
                 SyntheticError::Write { .. } => 1,
             },
+            Self::Convert(error) => match error {
+                ConvertError::UnknownQuant { .. }
+                | ConvertError::Quantized { .. }
+                | ConvertError::Exists { .. }
+                | ConvertError::NotReplaceable { .. }
+                | ConvertError::OntoItself { .. } => 2,
+                ConvertError::NoSpace { .. } | ConvertError::Write { .. } => 1,
+                ConvertError::Interrupted => 130,
+                ConvertError::Weights(_)
+                | ConvertError::Text(_)
+                | ConvertError::NotFinite { .. }
+                | ConvertError::TooLarge { .. }
+                | ConvertError::Family { .. }
+                | ConvertError::Differs { .. }
+                | ConvertError::Tokenizer { .. }
+                | ConvertError::Read { .. } => 3,
+            },
             Self::Grammar { source, .. } if source.is_request_fault() => 4,
             Self::Store(_)
             | Self::Weights(_)
@@ -146,7 +188,8 @@ impl CliError {
                 loquat_engine::Blame::Request => 4,
                 loquat_engine::Blame::System => 1,
             },
-            Self::Stdin(_)
+            Self::Library(_)
+            | Self::Stdin(_)
             | Self::Terminal(_)
             | Self::Figure { .. }
             | Self::Checks(_)

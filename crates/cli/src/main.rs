@@ -1,13 +1,14 @@
-//! The `loquat` command line: wires store, backends, engine and chat together.
+//! The `loquat` command line.
 //!
-//! The only crate that names concrete backends. It decides what a person sees (streams,
-//! progress, tables, exit codes) and leaves everything computed to the crates below.
+//! It decides what a person sees (streams, progress, tables, exit codes) and leaves everything
+//! computed to the crates below.
 
 mod args;
 mod backends;
 mod bench;
 mod config;
 mod converse;
+mod convert;
 mod describe;
 mod error;
 mod files;
@@ -48,6 +49,7 @@ fn main() -> std::process::ExitCode {
         Command::Generate(args) => generate::run(args, cli.verbose),
         Command::Render(args) => render::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Backends => backends::list(),
     });
