@@ -109,12 +109,12 @@ impl Outcome<'_> {
         let mut text = String::new();
         // Writing to a String cannot fail.
         for (name, value) in rows {
-            let _ = writeln!(text, "{name:<19}{value}");
+            let _ = writeln!(text, "{name:<21}{value}");
         }
         for (class, error) in report.by_class() {
-            let _ = writeln!(text, "  {:<17}{}", class.name(), relative(&error));
+            let _ = writeln!(text, "  {:<19}{}", class.name(), relative(&error));
         }
-        let _ = writeln!(text, "{:<19}{:.1} s", "took", self.took.as_secs_f64());
+        let _ = writeln!(text, "{:<21}{:.1} s", "took", self.took.as_secs_f64());
         text
     }
 
