@@ -8,6 +8,7 @@ mod backends;
 mod bench;
 mod config;
 mod converse;
+mod convert;
 mod describe;
 mod doctor;
 mod error;
@@ -81,6 +82,7 @@ fn perform(cli: &Cli) -> Result<(), CliError> {
         Command::Generate(args) => generate::run(args, cli.verbose),
         Command::Render(args) => render::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Backends => backends::list(),
         Command::Models(args) => models::list(args),

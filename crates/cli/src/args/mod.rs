@@ -3,6 +3,7 @@
 mod answer;
 mod bench;
 mod conversation;
+mod convert;
 mod model;
 mod models;
 mod output;
@@ -17,6 +18,7 @@ use clap::{Args, Parser, Subcommand};
 pub use answer::{AnswerArgs, Wanted};
 pub use bench::{BenchArgs, Span};
 pub use conversation::{ConversationArgs, FormatArgs};
+pub use convert::ConvertArgs;
 pub use model::{Chosen, ModelArgs, NetworkArgs};
 pub use models::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, ShowArgs, VerifyArgs};
 pub use output::{Form, OutputArgs};
@@ -53,6 +55,9 @@ pub enum Command {
     Render(Box<RenderArgs>),
     /// Say what a model is: blocks, tensors, memory need, capabilities, manner of speaking.
     Inspect(InspectArgs),
+    /// Write a model in another format or a smaller type, for mlx-lm or llama.cpp, and say how far
+    /// it is from the first.
+    Convert(Box<ConvertArgs>),
     /// Measure the engine: its speed beside the bare session's, or one scenario under load.
     Bench(Box<BenchArgs>),
     /// List the compute backends and whether each can run here.
