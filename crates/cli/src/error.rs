@@ -81,8 +81,15 @@ pub enum CliError {
     Output(std::io::Error),
     #[error("cannot write the figure {}: {why}", path.display())]
     Figure { path: PathBuf, why: String },
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("{} of the checks failed: {}", .0.len(), .0.join("; "))]
     Checks(Vec<String>),
+    #[error("{}; what to do stands beside each", match .0 { 1 => "1 problem was found".to_owned(), n => format!("{n} problems were found") })]
+    Unwell(usize),
     #[error("over HTTP: {0}")]
     Http(std::io::Error),
     #[error("a start could not be measured: {0}")]
@@ -172,6 +179,8 @@ impl CliError {
             | Self::Stdin(_)
             | Self::Terminal(_)
             | Self::Figure { .. }
+            | Self::Write { .. }
+            | Self::Unwell(_)
             | Self::Checks(_)
             | Self::Http(_)
             | Self::Start(_)

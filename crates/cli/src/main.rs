@@ -9,18 +9,22 @@ mod bench;
 mod config;
 mod converse;
 mod describe;
+mod doctor;
 mod error;
 mod files;
+mod fit;
 mod generate;
 mod inspect;
 mod load;
 mod progress;
 mod prompt;
+mod quickstart;
 mod render;
 mod request;
 mod run;
 mod sampling;
 mod serve;
+mod shell;
 mod show;
 mod stream;
 mod terminal;
@@ -50,6 +54,11 @@ fn main() -> std::process::ExitCode {
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Backends => backends::list(),
+        Command::Fit(args) => fit::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Quickstart(args) => quickstart::run(args),
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(args),
     });
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,

@@ -41,6 +41,7 @@ pub mod backends;
 mod error;
 mod files;
 pub mod human;
+pub mod machine;
 mod model;
 pub mod sampling;
 
