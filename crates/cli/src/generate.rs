@@ -13,6 +13,7 @@ use crate::wait::Interrupts;
 use crate::{backends, prompt, voice};
 
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
+    let interrupts = Interrupts::listen()?;
     let store = open_store()?;
     let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
     // Before a download, which a misspelt backend or a file that is not there would make vain.
@@ -41,7 +42,6 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     };
 
     let speaker = Speaker::load(&model, tokenizer, backend, &args.session)?;
-    let interrupts = Interrupts::listen()?;
     let is_held = grammar.is_some();
     let generation = speaker.engine.submit(GenerateRequest {
         max_tokens: speaker.max_tokens(args.output.max_tokens, prompt.len()),

@@ -6,8 +6,8 @@
 mod args;
 mod backends;
 mod bench;
+mod chat;
 mod config;
-mod converse;
 mod describe;
 mod error;
 mod files;
@@ -36,6 +36,7 @@ use error::CliError;
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
+    terminal::choose_colour(cli.color);
     let logs_itself = matches!(cli.command, Command::Serve(_));
     let logging = match logs_itself {
         true => Ok(()),
