@@ -117,7 +117,7 @@ fn llama_cpp(root: &Path) -> Result<PathBuf, Error> {
 }
 
 fn loquat(root: &Path) -> Result<PathBuf, Error> {
-    cargo(root, &["build", "--release", "--package", "loquat"]).run()?;
+    cargo(root, &["build", "--release", "--package", "loquat-cli"]).run()?;
     Ok(root.join(format!("target/release/loquat{EXE_SUFFIX}")))
 }
 

@@ -7,12 +7,18 @@
 //! are doing.
 
 #[cfg(target_os = "linux")]
-pub use linux::{cores, hold_to};
+pub use linux::{cores, hold_to, processors};
 
 /// Processors' numbers, one for each physical core that this process may use; `None` where the
 /// system does not tell.
 #[cfg(not(target_os = "linux"))]
 pub fn cores() -> Option<Vec<usize>> {
+    None
+}
+
+/// How many this process may use, siblings of one core among them; likewise.
+#[cfg(not(target_os = "linux"))]
+pub fn processors() -> Option<usize> {
     None
 }
 
@@ -46,6 +52,11 @@ mod linux {
             }
             libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
         }
+    }
+
+    /// How many this process may use, siblings of one core among them; likewise.
+    pub fn processors() -> Option<usize> {
+        allowed().map(|processors| processors.len())
     }
 
     /// Where the calling thread may run, and so those that it starts.

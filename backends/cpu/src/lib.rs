@@ -24,7 +24,9 @@ mod session;
 mod shared;
 mod state;
 
-pub use measure::{MachineLimits, measure};
+pub use kernels::cpu_features;
+pub use machine::{MachineCores, MachineMemory, processor_name};
+pub use measure::{MachineLimits, measure, measure_quickly};
 
 use loquat_session::limits::{Limits, Sizes};
 use loquat_session::transfer::fingerprint;
@@ -62,6 +64,12 @@ impl CpuBackend {
                 kernels: Some(table),
             })
             .collect()
+    }
+
+    /// What this machine can run, fastest first; [`CpuBackend::AUTO`] takes the first.
+    pub fn instruction_sets() -> Vec<&'static str> {
+        let tables = kernels::supported().into_iter();
+        tables.map(|table| table.name).collect()
     }
 
     fn kernels(&self) -> &'static Kernels {

@@ -34,42 +34,124 @@ pub fn wanted_threads(options: &SessionOptions) -> Result<usize, OpenError> {
 /// Memory this process may use: the machine's, or less where a container or another control
 /// group says so. `None` where the system does not tell.
 pub fn memory_bytes() -> Option<u64> {
-    let read = |path: &Path| std::fs::read_to_string(path).ok();
-    let physical = read(Path::new("/proc/meminfo")).and_then(|text| physical_memory(&text));
-    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    let limits = limit_files(&groups).into_iter();
-    let limits = limits.filter_map(|path| group_limit(&read(&path)?));
-    physical.into_iter().chain(limits).min()
+    let memory = MachineMemory::now();
+    memory.physical.into_iter().chain(memory.limit).min()
 }
 
-fn physical_memory(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
+/// What the system says of its memory, in bytes; `None` where it does not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MachineMemory {
+    pub physical: Option<u64>,
+    /// What could be taken now without swapping.
+    pub available: Option<u64>,
+    /// Of a container or another control group around this process, where there is one.
+    pub limit: Option<u64>,
+    pub swap: Option<u64>,
+}
+
+impl MachineMemory {
+    pub fn now() -> Self {
+        let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
+        let limits = group_files(&own_groups(), &MEMORY_LIMIT).into_iter();
+        Self {
+            physical: meminfo_bytes(&meminfo, "MemTotal:"),
+            available: meminfo_bytes(&meminfo, "MemAvailable:"),
+            limit: limits.filter_map(|path| group_limit(&read(&path)?)).min(),
+            swap: meminfo_bytes(&meminfo, "SwapTotal:"),
+        }
+    }
+}
+
+/// The processors that this process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MachineCores {
+    /// Hardware threads; `None` where the system does not tell.
+    pub processors: Option<usize>,
+    /// Physical cores among them, likewise.
+    pub cores: Option<usize>,
+    /// Processors' worth of time that a control group allows, where one does.
+    pub quota: Option<f64>,
+    /// What a session computes with when nobody says.
+    pub threads: usize,
+}
+
+impl MachineCores {
+    pub fn now() -> Self {
+        let quotas = group_files(&own_groups(), &CPU_QUOTA).into_iter();
+        let quotas = quotas.filter_map(|path| {
+            // Version 1 has the period in a file beside.
+            let period = read(&path.with_file_name("cpu.cfs_period_us"));
+            group_quota(&read(&path)?, period.as_deref())
+        });
+        Self {
+            processors: affinity::processors(),
+            cores: affinity::cores().map(|cores| cores.len()),
+            quota: quotas.reduce(f64::min),
+            threads: threads(),
+        }
+    }
+}
+
+/// What the processor calls itself, where the system tells.
+pub fn processor_name() -> Option<String> {
+    let text = read(Path::new("/proc/cpuinfo"))?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    let (_, name) = line.split_once(':')?;
+    Some(name.trim().to_owned())
+}
+
+fn read(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+fn own_groups() -> String {
+    read(Path::new("/proc/self/cgroup")).unwrap_or_default()
+}
+
+fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.starts_with(name))?;
     let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     kibibytes.checked_mul(1024)
 }
 
+/// What a control group's version calls a limit.
+struct GroupFile {
+    controller: &'static str,
+    v1: &'static str,
+    v2: &'static str,
+}
+
+const MEMORY_LIMIT: GroupFile = GroupFile {
+    controller: "memory",
+    v1: "memory.limit_in_bytes",
+    v2: "memory.max",
+};
+
+const CPU_QUOTA: GroupFile = GroupFile {
+    controller: "cpu",
+    v1: "cpu.cfs_quota_us",
+    v2: "cpu.max",
+};
+
 /// Where limits may stand for a process in these control groups. A group is bound by those
 /// around it; inside a container the outermost one in sight is the container's own.
-fn limit_files(groups: &str) -> Vec<PathBuf> {
+fn group_files(groups: &str, wanted: &GroupFile) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
             continue;
         };
+        let root = Path::new("/sys/fs/cgroup");
         let (root, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            _ if controllers.split(',').any(|name| name == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            "" => (root.to_owned(), wanted.v2),
+            _ if controllers.split(',').any(|name| name == wanted.controller) => {
+                (root.join(wanted.controller), wanted.v1)
             }
             _ => continue,
         };
         let group = Path::new(group.trim_start_matches('/'));
-        files.extend(
-            group
-                .ancestors()
-                .map(|at| Path::new(root).join(at).join(file)),
-        );
+        files.extend(group.ancestors().map(|at| root.join(at).join(file)));
     }
     files
 }
@@ -78,6 +160,15 @@ fn group_limit(text: &str) -> Option<u64> {
     // `max`, which stands for no limit, is no number.
     let limit = text.trim().parse().ok();
     limit.filter(|limit| *limit < NO_LIMIT)
+}
+
+/// Processors' worth of time: `quota period` in version 2, of which the first may be `max`; in
+/// version 1 the quota alone, -1 where there is none.
+fn group_quota(text: &str, period_file: Option<&str>) -> Option<f64> {
+    let mut words = text.split_whitespace();
+    let quota: f64 = words.next()?.parse().ok()?;
+    let period: f64 = words.next().or(period_file)?.trim().parse().ok()?;
+    (quota > 0.0 && period > 0.0).then(|| quota / period)
 }
 
 #[cfg(test)]
@@ -97,7 +188,7 @@ mod tests {
             ("", None),
         ];
         for (text, expected) in table {
-            assert_eq!(physical_memory(text), expected, "{text:?}");
+            assert_eq!(meminfo_bytes(text, "MemTotal:"), expected, "{text:?}");
         }
     }
 
@@ -127,7 +218,26 @@ mod tests {
         ];
         for (groups, expected) in table {
             let expected: Vec<PathBuf> = expected.iter().map(PathBuf::from).collect();
-            assert_eq!(limit_files(groups), expected, "{groups:?}");
+            let files = group_files(groups, &MEMORY_LIMIT);
+            assert_eq!(files, expected, "{groups:?}");
+        }
+        let cpu = group_files("5:cpu,cpuacct:/x\n", &CPU_QUOTA);
+        assert_eq!(cpu[0], Path::new("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us"));
+    }
+
+    #[test]
+    fn a_quota_is_a_share_of_a_period() {
+        let table = [
+            ("150000 100000\n", None, Some(1.5)),
+            ("max 100000\n", None, None),
+            ("50000\n", Some("100000\n"), Some(0.5)),
+            ("-1\n", Some("100000\n"), None),
+            ("50000\n", None, None),
+            ("50000 0\n", None, None),
+            ("", Some("100000"), None),
+        ];
+        for (text, period, expected) in table {
+            assert_eq!(group_quota(text, period), expected, "{text:?} {period:?}");
         }
     }
 

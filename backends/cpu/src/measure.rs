@@ -21,19 +21,47 @@ pub struct MachineLimits {
     pub instructions: &'static str,
 }
 
-/// Far beyond any last-level cache, and read in a few hundredths of a second.
-const READ_BYTES: usize = 1 << 30;
+/// How much trouble a measurement takes.
+struct Effort {
+    /// Far beyond any last-level cache.
+    read_bytes: usize,
+    /// Other work on the machine only ever makes a pass slower, so the best one counts.
+    passes: usize,
+    /// Long enough for the clock to settle at what the instructions allow.
+    arithmetic_pass: Duration,
+}
+
+impl Effort {
+    /// To judge kernels by.
+    const THOROUGH: Self = Self {
+        read_bytes: 1 << 30,
+        passes: 12,
+        arithmetic_pass: Duration::from_millis(40),
+    };
+    /// To tell a person roughly what to expect.
+    const QUICK: Self = Self {
+        read_bytes: 512 << 20,
+        passes: 4,
+        arithmetic_pass: Duration::from_millis(20),
+    };
+}
+
 /// Of all memory; the rest may be somebody's.
 const READ_SHARE: u64 = 8;
 /// The least that says anything about memory.
 const LEAST_READ_BYTES: usize = 64 << 20;
-/// Other work on the machine only ever makes a pass slower, so the best one counts.
-const PASSES: usize = 12;
-/// Long enough for the clock to settle at what the instructions allow.
-const ARITHMETIC_PASS: Duration = Duration::from_millis(40);
 
 /// Measures with as many threads as asked for, or as the machine has. Takes about a second.
 pub fn measure(threads: Option<usize>) -> Result<MachineLimits, OpenError> {
+    measure_with(&Effort::THOROUGH, threads)
+}
+
+/// The same in a few tenths of a second, and as much less sure of the last few per cent.
+pub fn measure_quickly(threads: Option<usize>) -> Result<MachineLimits, OpenError> {
+    measure_with(&Effort::QUICK, threads)
+}
+
+fn measure_with(effort: &Effort, threads: Option<usize>) -> Result<MachineLimits, OpenError> {
     let threads = machine::wanted_threads(&SessionOptions {
         threads,
         ..SessionOptions::default()
@@ -41,8 +69,8 @@ pub fn measure(threads: Option<usize>) -> Result<MachineLimits, OpenError> {
     let unit = Unit::widest();
     Ok(MachineLimits {
         threads,
-        read_bytes_per_second: read_speed(threads),
-        multiply_adds_per_second: arithmetic_speed(threads, unit),
+        read_bytes_per_second: read_speed(effort, threads),
+        multiply_adds_per_second: arithmetic_speed(effort, threads, unit),
         instructions: unit.name,
     })
 }
@@ -86,9 +114,10 @@ impl Unit {
 }
 
 /// The best of several passes of all threads over memory of their own.
-fn read_speed(threads: usize) -> f64 {
-    let lines = read_bytes(machine::memory_bytes()) / threads / size_of::<Line>();
-    let seconds = best_pass(threads, PASSES, || {
+fn read_speed(effort: &Effort, threads: usize) -> f64 {
+    let bytes = read_bytes(effort, machine::memory_bytes());
+    let lines = bytes / threads / size_of::<Line>();
+    let seconds = best_pass(threads, effort.passes, || {
         let memory = own_memory(lines);
         move || {
             black_box(sum(black_box(&memory)));
@@ -123,9 +152,10 @@ impl Line {
     }
 }
 
-fn read_bytes(memory: Option<u64>) -> usize {
-    let spare = memory.map_or(READ_BYTES as u64, |bytes| bytes / READ_SHARE);
-    READ_BYTES.min(spare as usize).max(LEAST_READ_BYTES)
+fn read_bytes(effort: &Effort, memory: Option<u64>) -> usize {
+    let wanted = effort.read_bytes;
+    let spare = memory.map_or(wanted as u64, |bytes| bytes / READ_SHARE);
+    wanted.min(spare as usize).max(LEAST_READ_BYTES)
 }
 
 /// Written once, in huge pages where the kernel gives them: looking up small ones would be
@@ -154,14 +184,14 @@ fn ask_for_huge_pages(memory: &mut Vec<Line>) {
     }
 }
 
-/// The best of several passes, each as long as [`ARITHMETIC_PASS`].
-fn arithmetic_speed(threads: usize, unit: Unit) -> f64 {
+/// The best of several passes, each as long as [`Effort::arithmetic_pass`].
+fn arithmetic_speed(effort: &Effort, threads: usize, unit: Unit) -> f64 {
     let run = |times: u64| {
         // SAFETY: the function is of a unit that this machine supports.
         black_box(unsafe { (unit.multiply)(black_box(times)) });
     };
-    let times = times_within(ARITHMETIC_PASS, run);
-    let seconds = best_pass(threads, PASSES, || move || run(times));
+    let times = times_within(effort.arithmetic_pass, run);
+    let seconds = best_pass(threads, effort.passes, || move || run(times));
     (times * unit.multiply_adds * threads as u64) as f64 / seconds
 }
 
@@ -374,12 +404,13 @@ mod tests {
     #[test]
     fn what_is_read_is_beyond_caches_and_leaves_memory_to_others() {
         for (memory, expected) in [
-            (None, READ_BYTES),
-            (Some(64 << 30), READ_BYTES),
+            (None, 1 << 30),
+            (Some(64 << 30), 1 << 30),
             (Some(4 << 30), 512 << 20),
             (Some(1 << 20), LEAST_READ_BYTES),
         ] {
-            assert_eq!(read_bytes(memory), expected, "{memory:?}");
+            let bytes = read_bytes(&Effort::THOROUGH, memory);
+            assert_eq!(bytes, expected, "{memory:?}");
         }
     }
 
@@ -395,10 +426,12 @@ mod tests {
 
     #[test]
     fn limits_are_measured_and_wrong_threads_refused() {
-        let limits = measure(Some(1)).unwrap();
-        assert_eq!(limits.threads, 1);
-        assert!(limits.read_bytes_per_second > 1e8, "{limits:?}");
-        assert!(limits.multiply_adds_per_second > 1e7, "{limits:?}");
-        assert!(measure(Some(0)).is_err());
+        for measure in [measure, measure_quickly] {
+            let limits = measure(Some(1)).unwrap();
+            assert_eq!(limits.threads, 1);
+            assert!(limits.read_bytes_per_second > 1e8, "{limits:?}");
+            assert!(limits.multiply_adds_per_second > 1e7, "{limits:?}");
+            assert!(measure(Some(0)).is_err());
+        }
     }
 }

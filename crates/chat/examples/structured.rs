@@ -13,7 +13,7 @@ use loquat_cpu::CpuBackend;
 use loquat_engine::{Engine, EngineOptions, FinishReason, SamplingParams};
 use loquat_grammar::{GrammarSource, Grammars};
 use loquat_session::{Backend, ModelSource, SessionOptions};
-use loquat_store::{NoProgress, Resolved, Store, StoreOptions};
+use loquat_store::{NoProgress, Store, StoreOptions};
 use loquat_text::{ChatTemplate, Tokenizer};
 use loquat_weights::Checkpoint;
 use serde_json::{Value, json};
@@ -38,10 +38,8 @@ fn main() -> Result<()> {
 
 fn open() -> Result<(Engine, Chat)> {
     let store = Store::open(StoreOptions::default())?;
-    let Resolved::Catalog(entry) = store.resolve(MODEL)? else {
-        return Err(format!("{MODEL} is not in the catalog").into());
-    };
-    let checkpoint = Checkpoint::open(&store.fetch(entry, &mut NoProgress)?)?;
+    let located = store.locate(&MODEL.into(), &mut NoProgress)?;
+    let checkpoint = Checkpoint::open(&located.path)?;
     let metadata = checkpoint.gguf_metadata().ok_or("it is not a GGUF file")?;
     let tokenizer = Tokenizer::from_gguf(metadata)?;
     let template = ChatTemplate::from_gguf(metadata)?;

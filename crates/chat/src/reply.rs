@@ -26,6 +26,16 @@ pub enum ReplyEvent {
     },
 }
 
+impl ReplyEvent {
+    /// The words that it brings to the answer; none where it is thinking or calls a tool.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            _ => "",
+        }
+    }
+}
+
 /// Takes a reply's text as it comes, and tells its parts apart.
 #[derive(Debug)]
 pub struct ReplyParser {

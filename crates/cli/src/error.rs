@@ -34,12 +34,12 @@ pub enum CliError {
     #[error("no backend can run here; there are{all}")]
     NoBackend { all: String },
     #[error(
-        "`{word}` is neither a model nor, being one word, taken for a prompt; models: {known}, or \
-         a path. To ask it of the default model: loquat run {default} {word:?}"
+        "`{word}` is neither a model nor, being one word, taken for a prompt; {advice}; to ask it \
+         of the default model: loquat run {default} {word:?}"
     )]
     OneWord {
         word: String,
-        known: String,
+        advice: String,
         default: String,
     },
     #[error("there is no prompt: give one as an argument or on stdin")]
@@ -71,6 +71,8 @@ pub enum CliError {
         flag: &'static str,
         source: GrammarError,
     },
+    #[error(transparent)]
+    Library(loquat::Error),
     #[error("the model's own sampling defaults cannot be used: {0}")]
     Defaults(EngineError),
     #[error("cannot read the prompt from stdin: {0}")]
@@ -79,8 +81,15 @@ pub enum CliError {
     Output(std::io::Error),
     #[error("cannot write the figure {}: {why}", path.display())]
     Figure { path: PathBuf, why: String },
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("{} of the checks failed: {}", .0.len(), .0.join("; "))]
     Checks(Vec<String>),
+    #[error("{}; what to do stands beside each", match .0 { 1 => "1 problem was found".to_owned(), n => format!("{n} problems were found") })]
+    Unwell(usize),
     #[error("over HTTP: {0}")]
     Http(std::io::Error),
     #[error("a start could not be measured: {0}")]
@@ -99,6 +108,26 @@ pub enum CliError {
     Runtime(std::io::Error),
     #[error("model `{name}`: {source}")]
     OfModel { name: String, source: Box<CliError> },
+}
+
+/// Under the same names, so that it does not matter which crate found out.
+impl From<loquat::Error> for CliError {
+    fn from(error: loquat::Error) -> Self {
+        use loquat::Error;
+        match error {
+            Error::Store(error) => error.into(),
+            Error::Weights(error) => error.into(),
+            Error::Open(error) => error.into(),
+            Error::Text(error) => error.into(),
+            Error::Chat(error) => error.into(),
+            Error::Engine(error) => error.into(),
+            Error::UnknownBackend { name, all } => Self::UnknownBackend { name, all },
+            Error::UnavailableBackend { name, all } => Self::UnavailableBackend { name, all },
+            Error::NoBackend { all } => Self::NoBackend { all },
+            Error::Defaults(error) => Self::Defaults(error),
+            error => Self::Library(error),
+        }
+    }
 }
 
 impl CliError {
@@ -146,9 +175,12 @@ impl CliError {
                 loquat_engine::Blame::Request => 4,
                 loquat_engine::Blame::System => 1,
             },
-            Self::Stdin(_)
+            Self::Library(_)
+            | Self::Stdin(_)
             | Self::Terminal(_)
             | Self::Figure { .. }
+            | Self::Write { .. }
+            | Self::Unwell(_)
             | Self::Checks(_)
             | Self::Http(_)
             | Self::Start(_)

@@ -29,7 +29,7 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let sampling = Sampling::of(&model.generation_config()?)?;
     let sampling = sampling.with(&args.output.sampling, &tokenizer)?;
     tracing::info!("sampling: {}", sampling.told());
-    let grammars = voice::grammars(&model, tokenizer.clone());
+    let grammars = model.grammars(tokenizer.clone());
     let grammar = wanted.map(|wanted| voice::grammar(&grammars, &wanted));
     let grammar = grammar.transpose()?;
     let prompt = tokenizer.encode(&prompt, Special::PROMPT)?;

@@ -1,7 +1,7 @@
-//! The `loquat` command line: wires store, backends, engine and chat together.
+//! The `loquat` command line.
 //!
-//! The only crate that names concrete backends. It decides what a person sees (streams,
-//! progress, tables, exit codes) and leaves everything computed to the crates below.
+//! It decides what a person sees (streams, progress, tables, exit codes) and leaves everything
+//! computed to the crates below.
 
 mod args;
 mod backends;
@@ -9,18 +9,22 @@ mod bench;
 mod chat;
 mod config;
 mod describe;
+mod doctor;
 mod error;
 mod files;
+mod fit;
 mod generate;
 mod inspect;
 mod load;
 mod progress;
 mod prompt;
+mod quickstart;
 mod render;
 mod request;
 mod run;
 mod sampling;
 mod serve;
+mod shell;
 mod show;
 mod stream;
 mod terminal;
@@ -51,6 +55,11 @@ fn main() -> std::process::ExitCode {
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Backends => backends::list(),
+        Command::Fit(args) => fit::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Quickstart(args) => quickstart::run(args),
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(args),
     });
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Read};
 
-use loquat_store::Store;
+use loquat_store::{Store, StoreError};
 
 use crate::error::CliError;
 use crate::terminal::remark;
@@ -31,17 +31,24 @@ pub fn sort(store: &Store, first: Option<&str>, second: Option<&str>) -> Result<
     if first.trim().is_empty() {
         return Err(CliError::NoPrompt);
     }
-    match store.resolve(first) {
+    match store.resolve(&first.into()) {
         Ok(_) => Ok(words(Some(first), None)),
         Err(_) if is_sentence(first) => Ok(words(None, Some(first))),
-        Err(loquat_store::StoreError::UnknownModel { reference, known }) => {
-            Err(CliError::OneWord {
-                word: reference,
-                known,
-                default: store.default_model().to_string(),
-            })
+        Err(StoreError::UnknownModel { reference, advice }) => {
+            Err(one_word(store, &reference, &advice))
+        }
+        Err(StoreError::NotAReference { reference }) => {
+            Err(one_word(store, &reference, "no model is called so"))
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+fn one_word(store: &Store, word: &str, advice: &str) -> CliError {
+    CliError::OneWord {
+        word: word.to_owned(),
+        advice: advice.to_owned(),
+        default: store.default_model().to_string(),
     }
 }
 
@@ -93,6 +100,8 @@ mod tests {
     fn words_are_models_or_prompts() {
         let cache = tempfile::tempdir().unwrap();
         let store = store(cache.path());
+        let model = cache.path().join("model.gguf");
+        std::fs::write(&model, "GGUF").unwrap();
         let directory = cache.path().to_str().unwrap();
         let name = store.default_model().to_string();
         let table = [
@@ -102,6 +111,7 @@ mod tests {
             (Some(&name), Some("hi"), (Some(&name), Some("hi"))),
             // Whatever it is: with a prompt beside it, it was meant as a model.
             (Some("nope"), Some("hi"), (Some("nope"), Some("hi"))),
+            (Some("owner/name"), None, (Some("owner/name"), None)),
             (Some("Who are you?"), None, (None, Some("Who are you?"))),
             (Some("1/2 or 2/4?"), None, (None, Some("1/2 or 2/4?"))),
         ];
@@ -123,7 +133,7 @@ mod tests {
             let error = sort(&store, Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), code, "{word:?}: {error}");
         }
-        for word in ["owner/name", "./missing.gguf", "my models/missing.gguf"] {
+        for word in ["./missing.gguf", "my models/missing.gguf"] {
             let error = sort(&store, Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), 3, "{word:?}: {error}");
         }

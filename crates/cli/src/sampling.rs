@@ -10,19 +10,6 @@ use crate::args::{Given, SamplingArgs};
 use crate::error::CliError;
 use crate::show::number;
 
-/// For checkpoints that do not say how to draw: less than all that a model knows to say.
-const TEMPERATURE: f32 = 0.6;
-const TOP_P: f32 = 0.95;
-
-/// What a number is where neither a flag nor the checkpoint says.
-pub fn usual(parameter: &Parameter) -> f32 {
-    match parameter.name {
-        "temperature" => TEMPERATURE,
-        "top_p" => TOP_P,
-        _ => parameter.default,
-    }
-}
-
 /// Who decided on a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -52,22 +39,11 @@ pub struct Sampling {
 impl Sampling {
     /// What the checkpoint asks for, or what it gets where it asks for nothing.
     pub fn of(config: &GenerationConfig) -> Result<Self, CliError> {
-        let params = SamplingParams::from_defaults(config).map_err(CliError::Defaults)?;
-        Ok(match says_how_to_draw(config) {
-            true => Self {
-                params,
-                origins: Vec::new(),
-            },
-            false => Self {
-                params: SamplingParams {
-                    temperature: TEMPERATURE,
-                    top_p: TOP_P,
-                    ..params
-                },
-                origins: ["temperature", "top_p"]
-                    .map(|name| (name, Origin::Loquat))
-                    .to_vec(),
-            },
+        let (params, ours) = loquat::sampling::defaults(config)?;
+        let origins = ours.iter().map(|name| (*name, Origin::Loquat));
+        Ok(Self {
+            params,
+            origins: origins.collect(),
         })
     }
 
@@ -127,17 +103,6 @@ impl Sampling {
             .collect();
         Value::Object(fields)
     }
-}
-
-/// Whether a checkpoint knows which of its tokens are worth drawing.
-fn says_how_to_draw(config: &GenerationConfig) -> bool {
-    config.do_sample.is_some()
-        || config.temperature.is_some()
-        || config.top_k.is_some()
-        || config.top_p.is_some()
-        || config.min_p.is_some()
-        || config.typical_p.is_some()
-        || config.mirostat.is_some()
 }
 
 fn set(

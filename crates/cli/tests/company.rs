@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loquat_cpu::CpuBackend;
 use loquat_engine::{Engine, EngineOptions, GenerateRequest, Generation, SamplingParams, Stats};
 use loquat_session::{Backend, ModelSource, SessionOptions};
-use loquat_store::{NoProgress, Resolved, Store, StoreOptions};
+use loquat_store::{NoProgress, Store, StoreOptions};
 use loquat_text::{Special, Tokenizer};
 use loquat_weights::Checkpoint;
 
@@ -21,11 +21,10 @@ struct Model {
 impl Model {
     fn load() -> Self {
         let store = Store::open(StoreOptions::default()).unwrap();
-        let Resolved::Catalog(entry) = store.resolve("smollm2:135m").unwrap() else {
-            panic!("smollm2:135m is not in the catalog");
-        };
-        let path = store.fetch(entry, &mut NoProgress).unwrap();
-        let checkpoint = Checkpoint::open(&path).unwrap();
+        let located = store
+            .locate(&"smollm2:135m".into(), &mut NoProgress)
+            .unwrap();
+        let checkpoint = Checkpoint::open(&located.path).unwrap();
         Self {
             source: ModelSource {
                 spec: Arc::new(checkpoint.spec.clone()),

@@ -10,7 +10,7 @@ use loquat_engine::{
 use loquat_session::{
     Backend, Emit, ModelSource, Precision, Session, SessionOptions, StepBatch, StepOutput,
 };
-use loquat_store::{NoProgress, Resolved, Store, StoreOptions};
+use loquat_store::{NoProgress, Store, StoreOptions};
 use loquat_testkit::real::{Case, Kind, Reference, reference};
 use loquat_text::{ChatInput, ChatTemplate, Special, Tokenizer};
 use loquat_weights::Checkpoint;
@@ -25,11 +25,8 @@ struct Subject {
 impl Subject {
     fn load(model: &str, golden: &str) -> Self {
         let store = Store::open(StoreOptions::default()).unwrap();
-        let Resolved::Catalog(entry) = store.resolve(model).unwrap() else {
-            panic!("{model} is not in the catalog");
-        };
-        let path = store.fetch(entry, &mut NoProgress).unwrap();
-        let checkpoint = Checkpoint::open(&path).unwrap();
+        let located = store.locate(&model.into(), &mut NoProgress).unwrap();
+        let checkpoint = Checkpoint::open(&located.path).unwrap();
         Self {
             reference: reference(golden),
             source: ModelSource {

@@ -1,8 +1,10 @@
 //! What can go wrong, always with what to do about it.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::FileKind;
 use crate::options::{CACHE_VARIABLE, PYTHON_VARIABLE};
 
 #[derive(Debug, thiserror::Error)]
@@ -13,29 +15,68 @@ pub enum StoreError {
     )]
     NoCacheDir,
 
-    #[error("the model catalog is wrong at {at}: {problem}")]
-    Catalog { at: String, problem: String },
+    #[error("{file} is wrong at {at}: {problem}")]
+    Catalog {
+        file: String,
+        at: String,
+        problem: String,
+    },
+
+    #[error("cannot read your catalog {}: {cause}; check the path", path.display())]
+    CatalogUnreadable { path: PathBuf, cause: io::Error },
 
     #[error("there is nothing at {}; check the path", path.display())]
     PathMissing { path: PathBuf },
 
-    #[error(
-        "{} is not a model; give a directory, a .gguf file, a .safetensors file or a \
-         .safetensors.index.json file", path.display()
-    )]
-    NotAModel { path: PathBuf },
+    #[error("cannot read {}: {cause}; check its permissions", path.display())]
+    Unreadable { path: PathBuf, cause: io::Error },
+
+    #[error("{} is not a model: {why}", path.display())]
+    NotAModel { path: PathBuf, why: String },
+
+    #[error("{repo} has no model that can be run: {why}")]
+    NotAModelRepo { repo: String, why: String },
 
     #[error(
-        "{reference} is not a path on this machine, and downloading from a model hub is not \
-         implemented yet; download it yourself and give the path of its directory or file"
+        "{reference:?} is no reference to a model; give a catalog name (name:tag), a hub \
+         repository (owner/name@revision:quant) or a path"
     )]
-    HubNotImplemented { reference: String },
+    NotAReference { reference: String },
 
     #[error(
-        "no model is called {reference:?}; the catalog has {known}; a path to a directory, a \
-         .gguf file, a .safetensors file or a .safetensors.index.json file works too"
+        "no model is called {reference:?}; {advice}; `loquat search` shows the catalog, and a hub \
+         repository (owner/name) or a path works too"
     )]
-    UnknownModel { reference: String, known: String },
+    UnknownModel { reference: String, advice: String },
+
+    #[error("{reference} could be several models; say which:{candidates}")]
+    Ambiguous {
+        reference: String,
+        candidates: Candidates,
+    },
+
+    #[error("{reference} has no {wanted}; it has:{candidates}")]
+    NoSuchPart {
+        reference: String,
+        wanted: String,
+        candidates: Candidates,
+    },
+
+    #[error(
+        "{reference} is {found}, and {wanted} was asked for; leave out {} or use {}",
+        wanted.flag(), found.flag()
+    )]
+    OtherKind {
+        reference: String,
+        wanted: FileKind,
+        found: FileKind,
+    },
+
+    #[error(
+        "{name} is split into {of} files, which are not read; join them with llama.cpp's \
+         `llama-gguf-split --merge`, or take another quant"
+    )]
+    SplitGguf { name: String, of: u32 },
 
     #[error(
         "downloading needs Python with pip, and there is no {tried}; install Python or name one \
@@ -109,6 +150,52 @@ pub enum StoreError {
         path: PathBuf,
         cause: io::Error,
     },
+}
+
+/// One of several things that could be meant, and how to say so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    pub kind: FileKind,
+    pub quant: Option<String>,
+    pub bytes: Option<u64>,
+    /// The reference, perhaps with a flag, that means this one.
+    pub say: String,
+}
+
+/// A line for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidates(pub Vec<Candidate>);
+
+impl fmt::Display for Candidates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widest = self.0.iter().map(|one| one.say.chars().count()).max();
+        for one in &self.0 {
+            write!(
+                f,
+                "\n  {:<width$}  {}",
+                one.say,
+                one.kind,
+                width = widest.unwrap_or(0)
+            )?;
+            if let Some(quant) = &one.quant {
+                write!(f, " {quant}")?;
+            }
+            if let Some(bytes) = one.bytes {
+                write!(f, ", {}", in_words(bytes))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as people say them.
+pub(crate) fn in_words(bytes: u64) -> String {
+    const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    let bytes = bytes as f64;
+    match UNITS.iter().find(|(_, size)| bytes >= *size) {
+        Some((unit, size)) => format!("{:.1} {unit}", bytes / size),
+        None => format!("{bytes} bytes"),
+    }
 }
 
 impl StoreError {

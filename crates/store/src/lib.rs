@@ -14,22 +14,33 @@
 //! ```
 
 mod catalog;
+mod contents;
 mod error;
 mod fetch;
+mod hub;
+mod local;
+mod locate;
 mod options;
+mod packaged;
 mod pip;
 mod progress;
 mod reference;
+mod resolve;
 mod staging;
+mod wanted;
 mod wheel;
 
 use std::path::{Path, PathBuf};
 
-pub use catalog::{Catalog, Entry, Kind, Part, Source};
-pub use error::StoreError;
-pub use options::{CACHE_VARIABLE, PYTHON_VARIABLE, StoreOptions};
+pub use catalog::{Catalog, Entry, Form, Kind, Kv, Part, Size, Source};
+pub use error::{Candidate, Candidates, StoreError};
+pub use hub::HubOptions;
+pub use local::LocalModel;
+pub use options::{CACHE_VARIABLE, CATALOG_VARIABLE, PYTHON_VARIABLE, StoreOptions};
 pub use progress::{NoProgress, Progress};
-pub use reference::Resolved;
+pub use reference::{HubReference, Reference, RepoPart};
+pub use resolve::Resolved;
+pub use wanted::{FileKind, Located, Wanted};
 
 use options::Python;
 
@@ -42,25 +53,25 @@ pub struct Store {
     cache_dir: PathBuf,
     python: Python,
     catalog: Catalog,
-}
-
-/// A catalog entry whose verified file is in the store.
-#[derive(Debug, Clone)]
-pub struct Installed<'a> {
-    pub entry: &'a Entry,
-    pub path: PathBuf,
-    pub bytes: u64,
+    prefer: FileKind,
 }
 
 impl Store {
-    /// Settles where the cache is and which Python fetches; touches no file.
+    /// Settles where the cache is and which Python fetches, and reads the catalogs; touches no
+    /// other file.
     pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
-        let options::Settled { cache_dir, python } = options.settle()?;
-        let catalog = Catalog::embedded()?;
-        Ok(Self {
+        let options::Settled {
             cache_dir,
             python,
             catalog,
+            hub: _,
+            prefer,
+        } = options.settle()?;
+        Ok(Self {
+            cache_dir,
+            python,
+            catalog: Catalog::load(catalog.as_ref())?,
+            prefer,
         })
     }
 
@@ -75,29 +86,5 @@ impl Store {
     /// The entry to use when the user names no model.
     pub fn default_model(&self) -> &Entry {
         self.catalog.default_model()
-    }
-
-    /// What `reference` means: a path on this machine, or an entry for [`Store::fetch`].
-    ///
-    /// An existing directory or model file wins over a catalog name.
-    pub fn resolve(&self, reference: &str) -> Result<Resolved<'_>, StoreError> {
-        reference::resolve(reference, &self.catalog)
-    }
-
-    /// The catalog entries that [`Store::fetch`] would return without downloading.
-    pub fn list(&self) -> Vec<Installed<'_>> {
-        let installed = |entry| {
-            let path = self.verified(entry)?;
-            Some(Installed {
-                entry,
-                path,
-                bytes: entry.size,
-            })
-        };
-        self.catalog
-            .entries()
-            .iter()
-            .filter_map(installed)
-            .collect()
     }
 }

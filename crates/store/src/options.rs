@@ -1,16 +1,20 @@
-//! Where the cache is and which Python is used: the one place that reads the environment.
+//! Where the cache is, which Python is used and what the user added to the catalog: the one place
+//! that reads the environment, but for the hub's own.
 
 use std::env;
 use std::path::{PathBuf, absolute};
 
 use etcetera::BaseStrategy;
 
-use crate::StoreError;
+use crate::catalog::UserFile;
+use crate::{FileKind, HubOptions, StoreError};
 
 /// Names the cache directory where [`StoreOptions::cache_dir`] does not.
 pub const CACHE_VARIABLE: &str = "LOQUAT_CACHE";
 /// Names the Python interpreter where [`StoreOptions::python`] does not.
 pub const PYTHON_VARIABLE: &str = "LOQUAT_PYTHON";
+/// Names the user's own catalog where [`StoreOptions::catalog`] does not.
+pub const CATALOG_VARIABLE: &str = "LOQUAT_CATALOG";
 
 /// What a caller may decide about a store. A variable that is set but empty counts as not set.
 #[derive(Debug, Clone, Default)]
@@ -22,12 +26,22 @@ pub struct StoreOptions {
     /// The Python whose pip downloads packages. Else [`PYTHON_VARIABLE`]; else the first of
     /// `python3` and `python` that is on the `PATH`.
     pub python: Option<PathBuf>,
+    /// A catalog of the user's own, added to the one this build carries. Else
+    /// [`CATALOG_VARIABLE`]; else `loquat/catalog.toml` in the platform's configuration directory
+    /// (`$XDG_CONFIG_HOME` or `~/.config`), where that is there.
+    pub catalog: Option<PathBuf>,
+    pub hub: HubOptions,
+    /// The files to take of a catalog entry when nobody says; GGUF where this does not either.
+    pub prefer: Option<FileKind>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Settled {
     pub cache_dir: PathBuf,
     pub python: Python,
+    pub catalog: Option<UserFile>,
+    pub hub: HubOptions,
+    pub prefer: FileKind,
 }
 
 /// The interpreters to try, in order; never empty.
@@ -43,7 +57,14 @@ impl StoreOptions {
         let cache_dir = absolute(&cache_dir)
             .map_err(|cause| StoreError::io("find the cache directory", &cache_dir, cause))?;
         let python = python(self.python.or_else(|| variable(PYTHON_VARIABLE)))?;
-        Ok(Settled { cache_dir, python })
+        let catalog = self.catalog.or_else(|| variable(CATALOG_VARIABLE));
+        Ok(Settled {
+            cache_dir,
+            python,
+            catalog: catalog.map(UserFile::named).or_else(platform_catalog),
+            hub: self.hub,
+            prefer: self.prefer.unwrap_or(FileKind::Gguf),
+        })
     }
 }
 
@@ -57,6 +78,12 @@ fn platform_cache() -> Result<PathBuf, StoreError> {
     let strategy =
         etcetera::base_strategy::choose_native_strategy().map_err(|_| StoreError::NoCacheDir)?;
     Ok(strategy.cache_dir().join("loquat"))
+}
+
+/// An account without a home directory has none, which is no error.
+fn platform_catalog() -> Option<UserFile> {
+    let strategy = etcetera::base_strategy::choose_base_strategy().ok()?;
+    Some(UserFile::in_config(&strategy.config_dir()))
 }
 
 /// A chosen interpreter stands alone: falling back to another would ignore the choice.
@@ -88,7 +115,7 @@ mod tests {
     fn an_explicit_cache_wins_and_becomes_absolute() {
         let options = StoreOptions {
             cache_dir: Some("some/cache".into()),
-            python: None,
+            ..StoreOptions::default()
         };
         let settled = options.settle().unwrap();
         assert!(settled.cache_dir.is_absolute());

@@ -1,96 +1,207 @@
-//! What a user's word for a model means.
+//! The grammar of what a user calls a model:
+//!
+//! ```text
+//! reference = path | name [":" tag] | owner "/" name ["@" revision] [":" (quant | file)]
+//! ```
+//!
+//! A path is told by its shape: it begins with a separator, `.` or `~`, has a drive or more
+//! folders than a repository has, or ends like a model file. What exists under that name is the
+//! resolver's question, not the grammar's.
 
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::PathBuf;
 
-use crate::{Catalog, Entry, StoreError};
+use crate::StoreError;
+use crate::catalog::check::{is_name, is_path, is_repo, is_revision};
 
-const FILE_SUFFIXES: [&str; 3] = [".gguf", ".safetensors", ".safetensors.index.json"];
+/// How the files end that a reference may name.
+pub(crate) const FILE_ENDINGS: [&str; 3] = [".gguf", ".safetensors", ".safetensors.index.json"];
 
-/// Where a reference leads.
-#[derive(Debug, Clone)]
-pub enum Resolved<'a> {
-    /// A directory or model file that exists, as the user wrote it.
-    Local(PathBuf),
-    /// An entry of the catalog, in the store or not.
-    Catalog(&'a Entry),
+/// A reference, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reference {
+    Path(PathBuf),
+    /// `name` or `name:tag`, of the catalog.
+    Name(String),
+    Hub(HubReference),
 }
 
-pub(crate) fn resolve<'a>(
-    reference: &str,
-    catalog: &'a Catalog,
-) -> Result<Resolved<'a>, StoreError> {
-    let path = Path::new(reference);
-    let names_a_file = FILE_SUFFIXES.iter().any(|end| reference.ends_with(end));
-    if path.is_dir() || (path.is_file() && names_a_file) {
-        return Ok(Resolved::Local(path.to_owned()));
-    }
-    if let Some(entry) = catalog.find(reference) {
-        return Ok(Resolved::Catalog(entry));
-    }
-    if path.exists() {
-        return Err(StoreError::NotAModel { path: path.into() });
-    }
-    if !names_a_file && is_hub_repository(reference) {
-        return Err(StoreError::HubNotImplemented {
-            reference: reference.to_owned(),
-        });
-    }
-    if names_a_file || reference.contains(std::path::is_separator) {
-        return Err(StoreError::PathMissing { path: path.into() });
-    }
-    Err(StoreError::UnknownModel {
-        reference: reference.to_owned(),
-        known: known(catalog),
-    })
+/// A repository of the model hub, and what of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HubReference {
+    /// `owner/name`.
+    pub repo: String,
+    /// A branch, tag or commit, where one is asked for.
+    pub revision: Option<String>,
+    pub part: Option<RepoPart>,
 }
 
-/// `owner/name`, perhaps with a tag or revision behind it, and not a path such as `./name`.
-fn is_hub_repository(reference: &str) -> bool {
-    let word = |text: &str| {
-        text.starts_with(|first: char| first.is_ascii_alphanumeric())
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-    };
-    let repository = reference.split([':', '@']).next().unwrap_or(reference);
-    match repository.split_once('/') {
-        Some((owner, name)) => word(owner) && word(name),
-        None => false,
-    }
+/// One of the models that a repository holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RepoPart {
+    /// The path of a file in it.
+    File(String),
+    /// As in `Q4_K_M`; case does not matter.
+    Quant(String),
 }
 
-fn known(catalog: &Catalog) -> String {
-    let default = catalog.default_model().to_string();
-    let names = catalog.entries().iter().map(|entry| {
-        let name = entry.to_string();
-        match name == default {
-            true => format!("{name} (the default)"),
-            false => name,
+impl Reference {
+    /// What `text` says, whether or not there is such a thing.
+    pub fn parse(text: &str) -> Result<Self, StoreError> {
+        if let Some(hub) = HubReference::parse(text) {
+            return Ok(Self::Hub(hub));
         }
-    });
-    names.collect::<Vec<_>>().join(", ")
+        if is_path_like(text) {
+            return Ok(Self::Path(text.into()));
+        }
+        let (name, tag) = match text.split_once(':') {
+            Some((name, tag)) => (name, Some(tag)),
+            None => (text, None),
+        };
+        match is_name(name) && tag.is_none_or(is_name) {
+            true => Ok(Self::Name(text.to_owned())),
+            false => Err(StoreError::NotAReference {
+                reference: text.to_owned(),
+            }),
+        }
+    }
+}
+
+impl HubReference {
+    fn parse(text: &str) -> Option<Self> {
+        let end = text.find(['@', ':']).unwrap_or(text.len());
+        let (repo, rest) = text.split_at(end);
+        if !is_repo(repo) || (rest.is_empty() && ends_like_a_file(repo)) {
+            return None;
+        }
+        let (revision, part) = match rest.strip_prefix('@') {
+            Some(rest) => match rest.split_once(':') {
+                Some((revision, part)) => (Some(revision), Some(part)),
+                None => (Some(rest), None),
+            },
+            None => (None, rest.strip_prefix(':')),
+        };
+        if !revision.is_none_or(is_revision) || !part.is_none_or(is_path) {
+            return None;
+        }
+        Some(Self {
+            repo: repo.to_owned(),
+            revision: revision.map(str::to_owned),
+            part: part.map(RepoPart::parse),
+        })
+    }
+}
+
+impl RepoPart {
+    fn parse(text: &str) -> Self {
+        match text.contains('/') || ends_like_a_file(text) {
+            true => Self::File(text.to_owned()),
+            false => Self::Quant(text.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for HubReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.repo)?;
+        if let Some(revision) = &self.revision {
+            write!(f, "@{revision}")?;
+        }
+        match &self.part {
+            Some(RepoPart::File(text) | RepoPart::Quant(text)) => write!(f, ":{text}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn ends_like_a_file(text: &str) -> bool {
+    FILE_ENDINGS.iter().any(|ending| text.ends_with(ending))
+}
+
+fn is_path_like(text: &str) -> bool {
+    ends_like_a_file(text)
+        || text.starts_with(['.', '~'])
+        || text.contains(['/', '\\'])
+        || text.contains(std::path::is_separator)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn hub(repo: &str, revision: Option<&str>, part: Option<RepoPart>) -> Option<Reference> {
+        Some(Reference::Hub(HubReference {
+            repo: repo.to_owned(),
+            revision: revision.map(str::to_owned),
+            part,
+        }))
+    }
+
     #[test]
-    fn hub_repositories_are_told_from_paths() {
-        for (reference, expected) in [
-            ("HuggingFaceTB/SmolLM2-135M-Instruct", true),
-            ("owner/name:Q4_K_M", true),
-            ("owner/name@main", true),
-            ("owner/.name", false),
-            ("./name", false),
-            ("../name", false),
-            ("/name", false),
-            ("a/b/c", false),
-            ("~/name", false),
-            ("name", false),
-            ("owner/", false),
+    fn references_are_taken_apart_by_their_shape() {
+        let path = |text: &str| Some(Reference::Path(text.into()));
+        let name = |text: &str| Some(Reference::Name(text.to_owned()));
+        let quant = |text: &str| Some(RepoPart::Quant(text.to_owned()));
+        let file = |text: &str| Some(RepoPart::File(text.to_owned()));
+        for (text, expected) in [
+            ("smollm2", name("smollm2")),
+            ("qwen2.5:0.5b", name("qwen2.5:0.5b")),
+            ("owner/name", hub("owner/name", None, None)),
+            ("owner/name@main", hub("owner/name", Some("main"), None)),
+            (
+                "owner/name@refs/pr/1:Q8_0",
+                hub("owner/name", Some("refs/pr/1"), quant("Q8_0")),
+            ),
+            (
+                "owner/name:q4_k_m",
+                hub("owner/name", None, quant("q4_k_m")),
+            ),
+            ("owner/name:a.gguf", hub("owner/name", None, file("a.gguf"))),
+            (
+                "owner/name:sub/dir/a b.gguf",
+                hub("owner/name", None, file("sub/dir/a b.gguf")),
+            ),
+            ("owner/model.gguf", path("owner/model.gguf")),
+            ("model.gguf", path("model.gguf")),
+            ("model.safetensors", path("model.safetensors")),
+            (
+                "a/model.safetensors.index.json",
+                path("a/model.safetensors.index.json"),
+            ),
+            ("./name", path("./name")),
+            ("../name", path("../name")),
+            (".", path(".")),
+            ("/name", path("/name")),
+            ("a/b/c", path("a/b/c")),
+            ("~/name", path("~/name")),
+            ("C:\\models\\a", path("C:\\models\\a")),
+            ("owner/", path("owner/")),
+            ("owner/.name", path("owner/.name")),
+            ("owner/name:../a.gguf", path("owner/name:../a.gguf")),
+            ("owner/name@", path("owner/name@")),
+            ("my models/a.gguf", path("my models/a.gguf")),
+            ("", None),
+            ("two words", None),
+            ("name:", None),
+            (":tag", None),
+            ("name@main", None),
         ] {
-            assert_eq!(is_hub_repository(reference), expected, "{reference}");
+            assert_eq!(Reference::parse(text).ok(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_hub_reference_is_written_as_it_is_read() {
+        for text in [
+            "owner/name",
+            "owner/name@main",
+            "owner/name@v1:Q8_0",
+            "owner/name:sub/a.gguf",
+        ] {
+            match Reference::parse(text) {
+                Ok(Reference::Hub(hub)) => assert_eq!(hub.to_string(), text),
+                other => panic!("{text}: {other:?}"),
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ pub mod format;
 mod generation_config;
 mod gguf_vocab;
 mod huggingface;
-mod pretokenizer;
+pub mod pretokenizer;
 mod sentencepiece;
 mod stop;
 mod template;

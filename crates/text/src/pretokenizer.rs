@@ -8,7 +8,7 @@ use crate::{Result, TextError};
 
 /// A way to cut text, with what the same name says about the rest of the tokenizer.
 #[derive(Debug)]
-pub(crate) struct PreTokenizer {
+pub struct PreTokenizer {
     names: &'static [&'static str],
     /// Applied in order; a match becomes a piece of its own.
     pub splits: &'static [&'static str],
@@ -173,13 +173,19 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
 ];
 
 /// The pre-tokenizer a file names.
-pub(crate) fn find(name: &str) -> Result<&'static PreTokenizer> {
+pub fn find(name: &str) -> Result<&'static PreTokenizer> {
     let mut all = PRE_TOKENIZERS.iter();
     all.find(|entry| entry.names.contains(&name))
         .ok_or_else(|| TextError::UnknownPreTokenizer {
             name: name.to_owned(),
             known: known_names().join(", "),
         })
+}
+
+/// One name for each way to cut text, for those who write files.
+pub fn distinct_names() -> impl Iterator<Item = &'static str> {
+    let entries = PRE_TOKENIZERS.iter();
+    entries.filter_map(|entry| entry.names.first().copied())
 }
 
 fn known_names() -> Vec<&'static str> {

@@ -204,6 +204,11 @@ impl Checkpoint {
         &self.tensors
     }
 
+    /// The naming its tensors follow.
+    pub fn naming(&self) -> &Naming {
+        &self.naming
+    }
+
     /// A GGUF file's metadata, which carries the tokenizer and template too.
     pub fn gguf_metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()

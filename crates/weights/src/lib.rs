@@ -30,4 +30,4 @@ pub use dtype::Dtype;
 pub use error::{DecodeFault, GgufFault, IndexFault, SafetensorsFault, WeightsError};
 pub use matrix::{EncodedRow, Matrix, Storage};
 pub use quantization::MlxQuantization;
-pub use tensor::RawTensor;
+pub use tensor::{RawTensor, TensorInfo};

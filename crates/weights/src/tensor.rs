@@ -17,7 +17,37 @@ pub struct RawTensor {
     pub data: Blob,
 }
 
+/// What a file's header says of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    pub name: String,
+    pub dtype: Dtype,
+    /// Outermost dimension first.
+    pub shape: Vec<usize>,
+}
+
+impl TensorInfo {
+    /// Bytes of its data.
+    pub fn bytes(&self) -> Result<usize, WeightsError> {
+        byte_len(self.dtype, &self.shape).ok_or_else(|| WeightsError::TensorBytes {
+            tensor: self.name.clone(),
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            bytes: 0,
+        })
+    }
+}
+
 impl RawTensor {
+    /// It without its data.
+    pub fn info(&self) -> TensorInfo {
+        TensorInfo {
+            name: self.name.clone(),
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+        }
+    }
+
     /// A tensor whose bytes are checked against its type and shape.
     pub fn new(
         name: impl Into<String>,

@@ -15,7 +15,7 @@ const ROOT: &str = "MLX_ROOT";
 /// All of the backend's own, and those of the command line that are about it.
 const TESTS: &[&[&str]] = &[
     &["--package", "loquat-mlx"],
-    &["--package", "loquat", "--test", "behaviour", "mlx"],
+    &["--package", "loquat-cli", "--test", "behaviour", "mlx"],
 ];
 
 /// On the MLX that the caller names, or on the one that runs on any machine of this system. All is

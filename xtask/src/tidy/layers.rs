@@ -11,13 +11,14 @@ use super::{Violation, line_of};
 const RULE: &str = "dependency-direction";
 
 /// Which of our crates each crate may build against, bottom to top. The test kit stands in no
-/// list, so it is a development dependency only. Backends are named by the command line, which
-/// may use everything else, and by the golden judge, which is for development too.
+/// list, so it is a development dependency only. Backends are named by the library, by the command
+/// line, which may use everything else, and by the golden judge, which is for development too.
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("weights", &["spec"]),
     ("synthetic", &["spec", "weights"]),
     ("text", &["spec", "weights"]),
+    ("convert", &["spec", "weights", "text"]),
     ("session", &["spec", "weights", "text"]),
     ("testkit", &["spec", "weights", "session"]),
     ("store", &[]),
@@ -25,6 +26,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("grammar", &["text", "engine"]),
     ("chat", &["text", "engine", "grammar"]),
     ("server", &["session", "text", "engine", "grammar", "chat"]),
+    (
+        "loquat",
+        &[
+            "weights", "text", "session", "cpu", "mlx", "store", "engine", "grammar", "chat",
+        ],
+    ),
     ("goldens", &["spec", "weights", "session", "cpu", "mlx"]),
     ("xtask", &[]),
 ];
@@ -88,8 +95,7 @@ fn check_manifest(path: &str, text: &str) -> Vec<Violation> {
 /// A crate's name in the layer table; `None` for a crate that is not ours.
 fn layer(package: &str) -> Option<&str> {
     match package {
-        "loquat" => Some("cli"),
-        "xtask" => Some("xtask"),
+        "loquat" | "xtask" => Some(package),
         _ => package.strip_prefix("loquat-"),
     }
 }
@@ -202,6 +208,8 @@ mod tests {
             ),
             ("crates/synthetic", "loquat-synthetic", "loquat-cpu", false),
             ("crates/text", "loquat-text", "loquat-session", false),
+            ("crates/convert", "loquat-convert", "loquat-text", true),
+            ("crates/convert", "loquat-convert", "loquat-store", false),
             ("crates/session", "loquat-session", "loquat-engine", false),
             ("backends/cpu", "loquat-cpu", "loquat-session", true),
             ("backends/cpu", "loquat-cpu", "loquat-text", false),
@@ -219,8 +227,11 @@ mod tests {
             ("crates/chat", "loquat-chat", "loquat", false),
             ("crates/testkit", "loquat-testkit", "loquat-session", true),
             ("crates/testkit", "loquat-testkit", "loquat-engine", false),
-            ("crates/cli", "loquat", "loquat-cpu", true),
-            ("crates/cli", "loquat", "loquat-testkit", false),
+            ("crates/loquat", "loquat", "loquat-cpu", true),
+            ("crates/loquat", "loquat", "loquat-server", false),
+            ("crates/cli", "loquat-cli", "loquat", true),
+            ("crates/cli", "loquat-cli", "loquat-cpu", true),
+            ("crates/cli", "loquat-cli", "loquat-testkit", false),
             ("crates/goldens", "loquat-goldens", "loquat-cpu", true),
             ("crates/goldens", "loquat-goldens", "loquat-mlx", true),
             ("crates/goldens", "loquat-goldens", "loquat-engine", false),

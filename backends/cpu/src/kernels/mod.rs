@@ -10,6 +10,7 @@
 mod amx;
 mod attention;
 mod element;
+mod features;
 mod float;
 mod plain;
 #[cfg(target_arch = "x86_64")]
@@ -29,6 +30,7 @@ mod tile_neon;
 
 pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, piece_len, pieces};
 pub use element::{Brain, Eighth, Half, KvElement};
+pub use features::cpu_features;
 pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
 pub use plain::{Format, PlainOut, PlainRows, Rounded};
 pub use tile::{Codes, Element, FP4_ZERO, Form, LINE, Parts, TILE_ROWS, Tile, TileInput};

@@ -7,6 +7,7 @@ mod output;
 mod sampling;
 mod serve;
 mod session;
+mod upkeep;
 mod values;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -18,6 +19,7 @@ pub use output::{Form, OutputArgs};
 pub use sampling::{Given, SamplingArgs, flag_name};
 pub use serve::{ConfigCommand, ServeArgs};
 pub use session::{RETAINED, SessionArgs};
+pub use upkeep::{CompletionsArgs, DoctorArgs, FitArgs, ManArgs, QuickstartArgs};
 use values::{count, date};
 
 use crate::terminal::Colour;
@@ -56,6 +58,17 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     /// List the compute backends and whether each can run here.
     Backends,
+    /// Say which models fit this machine, at which context, and how fast they will be.
+    Fit(FitArgs),
+    /// Look this installation over, and say what to do about what is wrong. Exits with 1 if
+    /// anything is.
+    Doctor(DoctorArgs),
+    /// Write a commented configuration for this machine, for `loquat serve`.
+    Quickstart(QuickstartArgs),
+    /// Print a script that completes commands and flags.
+    Completions(CompletionsArgs),
+    /// Make manual pages.
+    Man(ManArgs),
 }
 
 #[derive(Debug, Args)]

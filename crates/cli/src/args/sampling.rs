@@ -3,10 +3,10 @@
 use clap::builder::ValueParser;
 use clap::parser::ValuesRef;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use loquat::sampling;
 use loquat_engine::{Kind, PARAMETERS, Parameter, Step};
 
 use super::values::{seed, token};
-use crate::sampling;
 
 /// The parameters that were given, with their values.
 #[derive(Debug, Clone, Default)]

@@ -190,7 +190,7 @@ impl Scenario for Constrained {
     }
 
     fn prepare(&mut self, model: &Model) -> Result<(), CliError> {
-        let grammars = voice::grammars(model, model.tokenizer()?);
+        let grammars = model.grammars(model.tokenizer()?);
         let wanted = Wanted {
             flag: "--constrained",
             source: GrammarSource::JsonSchema(self.schema()),

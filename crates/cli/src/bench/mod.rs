@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 use crate::args::BenchArgs;
 use crate::backends;
 use crate::error::CliError;
-use crate::load::{Model, locate, open_store};
+use crate::load::{self, Model, locate, open_store};
 use crate::terminal::print;
 use random::Random;
 use reading::{ask, greedy};
@@ -100,7 +100,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     scenario.prepare(&model)?;
 
     let started = Instant::now();
-    let session = model.session(backend, &options)?;
+    let session = load::session(&model, backend, &options)?;
     let subject = Subject {
         model: model.name.clone(),
         device: session.capabilities().device.clone(),

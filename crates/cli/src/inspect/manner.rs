@@ -1,13 +1,13 @@
 //! How a model speaks: its template, its formats, its sampling.
 
+use loquat::Origin;
+use loquat_text::ChatTemplate;
 use loquat_text::format::OutputFormat;
-use loquat_text::{ChatTemplate, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::error::CliError;
 use crate::load::Model;
 use crate::sampling::Sampling;
-use crate::voice::{self, Origin};
 
 /// What is told of it. What cannot be read is told as that: a model is worth describing whether
 /// or not it can chat.
@@ -25,12 +25,9 @@ struct Spoken {
 
 impl Manner {
     pub fn of(model: &Model) -> Self {
-        let config = model.generation_config();
         Self {
-            template: model
-                .tokenizer()
-                .and_then(|tokenizer| spoken(model, &tokenizer)),
-            sampling: config.and_then(|config| Sampling::of(&config)),
+            template: spoken(model),
+            sampling: sampling(model),
         }
     }
 
@@ -63,10 +60,15 @@ impl Manner {
     }
 }
 
-fn spoken(model: &Model, tokenizer: &Tokenizer) -> Result<Option<Spoken>, CliError> {
-    let found = voice::template(model, tokenizer)?;
+fn sampling(model: &Model) -> Result<Sampling, CliError> {
+    Sampling::of(&model.generation_config()?)
+}
+
+fn spoken(model: &Model) -> Result<Option<Spoken>, CliError> {
+    let tokenizer = model.tokenizer()?;
+    let found = model.template(&tokenizer)?;
     Ok(found.map(|(origin, template)| Spoken {
-        format: voice::format(Some(&template), tokenizer),
+        format: loquat::format(Some(&template), &tokenizer),
         origin,
         template,
     }))

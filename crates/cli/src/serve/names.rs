@@ -18,10 +18,10 @@ pub fn typed(typed: &[String], store: &Store) -> Vec<Model> {
 /// `NAME=MODEL` chooses; otherwise a file's or a folder's own name, without its ending, and a
 /// catalog name as it was typed.
 fn model(typed: &str, store: &Store) -> Model {
-    match (store.resolve(typed), typed.split_once('=')) {
+    match (store.resolve(&typed.into()), typed.split_once('=')) {
         // A file may have the character in its name.
-        (Ok(Resolved::Local(path)), _) => Model::new(file_name(&path), typed),
-        (Ok(Resolved::Catalog(_)), _) => Model::new(typed, typed),
+        (Ok(Resolved::Local(model)), _) => Model::new(file_name(&model.path), typed),
+        (Ok(Resolved::Catalog { .. } | Resolved::Hub(_)), _) => Model::new(typed, typed),
         (Err(_), Some((name, source))) if !name.is_empty() => Model::new(name, source),
         // What is nowhere is refused where it is looked for, unless the configuration knows it.
         (Err(_), _) => Model::new(typed, typed),
@@ -49,9 +49,9 @@ mod tests {
         let store = open_store().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("my model.Q4.gguf");
-        std::fs::write(&file, "").unwrap();
+        std::fs::write(&file, "GGUF").unwrap();
         let odd = folder.path().join("a=b.gguf");
-        std::fs::write(&odd, "").unwrap();
+        std::fs::write(&odd, "GGUF").unwrap();
         let [file, odd] = [file, odd].map(|path| path.to_str().unwrap().to_owned());
         let catalog = default(&store).name;
         for (typed, name, source) in [

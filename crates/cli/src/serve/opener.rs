@@ -16,7 +16,7 @@ use loquat_weights::Format;
 use crate::args::RETAINED;
 use crate::backends;
 use crate::error::CliError;
-use crate::load::{Model, locate};
+use crate::load::{self, Model, locate};
 use crate::sampling::Sampling;
 use crate::voice;
 
@@ -41,9 +41,9 @@ impl LocalModels {
     /// The same without a download.
     pub fn check_here(&self, wanted: &config::Model) -> Result<(), CliError> {
         backends::select(&wanted.backend)?;
-        match self.store.resolve(&wanted.source)? {
+        match self.store.resolve(&wanted.source.as_str().into())? {
             Resolved::Local(_) => self.check(wanted),
-            Resolved::Catalog(_) => wanted
+            Resolved::Catalog { .. } | Resolved::Hub(_) => wanted
                 .template
                 .as_deref()
                 .map(template)
@@ -107,7 +107,8 @@ struct Found {
 impl Found {
     fn at(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
         let fitting = Fitting::of(store, wanted)?;
-        let chat = chat(&fitting.model, wanted.template.as_deref())?;
+        let template = wanted.template.as_deref().map(template).transpose()?;
+        let chat = fitting.model.chat(template)?;
         Ok(Self { fitting, chat })
     }
 
@@ -154,7 +155,7 @@ impl Found {
             plan,
         } = self.fitting;
         let sampling = Sampling::of(&model.generation_config()?)?;
-        let session = model.session(backend, &options)?;
+        let session = load::session(&model, backend, &options)?;
         let tokenizer = self.chat.tokenizer().clone();
         Ok(Opened {
             engine: Engine::start(session, Some(tokenizer), engine_options(wanted))?,
@@ -231,18 +232,6 @@ fn kv_format(wanted: &str) -> Result<Option<KvFormat>, CliError> {
 
 fn template(named: &str) -> Result<ChatTemplate, CliError> {
     voice::named_template("template", Path::new(named))
-}
-
-/// A model without a template can still complete texts.
-fn chat(model: &Model, named: Option<&str>) -> Result<Chat, CliError> {
-    let tokenizer = model.tokenizer()?;
-    let template = match named {
-        Some(named) => Some(template(named)?),
-        None => voice::template(model, &tokenizer)?.map(|(_, template)| template),
-    };
-    let format = voice::format(template.as_ref(), &tokenizer);
-    let grammars = voice::grammars(model, tokenizer.clone());
-    Ok(Chat::with_format(tokenizer, template, grammars, format))
 }
 
 /// The format that most of the numbers are kept in.

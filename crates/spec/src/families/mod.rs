@@ -146,6 +146,8 @@ pub struct Described {
     pub namings: Vec<Naming>,
     /// The text model is a part of a larger one, whose other tensors are not ours.
     pub wrapped: bool,
+    /// What mlx-lm calls the tensors of a Hugging Face style checkpoint, where that differs.
+    pub mlx: Option<Naming>,
 }
 
 /// Reads the spec of a Hugging Face style checkpoint (plain or MLX-quantized safetensors).
@@ -177,6 +179,7 @@ pub fn from_config(config: &Config) -> Result<Described, SpecError> {
             .flat_map(Naming::variants)
             .collect(),
         wrapped: inner.is_some(),
+        mlx: family.mlx,
     })
 }
 
@@ -209,6 +212,7 @@ pub fn from_gguf(header: &dyn GgufHeader) -> Result<Described, SpecError> {
         spec,
         namings: family.naming.variants().collect(),
         wrapped: false,
+        mlx: None,
     })
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use crate::{Blob, GgufFault, RawTensor, WeightsError};
 
 pub use value::{Array, Metadata, Value};
-pub use write::{save_gguf, write_gguf};
+pub use write::{GgufLayout, gguf_layout, save_gguf, write_gguf};
 
 const MAGIC: [u8; 4] = *b"GGUF";
 const ALIGNMENT_KEY: &str = "general.alignment";

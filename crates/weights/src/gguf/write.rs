@@ -6,14 +6,48 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use super::{Array, MAGIC, Metadata, Value, alignment};
-use crate::{RawTensor, WeightsError};
+use crate::{RawTensor, TensorInfo, WeightsError};
+
+/// A file's beginning, for those who write its tensors' data themselves, piece by piece.
+pub struct GgufLayout {
+    /// All that comes before the tensors' data, padding included.
+    pub header: Vec<u8>,
+    /// Where each tensor's data begins, in bytes from the file's start.
+    pub starts: Vec<u64>,
+    /// Bytes of the whole file.
+    pub len: u64,
+}
+
+/// Where everything stands in a version 3 file with `tensors` in the order given.
+pub fn gguf_layout(
+    metadata: &Metadata,
+    tensors: &[TensorInfo],
+) -> Result<GgufLayout, WeightsError> {
+    let Header {
+        bytes: mut header,
+        alignment,
+    } = header(metadata, tensors)?;
+    header.resize(header.len().next_multiple_of(alignment), 0);
+    let mut end = header.len();
+    let mut starts = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        let start = end.next_multiple_of(alignment);
+        starts.push(start as u64);
+        end = start + tensor.bytes()?;
+    }
+    Ok(GgufLayout {
+        header,
+        starts,
+        len: end as u64,
+    })
+}
 
 /// A whole version 3 file with `tensors` in the order given.
 pub fn write_gguf(metadata: &Metadata, tensors: &[RawTensor]) -> Result<Vec<u8>, WeightsError> {
     let Header {
         bytes: mut out,
         alignment,
-    } = header(metadata, tensors)?;
+    } = header(metadata, &infos(tensors)?)?;
     for tensor in tensors {
         out.resize(out.len().next_multiple_of(alignment), 0);
         out.extend_from_slice(&tensor.data);
@@ -27,7 +61,7 @@ pub fn save_gguf(
     metadata: &Metadata,
     tensors: &[RawTensor],
 ) -> Result<(), WeightsError> {
-    let header = header(metadata, tensors)?;
+    let header = header(metadata, &infos(tensors)?)?;
     stream(path, &header, tensors).map_err(|source| WeightsError::Write {
         path: path.to_owned(),
         source,
@@ -53,7 +87,16 @@ struct Header {
     alignment: usize,
 }
 
-fn header(metadata: &Metadata, tensors: &[RawTensor]) -> Result<Header, WeightsError> {
+/// What the header says of tensors whose bytes are as many as it will say.
+fn infos(tensors: &[RawTensor]) -> Result<Vec<TensorInfo>, WeightsError> {
+    let checked = tensors.iter().map(|tensor| {
+        tensor.check_len()?;
+        Ok(tensor.info())
+    });
+    checked.collect()
+}
+
+fn header(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Header, WeightsError> {
     let alignment = alignment(metadata)
         .map_err(|_| refuse(super::ALIGNMENT_KEY, "it is not a valid alignment"))?
         as usize;
@@ -73,7 +116,7 @@ fn header(metadata: &Metadata, tensors: &[RawTensor]) -> Result<Header, WeightsE
             return Err(refuse(&tensor.name, "another tensor has its name"));
         }
         put_record(&mut out, tensor, start)?;
-        start = (start + tensor.data.len()).next_multiple_of(alignment);
+        start = (start + tensor.bytes()?).next_multiple_of(alignment);
     }
     Ok(Header {
         bytes: out,
@@ -81,8 +124,7 @@ fn header(metadata: &Metadata, tensors: &[RawTensor]) -> Result<Header, WeightsE
     })
 }
 
-fn put_record(out: &mut Vec<u8>, tensor: &RawTensor, start: usize) -> Result<(), WeightsError> {
-    tensor.check_len()?;
+fn put_record(out: &mut Vec<u8>, tensor: &TensorInfo, start: usize) -> Result<(), WeightsError> {
     if tensor.shape.len() > 4 || tensor.shape.contains(&0) {
         return Err(refuse(
             &tensor.name,

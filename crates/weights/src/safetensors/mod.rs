@@ -18,7 +18,7 @@ use ::safetensors::tensor::{Dtype as FileDtype, TensorInfo, View, serialize, ser
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::tensor::byte_len;
-use crate::{Blob, Dtype, RawTensor, SafetensorsFault, WeightsError};
+use crate::{Blob, Dtype, RawTensor, SafetensorsFault, TensorInfo as Info, WeightsError};
 
 pub use index::open_index;
 
@@ -56,6 +56,39 @@ pub fn save_safetensors(path: &Path, tensors: &[RawTensor]) -> Result<(), Weight
         }),
         Err(_) => Err(header_too_long()),
     }
+}
+
+/// A file's beginning, for those who write its tensors' data themselves, piece by piece: the data
+/// follows at once, tensor after tensor in the order given. `format` is what the file's metadata
+/// says of who reads it.
+pub fn safetensors_header(tensors: &[Info], format: &str) -> Result<Vec<u8>, WeightsError> {
+    let mut fields = serde_json::Map::new();
+    fields.insert(
+        FILE_METADATA_KEY.to_owned(),
+        serde_json::json!({ "format": format }),
+    );
+    let mut start = 0;
+    for tensor in tensors {
+        let dtype = (to_file(tensor.dtype))
+            .ok_or_else(|| refuse(&tensor.name, "its type exists only in GGUF"))?;
+        let end = start + tensor.bytes()?;
+        let record = serde_json::json!({
+            "dtype": dtype, "shape": tensor.shape, "data_offsets": [start, end],
+        });
+        if fields.insert(tensor.name.clone(), record).is_some() {
+            return Err(refuse(&tensor.name, "another tensor has its name"));
+        }
+        start = end;
+    }
+    let mut json = serde_json::Value::Object(fields).to_string().into_bytes();
+    // The data begins at a multiple of eight; the format fills with spaces.
+    json.resize(json.len().next_multiple_of(LENGTH_BYTES), b' ');
+    if json.len() > MAX_HEADER_BYTES {
+        return Err(header_too_long());
+    }
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.extend(json);
+    Ok(header)
 }
 
 /// What the format's own writer takes, each name once and each type one that it has.

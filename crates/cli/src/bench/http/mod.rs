@@ -38,7 +38,6 @@ use crate::error::CliError;
 use crate::load::{Model, locate, open_store};
 use crate::progress::ShareBar;
 use crate::serve::reader_grace;
-use crate::voice;
 
 /// What the model is called here.
 const NAME: &str = "bench";
@@ -152,7 +151,7 @@ impl Http {
     fn chat(&self) -> Result<Chat, CliError> {
         let model = Model::open(&locate(&open_store()?, self.model.as_deref())?)?;
         let tokenizer = model.tokenizer()?;
-        let grammars = voice::grammars(&model, tokenizer.clone());
+        let grammars = model.grammars(tokenizer.clone());
         Ok(Chat::new(tokenizer, None, grammars))
     }
 

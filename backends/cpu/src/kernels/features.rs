@@ -1,0 +1,53 @@
+//! What the kernels ask of the processor, for people who wonder why a machine is slow.
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! detected {
+    ($($name:tt),+) => {
+        vec![$(($name, is_x86_feature_detected!($name))),+]
+    };
+}
+
+/// Each extension that some kernel uses, as the processor's makers spell it, and whether it is
+/// here. What [`supported`](super::supported) chooses is made of these.
+pub fn cpu_features() -> Vec<(&'static str, bool)> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut features = detected![
+            "avx2",
+            "fma",
+            "f16c",
+            "avxvnni",
+            "avx512f",
+            "avx512bw",
+            "avx512vl",
+            "avx512dq",
+            "avx512vnni",
+            "avx512bf16"
+        ];
+        #[cfg(target_os = "linux")]
+        features.push(("amx-int8", super::amx::available()));
+        features
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let dotprod = std::arch::is_aarch64_feature_detected!("dotprod");
+        vec![("neon", true), ("dotprod", dotprod)]
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tables are chosen by asking the same processor.
+    #[test]
+    fn features_agree_with_the_tables_that_are_chosen() {
+        let has = |name: &str| cpu_features().iter().any(|at| at == &(name, true));
+        let chosen = |name: &str| super::super::supported().iter().any(|at| at.name == name);
+        assert_eq!(chosen("avx2"), has("avx2") && has("fma") && has("f16c"));
+        assert_eq!(chosen("neon-dotprod"), has("dotprod"));
+        assert_eq!(chosen("neon"), has("neon"));
+    }
+}

@@ -1,0 +1,3 @@
+pub fn run(_: &crate::args::FitArgs) -> Result<(), crate::error::CliError> {
+    Ok(())
+}

@@ -1,0 +1,3 @@
+pub fn run(_: &crate::args::QuickstartArgs) -> Result<(), crate::error::CliError> {
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! `loquat completions` and `loquat man`: what shells and `man` read, made from the definitions of
+//! the flags.
+
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, CompletionsArgs, ManArgs};
+use crate::error::CliError;
+use crate::terminal::print;
+
+const PROGRAM: &str = "loquat";
+
+pub fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), PROGRAM, &mut script);
+    print(&String::from_utf8_lossy(&script))
+}
+
+pub fn man(args: &ManArgs) -> Result<(), CliError> {
+    match &args.dir {
+        Some(dir) => write_pages(dir),
+        None => {
+            let mut page = Vec::new();
+            let written = clap_mangen::Man::new(Cli::command()).render(&mut page);
+            written.map_err(CliError::Output)?;
+            print(&String::from_utf8_lossy(&page))
+        }
+    }
+}
+
+fn write_pages(dir: &Path) -> Result<(), CliError> {
+    let write = || {
+        std::fs::create_dir_all(dir)?;
+        clap_mangen::generate_to(Cli::command(), dir)
+    };
+    write().map_err(|source| CliError::Write {
+        path: dir.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,182 @@
+//! The model that is converted: its tensors by role, and its files beside them.
+
+use std::path::{Path, PathBuf};
+
+use loquat_spec::families::{self, Described};
+use loquat_spec::{Config, Kind, ModelSpec, Naming, Role, Slot, Transform};
+use loquat_weights::gguf::Metadata;
+use loquat_weights::{Checkpoint, Dtype, Format, Matrix, RawTensor, Storage, Weights, decode};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+use crate::ConvertError;
+
+pub(crate) struct Source {
+    pub path: PathBuf,
+    pub checkpoint: Checkpoint,
+    weights: Weights,
+    slots: HashMap<Role, Slot>,
+    tensors: HashMap<String, RawTensor>,
+    pub about: About,
+}
+
+/// What stands beside the tensors.
+pub(crate) enum About {
+    Gguf(Metadata),
+    /// The text model's config, and the namings it allows.
+    Config {
+        fields: Map<String, Value>,
+        described: Described,
+    },
+}
+
+const CONFIG: &str = "config.json";
+
+impl Source {
+    pub fn open(path: &Path) -> Result<Self, ConvertError> {
+        let checkpoint = Checkpoint::open(path)?;
+        let weights = checkpoint.bind()?;
+        let slots = checkpoint.naming().slots(&checkpoint.spec);
+        let tensors = checkpoint.tensors().iter();
+        let about = match checkpoint.gguf_metadata() {
+            Some(metadata) => About::Gguf(metadata.clone()),
+            None => config(checkpoint.directory())?,
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            slots: slots.into_iter().map(|slot| (slot.role, slot)).collect(),
+            tensors: tensors
+                .map(|tensor| (tensor.name.clone(), tensor.clone()))
+                .collect(),
+            weights,
+            about,
+            checkpoint,
+        })
+    }
+
+    pub fn spec(&self) -> &ModelSpec {
+        &self.checkpoint.spec
+    }
+
+    pub fn naming(&self) -> &Naming {
+        self.checkpoint.naming()
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.checkpoint.directory()
+    }
+
+    pub fn stack(&self, role: Role) -> Option<&[Matrix]> {
+        self.weights.stack(role)
+    }
+
+    /// A vector role's values as the file has them, and what binding would do to them.
+    pub fn stored(&self, role: Role) -> Option<(Vec<f32>, Transform)> {
+        let slot = self.slots.get(&role)?;
+        let tensor = self.tensors.get(slot.names.first()?)?;
+        let (count, rows, width) = (slot.kind.count(), slot.kind.rows(), slot.kind.cols());
+        let total = slot.layout.total;
+        let mut all = vec![0.0; count * total * width];
+        decode::decode_row(tensor.dtype, &tensor.data, &mut all).ok()?;
+        let mut values = Vec::with_capacity(count * rows * width);
+        for member in 0..count {
+            for row in 0..rows {
+                let at = (member * total + slot.layout.rows.file_row(row)) * width;
+                values.extend_from_slice(&all[at..at + width]);
+            }
+        }
+        Some((values, slot.transform))
+    }
+
+    /// The shape of a vector that stands in more dimensions than it needs, as some do on the hub:
+    /// who loads it may count them.
+    pub fn odd_shape(&self, wanted: &Slot) -> Option<Vec<usize>> {
+        let slot = self.slots.get(&wanted.role)?;
+        let tensor = self.tensors.get(slot.names.first()?)?;
+        let plain = matches!(wanted.kind, Kind::Vector { .. }) && !self.is_gguf();
+        let whole = wanted.layout.total == wanted.kind.rows();
+        let values: usize = tensor.shape.iter().product();
+        (plain && whole && tensor.shape.len() > 1 && values == wanted.kind.rows())
+            .then(|| tensor.shape.clone())
+    }
+
+    /// The float type of a role's values; `None` where they are quantized.
+    pub fn float(&self, role: Role) -> Option<Dtype> {
+        let dtype = match self.stack(role).and_then(|stack| stack.first()) {
+            Some(matrix) => match matrix.storage() {
+                Storage::Plain(tensor) => tensor.dtype,
+                Storage::Mlx { scales, .. } => return float(scales.dtype),
+                Storage::Fp8 { .. } => return None,
+            },
+            None => {
+                let slot = self.slots.get(&role)?;
+                self.tensors.get(slot.names.first()?)?.dtype
+            }
+        };
+        float(dtype)
+    }
+
+    /// The type that most of the model is in, or would be if it were not quantized.
+    pub fn usual_float(&self) -> Dtype {
+        match self.stack(Role::Embedding).and_then(|stack| stack.first()) {
+            Some(matrix) => match matrix.storage() {
+                Storage::Plain(tensor) => float(tensor.dtype).unwrap_or(Dtype::BF16),
+                Storage::Mlx { scales, .. } => float(scales.dtype).unwrap_or(Dtype::BF16),
+                Storage::Fp8 { .. } => Dtype::BF16,
+            },
+            None => Dtype::BF16,
+        }
+    }
+
+    /// How its matrices are quantized, if they are.
+    pub fn quantized(&self) -> Option<String> {
+        let mut matrices = self.weights.matrices().map(|(_, matrix)| matrix);
+        let quantized = matrices.find(|matrix| match matrix.storage() {
+            Storage::Plain(tensor) => tensor.dtype.block_len() > 1,
+            Storage::Mlx { .. } | Storage::Fp8 { .. } => true,
+        });
+        quantized.map(Matrix::format)
+    }
+
+    /// Bytes of all its tensors.
+    pub fn bytes(&self) -> u64 {
+        let tensors = self.checkpoint.tensors().iter();
+        tensors.map(|tensor| tensor.data.len() as u64).sum()
+    }
+
+    pub fn is_gguf(&self) -> bool {
+        self.checkpoint.format == Format::Gguf
+    }
+
+    /// Whether the role is a matrix or a stack of them.
+    pub fn is_matrix(kind: Kind) -> bool {
+        matches!(kind, Kind::Matrix { .. } | Kind::Stack { .. })
+    }
+}
+
+fn float(dtype: Dtype) -> Option<Dtype> {
+    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16).then_some(dtype)
+}
+
+fn config(directory: &Path) -> Result<About, ConvertError> {
+    let path = directory.join(CONFIG);
+    let text = std::fs::read_to_string(&path).map_err(ConvertError::reading(&path))?;
+    let described = families::from_config(&Config::parse(&text, CONFIG)?)?;
+    let mut fields: Map<String, Value> =
+        serde_json::from_str(&text).map_err(|error| ConvertError::reading(&path)(error.into()))?;
+    if let Some(Value::Object(mut inner)) = fields.remove("text_config") {
+        // Some say only outside whether the head is the embedding, and in which type all is.
+        for field in [
+            "tie_word_embeddings",
+            "torch_dtype",
+            "dtype",
+            "eos_token_id",
+        ] {
+            if let Some(value) = fields.remove(field) {
+                inner.entry(field).or_insert(value);
+            }
+        }
+        fields = inner;
+    }
+    Ok(About::Config { fields, described })
+}

@@ -1,0 +1,7 @@
+//! Conversions through the public door, judged by files that mlx-lm and llama.cpp wrote.
+
+mod gguf;
+mod hostile;
+mod memory;
+mod mlx;
+mod support;

@@ -1,0 +1,95 @@
+//! MLX beside what mlx-lm wrote.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use loquat_convert::{ConvertError, Target};
+use loquat_testkit::goldens;
+use loquat_weights::{Dtype, RawTensor};
+use serde_json::Value;
+
+use crate::support::{tensors, to};
+
+#[test]
+fn bytes_are_those_of_mlx_lm() {
+    for name in ["gemma3_text", "qwen2"] {
+        let converted = to(Target::Mlx, "q4-g32", &goldens::family(name)).unwrap();
+        let folder = goldens::fixtures().join(format!("goldens-mlx/{name}__affine4_g32"));
+        let (ours, theirs) = (tensors(&converted.path), tensors(&folder));
+        assert_eq!(summary(&ours), summary(&theirs), "{name}");
+        for (tensor, our) in &ours {
+            assert_eq!(*our.data, *theirs[tensor].data, "{name} {tensor}");
+        }
+    }
+}
+
+/// Everything but the values.
+fn summary(tensors: &BTreeMap<String, RawTensor>) -> Vec<(String, Dtype, Vec<usize>)> {
+    let all = tensors.values();
+    all.map(|tensor| (tensor.name.clone(), tensor.dtype, tensor.shape.clone()))
+        .collect()
+}
+
+fn config(folder: &Path) -> Value {
+    let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// How mlx-lm quantized a golden, as we name it.
+fn quant(mode: &str) -> Option<String> {
+    match mode.strip_prefix("affine") {
+        Some(rest) => Some(format!("q{}", rest.replace('_', "-"))),
+        None => (mode != "mixed").then(|| mode.to_owned()),
+    }
+}
+
+/// The same tensors under the same names, in the same types, and the same exceptions.
+#[test]
+fn every_family_is_laid_out_as_mlx_lm_does() {
+    let mut judged = 0;
+    for folder in goldens::mlx().unwrap() {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let (_, mode) = name.split_once("__").unwrap();
+        let Some(quant) = quant(mode) else { continue };
+        let converted = match to(Target::Mlx, &quant, &folder) {
+            Ok(converted) => converted,
+            Err(error @ ConvertError::Family { .. }) => panic!("{name}: {error}"),
+            Err(error) => panic!("{name}: {error}"),
+        };
+        let (ours, theirs) = (tensors(&converted.path), tensors(&folder));
+        assert_eq!(summary(&ours), summary(&theirs), "{name}");
+        let (ours, theirs) = (config(&converted.path), config(&folder));
+        let modules = |config: &Value| -> BTreeMap<String, (u64, u64)> {
+            let table = config["quantization"].as_object().unwrap().iter();
+            let own = table.filter(|(_, value)| value.is_object());
+            let number = |value: &Value, field: &str| value[field].as_u64().unwrap();
+            own.map(|(module, own)| {
+                (
+                    module.clone(),
+                    (number(own, "bits"), number(own, "group_size")),
+                )
+            })
+            .collect()
+        };
+        assert_eq!(modules(&ours), modules(&theirs), "{name}");
+        assert_eq!(ours["quantization"], ours["quantization_config"], "{name}");
+        judged += 1;
+    }
+    assert!(judged > 40, "only {judged} goldens were judged");
+}
+
+/// Plain checkpoints of every family: what cannot be written is refused by name.
+#[test]
+fn every_golden_converts_or_is_refused_by_name() {
+    for golden in goldens::all().unwrap() {
+        let name = golden.file_name().unwrap().to_string_lossy().into_owned();
+        match to(Target::Mlx, "q8-g32", &golden) {
+            Ok(converted) => drop(tensors(&converted.path)),
+            Err(ConvertError::Family { family, .. }) => {
+                let folded = ["falcon_h1", "ernie4_5_moe"];
+                assert!(folded.contains(&family.as_str()), "{name}");
+            }
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+}

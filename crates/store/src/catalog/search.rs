@@ -1,0 +1,79 @@
+//! Finding an entry by words that are not its name.
+
+use super::{Catalog, Entry};
+
+/// Words this alike are taken for a slip of the fingers: `lama` for `llama`, not `phi` for `pi`.
+const ALIKE: f64 = 0.84;
+const SUGGESTIONS: usize = 3;
+
+impl Catalog {
+    /// The entries that every one of `words` says something of (name, tags, family, licence,
+    /// kind, quant), best first; all of them where there are no words.
+    pub fn search(&self, words: &[&str]) -> Vec<&Entry> {
+        let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
+        let mut found: Vec<(u32, &Entry)> = self
+            .entries
+            .iter()
+            .filter_map(|entry| Some((score(entry, &words)?, entry)))
+            .collect();
+        // Stable: the catalog's order among equals.
+        found.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
+        found.into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// What someone who wrote `reference` may have meant, the likeliest first.
+    pub(crate) fn suggest(&self, reference: &str) -> Vec<String> {
+        let reference = reference.to_lowercase();
+        let name = reference.split(':').next().unwrap_or_default();
+        let mut near: Vec<(f64, String)> = Vec::new();
+        for entry in &self.entries {
+            let of_name = match strsim::jaro_winkler(name, &entry.name) {
+                alike if alike >= ALIKE => alike,
+                _ => continue,
+            };
+            let whole = entry
+                .tags
+                .iter()
+                .map(|tag| strsim::jaro_winkler(&reference, &format!("{}:{tag}", entry.name)));
+            near.push((of_name + whole.fold(0.0, f64::max), entry.to_string()));
+        }
+        near.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        near.truncate(SUGGESTIONS);
+        near.into_iter().map(|(_, name)| name).collect()
+    }
+}
+
+/// How well the words describe the entry, if they do.
+fn score(entry: &Entry, words: &[String]) -> Option<u32> {
+    let fields = fields(entry);
+    let scores = words.iter().map(|word| {
+        let best = fields.iter().map(|field| match_of(field, word)).max();
+        best.filter(|score| *score > 0)
+    });
+    scores.sum()
+}
+
+fn fields(entry: &Entry) -> Vec<String> {
+    let mut fields = vec![
+        entry.to_string(),
+        entry.name.clone(),
+        entry.family.clone(),
+        entry.licence.clone(),
+        entry.kind.name().to_owned(),
+    ];
+    fields.extend(entry.tags.iter().cloned());
+    for form in &entry.forms {
+        fields.extend([form.kind.name().to_owned(), form.quant.clone()]);
+    }
+    fields.iter().map(|field| field.to_lowercase()).collect()
+}
+
+fn match_of(field: &str, word: &str) -> u32 {
+    match () {
+        _ if field == word => 4,
+        _ if field.starts_with(word) => 3,
+        _ if field.contains(word) => 2,
+        _ if strsim::jaro_winkler(field, word) >= ALIKE => 1,
+        _ => 0,
+    }
+}

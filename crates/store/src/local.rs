@@ -1,0 +1,293 @@
+//! Models on this machine, told by configs first, by headers second and by names last.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::contents::{CONFIG, Contents, INDEX, Named, SINGLE, quant_of, split_of};
+use crate::error::{Candidate, Candidates};
+use crate::{FileKind, StoreError};
+
+/// A model that is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalModel {
+    /// What `weights` opens.
+    pub path: PathBuf,
+    pub kind: FileKind,
+}
+
+/// The model at `path`, which exists. With a kind wanted, that one of several.
+pub(crate) fn examine(path: &Path, kind: Option<FileKind>) -> Result<LocalModel, StoreError> {
+    let found = match path.is_dir() {
+        true => in_directory(path, kind)?,
+        false => LocalModel {
+            path: path.to_owned(),
+            kind: kind_of_file(path)?,
+        },
+    };
+    match kind {
+        Some(wanted) if wanted != found.kind => Err(StoreError::OtherKind {
+            reference: path.display().to_string(),
+            wanted,
+            found: found.kind,
+        }),
+        _ => Ok(found),
+    }
+}
+
+/// What a snapshot or folder holds at its top.
+pub(crate) fn contents(directory: &Path) -> Result<Contents, StoreError> {
+    let failed = |cause| StoreError::Unreadable {
+        path: directory.to_owned(),
+        cause,
+    };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        // Follows links, of which a hub's snapshot is made; one that leads nowhere is no file.
+        let Ok(metadata) = fs::metadata(entry.path()) else {
+            continue;
+        };
+        if metadata.is_file() {
+            files.push(Named {
+                path: entry.file_name().to_string_lossy().into_owned(),
+                bytes: Some(metadata.len()),
+            });
+        }
+    }
+    files.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(Contents { files })
+}
+
+fn in_directory(directory: &Path, kind: Option<FileKind>) -> Result<LocalModel, StoreError> {
+    let contents = contents(directory)?;
+    let mut found = Vec::new();
+    if contents.has_safetensors() {
+        let kind = kind_of_config(directory)?;
+        found.push(LocalModel {
+            path: directory.to_owned(),
+            kind,
+        });
+    }
+    let ggufs = contents.ggufs();
+    let ggufs = ggufs.iter().map(|gguf| LocalModel {
+        path: directory.join(&gguf.path),
+        kind: FileKind::Gguf,
+    });
+    found.extend(ggufs);
+    let wanted = |model: &&LocalModel| kind.is_none_or(|kind| kind == model.kind);
+    let fitting: Vec<&LocalModel> = found.iter().filter(wanted).collect();
+    match (fitting.as_slice(), found.as_slice()) {
+        ([model], _) if model.kind == FileKind::Gguf => examine(&model.path, kind),
+        ([model], _) => {
+            check_shards(directory, &contents)?;
+            Ok((*model).clone())
+        }
+        ([], []) => Err(StoreError::NotAModel {
+            path: directory.to_owned(),
+            why: contents.why_not(),
+        }),
+        // What it is instead.
+        ([], [other, ..]) => Ok(other.clone()),
+        _ => Err(ambiguous(directory, &fitting)),
+    }
+}
+
+fn ambiguous(directory: &Path, models: &[&LocalModel]) -> StoreError {
+    let ggufs = models.iter().filter(|model| model.kind == FileKind::Gguf);
+    let one_gguf = ggufs.count() == 1;
+    let candidates = models.iter().map(|model| Candidate {
+        kind: model.kind,
+        quant: quant_of(&model.path.to_string_lossy()).filter(|_| model.kind == FileKind::Gguf),
+        bytes: fs::metadata(&model.path)
+            .ok()
+            .filter(fs::Metadata::is_file)
+            .map(|metadata| metadata.len()),
+        say: match (model.kind, one_gguf) {
+            (FileKind::Gguf, false) => model.path.display().to_string(),
+            (kind, _) => format!("{} {}", directory.display(), kind.flag()),
+        },
+    });
+    StoreError::Ambiguous {
+        reference: directory.display().to_string(),
+        candidates: Candidates(candidates.collect()),
+    }
+}
+
+/// Refuses an index some of whose files are not there.
+fn check_shards(directory: &Path, contents: &Contents) -> Result<(), StoreError> {
+    if contents.has(SINGLE) {
+        return Ok(());
+    }
+    let path = directory.join(INDEX);
+    let shards = shards_of(&path)?;
+    let missing: Vec<&str> = shards
+        .iter()
+        .map(String::as_str)
+        .filter(|shard| !directory.join(shard).is_file())
+        .collect();
+    match missing.as_slice() {
+        [] => Ok(()),
+        [first, ..] => Err(StoreError::NotAModel {
+            path: directory.to_owned(),
+            why: format!(
+                "{} of the {} files that {INDEX} names are not there, such as {first}; get them \
+                 too",
+                missing.len(),
+                shards.len()
+            ),
+        }),
+    }
+}
+
+/// The files that an index names, each once.
+pub(crate) fn shards_of(index: &Path) -> Result<Vec<String>, StoreError> {
+    let json = read_json(index)?;
+    let map = json.get("weight_map").and_then(|map| map.as_object());
+    let Some(map) = map else {
+        return Err(StoreError::NotAModel {
+            path: index.to_owned(),
+            why: "it has no weight_map, which says where tensors are".to_owned(),
+        });
+    };
+    let mut shards: Vec<String> = map
+        .values()
+        .filter_map(|shard| shard.as_str().map(str::to_owned))
+        .collect();
+    shards.sort();
+    shards.dedup();
+    Ok(shards)
+}
+
+fn read_json(path: &Path) -> Result<serde_json::Value, StoreError> {
+    let text = fs::read(path).map_err(|cause| StoreError::Unreadable {
+        path: path.to_owned(),
+        cause,
+    })?;
+    serde_json::from_slice(&text).map_err(|error| StoreError::NotAModel {
+        path: path.to_owned(),
+        why: format!("it is not valid JSON: {error}"),
+    })
+}
+
+/// Whether the safetensors beside a config are MLX's: its `quantization` table says so, or one
+/// under the hub's name that no other tool put its own name in.
+pub(crate) fn kind_of_config(directory: &Path) -> Result<FileKind, StoreError> {
+    let config = read_json(&directory.join(CONFIG))?;
+    let is_table = |key: &str| config.get(key).filter(|value| value.is_object());
+    let by_mlx = is_table("quantization").is_some()
+        || is_table("quantization_config").is_some_and(|table| table.get("quant_method").is_none());
+    Ok(match by_mlx {
+        true => FileKind::Mlx,
+        false => FileKind::Safetensors,
+    })
+}
+
+/// How MLX quantized, as its hub repositories are called: `4bit`; or how numbers are kept.
+pub(crate) fn quant_of_config(directory: &Path) -> Option<String> {
+    let config = read_json(&directory.join(CONFIG)).ok()?;
+    let table = config
+        .get("quantization")
+        .or_else(|| config.get("quantization_config"));
+    if let Some(table) = table {
+        let mode = table.get("mode").and_then(|mode| mode.as_str());
+        if let Some(mode) = mode.filter(|mode| *mode != "affine") {
+            return Some(mode.to_owned());
+        }
+        if let Some(bits) = table.get("bits").and_then(|bits| bits.as_u64()) {
+            return Some(format!("{bits}bit"));
+        }
+        let method = table.get("quant_method").and_then(|method| method.as_str());
+        return method.map(str::to_owned);
+    }
+    let dtype = config.get("dtype").or_else(|| config.get("torch_dtype"))?;
+    Some(match dtype.as_str()? {
+        "bfloat16" => "bf16".to_owned(),
+        "float16" => "f16".to_owned(),
+        "float32" => "f32".to_owned(),
+        other => other.to_owned(),
+    })
+}
+
+const HEAD: usize = 64;
+
+fn kind_of_file(path: &Path) -> Result<FileKind, StoreError> {
+    let not = |why: String| StoreError::NotAModel {
+        path: path.to_owned(),
+        why,
+    };
+    let (head, length) = head_of(path).map_err(|cause| StoreError::Unreadable {
+        path: path.to_owned(),
+        cause,
+    })?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if head.starts_with(b"GGUF") {
+        return match split_of(&name) {
+            Some((_, of)) if of > 1 => Err(StoreError::SplitGguf {
+                name: path.display().to_string(),
+                of,
+            }),
+            _ => Ok(FileKind::Gguf),
+        };
+    }
+    if name.ends_with(".safetensors") || name.ends_with(".index.json") {
+        if name.starts_with("adapter_model") {
+            return Err(not(
+                "it is a LoRA adapter; merge it into its base model first".to_owned(),
+            ));
+        }
+        if name.ends_with(".safetensors") && !is_safetensors(&head, length) {
+            return Err(not(instead(&head, length, "safetensors")));
+        }
+        let directory = path.parent().unwrap_or(Path::new("."));
+        if !directory.join(CONFIG).is_file() {
+            return Err(not(format!("there is no {CONFIG} beside it")));
+        }
+        return kind_of_config(directory);
+    }
+    if name.ends_with(".gguf") {
+        return Err(not(instead(&head, length, "GGUF")));
+    }
+    if is_safetensors(&head, length) {
+        return Err(not(
+            "it is safetensors by its header; give it the ending .safetensors".to_owned(),
+        ));
+    }
+    Err(not(
+        "give a directory, a .gguf file, a .safetensors file or a .safetensors.index.json file"
+            .to_owned(),
+    ))
+}
+
+fn head_of(path: &Path) -> io::Result<(Vec<u8>, u64)> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut head = Vec::new();
+    file.take(HEAD as u64).read_to_end(&mut head)?;
+    Ok((head, length))
+}
+
+/// A length that fits the file, then JSON.
+fn is_safetensors(head: &[u8], length: u64) -> bool {
+    match head.split_first_chunk::<8>() {
+        Some((header, rest)) => {
+            u64::from_le_bytes(*header) <= length.saturating_sub(8) && rest.starts_with(b"{")
+        }
+        None => false,
+    }
+}
+
+/// What a file is that is not what its name says.
+fn instead(head: &[u8], length: u64, named: &str) -> String {
+    if length == 0 {
+        return format!("it is named as {named}, and is empty; download it again");
+    }
+    if head.starts_with(b"version https://git-lfs") {
+        return "it is a Git LFS pointer, not the file itself; run `git lfs pull`".to_owned();
+    }
+    let looks_like = match head.first() {
+        Some(b'<') => ", but looks like a web page",
+        _ => "",
+    };
+    format!("it is named as {named}, and its header is not{looks_like}; download it again")
+}
