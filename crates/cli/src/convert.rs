@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::args::ConvertArgs;
 use crate::error::CliError;
-use crate::load::{locate, open_store};
+use crate::load::{locate, open_store_on};
 use crate::progress::ShareBar;
 use crate::terminal::{bytes, print, remark};
 
@@ -21,7 +21,8 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
         Some(name) => Quant::parse(target, name, args.group_size)?,
         None => Quant::default_of(target),
     };
-    let source = locate(&open_store()?, Some(&args.model))?;
+    let store = open_store_on(args.source.network)?;
+    let source = locate(&store, &args.source.chosen(args.model.as_deref()))?;
     let interrupted = listen()?;
     let bar = ShareBar::start(&format!("converting to {}", args.output.display()));
     let (mut total, mut done) = (0, 0);

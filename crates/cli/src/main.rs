@@ -6,8 +6,8 @@
 mod args;
 mod backends;
 mod bench;
+mod chat;
 mod config;
-mod converse;
 mod convert;
 mod describe;
 mod doctor;
@@ -42,6 +42,7 @@ use error::CliError;
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
+    terminal::choose_colour(cli.color);
     let logs_itself = matches!(cli.command, Command::Serve(_));
     let logging = match logs_itself {
         true => Ok(()),

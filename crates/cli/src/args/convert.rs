@@ -4,10 +4,15 @@ use clap::{Args, ValueEnum};
 use loquat_convert::Target;
 use loquat_weights::Dtype;
 
+use super::ModelArgs;
+
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
     /// A model, as for `run`: bf16, f16 or f32, as safetensors or GGUF.
-    pub model: String,
+    #[arg(required_unless_present_any = ["gguf_file", "mlx_file"])]
+    pub model: Option<String>,
+    #[command(flatten)]
+    pub source: ModelArgs,
     /// What it becomes: a folder for mlx-lm, a file for llama.cpp, or a folder as on the hub.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub to: To,
