@@ -6,8 +6,9 @@
 mod args;
 mod backends;
 mod bench;
+mod chat;
 mod config;
-mod converse;
+mod convert;
 mod describe;
 mod doctor;
 mod error;
@@ -41,18 +42,48 @@ use error::CliError;
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
+    terminal::choose_colour(cli.color);
     let logs_itself = matches!(cli.command, Command::Serve(_));
     let logging = match logs_itself {
         true => Ok(()),
         false => start_logging(cli.verbose),
     };
-    let outcome = logging.and_then(|()| match &cli.command {
+    let outcome = logging.and_then(|()| fitting(&cli));
+    match outcome {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            if !error.is_silent() {
+                terminal::complain(&error);
+            }
+            error.exit_code().into()
+        }
+    }
+}
+
+/// Performs the command, unless its model cannot fit; what is refused for want of memory is refused
+/// with advice.
+fn fitting(cli: &Cli) -> Result<(), CliError> {
+    // A store that cannot be opened is the command's to complain of, if it needs one.
+    let attempt = load::open_store().ok().and_then(|store| {
+        let attempt = fit::Attempt::of(&cli.command, &store)?;
+        Some((store, attempt))
+    });
+    let Some((store, attempt)) = attempt else {
+        return perform(cli);
+    };
+    fit::refuse_hopeless(&store, &attempt)?;
+    perform(cli).map_err(|error| fit::advised(&store, &attempt, error))
+}
+
+fn perform(cli: &Cli) -> Result<(), CliError> {
+    match &cli.command {
         Command::Run(args) => run::run(args, cli.verbose),
         Command::Serve(args) => serve::run(args, cli.verbose),
         Command::Config(command) => config::run(command, cli.verbose),
         Command::Generate(args) => generate::run(args, cli.verbose),
         Command::Render(args) => render::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Backends => backends::list(),
         Command::Models(args) => models::list(args),
@@ -67,15 +98,6 @@ fn main() -> std::process::ExitCode {
         Command::Quickstart(args) => quickstart::run(args),
         Command::Completions(args) => shell::completions(args),
         Command::Man(args) => shell::man(args),
-    });
-    match outcome {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(error) => {
-            if !error.is_silent() {
-                terminal::complain(&error);
-            }
-            error.exit_code().into()
-        }
     }
 }
 

@@ -40,6 +40,7 @@ use random::Random;
 use reading::{ask, greedy};
 use report::Report;
 
+pub use demand::{Demand, ModelDemand};
 pub use work::Work;
 
 /// One thing to measure.

@@ -16,6 +16,7 @@ use loquat_weights::Format;
 use crate::args::{Chosen, RETAINED};
 use crate::backends;
 use crate::error::CliError;
+use crate::fit::{self, Attempt};
 use crate::load::{self, Model, locate};
 use crate::sampling::Sampling;
 use crate::voice;
@@ -86,13 +87,16 @@ impl Fitting {
     fn of(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
         let backend = backends::select(&wanted.backend)?;
         check_device(backend, wanted.device.as_deref())?;
+        let options = session_options(wanted);
         let chosen = Chosen {
             reference: Some(wanted.source.clone()),
             kind: None,
         };
+        let attempt = Attempt::new(store, &chosen, &wanted.backend, &options);
+        fit::refuse_hopeless(store, &attempt)?;
         let model = Model::open(&locate(store, &chosen)?)?;
-        let options = session_options(wanted);
-        let plan = backend.plan(&model.source, &options)?;
+        let planned = backend.plan(&model.source, &options);
+        let plan = planned.map_err(|error| fit::advised(store, &attempt, error.into()))?;
         Ok(Self {
             model,
             backend,
