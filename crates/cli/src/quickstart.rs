@@ -148,7 +148,7 @@ preload = true
             "\n[memory]\n# All that models may take together: three quarters of {}.\ntotal = \
              \"{}MiB\"\n",
             bytes(memory),
-            (memory / 100 * COMFORT) >> 20
+            ((memory / 100 * COMFORT) >> 20).max(1)
         )
     }
 }

@@ -192,7 +192,11 @@ fn what_cannot_fit_is_not_downloaded() {
     );
     refused.refused(
         3,
-        &["98.4 MB", "`memory` allows 50.0 MB", "what fits: tiny:1m ("],
+        &[
+            "98.4 MB",
+            "`memory` allows 50.0 MB",
+            "what fits: tiny:1m, twofold:1m --mlx (",
+        ],
     );
     let refused = with_catalog(cache.path(), &["run", "smollm2:135m", "hi", "--memory=1kB"]);
     refused.refused(3, &["nothing of the catalog fits"]);
