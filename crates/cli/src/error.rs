@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use loquat_chat::ChatError;
+use loquat_convert::ConvertError;
 use loquat_engine::EngineError;
 use loquat_grammar::GrammarError;
 use loquat_session::OpenError;
@@ -21,6 +22,8 @@ pub enum CliError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
     #[error(transparent)]
     Text(#[from] TextError),
     #[error(transparent)]
@@ -179,6 +182,23 @@ impl CliError {
                 | SyntheticError::Exists { .. } => 2,
                 SyntheticError::Weights(_) => 3,
                 SyntheticError::Write { .. } => 1,
+            },
+            Self::Convert(error) => match error {
+                ConvertError::UnknownQuant { .. }
+                | ConvertError::Quantized { .. }
+                | ConvertError::Exists { .. }
+                | ConvertError::NotReplaceable { .. }
+                | ConvertError::OntoItself { .. } => 2,
+                ConvertError::NoSpace { .. } | ConvertError::Write { .. } => 1,
+                ConvertError::Interrupted => 130,
+                ConvertError::Weights(_)
+                | ConvertError::Text(_)
+                | ConvertError::NotFinite { .. }
+                | ConvertError::TooLarge { .. }
+                | ConvertError::Family { .. }
+                | ConvertError::Differs { .. }
+                | ConvertError::Tokenizer { .. }
+                | ConvertError::Read { .. } => 3,
             },
             Self::Grammar { source, .. } if source.is_request_fault() => 4,
             Self::Store(_)

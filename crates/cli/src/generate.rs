@@ -13,6 +13,7 @@ use crate::wait::Interrupts;
 use crate::{backends, prompt, voice};
 
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
+    let interrupts = Interrupts::listen()?;
     let store = open_store_on(args.source.network)?;
     let words = prompt::sort(
         &store,
@@ -49,7 +50,6 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     };
 
     let speaker = Speaker::load(&model, tokenizer, backend, &args.session)?;
-    let interrupts = Interrupts::listen()?;
     let is_held = grammar.is_some();
     let generation = speaker.engine.submit(GenerateRequest {
         max_tokens: speaker.max_tokens(args.output.max_tokens, prompt.len()),

@@ -6,8 +6,9 @@
 mod args;
 mod backends;
 mod bench;
+mod chat;
 mod config;
-mod converse;
+mod convert;
 mod describe;
 mod doctor;
 mod error;
@@ -41,6 +42,7 @@ use error::CliError;
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
+    terminal::choose_colour(cli.color);
     let logs_itself = matches!(cli.command, Command::Serve(_));
     let logging = match logs_itself {
         true => Ok(()),
@@ -81,6 +83,7 @@ fn perform(cli: &Cli) -> Result<(), CliError> {
         Command::Generate(args) => generate::run(args, cli.verbose),
         Command::Render(args) => render::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Backends => backends::list(),
         Command::Models(args) => models::list(args),

@@ -1,8 +1,6 @@
-//! Serves a small repository until standard input ends, for trying clients by hand:
-//!
-//! ```text
-//! HF_ENDPOINT=$(cargo run -q -p loquat-hubkit --example serve) …
-//! ```
+//! Serves a small repository until standard input ends, for trying clients by hand: prints its
+//! address for `HF_ENDPOINT`, and at the end how many bytes of files it sent. An argument is the
+//! bytes per second of each connection.
 
 use std::io;
 
@@ -15,6 +13,7 @@ fn main() -> io::Result<()> {
         File::large("model.gguf", noise(3_000_000, 1)),
     ];
     let server = HubServer::start(vec![Repo::new("someone/model", files)])?;
+    server.throttle(std::env::args().nth(1).and_then(|pace| pace.parse().ok()));
     println!("{}", server.url());
     io::copy(&mut io::stdin(), &mut io::sink())?;
     eprintln!("{} bytes of files were sent", server.sent());

@@ -95,6 +95,11 @@ impl Answer {
         }
     }
 
+    pub(crate) fn with(mut self, name: &'static str, value: String) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
     /// Says whether the connection may be used again.
     pub(crate) fn send(
         self,

@@ -116,6 +116,8 @@ pub fn noise(length: usize, seed: u64) -> Vec<u8> {
 pub enum Site {
     /// The listing.
     Api,
+    /// The listing in the form that Python's client asks for.
+    Tree,
     /// A file's address on the hub.
     Resolve,
     /// Where a small file is redirected to, on the hub.

@@ -51,10 +51,14 @@ impl<'a> Place<'a> {
             (rest.is_empty() || rest.starts_with('/')).then(|| (repo, rest.trim_start_matches('/')))
         });
         let (repo, rest) = found.next()?;
+        let (site, rest) = match (site, rest.strip_prefix("tree/")) {
+            (Site::Api, Some(rest)) => (Site::Tree, rest),
+            _ => (site, rest),
+        };
         let rest = match site {
             Site::Api => rest.strip_prefix("revision/").unwrap_or("main"),
             Site::Resolve => rest.strip_prefix("resolve/")?,
-            Site::Small | Site::Large => rest,
+            Site::Tree | Site::Small | Site::Large => rest,
         };
         // A revision may itself have a slash in it; the repository knows its own.
         let known = repo.refs.iter().chain([&repo.commit]).find(|known| {
@@ -63,7 +67,7 @@ impl<'a> Place<'a> {
         });
         let (revision, path) = match (known, site) {
             (Some(known), _) => rest.split_at(known.len()),
-            (None, Site::Api) => (rest, ""),
+            (None, Site::Api | Site::Tree) => (rest, ""),
             (None, _) => rest.split_once('/')?,
         };
         let path = path.trim_start_matches('/');
@@ -101,14 +105,19 @@ fn answer(state: &State, head: &Head, place: &Place<'_>, fault: Option<Fault>) -
         return Answer::error(404, "RevisionNotFound");
     }
     let Some(path) = place.path else {
-        return Answer::content(200, listing(repo).into_bytes());
+        let text = match place.site {
+            Site::Tree => tree(repo),
+            _ => listing(repo),
+        };
+        return Answer::content(200, text.into_bytes());
     };
     let Some(file) = repo.files.iter().find(|file| file.path == path) else {
         return Answer::error(404, "EntryNotFound");
     };
     match place.site {
         Site::Resolve => redirect(state, repo, file, fault),
-        _ => Answer::file(file, head, fault),
+        Site::Large => Answer::file(file, head, fault),
+        _ => Answer::file(file, head, fault).with("X-Repo-Commit", repo.commit.clone()),
     }
 }
 
@@ -178,6 +187,18 @@ fn sibling(repo: &Repo, file: &File) -> String {
     format!(
         r#"{{"rfilename":{name},"size":{size},"blobId":"{pointer}","lfs":{{"sha256":"{etag}","size":{size},"pointerSize":134}}}}"#
     )
+}
+
+fn tree(repo: &Repo) -> String {
+    let files = repo.files.iter().map(|file| {
+        let (name, size, etag) = (quoted(&file.path), file.content.len(), file.etag());
+        let lfs = match file.large {
+            true => format!(r#","lfs":{{"oid":"{etag}","size":{size},"pointerSize":134}}"#),
+            false => String::new(),
+        };
+        format!(r#"{{"type":"file","path":{name},"size":{size},"oid":"{etag}"{lfs}}}"#)
+    });
+    format!("[{}]", files.collect::<Vec<_>>().join(","))
 }
 
 fn quoted(text: &str) -> String {

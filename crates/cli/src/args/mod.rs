@@ -3,6 +3,7 @@
 mod answer;
 mod bench;
 mod conversation;
+mod convert;
 mod model;
 mod models;
 mod output;
@@ -12,19 +13,22 @@ mod session;
 mod upkeep;
 mod values;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use answer::{AnswerArgs, Wanted};
 pub use bench::{BenchArgs, Span};
-pub use conversation::{ConversationArgs, FormatArgs};
+pub use conversation::{ConversationArgs, FormatArgs, ThinkingArg};
+pub use convert::ConvertArgs;
 pub use model::{Chosen, ModelArgs, NetworkArgs};
 pub use models::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, ShowArgs, VerifyArgs};
 pub use output::{Form, OutputArgs};
-pub use sampling::{Given, SamplingArgs};
+pub use sampling::{Given, SamplingArgs, flag_name};
 pub use serve::{ConfigCommand, ServeArgs};
 pub use session::{RETAINED, SessionArgs};
 pub use upkeep::{CompletionsArgs, DoctorArgs, FitArgs, ManArgs, QuickstartArgs};
 use values::{count, date};
+
+use crate::terminal::Colour;
 
 /// Large language models on the hardware you already have.
 #[derive(Debug, Parser)]
@@ -36,6 +40,9 @@ pub struct Cli {
     /// not on a terminal.
     #[arg(long, short, global = true)]
     pub verbose: bool,
+    /// When to write in colours; `auto` is on terminals, unless NO_COLOR is set.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, global = true)]
+    pub color: Colour,
 }
 
 #[derive(Debug, Subcommand)]
@@ -53,6 +60,9 @@ pub enum Command {
     Render(Box<RenderArgs>),
     /// Say what a model is: blocks, tensors, memory need, capabilities, manner of speaking.
     Inspect(InspectArgs),
+    /// Write a model in another format or a smaller type, for mlx-lm or llama.cpp, and say how far
+    /// it is from the first.
+    Convert(Box<ConvertArgs>),
     /// Measure the engine: its speed beside the bare session's, or one scenario under load.
     Bench(Box<BenchArgs>),
     /// List the compute backends and whether each can run here.
@@ -103,10 +113,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "TOKENS", value_parser = count, help_heading = "Conversation")]
     #[arg(allow_negative_numbers = true)]
     pub thinking_budget: Option<usize>,
-    /// Print the thinking to stdout too, between <think> and </think>. Otherwise it is seen on
-    /// terminals only, dimmed.
-    #[arg(long, help_heading = "Conversation")]
-    pub show_thinking: bool,
+    /// How thinking is shown: all of it, one line that counts, or not at all. On terminals it is
+    /// dimmed, and `full` when left out. Elsewhere it is left out, and `full` prints it before the
+    /// answer, between <think> and </think>.
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Conversation")]
+    pub show_reasoning: Option<ShowReasoning>,
     #[command(flatten)]
     pub formats: FormatArgs,
     #[command(flatten)]
@@ -115,6 +126,14 @@ pub struct RunArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub session: SessionArgs,
+}
+
+/// How much of a model's thinking is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ShowReasoning {
+    Full,
+    Folded,
+    Hidden,
 }
 
 #[derive(Debug, Args)]
