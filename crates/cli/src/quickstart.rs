@@ -148,7 +148,7 @@ preload = true
             "\n[memory]\n# All that models may take together: three quarters of {}.\ntotal = \
              \"{}MiB\"\n",
             bytes(memory),
-            memory / 100 * COMFORT >> 20
+            ((memory / 100 * COMFORT) >> 20).max(1)
         )
     }
 }
@@ -227,4 +227,65 @@ fn draft_beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_server::config::Sources;
+
+    use super::*;
+
+    fn machine(memory_bytes: Option<u64>) -> Machine {
+        Machine {
+            backend: "cpu",
+            device: "cpu (1 thread)".to_owned(),
+            is_gpu: false,
+            memory_bytes,
+            available_bytes: None,
+            pace: None,
+        }
+    }
+
+    /// On a machine with an empty catalog's worth of choices, and on ones that tell nothing.
+    #[test]
+    fn whatever_is_chosen_can_be_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(loquat_store::StoreOptions {
+            cache_dir: Some(folder.path().to_owned()),
+            ..Default::default()
+        });
+        let store = store.unwrap();
+        for (memory, port, model) in [
+            (Some(64 << 30), Some(8080), "context = 32768"),
+            (Some(64 << 30), Some(8085), "The usual one is taken"),
+            (Some(2 << 30), None, "choose another"),
+            (Some(1 << 20), Some(8080), "smollm2:135m"),
+            (None, Some(8080), "source = "),
+        ] {
+            let machine = machine(memory);
+            let outlooks = of_catalog(&store, &machine, None);
+            let choices = Choices {
+                model: Chosen::among(&outlooks, &machine, &store),
+                machine,
+                host: [127, 0, 0, 1].into(),
+                usual_port: 8080,
+                port,
+            };
+            let text = choices.text(Path::new("a\nb.toml"));
+            assert!(text.contains(model), "{text}");
+            let sources = Sources {
+                file: Some(("loquat.toml".into(), text.clone())),
+                environment: Vec::new(),
+                flags: Vec::new(),
+                models: Vec::new(),
+                default_model: None,
+            };
+            let config = sources
+                .read()
+                .unwrap_or_else(|error| panic!("{error}: {text}"));
+            let config = config.config;
+            assert_eq!(config.models.len(), 1);
+            assert_eq!(config.server.port, port.unwrap_or(8080));
+        }
+    }
 }

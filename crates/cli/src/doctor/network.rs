@@ -137,10 +137,8 @@ mod tests {
                 302,
             ),
         ] {
-            let address = answering(answer);
-            let hub = reach(at(&format!("http://{address}")));
-            let name = address.to_string();
-            assert_eq!(hub, Hub::Answers { name, status });
+            let name = format!("http://{}", answering(answer));
+            assert_eq!(reach(at(&name)), Hub::Answers { name, status });
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let nobody = listener.local_addr().unwrap();

@@ -101,9 +101,10 @@ impl Pace {
             multiply_adds_per_second,
             ..
         } = measure_quickly(None)?;
+        // Whole numbers come back from JSON as they went.
         let found = Self {
-            read_bytes_per_second,
-            multiply_adds_per_second,
+            read_bytes_per_second: read_bytes_per_second.round(),
+            multiply_adds_per_second: multiply_adds_per_second.round(),
         };
         let best = known.map_or(found, |(_, known)| found.or_better(known));
         record.write(times + 1, best);

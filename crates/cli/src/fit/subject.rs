@@ -96,7 +96,7 @@ impl Subject {
             multiply_adds,
         } = at(0);
         let matrices = model.source.weights.matrices();
-        let bytes: u64 = matrices.map(|(_, matrix)| matrix.bytes() as u64).sum();
+        let bytes: u64 = matrices.map(|(_, matrix)| matrix.bytes()).sum();
         let parameters = model.parameters() as u64;
         Ok(Self {
             name: model.name.clone(),
@@ -157,5 +157,88 @@ fn spelled(entry: &Entry, form: &Form) -> String {
     match usual == Some(form.kind) {
         true => entry.to_string(),
         false => format!("{entry} {}", form.kind.flag()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_store::Catalog;
+
+    use super::*;
+
+    const CATALOG: &str = r#"
+[[model]]
+name = "mixed"
+tags = ["8b"]
+family = "qwen3_moe"
+parameters = 8_000_000_000
+active_parameters = 2_000_000_000
+context = 32768
+licence = "MIT"
+kind = "base"
+kv = { layers = 10, heads = 2, width = 100, window = 1000, full_layers = 5 }
+
+[[model.forms]]
+kind = "gguf"
+quant = "Q4_0"
+file = "m.gguf"
+bytes = 4_000_000_000
+[[model.forms.sources]]
+type = "hub"
+repo = "o/m"
+
+[[model.forms]]
+kind = "safetensors"
+quant = "bf16"
+[[model.forms.sources]]
+type = "hub"
+repo = "o/m"
+"#;
+
+    #[test]
+    fn an_entry_is_reckoned() {
+        let catalog = Catalog::parse("test", CATALOG).unwrap();
+        let entry = &catalog.entries()[0];
+        let [quantized, plain] = [0, 1].map(|at| Subject::of_entry(entry, &entry.forms[at], 8000));
+        assert_eq!(quantized.name, "mixed:8b");
+        assert_eq!(quantized.weight_bytes, 4_000_000_000);
+        assert_eq!(quantized.read_weight_bytes, 1e9, "a quarter is active");
+        // 10 layers × 2 heads × 100 numbers × 2 × 2 bytes; half of the layers see 1,000 tokens.
+        assert_eq!(quantized.kv_bytes_per_token, 8000);
+        assert_eq!(quantized.read_kv_bytes, 4000.0 * 9000.0);
+        assert_eq!(
+            quantized.need(1000),
+            4_000_000_000 + 100_000_000 + 8_000_000
+        );
+        assert_eq!(quantized.worth(), 4e9);
+        assert!(quantized.is_quantized && !quantized.is_instruct);
+        assert_eq!(plain.name, "mixed:8b --safetensors");
+        assert_eq!(plain.weight_bytes, 16_000_000_000);
+        assert!(!plain.is_quantized);
+    }
+
+    #[test]
+    fn room_is_turned_into_tokens() {
+        let catalog = Catalog::parse("test", CATALOG).unwrap();
+        let entry = &catalog.entries()[0];
+        let subject = Subject::of_entry(entry, &entry.forms[0], 8000);
+        let bare = subject.need(0);
+        for (memory, expected) in [
+            (0, 0),
+            (bare - 1, 0),
+            (bare, 0),
+            (bare + 8000 * 5, 5),
+            (bare * 2, 32768),
+            (u64::MAX, 32768),
+        ] {
+            assert_eq!(subject.context_within(memory), expected, "{memory}");
+        }
+        // A model without attention keeps nothing.
+        let recurrent = Subject {
+            kv_bytes_per_token: 0,
+            ..subject
+        };
+        assert_eq!(recurrent.context_within(bare), 32768);
+        assert_eq!(recurrent.context_within(bare - 1), 0);
     }
 }

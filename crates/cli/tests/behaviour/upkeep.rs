@@ -48,6 +48,33 @@ file = "tiny.gguf"
 [[model.forms.sources]]
 type = "hub"
 repo = "no/tiny"
+
+[[model]]
+name = "twofold"
+tags = ["1m"]
+family = "llama"
+parameters = 1_000_000
+context = 4096
+licence = "none"
+kind = "instruct"
+kv = { layers = 2, heads = 1, width = 64 }
+
+[[model.forms]]
+kind = "gguf"
+quant = "Q8_0"
+file = "twofold.gguf"
+bytes = 9_000_000_000_000
+[[model.forms.sources]]
+type = "hub"
+repo = "no/twofold"
+
+[[model.forms]]
+kind = "mlx"
+quant = "4bit"
+bytes = 600_000
+[[model.forms.sources]]
+type = "hub"
+repo = "no/twofold-mlx"
 "#;
 
 /// Runs offline with that catalog and the cache `cache`.
@@ -82,6 +109,9 @@ fn fit_lists_what_fits_best_first() {
             > tiny["decode_tokens_per_second"]["full"].as_f64()
     );
     assert_eq!(all["best"], models[0]["model"]);
+    let smaller = named("twofold:1m --mlx");
+    assert_eq!(smaller["files"], "mlx 4bit");
+    assert_eq!(smaller["weight_bytes"], 600_000);
 
     assert!(cache.path().join("machine.json").is_file());
     let again = json(&with_catalog(cache.path(), &["fit", "--json"]).quiet());
@@ -152,13 +182,21 @@ fn what_cannot_fit_is_not_downloaded() {
             refused.stderr
         );
     }
+    let refused = with_catalog(cache.path(), &["run", "twofold:1m", "hi"]);
+    refused.refused(3, &["9.0 TB", "as mlx 4bit it fits: twofold:1m --mlx;"]);
+    let other = with_catalog(cache.path(), &["run", "twofold:1m", "hi", "--mlx"]);
+    other.refused(3, &["offline"]);
     let refused = with_catalog(
         cache.path(),
         &["run", "smollm2:135m", "hi", "--memory=50MB"],
     );
     refused.refused(
         3,
-        &["98.4 MB", "`memory` allows 50.0 MB", "what fits: tiny:1m ("],
+        &[
+            "98.4 MB",
+            "`memory` allows 50.0 MB",
+            "what fits: tiny:1m, twofold:1m --mlx (",
+        ],
     );
     let refused = with_catalog(cache.path(), &["run", "smollm2:135m", "hi", "--memory=1kB"]);
     refused.refused(3, &["nothing of the catalog fits"]);
