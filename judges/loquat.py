@@ -30,17 +30,22 @@ def ask(package, example, cases, seconds=60):
     return answers
 
 
+def command():
+    """The path of the command line itself."""
+    return build("loquat-cli", "loquat", "--bin")
+
+
 @functools.cache
-def build(package, example):
-    """The path of the example, in the profile that the tests have built everything in."""
+def build(package, name, kind="--example"):
+    """The path of the program, in the profile that the tests have built everything in."""
     cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--package", package]
-    cargo += ["--example", example, "--message-format", "json-render-diagnostics"]
+    cargo += [kind, name, "--message-format", "json-render-diagnostics"]
     done = subprocess.run(cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     artifacts = [json.loads(line) for line in done.stdout.splitlines()]
     (path,) = (
         artifact["executable"]
         for artifact in artifacts
-        if artifact.get("executable") and artifact["target"]["name"] == example
+        if artifact.get("executable") and artifact["target"]["name"] == name
     )
     return path
 

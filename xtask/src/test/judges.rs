@@ -15,6 +15,7 @@ const JUDGES: &[&str] = &[
     "harmony_rendering",
     "harmony_parsing",
     "structured",
+    "converted",
 ];
 
 const PYTHON: Python = Python {

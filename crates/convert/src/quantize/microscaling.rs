@@ -29,17 +29,17 @@ pub(super) fn encode(mode: MlxMode, float: Dtype, row: &[f32], out: &mut Encoded
             MlxMode::Mxfp8 => MOST_E4M3,
             _ => MOST_E2M1,
         };
-        let scale = rounded(float, top / most);
         let divisor = match mode {
             MlxMode::Nvfp4 => {
-                let code = e4m3(scale);
+                let code = e4m3(rounded(float, top / most));
                 out.scales.push(code);
                 rounded(float, from_e4m3(code))
             }
             _ => {
-                let power = match scale {
+                // The least power of two under which the largest value fits.
+                let power = match top {
                     0.0 => 0,
-                    scale => rounded(float, scale.log2()).round_ties_even() as i32,
+                    top => ((top / most).log2().ceil() as i32).clamp(-127, 127),
                 };
                 out.scales.push((power + 127) as u8);
                 2f32.powi(power)

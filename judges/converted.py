@@ -1,0 +1,170 @@
+"""Converted models, judged by those who will load them: `mlx-lm`, llama.cpp (`xllamacpp`), and the
+quantizers of `mlx` and `gguf`.
+
+SmolLM2 becomes safetensors, then MLX and GGUF in several types. Each result must hold the bytes that
+the format's own quantizer makes of the same weights, load in the format's own engine, and give the
+same next tokens there as it gives here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.update(MLX_DISABLE_COMPILE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+
+import gguf
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+from mlx_lm.utils import load_model, load_tokenizer
+
+import loquat
+
+MODEL = "smollm2:135m"
+GOLDEN = loquat.ROOT / "crates/testkit/goldens/llama"
+REAL = loquat.ROOT.parent / "shared" / "goldens-real" / "smollm2-135m.json"
+MLX = ["q4", "q8", "mxfp4"]
+GGUF = ["q4_0", "q4_1", "q8_0", "q4_k"]
+# mlx on a CPU takes its time.
+LONGEST = 24
+# Nearer than this two engines may choose differently: llama.cpp rounds activations to 8 bits.
+TIE = {"mlx": 0.02, "gguf": 0.25}
+# Our own, for a machine without the others.
+PROMPTS = ["The capital of France is", "1, 2, 3, 4, 5,", "def add(a, b):\n    return"]
+# As `mx.quantize` is asked for them: type, group size, bits, mode.
+MODES = [(f"q{bits}", group, bits, "affine") for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64)]
+MODES += [("mxfp4", 32, 4, "mxfp4"), ("mxfp8", 32, 8, "mxfp8"), ("nvfp4", 16, 4, "nvfp4")]
+BLOCKS = {name: gguf.GGMLQuantizationType[name.upper()] for name in ("q4_0", "q4_1", "q8_0")}
+
+
+def convert(source, target, quant, out, *more):
+    command = [loquat.command(), "convert", str(source), "--to", target, "--quant", quant]
+    command += ["--output", str(out), "--json", *more]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=loquat.ROOT, timeout=300)
+    if done.returncode:
+        sys.exit(f"converted: {target} {quant}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def bytes_of(array):
+    return np.array(mx.view(mx.contiguous(array), mx.uint8)).tobytes()
+
+
+def mlx_bytes(verdict, plain, folder, mode):
+    """Every quantized tensor of the folder against `mx.quantize` of the same weights."""
+    group, bits, kind = mode
+    for module in (name.removesuffix(".scales") for name in folder if name.endswith(".scales")):
+        theirs = mx.quantize(plain[module + ".weight"], group_size=group, bits=bits, mode=kind)
+        for array, name in zip(theirs, ("weight", "scales", "biases")):
+            ours = folder[f"{module}.{name}"]
+            same = bytes_of(ours) == bytes_of(array)
+            verdict.expect(f"bytes of mx.quantize, {kind} {bits} g{group}", f"{module}.{name}", same, True)
+
+
+def gguf_bytes(verdict, plain, path, quant):
+    """Tensors that are not reordered against `gguf.quants.quantize` of the same weights."""
+    reader = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    for layer in range(2):
+        for ours, theirs in (("attn_v", "self_attn.v_proj"), ("ffn_down", "mlp.down_proj")):
+            values = plain[f"model.layers.{layer}.{theirs}.weight"].astype(mx.float32)
+            wanted = gguf.quants.quantize(np.array(values), BLOCKS[quant])
+            found = reader[f"blk.{layer}.{ours}.weight"].data
+            same = wanted.tobytes() == found.tobytes()
+            verdict.expect(f"bytes of gguf, {quant}", f"blk.{layer}.{ours}", same, True)
+
+
+def prompts(folder):
+    """Token ids: the real goldens' where they are there, and our own."""
+    tokenizer = load_tokenizer(folder)
+    ids = [tokenizer.encode(text) for text in PROMPTS]
+    if not REAL.is_file():
+        print("  skipped: the prompts of ../shared/goldens-real are not there")
+        return ids
+    cases = json.loads(REAL.read_text(encoding="utf-8"))["cases"]
+    for case in cases:
+        if case["kind"] == "text" and tokenizer.encode(case["text"]) != case["ids"]:
+            sys.exit(f"converted: the tokenizer cuts {case['text']!r} otherwise than the golden")
+    return ids + [case["ids"][:LONGEST] for case in cases]
+
+
+def compare(verdict, subject, ours, theirs, tie):
+    """`theirs` may leave out positions (None); where our lead is small either choice is right."""
+    for ids, our, their in zip(range(len(ours)), ours, theirs):
+        for at, (top, margin, found) in enumerate(zip(our["top"], our["margin"], their)):
+            if found is not None and margin > tie:
+                verdict.expect(subject, f"prompt {ids}, position {at}", top, found)
+
+
+def mlx_tops(folder, ids):
+    model, _ = load_model(folder)
+    wide = lambda p: p.astype(mx.float32) if mx.issubdtype(p.dtype, mx.floating) else p
+    model.update(tree_map(wide, model.parameters()))
+    return [mx.argmax(model(mx.array(prompt)[None])[0], axis=-1).tolist() for prompt in ids]
+
+
+def llama_cpp_tops(path, ids):
+    """After each prompt's last token alone. In a process of its own, for llama.cpp may abort."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--llama-cpp", str(path)],
+        input=json.dumps(ids), capture_output=True, text=True, errors="replace", timeout=300,
+    )
+    line = next((line for line in done.stdout.splitlines() if line.startswith("TOPS ")), None)
+    if line is None:
+        sys.exit(f"converted: llama.cpp does not load {path.name}:\n{done.stderr[-2000:]}")
+    tops = json.loads(line.removeprefix("TOPS "))
+    return [[None] * (len(prompt) - 1) + [top] for prompt, top in zip(ids, tops)]
+
+
+def llama_cpp(path):
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.warmup, params.n_ctx, params.n_parallel = path, False, 512, 1
+    server, tops = xllamacpp.Server(params), []
+    for prompt in json.load(sys.stdin):
+        ask = dict(prompt=prompt, n_predict=1, n_probs=1, temperature=0.0, cache_prompt=False)
+        # A token that ends the text comes without its number otherwise.
+        ask["ignore_eos"] = False
+        answer = server.handle_completions(ask)
+        content = (answer["choices"][0].get("logprobs") or {}).get("content")
+        tops.append(content[0]["id"] if content else None)
+    print("\nTOPS " + json.dumps(tops), flush=True)
+
+
+def main():
+    verdict = loquat.Verdict("converted")
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = Path(scratch)
+        tiny = mx.load(str(GOLDEN / "model.safetensors"))
+        for name, group, bits, kind in MODES:
+            out = scratch / f"tiny-{name}-{group}"
+            more = ["--group-size", str(group)] if kind == "affine" else []
+            convert(GOLDEN, "mlx", name, out, *more)
+            mlx_bytes(verdict, tiny, mx.load(str(out / "model.safetensors")), (group, bits, kind))
+        source = scratch / "source"
+        convert(MODEL, "safetensors", "bf16", source)
+        plain = mx.load(str(source / "model.safetensors"))
+        ids = prompts(source)
+        for quant in MLX:
+            out = scratch / quant
+            convert(source, "mlx", quant, out)
+            ours = loquat.ask("loquat-convert", "top", [dict(model=str(out), ids=p) for p in ids], 300)
+            compare(verdict, f"top-1 of mlx-lm, {quant}", ours, mlx_tops(out, ids), TIE["mlx"])
+        for quant in GGUF:
+            out = scratch / f"{quant}.gguf"
+            convert(source, "gguf", quant, out)
+            if quant in BLOCKS:
+                gguf_bytes(verdict, plain, out, quant)
+            ours = loquat.ask("loquat-convert", "top", [dict(model=str(out), ids=p) for p in ids], 300)
+            compare(verdict, f"top-1 of llama.cpp, {quant}", ours, llama_cpp_tops(out, ids), TIE["gguf"])
+    verdict.end()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--llama-cpp"]:
+        llama_cpp(sys.argv[2])
+    else:
+        main()
