@@ -1,53 +1,67 @@
 //! `loquat run`: one answer, or a conversation.
 
-use std::num::NonZeroUsize;
-
 use loquat_chat::{Chat, ChatRequest, Conversation, Lowered, ToolChoice};
+use loquat_engine::{Engine, SamplingParams};
 use loquat_session::Backend;
+use loquat_store::Store;
+use loquat_text::GenerationConfig;
 
-use crate::args::{Form, RunArgs};
+use crate::args::{Chosen, Form, RunArgs};
+use crate::chat::{self, Settings};
 use crate::error::CliError;
-use crate::load::{Model, Speaker, locate, open_store};
+use crate::load::{Model, Speaker, locate, open_store_on};
 use crate::sampling::Sampling;
 use crate::show::{Thinking, close, listener};
 use crate::stream::{Heard, hear};
+use crate::terminal::bytes;
 use crate::wait::Interrupts;
-use crate::{backends, converse, prompt, request, voice};
+use crate::{backends, prompt, request, voice};
 
 pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
-    let store = open_store()?;
-    let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
-    // Before a download, which a misspelt backend or a file that is not there would make vain.
-    let backend = backends::select(&args.session.backend)?;
-    let request = settings(args)?;
+    let interrupts = Interrupts::listen()?;
+    let store = open_store_on(args.source.network)?;
+    let words = prompt::sort(
+        &store,
+        &args.source,
+        args.model.as_deref(),
+        args.prompt.as_deref(),
+    )?;
+    let opener = Opener {
+        // Before a download, which a misspelt backend or a file that is not there would make vain.
+        backend: backends::select(&args.session.backend)?,
+        request: request(args)?,
+        store: &store,
+        interrupts: &interrupts,
+        args,
+        verbose,
+    };
     let conversation = request::conversation(&args.conversation, words.prompt)?;
     check_form(args, conversation.is_some())?;
 
-    let model = Model::open(&locate(&store, words.model.as_deref())?)?;
-    let asked = Asked::of(args, &model, request)?;
+    let settings = Settings::of(args);
+    let chosen = args.source.chosen(words.model.as_deref());
     match conversation {
         Some(conversation) => {
+            let asked = opener.ask(&chosen, settings)?;
             let lowered = asked.lower(&conversation)?;
-            let talk = asked.load(args, &model, backend, verbose)?;
-            match talk.answer(lowered)?.end {
+            let talk = opener.load(asked)?;
+            match talk.answer(lowered, &interrupts)?.end {
                 Some(_) => Ok(()),
                 None => Err(CliError::Interrupted),
             }
         }
         None => {
-            let talk = asked.load(args, &model, backend, verbose)?;
+            let talk = opener.open(&chosen, settings)?;
             let conversation = Conversation::new(args.conversation.system.clone());
-            converse::converse(&talk, conversation, &store.cache_dir().join("chat-history"))
+            chat::converse(&opener, talk, conversation)
         }
     }
 }
 
-/// All that flags say about every answer.
-fn settings(args: &RunArgs) -> Result<ChatRequest, CliError> {
+/// All that flags say about every answer, but for the settings, which may change.
+fn request(args: &RunArgs) -> Result<ChatRequest, CliError> {
     let mut request = request::settings(&args.conversation)?;
     request.parallel_tool_calls = !args.no_parallel_tool_calls;
-    request.thinking.budget = args.thinking_budget;
-    request.stop.clone_from(&args.output.stop);
     request.logprobs = args.output.logprobs()?;
     Ok(request)
 }
@@ -63,9 +77,9 @@ fn check_form(args: &RunArgs, answers_once: bool) -> Result<(), CliError> {
             expected: "text; for JSON, give a prompt or --messages".to_owned(),
         });
     }
-    if args.show_thinking {
+    if args.show_reasoning.is_some() {
         return Err(CliError::Usage {
-            what: "`--show-thinking` is for text, and JSON has the thinking anyway; `--output`"
+            what: "`--show-reasoning` is for text, and JSON has the thinking anyway; `--output`"
                 .to_owned(),
             expected: "text".to_owned(),
         });
@@ -73,28 +87,80 @@ fn check_form(args: &RunArgs, answers_once: bool) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What to ask a model, before its weights are loaded: most refusals need none.
-struct Asked {
-    chat: Chat,
-    /// Everything but the messages.
+/// Opens models as the flags say.
+pub struct Opener<'a> {
+    pub store: &'a Store,
+    pub interrupts: &'a Interrupts,
+    args: &'a RunArgs,
+    backend: &'a dyn Backend,
+    /// Everything but the messages and the settings.
     request: ChatRequest,
+    verbose: bool,
 }
 
-impl Asked {
-    fn of(args: &RunArgs, model: &Model, mut request: ChatRequest) -> Result<Self, CliError> {
+impl Opener<'_> {
+    /// A model that answers; the default one when none is named.
+    pub fn open(&self, chosen: &Chosen, settings: Settings) -> Result<Talk, CliError> {
+        self.load(self.ask(chosen, settings)?)
+    }
+
+    fn ask(&self, chosen: &Chosen, settings: Settings) -> Result<Asked, CliError> {
+        let args = self.args;
+        let model = Model::open(&locate(self.store, chosen)?)?;
         let tokenizer = model.tokenizer()?;
-        let sampling = Sampling::of(&model.generation_config()?)?;
-        let sampling = sampling.with(&args.output.sampling, &tokenizer)?;
-        tracing::info!("sampling: {}", sampling.told());
-        request.sampling = sampling.params;
+        let defaults = model.generation_config()?;
         let file = args.conversation.template.as_deref();
-        let template = voice::required_template(model, &tokenizer, file)?;
-        let chat = voice::chat(model, tokenizer, template, &args.formats);
+        let template = voice::required_template(&model, &tokenizer, file)?;
+        let chat = voice::chat(&model, tokenizer, template, &args.formats);
+        let mut request = self.request.clone();
         if let Some(wanted) = args.answer.wanted()? {
             voice::grammar(chat.grammars(), &wanted)?;
             request.answer = Some(wanted.source);
         }
-        Ok(Self { chat, request })
+        let mut asked = Asked {
+            model,
+            chat,
+            request,
+            defaults,
+            settings: Settings::default(),
+        };
+        asked.set(settings)?;
+        Ok(asked)
+    }
+
+    fn load(&self, asked: Asked) -> Result<Talk, CliError> {
+        let tokenizer = asked.chat.tokenizer().clone();
+        let session = &self.args.session;
+        Ok(Talk {
+            speaker: Speaker::load(&asked.model, tokenizer, self.backend, session)?,
+            form: self.args.output.output,
+            verbose: self.verbose,
+            asked,
+        })
+    }
+}
+
+/// What to ask a model, before its weights are loaded: most refusals need none.
+struct Asked {
+    model: Model,
+    chat: Chat,
+    /// Everything but the messages.
+    request: ChatRequest,
+    /// How the checkpoint's authors want it sampled.
+    defaults: GenerationConfig,
+    settings: Settings,
+}
+
+impl Asked {
+    /// Takes settings over, or leaves all as it was.
+    fn set(&mut self, settings: Settings) -> Result<(), CliError> {
+        let sampling = Sampling::of(&self.defaults)?;
+        let sampling = sampling.with(&settings.sampling, self.chat.tokenizer())?;
+        tracing::info!("sampling: {}", sampling.told());
+        self.request.sampling = sampling.params;
+        settings.ask_for(&mut self.request);
+        self.settings = settings;
+        Ok(())
     }
 
     fn lower(&self, conversation: &Conversation) -> Result<Lowered, CliError> {
@@ -113,65 +179,109 @@ impl Asked {
         };
         Ok(self.chat.lower(request)?)
     }
-
-    fn load(
-        self,
-        args: &RunArgs,
-        model: &Model,
-        backend: &dyn Backend,
-        verbose: bool,
-    ) -> Result<Talk, CliError> {
-        let tokenizer = self.chat.tokenizer().clone();
-        Ok(Talk {
-            speaker: Speaker::load(model, tokenizer, backend, &args.session)?,
-            interrupts: Interrupts::listen()?,
-            form: args.output.output,
-            thinking: Thinking::shown(args.show_thinking),
-            max_tokens: args.output.max_tokens,
-            verbose,
-            asked: self,
-        })
-    }
 }
 
 /// A model that answers.
 pub struct Talk {
     asked: Asked,
     speaker: Speaker,
-    pub interrupts: Interrupts,
     form: Form,
-    thinking: Thinking,
-    max_tokens: Option<NonZeroUsize>,
     verbose: bool,
 }
 
 impl Talk {
+    pub fn engine(&self) -> &Engine {
+        &self.speaker.engine
+    }
+
+    /// The most tokens that a prompt and its answer can have together.
+    pub fn room(&self) -> usize {
+        self.speaker.room()
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.asked.settings
+    }
+
+    /// How tokens are chosen, whoever decided on it.
+    pub fn sampling(&self) -> &SamplingParams {
+        &self.asked.request.sampling
+    }
+
+    /// Changes settings, unless the model refuses them.
+    pub fn set(&mut self, settings: Settings) -> Result<(), CliError> {
+        let before = self.asked.settings.clone();
+        self.asked.set(settings)?;
+        if let Err(refused) = self.check() {
+            self.asked.set(before)?;
+            return Err(refused);
+        }
+        Ok(())
+    }
+
+    /// Whether any question at all could be asked so.
+    fn check(&self) -> Result<(), CliError> {
+        let vocab_size = self.engine().capabilities().vocab_size;
+        self.sampling().validate(vocab_size)?;
+        let mut any = Conversation::default();
+        any.push_user("?");
+        self.asked.lower(&any)?;
+        Ok(())
+    }
+
+    /// Which model it is, in a line.
+    pub fn described(&self) -> String {
+        let engine = self.engine();
+        format!(
+            "{} on {}, {} of weights, room for {} tokens",
+            self.asked.model.name,
+            engine.capabilities().device,
+            bytes(engine.memory().weight_bytes),
+            self.room()
+        )
+    }
+
     /// The answer to a question.
-    pub fn ask(&self, conversation: &Conversation) -> Result<Heard, CliError> {
-        self.answer(self.asked.lower(conversation)?)
+    pub fn ask(
+        &self,
+        conversation: &Conversation,
+        interrupts: &Interrupts,
+    ) -> Result<Heard, CliError> {
+        self.answer(self.asked.lower(conversation)?, interrupts)
     }
 
     /// What follows a tool's result. A call that was required has been made.
-    pub fn go_on(&self, conversation: &Conversation) -> Result<Heard, CliError> {
+    pub fn go_on(
+        &self,
+        conversation: &Conversation,
+        interrupts: &Interrupts,
+    ) -> Result<Heard, CliError> {
         let tool_choice = match &self.asked.request.tool_choice {
             ToolChoice::None => ToolChoice::None,
             ToolChoice::Auto | ToolChoice::Required | ToolChoice::Named(_) => ToolChoice::Auto,
         };
-        self.answer(self.asked.lower_with(conversation, tool_choice)?)
+        let lowered = self.asked.lower_with(conversation, tool_choice)?;
+        self.answer(lowered, interrupts)
     }
 
-    fn answer(&self, lowered: Lowered) -> Result<Heard, CliError> {
+    fn answer(&self, lowered: Lowered, interrupts: &Interrupts) -> Result<Heard, CliError> {
         let Lowered {
             mut generate,
             reply,
         } = lowered;
         let speaker = &self.speaker;
-        generate.max_tokens = speaker.max_tokens(self.max_tokens, generate.prompt.len());
+        let Settings {
+            max_tokens,
+            show_reasoning,
+            ..
+        } = &self.asked.settings;
+        generate.max_tokens = speaker.max_tokens(*max_tokens, generate.prompt.len());
         let logprobs = generate.logprobs.is_some();
         let is_held = self.asked.request.answer.is_some();
         let generation = speaker.engine.submit(generate)?;
-        let mut listener = listener(self.form, self.thinking, &speaker.tokenizer, logprobs);
-        let heard = hear(generation, Some(reply), &self.interrupts, listener.as_mut())?;
+        let thinking = Thinking::shown(*show_reasoning);
+        let mut listener = listener(self.form, thinking, &speaker.tokenizer, logprobs);
+        let heard = hear(generation, Some(reply), interrupts, listener.as_mut())?;
         close(&heard, speaker.room(), is_held, self.verbose);
         Ok(heard)
     }

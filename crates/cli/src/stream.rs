@@ -4,7 +4,7 @@ use loquat_chat::{Reply, ReplyEvent, ReplyParser};
 use loquat_engine::{Event, FinishReason, Generation, Timings, TokenInfo, Usage};
 
 use crate::error::CliError;
-use crate::wait::{Interrupts, Next};
+use crate::wait::{Doing, Interrupts, Next};
 
 /// Whoever prints what is heard.
 pub trait Listener {
@@ -35,7 +35,7 @@ pub struct Heard {
     pub end: Option<End>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct End {
     pub reason: FinishReason,
     pub usage: Usage,
@@ -69,6 +69,18 @@ impl Heard {
 /// Tells a listener everything until the generation ends or is interrupted. Without a parser all
 /// is text.
 pub fn hear(
+    generation: Generation,
+    parser: Option<ReplyParser>,
+    interrupts: &Interrupts,
+    listener: &mut dyn Listener,
+) -> Result<Heard, CliError> {
+    interrupts.now(Doing::Answering);
+    let heard = hear_out(generation, parser, interrupts, listener);
+    interrupts.now(Doing::Turning);
+    heard
+}
+
+fn hear_out(
     mut generation: Generation,
     parser: Option<ReplyParser>,
     interrupts: &Interrupts,

@@ -1,13 +1,57 @@
 //! Writing to people: plain where nobody looks, and never a panic when the reader is gone.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+
+use clap::ValueEnum;
 
 pub use loquat::human::bytes;
 
 use crate::error::CliError;
 
+/// When to write in colours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On terminals, unless `NO_COLOR` is set or `TERM` is dumb.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// Said once, before anything is written; until then it is `auto`.
+static COLOUR: OnceLock<Colour> = OnceLock::new();
+
+pub fn choose_colour(colour: Colour) {
+    // Only the first choice counts, and `main` makes it.
+    let _ = COLOUR.set(colour);
+}
+
+/// Whether what is written to stderr is dimmed and coloured.
 pub fn stderr_is_fancy() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+    is_fancy(std::io::stderr().is_terminal())
+}
+
+/// Whether what the line editor shows is.
+pub fn stdout_is_fancy() -> bool {
+    is_fancy(std::io::stdout().is_terminal())
+}
+
+fn is_fancy(is_terminal: bool) -> bool {
+    match COLOUR.get().copied().unwrap_or_default() {
+        Colour::Always => true,
+        Colour::Never => false,
+        Colour::Auto => {
+            let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            is_terminal && !no_colour && !is_dumb()
+        }
+    }
+}
+
+/// Whether the terminal has no more than lines: none is written over there.
+pub fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
 
 /// Writes to stdout at once.
@@ -21,17 +65,31 @@ pub fn print(text: &str) -> Result<(), CliError> {
 
 /// A remark on stderr, dimmed where that shows. One that cannot be written is not missed.
 pub fn remark(text: &str) {
-    let mut stderr = std::io::stderr().lock();
-    let _ = if stderr_is_fancy() {
-        writeln!(stderr, "\x1b[2m{text}\x1b[0m")
-    } else {
-        writeln!(stderr, "{text}")
-    };
+    let _ = writeln!(std::io::stderr(), "{}", dimmed(text));
 }
 
-/// Why a command failed, on stderr if that still takes it.
-pub fn complain(error: &CliError) {
-    let _ = writeln!(std::io::stderr(), "error: {error}");
+/// As stderr shows what is not the answer.
+pub fn dimmed(text: &str) -> String {
+    match stderr_is_fancy() {
+        true => dim(text),
+        false => text.to_owned(),
+    }
+}
+
+pub fn dim(text: &str) -> String {
+    format!("\x1b[2m{text}\x1b[0m")
+}
+
+/// Why something failed, on stderr if that still takes it.
+pub fn complain(error: &impl Display) {
+    let _ = writeln!(std::io::stderr(), "{} {error}", error_mark());
+}
+
+fn error_mark() -> &'static str {
+    match stderr_is_fancy() {
+        true => "\x1b[1;31merror:\x1b[0m",
+        false => "error:",
+    }
 }
 
 /// What a model wrote, as it may appear on a terminal: control characters would move the

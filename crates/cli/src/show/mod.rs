@@ -1,6 +1,7 @@
 //! What was heard, printed: as text, as one JSON object, or event by event.
 
 mod closing;
+mod fold;
 mod json;
 mod text;
 

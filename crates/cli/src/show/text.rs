@@ -1,31 +1,43 @@
 //! A reply for people, and for programs that want its words.
 
 use std::io::{IsTerminal, Write};
+use std::time::Instant;
 
 use loquat_chat::{ReplyEvent, ToolCall};
+use loquat_engine::TokenInfo;
 
+use super::fold::Fold;
 use super::json::call;
+use crate::args::ShowReasoning;
 use crate::error::CliError;
 use crate::stream::{Heard, Listener};
-use crate::terminal::{print, stderr_is_fancy, tame};
+use crate::terminal::{dimmed, print, tame};
 
-/// Where thinking is printed.
+/// Where and how thinking is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thinking {
     Hidden,
-    /// Dimmed, for whoever looks.
-    Stderr,
-    /// Between `<think>` and `</think>`, whatever the model's own marks are.
-    Stdout,
+    /// On stderr, dimmed, for whoever looks.
+    Dimmed,
+    /// There too, as a line that counts.
+    Folded,
+    /// On stdout, between `<think>` and `</think>`, whatever the model's own marks are.
+    Marked,
 }
 
 impl Thinking {
-    /// Stdout is for answers unless somebody asks for more.
-    pub fn shown(on_stdout: bool) -> Self {
-        match (on_stdout, std::io::stderr().is_terminal()) {
-            (true, _) => Self::Stdout,
-            (false, true) => Self::Stderr,
-            (false, false) => Self::Hidden,
+    pub fn shown(how: Option<ShowReasoning>) -> Self {
+        let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+        Self::on(how, stdout.is_terminal(), stderr.is_terminal())
+    }
+
+    /// Stdout is for answers, unless somebody asks for more and has no other place to see it.
+    fn on(how: Option<ShowReasoning>, stdout_is_seen: bool, stderr_is_seen: bool) -> Self {
+        match (how, stdout_is_seen, stderr_is_seen) {
+            (Some(ShowReasoning::Full), true, true) | (None, _, true) => Self::Dimmed,
+            (Some(ShowReasoning::Full), _, _) => Self::Marked,
+            (Some(ShowReasoning::Folded), _, true) => Self::Folded,
+            (Some(ShowReasoning::Folded | ShowReasoning::Hidden) | None, _, _) => Self::Hidden,
         }
     }
 }
@@ -34,6 +46,9 @@ impl Thinking {
 pub struct Spoken {
     thinking: Thinking,
     in_thinking: bool,
+    fold: Option<Fold>,
+    /// Tokens whose events are still to come.
+    tokens: usize,
     /// Nothing stands in the present line of whatever was written to last.
     fresh_line: bool,
     /// Any text at all was printed to stdout.
@@ -45,6 +60,8 @@ impl Spoken {
         Self {
             thinking,
             in_thinking: false,
+            fold: None,
+            tokens: 0,
             fresh_line: true,
             spoken: false,
         }
@@ -63,14 +80,21 @@ impl Spoken {
     fn think(&mut self, text: &str) -> Result<(), CliError> {
         let begins = !self.in_thinking;
         self.in_thinking = true;
+        let tokens = std::mem::take(&mut self.tokens);
         match self.thinking {
             Thinking::Hidden => Ok(()),
-            Thinking::Stderr => {
+            Thinking::Dimmed => {
                 murmur(text);
                 self.fresh_line = text.ends_with('\n');
                 Ok(())
             }
-            Thinking::Stdout => {
+            Thinking::Folded => {
+                let now = Instant::now();
+                let fold = self.fold.get_or_insert_with(|| Fold::begin(now));
+                fold.add(tokens, now);
+                Ok(())
+            }
+            Thinking::Marked => {
                 if begins {
                     self.say("<think>\n")?;
                 }
@@ -85,13 +109,19 @@ impl Spoken {
         }
         match self.thinking {
             Thinking::Hidden => Ok(()),
-            Thinking::Stderr => {
+            Thinking::Dimmed => {
                 if !std::mem::replace(&mut self.fresh_line, true) {
                     murmur("\n");
                 }
                 Ok(())
             }
-            Thinking::Stdout => {
+            Thinking::Folded => {
+                if let Some(fold) = self.fold.take() {
+                    fold.end(Instant::now());
+                }
+                Ok(())
+            }
+            Thinking::Marked => {
                 self.finish_line()?;
                 self.say("</think>\n")
             }
@@ -111,6 +141,7 @@ impl Listener for Spoken {
         match event {
             ReplyEvent::Reasoning(text) => self.think(text),
             ReplyEvent::Text(text) => {
+                self.tokens = 0;
                 self.stop_thinking()?;
                 self.say(text)
             }
@@ -119,6 +150,11 @@ impl Listener for Spoken {
             | ReplyEvent::CallArguments { .. }
             | ReplyEvent::CallEnd { .. } => self.stop_thinking(),
         }
+    }
+
+    fn tokens(&mut self, tokens: &[TokenInfo]) -> Result<(), CliError> {
+        self.tokens += tokens.len();
+        Ok(())
     }
 
     /// The shell's prompt belongs on a line of its own.
@@ -157,13 +193,31 @@ fn speak(text: &str) -> Result<(), CliError> {
     }
 }
 
-/// To stderr, dimmed where that shows. What cannot be written there is not missed.
+/// To stderr. What cannot be written there is not missed.
 fn murmur(text: &str) {
-    let text = tame(text);
     let mut stderr = std::io::stderr().lock();
-    let _ = match stderr_is_fancy() {
-        true => write!(stderr, "\x1b[2m{text}\x1b[0m"),
-        false => write!(stderr, "{text}"),
-    };
+    let _ = write!(stderr, "{}", dimmed(&tame(text)));
     let _ = stderr.flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinking_is_shown_where_somebody_looks() {
+        use ShowReasoning::{Folded, Full, Hidden};
+        use Thinking as T;
+        // Stdout and stderr as terminals: both, stdout only, stderr only, neither.
+        for (how, expected) in [
+            (None, [T::Dimmed, T::Hidden, T::Dimmed, T::Hidden]),
+            (Some(Full), [T::Dimmed, T::Marked, T::Marked, T::Marked]),
+            (Some(Folded), [T::Folded, T::Hidden, T::Folded, T::Hidden]),
+            (Some(Hidden), [T::Hidden; 4]),
+        ] {
+            let found = [(true, true), (true, false), (false, true), (false, false)]
+                .map(|(stdout, stderr)| T::on(how, stdout, stderr));
+            assert_eq!(found, expected, "{how:?}");
+        }
+    }
 }

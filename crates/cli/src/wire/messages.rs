@@ -1,7 +1,7 @@
 //! Messages.
 
 use loquat_chat::{Content, Message, Role, ToolCall};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::object::{Object, Place};
 use crate::error::CliError;
@@ -21,6 +21,56 @@ pub fn messages(flag: &'static str, value: Value) -> Result<Vec<Message>, CliErr
     items
         .map(|(index, item)| message(&place.item(index), item))
         .collect()
+}
+
+/// The same list, as [`messages`] reads it.
+pub fn to_json(messages: &[Message]) -> Value {
+    messages.iter().map(message_to_json).collect()
+}
+
+fn message_to_json(message: &Message) -> Value {
+    let Message {
+        role,
+        content,
+        reasoning,
+        tool_calls,
+        tool_call_id,
+        name,
+    } = message;
+    let mut fields = Map::new();
+    let mut put = |key: &str, value: Value| fields.insert(key.to_owned(), value);
+    put("role", role.to_string().into());
+    if let Some(name) = name {
+        put("name", name.as_str().into());
+    }
+    if let Some(id) = tool_call_id {
+        put("tool_call_id", id.as_str().into());
+    }
+    if let Some(reasoning) = reasoning {
+        put("reasoning_content", reasoning.as_str().into());
+    }
+    let part = |text: &String| json!({ "type": "text", "text": text });
+    put(
+        "content",
+        match content {
+            Content::Text(text) => text.as_str().into(),
+            Content::Parts(parts) => parts.iter().map(part).collect(),
+        },
+    );
+    if !tool_calls.is_empty() {
+        put("tool_calls", tool_calls.iter().map(call_to_json).collect());
+    }
+    Value::Object(fields)
+}
+
+fn call_to_json(call: &ToolCall) -> Value {
+    let ToolCall {
+        id,
+        name,
+        arguments,
+    } = call;
+    let function = json!({ "name": name, "arguments": arguments });
+    json!({ "id": id, "type": "function", "function": function })
 }
 
 fn message(place: &Place, value: Value) -> Result<Message, CliError> {

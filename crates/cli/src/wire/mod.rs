@@ -7,7 +7,7 @@ mod messages;
 mod object;
 mod tools;
 
-pub use messages::messages;
+pub use messages::{messages, to_json};
 pub use tools::tools;
 
 #[cfg(test)]

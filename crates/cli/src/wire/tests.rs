@@ -1,7 +1,7 @@
 use loquat_chat::{Content, Message, Role, Tool, ToolCall};
 use serde_json::{Value, json};
 
-use super::{messages, tools};
+use super::{messages, to_json, tools};
 
 const FLAG: &str = "--messages";
 
@@ -60,6 +60,8 @@ fn messages_are_read_as_clients_write_them() {
         },
     ];
     assert_eq!(messages(FLAG, said).unwrap(), expected);
+    // What was written reads as what it was.
+    assert_eq!(messages(FLAG, to_json(&expected)).unwrap(), expected);
 }
 
 #[test]

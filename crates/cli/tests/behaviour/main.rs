@@ -15,5 +15,8 @@ mod speaking;
 mod streams;
 mod structured;
 mod support;
+#[cfg(unix)]
+mod terminal;
 mod thinking;
 mod tools;
+mod upkeep;

@@ -67,8 +67,11 @@ fn a_shape_holds_for_the_answer_alone() {
 fn thinking_stays_off_stdout_unless_asked_for() {
     let flags = ["--thinking-budget=3", "-n", "20", "--choice=yes"];
     assert_eq!(ask(&flags).quiet(), "yes\n");
-    let shown = ask(&[&flags[..], &["--show-thinking"]].concat()).quiet();
+    let shown = ask(&[&flags[..], &["--show-reasoning=full"]].concat()).quiet();
     assert_eq!(shown, "<think>\nAAA\n</think>\nyes\n");
+    for how in ["--show-reasoning=folded", "--show-reasoning=hidden"] {
+        assert_eq!(ask(&[&flags[..], &[how]].concat()).quiet(), "yes\n");
+    }
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn what_a_model_cannot_do_about_thinking_is_refused() {
     run(&["--tool-format=nope"]).refused(2, &["--tool-format", "`nope`", "hermes"]);
     run(&["--thinking=loud"]).refused(2, &["--thinking", "medium"]);
     run(&["--thinking-budget=-1"]).refused(2, &["--thinking-budget", "at least 0"]);
-    run(&["--show-thinking", "--output=json"]).refused(2, &["--show-thinking", "--output"]);
+    run(&["--show-reasoning=full", "--output=json"]).refused(2, &["--show-reasoning", "--output"]);
 }
 
 #[test]

@@ -100,6 +100,16 @@ impl Client {
             .persist(&Stop::default(), || self.ask("HEAD", path, None, subject))
     }
 
+    /// The status that a bare question gets within so long.
+    pub(crate) fn status(&self, patience: Duration) -> Result<u16, HubError> {
+        let request = self.agent().head(&self.endpoint).config();
+        let request = request.timeout_global(Some(patience)).build();
+        let answer = request
+            .call()
+            .map_err(|error| unreachable(&self.hub, &error))?;
+        Ok(answer.status().as_u16())
+    }
+
     /// A file, or a span of it.
     pub(crate) fn get(
         &self,

@@ -24,6 +24,7 @@ mod tuning;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use cached::{CachedFile, CachedSnapshot, Damaged, Leftover};
 pub use error::{HubError, WrongHash};
@@ -116,6 +117,16 @@ impl Hub {
 
     pub fn is_offline(&self) -> bool {
         self.offline
+    }
+
+    /// How messages call the hub.
+    pub fn name(&self) -> &str {
+        self.client.hub()
+    }
+
+    /// Whether the hub answers within so long, offline or not: any status is a sign of life.
+    pub fn reach(&self, patience: Duration) -> Result<u16, HubError> {
+        self.client.status(patience)
     }
 
     /// What the repository holds at its revision. Offline: what the cache holds of it, which may

@@ -3,4 +3,5 @@
 
 mod common;
 mod fetch;
+mod hub_models;
 mod resolve;

@@ -1,0 +1,444 @@
+//! What may change from one answer to the next: flags of `run`, by their names.
+
+use std::error::Error;
+use std::num::NonZeroUsize;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Args, FromArgMatches};
+use loquat_chat::{ChatRequest, Effort};
+use loquat_engine::{PARAMETERS, SamplingParams, Slot};
+use serde_json::Value;
+
+use super::near::nearest;
+use crate::args::{Given, RunArgs, SamplingArgs, ShowReasoning, ThinkingArg, flag_name};
+use crate::error::CliError;
+
+const SET: &str = "/set";
+
+/// The flags that are no sampling parameters.
+const OTHERS: [&str; 5] = [
+    "max_tokens",
+    "stop",
+    "thinking",
+    "thinking_budget",
+    "show_reasoning",
+];
+
+/// What flags said, and then the person.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    pub max_tokens: Option<NonZeroUsize>,
+    stop: Vec<String>,
+    thinking: Option<ThinkingArg>,
+    thinking_budget: Option<usize>,
+    pub show_reasoning: Option<ShowReasoning>,
+    pub sampling: SamplingArgs,
+}
+
+/// A setting as it stands.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub name: String,
+    pub value: String,
+    /// Somebody said so.
+    pub given: bool,
+}
+
+impl Settings {
+    pub fn of(args: &RunArgs) -> Self {
+        Self {
+            max_tokens: args.output.max_tokens,
+            stop: args.output.stop.clone(),
+            thinking: args.conversation.thinking,
+            thinking_budget: args.thinking_budget,
+            show_reasoning: args.show_reasoning,
+            sampling: args.output.sampling.clone(),
+        }
+    }
+
+    /// All but how tokens are chosen, for which a checkpoint has to be asked too.
+    pub fn ask_for(&self, request: &mut ChatRequest) {
+        request.stop.clone_from(&self.stop);
+        request.thinking.effort = self.thinking.map(Effort::from);
+        request.thinking.budget = self.thinking_budget;
+    }
+
+    /// Sets what a person named to what the flag of that name would read.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), CliError> {
+        let flag = find(name)?;
+        let name = long(&flag);
+        let words = words(value).into_iter();
+        let words = words.map(|word| format!("--{name}={word}"));
+        let read = command().try_get_matches_from(words);
+        let read = read.map_err(|error| refused(&name, &error))?;
+        match flag.get_id().as_str() {
+            "max_tokens" => self.max_tokens = read.get_one("max_tokens").copied(),
+            "stop" => {
+                self.stop = read
+                    .get_many("stop")
+                    .into_iter()
+                    .flatten()
+                    .cloned()
+                    .collect()
+            }
+            "thinking" => self.thinking = read.get_one("thinking").copied(),
+            "thinking_budget" => self.thinking_budget = read.get_one("thinking_budget").copied(),
+            "show_reasoning" => self.show_reasoning = read.get_one("show_reasoning").copied(),
+            parameter => {
+                self.forget(parameter);
+                let given = SamplingArgs::from_arg_matches(&read);
+                let given = given.map_err(|error| refused(&name, &error))?;
+                self.sampling.0.extend(given.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a setting as it is where nobody says.
+    pub fn unset(&mut self, name: &str) -> Result<(), CliError> {
+        match find(name)?.get_id().as_str() {
+            "max_tokens" => self.max_tokens = None,
+            "stop" => self.stop.clear(),
+            "thinking" => self.thinking = None,
+            "thinking_budget" => self.thinking_budget = None,
+            "show_reasoning" => self.show_reasoning = None,
+            parameter => self.forget(parameter),
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, parameter: &str) {
+        self.sampling.0.retain(|(known, _)| known.name != parameter);
+    }
+
+    /// Every setting; `params` are those in force, whoever decided on them.
+    pub fn all(&self, params: &SamplingParams) -> Vec<Shown> {
+        let others = OTHERS.map(|id| self.other(id));
+        let mut params = params.clone();
+        let slots = params.slots();
+        let sampling = PARAMETERS.iter().map(|parameter| {
+            let mut slots = slots.iter();
+            let slot = slots.find(|(name, _)| *name == parameter.name);
+            let given = self.sampling.0.iter();
+            let given = given
+                .clone()
+                .find(|(known, _)| known.name == parameter.name);
+            Shown {
+                name: flag_name(parameter),
+                value: match (given, slot) {
+                    // What was typed, not the tokens it came to.
+                    (Some((_, Given::Texts(texts))), _) => list(texts),
+                    (_, Some((_, slot))) => text(slot),
+                    (_, None) => String::new(),
+                },
+                given: given.is_some(),
+            }
+        });
+        others.into_iter().chain(sampling).collect()
+    }
+
+    fn other(&self, id: &str) -> Shown {
+        let value = match id {
+            "max_tokens" => self.max_tokens.map(|count| count.to_string()),
+            "stop" => Some(&self.stop)
+                .filter(|stop| !stop.is_empty())
+                .map(|stop| list(stop)),
+            "thinking" => self.thinking.and_then(|effort| named(&effort)),
+            "thinking_budget" => self.thinking_budget.map(|count| count.to_string()),
+            _ => self.show_reasoning.and_then(|how| named(&how)),
+        };
+        Shown {
+            name: id.replace('_', "-"),
+            given: value.is_some(),
+            value: value.unwrap_or_default(),
+        }
+    }
+
+    /// One setting, and what it is about.
+    pub fn explained(&self, name: &str, params: &SamplingParams) -> Result<String, CliError> {
+        let flag = find(name)?;
+        let name = long(&flag);
+        let mut all = self.all(params).into_iter();
+        let value = all.find(|shown| shown.name == name);
+        let value = value.map(|shown| shown.value).unwrap_or_default();
+        let value = match value.is_empty() {
+            true => "not set".to_owned(),
+            false => value,
+        };
+        let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+        Ok(format!("{name}: {value}\n{help}"))
+    }
+}
+
+/// The names there are, as flags have them.
+pub fn names() -> Vec<String> {
+    flags().iter().map(long).collect()
+}
+
+/// What a setting may be, where that is one of a few words.
+pub fn values(name: &str) -> Vec<String> {
+    let Ok(flag) = find(name) else {
+        return Vec::new();
+    };
+    let values = flag.get_possible_values();
+    values
+        .iter()
+        .map(|value| value.get_name().to_owned())
+        .collect()
+}
+
+fn flags() -> Vec<Arg> {
+    let all = RunArgs::augment_args(clap::Command::new(SET));
+    let is_parameter = |id: &str| PARAMETERS.iter().any(|parameter| parameter.name == id);
+    let settable = |flag: &&Arg| {
+        let id = flag.get_id().as_str();
+        OTHERS.contains(&id) || is_parameter(id)
+    };
+    all.get_arguments().filter(settable).cloned().collect()
+}
+
+fn command() -> clap::Command {
+    clap::Command::new(SET)
+        .no_binary_name(true)
+        .disable_help_flag(true)
+        .args(flags())
+}
+
+fn long(flag: &Arg) -> String {
+    flag.get_long().unwrap_or_default().to_owned()
+}
+
+/// A flag by its name, with `-` or with `_`, or the name that the parameter has elsewhere.
+fn find(name: &str) -> Result<Arg, CliError> {
+    let plain = name
+        .trim_start_matches('-')
+        .replace('_', "-")
+        .to_lowercase();
+    let flags = flags();
+    let is_meant =
+        |flag: &&Arg| long(flag) == plain || flag.get_id().as_str().replace('_', "-") == plain;
+    if let Some(flag) = flags.iter().find(is_meant) {
+        return Ok(flag.clone());
+    }
+    let names = names();
+    let near = nearest(&plain, names.iter().map(String::as_str));
+    Err(CliError::Field {
+        flag: SET,
+        what: match near {
+            Some(near) => format!("there is no setting {name}; did you mean {near}?"),
+            None => format!("there is no setting {name}; {SET} alone lists them"),
+        },
+    })
+}
+
+/// JSON where it is a text or a list of them, so that line breaks and several can be written;
+/// otherwise as it stands.
+fn words(value: &str) -> Vec<String> {
+    let texts = |value: Value| match value {
+        Value::String(text) => Some(vec![text]),
+        Value::Array(items) => {
+            let text = |item: &Value| item.as_str().map(str::to_owned);
+            items.iter().map(text).collect()
+        }
+        _ => None,
+    };
+    let read = serde_json::from_str(value).ok().and_then(texts);
+    read.unwrap_or_else(|| vec![value.to_owned()])
+}
+
+fn refused(name: &str, error: &clap::Error) -> CliError {
+    let why = match (
+        error.kind(),
+        error.get(ContextKind::ValidValue),
+        error.source(),
+    ) {
+        (ErrorKind::InvalidValue, Some(ContextValue::Strings(values)), _) => {
+            format!("must be one of {}", values.join(", "))
+        }
+        (_, _, Some(source)) => source.to_string(),
+        (_, _, None) => error.kind().to_string(),
+    };
+    CliError::Field {
+        flag: SET,
+        what: format!("{name}: {why}"),
+    }
+}
+
+fn named(value: &impl clap::ValueEnum) -> Option<String> {
+    Some(value.to_possible_value()?.get_name().to_owned())
+}
+
+/// A value as it would be typed.
+fn text(slot: &Slot<'_>) -> String {
+    let joined = |words: Vec<String>| words.join(",");
+    match slot {
+        Slot::Float(value) => value.to_string(),
+        Slot::Count(value) => value.to_string(),
+        Slot::Window(value) => value.to_string(),
+        Slot::Mode(value) => value.to_string(),
+        Slot::Biases(biases) => {
+            let biases: Vec<String> = biases
+                .iter()
+                .map(|(id, bias)| format!("{id}={bias}"))
+                .collect();
+            match biases.len() {
+                0 | 1 => biases.concat(),
+                _ => list(&biases),
+            }
+        }
+        Slot::Tokens(ids) => joined(ids.iter().map(u32::to_string).collect()),
+        Slot::Words(words) if words.is_empty() => String::new(),
+        Slot::Words(words) => format!("{} of the model's own", words.len()),
+        Slot::Texts(texts) => list(texts),
+        Slot::Steps(steps) => joined(steps.iter().map(|step| step.name().to_owned()).collect()),
+        Slot::Seed(seed) => seed.map(|seed| seed.to_string()).unwrap_or_default(),
+    }
+}
+
+/// Texts, in the one form that keeps them apart.
+fn list(texts: &[String]) -> String {
+    Value::from(texts.to_vec()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_engine::{Kind, Parameter};
+
+    use super::*;
+
+    fn shown(settings: &Settings, params: &SamplingParams, name: &str) -> Shown {
+        let mut all = settings.all(params).into_iter();
+        all.find(|shown| shown.name == name).unwrap()
+    }
+
+    #[test]
+    fn every_setting_is_set_shown_and_unset() {
+        let texts = |parameter: &Parameter| match parameter.kind {
+            Kind::Float => (parameter.min + 1.0).min(parameter.max).to_string(),
+            Kind::Integer => "1".to_owned(),
+            Kind::Biases => "42=-7.5".to_owned(),
+            Kind::Tokens => "4,5".to_owned(),
+            Kind::TokenSequences | Kind::Strings => r#"["a b","\n"]"#.to_owned(),
+            Kind::Steps => "top_p,dry".to_owned(),
+            Kind::Seed => "7".to_owned(),
+        };
+        let others = [
+            ("max-tokens", "5"),
+            ("stop", r#"["a","\n"]"#),
+            ("thinking", "low"),
+            ("thinking-budget", "0"),
+            ("show-reasoning", "folded"),
+        ];
+        let others = others.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let sampling = PARAMETERS.iter().map(|each| (flag_name(each), texts(each)));
+        let every: Vec<_> = others.into_iter().chain(sampling).collect();
+        assert_eq!(every.len(), names().len());
+        for (name, value) in every {
+            let mut settings = Settings::default();
+            settings.set(&name, &value).unwrap();
+            assert!(
+                shown(&settings, &SamplingParams::default(), &name).given,
+                "{name}"
+            );
+            // Again, as it is shown.
+            settings.set(&name.replace('-', "_"), &value).unwrap();
+            assert!(settings.sampling.0.len() <= 1, "{name} is there twice");
+            if OTHERS.contains(&name.replace('-', "_").as_str()) {
+                assert_eq!(
+                    shown(&settings, &SamplingParams::default(), &name).value,
+                    value
+                );
+            }
+            settings.unset(&name).unwrap();
+            assert!(
+                !shown(&settings, &SamplingParams::default(), &name).given,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_in_force_are_shown_as_they_would_be_typed() {
+        let params = SamplingParams {
+            temperature: 0.6,
+            logit_bias: vec![(42, -7.5), (43, 1.0)],
+            allowed_tokens: vec![4, 5],
+            seed: Some(7),
+            ..SamplingParams::default()
+        };
+        let settings = Settings::default();
+        for (name, value) in [
+            ("temperature", "0.6"),
+            ("top-p", "1"),
+            ("logit-bias", r#"["42=-7.5","43=1"]"#),
+            ("allowed-tokens", "4,5"),
+            ("seed", "7"),
+            ("bad-words", ""),
+            ("max-tokens", ""),
+        ] {
+            let shown = shown(&settings, &params, name);
+            assert_eq!(
+                (shown.value.as_str(), shown.given),
+                (value, false),
+                "{name}"
+            );
+        }
+        let explained = settings.explained("temperature", &params).unwrap();
+        assert!(explained.starts_with("temperature: 0.6\n"), "{explained}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_a_sentence() {
+        for (name, value, words) in [
+            (
+                "temprature",
+                "1",
+                "there is no setting temprature; did you mean temperature?",
+            ),
+            (
+                "humidity",
+                "1",
+                "there is no setting humidity; /set alone lists them",
+            ),
+            (
+                "model",
+                "1",
+                "there is no setting model; /set alone lists them",
+            ),
+            ("top_p", "2", "top-p: must be a number from 0 to 1"),
+            (
+                "thinking",
+                "loud",
+                "thinking: must be one of off, on, low, medium, high",
+            ),
+            (
+                "max-tokens",
+                "0",
+                "max-tokens: must be a whole number of at least 1",
+            ),
+            ("samplers", "tfs", "samplers: "),
+        ] {
+            let error = Settings::default()
+                .set(name, value)
+                .unwrap_err()
+                .to_string();
+            let said = error.strip_prefix("/set: ").unwrap();
+            assert!(said.starts_with(words), "{said}");
+            assert!(!said.contains('\n'), "{said}");
+        }
+    }
+
+    #[test]
+    fn values_may_be_json() {
+        for (value, expected) in [
+            ("plain", vec!["plain"]),
+            ("two words", vec!["two words"]),
+            (r#""\n""#, vec!["\n"]),
+            (r#"["a", "b"]"#, vec!["a", "b"]),
+            ("[1]", vec!["[1]"]),
+            ("3", vec!["3"]),
+        ] {
+            assert_eq!(words(value), expected);
+        }
+    }
+}
