@@ -69,6 +69,7 @@ fn a_pull_killed_at_random_bytes_forgets_nothing_and_ends_right() {
     let small = world.repo.files.iter().filter(|file| !file.large);
     let absent = small.filter(|file| !world.blob(&file.path).exists());
     let absent: u64 = absent.map(|file| file.content.len() as u64).sum();
+    world.server.settle();
     let before = world.server.sent();
     world.server.throttle(None);
     world.pull().unwrap();
