@@ -46,15 +46,15 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 impl Checkpoint {
-    /// Opens a model directory, a `.gguf` file, a `.safetensors` file or a shard index. The
-    /// last two need their `config.json` beside them.
+    /// Opens a model directory, a GGUF file under any name, a `.safetensors` file or a shard
+    /// index. The last two need their `config.json` beside them.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
             Self::open_directory(path)
         } else if !path.exists() {
             Err(not_a_model(path, "there is no such file or directory"))
-        } else if name.ends_with(".gguf") {
+        } else if name.ends_with(".gguf") || Gguf::is_at(path) {
             Self::open_gguf(path)
         } else if name.ends_with(".safetensors") || name.ends_with(".index.json") {
             let directory = path.parent().unwrap_or(Path::new("."));

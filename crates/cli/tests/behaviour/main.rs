@@ -6,6 +6,8 @@ mod backends;
 mod choosing;
 #[cfg(unix)]
 mod interactive;
+#[cfg(unix)]
+mod models;
 mod refusals;
 mod rendering;
 mod reports;

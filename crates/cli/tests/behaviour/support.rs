@@ -83,12 +83,20 @@ impl From<Output> for Outcome {
 pub fn command(cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquat"));
     let variables = std::env::vars_os().map(|(name, _)| name);
-    for name in variables.filter(|name| name.to_string_lossy().starts_with("LOQUAT_")) {
-        command.env_remove(name);
+    let ours = ["LOQUAT_", "HF_", "HUGGING"];
+    for name in variables {
+        let text = name.to_string_lossy();
+        if ours.iter().any(|start| text.starts_with(start)) {
+            command.env_remove(&name);
+        }
     }
     command.env_remove("NO_COLOR");
     command
         .env("LOQUAT_CACHE", cache)
+        // Neither models nor catalogs of whoever tests, and no hub but a test's own.
+        .env("HF_HOME", cache.join("huggingface"))
+        .env("HF_ENDPOINT", "http://127.0.0.1:1")
+        .env("XDG_CONFIG_HOME", cache.join("config"))
         .env("LOQUAT_BACKEND", "cpu");
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -8,6 +8,8 @@ mod read;
 mod value;
 mod write;
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use crate::{Blob, GgufFault, RawTensor, WeightsError};
@@ -33,6 +35,13 @@ impl Gguf {
     /// Maps and parses a file. Its pages are read only as tensors are used.
     pub fn open(path: &Path) -> Result<Gguf, WeightsError> {
         Gguf::parse(Blob::map(path)?, path)
+    }
+
+    /// Whether the file there begins as GGUF does.
+    pub(crate) fn is_at(path: &Path) -> bool {
+        let mut magic = [0; MAGIC.len()];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+        read.is_ok() && magic == MAGIC
     }
 
     /// Parses a whole file; `path` is named in errors and not opened.
