@@ -15,6 +15,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -178,6 +179,7 @@ struct Memory {
     requests: Vec<Request>,
     faults: Vec<Rule>,
     sent: u64,
+    connections: usize,
     bytes_per_second: Option<u64>,
 }
 
@@ -228,6 +230,13 @@ impl HubServer {
         self.state.memory().requests.clone()
     }
 
+    /// Waits until nobody is connected, so that what it sent will stay what it is.
+    pub fn settle(&self) {
+        while self.state.memory().connections > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Bytes of files that it sent so far.
     pub fn sent(&self) -> u64 {
         self.state.memory().sent
@@ -273,9 +282,11 @@ fn accept(listener: &TcpListener, state: &Arc<State>, is_storage: bool) {
             return;
         }
         let state = Arc::clone(state);
+        state.memory().connections += 1;
         thread::spawn(move || {
             // A client that hangs up is no concern of the server.
             let _ = routes::serve(&connection, &state, is_storage);
+            state.memory().connections -= 1;
         });
     }
 }

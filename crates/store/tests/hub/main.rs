@@ -7,5 +7,6 @@ mod kills;
 mod offline;
 mod refusals;
 mod shared;
+mod tls;
 mod transfers;
 mod world;
