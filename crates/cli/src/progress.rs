@@ -12,16 +12,20 @@ const DOWNLOAD: &str = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {et
 const FILE: &str = "  {wide_msg} {bar:20} {bytes}/{total_bytes}";
 const SHARE: &str = "{msg} {bar:30} {percent}%";
 
-fn bar(total: Option<u64>, template: &str, message: String) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
+/// A bar that has not been drawn.
+fn blank(total: Option<u64>) -> ProgressBar {
+    match std::io::stderr().is_terminal() {
+        true => total.map_or_else(ProgressBar::new_spinner, ProgressBar::new),
+        false => ProgressBar::hidden(),
     }
-    let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
-    if let (Some(_), Ok(style)) = (total, ProgressStyle::with_template(template)) {
+}
+
+/// Gives a bar its looks, with which it is drawn.
+fn dress(bar: &ProgressBar, template: &str, message: &str) {
+    if let (Some(_), Ok(style)) = (bar.length(), ProgressStyle::with_template(template)) {
         bar.set_style(style);
     }
-    bar.set_message(message);
-    bar
+    bar.set_message(message.to_owned());
 }
 
 /// Shows a download: a bar for all of it, and one above it for each file that is under way. Where
@@ -40,8 +44,7 @@ impl Progress for DownloadBar {
         if !std::io::stderr().is_terminal() {
             remark(what);
         }
-        let total = bar(total_bytes, DOWNLOAD, what.to_owned());
-        self.total = Some(self.add(total));
+        self.total = Some(self.add(total_bytes, DOWNLOAD, what));
     }
 
     fn advance(&mut self, bytes: u64) {
@@ -59,7 +62,7 @@ impl Progress for DownloadBar {
                 if !std::io::stderr().is_terminal() {
                     remark(&format!("{name} ({})", HumanBytes(bytes)));
                 }
-                let bar = self.add(bar(Some(bytes), FILE, name.to_owned()));
+                let bar = self.add(Some(bytes), FILE, name);
                 self.files.insert(file, bar);
             }
             FileProgress::At(bytes) => {
@@ -96,13 +99,17 @@ impl Progress for DownloadBar {
 }
 
 impl DownloadBar {
-    /// A bar that is not drawn must not be among those that are: it would be drawn with them.
-    fn add(&self, bar: ProgressBar) -> ProgressBar {
-        match &self.total {
+    /// A bar above the one for all. It joins the others before it is drawn, or it would be drawn
+    /// twice; one that is never drawn joins none.
+    fn add(&self, total: Option<u64>, template: &str, message: &str) -> ProgressBar {
+        let bar = blank(total);
+        let bar = match &self.total {
             _ if bar.is_hidden() => bar,
             Some(total) => self.bars.insert_before(total, bar),
             None => self.bars.add(bar),
-        }
+        };
+        dress(&bar, template, message);
+        bar
     }
 }
 
@@ -113,7 +120,9 @@ impl ShareBar {
     const STEPS: u64 = 1000;
 
     pub fn start(what: &str) -> Self {
-        Self(bar(Some(Self::STEPS), SHARE, what.to_owned()))
+        let bar = blank(Some(Self::STEPS));
+        dress(&bar, SHARE, what);
+        Self(bar)
     }
 
     pub fn set(&self, share: f32) {
