@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use loquat_chat::ChatError;
+use loquat_convert::ConvertError;
 use loquat_engine::EngineError;
 use loquat_grammar::GrammarError;
 use loquat_session::OpenError;
@@ -21,6 +22,8 @@ pub enum CliError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
     #[error(transparent)]
     Text(#[from] TextError),
     #[error(transparent)]
@@ -86,10 +89,18 @@ pub enum CliError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("{} is there already; --force replaces it, -o names another", path.display())]
+    Exists { path: PathBuf },
     #[error("{} of the checks failed: {}", .0.len(), .0.join("; "))]
     Checks(Vec<String>),
     #[error("{}; what to do stands beside each", match .0 { 1 => "1 problem was found".to_owned(), n => format!("{n} problems were found") })]
     Unwell(usize),
+    #[error(
+        "{} damaged; `loquat rm` and `loquat pull` bring it anew: {}",
+        match .0.len() { 1 => "a model is".to_owned(), count => format!("{count} models are") },
+        .0.join(", ")
+    )]
+    Damaged(Vec<String>),
     #[error("over HTTP: {0}")]
     Http(std::io::Error),
     #[error("a start could not be measured: {0}")]
@@ -106,6 +117,22 @@ pub enum CliError {
     Serve(#[from] loquat_server::ServeError),
     #[error("cannot start the server: {0}")]
     Runtime(std::io::Error),
+    #[error(
+        "{model} needs {needs} for its weights alone, and {bound} {has}, so it is not downloaded; \
+         {advice}"
+    )]
+    Hopeless {
+        model: String,
+        needs: String,
+        bound: &'static str,
+        has: String,
+        advice: String,
+    },
+    #[error("{source}; {advice}")]
+    Advised {
+        source: Box<CliError>,
+        advice: String,
+    },
     #[error("model `{name}`: {source}")]
     OfModel { name: String, source: Box<CliError> },
 }
@@ -139,13 +166,14 @@ impl CliError {
             | Self::OneWord { .. }
             | Self::NoPrompt
             | Self::Usage { .. }
+            | Self::Exists { .. }
             | Self::File { .. }
             | Self::Json { .. }
             | Self::Field { .. }
             | Self::Template { .. }
             | Self::Config(_)
             | Self::Serve(loquat_server::ServeError::Tls(_)) => 2,
-            Self::OfModel { source, .. } => source.exit_code(),
+            Self::OfModel { source, .. } | Self::Advised { source, .. } => source.exit_code(),
             Self::Open(OpenError::Option { .. }) => 2,
             Self::Synthetic(error) => match error {
                 SyntheticError::UnknownShape { .. }
@@ -155,12 +183,30 @@ impl CliError {
                 SyntheticError::Weights(_) => 3,
                 SyntheticError::Write { .. } => 1,
             },
+            Self::Convert(error) => match error {
+                ConvertError::UnknownQuant { .. }
+                | ConvertError::Quantized { .. }
+                | ConvertError::Exists { .. }
+                | ConvertError::NotReplaceable { .. }
+                | ConvertError::OntoItself { .. } => 2,
+                ConvertError::NoSpace { .. } | ConvertError::Write { .. } => 1,
+                ConvertError::Interrupted => 130,
+                ConvertError::Weights(_)
+                | ConvertError::Text(_)
+                | ConvertError::NotFinite { .. }
+                | ConvertError::TooLarge { .. }
+                | ConvertError::Family { .. }
+                | ConvertError::Differs { .. }
+                | ConvertError::Tokenizer { .. }
+                | ConvertError::Read { .. } => 3,
+            },
             Self::Grammar { source, .. } if source.is_request_fault() => 4,
             Self::Store(_)
             | Self::Weights(_)
             | Self::Open(_)
             | Self::UnavailableBackend { .. }
             | Self::NoBackend { .. }
+            | Self::Hopeless { .. }
             | Self::Grammar { .. }
             | Self::Defaults(_) => 3,
             Self::Text(error) => match error.blame() {
@@ -182,6 +228,7 @@ impl CliError {
             | Self::Write { .. }
             | Self::Unwell(_)
             | Self::Checks(_)
+            | Self::Damaged(_)
             | Self::Http(_)
             | Self::Start(_)
             | Self::Telemetry(_)

@@ -5,7 +5,7 @@ use loquat_text::Special;
 
 use crate::args::GenerateArgs;
 use crate::error::CliError;
-use crate::load::{Model, Speaker, locate, open_store};
+use crate::load::{Model, Speaker, locate, open_store_on};
 use crate::sampling::Sampling;
 use crate::show::{Thinking, close, listener};
 use crate::stream::hear;
@@ -14,8 +14,13 @@ use crate::{backends, prompt, voice};
 
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
-    let store = open_store()?;
-    let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
+    let store = open_store_on(args.source.network)?;
+    let words = prompt::sort(
+        &store,
+        &args.source,
+        args.model.as_deref(),
+        args.prompt.as_deref(),
+    )?;
     // Before a download, which a misspelt backend or a file that is not there would make vain.
     let backend = backends::select(&args.session.backend)?;
     let wanted = args.answer.wanted()?;
@@ -24,7 +29,10 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
         Some(prompt) => prompt,
         None => prompt::from_stdin()?.ok_or(CliError::NoPrompt)?,
     };
-    let model = Model::open(&locate(&store, words.model.as_deref())?)?;
+    let model = Model::open(&locate(
+        &store,
+        &args.source.chosen(words.model.as_deref()),
+    )?)?;
     let tokenizer = model.tokenizer()?;
     let sampling = Sampling::of(&model.generation_config()?)?;
     let sampling = sampling.with(&args.output.sampling, &tokenizer)?;

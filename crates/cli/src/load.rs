@@ -9,21 +9,30 @@ use loquat_session::{Backend, Session, SessionOptions};
 use loquat_store::{Store, StoreOptions, Wanted};
 use loquat_text::Tokenizer;
 
-use crate::args::SessionArgs;
+use crate::args::{Chosen, NetworkArgs, SessionArgs};
 use crate::error::CliError;
 use crate::progress::{DownloadBar, ShareBar};
 
 pub fn open_store() -> Result<Store, CliError> {
-    Ok(Store::open(StoreOptions::default())?)
+    open_store_on(NetworkArgs::default())
+}
+
+pub fn open_store_on(network: NetworkArgs) -> Result<Store, CliError> {
+    let mut options = StoreOptions::default();
+    options.hub.offline = network.offline;
+    Ok(Store::open(options)?)
 }
 
 /// The files of a model, downloaded if they are not here yet.
-pub fn locate(store: &Store, reference: Option<&str>) -> Result<PathBuf, CliError> {
-    let reference = match reference {
-        Some(reference) => reference.to_owned(),
+pub fn locate(store: &Store, chosen: &Chosen) -> Result<PathBuf, CliError> {
+    let reference = match &chosen.reference {
+        Some(reference) => reference.clone(),
         None => store.default_model().to_string(),
     };
-    let wanted = Wanted::from(reference.as_str());
+    let wanted = Wanted {
+        reference: &reference,
+        kind: chosen.kind,
+    };
     Ok(store.locate(&wanted, &mut DownloadBar::default())?.path)
 }
 

@@ -8,6 +8,7 @@ mod backends;
 mod bench;
 mod chat;
 mod config;
+mod convert;
 mod describe;
 mod doctor;
 mod error;
@@ -16,6 +17,7 @@ mod fit;
 mod generate;
 mod inspect;
 mod load;
+mod models;
 mod progress;
 mod prompt;
 mod quickstart;
@@ -46,21 +48,7 @@ fn main() -> std::process::ExitCode {
         true => Ok(()),
         false => start_logging(cli.verbose),
     };
-    let outcome = logging.and_then(|()| match &cli.command {
-        Command::Run(args) => run::run(args, cli.verbose),
-        Command::Serve(args) => serve::run(args, cli.verbose),
-        Command::Config(command) => config::run(command, cli.verbose),
-        Command::Generate(args) => generate::run(args, cli.verbose),
-        Command::Render(args) => render::run(args),
-        Command::Inspect(args) => inspect::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Backends => backends::list(),
-        Command::Fit(args) => fit::run(args),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Quickstart(args) => quickstart::run(args),
-        Command::Completions(args) => shell::completions(args),
-        Command::Man(args) => shell::man(args),
-    });
+    let outcome = logging.and_then(|()| fitting(&cli));
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
@@ -69,6 +57,47 @@ fn main() -> std::process::ExitCode {
             }
             error.exit_code().into()
         }
+    }
+}
+
+/// Performs the command, unless its model cannot fit; what is refused for want of memory is refused
+/// with advice.
+fn fitting(cli: &Cli) -> Result<(), CliError> {
+    // A store that cannot be opened is the command's to complain of, if it needs one.
+    let attempt = load::open_store().ok().and_then(|store| {
+        let attempt = fit::Attempt::of(&cli.command, &store)?;
+        Some((store, attempt))
+    });
+    let Some((store, attempt)) = attempt else {
+        return perform(cli);
+    };
+    fit::refuse_hopeless(&store, &attempt)?;
+    perform(cli).map_err(|error| fit::advised(&store, &attempt, error))
+}
+
+fn perform(cli: &Cli) -> Result<(), CliError> {
+    match &cli.command {
+        Command::Run(args) => run::run(args, cli.verbose),
+        Command::Serve(args) => serve::run(args, cli.verbose),
+        Command::Config(command) => config::run(command, cli.verbose),
+        Command::Generate(args) => generate::run(args, cli.verbose),
+        Command::Render(args) => render::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Convert(args) => convert::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Backends => backends::list(),
+        Command::Models(args) => models::list(args),
+        Command::Search(args) => models::search(args),
+        Command::Pull(args) => models::pull(args),
+        Command::Show(args) => models::show(args),
+        Command::Verify(args) => models::verify(args),
+        Command::Rm(args) => models::remove(args),
+        Command::Prune(args) => models::prune(args),
+        Command::Fit(args) => fit::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Quickstart(args) => quickstart::run(args),
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(args),
     }
 }
 

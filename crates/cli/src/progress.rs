@@ -1,13 +1,15 @@
 //! Progress bars on stderr, for people; nothing when stderr is not a terminal.
 
+use std::collections::HashMap;
 use std::io::IsTerminal;
 
-use indicatif::{ProgressBar, ProgressStyle};
-use loquat_store::Progress;
+use indicatif::{HumanBytes, MultiProgress, ProgressBar, ProgressStyle};
+use loquat_store::{FileProgress, Progress};
 
 use crate::terminal::remark;
 
 const DOWNLOAD: &str = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const FILE: &str = "  {wide_msg} {bar:20} {bytes}/{total_bytes}";
 const SHARE: &str = "{msg} {bar:30} {percent}%";
 
 fn bar(total: Option<u64>, template: &str, message: String) -> ProgressBar {
@@ -22,34 +24,84 @@ fn bar(total: Option<u64>, template: &str, message: String) -> ProgressBar {
     bar
 }
 
-/// Shows a download.
+/// Shows a download: a bar for all of it, and one above it for each file that is under way. Where
+/// nobody watches, a line for each takes their place.
 #[derive(Default)]
-pub struct DownloadBar(Option<ProgressBar>);
+pub struct DownloadBar {
+    bars: MultiProgress,
+    total: Option<ProgressBar>,
+    files: HashMap<usize, ProgressBar>,
+    /// The next bytes may be of an earlier download, whose speed says nothing about this one's.
+    takes_up: bool,
+}
 
 impl Progress for DownloadBar {
     fn start(&mut self, what: &str, total_bytes: Option<u64>) {
         if !std::io::stderr().is_terminal() {
             remark(what);
         }
-        self.0 = Some(bar(total_bytes, DOWNLOAD, what.to_owned()));
+        let total = bar(total_bytes, DOWNLOAD, what.to_owned());
+        self.total = Some(self.add(total));
     }
 
     fn advance(&mut self, bytes: u64) {
-        if let Some(bar) = &self.0 {
-            bar.inc(bytes);
+        if let Some(total) = &self.total {
+            total.inc(bytes);
+            if std::mem::take(&mut self.takes_up) {
+                total.reset_eta();
+            }
+        }
+    }
+
+    fn file(&mut self, file: usize, how: FileProgress<'_>) {
+        match how {
+            FileProgress::Started { name, bytes } => {
+                if !std::io::stderr().is_terminal() {
+                    remark(&format!("{name} ({})", HumanBytes(bytes)));
+                }
+                let bar = self.add(bar(Some(bytes), FILE, name.to_owned()));
+                self.files.insert(file, bar);
+            }
+            FileProgress::At(bytes) => {
+                if let Some(bar) = self.files.get(&file) {
+                    self.takes_up = bar.position() == 0;
+                    bar.set_position(bytes);
+                    if self.takes_up {
+                        bar.reset_eta();
+                    }
+                }
+            }
+            FileProgress::Ended => {
+                if let Some(bar) = self.files.remove(&file) {
+                    bar.finish_and_clear();
+                }
+            }
         }
     }
 
     fn note(&mut self, text: &str) {
-        match &self.0 {
-            Some(bar) => bar.suspend(|| remark(text)),
-            None => remark(text),
-        }
+        self.bars.suspend(|| remark(text));
     }
 
     fn finish(&mut self) {
-        if let Some(bar) = self.0.take() {
+        for bar in self
+            .files
+            .drain()
+            .map(|(_, bar)| bar)
+            .chain(self.total.take())
+        {
             bar.finish_and_clear();
+        }
+    }
+}
+
+impl DownloadBar {
+    /// A bar that is not drawn must not be among those that are: it would be drawn with them.
+    fn add(&self, bar: ProgressBar) -> ProgressBar {
+        match &self.total {
+            _ if bar.is_hidden() => bar,
+            Some(total) => self.bars.insert_before(total, bar),
+            None => self.bars.add(bar),
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::io::{IsTerminal, Read};
 
-use loquat_store::{Store, StoreError};
+use loquat_store::{Store, StoreError, Wanted};
 
+use crate::args::ModelArgs;
 use crate::error::CliError;
 use crate::terminal::remark;
 
@@ -17,11 +18,27 @@ pub struct Words {
 /// One word alone is the model if it can be one, and a prompt if it has spaces, unless it ends
 /// like a model file. A single unknown word is neither: it may be a misspelt model, and
 /// answering it would be a guess.
-pub fn sort(store: &Store, first: Option<&str>, second: Option<&str>) -> Result<Words, CliError> {
+///
+/// Where a flag names a file, that is the model, and the one word a prompt.
+pub fn sort(
+    store: &Store,
+    source: &ModelArgs,
+    first: Option<&str>,
+    second: Option<&str>,
+) -> Result<Words, CliError> {
     let words = |model: Option<&str>, prompt: Option<&str>| Words {
         model: model.map(str::to_owned),
         prompt: prompt.map(str::to_owned),
     };
+    if let Some((flag, ..)) = source.file() {
+        return match second {
+            None => Ok(words(None, first)),
+            Some(_) => Err(CliError::Usage {
+                what: format!("`{flag}` names the model; another one before the prompt"),
+                expected: "left out".to_owned(),
+            }),
+        };
+    }
     let Some(first) = first else {
         return Ok(words(None, None));
     };
@@ -31,7 +48,11 @@ pub fn sort(store: &Store, first: Option<&str>, second: Option<&str>) -> Result<
     if first.trim().is_empty() {
         return Err(CliError::NoPrompt);
     }
-    match store.resolve(&first.into()) {
+    let wanted = Wanted {
+        reference: first,
+        kind: source.chosen(None).kind,
+    };
+    match store.resolve(&wanted) {
         Ok(_) => Ok(words(Some(first), None)),
         Err(_) if is_sentence(first) => Ok(words(None, Some(first))),
         Err(StoreError::UnknownModel { reference, advice }) => {
@@ -120,7 +141,7 @@ mod tests {
                 model: model.map(str::to_owned),
                 prompt: prompt.map(str::to_owned),
             };
-            let found = sort(&store, first, second).unwrap();
+            let found = sort(&store, &ModelArgs::default(), first, second).unwrap();
             assert_eq!(found, expected, "{first:?} {second:?}");
         }
     }
@@ -130,12 +151,29 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let store = store(cache.path());
         for (word, code) in [("hello", 2), (" hello ", 2), ("", 2), ("  ", 2)] {
-            let error = sort(&store, Some(word), None).unwrap_err();
+            let error = sort(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), code, "{word:?}: {error}");
         }
         for word in ["./missing.gguf", "my models/missing.gguf"] {
-            let error = sort(&store, Some(word), None).unwrap_err();
+            let error = sort(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), 3, "{word:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_flag_that_names_a_file_leaves_the_words_to_the_prompt() {
+        let cache = tempfile::tempdir().unwrap();
+        let store = store(cache.path());
+        let source = ModelArgs {
+            gguf_file: Some("a.gguf".into()),
+            ..ModelArgs::default()
+        };
+        let words = sort(&store, &source, Some("hello"), None).unwrap();
+        assert_eq!(
+            (words.model, words.prompt),
+            (None, Some("hello".to_owned()))
+        );
+        let refused = sort(&store, &source, Some("smollm2"), Some("hello")).unwrap_err();
+        assert!(refused.to_string().contains("--gguf-file"), "{refused}");
     }
 }

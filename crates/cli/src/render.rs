@@ -9,14 +9,19 @@ use serde_json::{Value, json};
 
 use crate::args::{FormatArgs, RenderArgs};
 use crate::error::CliError;
-use crate::load::{Model, locate, open_store};
+use crate::load::{Model, locate, open_store_on};
 use crate::request::{self, MESSAGES, TOOLS};
 use crate::terminal::print;
 use crate::{files, prompt, voice};
 
 pub fn run(args: &RenderArgs) -> Result<(), CliError> {
-    let store = open_store()?;
-    let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
+    let store = open_store_on(args.source.network)?;
+    let words = prompt::sort(
+        &store,
+        &args.source,
+        args.model.as_deref(),
+        args.prompt.as_deref(),
+    )?;
     let asked = Asked::read(args, words.prompt)?;
     let subject = Subject::open(args, &store, words.model.as_deref())?;
     match args.tokens {
@@ -108,7 +113,7 @@ impl Subject {
                 expected: "left out".to_owned(),
             });
         }
-        let model = Model::open(&locate(store, model)?)?;
+        let model = Model::open(&locate(store, &args.source.chosen(model))?)?;
         let tokenizer = model.tokenizer()?;
         let template = set_clock(voice::required_template(&model, &tokenizer, file)?);
         Ok(Self {

@@ -6,10 +6,10 @@ use loquat_session::Backend;
 use loquat_store::Store;
 use loquat_text::GenerationConfig;
 
-use crate::args::{Form, RunArgs};
+use crate::args::{Chosen, Form, RunArgs};
 use crate::chat::{self, Settings};
 use crate::error::CliError;
-use crate::load::{Model, Speaker, locate, open_store};
+use crate::load::{Model, Speaker, locate, open_store_on};
 use crate::sampling::Sampling;
 use crate::show::{Thinking, close, listener};
 use crate::stream::{Heard, hear};
@@ -19,8 +19,13 @@ use crate::{backends, prompt, request, voice};
 
 pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
-    let store = open_store()?;
-    let words = prompt::sort(&store, args.model.as_deref(), args.prompt.as_deref())?;
+    let store = open_store_on(args.source.network)?;
+    let words = prompt::sort(
+        &store,
+        &args.source,
+        args.model.as_deref(),
+        args.prompt.as_deref(),
+    )?;
     let opener = Opener {
         // Before a download, which a misspelt backend or a file that is not there would make vain.
         backend: backends::select(&args.session.backend)?,
@@ -34,9 +39,10 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     check_form(args, conversation.is_some())?;
 
     let settings = Settings::of(args);
+    let chosen = args.source.chosen(words.model.as_deref());
     match conversation {
         Some(conversation) => {
-            let asked = opener.ask(words.model.as_deref(), settings)?;
+            let asked = opener.ask(&chosen, settings)?;
             let lowered = asked.lower(&conversation)?;
             let talk = opener.load(asked)?;
             match talk.answer(lowered, &interrupts)?.end {
@@ -45,7 +51,7 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
             }
         }
         None => {
-            let talk = opener.open(words.model.as_deref(), settings)?;
+            let talk = opener.open(&chosen, settings)?;
             let conversation = Conversation::new(args.conversation.system.clone());
             chat::converse(&opener, talk, conversation)
         }
@@ -94,13 +100,13 @@ pub struct Opener<'a> {
 
 impl Opener<'_> {
     /// A model that answers; the default one when none is named.
-    pub fn open(&self, reference: Option<&str>, settings: Settings) -> Result<Talk, CliError> {
-        self.load(self.ask(reference, settings)?)
+    pub fn open(&self, chosen: &Chosen, settings: Settings) -> Result<Talk, CliError> {
+        self.load(self.ask(chosen, settings)?)
     }
 
-    fn ask(&self, reference: Option<&str>, settings: Settings) -> Result<Asked, CliError> {
+    fn ask(&self, chosen: &Chosen, settings: Settings) -> Result<Asked, CliError> {
         let args = self.args;
-        let model = Model::open(&locate(self.store, reference)?)?;
+        let model = Model::open(&locate(self.store, chosen)?)?;
         let tokenizer = model.tokenizer()?;
         let defaults = model.generation_config()?;
         let file = args.conversation.template.as_deref();

@@ -3,13 +3,18 @@
 
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 
 use crate::args::{Cli, CompletionsArgs, ManArgs};
 use crate::error::CliError;
 use crate::terminal::print;
 
 const PROGRAM: &str = "loquat";
+
+/// `help` needs no page: every page is one.
+fn without_help() -> Command {
+    Cli::command().disable_help_subcommand(true)
+}
 
 pub fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
     let mut script = Vec::new();
@@ -22,7 +27,7 @@ pub fn man(args: &ManArgs) -> Result<(), CliError> {
         Some(dir) => write_pages(dir),
         None => {
             let mut page = Vec::new();
-            let written = clap_mangen::Man::new(Cli::command()).render(&mut page);
+            let written = clap_mangen::Man::new(without_help()).render(&mut page);
             written.map_err(CliError::Output)?;
             print(&String::from_utf8_lossy(&page))
         }
@@ -32,7 +37,7 @@ pub fn man(args: &ManArgs) -> Result<(), CliError> {
 fn write_pages(dir: &Path) -> Result<(), CliError> {
     let write = || {
         std::fs::create_dir_all(dir)?;
-        clap_mangen::generate_to(Cli::command(), dir)
+        clap_mangen::generate_to(without_help(), dir)
     };
     write().map_err(|source| CliError::Write {
         path: dir.to_owned(),

@@ -357,9 +357,10 @@ impl<'a> Outcome<'a> {
         let encodings = encodings.collect();
         if let Some((name, stored)) = fallen.first() {
             notes.push(format!(
-                "{} tensors have rows that the type does not divide, such as {name}, which is \
-                 {stored}",
-                fallen.len()
+                "{} of {} tensors have rows that the type does not divide, such as {name}, \
+                 which is {stored}",
+                fallen.len(),
+                planned.len()
             ));
         }
         Self { planned, encodings }

@@ -62,7 +62,7 @@ impl Contents {
         let mut found: Vec<Gguf> = Vec::new();
         for file in self.files.iter().filter(|file| is_model_gguf(&file.path)) {
             match split_of(&file.path) {
-                Some((number, of)) if number == 1 => {
+                Some((1, of)) => {
                     found.push(Gguf {
                         bytes: self.split_bytes(&file.path, of),
                         quant: quant_of(&file.path),
@@ -230,8 +230,8 @@ pub(crate) fn quant_of(path: &str) -> Option<String> {
         &rest[..rest.find(['-', '.']).unwrap_or(rest.len())]
     };
     // The last: a model's own name may hold such a word too.
-    let last = starts.map(word).filter(|word| is_quant(word)).last();
-    last.map(str::to_owned)
+    let mut words = starts.map(word).rev();
+    words.find(|word| is_quant(word)).map(str::to_owned)
 }
 
 /// `Q4_0`, `IQ2_XXS`, `Q4_K_M`, `MXFP4_MOE`, `BF16`.

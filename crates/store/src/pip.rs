@@ -163,7 +163,7 @@ fn watch(child: &mut Running, room: &Room, meter: &mut Meter<'_>) -> io::Result<
 
 /// Bytes of a file, or of all files below a directory. Files come and go while it looks, so what
 /// cannot be read counts nothing.
-fn size_of(path: &Path) -> u64 {
+pub(crate) fn size_of(path: &Path) -> u64 {
     let Ok(metadata) = fs::symlink_metadata(path) else {
         return 0;
     };

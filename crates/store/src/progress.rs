@@ -1,15 +1,32 @@
 //! What a long operation tells its caller while it runs.
 
-/// Receives the progress of one operation at a time: `start`, then any number of `advance`,
-/// then `finish`, which comes also when the operation fails. A `note` may come at any time.
+/// Receives the progress of one operation at a time: `start`, then any number of `advance` and
+/// `file`, then `finish`, which comes also when the operation fails. A `note` may come at any time.
 pub trait Progress {
     /// `what` is a phrase such as "downloading smollm2:135m".
     fn start(&mut self, what: &str, total_bytes: Option<u64>);
-    /// So many bytes more; the sum never passes the total that `start` gave.
+    /// So many bytes more, of whichever file; the sum never passes the total that `start` gave.
     fn advance(&mut self, bytes: u64);
+    /// How it stands with one file of an operation on several, some of which may be under way at
+    /// once. Its bytes come by `advance` too. `file` is the same in all calls about one file.
+    fn file(&mut self, _file: usize, _how: FileProgress<'_>) {}
     /// Something the user should know that is not an error.
     fn note(&mut self, message: &str);
     fn finish(&mut self);
+}
+
+/// What happens to one of several files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileProgress<'a> {
+    Started {
+        name: &'a str,
+        bytes: u64,
+    },
+    /// So many of its bytes are done: more than before when an earlier download is taken up, less
+    /// when the file has to be begun anew.
+    At(u64),
+    /// It is in place. A file that fails does not get here.
+    Ended,
 }
 
 /// Shows nothing.

@@ -68,30 +68,69 @@ impl EntryLock {
     /// Removes the work directories that killed processes left. What cannot be removed is only
     /// wasted space, so it stops nothing.
     pub(crate) fn sweep(&self) {
-        let Ok(found) = fs::read_dir(&self.tmp) else {
-            return;
-        };
-        for left in found.flatten() {
-            let name = left.file_name();
-            let Some((key, _)) = name.to_str().and_then(|name| name.rsplit_once('.')) else {
-                continue;
+        for (key, dir) in work_dirs(&self.tmp) {
+            let removed = match key == self.key {
+                true => fs::remove_dir_all(&dir),
+                false => with_free_lock(&self.locks, &key, || fs::remove_dir_all(&dir)),
             };
-            if let Err(error) = self.remove_if_orphaned(key, &left.path()) {
-                tracing::warn!("could not remove {}: {error}", left.path().display());
-            }
+            warn_of(removed, &dir);
         }
     }
+}
 
-    fn remove_if_orphaned(&self, key: &str, dir: &Path) -> io::Result<()> {
-        if key == self.key {
-            return fs::remove_dir_all(dir);
-        }
-        let lock = open_lock(&lock_path(&self.locks, key))?;
-        match lock.try_lock() {
-            Ok(()) => fs::remove_dir_all(dir),
-            Err(TryLockError::WouldBlock) => Ok(()),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+/// The work directories whose processes are gone.
+pub(crate) fn orphans(cache_dir: &Path) -> Vec<PathBuf> {
+    let locks = cache_dir.join("locks");
+    let mut found = Vec::new();
+    for (key, dir) in work_dirs(&cache_dir.join("tmp")) {
+        let looked = with_free_lock(&locks, &key, || {
+            found.push(dir.clone());
+            Ok(())
+        });
+        warn_of(looked, &dir);
+    }
+    found
+}
+
+/// Removes the [`orphans`].
+pub(crate) fn sweep(cache_dir: &Path) {
+    let locks = cache_dir.join("locks");
+    for (key, dir) in work_dirs(&cache_dir.join("tmp")) {
+        warn_of(
+            with_free_lock(&locks, &key, || fs::remove_dir_all(&dir)),
+            &dir,
+        );
+    }
+}
+
+/// Each with the key of its lock.
+fn work_dirs(tmp: &Path) -> Vec<(String, PathBuf)> {
+    let left = fs::read_dir(tmp).into_iter().flatten().flatten();
+    left.filter_map(|left| {
+        let name = left.file_name();
+        let (key, _) = name.to_str()?.rsplit_once('.')?;
+        Some((key.to_owned(), left.path()))
+    })
+    .collect()
+}
+
+/// Does it while nobody has the lock, or not at all.
+fn with_free_lock(
+    locks: &Path,
+    key: &str,
+    work: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let lock = open_lock(&lock_path(locks, key))?;
+    match lock.try_lock() {
+        Ok(()) => work(),
+        Err(TryLockError::WouldBlock) => Ok(()),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn warn_of(outcome: io::Result<()>, dir: &Path) {
+    if let Err(error) = outcome {
+        tracing::warn!("could not remove {}: {error}", dir.display());
     }
 }
 

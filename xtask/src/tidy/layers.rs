@@ -10,9 +10,10 @@ use super::{Violation, line_of};
 
 const RULE: &str = "dependency-direction";
 
-/// Which of our crates each crate may build against, bottom to top. The test kit stands in no
-/// list, so it is a development dependency only. Backends are named by the library, by the command
-/// line, which may use everything else, and by the golden judge, which is for development too.
+/// Which of our crates each crate may build against, bottom to top. The kits for tests stand in no
+/// list, so they are development dependencies only. Backends are named by the library, by the
+/// command line, which may use everything else, and by the golden judge, which is for development
+/// too.
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("weights", &["spec"]),
@@ -21,6 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("convert", &["spec", "weights", "text"]),
     ("session", &["spec", "weights", "text"]),
     ("testkit", &["spec", "weights", "session"]),
+    ("hubkit", &[]),
     ("store", &[]),
     ("engine", &["spec", "weights", "text", "session"]),
     ("grammar", &["text", "engine"]),
@@ -35,6 +37,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("goldens", &["spec", "weights", "session", "cpu", "mlx"]),
     ("xtask", &[]),
 ];
+const KITS: &[&str] = &["testkit", "hubkit"];
 const BACKEND_MAY_USE: &[&str] = &["spec", "weights", "session"];
 
 /// Every dependency on a crate of ours that the layer table does not grant.
@@ -102,14 +105,14 @@ fn layer(package: &str) -> Option<&str> {
 
 enum Permission {
     Only(&'static [&'static str]),
-    AllButTestKit,
+    AllButKits,
 }
 
 impl Permission {
     fn grants(&self, layer: &str) -> bool {
         match self {
             Permission::Only(layers) => layers.contains(&layer),
-            Permission::AllButTestKit => layer != "testkit",
+            Permission::AllButKits => !KITS.contains(&layer),
         }
     }
 }
@@ -119,7 +122,7 @@ impl fmt::Display for Permission {
         match self {
             Permission::Only([]) => f.write_str("none of our crates"),
             Permission::Only(layers) => write!(f, "only {}", layers.join(", ")),
-            Permission::AllButTestKit => f.write_str("testkit as a dev-dependency only"),
+            Permission::AllButKits => f.write_str("testkit and hubkit as dev-dependencies only"),
         }
     }
 }
@@ -129,7 +132,7 @@ fn permission(path: &str, package: &str) -> Option<Permission> {
         return Some(Permission::Only(BACKEND_MAY_USE));
     }
     match layer(package)? {
-        "cli" => Some(Permission::AllButTestKit),
+        "cli" => Some(Permission::AllButKits),
         layer => LAYERS
             .iter()
             .find(|(name, _)| *name == layer)
@@ -217,6 +220,7 @@ mod tests {
             ("backends/cpu", "loquat-cpu", "loquat-mlx", false),
             ("crates/store", "loquat-store", "loquat-spec", false),
             ("crates/store", "loquat-store", "serde", true),
+            ("crates/store", "loquat-store", "loquat-hubkit", false),
             ("crates/engine", "loquat-engine", "loquat-session", true),
             ("crates/engine", "loquat-engine", "loquat-cpu", false),
             ("crates/engine", "loquat-engine", "loquat-testkit", false),
@@ -232,6 +236,7 @@ mod tests {
             ("crates/cli", "loquat-cli", "loquat", true),
             ("crates/cli", "loquat-cli", "loquat-cpu", true),
             ("crates/cli", "loquat-cli", "loquat-testkit", false),
+            ("crates/cli", "loquat-cli", "loquat-hubkit", false),
             ("crates/goldens", "loquat-goldens", "loquat-cpu", true),
             ("crates/goldens", "loquat-goldens", "loquat-mlx", true),
             ("crates/goldens", "loquat-goldens", "loquat-engine", false),

@@ -8,6 +8,7 @@ use clap::{ArgGroup, Args};
 use loquat_engine::EngineOptions;
 use loquat_synthetic::Recipe;
 
+use super::model::{Chosen, MODEL_FLAGS, ModelArgs};
 use super::session::SessionArgs;
 use super::values::{at_least_one, nonzero, seed};
 use crate::bench::Work;
@@ -21,10 +22,14 @@ use crate::bench::Work;
     ]))]
 pub struct BenchArgs {
     /// A model, as for `run`.
+    #[arg(conflicts_with_all = ["gguf_file", "mlx_file"])]
     pub model: Option<String>,
+    #[command(flatten)]
+    pub source: ModelArgs,
     /// Random weights of a known model's shape instead, such as llama-1b:q4_0 [default format:
     /// bf16]. A name that is not known is answered with those that are.
     #[arg(long, value_name = "SHAPE[:FORMAT]", conflicts_with_all = ["model", "constrained", "http", "start"])]
+    #[arg(conflicts_with_all = MODEL_FLAGS)]
     pub synthetic: Option<Recipe>,
     /// Write the synthetic model to this path and measure nothing: a file that ends in .gguf, or a
     /// folder of safetensors.
@@ -114,6 +119,7 @@ pub struct BenchArgs {
     /// Streaming over HTTP beside the bare session, many clients (as many as `--batch` says, or 32),
     /// and what a server's start takes.
     #[arg(long, help_heading = SCENARIOS, conflicts_with = "kv_format")]
+    #[arg(conflicts_with_all = MODEL_FLAGS)]
     pub http: bool,
     /// These works alone, once each, through the engine and in a session with just the room they
     /// need, such as prompt:512,decode:64@2048,decode:64@1x8 (tokens, depth, sequences): for
@@ -125,11 +131,13 @@ pub struct BenchArgs {
     #[arg(long, help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "svg"])]
     #[arg(conflicts_with_all = ["seed", "context", "precision", "kv_format"])]
+    #[arg(conflicts_with_all = MODEL_FLAGS)]
     pub machine: bool,
     /// Draw the figure that this JSON file describes: a title, a caption and panels of lines.
     #[arg(long, value_name = "FILE", requires = "svg", help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "json"])]
     #[arg(conflicts_with_all = ["seed", "context", "threads", "precision", "kv_format"])]
+    #[arg(conflicts_with_all = MODEL_FLAGS)]
     pub draw: Option<PathBuf>,
     /// From the command to the first token, as a process of its own, beside the time that the
     /// same prompt takes once all is loaded.
@@ -150,6 +158,10 @@ pub struct BenchArgs {
 const SCENARIOS: &str = "Scenarios";
 
 impl BenchArgs {
+    pub fn chosen(&self) -> Chosen {
+        self.source.chosen(self.model.as_deref())
+    }
+
     /// Sequences decoding at once, or as many as the scenario takes by itself.
     pub fn batches(&self, default: usize) -> Vec<usize> {
         match self.batch.is_empty() {

@@ -3,6 +3,9 @@
 mod answer;
 mod bench;
 mod conversation;
+mod convert;
+mod model;
+mod models;
 mod output;
 mod sampling;
 mod serve;
@@ -15,6 +18,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use answer::{AnswerArgs, Wanted};
 pub use bench::{BenchArgs, Span};
 pub use conversation::{ConversationArgs, FormatArgs, ThinkingArg};
+pub use convert::ConvertArgs;
+pub use model::{Chosen, ModelArgs, NetworkArgs};
+pub use models::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, ShowArgs, VerifyArgs};
 pub use output::{Form, OutputArgs};
 pub use sampling::{Given, SamplingArgs, flag_name};
 pub use serve::{ConfigCommand, ServeArgs};
@@ -54,10 +60,27 @@ pub enum Command {
     Render(Box<RenderArgs>),
     /// Say what a model is: blocks, tensors, memory need, capabilities, manner of speaking.
     Inspect(InspectArgs),
+    /// Write a model in another format or a smaller type, for mlx-lm or llama.cpp, and say how far
+    /// it is from the first.
+    Convert(Box<ConvertArgs>),
     /// Measure the engine: its speed beside the bare session's, or one scenario under load.
     Bench(Box<BenchArgs>),
     /// List the compute backends and whether each can run here.
     Backends,
+    /// List the models on this machine, whoever brought them.
+    Models(ModelsArgs),
+    /// Search the catalog.
+    Search(SearchArgs),
+    /// Download a model, or what is new of it.
+    Pull(PullArgs),
+    /// Say what is known of a model, without opening or downloading it.
+    Show(ShowArgs),
+    /// Hash models again, and say what is damaged. Exits with 1 if anything is.
+    Verify(VerifyArgs),
+    /// Remove models that Loquat brought. A process that is running one keeps it until it ends.
+    Rm(RmArgs),
+    /// Remove unfinished downloads and what no model uses.
+    Prune(PruneArgs),
     /// Say which models fit this machine, at which context, and how fast they will be.
     Fit(FitArgs),
     /// Look this installation over, and say what to do about what is wrong. Exits with 1 if
@@ -73,12 +96,14 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// A model directory, a .gguf or .safetensors file, or a catalog name; the catalog's
-    /// default when left out.
+    /// A catalog name (see `loquat search`), a hub repository (owner/name[@revision][:quant]), or
+    /// the path of a directory or file; the catalog's default when left out.
     pub model: Option<String>,
     /// What to ask, in quotes. Without it stdin is read; on a terminal that is a conversation.
     #[arg(conflicts_with = "messages")]
     pub prompt: Option<String>,
+    #[command(flatten)]
+    pub source: ModelArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
     /// At most one tool call in a reply.
@@ -117,6 +142,8 @@ pub struct GenerateArgs {
     pub model: Option<String>,
     /// The text to continue, in quotes. Without it stdin is read.
     pub prompt: Option<String>,
+    #[command(flatten)]
+    pub source: ModelArgs,
     /// Generate past the model's own end-of-text tokens.
     #[arg(long)]
     pub ignore_eos: bool,
@@ -138,6 +165,8 @@ pub struct RenderArgs {
     /// What to ask, in quotes. Without it, and without --messages, stdin is read.
     #[arg(conflicts_with = "messages")]
     pub prompt: Option<String>,
+    #[command(flatten)]
+    pub source: ModelArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
     /// Leave the assistant's turn unopened.
@@ -164,7 +193,10 @@ pub struct RenderArgs {
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     /// A model, as for `run`.
+    #[arg(conflicts_with_all = ["gguf_file", "mlx_file"])]
     pub model: Option<String>,
+    #[command(flatten)]
+    pub source: ModelArgs,
     /// List every tensor.
     #[arg(long)]
     pub tensors: bool,

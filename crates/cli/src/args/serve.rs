@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use loquat_server::config::{self, Flag, Scope};
 
+use super::model::NetworkArgs;
+
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Models, as for `run`, or NAME=MODEL to choose what clients call it, or names of the
@@ -15,6 +17,8 @@ pub struct ServeArgs {
     /// The configuration's file; see `loquat config reference`.
     #[arg(long, value_name = "FILE", env = "LOQUAT_CONFIG")]
     pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub network: NetworkArgs,
     #[command(flatten)]
     pub options: OptionFlags,
 }

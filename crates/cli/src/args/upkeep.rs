@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap_complete::Shell;
 
+use super::model::ModelArgs;
 use super::values::at_least_one;
 
 #[derive(Debug, Args)]
@@ -23,6 +24,8 @@ pub struct FitArgs {
     /// One model, as for `run`: of the catalog, or a file, which is planned exactly. All of the
     /// catalog when left out.
     pub model: Option<String>,
+    #[command(flatten)]
+    pub source: ModelArgs,
     /// Tokens of context to plan for; 8192, or the model's own where that is less, when left out.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]

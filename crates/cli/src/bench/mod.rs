@@ -34,12 +34,13 @@ use serde_json::{Value, json};
 use crate::args::BenchArgs;
 use crate::backends;
 use crate::error::CliError;
-use crate::load::{self, Model, locate, open_store};
+use crate::load::{self, Model, locate, open_store_on};
 use crate::terminal::print;
 use random::Random;
 use reading::{ask, greedy};
 use report::Report;
 
+pub use demand::{Demand, ModelDemand};
 pub use work::Work;
 
 /// One thing to measure.
@@ -91,7 +92,10 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     let backend = backends::select(&args.session.backend)?;
     let model = match &args.synthetic {
         Some(recipe) => synthetic::model(recipe)?,
-        None => Model::open(&locate(&open_store()?, args.model.as_deref())?)?,
+        None => {
+            let store = open_store_on(args.source.network)?;
+            Model::open(&locate(&store, &args.chosen())?)?
+        }
     };
     let mut options = args.session.options(scenario.sequences());
     scenario.adapt(&mut options, model.source.spec.max_context);

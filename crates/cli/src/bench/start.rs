@@ -14,7 +14,7 @@ use super::report::{Report, Table, number};
 use super::stats::median;
 use super::work::{Work, bare};
 use super::{Scenario, warm_up};
-use crate::args::{BenchArgs, SessionArgs};
+use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::progress::ShareBar;
 
@@ -36,7 +36,7 @@ impl Start {
     pub fn new(args: &BenchArgs) -> Self {
         Self {
             rounds: args.rounds(5),
-            arguments: arguments(args.model.as_deref(), &args.session),
+            arguments: arguments(args),
         }
     }
 
@@ -46,7 +46,8 @@ impl Start {
 }
 
 /// A command that opens the same model the same way, and asks for one token.
-fn arguments(model: Option<&str>, session: &SessionArgs) -> Vec<String> {
+fn arguments(args: &BenchArgs) -> Vec<String> {
+    let session = &args.session;
     let precision = session.precision.to_possible_value();
     let kv_format = session.kv_format;
     let flags = [
@@ -59,12 +60,14 @@ fn arguments(model: Option<&str>, session: &SessionArgs) -> Vec<String> {
         ("--max-tokens", Some("1".to_owned())),
         ("--output", Some("events".to_owned())),
     ];
+    let model = args.model.as_deref();
     let words = ["run"].into_iter().chain(model).chain([PROMPT]);
+    let words = words.map(str::to_owned).chain(args.source.flags());
     let flags = flags.into_iter().filter_map(|(name, value)| {
         let value = value?;
         Some([name.to_owned(), value])
     });
-    words.map(str::to_owned).chain(flags.flatten()).collect()
+    words.chain(flags.flatten()).collect()
 }
 
 /// Runs the command to its end. Its first line comes with its first token, or, where that alone

@@ -14,6 +14,7 @@ use loquat_engine::EngineError;
 
 pub use settings::Settings;
 
+use crate::args::Chosen;
 use crate::error::CliError;
 use crate::run::{Opener, Talk};
 use crate::stream::End;
@@ -188,7 +189,11 @@ impl Chat<'_> {
         if !argument.is_empty() {
             self.interrupts().now(Doing::Working);
             let settings = self.talk.settings().clone();
-            self.talk = self.opener.open(Some(argument), settings)?;
+            let chosen = Chosen {
+                reference: Some(argument.to_owned()),
+                kind: None,
+            };
+            self.talk = self.opener.open(&chosen, settings)?;
             self.last = None;
         }
         remark(&self.talk.described());

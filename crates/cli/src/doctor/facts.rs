@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use loquat::machine::{self, MachineCores, MachineMemory};
 use loquat_session::Probe;
+use loquat_store::{Prunable, PruneOptions, Store};
 
-use super::folder::{Folder, Leftovers, hub_cache};
+use super::folder::{Folder, Remains};
 use super::network::{self, Hub, Port};
 use super::python::{self, Python};
 use crate::backends;
@@ -86,8 +87,8 @@ impl Facts {
         let backends: Vec<_> = backends::backends()
             .map(|backend| (backend.name(), ask(|| backend.probe())))
             .collect();
-        let cache = ask(cache);
-        let hub_cache = ask(|| hub_cache().map(|path| Folder::at(path, Leftovers::OfHub)));
+        let cache = ask(|| kept(Store::cache_dir));
+        let hub_cache = ask(|| kept(Store::hub_cache_dir));
         let config = config.map(|path| {
             let asked = path.clone();
             (path, ask(move || check_config(&asked)))
@@ -168,10 +169,20 @@ fn chosen(setting: &str) -> Option<&str> {
     rest.split_once(']').map(|(word, _)| word)
 }
 
-fn cache() -> Result<Folder, String> {
+/// One of the directories that models are kept in.
+fn kept(which: fn(&Store) -> &Path) -> Result<Folder, String> {
     let store = open_store().map_err(|error| error.to_string())?;
-    let path = store.cache_dir().to_owned();
-    Ok(Folder::at(path, Leftovers::OfStore))
+    let path = which(&store).to_owned();
+    let found = store.prunable(PruneOptions::default()).unwrap_or_default();
+    let sizes = found.into_iter().filter_map(|prunable| match prunable {
+        Prunable::Leftover { path: at, bytes } => at.starts_with(&path).then_some(bytes),
+        Prunable::Model(_) => None,
+    });
+    let remains = sizes.fold(Remains::default(), |so_far, bytes| Remains {
+        count: so_far.count + 1,
+        bytes: so_far.bytes.saturating_add(bytes),
+    });
+    Ok(Folder::at(path, remains))
 }
 
 fn check_config(path: &Path) -> Result<String, String> {

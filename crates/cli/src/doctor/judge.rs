@@ -8,7 +8,7 @@ use loquat_session::Probe;
 
 use super::facts::{Asked, Build, Cpu, Facts, Memory, Silence, Terminal};
 use super::folder::{Folder, State};
-use super::network::{Answer, Hub, Port};
+use super::network::{Hub, Port};
 use super::python::Python;
 use crate::terminal::bytes;
 
@@ -299,7 +299,7 @@ fn folder(kept: &Kept, folder: &Result<Folder, String>) -> Finding {
     let left = folder.leftovers;
     if left.count > 0 {
         let (count, size) = (left.count, bytes(left.bytes));
-        parts.push(format!("{count} unfinished downloads of {size}"));
+        parts.push(format!("{size} of {count} downloads that were given up"));
     }
     let finding = Finding::ok(*check, parts.join("; "));
     if folder.free_bytes.is_some_and(|free| free < LITTLE_DISK) {
@@ -307,7 +307,7 @@ fn folder(kept: &Kept, folder: &Result<Folder, String>) -> Finding {
             "Remove models with `loquat rm`, or choose a larger disk with {variable}=DIR."
         ))
     } else if left.count > 0 {
-        finding.note("`loquat prune` clears away what nobody is downloading any more.")
+        finding.note("`loquat prune` clears them away.")
     } else if folder.foreign_owner.is_some() {
         finding.note(format!(
             "Files that others made may resist removal; a directory of your own is chosen with \
@@ -344,26 +344,24 @@ fn port(address: SocketAddr, port: &Port) -> Finding {
 }
 
 fn hub(hub: &Hub) -> Finding {
-    let Hub { endpoint, answer } = hub;
-    match answer {
-        Answer::Status(status @ (500.. | 429)) => {
-            Finding::ok("hub", format!("{endpoint} answers with status {status}"))
-                .note("Wait a while, or name a mirror with HF_ENDPOINT=URL.")
+    match hub {
+        Hub::Answers { name, status } => {
+            let finding = Finding::ok("hub", format!("{name} answers with status {status}"));
+            match status {
+                500.. | 429 => finding.note("Wait a while, or name a mirror with HF_ENDPOINT=URL."),
+                401 | 403 | 407 => finding
+                    .note("Give a token with HF_TOKEN=TOKEN, or look at the proxy in between."),
+                _ => Finding::ok("hub", format!("{name} answers")),
+            }
         }
-        Answer::Status(status @ (401 | 403 | 407)) => {
-            Finding::ok("hub", format!("{endpoint} answers with status {status}"))
-                .note("Give a token with HF_TOKEN=TOKEN, or look at the proxy in between.")
-        }
-        Answer::Status(_) => Finding::ok("hub", format!("{endpoint} answers")),
-        Answer::Offline(variable) => Finding::ok(
+        Hub::Offline { name } => Finding::ok(
             "hub",
-            format!("{endpoint} is not asked, as {variable} wants"),
+            format!("{name} is not asked, as LOQUAT_OFFLINE or HF_HUB_OFFLINE wants"),
         ),
-        Answer::Silent(why) => Finding::ok("hub", format!("{endpoint} cannot be reached: {why}"))
-            .note(
-                "Models that are here run all the same; to fetch others, look at the network and \
-                 the proxy, or name a mirror with HF_ENDPOINT=URL.",
-            ),
+        Hub::Silent(why) => Finding::ok("hub", why.clone()).note(
+            "Models that are here run all the same; to fetch others, look at the network and the \
+             proxy, or name a mirror with HF_ENDPOINT=URL.",
+        ),
     }
 }
 

@@ -46,10 +46,7 @@ fn well() -> Facts {
         hub_cache: Ok(Ok(kept("/h"))),
         config: None,
         port: ("127.0.0.1:8080".parse().unwrap(), Ok(Port::Free)),
-        hub: Ok(Hub {
-            endpoint: "https://hub".to_owned(),
-            answer: Answer::Status(200),
-        }),
+        hub: Ok(answers(200)),
         python: Ok(Python::Pip("pip 25".to_owned())),
         terminal: Terminal {
             is_terminal: true,
@@ -77,8 +74,9 @@ fn cache_of(facts: &mut Facts) -> &mut Folder {
     facts.cache.as_mut().unwrap().as_mut().unwrap()
 }
 
-fn answering(facts: &mut Facts, answer: Answer) {
-    facts.hub.as_mut().unwrap().answer = answer;
+fn answers(status: u16) -> Hub {
+    let name = "hub.org".to_owned();
+    Hub::Answers { name, status }
 }
 
 #[test]
@@ -141,7 +139,7 @@ const CASES: &[Case] = &[
     (|f| cache_of(f).free_bytes = Some(GB), "cache", NOTE, &["1.0 GB free", "loquat rm"]),
     (|f| cache_of(f).free_bytes = None, "cache", OK, &["/c"]),
     (|f| cache_of(f).foreign_owner = Some(7), "cache", NOTE, &["user 7", "LOQUAT_CACHE="]),
-    (|f| cache_of(f).leftovers = Remains { count: 2, bytes: GB }, "cache", NOTE, &["2 unfinished", "1.0 GB", "loquat prune"]),
+    (|f| cache_of(f).leftovers = Remains { count: 2, bytes: GB }, "cache", NOTE, &["1.0 GB of 2 downloads", "loquat prune"]),
     (|f| f.cache = Ok(Err("no home".into())), "cache", PROBLEM, &["no home", "LOQUAT_CACHE="]),
     (|f| f.hub_cache = Ok(Err("no home".into())), "hub cache", PROBLEM, &["no home", "HF_HUB_CACHE="]),
     (|f| f.hub_cache = Err(Silence), "hub cache", NOTE, &["hangs"]),
@@ -151,12 +149,12 @@ const CASES: &[Case] = &[
     (|f| f.port.1 = Ok(Port::Loquat { version: "9".into() }), "port", OK, &["loquat 9 serves at 127.0.0.1:8080"]),
     (|f| f.port.1 = Ok(Port::Taken), "port", NOTE, &["somebody else's", "--port"]),
     (|f| f.port.1 = Ok(Port::Refused("no".into())), "port", NOTE, &["cannot be had: no", "8080"]),
-    (|f| answering(f, Answer::Status(404)), "hub", OK, &["https://hub answers"]),
-    (|f| answering(f, Answer::Status(503)), "hub", NOTE, &["503", "HF_ENDPOINT="]),
-    (|f| answering(f, Answer::Status(429)), "hub", NOTE, &["429"]),
-    (|f| answering(f, Answer::Status(401)), "hub", NOTE, &["401", "HF_TOKEN="]),
-    (|f| answering(f, Answer::Silent("dns".into())), "hub", NOTE, &["dns", "run all the same"]),
-    (|f| answering(f, Answer::Offline("HF_HUB_OFFLINE")), "hub", OK, &["HF_HUB_OFFLINE"]),
+    (|f| f.hub = Ok(answers(404)), "hub", OK, &["hub.org answers"]),
+    (|f| f.hub = Ok(answers(503)), "hub", NOTE, &["503", "HF_ENDPOINT="]),
+    (|f| f.hub = Ok(answers(429)), "hub", NOTE, &["429"]),
+    (|f| f.hub = Ok(answers(401)), "hub", NOTE, &["401", "HF_TOKEN="]),
+    (|f| f.hub = Ok(Hub::Silent("dns".into())), "hub", NOTE, &["dns", "run all the same"]),
+    (|f| f.hub = Ok(Hub::Offline { name: "hub.org".into() }), "hub", OK, &["HF_HUB_OFFLINE"]),
     (|f| f.python = Ok(Python::NoPip("py".into())), "python", NOTE, &["py has no pip", "`py -m ensurepip`"]),
     (|f| f.python = Ok(Python::Missing(vec!["a".into(), "b".into()])), "python", NOTE, &["no a and no b", "LOQUAT_PYTHON="]),
     (|f| f.terminal.no_color = true, "terminal", OK, &["NO_COLOR"]),

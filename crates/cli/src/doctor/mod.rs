@@ -19,7 +19,6 @@ use crate::error::CliError;
 use crate::terminal::print;
 use facts::Facts;
 use judge::{Finding, Verdict, judge};
-pub use network::{Port, port};
 
 pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
     // A variable that is set but empty counts as not set.

@@ -4,8 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use loquat_store::HubOptions;
+use loquat_store::hub;
 use serde_json::Value;
-use ureq::tls::{RootCerts, TlsConfig};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Port {
@@ -59,54 +60,33 @@ fn get(address: SocketAddr, path: &str) -> Option<Value> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hub {
-    pub endpoint: String,
-    pub answer: Answer,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum Hub {
     /// Whatever its status, somebody is there.
-    Status(u16),
+    Answers { name: String, status: u16 },
+    /// In words that name it.
     Silent(String),
-    /// It was not asked, as this variable wants.
-    Offline(&'static str),
+    /// It was not asked, as somebody wants.
+    Offline { name: String },
 }
 
-const HUB: &str = "https://huggingface.co";
 const HUB_PATIENCE: Duration = Duration::from_secs(3);
 
 pub fn hub() -> Hub {
-    let variable = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
-    let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned());
-    let is_on = |name: &&str| variable(name).is_some_and(|value| means_yes(&value));
-    let offline = ["LOQUAT_OFFLINE", "HF_HUB_OFFLINE"];
-    let answer = match offline.into_iter().find(is_on) {
-        Some(name) => Answer::Offline(name),
-        None => reach(&endpoint),
+    reach(HubOptions::default())
+}
+
+fn reach(options: HubOptions) -> Hub {
+    let hub = match hub::Hub::open(options) {
+        Ok(hub) => hub,
+        Err(error) => return Hub::Silent(error.to_string()),
     };
-    Hub { endpoint, answer }
-}
-
-/// As the hub's own client reads its switches.
-fn means_yes(value: &str) -> bool {
-    let value = value.to_ascii_lowercase();
-    ["1", "on", "yes", "true"].contains(&value.as_str())
-}
-
-fn reach(endpoint: &str) -> Answer {
-    let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
-    let agent = ureq::Agent::config_builder()
-        .tls_config(tls.build())
-        .timeout_global(Some(HUB_PATIENCE))
-        // An error page or a redirect is an answer.
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .build()
-        .new_agent();
-    match agent.head(endpoint).call() {
-        Ok(response) => Answer::Status(response.status().as_u16()),
-        Err(error) => Answer::Silent(error.to_string()),
+    let name = hub.name().to_owned();
+    if hub.is_offline() {
+        return Hub::Offline { name };
+    }
+    match hub.reach(HUB_PATIENCE) {
+        Ok(status) => Hub::Answers { name, status },
+        Err(error) => Hub::Silent(error.to_string()),
     }
 }
 
@@ -157,21 +137,28 @@ mod tests {
                 302,
             ),
         ] {
-            let endpoint = format!("http://{}", answering(answer));
-            assert_eq!(reach(&endpoint), Answer::Status(status));
+            let address = answering(answer);
+            let hub = reach(at(&format!("http://{address}")));
+            let name = address.to_string();
+            assert_eq!(hub, Hub::Answers { name, status });
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let nobody = listener.local_addr().unwrap();
         drop(listener);
         for endpoint in [&format!("http://{nobody}"), "nonsense", "http://"] {
-            assert!(matches!(reach(endpoint), Answer::Silent(_)), "{endpoint}");
+            assert!(matches!(reach(at(endpoint)), Hub::Silent(_)), "{endpoint}");
         }
+        let offline = HubOptions {
+            offline: true,
+            ..at("http://hub.example")
+        };
+        assert!(matches!(reach(offline), Hub::Offline { .. }));
     }
 
-    #[test]
-    fn switches_are_read_as_the_hub_s_client_reads_them() {
-        for (value, expected) in [("1", true), ("TRUE", true), ("0", false), ("", false)] {
-            assert_eq!(means_yes(value), expected, "{value}");
+    fn at(endpoint: &str) -> HubOptions {
+        HubOptions {
+            endpoint: Some(endpoint.to_owned()),
+            ..HubOptions::default()
         }
     }
 }

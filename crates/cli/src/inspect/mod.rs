@@ -12,14 +12,14 @@ use crate::args::InspectArgs;
 use crate::backends;
 use crate::describe;
 use crate::error::CliError;
-use crate::load::{Model, locate, open_store};
+use crate::load::{Model, locate, open_store_on};
 use crate::terminal::{bytes, print};
 use manner::Manner;
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
-    let store = open_store()?;
+    let store = open_store_on(args.source.network)?;
     let backend = backends::select(&args.session.backend)?;
-    let model = Model::open(&locate(&store, args.model.as_deref())?)?;
+    let model = Model::open(&locate(&store, &args.source.chosen(args.model.as_deref()))?)?;
     // As `run` opens it, so that the numbers are those it will live with.
     let plan = backend.plan(&model.source, &args.session.options(1))?;
     let bounds = Bounds::new(backend, args.session.memory);

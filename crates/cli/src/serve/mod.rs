@@ -12,13 +12,13 @@ use loquat_server::{Reloading, Server, telemetry};
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
-use crate::load::open_store;
+use crate::load::open_store_on;
 use crate::terminal::remark;
 pub use opener::{LocalModels, reader_grace};
 pub use wanted::Wanted;
 
 pub fn run(args: &ServeArgs, verbose: bool) -> Result<(), CliError> {
-    let store = open_store()?;
+    let store = open_store_on(args.network)?;
     let wanted = Wanted::new(args, verbose, &store);
     let config = wanted.read()?.config;
     run_alone(serve(config, wanted, LocalModels::new(store)))?

@@ -8,14 +8,15 @@ use loquat_chat::Chat;
 use loquat_engine::{Engine, EngineOptions};
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
-use loquat_session::{Backend, KvFormat, Plan, Probe, SessionOptions};
+use loquat_session::{Backend, Plan, Probe, SessionOptions};
 use loquat_store::{Resolved, Store};
 use loquat_text::ChatTemplate;
 use loquat_weights::Format;
 
-use crate::args::RETAINED;
+use crate::args::{Chosen, RETAINED};
 use crate::backends;
 use crate::error::CliError;
+use crate::fit::{self, Attempt};
 use crate::load::{self, Model, locate};
 use crate::sampling::Sampling;
 use crate::voice;
@@ -86,9 +87,16 @@ impl Fitting {
     fn of(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
         let backend = backends::select(&wanted.backend)?;
         check_device(backend, wanted.device.as_deref())?;
-        let model = Model::open(&locate(store, Some(&wanted.source))?)?;
-        let options = session_options(wanted)?;
-        let plan = backend.plan(&model.source, &options)?;
+        let options = session_options(wanted);
+        let chosen = Chosen {
+            reference: Some(wanted.source.clone()),
+            kind: None,
+        };
+        let attempt = Attempt::new(store, &chosen, &wanted.backend, &options);
+        fit::refuse_hopeless(store, &attempt)?;
+        let model = Model::open(&locate(store, &chosen)?)?;
+        let planned = backend.plan(&model.source, &options);
+        let plan = planned.map_err(|error| fit::advised(store, &attempt, error.into()))?;
         Ok(Self {
             model,
             backend,
@@ -167,16 +175,16 @@ impl Found {
     }
 }
 
-fn session_options(wanted: &config::Model) -> Result<SessionOptions, CliError> {
-    Ok(SessionOptions {
+fn session_options(wanted: &config::Model) -> SessionOptions {
+    SessionOptions {
         context: wanted.context,
         memory: wanted.memory,
         threads: wanted.threads,
         max_sequences: wanted.parallel.saturating_add(RETAINED),
         precision: wanted.precision,
-        kv_format: kv_format(&wanted.kv_format)?,
+        kv_format: wanted.kv_format.format(),
         ..SessionOptions::default()
-    })
+    }
 }
 
 fn engine_options(wanted: &config::Model) -> EngineOptions {
@@ -216,17 +224,6 @@ fn check_device(backend: &dyn Backend, wanted: Option<&str>) -> Result<(), CliEr
             expected: format!("{first:?}, or left out"),
         }),
         _ => Ok(()),
-    }
-}
-
-fn kv_format(wanted: &str) -> Result<Option<KvFormat>, CliError> {
-    match (wanted, KvFormat::named(wanted)) {
-        ("auto", _) => Ok(None),
-        (_, Some(format)) => Ok(Some(format)),
-        (_, None) => Err(CliError::Usage {
-            what: format!("`kv_format` is {wanted:?}; it"),
-            expected: format!("\"auto\" or one of {:?}", KvFormat::ALL.map(KvFormat::name)),
-        }),
     }
 }
 

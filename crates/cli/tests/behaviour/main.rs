@@ -19,3 +19,4 @@ mod support;
 mod terminal;
 mod thinking;
 mod tools;
+mod upkeep;

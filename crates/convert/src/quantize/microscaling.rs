@@ -4,6 +4,9 @@
 //! done here; its Metal and CUDA kernels compute in `f32` and may choose the neighbouring code
 //! where a value falls between two.
 
+use std::sync::OnceLock;
+
+use half::{bf16, f16};
 use loquat_weights::Dtype;
 use loquat_weights::decode::MlxMode;
 
@@ -56,8 +59,31 @@ pub(super) fn encode(mode: MlxMode, float: Dtype, row: &[f32], out: &mut Encoded
     }
 }
 
-/// The nearest 4-bit float; of two equally near, the one with the lower code.
+/// The nearest 4-bit float to a value that is of type `float`.
 fn e2m1(float: Dtype, value: f32) -> u32 {
+    static OF_BF16: OnceLock<Vec<u8>> = OnceLock::new();
+    static OF_F16: OnceLock<Vec<u8>> = OnceLock::new();
+    // There are few enough values to have sought for each of them once.
+    let all = |decode: fn(u16) -> f32| -> Vec<u8> {
+        let values = (0..=u16::MAX).map(decode);
+        values.map(|value| nearest(float, value) as u8).collect()
+    };
+    let (codes, bits) = match float {
+        Dtype::BF16 => (
+            OF_BF16.get_or_init(|| all(|bits| bf16::from_bits(bits).to_f32())),
+            bf16::from_f32(value).to_bits(),
+        ),
+        Dtype::F16 => (
+            OF_F16.get_or_init(|| all(|bits| f16::from_bits(bits).to_f32())),
+            f16::from_f32(value).to_bits(),
+        ),
+        _ => return nearest(float, value),
+    };
+    codes[usize::from(bits)].into()
+}
+
+/// Of two that are equally near, the one with the lower code.
+fn nearest(float: Dtype, value: f32) -> u32 {
     let both = E2M1.iter().copied().chain(E2M1.iter().map(|value| -value));
     let mut best = (0, f32::INFINITY);
     for (code, at) in (0..).zip(both) {

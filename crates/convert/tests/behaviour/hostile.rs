@@ -1,1 +1,160 @@
+//! What must not be written, must not be left behind, and must not be lost.
 
+use std::path::{Path, PathBuf};
+
+use loquat_convert::{Conversion, ConvertError, Quant, Step, Target, convert};
+use loquat_testkit::goldens;
+use loquat_weights::{Blob, Checkpoint, Dtype, RawTensor, safetensors};
+
+use crate::support::to;
+
+fn plainly<'a>(source: &'a Path, out: &'a Path) -> Conversion<'a> {
+    Conversion {
+        source,
+        out,
+        target: Target::Mlx,
+        quant: Quant::default_of(Target::Mlx),
+        dtype: None,
+        requantize: false,
+        force: false,
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// A copy of a golden in which one tensor's first value is another.
+fn with_value(folder: &Path, tensor: &str, value: f32) -> PathBuf {
+    let golden = goldens::family("llama");
+    let copy = folder.join("source");
+    std::fs::create_dir_all(&copy).unwrap();
+    std::fs::copy(golden.join("config.json"), copy.join("config.json")).unwrap();
+    let tensors: Vec<RawTensor> = Checkpoint::open(&golden)
+        .unwrap()
+        .tensors()
+        .iter()
+        .map(|read| {
+            let mut bytes = read.data.to_vec();
+            if read.name == tensor {
+                assert_eq!(read.dtype, Dtype::BF16);
+                bytes[..2].copy_from_slice(&value.to_bits().to_le_bytes()[2..]);
+            }
+            RawTensor {
+                data: Blob::from_vec(bytes),
+                ..read.clone()
+            }
+        })
+        .collect();
+    safetensors::save_safetensors(&copy.join("model.safetensors"), &tensors).unwrap();
+    copy
+}
+
+#[test]
+fn values_that_no_type_holds_are_refused_with_the_tensor_s_name() {
+    let tensor = "model.layers.1.mlp.up_proj.weight";
+    let table = [
+        (f32::NAN, Target::Mlx, "q4", "NaN"),
+        (f32::INFINITY, Target::Mlx, "mxfp4", "inf"),
+        (f32::NEG_INFINITY, Target::Gguf, "q8_0", "-inf"),
+        (1e30, Target::Gguf, "q4_0", "too large"),
+        (1e30, Target::Safetensors, "f16", "too large"),
+    ];
+    for (value, target, quant, said) in table {
+        let folder = tempfile::tempdir().unwrap();
+        let source = with_value(folder.path(), tensor, value);
+        let error = to(target, quant, &source).err().unwrap().to_string();
+        let short = error.contains("up_proj") || error.contains("ffn_up");
+        assert!(short && error.contains(said), "{value} {quant}: {error}");
+    }
+}
+
+#[test]
+fn what_was_not_finite_stays_so_where_nothing_is_quantized() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = with_value(folder.path(), "model.norm.weight", f32::INFINITY);
+    let converted = to(Target::Safetensors, "f32", &source).unwrap();
+    assert!(converted.report.whole().values > 0);
+}
+
+#[test]
+fn quantized_models_are_refused_unless_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let source = goldens::fixtures().join("goldens-mlx/llama__affine4_g32");
+    let error = convert(&plainly(&source, &out), &mut |_| true).unwrap_err();
+    assert!(matches!(&error, ConvertError::Quantized { found } if found == "affine 4-bit g32"));
+    assert_eq!(names(folder.path()), [""; 0]);
+    let wanted = Conversion {
+        requantize: true,
+        ..plainly(&source, &out)
+    };
+    let report = convert(&wanted, &mut |_| true).unwrap();
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|note| note.contains("affine 4-bit g32"))
+    );
+}
+
+#[test]
+fn what_is_there_is_replaced_only_when_asked_and_only_a_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, out) = (goldens::family("llama"), folder.path().join("out"));
+    let go = |force, out: &Path| {
+        let wanted = Conversion {
+            force,
+            ..plainly(&source, out)
+        };
+        convert(&wanted, &mut |_| true)
+    };
+    go(false, &out).unwrap();
+    assert!(matches!(go(false, &out), Err(ConvertError::Exists { .. })));
+    std::fs::write(out.join("mark"), "").unwrap();
+    go(true, &out).unwrap();
+    assert!(!out.join("mark").exists() && out.join("model.safetensors").is_file());
+    let home = folder.path().join("home");
+    std::fs::create_dir_all(home.join("letters")).unwrap();
+    assert!(matches!(
+        go(true, &home),
+        Err(ConvertError::NotReplaceable { .. })
+    ));
+    assert!(home.join("letters").is_dir());
+    assert!(matches!(
+        go(true, &source),
+        Err(ConvertError::OntoItself { .. })
+    ));
+    assert_eq!(names(folder.path()).len(), 2);
+}
+
+#[test]
+fn an_interrupted_conversion_leaves_nothing() {
+    for stop_after in [0, 1, 5] {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, out) = (goldens::family("llama"), folder.path().join("out"));
+        let mut tensors = 0;
+        let result = convert(&plainly(&source, &out), &mut |step| {
+            tensors += usize::from(matches!(step, Step::Tensor(_)));
+            tensors <= stop_after
+        });
+        assert!(
+            matches!(result, Err(ConvertError::Interrupted)),
+            "{stop_after}"
+        );
+        assert_eq!(names(folder.path()), [""; 0], "{stop_after}");
+    }
+}
+
+#[test]
+fn the_same_bytes_whatever_the_time() {
+    let source = goldens::family("qwen2");
+    for (target, quant) in [(Target::Gguf, "q4_k_m"), (Target::Gguf, "q8_0")] {
+        let once = std::fs::read(to(target, quant, &source).unwrap().path).unwrap();
+        let again = std::fs::read(to(target, quant, &source).unwrap().path).unwrap();
+        assert!(once == again, "{quant}");
+    }
+}

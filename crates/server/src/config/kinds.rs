@@ -8,7 +8,7 @@ use loquat_session::{MemoryBudget, Precision};
 
 use super::given::{Given, Wrong};
 use super::units::{budget, budget_text, duration, duration_text, size, size_text};
-use super::{Adapters, KeyHash, LogFormat, Pooling, Scope};
+use super::{Adapters, KeyHash, KvChoice, LogFormat, Pooling, Scope};
 
 /// What values of a kind an option takes.
 #[derive(Clone, Copy)]
@@ -249,6 +249,8 @@ textual! {
     Duration, "a time such as \"30s\", \"5m\" or \"250ms\"", duration, |time| duration_text(*time);
     MemoryBudget, "a size such as \"6GiB\" or a share of this machine such as \"60%\"",
         |text| budget(text).ok(), |found| budget_text(*found);
+    KvChoice, "one of \"auto\", \"f32\", \"f16\", \"bf16\", \"q8\"",
+        KvChoice::named, KvChoice::name;
     KeyHash, "\"sha256:\" and 64 hexadecimal digits, as `loquat config key` prints it",
         KeyHash::parse, KeyHash::to_string;
 }

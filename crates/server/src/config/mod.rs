@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use loquat_session::{MemoryBudget, Precision};
+use loquat_session::{KvFormat, MemoryBudget, Precision};
 use serde_json::{Map, Value};
 
 pub use in_force::{in_force, show};
@@ -103,6 +103,40 @@ pub struct Log {
     pub content: bool,
 }
 
+/// How KV is to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvChoice {
+    /// As the backend prefers.
+    Auto,
+    /// So, and refused where the backend or the model cannot.
+    Format(KvFormat),
+}
+
+impl KvChoice {
+    const AUTO: &str = "auto";
+
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            Self::AUTO => Some(Self::Auto),
+            name => KvFormat::named(name).map(Self::Format),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Auto => Self::AUTO.to_owned(),
+            Self::Format(format) => format.name().to_owned(),
+        }
+    }
+
+    pub fn format(self) -> Option<KvFormat> {
+        match self {
+            Self::Auto => None,
+            Self::Format(format) => Some(format),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     Text,
@@ -178,8 +212,7 @@ pub struct Model {
     pub backend: String,
     /// Which of the backend's devices, by its label; the first when left out.
     pub device: Option<String>,
-    /// `auto`, or how KV is to be kept; refused where the backend keeps it otherwise.
-    pub kv_format: String,
+    pub kv_format: KvChoice,
     /// Longest context in tokens; the model's own when left out.
     pub context: Option<usize>,
     /// All memory it may take: bytes or a share of the machine.
@@ -287,7 +320,7 @@ impl Model {
             aliases: Vec::new(),
             backend: "auto".to_owned(),
             device: None,
-            kv_format: "auto".to_owned(),
+            kv_format: KvChoice::Auto,
             context: None,
             memory: None,
             threads: None,

@@ -160,3 +160,158 @@ fn position(entries: &[Entry], reference: &str) -> Option<usize> {
         .iter()
         .position(|entry| entry.name.eq_ignore_ascii_case(name) && tagged(entry))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FileKind;
+
+    #[test]
+    fn the_embedded_catalog_is_valid() {
+        let catalog = Catalog::embedded().unwrap();
+        let default = catalog.default_model();
+        assert_eq!(
+            (default.to_string().as_str(), default.kind),
+            ("smollm2:135m", Kind::Instruct)
+        );
+        let gemma = catalog.find("gemma3:270m").unwrap();
+        let [Source::PythonPackages { parts }] = &gemma.forms[0].sources[..] else {
+            panic!("gemma3:270m should have one source");
+        };
+        assert_eq!(parts.len(), 4);
+        let (size, last_wheel) = (gemma.size(&gemma.forms[0]), 60_704_618);
+        assert!(size.exact);
+        assert_eq!(entry::peak_bytes(parts), size.bytes + last_wheel);
+    }
+
+    #[test]
+    fn the_embedded_catalog_is_worth_having() {
+        let catalog = Catalog::embedded().unwrap();
+        let with = |kind| {
+            let has = |entry: &&Entry| entry.form(kind).is_some();
+            catalog.entries().iter().filter(has).count()
+        };
+        assert!(with(FileKind::Gguf) >= 25 && with(FileKind::Mlx) >= 25);
+        for entry in catalog.entries() {
+            for form in &entry.forms {
+                let bits = form.bits_per_weight();
+                assert!((2.0..=16.0).contains(&bits), "{entry}: {bits}");
+                let size = entry.size(form);
+                let reckoned = entry.parameters as f64 * bits / 8.0;
+                let share = size.bytes as f64 / reckoned;
+                // Embeddings of small models are kept in more bits than the name says.
+                assert!(
+                    (0.8..1.6).contains(&share),
+                    "{entry} {}: {share}",
+                    form.quant
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_family_is_in_the_support_matrix() {
+        let page = include_str!("../../../../docs/support.md");
+        for entry in Catalog::embedded().unwrap().entries() {
+            let row = format!("| `{}` |", entry.family);
+            assert!(page.contains(&row), "{entry}: {}", entry.family);
+        }
+    }
+
+    #[test]
+    fn a_reference_finds_its_entry() {
+        let catalog = Catalog::embedded().unwrap();
+        for (reference, expected) in [
+            ("smollm2", Some("smollm2:135m")),
+            ("smollm2:135m", Some("smollm2:135m")),
+            ("SmolLM2:135M", Some("smollm2:135m")),
+            ("gemma3", Some("gemma3:270m")),
+            ("qwen3:30b", Some("qwen3:30b-a3b")),
+            ("smollm2:", None),
+            ("smollm2:270m", None),
+            (":135m", None),
+            ("", None),
+        ] {
+            let found = catalog.find(reference).map(Entry::to_string);
+            assert_eq!(found.as_deref(), expected, "{reference:?}");
+        }
+    }
+
+    #[test]
+    fn words_find_entries_and_slips_are_guessed() {
+        let catalog = Catalog::embedded().unwrap();
+        for (words, first) in [
+            (&["smollm3"][..], "smollm3:3b"),
+            (&["qwen3", "8b"], "qwen3:8b"),
+            (&["QWEN", "coder"], ""),
+            (&["mistral", "24b"], "mistral-small:24b"),
+            (&["deepsek"], "deepseek-r1:1.5b"),
+            (&["gpt_oss"], "gpt-oss:20b"),
+            (&["mit", "phi3"], "phi3.5:mini"),
+        ] {
+            let found = catalog.search(words);
+            let found = found.first().map(|entry| entry.to_string());
+            assert_eq!(found.unwrap_or_default(), first, "{words:?}");
+        }
+        assert_eq!(catalog.search(&[]).len(), catalog.entries().len());
+        for (typed, meant) in [
+            ("qwen3:4", "qwen3:4b"),
+            ("lama3.2:1b", "llama3.2:1b"),
+            ("gema3:1b", "gemma3:1b"),
+        ] {
+            assert_eq!(catalog.suggest(typed).first().unwrap(), meant, "{typed}");
+        }
+        assert!(catalog.suggest("xyz").is_empty());
+    }
+
+    #[test]
+    fn windows_bound_what_a_context_takes() {
+        let catalog = Catalog::embedded().unwrap();
+        // Per layer and token: 2 (keys, values) × heads × width × 2 bytes.
+        for (name, tokens, expected) in [
+            ("smollm2:135m", 10, 30 * 10 * (2 * 3 * 64 * 2)),
+            ("gemma3:270m", 100, 18 * 100 * (2 * 256 * 2)),
+            ("gemma3:270m", 1000, (3 * 1000 + 15 * 512) * (2 * 256 * 2)),
+        ] {
+            let entry = catalog.find(name).unwrap();
+            assert_eq!(entry.kv_bytes(tokens), expected, "{name} {tokens}");
+        }
+    }
+
+    #[test]
+    fn every_wrong_field_is_named() {
+        for (right, wrong, named) in [
+            (
+                "default = \"smollm2:135m\"",
+                "default = \"smollm2:7b\"",
+                "smollm2:7b",
+            ),
+            ("name = \"gemma3\"", "name = \"../gemma3\"", "name"),
+            ("tags = [\"270m\"]", "tags = []", "tags"),
+            ("tags = [\"270m\"]", "tags = [\"270m\", \"270m\"]", "twice"),
+            ("file = \"gemma-3", "file = \"sub/gemma-3", "file"),
+            ("kind = \"gguf\"", "kind = \"mlx\"", "file"),
+            ("sha256 = \"a5fd", "sha256 = \"A5FD", "sha256"),
+            ("parameters = 268_098_176", "parameters = 0", "parameters"),
+            ("context = 32768", "context = 0", "context"),
+            ("layers = 30,", "layers = 0,", "kv"),
+            (", full_layers = 3", "", "full_layers"),
+            ("quant = \"Q4_1\"", "quant = \"\"", "quant"),
+            ("kind = \"base\"", "kind = \"chat\"", "kind"),
+            ("bytes = 253_113_024", "bytes = 253_113_025", "bytes"),
+            ("type = \"python-packages\"", "type = \"ftp\"", "ftp"),
+            ("repo = \"Quant", "repo = \"../Quant", "repo"),
+            ("package = \"llm-", "package = \"--llm-", "package"),
+            ("version = \"0.1.2\"", "version = \"0.1.2 x\"", "version"),
+            ("family = \"llama\"", "famliy = \"llama\"", "famliy"),
+        ] {
+            let text = EMBEDDED.replacen(right, wrong, 1);
+            assert_ne!(text, EMBEDDED, "{right} is not in the catalog");
+            let message = Catalog::parse("the file", &text).unwrap_err().to_string();
+            assert!(
+                message.contains(named) && message.starts_with("the file"),
+                "{wrong}: {message}"
+            );
+        }
+    }
+}

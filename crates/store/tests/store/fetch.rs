@@ -1,7 +1,4 @@
 //! Fetching through the public door, with a fake Python in place of the network.
-#![cfg(unix)]
-
-mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use common::{MEMBER, Told, World, entry, entry_with_sources, store_in};
+use crate::common::{
+    MEMBER, Told, World, entry, entry_with_sources, options_in, sha256_of, store_in,
+};
 use loquat_store::{NoProgress, Store, StoreOptions};
 
 const MODEL: &[u8] = b"a model of thirty-three bytes ...";
@@ -24,9 +23,9 @@ fn a_fetch_installs_the_file_and_the_next_starts_no_process() {
     world.serve("toy1", MEMBER, MODEL);
 
     let mut told = Told::default();
-    let path = world.store().fetch(&entry, &mut told).unwrap();
+    let path = world.fetch_told(&entry, &mut told).unwrap();
     assert_eq!(fs::read(&path).unwrap(), MODEL);
-    assert_eq!(path, world.store().path_of(&entry));
+    assert_eq!(path, world.place(&entry));
     world.assert_holds_only(&entry);
     assert_eq!(told.starts, [("downloading toy:1b".to_owned(), Some(1000))]);
     assert_eq!((told.advanced, told.finishes), (1000, 1));
@@ -37,7 +36,7 @@ fn a_fetch_installs_the_file_and_the_next_starts_no_process() {
     assert!(call.contains("--disable-pip-version-check") && call.ends_with("toy1==1.0"));
 
     let mut told = Told::default();
-    assert_eq!(world.store().fetch(&entry, &mut told).unwrap(), path);
+    assert_eq!(world.fetch_told(&entry, &mut told).unwrap(), path);
     assert_eq!(world.calls().len(), 1);
     assert!(told.starts.is_empty());
 }
@@ -49,7 +48,7 @@ fn the_record_is_what_sha256sum_reads() {
     world.serve("toy1", MEMBER, MODEL);
     let path = world.fetch(&entry).unwrap();
     let record = fs::read_to_string(path.with_extension("gguf.sha256")).unwrap();
-    assert_eq!(record, format!("{}  toy.gguf\n", entry.sha256));
+    assert_eq!(record, format!("{}  toy.gguf\n", sha256_of(&entry)));
 }
 
 #[test]
@@ -60,7 +59,7 @@ fn parts_are_concatenated_in_order() {
         world.serve(&format!("toy{}", number + 1), MEMBER, part);
     }
     let mut told = Told::default();
-    let path = world.store().fetch(&entry(&parts), &mut told).unwrap();
+    let path = world.fetch_told(&entry(&parts), &mut told).unwrap();
     assert_eq!(fs::read(path).unwrap(), b"first, second, third");
     assert_eq!(world.calls().len(), 3);
     assert_eq!((told.starts.len(), told.advanced), (1, 3000));
@@ -104,10 +103,7 @@ fn what_is_wrong_with_a_download_is_said_and_nothing_stays() {
         world.serve("toy1", member, bytes);
         world.behave(behaviour);
         let mut told = Told::default();
-        let error = world
-            .store()
-            .fetch(&entry(&[MODEL]), &mut told)
-            .unwrap_err();
+        let error = world.fetch_told(&entry(&[MODEL]), &mut told).unwrap_err();
         let message = error.to_string();
         for part in expected {
             assert!(
@@ -142,7 +138,7 @@ fn the_next_source_is_tried_when_one_fails() {
     world.serve("toy2", "second/member", MODEL);
     let entry = entry_with_sources(MODEL, &[(MEMBER, &[MODEL]), ("second/member", &[MODEL])]);
     let mut told = Told::default();
-    world.store().fetch(&entry, &mut told).unwrap();
+    world.fetch_told(&entry, &mut told).unwrap();
     world.assert_holds_only(&entry);
     assert!(told.notes[0].contains("toy1==1.0"), "{:?}", told.notes);
     assert_eq!((told.starts.len(), told.finishes), (2, 2));
@@ -180,7 +176,7 @@ fn a_file_in_place_is_judged_again_when_its_record_or_size_does_not_fit() {
     assert!(
         fs::read_to_string(&record)
             .unwrap()
-            .starts_with(&entry.sha256)
+            .starts_with(&sha256_of(&entry))
     );
 }
 
@@ -212,7 +208,7 @@ fn what_a_killed_process_left_is_swept_by_the_next() {
     world.behave("echo half > \"$dest/half\"; kill -9 $PPID; sleep 0.2; exit 1");
     assert!(!in_another_process(&world).status().unwrap().success());
     assert_eq!(world.work_dirs(), 1);
-    assert!(!world.store().path_of(&entry).exists());
+    assert!(!world.place(&entry).exists());
 
     world.behave("");
     world.fetch(&entry).unwrap();
@@ -222,7 +218,7 @@ fn what_a_killed_process_left_is_swept_by_the_next() {
 fn in_another_process(world: &World) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "fetch_in_another_process", "--ignored"])
+        .args(["--exact", "fetch::fetch_in_another_process", "--ignored"])
         .env(CHILD_VARIABLE, world.path())
         .stdout(Stdio::null());
     command
@@ -234,7 +230,10 @@ fn in_another_process(world: &World) -> Command {
 fn fetch_in_another_process() {
     if let Some(world) = std::env::var_os(CHILD_VARIABLE) {
         let store = store_in(Path::new(&world));
-        store.fetch(&entry(&[MODEL]), &mut NoProgress).unwrap();
+        let entry = entry(&[MODEL]);
+        store
+            .fetch(&entry, &entry.forms[0], &mut NoProgress)
+            .unwrap();
     }
 }
 
@@ -249,11 +248,13 @@ fn a_missing_or_broken_python_is_named() {
         (not_executable, "could not run"),
     ] {
         let options = StoreOptions {
-            cache_dir: Some(world.cache()),
             python: Some(python),
+            ..options_in(world.path())
         };
         let store = Store::open(options).unwrap();
-        let error = store.fetch(&entry(&[MODEL]), &mut NoProgress).unwrap_err();
+        let entry = entry(&[MODEL]);
+        let fetched = store.fetch(&entry, &entry.forms[0], &mut NoProgress);
+        let error = fetched.unwrap_err();
         assert!(error.to_string().contains(said), "{error}");
         world.assert_empty();
     }

@@ -1,0 +1,165 @@
+//! `loquat convert`: a model in another format or a smaller type, and how far it is from the
+//! first.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use loquat_convert::{Conversion, Error, Quant, Report, Step, Target, convert};
+use serde_json::{Value, json};
+
+use crate::args::ConvertArgs;
+use crate::error::CliError;
+use crate::load::{locate, open_store_on};
+use crate::progress::ShareBar;
+use crate::terminal::{bytes, print, remark};
+
+pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
+    let target: Target = args.to.into();
+    let quant = match &args.quant {
+        Some(name) => Quant::parse(target, name, args.group_size)?,
+        None => Quant::default_of(target),
+    };
+    let store = open_store_on(args.source.network)?;
+    let source = locate(&store, &args.source.chosen(args.model.as_deref()))?;
+    let interrupted = listen()?;
+    let bar = ShareBar::start(&format!("converting to {}", args.output.display()));
+    let (mut total, mut done) = (0, 0);
+    let start = Instant::now();
+    let report = convert(
+        &Conversion {
+            source: &source,
+            out: &args.output,
+            target,
+            quant,
+            dtype: args.dtype.map(Into::into),
+            requantize: args.requantize,
+            force: args.force,
+        },
+        &mut |step| {
+            match step {
+                Step::Begin(values) => total = values,
+                Step::Values(values) => done += values,
+                Step::Tensor(_) => {}
+            }
+            bar.set(done as f32 / (total.max(1)) as f32);
+            !interrupted.load(Ordering::Relaxed)
+        },
+    )?;
+    drop(bar);
+    let outcome = Outcome {
+        args,
+        report: &report,
+        took: start.elapsed(),
+    };
+    match args.json {
+        true => print(&format!("{:#}\n", outcome.json())),
+        false => {
+            report
+                .notes
+                .iter()
+                .for_each(|note| remark(&format!("note: {note}")));
+            print(&outcome.text())
+        }
+    }
+}
+
+/// Ctrl-C ends the conversion between two blocks of rows, so that it can clear up.
+fn listen() -> Result<Arc<AtomicBool>, CliError> {
+    let pressed = Arc::new(AtomicBool::new(false));
+    let handler = {
+        let pressed = Arc::clone(&pressed);
+        move || pressed.store(true, Ordering::Relaxed)
+    };
+    ctrlc::set_handler(handler).map_err(|error| CliError::Terminal(error.to_string()))?;
+    Ok(pressed)
+}
+
+struct Outcome<'a> {
+    args: &'a ConvertArgs,
+    report: &'a Report,
+    took: Duration,
+}
+
+impl Outcome<'_> {
+    fn text(&self) -> String {
+        let report = self.report;
+        let types: Vec<String> = report
+            .by_type()
+            .iter()
+            .map(|(name, (count, size))| format!("{count} × {name} ({})", bytes(*size)))
+            .collect();
+        let mut rows = vec![
+            ("written", self.args.output.display().to_string()),
+            (
+                "size",
+                format!("{} of {}", bytes(report.bytes), bytes(report.source_bytes)),
+            ),
+            (
+                "bits per weight",
+                format!("{:.2}", report.bits_per_weight()),
+            ),
+            ("tensors", types.join(", ")),
+            ("error", relative(&report.whole())),
+        ];
+        if let Some(worst) = report.worst() {
+            let error = relative(&worst.error);
+            rows.push(("worst tensor", format!("{error} in {}", worst.name)));
+        }
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        for (name, value) in rows {
+            let _ = writeln!(text, "{name:<21}{value}");
+        }
+        for (class, error) in report.by_class() {
+            let _ = writeln!(text, "  {:<19}{}", class.name(), relative(&error));
+        }
+        let _ = writeln!(text, "{:<21}{:.1} s", "took", self.took.as_secs_f64());
+        text
+    }
+
+    fn json(&self) -> Value {
+        let report = self.report;
+        let classes: serde_json::Map<String, Value> = report
+            .by_class()
+            .iter()
+            .map(|(class, error)| (class.name().to_owned(), as_json(error)))
+            .collect();
+        let tensors: Vec<Value> = report
+            .tensors
+            .iter()
+            .map(|tensor| {
+                json!({
+                    "name": tensor.name, "stored": tensor.stored, "bytes": tensor.bytes,
+                    "quantized": tensor.quantized, "error": as_json(&tensor.error),
+                })
+            })
+            .collect();
+        json!({
+            "output": self.args.output,
+            "bytes": report.bytes,
+            "source_bytes": report.source_bytes,
+            "bits_per_weight": report.bits_per_weight(),
+            "error": as_json(&report.whole()),
+            "classes": classes,
+            "worst": report.worst().map(|worst| worst.name.as_str()),
+            "seconds": self.took.as_secs_f64(),
+            "notes": report.notes,
+            "tensors": tensors,
+        })
+    }
+}
+
+fn relative(error: &Error) -> String {
+    match error.relative() {
+        0.0 => "none".to_owned(),
+        relative => format!("{:.3} % (largest {:.3e})", relative * 100.0, error.largest),
+    }
+}
+
+fn as_json(error: &Error) -> Value {
+    json!({
+        "relative_rms": error.relative(), "largest": error.largest, "values": error.values,
+    })
+}

@@ -1,3 +1,0 @@
-pub fn run(_: &crate::args::FitArgs) -> Result<(), crate::error::CliError> {
-    Ok(())
-}

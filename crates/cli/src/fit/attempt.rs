@@ -1,0 +1,62 @@
+//! What somebody wants opened, and within which bounds.
+
+use loquat_session::SessionOptions;
+use loquat_store::{FileKind, Store, Wanted};
+
+use crate::args::{BenchArgs, Chosen, Command, ModelArgs};
+use crate::prompt;
+
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    pub reference: String,
+    pub kind: Option<FileKind>,
+    pub backend: String,
+    pub options: SessionOptions,
+}
+
+impl Attempt {
+    /// What a command is going to open, if it is one model that has to be found first.
+    pub fn of(command: &Command, store: &Store) -> Option<Self> {
+        let words = |source: &ModelArgs, model: &Option<String>, prompt: &Option<String>| {
+            // What cannot be sorted is the command's to refuse.
+            let words = prompt::sort(store, source, model.as_deref(), prompt.as_deref());
+            Some(source.chosen(words.ok()?.model.as_deref()))
+        };
+        let (chosen, session) = match command {
+            Command::Run(args) => (
+                words(&args.source, &args.model, &args.prompt)?,
+                &args.session,
+            ),
+            Command::Generate(args) => (
+                words(&args.source, &args.model, &args.prompt)?,
+                &args.session,
+            ),
+            Command::Bench(args) if needs_no_file(args) => return None,
+            Command::Bench(args) => (args.source.chosen(args.model.as_deref()), &args.session),
+            _ => return None,
+        };
+        let options = session.options(1);
+        Some(Self::new(store, &chosen, &session.backend, &options))
+    }
+
+    pub fn new(store: &Store, chosen: &Chosen, backend: &str, options: &SessionOptions) -> Self {
+        let reference = chosen.reference.clone();
+        Self {
+            reference: reference.unwrap_or_else(|| store.default_model().to_string()),
+            kind: chosen.kind,
+            backend: backend.to_owned(),
+            options: options.clone(),
+        }
+    }
+
+    pub fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            reference: &self.reference,
+            kind: self.kind,
+        }
+    }
+}
+
+fn needs_no_file(args: &BenchArgs) -> bool {
+    args.machine || args.synthetic.is_some() || args.draw.is_some()
+}

@@ -1,0 +1,161 @@
+//! A model as the numbers that decide whether it fits and how fast it is.
+
+use loquat_session::{Backend, SessionOptions};
+use loquat_store::{Entry, FileKind, Form, Kind};
+
+use crate::bench::{Demand, ModelDemand, Work};
+use crate::error::CliError;
+use crate::load::Model;
+
+/// What one sequence of [`context`](Subject::context) tokens takes and reads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subject {
+    /// What to type after `loquat run`.
+    pub name: String,
+    /// The kind of files and their quantization.
+    pub files: String,
+    pub is_instruct: bool,
+    pub parameters: u64,
+    /// Those that a token goes through.
+    pub active_parameters: u64,
+    /// Bits a weight has are few enough to be multiplied as int8.
+    pub is_quantized: bool,
+    /// The longest that the model takes.
+    pub longest_context: u64,
+    /// What everything else here is for.
+    pub context: u64,
+    pub weight_bytes: u64,
+    pub kv_bytes_per_token: u64,
+    /// All that is neither weights nor KV.
+    pub other_bytes: u64,
+    /// Bytes of weights that a token reads.
+    pub read_weight_bytes: f64,
+    /// Bytes of KV that the last token of the context reads.
+    pub read_kv_bytes: f64,
+    /// Planned by the backend from the files, rather than reckoned from the catalog.
+    pub is_exact: bool,
+}
+
+/// What the CPU backend's buffers came to, on the generous side: 19 MB with SmolLM2-135M (97 MB of
+/// weights), and less than a fortieth of the weights with models of a billion parameters and more.
+const LEAST_BUFFERS: u64 = 32 << 20;
+const BUFFERS_SHARE: u64 = 40;
+
+impl Subject {
+    /// Reckoned from what the catalog says.
+    pub fn of_entry(entry: &Entry, form: &Form, context: u64) -> Self {
+        let weight_bytes = entry.size(form).bytes;
+        let active_parameters = entry.active_parameters.unwrap_or(entry.parameters);
+        let active = active_parameters as f64 / entry.parameters.max(1) as f64;
+        Self {
+            name: spelled(entry, form),
+            files: format!("{} {}", form.kind, form.quant),
+            is_instruct: entry.kind == Kind::Instruct,
+            parameters: entry.parameters,
+            active_parameters,
+            is_quantized: form.bits_per_weight() < 16.0,
+            longest_context: u64::from(entry.context),
+            context,
+            weight_bytes,
+            // Backends keep what has left a layer's window, too.
+            kv_bytes_per_token: entry.kv_bytes_per_token(),
+            other_bytes: LEAST_BUFFERS.max(weight_bytes / BUFFERS_SHARE),
+            read_weight_bytes: weight_bytes as f64 * active,
+            read_kv_bytes: entry.kv_bytes(context) as f64,
+            is_exact: false,
+        }
+    }
+
+    /// Planned by `backend` for one sequence of `context` tokens.
+    pub fn of_files(
+        model: &Model,
+        backend: &dyn Backend,
+        context: usize,
+    ) -> Result<Self, CliError> {
+        let options = SessionOptions {
+            context: Some(context),
+            kv_tokens: Some(context),
+            max_sequences: 1,
+            ..SessionOptions::default()
+        };
+        let plan = backend.plan(&model.source, &options)?;
+        let memory = &plan.memory;
+        let kv = memory
+            .kv_bytes_per_token
+            .saturating_mul(memory.kv_capacity as u64);
+        let demand = ModelDemand::new(&model.source.spec, &model.source.weights);
+        let at = |depth| {
+            demand.of(Work::Decode {
+                tokens: 0,
+                depth,
+                batch: 1,
+            })
+        };
+        let Demand {
+            read_bytes,
+            multiply_adds,
+        } = at(0);
+        let matrices = model.source.weights.matrices();
+        let bytes: u64 = matrices.map(|(_, matrix)| matrix.bytes() as u64).sum();
+        let parameters = model.parameters() as u64;
+        Ok(Self {
+            name: model.name.clone(),
+            files: model.checkpoint.format.name().to_owned(),
+            is_instruct: true,
+            parameters,
+            active_parameters: multiply_adds as u64,
+            is_quantized: bytes < parameters.saturating_mul(2),
+            longest_context: model.source.spec.max_context as u64,
+            context: context as u64,
+            weight_bytes: memory.weight_bytes,
+            kv_bytes_per_token: memory.kv_bytes_per_token,
+            other_bytes: plan
+                .resident_bytes
+                .saturating_sub(memory.weight_bytes)
+                .saturating_sub(kv),
+            read_weight_bytes: read_bytes,
+            read_kv_bytes: at(context).read_bytes - read_bytes,
+            is_exact: true,
+        })
+    }
+
+    /// All memory that a sequence of so many tokens takes.
+    pub fn need(&self, context: u64) -> u64 {
+        let kv = self.kv_bytes_per_token.saturating_mul(context);
+        self.weight_bytes
+            .saturating_add(self.other_bytes)
+            .saturating_add(kv)
+    }
+
+    /// How many tokens such memory has room for, at most as many as the model takes.
+    pub fn context_within(&self, memory: u64) -> u64 {
+        let left = memory.saturating_sub(self.need(0));
+        let affordable = left.checked_div(self.kv_bytes_per_token);
+        match self.need(0) > memory {
+            true => 0,
+            false => affordable.map_or(self.longest_context, |n| n.min(self.longest_context)),
+        }
+    }
+
+    /// How much a model knows and can, as far as numbers tell: its parameters; for a mixture of
+    /// experts the geometric mean of all and those that a token goes through, which is about the
+    /// size of the plain model that does as well.
+    pub fn worth(&self) -> f64 {
+        (self.parameters as f64 * self.active_parameters as f64).sqrt()
+    }
+}
+
+/// The files that `loquat run` takes of an entry when nobody chooses.
+pub fn usual_form(entry: &Entry) -> Option<&Form> {
+    let usual = entry.form(FileKind::Gguf);
+    usual.or_else(|| entry.forms.first())
+}
+
+/// With the flag that chooses the form, where it is not the usual one.
+fn spelled(entry: &Entry, form: &Form) -> String {
+    let usual = usual_form(entry).map(|usual| usual.kind);
+    match usual == Some(form.kind) {
+        true => entry.to_string(),
+        false => format!("{entry} {}", form.kind.flag()),
+    }
+}

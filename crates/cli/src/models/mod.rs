@@ -1,0 +1,267 @@
+//! The models on this machine and in the catalog: listed, brought, removed, looked at.
+
+mod age;
+mod show;
+mod table;
+
+use loquat_store::{
+    Candidate, Candidates, Held, Owner, Prunable, PruneOptions, Store, StoreError, Verdict,
+    Verified, Wanted,
+};
+use serde_json::{Value, json};
+
+use crate::args::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, VerifyArgs};
+use crate::error::CliError;
+use crate::load::{open_store, open_store_on};
+use crate::progress::DownloadBar;
+use crate::terminal::{bytes, print, remark};
+use age::since;
+use table::Table;
+
+pub use show::show;
+
+/// `loquat models`.
+pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
+    let held = open_store()?.held()?;
+    if args.json {
+        return print_json(&held.iter().map(as_json).collect());
+    }
+    if held.is_empty() {
+        remark(
+            "No model is here yet; `loquat search` shows the catalog, `loquat pull` brings one.",
+        );
+        return Ok(());
+    }
+    let mut table = Table::new(["NAME", "KIND", "QUANT", "SIZE", "LAST USED", "SOURCE"]);
+    for held in &held {
+        let shared = match held.owner {
+            Owner::Store => "",
+            Owner::Shared => " (shared)",
+        };
+        table.row([
+            held.name.clone(),
+            held.kind.name().to_owned(),
+            held.quant.clone().unwrap_or_default(),
+            bytes(held.bytes),
+            held.last_used.map_or_else(|| "never".to_owned(), since),
+            format!("{}{shared}", held.source),
+        ]);
+    }
+    print(&table.to_string())
+}
+
+/// `loquat pull`.
+pub fn pull(args: &PullArgs) -> Result<(), CliError> {
+    let store = open_store_on(args.network)?;
+    let wanted = Wanted {
+        reference: &args.model,
+        kind: args.kinds.kind(),
+    };
+    let located = store.pull(&wanted, &mut DownloadBar::default())?;
+    if args.json {
+        return print_json(&json!({ "name": located.name, "path": located.path }));
+    }
+    print(&format!(
+        "{} is at {}\n",
+        located.name,
+        located.path.display()
+    ))
+}
+
+/// `loquat rm`. All are looked for before any goes.
+pub fn remove(args: &RmArgs) -> Result<(), CliError> {
+    let store = open_store()?;
+    let found = args.models.iter().map(|reference| {
+        one(
+            &store,
+            &Wanted {
+                reference,
+                kind: args.kinds.kind(),
+            },
+        )
+    });
+    let found = found.collect::<Result<Vec<Held>, CliError>>()?;
+    let mut removed = Vec::new();
+    for held in &found {
+        let freed = store.remove(held, &mut DownloadBar::default())?;
+        match args.json {
+            true => removed.push(json!({ "name": held.name, "freed_bytes": freed })),
+            false => print(&format!("removed {}, {} free\n", held.name, bytes(freed)))?,
+        }
+    }
+    match args.json {
+        true => print_json(&removed.into()),
+        false => Ok(()),
+    }
+}
+
+/// `loquat verify`. What is damaged is told and makes it fail.
+pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
+    let store = open_store()?;
+    let held = match &args.model {
+        Some(reference) => {
+            let kind = args.kinds.kind();
+            store.find_held(&Wanted { reference, kind })?
+        }
+        None => store.held()?,
+    };
+    let (mut told, mut damaged) = (Vec::new(), Vec::new());
+    for held in &held {
+        let wrong = match store.verify(held, &mut DownloadBar::default())? {
+            Verdict::Right => Vec::new(),
+            Verdict::Damaged(wrong) => wrong,
+        };
+        match args.json {
+            true => told.push(json!({
+                "name": held.name,
+                "right": wrong.is_empty(),
+                "damaged": wrong,
+            })),
+            false => print(&verdict(held, &wrong))?,
+        }
+        if !wrong.is_empty() {
+            damaged.push(format!("{} ({})", held.name, held.path.display()));
+        }
+    }
+    if args.json {
+        print_json(&told.into())?;
+    }
+    match damaged.is_empty() {
+        true => Ok(()),
+        false => Err(CliError::Damaged(damaged)),
+    }
+}
+
+fn verdict(held: &Held, wrong: &[String]) -> String {
+    match wrong {
+        [] => format!("{}: right\n", held.name),
+        wrong => format!("{}: damaged\n  {}\n", held.name, wrong.join("\n  ")),
+    }
+}
+
+/// `loquat prune`.
+pub fn prune(args: &PruneArgs) -> Result<(), CliError> {
+    let store = open_store()?;
+    let options = PruneOptions {
+        older_than: args.older_than,
+    };
+    let found = match args.dry_run {
+        true => store.prunable(options)?,
+        false => store.prune(options, &mut DownloadBar::default())?,
+    };
+    let total: u64 = found.iter().map(Prunable::bytes).sum();
+    if args.json {
+        let found: Vec<Value> = found.iter().map(prunable_as_json).collect();
+        return print_json(&json!({
+            "dry_run": args.dry_run, "freed_bytes": total, "removed": found,
+        }));
+    }
+    let (what, freed) = match args.dry_run {
+        true => ("would remove", "would be free"),
+        false => ("removed", "free"),
+    };
+    for prunable in &found {
+        let name = match prunable {
+            Prunable::Leftover { path, .. } => path.display().to_string(),
+            Prunable::Model(held) => held.name.clone(),
+        };
+        print(&format!("{what} {name}, {}\n", bytes(prunable.bytes())))?;
+    }
+    print(&format!("{} {freed}\n", bytes(total)))
+}
+
+fn prunable_as_json(prunable: &Prunable) -> Value {
+    match prunable {
+        Prunable::Leftover { path, bytes } => json!({ "path": path, "bytes": bytes }),
+        Prunable::Model(held) => json!({ "model": held.name, "bytes": held.bytes }),
+    }
+}
+
+/// `loquat search`.
+pub fn search(args: &SearchArgs) -> Result<(), CliError> {
+    let store = open_store()?;
+    let words: Vec<&str> = args
+        .words
+        .iter()
+        .flat_map(|word| word.split_whitespace())
+        .collect();
+    let found = store.catalog().search(&words);
+    if args.json {
+        return print_json(
+            &found
+                .iter()
+                .map(|entry| show::entry_as_json(entry))
+                .collect(),
+        );
+    }
+    if found.is_empty() {
+        remark("Nothing in the catalog is like that; `loquat search` alone shows all of it.");
+        return Ok(());
+    }
+    let mut table = Table::new(["NAME", "PARAMETERS", "CONTEXT", "LICENCE", "FORMS"]);
+    for entry in found {
+        let forms: Vec<String> = entry
+            .forms
+            .iter()
+            .map(|form| format!("{} {}, {}", form.kind, form.quant, show::size(entry, form)))
+            .collect();
+        table.row([
+            entry.to_string(),
+            show::count(entry.parameters),
+            entry.context.to_string(),
+            entry.licence.clone(),
+            forms.join("; "),
+        ]);
+    }
+    print(&table.to_string())
+}
+
+/// The one model that is meant.
+fn one(store: &Store, wanted: &Wanted<'_>) -> Result<Held, CliError> {
+    let mut found = store.find_held(wanted)?;
+    if let [_] = found[..] {
+        return Ok(found.remove(0));
+    }
+    let same_name = |held: &Held| found.iter().filter(|other| other.name == held.name).count() > 1;
+    let candidates = found.iter().map(|held| Candidate {
+        kind: held.kind,
+        quant: held.quant.clone(),
+        bytes: Some(held.bytes),
+        say: match same_name(held) {
+            true => format!("{} {}", held.name, held.kind.flag()),
+            false => held.name.clone(),
+        },
+    });
+    Err(StoreError::Ambiguous {
+        reference: wanted.reference.to_owned(),
+        candidates: Candidates(candidates.collect()),
+    }
+    .into())
+}
+
+fn as_json(held: &Held) -> Value {
+    json!({
+        "name": held.name,
+        "kind": held.kind.name(),
+        "quant": held.quant,
+        "bytes": held.bytes,
+        "last_used": held.last_used,
+        "source": held.source,
+        "shared": held.owner == Owner::Shared,
+        "verified": held.verified.map(verified),
+        "path": held.path,
+    })
+}
+
+fn verified(verified: Verified) -> &'static str {
+    match verified {
+        Verified::Catalog => "catalog",
+        Verified::Hub => "hub",
+    }
+}
+
+fn print_json(value: &Value) -> Result<(), CliError> {
+    let text =
+        serde_json::to_string_pretty(value).map_err(|error| CliError::Output(error.into()))?;
+    print(&format!("{text}\n"))
+}

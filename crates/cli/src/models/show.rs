@@ -1,0 +1,237 @@
+//! `loquat show`: what is known of a model without opening or downloading it.
+
+use loquat_store::{Entry, Form, Held, LocalModel, Owner, Resolved, Store, StoreError, Wanted};
+use serde_json::{Value, json};
+
+use super::{as_json, print_json, verified};
+use crate::args::ShowArgs;
+use crate::error::CliError;
+use crate::load::open_store;
+use crate::models::age::since;
+use crate::terminal::{bytes, print};
+
+pub fn show(args: &ShowArgs) -> Result<(), CliError> {
+    let store = open_store()?;
+    let wanted = Wanted {
+        reference: &args.model,
+        kind: args.kinds.kind(),
+    };
+    let subject = Subject::of(&store, &wanted)?;
+    match args.json {
+        true => print_json(&subject.as_json()),
+        false => print(&subject.as_text()),
+    }
+}
+
+/// What a name stands for, and what of it is here.
+struct Subject<'a> {
+    name: String,
+    entry: Option<&'a Entry>,
+    held: Vec<Held>,
+    /// Files of the user's own.
+    own: Option<LocalModel>,
+}
+
+impl<'a> Subject<'a> {
+    fn of(store: &'a Store, wanted: &Wanted<'_>) -> Result<Self, CliError> {
+        let resolved = store.resolve(wanted);
+        let held = match store.find_held(wanted) {
+            Ok(held) => held,
+            Err(StoreError::NotHeld { .. }) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let entry = match &resolved {
+            Ok(Resolved::Catalog { entry, .. }) => Some(*entry),
+            // A repository may be of an entry.
+            _ => held
+                .iter()
+                .find_map(|held| store.catalog().find(&held.name)),
+        };
+        let name = match entry {
+            Some(entry) => entry.to_string(),
+            None => wanted.reference.to_owned(),
+        };
+        let own = match resolved {
+            Ok(Resolved::Local(model)) if held.is_empty() => Some(model),
+            Err(error) if held.is_empty() => return Err(error.into()),
+            Ok(Resolved::Hub(_)) if held.is_empty() => {
+                return Err(StoreError::NotHeld { name }.into());
+            }
+            _ => None,
+        };
+        Ok(Self {
+            name,
+            entry,
+            held,
+            own,
+        })
+    }
+
+    fn as_text(&self) -> String {
+        let mut rows = vec![("model", self.name.clone())];
+        if let Some(entry) = self.entry {
+            rows.extend(entry_rows(entry));
+        }
+        for held in &self.held {
+            rows.extend(held_rows(held));
+        }
+        if let Some(own) = &self.own {
+            rows.push(("kind", own.kind.name().to_owned()));
+            rows.push(("path", own.path.display().to_string()));
+            rows.push(("more", format!("`loquat inspect {}`", self.name)));
+        } else if self.held.is_empty() {
+            let pull = format!("not here; `loquat pull {}` brings it", self.name);
+            rows.push(("on this machine", pull));
+        }
+        let lines = rows
+            .iter()
+            .map(|(name, value)| format!("{name:<17}{value}\n"));
+        lines.collect()
+    }
+
+    fn as_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "catalog": self.entry.map(entry_as_json),
+            "here": self.held.iter().map(as_json).collect::<Vec<_>>(),
+            "own": self.own.as_ref().map(|own| json!({
+                "kind": own.kind.name(), "path": own.path,
+            })),
+        })
+    }
+}
+
+fn entry_rows(entry: &Entry) -> Vec<(&'static str, String)> {
+    let parameters = match entry.active_parameters {
+        Some(active) => format!(
+            "{}, {} of them for each token",
+            count(entry.parameters),
+            count(active)
+        ),
+        None => count(entry.parameters),
+    };
+    let context = u64::from(entry.context);
+    let mut rows = vec![
+        ("family", entry.family.clone()),
+        ("kind", entry.kind.name().to_owned()),
+        ("parameters", parameters),
+        ("context", format!("{context} tokens")),
+        ("licence", entry.licence.clone()),
+        (
+            "KV",
+            format!(
+                "{} per token, {} at the full context, in 16 bits",
+                bytes(entry.kv_bytes_per_token()),
+                bytes(entry.kv_bytes(context))
+            ),
+        ),
+    ];
+    for form in &entry.forms {
+        let sources: Vec<String> = form.sources.iter().map(|source| source.name()).collect();
+        let held_to = match form.sha256 {
+            Some(_) => "",
+            None => "; held to what the hub states",
+        };
+        rows.push((
+            form.kind.name(),
+            format!(
+                "{}, {}, from {}{held_to}",
+                form.quant,
+                size(entry, form),
+                sources.join(" or ")
+            ),
+        ));
+    }
+    rows
+}
+
+fn held_rows(held: &Held) -> Vec<(&'static str, String)> {
+    let quant = held.quant.as_deref().unwrap_or("of unknown quant");
+    let mut rows = vec![
+        (
+            "on this machine",
+            format!("{} {quant}, {}", held.kind, bytes(held.bytes)),
+        ),
+        ("path", held.path.display().to_string()),
+        (
+            "source",
+            match held.owner {
+                Owner::Store => held.source.clone(),
+                Owner::Shared => format!("{}, brought by another tool", held.source),
+            },
+        ),
+        (
+            "last used",
+            held.last_used.map_or_else(|| "never".to_owned(), since),
+        ),
+    ];
+    if let Some(by) = held.verified {
+        rows.push((
+            "verified",
+            format!("when it came, by what the {} states", verified(by)),
+        ));
+    }
+    rows
+}
+
+pub fn entry_as_json(entry: &Entry) -> Value {
+    let form = |form: &Form| {
+        let size = entry.size(form);
+        json!({
+            "kind": form.kind.name(),
+            "quant": form.quant,
+            "file": form.file,
+            "bytes": size.bytes,
+            "bytes_are_exact": size.exact,
+            "sha256": form.sha256,
+            "sources": form.sources.iter().map(|source| source.name()).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "name": entry.to_string(),
+        "tags": entry.tags,
+        "family": entry.family,
+        "kind": entry.kind.name(),
+        "parameters": entry.parameters,
+        "active_parameters": entry.active_parameters,
+        "context": entry.context,
+        "licence": entry.licence,
+        "kv_bytes_per_token": entry.kv_bytes_per_token(),
+        "forms": entry.forms.iter().map(form).collect::<Vec<_>>(),
+    })
+}
+
+/// Of a form, and whether that is only about right.
+pub fn size(entry: &Entry, form: &Form) -> String {
+    let size = entry.size(form);
+    match size.exact {
+        true => bytes(size.bytes),
+        false => format!("about {}", bytes(size.bytes)),
+    }
+}
+
+/// Parameters as people count them.
+pub fn count(parameters: u64) -> String {
+    match parameters as f64 {
+        count if count >= 9.95e9 => format!("{:.0}B", count / 1e9),
+        count if count >= 0.9995e9 => format!("{:.1}B", count / 1e9),
+        count => format!("{:.0}M", count / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count;
+
+    #[test]
+    fn parameters_are_rounded_as_people_do() {
+        for (parameters, expected) in [
+            (134_515_008, "135M"),
+            (999_885_952, "1.0B"),
+            (7_615_616_512, "7.6B"),
+            (32_762_123_264, "33B"),
+        ] {
+            assert_eq!(count(parameters), expected);
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Commands about the machine and the program: fit, doctor, quickstart, completions, man.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Altered, Files, Outcome, command, golden, loquat};
+
+/// A machine with these models in its catalog, beside those of every machine.
+const CATALOG: &str = r#"
+[[model]]
+name = "giant"
+tags = ["9t"]
+family = "llama"
+parameters = 9_000_000_000_000
+context = 4096
+licence = "none"
+kind = "instruct"
+kv = { layers = 10, heads = 1, width = 64 }
+
+[[model.forms]]
+kind = "gguf"
+quant = "Q4_K_M"
+file = "giant.gguf"
+[[model.forms.sources]]
+type = "hub"
+repo = "no/giant"
+
+[[model]]
+name = "tiny"
+tags = ["1m"]
+family = "llama"
+parameters = 1_000_000
+context = 4096
+licence = "none"
+kind = "instruct"
+kv = { layers = 2, heads = 1, width = 64 }
+
+[[model.forms]]
+kind = "gguf"
+quant = "Q8_0"
+file = "tiny.gguf"
+[[model.forms.sources]]
+type = "hub"
+repo = "no/tiny"
+"#;
+
+/// Runs offline with that catalog and the cache `cache`.
+fn with_catalog(cache: &Path, args: &[&str]) -> Outcome {
+    let catalog = cache.join("catalog.toml");
+    fs::write(&catalog, CATALOG).unwrap();
+    let mut command = command(cache);
+    command.env("LOQUAT_CATALOG", catalog).args(args);
+    command.env("HF_HUB_OFFLINE", "1");
+    Outcome::from(command.output().unwrap())
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn fit_lists_what_fits_best_first() {
+    let cache = TempDir::new().unwrap();
+    let all = json(&with_catalog(cache.path(), &["fit", "--json", "--all"]).quiet());
+    assert!(all["machine"]["memory_bytes"].as_u64().unwrap() > 0);
+    assert!(all["machine"]["read_bytes_per_second"].as_f64().unwrap() > 1e8);
+    let models = all["models"].as_array().unwrap();
+    let named = |name: &str| models.iter().find(|model| model["model"] == name).unwrap();
+    assert_eq!(named("giant:9t")["fits"], "no");
+    assert_eq!(named("giant:9t")["comfortable_context"], 0);
+    let tiny = named("tiny:1m");
+    assert_eq!(tiny["fits"], "well");
+    assert_eq!(tiny["comfortable_context"], 4096);
+    assert!(
+        tiny["decode_tokens_per_second"]["fresh"].as_f64()
+            > tiny["decode_tokens_per_second"]["full"].as_f64()
+    );
+    assert_eq!(all["best"], models[0]["model"]);
+
+    assert!(cache.path().join("machine.json").is_file());
+    let again = json(&with_catalog(cache.path(), &["fit", "--json"]).quiet());
+    let read = |report: &Value| report["machine"]["read_bytes_per_second"].as_f64();
+    assert!(read(&again) >= read(&all), "the best counts");
+    let shown = again["models"].as_array().unwrap();
+    assert!(shown.iter().all(|model| model["fits"] != "no"));
+    assert!(shown.len() < models.len());
+
+    let text = with_catalog(cache.path(), &["fit"]).quiet();
+    for word in [
+        "tokens/s",
+        "smollm2:135m",
+        "do not fit; --all",
+        "Best here: loquat run ",
+    ] {
+        assert!(text.contains(word), "no {word} in {text}");
+    }
+    assert!(!text.contains("giant"), "{text}");
+}
+
+#[test]
+fn fit_plans_a_file_and_judges_a_context() {
+    let model = golden("llama");
+    let planned = json(&loquat(["fit", &model, "--json", "--context", "128"]).quiet());
+    let planned = &planned["models"][0];
+    assert_eq!(planned["exact"], true);
+    assert_eq!(planned["context"], 128);
+    let inspected = json(&loquat(["inspect", &model, "--json", "--context", "128"]).quiet());
+    for number in ["weight_bytes", "kv_bytes_per_token", "parameters"] {
+        assert_eq!(planned[number], inspected[number], "{number}");
+    }
+
+    loquat(["fit", &model, "--context", "100000"])
+        .refused(2, &["context", "at most the model's 512"]);
+    loquat(["fit", "nope"]).refused(3, &["nope"]);
+    loquat(["fit", "--backend", "nope"]).refused(2, &["`nope`"]);
+    let cache = TempDir::new().unwrap();
+    let short = with_catalog(
+        cache.path(),
+        &["fit", "tiny:1m", "--context=8192", "--json"],
+    );
+    assert_eq!(json(&short.quiet())["models"][0]["fits"], "short");
+}
+
+#[test]
+fn what_cannot_fit_is_not_downloaded() {
+    let cache = TempDir::new().unwrap();
+    for args in [
+        &["run", "giant:9t", "hi"][..],
+        &["generate", "giant:9t", "hi"],
+        &["bench", "giant:9t"],
+        &["serve", "giant:9t", "--port=0"],
+    ] {
+        let refused = with_catalog(cache.path(), args);
+        refused.refused(
+            3,
+            &[
+                "giant:9t",
+                "this machine has",
+                "not downloaded",
+                "what fits: ",
+            ],
+        );
+        assert!(
+            !refused.stderr.contains("downloading"),
+            "{}",
+            refused.stderr
+        );
+    }
+    let refused = with_catalog(
+        cache.path(),
+        &["run", "smollm2:135m", "hi", "--memory=50MB"],
+    );
+    refused.refused(
+        3,
+        &["98.4 MB", "`memory` allows 50.0 MB", "what fits: tiny:1m ("],
+    );
+    let refused = with_catalog(cache.path(), &["run", "smollm2:135m", "hi", "--memory=1kB"]);
+    refused.refused(3, &["nothing of the catalog fits"]);
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_refused_with_what_would() {
+    let model = golden("llama");
+    let refused = loquat(["run", &model, "hi", "--memory=1kB"]);
+    refused.refused(
+        3,
+        &["--memory ", "MiB would do", "nothing of the catalog fits"],
+    );
+    // Room for the model, and not for the buffers of its whole context.
+    let endless = Altered::endless();
+    let refused = loquat(["run", endless.path(), "hi", "--memory=2300kB"]);
+    refused.refused(3, &["`memory` allows 2300000", "--context "]);
+    let (_, rest) = refused.stderr.split_once("--context ").unwrap();
+    let context = rest.split(' ').next().unwrap();
+    let args = [
+        "run",
+        endless.path(),
+        "hi",
+        "-n1",
+        "--memory=2300kB",
+        "--context",
+        context,
+    ];
+    assert_eq!(loquat(args).code, 0, "the advice holds");
+}
+
+#[test]
+fn doctor_is_content_with_this_machine() {
+    let outcome = doctor(|command| command);
+    assert_eq!(outcome.code, 0, "{}", outcome.text());
+    assert_eq!(outcome.stderr, "");
+    for word in [
+        "build ",
+        "cpu backend",
+        "memory ",
+        "cache ",
+        "port ",
+        "hub ",
+    ] {
+        assert!(outcome.text().contains(word), "{}", outcome.text());
+    }
+}
+
+/// In an environment of its own, away from every network.
+fn doctor(change: impl FnOnce(&mut Command) -> &mut Command) -> Outcome {
+    let cache = TempDir::new().unwrap();
+    let mut command = command(cache.path());
+    command.arg("doctor").env("HF_HUB_OFFLINE", "1");
+    command.env("HF_HUB_CACHE", cache.path());
+    change(&mut command);
+    let started = Instant::now();
+    let outcome = Outcome::from(command.output().unwrap());
+    assert!(started.elapsed() < Duration::from_secs(15), "it hangs");
+    outcome
+}
+
+fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let checks = report["checks"].as_array().unwrap();
+    checks.iter().find(|check| check["check"] == name).unwrap()
+}
+
+#[test]
+fn doctor_finds_a_cache_that_cannot_be_used() {
+    let files = Files::new();
+    let file = files.write("file", "");
+    // Nobody can write there, whoever runs this.
+    let mut places = vec![file.clone(), format!("{file}/below")];
+    if cfg!(target_os = "linux") {
+        places.push("/proc/self".to_owned());
+    }
+    for place in places {
+        let outcome = doctor(|command| command.arg("--json").env("LOQUAT_CACHE", &place));
+        assert_eq!(outcome.code, 1, "{place}");
+        assert!(
+            outcome.stderr.contains("1 problem was found"),
+            "{}",
+            outcome.stderr
+        );
+        let report = json(&outcome.text());
+        assert_eq!(report["healthy"], false);
+        let cache = check(&report, "cache");
+        assert_eq!(cache["verdict"], "problem", "{cache}");
+        assert!(cache["remedy"].as_str().unwrap().contains("LOQUAT_CACHE="));
+    }
+}
+
+#[test]
+fn doctor_survives_odd_environments() {
+    let outcome = doctor(|command| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        command.env_clear().env("PATH", path)
+    });
+    // Whoever has no home has no cache; the system may still know one.
+    assert!([0, 1].contains(&outcome.code), "{}", outcome.stderr);
+    assert!(outcome.text().contains("terminal"), "{}", outcome.text());
+
+    let outcome = doctor(|command| {
+        command.arg("--json").env("PATH", "").env("LANG", "");
+        command.env("LC_ALL", "C").env("LOQUAT_PYTHON", "");
+        command
+            .env("HF_HUB_OFFLINE", "")
+            .env("HF_ENDPOINT", "http://127.0.0.1:1")
+    });
+    assert_eq!(outcome.code, 0, "{}", outcome.text());
+    let report = json(&outcome.text());
+    for (name, word) in [
+        ("python", "python3"),
+        ("terminal", "C"),
+        ("hub", "127.0.0.1:1"),
+    ] {
+        let check = check(&report, name);
+        assert_eq!(check["verdict"], "note", "{check}");
+        assert!(check["what"].as_str().unwrap().contains(word), "{check}");
+    }
+}
+
+#[test]
+fn doctor_tells_who_has_the_port_and_reads_the_configuration() {
+    // Taken by us, or by somebody before us: both are somebody.
+    let held = TcpListener::bind("127.0.0.1:8080");
+    let files = Files::new();
+    let (right, wrong) = (
+        files.write("right.toml", "[server]\nport = 8081\n"),
+        files.write("wrong.toml", "[server]\nprot = 8081\n"),
+    );
+    let outcome = doctor(|command| command.args(["--json", "--config", &right]));
+    assert_eq!(outcome.code, 0, "{}", outcome.text());
+    let report = json(&outcome.text());
+    assert_eq!(check(&report, "config")["verdict"], "ok");
+    let port = check(&report, "port")["what"].as_str().unwrap().to_owned();
+    assert!(!port.contains("free"), "{port}");
+    drop(held);
+    let outcome = doctor(|command| command.args(["--config", &wrong]));
+    assert_eq!(outcome.code, 1);
+    assert!(outcome.text().contains("prot"), "{}", outcome.text());
+}
+
+#[test]
+fn quickstart_writes_a_configuration_that_is_right() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("loquat.toml");
+    let shown = path.to_str().unwrap();
+    let made = loquat(["quickstart", "-o", shown]);
+    assert_eq!(
+        (made.code, made.text().as_str()),
+        (0, ""),
+        "{}",
+        made.stderr
+    );
+    assert!(
+        made.stderr.contains("loquat serve --config"),
+        "{}",
+        made.stderr
+    );
+    let checked = loquat(["config", "check", shown]).quiet();
+    assert!(checked.contains("is right: no keys"), "{checked}");
+
+    let text = fs::read_to_string(&path).unwrap();
+    loquat(["quickstart", "-o", shown]).refused(2, &[shown, "--force"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), text, "it is untouched");
+    fs::write(&path, "mine").unwrap();
+    assert_eq!(loquat(["quickstart", "-o", shown, "--force"]).code, 0);
+    assert!(fs::read_to_string(&path).unwrap().contains("[[models]]"));
+    let files = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(files, 1, "no draft is left");
+
+    let printed = loquat(["quickstart", "-o", "-"]).quiet();
+    assert!(printed.contains("[[models]]"), "{printed}");
+    let nowhere = folder.path().join("no/such/loquat.toml");
+    loquat(["quickstart", "-o", nowhere.to_str().unwrap()]).refused(1, &["no/such"]);
+}
+
+/// The names of all commands, as the help lists them.
+fn commands(of: &[&str]) -> Vec<String> {
+    let mut args = of.to_vec();
+    args.push("--help");
+    let help = loquat(args).quiet();
+    let (_, list) = help.split_once("Commands:\n").unwrap();
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| {
+        line.split_whitespace()
+            .next()
+            .filter(|_| line.starts_with("  ") && !line.starts_with("   "))
+    });
+    names
+        .filter(|name| *name != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn completions_are_scripts_that_name_every_command() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = loquat(["completions", shell]).quiet();
+        for name in commands(&[]) {
+            assert!(script.contains(&name), "{shell}: no {name}");
+        }
+        assert!(script.contains("max-tokens"), "{shell}");
+    }
+    loquat(["completions", "tcsh"]).refused(2, &["tcsh", "bash"]);
+    let script = Files::new();
+    let bash = script.write("loquat.bash", &loquat(["completions", "bash"]).quiet());
+    // Where there is one.
+    if let Ok(parsed) = Command::new("bash").args(["-n", &bash]).output() {
+        let stderr = String::from_utf8_lossy(&parsed.stderr).into_owned();
+        assert!(parsed.status.success() && stderr.is_empty(), "{stderr}");
+    }
+}
+
+#[test]
+fn every_command_has_a_page_that_renders_without_a_warning() {
+    let folder = TempDir::new().unwrap();
+    let pages = folder.path().join("man/man1");
+    loquat(["man", "--dir", pages.to_str().unwrap()]).quiet();
+    let mut expected = vec!["loquat.1".to_owned()];
+    for name in commands(&[]) {
+        expected.push(format!("loquat-{name}.1"));
+    }
+    for name in commands(&["config"]) {
+        expected.push(format!("loquat-config-{name}.1"));
+    }
+    for page in &expected {
+        let text = fs::read_to_string(pages.join(page)).unwrap_or_else(|_| panic!("no {page}"));
+        assert!(text.contains(".SH NAME"), "{page}");
+        let groff = Command::new("groff")
+            .args(["-man", "-Tutf8", "-ww", "-z"])
+            .arg(pages.join(page))
+            .stdin(Stdio::null())
+            .output();
+        if let Ok(rendered) = groff {
+            let warnings = String::from_utf8_lossy(&rendered.stderr).into_owned();
+            assert!(
+                rendered.status.success() && warnings.is_empty(),
+                "{page}: {warnings}"
+            );
+        }
+    }
+    let main = loquat(["man"]).quiet();
+    assert_eq!(main, fs::read_to_string(pages.join("loquat.1")).unwrap());
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    loquat(["man", "--dir", file.to_str().unwrap()]).refused(1, &["cannot write"]);
+}

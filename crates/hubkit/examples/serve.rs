@@ -1,0 +1,21 @@
+//! Serves a small repository until standard input ends, for trying clients by hand: prints its
+//! address for `HF_ENDPOINT`, and at the end how many bytes of files it sent. An argument is the
+//! bytes per second of each connection.
+
+use std::io;
+
+use loquat_hubkit::{File, HubServer, Repo, noise};
+
+fn main() -> io::Result<()> {
+    let files = vec![
+        File::small("config.json", r#"{"model_type": "llama"}"#),
+        File::small("sub/notes with space.txt", "a note\n"),
+        File::large("model.gguf", noise(3_000_000, 1)),
+    ];
+    let server = HubServer::start(vec![Repo::new("someone/model", files)])?;
+    server.throttle(std::env::args().nth(1).and_then(|pace| pace.parse().ok()));
+    println!("{}", server.url());
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    eprintln!("{} bytes of files were sent", server.sent());
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! The cache as others know it, and as people look after it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use loquat_hubkit::File;
+use loquat_store::NoProgress;
+use loquat_store::hub::HubOptions;
+
+use crate::world::{ID, Told, WEIGHTS, World, pull};
+
+/// The layout as Python's client leaves it, made by hand.
+fn as_python_leaves_it(world: &World) {
+    let root = world.root();
+    for file in &world.repo.files {
+        let pointer = world.snapshot().join(&file.path);
+        fs::create_dir_all(root.join("blobs")).unwrap();
+        fs::create_dir_all(pointer.parent().unwrap()).unwrap();
+        fs::write(root.join("blobs").join(file.etag()), &file.content).unwrap();
+        let up = "../".repeat(2 + file.path.matches('/').count());
+        symlink(format!("{up}blobs/{}", file.etag()), pointer).unwrap();
+    }
+    fs::create_dir_all(root.join("refs")).unwrap();
+    fs::write(root.join("refs/main"), &world.repo.commit).unwrap();
+}
+
+#[test]
+fn what_another_tool_downloaded_is_found() {
+    let world = World::new(1_000);
+    as_python_leaves_it(&world);
+    world.pull().unwrap();
+    assert_eq!(world.server.sent(), 0);
+    world.assert_whole();
+
+    // Another commit of theirs may have the same content under another name.
+    fs::remove_dir_all(world.snapshot()).unwrap();
+    world.pull().unwrap();
+    assert_eq!(world.server.sent(), 0);
+    world.assert_whole();
+}
+
+#[test]
+fn what_we_download_is_found_by_hf_hub() {
+    let world = World::new(1_000);
+    world.pull().unwrap();
+    let cache = hf_hub::Cache::new(world.cache()).model(ID.to_owned());
+    for file in &world.repo.files {
+        let found = cache.get(&file.path).unwrap();
+        assert_eq!(fs::read(found).unwrap(), file.content);
+    }
+}
+
+#[test]
+fn snapshots_are_listed_with_what_they_hold() {
+    let world = World::new(1_000);
+    assert!(world.hub().cached().unwrap().is_empty());
+    world.pull().unwrap();
+    fs::create_dir_all(world.cache().join("datasets--a--b/snapshots/c")).unwrap();
+    let cached = world.hub().cached().unwrap();
+    let [snapshot] = &cached[..] else {
+        panic!("{cached:?}");
+    };
+    assert_eq!(
+        (snapshot.repo.as_str(), &snapshot.commit),
+        (ID, &world.repo.commit)
+    );
+    assert_eq!(snapshot.refs, ["main"]);
+    assert_eq!(snapshot.bytes(), world.bytes());
+    let weights = snapshot
+        .files
+        .iter()
+        .find(|file| file.path == WEIGHTS)
+        .unwrap();
+    assert_eq!(weights.hash.as_ref(), Some(&world.file(WEIGHTS).etag()));
+}
+
+#[test]
+fn verifying_names_the_files_that_are_wrong() {
+    let world = World::new(1_000);
+    world.pull().unwrap();
+    let hub = world.hub();
+    let verify = |told: &mut Told| {
+        let cached = hub.cached().unwrap();
+        hub.verify(&cached[0], told).unwrap()
+    };
+    let mut told = Told::default();
+    assert_eq!(verify(&mut told), []);
+    assert_eq!(
+        (told.total, told.advanced),
+        (Some(world.bytes()), world.bytes())
+    );
+
+    fs::write(world.blob(WEIGHTS), vec![0; 1_000]).unwrap();
+    fs::remove_file(world.blob("config.json")).unwrap();
+    let damaged = verify(&mut Told::default());
+    let names: Vec<_> = damaged.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(names, ["config.json", WEIGHTS]);
+    assert_eq!(damaged[0].found, None);
+    assert_ne!(damaged[1].found.as_ref(), Some(&damaged[1].expected));
+
+    // What is gone or too short comes again.
+    world.pull().unwrap();
+    assert_eq!(verify(&mut Told::default()).len(), 1);
+}
+
+#[test]
+fn removing_frees_what_nothing_else_uses() {
+    let world = World::new(1_000);
+    world.pull().unwrap();
+    let hub = world.hub();
+    // A second snapshot that shares the small file.
+    let other = world.root().join("snapshots/other");
+    fs::create_dir_all(&other).unwrap();
+    let config = world.file("config.json").etag();
+    symlink(format!("../../blobs/{config}"), other.join("config.json")).unwrap();
+
+    let cached = hub.cached().unwrap();
+    let ours = cached
+        .iter()
+        .find(|snapshot| snapshot.refs == ["main"])
+        .unwrap();
+    let kept = world.file("config.json").content.len() as u64;
+    assert_eq!(hub.remove(ours).unwrap(), world.bytes() - kept);
+    assert!(other.join("config.json").exists());
+    assert!(!world.snapshot().exists() && !world.blob(WEIGHTS).exists());
+    assert!(world.entries("refs").is_empty());
+
+    let cached = hub.cached().unwrap();
+    assert_eq!(hub.remove(&cached[0]).unwrap(), kept);
+    assert!(!world.root().exists());
+    assert!(hub.cached().unwrap().is_empty());
+}
+
+#[test]
+fn leftovers_are_swept_unless_someone_is_at_work() {
+    let world = World::new(1_000);
+    world.pull().unwrap();
+    let blobs = world.root().join("blobs");
+    let [old, live] = ["a", "b"].map(|seed| File::large("x", seed).etag());
+    for etag in [&old, &live] {
+        fs::write(blobs.join(format!("{etag}.loquat.incomplete")), "half").unwrap();
+        fs::write(blobs.join(format!("{etag}.1234abcd.incomplete")), "half").unwrap();
+    }
+    let locks = world.cache().join(".locks/models--someone--model");
+    let lock = fs::File::create(locks.join(format!("{live}.lock"))).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(world.hub().sweep().unwrap(), 8);
+    let left = world.entries("blobs");
+    assert!(left.keys().all(|name| !name.starts_with(&old)), "{left:?}");
+    assert_eq!(
+        left.keys().filter(|name| name.starts_with(&live)).count(),
+        2
+    );
+    drop(lock);
+    assert_eq!(world.hub().sweep().unwrap(), 8);
+    world.assert_whole();
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_named() {
+    let world = World::new(10);
+    let blocked = world.folder().join("a file");
+    fs::write(&blocked, "").unwrap();
+    let options = HubOptions {
+        cache_dir: Some(blocked.join("hub")),
+        ..world.options()
+    };
+    let hub = loquat_store::hub::Hub::open(options).unwrap();
+    let message = pull(&hub, &mut NoProgress).unwrap_err().to_string();
+    assert!(
+        message.contains("a file") && message.contains("HF_HUB_CACHE"),
+        "{message}"
+    );
+}

@@ -1,0 +1,62 @@
+//! Several processes, one cache.
+
+use std::thread;
+
+use loquat_store::NoProgress;
+
+use crate::world::{Told, World, pull};
+
+#[test]
+fn two_processes_download_each_byte_once() {
+    let world = World::new(2_000_000);
+    world.server.throttle(Some(2_000_000));
+    let mut children = [
+        world.child().spawn().unwrap(),
+        world.child().spawn().unwrap(),
+    ];
+    thread::scope(|scope| {
+        let ours = scope.spawn(|| pull(&world.hub(), &mut NoProgress).unwrap());
+        for child in &mut children {
+            assert!(child.wait().unwrap().success());
+        }
+        ours.join().unwrap();
+    });
+    assert_eq!(world.server.sent(), world.bytes());
+    world.assert_whole();
+}
+
+#[test]
+fn whoever_waits_is_told_for_what() {
+    let world = World::new(400_000);
+    let locks = world.cache().join(".locks/models--someone--model");
+    std::fs::create_dir_all(&locks).unwrap();
+    let path = locks.join(format!("{}.lock", world.file("model.gguf").etag()));
+    let lock = std::fs::File::create(path).unwrap();
+    lock.lock().unwrap();
+
+    /// Lets go of the lock as soon as somebody waits for it.
+    struct LetGo(Option<std::fs::File>, Told);
+    impl loquat_store::Progress for LetGo {
+        fn start(&mut self, what: &str, total: Option<u64>) {
+            self.1.start(what, total);
+        }
+        fn advance(&mut self, bytes: u64) {
+            self.1.advance(bytes);
+        }
+        fn note(&mut self, message: &str) {
+            self.0.take();
+            self.1.note(message);
+        }
+        fn finish(&mut self) {
+            self.1.finish();
+        }
+    }
+    let mut progress = LetGo(Some(lock), Told::default());
+    pull(&world.hub(), &mut progress).unwrap();
+    let notes = progress.1.notes;
+    assert!(
+        notes[0].contains("waiting") && notes[0].contains("model.gguf"),
+        "{notes:?}"
+    );
+    world.assert_whole();
+}

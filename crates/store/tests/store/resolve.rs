@@ -1,0 +1,306 @@
+//! What references mean, and what is said of those that mean nothing: the table of
+//! `docs/models.md`, row by row.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::options_in;
+use loquat_store::{FileKind, Resolved, Store, StoreOptions, Wanted};
+
+const SAFETENSORS: &[u8] = b"\x02\0\0\0\0\0\0\0{}";
+
+/// A folder with one model of every kind, and things that are none.
+struct Shelf {
+    root: tempfile::TempDir,
+}
+
+impl Shelf {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let shelf = Self { root };
+        shelf.write("model.gguf", b"GGUF");
+        shelf.write("no-ending", b"GGUF");
+        shelf.write("plain/config.json", b"{}");
+        shelf.write("plain/model.safetensors", SAFETENSORS);
+        shelf.write("mlx/config.json", br#"{"quantization": {"bits": 4}}"#);
+        shelf.write(
+            "mlx/model.safetensors.index.json",
+            br#"{"weight_map": {"a": "model-1.safetensors"}}"#,
+        );
+        shelf.write("mlx/model-1.safetensors", SAFETENSORS);
+        shelf.write("one/a-Q8_0.gguf", b"GGUF");
+        shelf.write("one/mmproj-a.gguf", b"GGUF");
+        shelf.write("two/a-Q8_0.gguf", b"GGUF");
+        shelf.write("two/a-Q4_0.gguf", b"GGUF");
+        shelf.write("both/config.json", b"{}");
+        shelf.write("both/model.safetensors", SAFETENSORS);
+        shelf.write("both/a-Q8_0.gguf", b"GGUF");
+        shelf
+    }
+
+    fn write(&self, path: &str, bytes: &[u8]) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    fn store(&self) -> Store {
+        Store::open(options_in(self.root.path())).unwrap()
+    }
+
+    /// What a reference came to, in words; `@` is the shelf.
+    fn resolved(&self, reference: &str, kind: Option<FileKind>) -> Result<String, String> {
+        let root = self.root.path().to_str().unwrap();
+        let reference = &reference.replace('@', root);
+        self.resolved_as_is(&Wanted { reference, kind })
+    }
+
+    fn resolved_as_is(&self, wanted: &Wanted<'_>) -> Result<String, String> {
+        let said = |path: &Path| match path.strip_prefix(self.root.path()) {
+            Ok(inner) => inner.display().to_string(),
+            Err(_) => path.display().to_string(),
+        };
+        let store = self.store();
+        match store.resolve(wanted).map_err(|error| error.to_string())? {
+            Resolved::Local(model) => Ok(format!("{} {}", model.kind, said(&model.path))),
+            Resolved::Catalog { entry, form } => Ok(format!("catalog {entry} {}", form.kind)),
+            Resolved::Hub(reference) => Ok(format!("hub {reference}")),
+        }
+    }
+}
+
+#[test]
+fn paths_lead_to_the_model_there() {
+    let shelf = Shelf::new();
+    for (reference, kind, expected) in [
+        ("@/model.gguf", None, "gguf model.gguf"),
+        ("@/no-ending", None, "gguf no-ending"),
+        ("@/plain", None, "safetensors plain"),
+        (
+            "@/plain/model.safetensors",
+            None,
+            "safetensors plain/model.safetensors",
+        ),
+        ("@/mlx", None, "mlx mlx"),
+        ("@/mlx", Some(FileKind::Mlx), "mlx mlx"),
+        (
+            "@/mlx/model.safetensors.index.json",
+            None,
+            "mlx mlx/model.safetensors.index.json",
+        ),
+        ("@/one", None, "gguf one/a-Q8_0.gguf"),
+        ("@/both", Some(FileKind::Gguf), "gguf both/a-Q8_0.gguf"),
+        ("@/both", Some(FileKind::Safetensors), "safetensors both"),
+    ] {
+        assert_eq!(
+            shelf.resolved(reference, kind).as_deref(),
+            Ok(expected),
+            "{reference} {kind:?}"
+        );
+    }
+}
+
+#[test]
+fn names_lead_to_the_catalog_and_the_hub() {
+    let shelf = Shelf::new();
+    let mlx = Some(FileKind::Mlx);
+    for (reference, kind, expected) in [
+        ("smollm2", None, "catalog smollm2:135m gguf"),
+        ("smollm2:135m", None, "catalog smollm2:135m gguf"),
+        ("Qwen3:4B", None, "catalog qwen3:4b gguf"),
+        ("qwen3:4b", mlx, "catalog qwen3:4b mlx"),
+        ("qwen3:30b", None, "catalog qwen3:30b-a3b gguf"),
+        ("owner/name", None, "hub owner/name"),
+        ("owner/name", mlx, "hub owner/name"),
+        ("owner/name@v1.0", None, "hub owner/name@v1.0"),
+        ("owner/name:Q4_K_M", None, "hub owner/name:Q4_K_M"),
+        ("owner/name@main:q8_0", None, "hub owner/name@main:q8_0"),
+        (
+            "owner/name:sub/dir/a.gguf",
+            None,
+            "hub owner/name:sub/dir/a.gguf",
+        ),
+    ] {
+        let found = shelf.resolved_as_is(&Wanted { reference, kind });
+        assert_eq!(found.as_deref(), Ok(expected), "{reference} {kind:?}");
+    }
+}
+
+#[test]
+fn a_folder_of_a_catalog_name_counts_only_if_it_is_a_model() {
+    let shelf = Shelf::new();
+    let store = shelf.store();
+    // Tests run in the crate's own directory, where `src` is a folder and no model.
+    let refused = store.resolve(&"src".into()).unwrap_err().to_string();
+    assert!(refused.contains("src is not a model"), "{refused}");
+}
+
+#[test]
+fn the_preferred_kind_is_taken_where_nobody_says() {
+    let shelf = Shelf::new();
+    let store = Store::open(StoreOptions {
+        prefer: Some(FileKind::Mlx),
+        ..options_in(shelf.root.path())
+    })
+    .unwrap();
+    for (reference, kind) in [
+        ("qwen3:4b", FileKind::Mlx),
+        // It has no form of that kind.
+        ("gemma3:270m", FileKind::Gguf),
+    ] {
+        match store.resolve(&reference.into()).unwrap() {
+            Resolved::Catalog { form, .. } => assert_eq!(form.kind, kind, "{reference}"),
+            other => panic!("{reference}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_means_nothing_is_refused_with_what_would() {
+    let shelf = Shelf::new();
+    shelf.write("notes.txt", b"notes");
+    shelf.write("page.gguf", b"<!DOCTYPE html>");
+    shelf.write("pointer.safetensors", b"version https://git-lfs.github.com");
+    shelf.write("bare.safetensors", SAFETENSORS);
+    shelf.write("a-00001-of-00002.gguf", b"GGUF");
+    shelf.write("pytorch/config.json", b"{}");
+    shelf.write("pytorch/pytorch_model.bin", b"");
+    shelf.write("adapter/adapter_config.json", b"{}");
+    shelf.write("half/config.json", b"{}");
+    shelf.write(
+        "half/model.safetensors.index.json",
+        br#"{"weight_map": {"a": "model-1.safetensors"}}"#,
+    );
+    for (reference, kind, expected) in [
+        ("smollm9", None, &["smollm9", "did you mean", "smollm2"][..]),
+        ("qwen3:5b", None, &["qwen3:5b", "qwen3:4b"]),
+        ("zzz", None, &["zzz", "smollm2:135m", "loquat search"]),
+        ("", None, &["no reference"]),
+        ("missing.gguf", None, &["nothing at missing.gguf"]),
+        ("./missing", None, &["nothing at ./missing"]),
+        ("@/missing", None, &["nothing at", "missing"]),
+        ("@/notes.txt", None, &["notes.txt is not a model", ".gguf"]),
+        ("@/page.gguf", None, &["web page"]),
+        ("@/pointer.safetensors", None, &["git lfs pull"]),
+        ("@/bare.safetensors", None, &["no config.json beside it"]),
+        (
+            "@/a-00001-of-00002.gguf",
+            None,
+            &["split into 2", "--merge"],
+        ),
+        ("@/pytorch", None, &["PyTorch", "safetensors"]),
+        ("@/adapter", None, &["LoRA"]),
+        ("@/half", None, &["model-1.safetensors", "not there"]),
+        (
+            "@/two",
+            None,
+            &["several", "/two/a-Q8_0.gguf", "/two/a-Q4_0.gguf"],
+        ),
+        (
+            "@/both",
+            None,
+            &["several", "/both --gguf", "/both --safetensors"],
+        ),
+        (
+            "@/plain",
+            Some(FileKind::Mlx),
+            &["is safetensors", "--safetensors"],
+        ),
+        (
+            "gemma3:270m",
+            Some(FileKind::Mlx),
+            &["gemma3:270m has no mlx", "--gguf"],
+        ),
+    ] {
+        let message = shelf.resolved(reference, kind).unwrap_err();
+        for part in expected {
+            assert!(
+                message.contains(part),
+                "{reference:?}: {part:?} is not in: {message}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_users_catalog_adds_overrides_and_chooses() {
+    let shelf = Shelf::new();
+    let entry = |name: &str, tag: &str, repo: &str| {
+        format!(
+            "[[model]]\nname = '{name}'\ntags = ['{tag}']\nfamily = 'llama'\nparameters = 1\n\
+             context = 1\nlicence = 'none'\nkind = 'base'\n\
+             kv = {{ layers = 1, heads = 1, width = 1 }}\n[[model.forms]]\nkind = 'mlx'\n\
+             quant = '4bit'\nsources = [{{ type = 'hub', repo = '{repo}' }}]\n"
+        )
+    };
+    let open = |text: &str| {
+        shelf.write("mine.toml", text.as_bytes());
+        Store::open(StoreOptions {
+            catalog: Some(shelf.path("mine.toml")),
+            ..options_in(shelf.root.path())
+        })
+    };
+    let store = open(&format!(
+        "default = 'mine'\n{}{}",
+        entry("mine", "1b", "me/mine"),
+        entry("qwen3", "4b", "me/other")
+    ))
+    .unwrap();
+    assert_eq!(store.default_model().to_string(), "mine:1b");
+    let overridden = store.catalog().find("qwen3:4b").unwrap();
+    assert_eq!(overridden.forms[0].sources[0].name(), "hub me/other");
+    assert!(store.catalog().find("smollm2:135m").is_some());
+
+    for (text, said) in [
+        (entry("a b", "1b", "me/mine"), "name"),
+        (entry("mine", "1b", "mine"), "repo"),
+        ("default = 'nope'".to_owned(), "default"),
+        (
+            entry("mine", "1b", "me/mine").replace("family", "famliy"),
+            "famliy",
+        ),
+    ] {
+        let message = open(&text).unwrap_err().to_string();
+        for part in [said, "mine.toml"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+    let missing = Store::open(StoreOptions {
+        catalog: Some(shelf.path("absent.toml")),
+        ..options_in(shelf.root.path())
+    });
+    let message = missing.unwrap_err().to_string();
+    assert!(message.contains("absent.toml"), "{message}");
+}
+
+#[test]
+fn only_verified_files_are_held() {
+    let shelf = Shelf::new();
+    let store = shelf.store();
+    let entry = store.default_model();
+    let form = &entry.forms[0];
+    let (file, bytes) = (form.file.as_ref().unwrap(), form.bytes.unwrap());
+    let path = store.cache_dir().join("models/smollm2-135m").join(file);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    // Sparse: the right size without a hundred megabytes on disk.
+    let sparse = fs::File::create(&path).unwrap();
+    sparse.set_len(bytes).unwrap();
+    assert!(store.held().unwrap().is_empty());
+
+    let record = format!("{}  {file}\n", form.sha256.as_ref().unwrap());
+    fs::write(path.with_extension("gguf.sha256"), record).unwrap();
+    let held = store.held().unwrap();
+    assert_eq!(held.len(), 1);
+    assert_eq!((&held[0].path, held[0].bytes), (&path, 98_362_432));
+    assert_eq!(held[0].name, "smollm2:135m");
+    let here = store.here(&"smollm2".into()).unwrap().unwrap();
+    assert_eq!(here.path, path);
+    assert_eq!(store.here(&"qwen3:4b".into()).unwrap(), None);
+
+    sparse.set_len(bytes - 1).unwrap();
+    assert!(store.held().unwrap().is_empty());
+}
