@@ -270,5 +270,10 @@ mod tests {
             assert_eq!(found, 1, "{}", entry.name);
         }
         assert!(help.lines().all(|line| line.len() <= 100), "{help}");
+        let page = include_str!("../../../../docs/run.md");
+        for entry in &COMMANDS {
+            let mention = format!("`/{}", entry.name);
+            assert!(page.contains(&mention), "docs/run.md lacks {mention}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -126,10 +127,17 @@ fn ctrl_c_stops_the_answer_and_twice_the_program() {
         "{said}"
     );
 
-    terminal.say("three");
-    terminal.expect(&format!("{PROMPT}three\nAAAA"));
-    terminal.press(CTRL_C);
-    terminal.ready();
+    // A machine that is too busy to be pressed twice in time is given another chance.
+    loop {
+        terminal.say("go on");
+        terminal.expect(&format!("{PROMPT}go on\nAAAA"));
+        let pressed = Instant::now();
+        terminal.press(CTRL_C);
+        terminal.ready();
+        if pressed.elapsed() < Duration::from_secs(1) {
+            break;
+        }
+    }
     terminal.press(CTRL_C);
     let (code, screen) = terminal.ends();
     assert_eq!(code, 130, "{screen}");

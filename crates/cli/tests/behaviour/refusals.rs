@@ -105,6 +105,9 @@ fn unknown_words_and_flags_are_usage_errors() {
     loquat(["run", &model, "hi", "--ignore-eos"]).refused(2, &["--ignore-eos"]);
     loquat(["run", &model, "who", "are"]).refused(2, &["'are'"]);
     loquat(["nope"]).refused(2, &["nope"]);
+    // What was meant is proposed.
+    loquat(["runn", &model]).refused(2, &["'runn'", "'run'"]);
+    loquat(["run", &model, "hi", "--temprature=1"]).refused(2, &["'--temperature'"]);
     for command in ["run", "generate"] {
         loquat([command, "hello"]).refused(2, &["`hello`", "smollm2:135m", "loquat run"]);
     }
