@@ -219,7 +219,10 @@ fn without_a_model_the_default_is_fetched() {
         assert!(lines[1].contains("/nope/python"), "{}", lines[1]);
         assert!(lines[1].ends_with("trying the next source"), "{}", lines[1]);
         let last = lines.last().unwrap();
-        assert!(last.starts_with("error: ") && last.contains("127.0.0.1:1"), "{last}");
+        assert!(
+            last.starts_with("error: ") && last.contains("127.0.0.1:1"),
+            "{last}"
+        );
     }
     let place = "models/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf";
     let place = cache.path().join(place);
