@@ -176,7 +176,7 @@ fn a_file_in_place_is_judged_again_when_its_record_or_size_does_not_fit() {
     assert!(
         fs::read_to_string(&record)
             .unwrap()
-            .starts_with(&sha256_of(&entry))
+            .starts_with(sha256_of(&entry))
     );
 }
 
