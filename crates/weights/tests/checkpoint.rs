@@ -207,3 +207,11 @@ fn a_missing_shard_is_named() {
         "{error}"
     );
 }
+
+#[test]
+fn a_gguf_file_is_told_by_its_header_and_not_its_name() {
+    let folder = Folder::golden("llama");
+    folder.write("blob", b"GGUF and nothing else");
+    let error = Checkpoint::open(&folder.path().join("blob")).err().unwrap();
+    assert!(matches!(error, WeightsError::Gguf { .. }), "{error}");
+}

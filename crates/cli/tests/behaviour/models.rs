@@ -147,8 +147,11 @@ fn a_damaged_model_is_told_and_fails() {
     for quant in ["Q8_0", "Q2_K"] {
         town.run(&["pull", &format!("tiny/quants:{quant}")]);
     }
-    let right = town.run(&["verify"]).quiet();
-    assert_eq!(right, "tiny/quants:Q2_K: right\ntiny/quants:Q8_0: right\n");
+    let right = town.run(&["verify"]);
+    assert_eq!(
+        (right.code, right.text().as_str()),
+        (0, "tiny/quants:Q2_K: right\ntiny/quants:Q8_0: right\n")
+    );
     let shown = town.json(&["show", "tiny/quants:Q8_0", "--json"]);
     let path = shown["here"][0]["path"].as_str().unwrap();
     let mut bytes = fs::read(path).unwrap();
@@ -170,11 +173,11 @@ fn a_damaged_model_is_told_and_fails() {
             .unwrap()
             .contains("q-Q8_0.gguf")
     );
-    town.run(&["verify", "tiny/quants:Q2_K"]).quiet();
+    assert_eq!(town.run(&["verify", "tiny/quants:Q2_K"]).code, 0);
 
     town.run(&["rm", "tiny/quants:Q8_0"]).quiet();
     town.run(&["pull", "tiny/quants:Q8_0"]);
-    town.run(&["verify"]).quiet();
+    assert_eq!(town.run(&["verify"]).code, 0);
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn a_model_that_is_not_there_is_named() {
     for (model, words) in [
         ("/nope/model.gguf", ["/nope/model.gguf", "nothing at"]),
         ("/nope", ["/nope", "nothing at"]),
-        ("owner/name", ["owner/name", "hub"]),
+        ("owner/name", ["127.0.0.1:1", "HF_ENDPOINT"]),
         ("nope", ["nope", "smollm2:135m"]),
         (empty, [empty, "not a model"]),
     ] {
@@ -161,7 +161,7 @@ fn a_file_that_is_no_model_is_named() {
     let folder = TempDir::new().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for (name, bytes, word) in [
-        ("text.gguf", &b"just some text"[..], "`GGUF`"),
+        ("text.gguf", &b"just some text"[..], "its header is not"),
         ("empty.gguf", b"", "GGUF"),
         ("short.gguf", b"GGUF\x03\0\0\0\x05", "GGUF"),
         ("text.txt", b"just some text", ".gguf"),
@@ -219,8 +219,13 @@ fn without_a_model_the_default_is_fetched() {
         assert_eq!(outcome.code, 3, "{args:?}");
         let lines: Vec<&str> = outcome.stderr.lines().collect();
         assert_eq!(lines[0], "downloading smollm2:135m");
-        assert!(lines[1].starts_with("error: "), "{}", lines[1]);
         assert!(lines[1].contains("/nope/python"), "{}", lines[1]);
+        assert!(lines[1].ends_with("trying the next source"), "{}", lines[1]);
+        let last = lines.last().unwrap();
+        assert!(
+            last.starts_with("error: ") && last.contains("127.0.0.1:1"),
+            "{last}"
+        );
     }
     let place = "models/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf";
     let place = cache.path().join(place);

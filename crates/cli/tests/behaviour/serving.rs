@@ -143,7 +143,7 @@ fn a_model_that_cannot_be_served_is_refused_before_anything_is() {
 fn options_that_the_machine_cannot_keep_are_refused_before_anything_is_served() {
     let files = Files::new();
     for (option, words) in [
-        ("kv_format = \"f1\"", "`kv_format` is \"f1\""),
+        ("kv_format = \"f1\"", "`models.kv_format` must be one of"),
         ("device = \"gpu\"", "`device` is \"gpu\""),
         (
             "template = \"nowhere.jinja\"",
