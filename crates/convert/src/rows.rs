@@ -138,7 +138,7 @@ impl Rows<'_> {
                 if let Some(first) = read.next() {
                     // Turning together moves rows within their head.
                     let slack = part.order.map_or(0, |order| order.head_dim);
-                    let last = read.last().unwrap_or(first);
+                    let last = read.next_back().unwrap_or(first);
                     matrix.release(first.saturating_sub(slack)..last + slack + 1);
                 }
             }

@@ -1,5 +1,6 @@
 //! The model that is converted: its tensors by role, and its files beside them.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use loquat_spec::families::{self, Described};
@@ -7,7 +8,6 @@ use loquat_spec::{Config, Kind, ModelSpec, Naming, Role, Slot, Transform};
 use loquat_weights::gguf::Metadata;
 use loquat_weights::{Checkpoint, Dtype, Format, Matrix, RawTensor, Storage, Weights, decode};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
 
 use crate::ConvertError;
 
@@ -26,7 +26,7 @@ pub(crate) enum About {
     /// The text model's config, and the namings it allows.
     Config {
         fields: Map<String, Value>,
-        described: Described,
+        described: Box<Described>,
     },
 }
 
@@ -161,7 +161,7 @@ fn float(dtype: Dtype) -> Option<Dtype> {
 fn config(directory: &Path) -> Result<About, ConvertError> {
     let path = directory.join(CONFIG);
     let text = std::fs::read_to_string(&path).map_err(ConvertError::reading(&path))?;
-    let described = families::from_config(&Config::parse(&text, CONFIG)?)?;
+    let described = Box::new(families::from_config(&Config::parse(&text, CONFIG)?)?);
     let mut fields: Map<String, Value> =
         serde_json::from_str(&text).map_err(|error| ConvertError::reading(&path)(error.into()))?;
     if let Some(Value::Object(mut inner)) = fields.remove("text_config") {

@@ -4,6 +4,7 @@
 
 mod backends;
 mod choosing;
+mod converting;
 #[cfg(unix)]
 mod interactive;
 #[cfg(unix)]

@@ -1,0 +1,99 @@
+//! `loquat convert`, and that what it writes can be asked.
+
+use loquat_testkit::goldens;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::loquat;
+
+#[test]
+fn a_converted_model_answers_as_the_first_did() {
+    let folder = TempDir::new().unwrap();
+    let source = goldens::family("llama").display().to_string();
+    let ask = |model: &str| {
+        let greedy = [
+            "generate",
+            model,
+            "Hello there",
+            "--temperature",
+            "0",
+            "--max-tokens",
+            "6",
+        ];
+        loquat(greedy).quiet()
+    };
+    let first = ask(&source);
+    // Exact types lose nothing, so nothing may change.
+    for (target, out) in [
+        ("gguf", "model.gguf"),
+        ("mlx", "mlx"),
+        ("safetensors", "plain"),
+    ] {
+        let out = folder.path().join(out).display().to_string();
+        let args = [
+            "convert", &source, "--to", target, "--quant", "bf16", "-o", &out, "--json",
+        ];
+        let report: Value = serde_json::from_str(&loquat(args).quiet()).unwrap();
+        assert_eq!(report["error"]["relative_rms"], 0.0, "{target}");
+        assert!(
+            report["bits_per_weight"].as_f64().unwrap() >= 16.0,
+            "{target}"
+        );
+        assert_eq!(ask(&out), first, "{target}");
+    }
+}
+
+#[test]
+fn wrong_wishes_are_refused_in_words() {
+    let folder = TempDir::new().unwrap();
+    let source = goldens::family("llama").display().to_string();
+    let unwritable = goldens::family("mamba2").display().to_string();
+    let quantized = goldens::fixtures().join("goldens-mlx/llama__affine4_g32");
+    let quantized = quantized.display().to_string();
+    let out = folder.path().join("out").display().to_string();
+    let there = folder.path().display().to_string();
+    let table: &[(&str, &[&str], &str, i32, &[&str])] = &[
+        (
+            &source,
+            &["--to", "mlx", "--quant", "q4_0"],
+            &out,
+            2,
+            &["q4_0", "mxfp4", "q8"],
+        ),
+        (
+            &source,
+            &["--to", "gguf", "--quant", "q4"],
+            &out,
+            2,
+            &["q4_k_m", "q8_0"],
+        ),
+        (&source, &["--to", "mlx"], &there, 2, &["--force"]),
+        (
+            &source,
+            &["--to", "mlx", "--force"],
+            &there,
+            2,
+            &["holds no model"],
+        ),
+        (
+            &quantized,
+            &["--to", "mlx"],
+            &out,
+            2,
+            &["affine 4-bit g32", "--requantize"],
+        ),
+        (
+            &unwritable,
+            &["--to", "gguf"],
+            &out,
+            3,
+            &["mamba2", "--to mlx", "qwen3"],
+        ),
+    ];
+    for (model, wishes, out, code, words) in table {
+        let args = ["convert", model, "-o", out]
+            .into_iter()
+            .chain(wishes.iter().copied());
+        loquat(args).refused(*code, words);
+    }
+}
