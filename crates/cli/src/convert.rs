@@ -29,7 +29,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
     let start = Instant::now();
     let report = convert(
         &Conversion {
-            source: &source,
+            source: &source.path,
             out: &args.output,
             target,
             quant,

@@ -1,15 +1,15 @@
 //! From what a person typed to a model that answers.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 
 pub use loquat::ModelFiles as Model;
 use loquat_engine::{Engine, EngineOptions};
 use loquat_session::{Backend, Session, SessionOptions};
-use loquat_store::{Store, StoreOptions, Wanted};
+use loquat_store::{Located, Store, StoreOptions, Wanted};
 use loquat_text::Tokenizer;
 
 use crate::args::{Chosen, NetworkArgs, SessionArgs};
+use crate::backends;
 use crate::error::CliError;
 use crate::progress::{DownloadBar, ShareBar};
 
@@ -24,7 +24,7 @@ pub fn open_store_on(network: NetworkArgs) -> Result<Store, CliError> {
 }
 
 /// The files of a model, downloaded if they are not here yet.
-pub fn locate(store: &Store, chosen: &Chosen) -> Result<PathBuf, CliError> {
+pub fn locate(store: &Store, chosen: &Chosen) -> Result<Located, CliError> {
     let reference = match &chosen.reference {
         Some(reference) => reference.clone(),
         None => store.default_model().to_string(),
@@ -33,7 +33,7 @@ pub fn locate(store: &Store, chosen: &Chosen) -> Result<PathBuf, CliError> {
         reference: &reference,
         kind: chosen.kind,
     };
-    Ok(store.locate(&wanted, &mut DownloadBar::default())?.path)
+    Ok(store.locate(&wanted, &mut DownloadBar::default())?)
 }
 
 /// Loads a model's weights, showing how far it is.
@@ -42,6 +42,9 @@ pub fn session(
     backend: &dyn Backend,
     options: &SessionOptions,
 ) -> Result<Box<dyn Session>, CliError> {
+    if let Ok(store) = open_store() {
+        backends::introduce(backend, store.cache_dir());
+    }
     let bar = ShareBar::start(&format!("loading {}", model.name));
     Ok(model.session(backend, options, &mut |share| bar.set(share))?)
 }

@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .unwrap_or_else(|| "Why is the sky blue?".to_owned());
 
     let model = loquat::Model::load(&reference)?;
-    let mut answer = model.chat(question).max_tokens(64).stream()?;
+    let mut answer = model.chat(question).max_tokens(64).seed(7).stream()?;
     for event in &mut answer {
         print!("{}", event?.text());
         std::io::stdout().flush()?;

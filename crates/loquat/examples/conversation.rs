@@ -12,11 +12,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut answer = model
             .converse(conversation.messages())
             .max_tokens(48)
+            .temperature(0.0)
             .stream()?;
         while let Some(event) = answer.next_event().await {
             print!("{}", event?.text());
         }
-        println!();
+        println!("\n");
         conversation.push(answer.said().clone().into_message());
     }
     Ok(())

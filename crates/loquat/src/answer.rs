@@ -11,6 +11,7 @@ use futures_core::Stream;
 use loquat_chat::{Reply, ReplyEvent, ReplyParser};
 use loquat_engine::{Event, FinishReason, Generation, Timings, Usage};
 
+use crate::ask::Wish;
 use crate::{Error, Model};
 
 /// An answer under way: an iterator that waits for each event, or the same without blocking
@@ -26,6 +27,8 @@ pub struct Answer {
     ended: Option<Ended>,
     cancelled: Pin<Box<Receiver<Infallible>>>,
     canceller: Canceller,
+    /// Whether a form was asked for, which an answer that is cut does not have.
+    is_held: bool,
     /// Who answers must not end before the answer.
     _model: Model,
 }
@@ -52,7 +55,7 @@ impl Canceller {
 }
 
 impl Answer {
-    pub(crate) fn new(generation: Generation, parser: Option<ReplyParser>, model: Model) -> Self {
+    pub(crate) fn new(generation: Generation, parser: Option<ReplyParser>, wish: Wish) -> Self {
         let (sender, receiver) = async_channel::bounded(1);
         Self {
             generation: Some(generation),
@@ -62,7 +65,8 @@ impl Answer {
             ended: None,
             cancelled: Box::pin(receiver),
             canceller: Canceller(sender),
-            _model: model,
+            is_held: wish.form.is_some(),
+            _model: wish.model,
         }
     }
 
@@ -91,10 +95,11 @@ impl Answer {
         AnswerStream(self)
     }
 
-    /// Waits for the end.
+    /// Waits for the end. An answer that was held to a form and cut before it had it is
+    /// [`Error::Cut`].
     pub fn finish(mut self) -> Result<Reply, Error> {
         self.by_ref().try_for_each(|event| event.map(drop))?;
-        Ok(self.reply)
+        self.whole()
     }
 
     /// The same without blocking the thread.
@@ -102,7 +107,15 @@ impl Answer {
         while let Some(event) = self.next_event().await {
             event?;
         }
-        Ok(self.reply)
+        self.whole()
+    }
+
+    fn whole(self) -> Result<Reply, Error> {
+        let is_cut = |ended: &Ended| ended.reason == FinishReason::Length;
+        match self.is_held && self.ended.as_ref().is_some_and(is_cut) {
+            true => Err(Error::Cut(Box::new(self.reply))),
+            false => Ok(self.reply),
+        }
     }
 
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, Error>>> {

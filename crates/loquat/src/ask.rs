@@ -9,12 +9,12 @@ use serde_json::Value;
 use crate::{Answer, Error, Model};
 
 /// What may be said of any answer.
-struct Wish {
-    model: Model,
+pub(crate) struct Wish {
+    pub model: Model,
     sampling: SamplingParams,
     max_tokens: Option<usize>,
     stop: Vec<String>,
-    form: Option<GrammarSource>,
+    pub form: Option<GrammarSource>,
 }
 
 impl Wish {
@@ -174,7 +174,7 @@ impl Chat {
         } = wish.model.manner().lower(request)?;
         generate.max_tokens = wish.max_tokens(generate.prompt.len());
         let generation = wish.model.engine().submit(generate)?;
-        Ok(Answer::new(generation, Some(reply), wish.model))
+        Ok(Answer::new(generation, Some(reply), wish))
     }
 }
 
@@ -207,13 +207,13 @@ impl Continuation {
         let generation = wish.model.engine().submit(GenerateRequest {
             max_tokens: wish.max_tokens(prompt.len()),
             prompt,
-            sampling: wish.sampling,
+            sampling: wish.sampling.clone(),
             stop_ids: tokenizer.eos_ids().to_vec(),
-            stop: wish.stop,
+            stop: wish.stop.clone(),
             skip_special: true,
             constraint: grammar.map(|grammar| grammar.constraint()),
             ..GenerateRequest::default()
         })?;
-        Ok(Answer::new(generation, None, wish.model))
+        Ok(Answer::new(generation, None, wish))
     }
 }

@@ -8,7 +8,6 @@ use std::path::Path;
 use loquat_cpu::{CpuBackend, MachineLimits};
 use loquat_mlx::MlxBackend;
 use loquat_session::{Backend, DeviceKind, Probe};
-use loquat_store::{Store, StoreOptions};
 
 use crate::Error;
 use crate::human::bytes;
@@ -130,13 +129,13 @@ fn lines(backend: &dyn Backend) -> Vec<String> {
     }
 }
 
-/// Before `backend` computes: says once on each machine that it is new, if it is.
-pub(crate) fn introduce(backend: &dyn Backend) {
+/// Says once on each machine that a backend is new, if it is; `cache_dir` remembers.
+pub fn introduce(backend: &dyn Backend, cache_dir: &Path) {
     let name = backend.name();
     let is_new = BACKENDS
         .iter()
         .any(|entry| entry.is_new && entry.backend.name() == name);
-    if is_new && is_first_time(name) {
+    if is_new && is_new_mark(cache_dir, &format!("introduced-{name}")) {
         tracing::warn!(
             "the backend `{name}` is new; if it fails or answers strangely, please tell the \
              project's issue tracker, with what `loquat backends` says; `--backend cpu` works \
@@ -146,13 +145,6 @@ pub(crate) fn introduce(backend: &dyn Backend) {
 }
 
 /// Where nothing can be written down, every time is the first.
-fn is_first_time(name: &str) -> bool {
-    let Ok(store) = Store::open(StoreOptions::default()) else {
-        return true;
-    };
-    is_new_mark(store.cache_dir(), &format!("introduced-{name}"))
-}
-
 fn is_new_mark(folder: &Path, name: &str) -> bool {
     // Where it fails, so does what follows.
     let _ = std::fs::create_dir_all(folder);

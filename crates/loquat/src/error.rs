@@ -1,4 +1,4 @@
-use loquat_chat::ChatError;
+use loquat_chat::{ChatError, Reply};
 use loquat_engine::EngineError;
 use loquat_grammar::GrammarError;
 use loquat_session::OpenError;
@@ -35,6 +35,11 @@ pub enum Error {
     Defaults(EngineError),
     #[error("the answer was cancelled")]
     Cancelled,
+    #[error(
+        "the answer was cut at the limit before it had the form that was asked for; allow more \
+         with `max_tokens`"
+    )]
+    Cut(Box<Reply>),
     #[error("cannot start a thread to load the model on: {0}")]
     Thread(std::io::Error),
     #[error("loading the model panicked, which is a bug of ours; please tell the issue tracker")]

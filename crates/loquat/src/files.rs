@@ -9,11 +9,12 @@ use loquat_chat::Chat;
 use loquat_engine::SamplingParams;
 use loquat_grammar::Grammars;
 use loquat_session::{Backend, ModelSource, Session, SessionOptions};
+use loquat_store::Located;
 use loquat_text::format::OutputFormat;
 use loquat_text::{ChatTemplate, GenerationConfig, TextError, Tokenizer};
 use loquat_weights::{Checkpoint, Format};
 
-use crate::{Error, backends};
+use crate::Error;
 
 /// A checkpoint with its weights bound: enough to describe it, to plan with, and to open sessions.
 /// Its files are mapped, not read.
@@ -24,10 +25,18 @@ pub struct ModelFiles {
 }
 
 impl ModelFiles {
-    /// Opens what [`Checkpoint::open`] does, under the file's own name.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let name = path.file_name().unwrap_or(path.as_os_str());
-        Self::of(name.to_string_lossy().into_owned(), Checkpoint::open(path)?)
+    /// What the store found, under the name it has there, or under the file's own where it was
+    /// found by its path.
+    pub fn open(located: &Located) -> Result<Self, Error> {
+        let Located { path, name } = located;
+        let name = match Path::new(name) == path {
+            true => path
+                .file_name()
+                .unwrap_or(path.as_os_str())
+                .to_string_lossy(),
+            false => name.into(),
+        };
+        Self::of(name.into_owned(), Checkpoint::open(path)?)
     }
 
     pub fn of(name: String, checkpoint: Checkpoint) -> Result<Self, Error> {
@@ -118,7 +127,6 @@ impl ModelFiles {
         options: &SessionOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, Error> {
-        backends::introduce(backend);
         for note in backend.plan(&self.source, options)?.notes {
             tracing::info!("{note}");
         }

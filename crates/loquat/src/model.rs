@@ -78,7 +78,7 @@ impl ModelOptions {
             kind: self.kind,
         };
         let located = store.locate(&wanted, progress)?;
-        let files = ModelFiles::open(&located.path)?;
+        let files = ModelFiles::open(&located)?;
         let chat = files.chat(self.template)?;
         let sampling = files.sampling()?;
         let session = files.session(backend, &self.session, &mut |_| {})?;
@@ -120,7 +120,7 @@ impl Model {
         ModelOptions::default().load_async(reference).await
     }
 
-    /// The file's or the directory's own name.
+    /// The name it was found by; of a path, its last part.
     pub fn name(&self) -> &str {
         &self.inner.name
     }

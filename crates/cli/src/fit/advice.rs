@@ -99,7 +99,7 @@ fn advice(
         }
     }
     let here = store.here(&attempt.wanted())?;
-    let model = here.map(|located| Model::open(&located.path)).transpose()?;
+    let model = here.map(|located| Model::open(&located)).transpose()?;
     if let Some(context) = model
         .as_ref()
         .and_then(|model| shorter(model, backend, attempt, &machine))

@@ -110,7 +110,7 @@ fn of_one(
         let asked = context.map(|tokens| tokens.get() as u64);
         return of_absent(store, machine, wanted, asked);
     };
-    let model = Model::open(&located.path)?;
+    let model = Model::open(&located)?;
     let longest = model.source.spec.max_context;
     let context = match context {
         Some(asked) => asked.get(),
