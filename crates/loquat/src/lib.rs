@@ -58,7 +58,7 @@ pub use loquat_chat::{
 pub use loquat_engine::{EngineOptions, FinishReason, SamplingParams, Timings, Usage};
 pub use loquat_grammar::GrammarSource;
 pub use loquat_session::{KvFormat, MemoryBudget, Precision, SessionOptions};
-pub use loquat_store::{FileKind, NoProgress, Progress, StoreOptions};
+pub use loquat_store::{FileKind, HubOptions, NoProgress, Progress, StoreOptions};
 pub use loquat_text::ChatTemplate;
 
 /// So that what the guide shows compiles.

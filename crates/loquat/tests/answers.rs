@@ -1,9 +1,13 @@
 //! The library from the outside, on a tiny checkpoint.
 
+use std::fs;
 use std::path::PathBuf;
 
 use futures_util::StreamExt;
-use loquat::{Conversation, Error, Event, FinishReason, Message, Model, ModelOptions, Role};
+use loquat::{
+    Conversation, Error, Event, FinishReason, HubOptions, Message, Model, ModelOptions, Role,
+};
+use loquat_hubkit::{File, HubServer, Repo};
 use serde_json::json;
 
 /// Random weights: what it says is noise, but what it is held to holds all the same.
@@ -221,4 +225,33 @@ fn loading_does_not_block_and_fails_where_it_is_awaited() {
         let missing = options().load_async("./nowhere.gguf").await;
         assert!(matches!(missing, Err(Error::Store(_))));
     });
+}
+
+#[test]
+fn a_model_of_the_hub_is_brought_and_called_by_its_name() {
+    let files = fs::read_dir(golden()).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        File::large(&name, fs::read(entry.path()).unwrap())
+    });
+    let hub = HubServer::start(vec![Repo::new("tiny/llama", files.collect())]).unwrap();
+    let machine = tempfile::tempdir().unwrap();
+    let options = |offline| {
+        let mut options = options();
+        options.store.cache_dir = Some(machine.path().join("cache"));
+        options.store.hub = HubOptions {
+            endpoint: Some(hub.url()),
+            token: None,
+            cache_dir: Some(machine.path().join("hub")),
+            offline,
+        };
+        options
+    };
+    let ask = |model: Model| model.chat("hi").max_tokens(6).temperature(0.0).text();
+    let brought = options(false).load("tiny/llama").unwrap();
+    assert_eq!(brought.name(), "tiny/llama");
+    let expected = ask(model()).unwrap();
+    assert_eq!(ask(brought).unwrap(), expected);
+    let kept = options(true).load("tiny/llama").unwrap();
+    assert_eq!(ask(kept).unwrap(), expected);
 }
