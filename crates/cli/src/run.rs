@@ -9,6 +9,7 @@ use loquat_text::GenerationConfig;
 use crate::args::{Chosen, Form, RunArgs};
 use crate::chat::{self, Settings};
 use crate::error::CliError;
+use crate::fit::{self, Attempt};
 use crate::load::{Model, Speaker, locate, open_store_on};
 use crate::sampling::Sampling;
 use crate::show::{Thinking, close, listener};
@@ -106,6 +107,9 @@ impl Opener<'_> {
 
     fn ask(&self, chosen: &Chosen, settings: Settings) -> Result<Asked, CliError> {
         let args = self.args;
+        let options = args.session.options(1);
+        let attempt = Attempt::new(self.store, chosen, &args.session.backend, &options);
+        fit::refuse_hopeless(self.store, &attempt)?;
         let model = Model::open(&locate(self.store, chosen)?)?;
         let tokenizer = model.tokenizer()?;
         let defaults = model.generation_config()?;
@@ -118,6 +122,7 @@ impl Opener<'_> {
             request.answer = Some(wanted.source);
         }
         let mut asked = Asked {
+            attempt,
             model,
             chat,
             request,
@@ -131,8 +136,10 @@ impl Opener<'_> {
     fn load(&self, asked: Asked) -> Result<Talk, CliError> {
         let tokenizer = asked.chat.tokenizer().clone();
         let session = &self.args.session;
+        let speaker = Speaker::load(&asked.model, tokenizer, self.backend, session);
+        let speaker = speaker.map_err(|error| fit::advised(self.store, &asked.attempt, error))?;
         Ok(Talk {
-            speaker: Speaker::load(&asked.model, tokenizer, self.backend, session)?,
+            speaker,
             form: self.args.output.output,
             verbose: self.verbose,
             asked,
@@ -142,6 +149,7 @@ impl Opener<'_> {
 
 /// What to ask a model, before its weights are loaded: most refusals need none.
 struct Asked {
+    attempt: Attempt,
     model: Model,
     chat: Chat,
     /// Everything but the messages.

@@ -33,7 +33,7 @@ pub fn stderr_is_fancy() -> bool {
     is_fancy(std::io::stderr().is_terminal())
 }
 
-/// Whether what the line editor shows is.
+/// Whether what is written to stdout is.
 pub fn stdout_is_fancy() -> bool {
     is_fancy(std::io::stdout().is_terminal())
 }

@@ -11,6 +11,7 @@ use async_channel::Receiver;
 use loquat_engine::{Event, Generation};
 
 use crate::error::CliError;
+use crate::terminal::remark;
 
 /// A second press within this time is meant for the program, not for what it is doing.
 const TWICE: Duration = Duration::from_secs(2);
@@ -33,6 +34,9 @@ pub enum Next {
 pub enum Doing {
     /// Downloading, loading, leaving: what a press ends at once, with the program.
     Working,
+    /// Opening another model for a conversation, which cannot be stopped and which a person may
+    /// not mean to lose: the second press leaves.
+    Switching,
     /// What a press stops.
     Answering,
     /// About to ask for a line.
@@ -46,6 +50,8 @@ pub enum Doing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Press {
     Stop,
+    /// Told what another press does.
+    Warn,
     Leave,
     Nothing,
 }
@@ -59,9 +65,11 @@ struct Presses {
 impl Presses {
     fn press(&mut self, now: Instant) -> Press {
         let twice = self.is_recent(now);
-        self.last = Some(now);
+        let last = self.last.replace(now);
         match self.doing {
             Doing::Working => Press::Leave,
+            Doing::Switching if last.is_none() => Press::Warn,
+            Doing::Switching => Press::Leave,
             Doing::Answering | Doing::Turning if twice => Press::Leave,
             Doing::Answering => Press::Stop,
             Doing::Turning | Doing::Reading => Press::Nothing,
@@ -94,6 +102,10 @@ impl Interrupts {
             match press {
                 // One that finds another waiting adds nothing to it.
                 Press::Stop => drop(sender.try_send(())),
+                // The line already holds the terminal's echo, and maybe a progress bar.
+                Press::Warn => {
+                    remark("\nPress Ctrl-C again to leave; the conversation is not saved.")
+                }
                 Press::Leave => std::process::exit(CliError::Interrupted.exit_code().into()),
                 Press::Nothing => {}
             }
@@ -106,8 +118,8 @@ impl Interrupts {
     pub fn now(&self, doing: Doing) {
         let mut presses = lock(&self.presses);
         presses.doing = doing;
-        // What came before an answer was about something else.
-        if doing == Doing::Answering {
+        // What came before was about something else.
+        if matches!(doing, Doing::Answering | Doing::Switching) {
             presses.last = None;
         }
         while self.stops.try_recv().is_ok() {}
@@ -191,6 +203,7 @@ mod tests {
         let seconds = |seconds: f32| began + Duration::from_secs_f32(seconds);
         for (doing, first, soon, later) in [
             (Doing::Working, Press::Leave, Press::Leave, Press::Leave),
+            (Doing::Switching, Press::Warn, Press::Leave, Press::Leave),
             (Doing::Answering, Press::Stop, Press::Leave, Press::Stop),
             (Doing::Turning, Press::Nothing, Press::Leave, Press::Nothing),
             (

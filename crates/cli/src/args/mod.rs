@@ -19,7 +19,7 @@ pub use answer::{AnswerArgs, Wanted};
 pub use bench::{BenchArgs, Span};
 pub use conversation::{ConversationArgs, FormatArgs, ThinkingArg};
 pub use convert::ConvertArgs;
-pub use model::{Chosen, ModelArgs, NetworkArgs};
+pub use model::{Chosen, KindArgs, ModelArgs, NetworkArgs};
 pub use models::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, ShowArgs, VerifyArgs};
 pub use output::{Form, OutputArgs};
 pub use sampling::{Given, SamplingArgs, flag_name};

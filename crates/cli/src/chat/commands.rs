@@ -178,7 +178,7 @@ pub enum Line<'a> {
 /// A command stands at the very beginning. What only looks like one, as a path does, is said.
 pub fn read(line: &str) -> Line<'_> {
     let Some(rest) = line.strip_prefix('/') else {
-        return Line::Said(line.trim());
+        return Line::Said(line);
     };
     let (name, argument) = split(rest);
     if let Some(entry) = COMMANDS.iter().find(|entry| entry.is_called(name)) {
@@ -194,7 +194,7 @@ pub fn read(line: &str) -> Line<'_> {
         None if argument.is_empty() && is_word(name) => {
             Line::Wrong(format!("there is no /{name}; /help lists what there is"))
         }
-        None => Line::Said(line.trim()),
+        None => Line::Said(line),
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
         let wrong = |text: &str| Line::Wrong(text.to_owned());
         for (line, expected) in [
             ("hello", Line::Said("hello")),
-            ("  two words ", Line::Said("two words")),
+            ("  two words ", Line::Said("  two words ")),
             ("/clear", obey(Command::Clear, "")),
             ("/? ", obey(Command::Help, "")),
             ("/quit", obey(Command::Exit, "")),
@@ -239,7 +239,7 @@ mod tests {
             ("/system Be\nkind.", obey(Command::System, "Be\nkind.")),
             ("/save! a b.json", obey(Command::SaveOver, "a b.json")),
             // After a space it is said, whatever it is.
-            (" /clear", Line::Said("/clear")),
+            (" /clear", Line::Said(" /clear")),
             ("/etc is what?", Line::Said("/etc is what?")),
             ("/etc/passwd", Line::Said("/etc/passwd")),
             ("/", Line::Said("/")),

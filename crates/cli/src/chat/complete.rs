@@ -1,5 +1,8 @@
 //! What Tab adds to a command, and what is hinted at before it is pressed.
 
+use std::collections::HashSet;
+
+use loquat_store::Store;
 use rustyline::completion::Pair;
 use rustyline::hint::Hint;
 
@@ -9,7 +12,21 @@ use super::settings;
 
 /// The models that can be named without a path.
 #[derive(Debug, Default)]
-pub struct Models(pub Vec<String>);
+pub struct Models(Vec<String>);
+
+impl Models {
+    /// Those of the catalog and those that are here.
+    pub fn of(store: &Store) -> Self {
+        // Without the ones that cannot be listed there is less to complete, and no more.
+        let held = store.held().unwrap_or_default();
+        let held = held.into_iter().map(|held| held.name);
+        let known = store.catalog().entries().iter().map(ToString::to_string);
+        let mut names: Vec<String> = known.chain(held).collect();
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        Self(names)
+    }
+}
 
 /// Where the word that is completed begins, and what it may become.
 pub fn complete(line: &str, models: &Models) -> (usize, Vec<Pair>) {
@@ -62,9 +79,9 @@ fn command(entry: &Entry) -> Pair {
 fn argument(kind: Argument, typed: &str, models: &Models) -> (usize, Vec<Pair>) {
     match kind {
         Argument::None | Argument::Text => (0, Vec::new()),
-        Argument::Setting => (0, among(settings::names(), typed, "")),
+        Argument::Setting => (0, among(settings::names(), &dashed(typed), "")),
         Argument::Assignment => match typed.split_once(' ') {
-            None => (0, among(settings::names(), typed, " ")),
+            None => (0, among(settings::names(), &dashed(typed), " ")),
             Some((name, value)) => {
                 let start = name.len() + 1;
                 (start, among(settings::values(name), value, ""))
@@ -80,10 +97,13 @@ fn argument(kind: Argument, typed: &str, models: &Models) -> (usize, Vec<Pair>) 
     }
 }
 
+/// Settings are known with either.
+fn dashed(name: &str) -> String {
+    name.replace('_', "-")
+}
+
 fn among(known: Vec<String>, typed: &str, behind: &str) -> Vec<Pair> {
-    // Settings are known with either.
-    let typed = typed.replace('_', "-");
-    let known = known.into_iter().filter(|name| name.starts_with(&typed));
+    let known = known.into_iter().filter(|name| name.starts_with(typed));
     let pair = |name: String| Pair {
         replacement: format!("{name}{behind}"),
         display: name,
@@ -161,7 +181,8 @@ mod tests {
     use super::*;
 
     fn completed(line: &str) -> Vec<String> {
-        let models = Models(vec!["smollm2:135m".into(), "smollm2:360m".into()]);
+        let models = ["smollm2:135m", "smollm2:360m", "a/my_model"];
+        let models = Models(models.map(str::to_owned).to_vec());
         let (start, found) = complete(line, &models);
         let whole = |pair: Pair| format!("{}{}", &line[..start], pair.replacement);
         found.into_iter().map(whole).collect()
@@ -191,6 +212,7 @@ mod tests {
                 "/model smol",
                 vec!["/model smollm2:135m", "/model smollm2:360m"],
             ),
+            ("/model a/my_", vec!["/model a/my_model"]),
             ("/system a", vec![]),
         ] {
             assert_eq!(completed(line), expected, "{line:?}");

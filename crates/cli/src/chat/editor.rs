@@ -32,6 +32,8 @@ const CONTINUED: &str = "\u{200b}\n";
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
     Line(String),
+    /// What stood between the marks of a block, which is never a command.
+    Block(String),
     /// Ctrl-C, with or without something typed that is given up.
     Interrupted {
         typed: bool,
@@ -79,7 +81,7 @@ impl LineEditor {
 
     pub fn ask(&mut self, prompt: &str) -> Result<Asked, CliError> {
         match self.editor.readline(prompt) {
-            Ok(line) => Ok(Asked::Line(meant(&line))),
+            Ok(line) => Ok(meant(&line)),
             Err(ReadlineError::Interrupted) => Ok(Asked::Interrupted {
                 typed: self.typed.load(Ordering::Relaxed),
             }),
@@ -97,6 +99,11 @@ impl LineEditor {
                 let _ = self.editor.add_history_entry(line);
             }
         }
+    }
+
+    /// The same for a block, as it would be typed.
+    pub fn remember_block(&mut self, text: &str) {
+        self.remember(&format!("{BLOCK}\n{text}\n{BLOCK}"));
     }
 
     fn go_back_to(&mut self, lines: Vec<String>) {
@@ -122,13 +129,13 @@ fn bind(editor: &mut Editor<Assistant, MemHistory>, typed: &Arc<AtomicBool>) {
     editor.bind_sequence(KeyEvent::ctrl('C'), EventHandler::Conditional(noticed));
 }
 
-/// Enter after a backslash goes on.
+/// Enter after a backslash goes on; in a block it does anyway, and the backslash stays.
 struct Continued;
 
 impl ConditionalEventHandler for Continued {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext) -> Option<Cmd> {
         let (line, position) = (context.line(), context.pos());
-        let continued = position == line.len() && line.ends_with('\\');
+        let continued = position == line.len() && line.ends_with('\\') && !is_open(line);
         continued.then(|| Cmd::Insert(1, CONTINUED.to_owned()))
     }
 }
@@ -145,18 +152,23 @@ impl ConditionalEventHandler for Noticed {
 
 /// Whether a block was opened and not closed.
 fn is_open(line: &str) -> bool {
-    let block = line.trim().strip_prefix(BLOCK);
-    block.is_some_and(|rest| !rest.ends_with(BLOCK))
+    let block = line.strip_prefix(BLOCK);
+    block.is_some_and(|rest| !rest.trim_end().ends_with(BLOCK))
 }
 
 /// The line without what only helped to type it: what stands in a block, or the line as it is.
-fn meant(line: &str) -> String {
+fn meant(line: &str) -> Asked {
     let line = line.replace(&format!("\\{CONTINUED}"), "\n");
-    let block = line.trim().strip_prefix(BLOCK);
-    let inner = block.and_then(|rest| rest.strip_suffix(BLOCK));
-    inner
-        .map_or(line.as_str(), |inner| inner.trim_matches('\n'))
-        .to_owned()
+    let block = line.strip_prefix(BLOCK);
+    match block.and_then(|rest| rest.trim_end().strip_suffix(BLOCK)) {
+        Some(inner) => {
+            // The line breaks beside the marks are theirs.
+            let inner = inner.strip_prefix('\n').unwrap_or(inner);
+            let inner = inner.strip_suffix('\n').unwrap_or(inner);
+            Asked::Block(inner.to_owned())
+        }
+        None => Asked::Line(line),
+    }
 }
 
 /// What the line editor asks while a line is typed.
@@ -214,19 +226,29 @@ mod tests {
 
     #[test]
     fn blocks_are_whole_when_they_are_closed() {
-        for (line, open, text) in [
-            ("hi", false, "hi"),
-            ("\"\"\"", true, "\"\"\""),
-            ("\"\"\"a", true, "\"\"\"a"),
-            ("\"\"\"\"\"\"", false, ""),
-            ("\"\"\"one\"\"\"", false, "one"),
-            ("\"\"\"\none\n\n two\n\"\"\" ", false, "one\n\n two"),
-            ("say \"\"\"", false, "say \"\"\""),
-            ("typed \\\u{200b}\nso", false, "typed \nso"),
-            ("pasted \\\nso", false, "pasted \\\nso"),
+        let line = |text: &str| Asked::Line(text.to_owned());
+        let block = |text: &str| Asked::Block(text.to_owned());
+        for (typed, open, expected) in [
+            ("hi", false, line("hi")),
+            ("\"\"\"", true, line("\"\"\"")),
+            ("\"\"\"a", true, line("\"\"\"a")),
+            ("\"\"\"\"\"\"", false, block("")),
+            ("\"\"\"one\"\"\"", false, block("one")),
+            ("\"\"\"\n/clear\n\"\"\"", false, block("/clear")),
+            (
+                "\"\"\"\n  one\n\n two\n\n\"\"\" ",
+                false,
+                block("  one\n\n two\n"),
+            ),
+            ("\"\"\"\na \\\nb\n\"\"\"", false, block("a \\\nb")),
+            // After a space a line is said as it stands.
+            (" \"\"\"", false, line(" \"\"\"")),
+            ("say \"\"\"", false, line("say \"\"\"")),
+            ("typed \\\u{200b}\nso", false, line("typed \nso")),
+            ("pasted \\\nso", false, line("pasted \\\nso")),
         ] {
-            assert_eq!(is_open(line), open, "{line:?}");
-            assert_eq!(meant(line), text, "{line:?}");
+            assert_eq!(is_open(typed), open, "{typed:?}");
+            assert_eq!(meant(typed), expected, "{typed:?}");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Lines that were typed before, in a file that only their owner reads.
 
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Enough to find what was asked a month ago.
 const MOST: usize = 1000;
@@ -22,8 +23,9 @@ impl LineHistory {
 
     /// What there is, oldest first.
     pub fn lines(&self) -> io::Result<Vec<String>> {
-        match std::fs::read_to_string(&self.path) {
-            Ok(text) => Ok(read(&text)),
+        match std::fs::read(&self.path) {
+            // A byte that is no text spoils its line and no other.
+            Ok(bytes) => Ok(read(&String::from_utf8_lossy(&bytes))),
             // No history yet is no reason not to talk.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error),
@@ -33,6 +35,8 @@ impl LineHistory {
     /// Adds a line to what the file holds by now, for others may have added theirs, and gives
     /// all of it. The file changes at once or not at all.
     pub fn add(&self, line: &str) -> io::Result<Vec<String>> {
+        std::fs::create_dir_all(self.directory())?;
+        let _held = self.lock()?;
         let mut lines = self.lines()?;
         lines.retain(|known| known != line);
         lines.push(line.to_owned());
@@ -41,11 +45,26 @@ impl LineHistory {
         Ok(lines)
     }
 
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or_else(|| ".".as_ref())
+    }
+
+    /// Keeps other conversations from writing until it is dropped. The history itself is replaced
+    /// with every line, so that a lock on it would hold nobody.
+    fn lock(&self) -> io::Result<File> {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false);
+        let file = options.open(self.path.with_extension("lock"))?;
+        match file.lock() {
+            // Where a file system has no locks, the one who writes last is right.
+            Err(error) if error.kind() != io::ErrorKind::Unsupported => Err(error),
+            _ => Ok(file),
+        }
+    }
+
     fn write(&self, lines: &[String]) -> io::Result<()> {
-        let directory = self.path.parent().unwrap_or_else(|| ".".as_ref());
-        std::fs::create_dir_all(directory)?;
         // A temporary file is its owner's alone, and stays so.
-        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        let mut file = tempfile::NamedTempFile::new_in(self.directory())?;
         file.write_all(written(lines).as_bytes())?;
         file.persist(&self.path)?;
         Ok(())
@@ -108,6 +127,7 @@ mod tests {
     fn the_file_is_bounded_and_private() {
         let (_directory, history) = history();
         let many: Vec<String> = (0..MOST + 5).map(|index| index.to_string()).collect();
+        history.add("made").unwrap();
         history.write(&many).unwrap();
         let kept = history.add("last").unwrap();
         assert_eq!(kept.len(), MOST);
@@ -119,8 +139,34 @@ mod tests {
             let mode = std::fs::metadata(&history.path).unwrap().permissions();
             assert_eq!(mode.mode() & 0o777, 0o600);
         }
-        let directory = history.path.parent().unwrap();
-        assert_eq!(std::fs::read_dir(directory).unwrap().count(), 1);
+        let files = std::fs::read_dir(history.directory()).unwrap();
+        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["chat-history", "chat-history.lock"]);
+    }
+
+    #[test]
+    fn conversations_side_by_side_lose_no_line() {
+        let (_directory, history) = history();
+        std::thread::scope(|scope| {
+            for talk in 0..4 {
+                let history = &history;
+                scope.spawn(move || {
+                    for line in 0..25 {
+                        history.add(&format!("{talk}.{line}")).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(history.lines().unwrap().len(), 100);
+    }
+
+    #[test]
+    fn a_byte_that_is_no_text_spoils_one_line() {
+        let (_directory, history) = history();
+        history.add("a").unwrap();
+        std::fs::write(&history.path, b"#V2\na\n\xff\n").unwrap();
+        assert_eq!(history.add("b").unwrap(), ["a", "\u{fffd}", "b"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod complete;
 mod editor;
 mod history;
 mod keep;
+mod model;
 mod near;
 mod settings;
 mod stats;
@@ -14,7 +15,6 @@ use loquat_engine::EngineError;
 
 pub use settings::Settings;
 
-use crate::args::Chosen;
 use crate::error::CliError;
 use crate::run::{Opener, Talk};
 use crate::stream::End;
@@ -34,11 +34,9 @@ pub fn converse(
     conversation: Conversation,
 ) -> Result<(), CliError> {
     let history = opener.store.cache_dir().join("chat-history");
-    let models = opener.store.catalog().entries().iter();
-    let models = Models(models.map(ToString::to_string).collect());
     let mut chat = Chat {
         opener,
-        editor: LineEditor::new(history, models)?,
+        editor: LineEditor::new(history, Models::of(opener.store))?,
         talk,
         conversation,
         last: None,
@@ -52,6 +50,10 @@ pub fn converse(
                 if chat.hear(&line)? == Then::Leave {
                     return Ok(());
                 }
+            }
+            Asked::Block(text) => {
+                asked_to_leave = false;
+                chat.quote(text)?;
             }
             Asked::Interrupted { typed: true } => asked_to_leave = false,
             Asked::Interrupted { typed: false } => {
@@ -116,6 +118,15 @@ impl Chat<'_> {
             },
         }
         Ok(Then::GoOn)
+    }
+
+    /// A block is said, whatever it holds.
+    fn quote(&mut self, text: String) -> Result<(), CliError> {
+        if text.trim().is_empty() {
+            return Ok(());
+        }
+        self.editor.remember_block(&text);
+        self.answer(Message::new(Role::User, text))
     }
 
     fn obey(&mut self, command: Command, argument: &str) -> Result<Then, CliError> {
@@ -187,13 +198,12 @@ impl Chat<'_> {
     /// The model that is there stays until the other one is.
     fn model(&mut self, argument: &str) -> Result<(), CliError> {
         if !argument.is_empty() {
-            self.interrupts().now(Doing::Working);
+            let chosen = model::chosen(argument)?;
             let settings = self.talk.settings().clone();
-            let chosen = Chosen {
-                reference: Some(argument.to_owned()),
-                kind: None,
-            };
-            self.talk = self.opener.open(&chosen, settings)?;
+            self.interrupts().now(Doing::Switching);
+            let talk = self.opener.open(&chosen, settings);
+            self.interrupts().now(Doing::Turning);
+            self.talk = talk?;
             self.last = None;
         }
         remark(&self.talk.described());
@@ -237,14 +247,19 @@ impl Chat<'_> {
         }
     }
 
-    /// One question and all it takes to answer it. What the model said before Ctrl-C was said; a
-    /// tool's result that nobody gives ends it, which is `false`.
+    /// One question and all it takes to answer it. What the model said before Ctrl-C was said;
+    /// where that is nothing, or nobody gives a tool's result, it was not answered, which is
+    /// `false`.
     fn turn(&mut self) -> Result<bool, CliError> {
         let interrupts = self.opener.interrupts;
         let mut heard = self.talk.ask(&self.conversation, interrupts)?;
         loop {
+            let stopped = heard.end.is_none();
             self.last = heard.end.clone().or(self.last.take());
             let reply = heard.said();
+            if stopped && reply.text.trim().is_empty() {
+                return Ok(false);
+            }
             let calls = reply.tool_calls.clone();
             self.conversation.push(reply.into_message());
             if calls.is_empty() {
@@ -264,7 +279,7 @@ impl Chat<'_> {
     fn result(&mut self, call: &ToolCall) -> Result<Option<Message>, CliError> {
         let ToolCall { id, name, .. } = call;
         let result = self.ask(&format!("{} = ", tame(name)))?;
-        let Asked::Line(result) = result else {
+        let (Asked::Line(result) | Asked::Block(result)) = result else {
             return Ok(None);
         };
         Ok(Some(Message {

@@ -10,13 +10,11 @@ mod judge;
 mod network;
 mod python;
 
-use std::io::IsTerminal;
-
 use serde_json::{Value, json};
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
-use crate::terminal::print;
+use crate::terminal::{print, stdout_is_fancy};
 use facts::Facts;
 use judge::{Finding, Verdict, judge};
 
@@ -39,10 +37,6 @@ pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
 fn problems(findings: &[Finding]) -> usize {
     let bad = |finding: &&Finding| finding.verdict == Verdict::Problem;
     findings.iter().filter(bad).count()
-}
-
-fn stdout_is_fancy() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
 fn as_json(findings: &[Finding]) -> Result<String, CliError> {

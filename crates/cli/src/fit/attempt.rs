@@ -3,7 +3,7 @@
 use loquat_session::SessionOptions;
 use loquat_store::{FileKind, Store, Wanted};
 
-use crate::args::{BenchArgs, Chosen, Command, ModelArgs};
+use crate::args::{BenchArgs, Chosen, Command};
 use crate::prompt;
 
 #[derive(Debug, Clone)]
@@ -15,22 +15,16 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// What a command is going to open, if it is one model that has to be found first.
+    /// What a command is going to open, if it is one model that has to be found first. `run` and
+    /// `serve`, which open several, make an attempt of each.
     pub fn of(command: &Command, store: &Store) -> Option<Self> {
-        let words = |source: &ModelArgs, model: &Option<String>, prompt: &Option<String>| {
-            // What cannot be sorted is the command's to refuse.
-            let words = prompt::sort(store, source, model.as_deref(), prompt.as_deref());
-            Some(source.chosen(words.ok()?.model.as_deref()))
-        };
         let (chosen, session) = match command {
-            Command::Run(args) => (
-                words(&args.source, &args.model, &args.prompt)?,
-                &args.session,
-            ),
-            Command::Generate(args) => (
-                words(&args.source, &args.model, &args.prompt)?,
-                &args.session,
-            ),
+            Command::Generate(args) => {
+                let (model, prompt) = (args.model.as_deref(), args.prompt.as_deref());
+                // What cannot be sorted is the command's to refuse.
+                let words = prompt::sort(store, &args.source, model, prompt).ok()?;
+                (args.source.chosen(words.model.as_deref()), &args.session)
+            }
             Command::Bench(args) if needs_no_file(args) => return None,
             Command::Bench(args) => (args.source.chosen(args.model.as_deref()), &args.session),
             _ => return None,

@@ -1,0 +1,75 @@
+//! The model that `/model` names, as `run` would.
+
+use clap::Parser;
+
+use crate::args::{Chosen, KindArgs};
+use crate::error::CliError;
+
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Named {
+    /// A path may have spaces.
+    words: Vec<String>,
+    #[command(flatten)]
+    kinds: KindArgs,
+}
+
+pub fn chosen(argument: &str) -> Result<Chosen, CliError> {
+    let named = Named::try_parse_from(argument.split(' ')).map_err(refused)?;
+    let reference = named.words.join(" ").trim().to_owned();
+    Ok(Chosen {
+        reference: Some(reference).filter(|reference| !reference.is_empty()),
+        kind: named.kinds.kind(),
+    })
+}
+
+/// Usage and hints are for those who look at a command line.
+fn refused(error: clap::Error) -> CliError {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    CliError::Field {
+        flag: "/model",
+        what: line.strip_prefix("error: ").unwrap_or(line).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_store::FileKind;
+
+    use super::*;
+
+    #[test]
+    fn a_model_is_named_as_for_run() {
+        for (argument, reference, kind) in [
+            ("qwen3:4b", Some("qwen3:4b"), None),
+            ("qwen3:4b --mlx", Some("qwen3:4b"), Some(FileKind::Mlx)),
+            ("--gguf  a/b", Some("a/b"), Some(FileKind::Gguf)),
+            ("--safetensors", None, Some(FileKind::Safetensors)),
+            ("./a  b.gguf", Some("./a  b.gguf"), None),
+        ] {
+            let found = chosen(argument).unwrap();
+            assert_eq!(
+                (found.reference.as_deref(), found.kind),
+                (reference, kind),
+                "{argument:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_flags_are_refused_by_name() {
+        for (argument, word) in [
+            ("a --mxl", "'--mxl'"),
+            ("a --gguf --mlx", "cannot be used with"),
+            ("a --help", "'--help'"),
+        ] {
+            let refused = chosen(argument).unwrap_err().to_string();
+            assert!(
+                refused.starts_with("/model: ") && refused.contains(word),
+                "{refused}"
+            );
+            assert_eq!(refused.lines().count(), 1, "{refused}");
+        }
+    }
+}
