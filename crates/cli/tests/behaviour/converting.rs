@@ -43,6 +43,9 @@ fn a_converted_model_answers_as_the_first_did() {
     }
 }
 
+/// A model, flags, the output, the exit code and words of the refusal.
+type Case<'a> = (&'a str, &'a [&'a str], &'a str, i32, &'a [&'a str]);
+
 #[test]
 fn wrong_wishes_are_refused_in_words() {
     let folder = TempDir::new().unwrap();
@@ -52,7 +55,7 @@ fn wrong_wishes_are_refused_in_words() {
     let quantized = quantized.display().to_string();
     let out = folder.path().join("out").display().to_string();
     let there = folder.path().display().to_string();
-    let table: &[(&str, &[&str], &str, i32, &[&str])] = &[
+    let table: &[Case] = &[
         (
             &source,
             &["--to", "mlx", "--quant", "q4_0"],
