@@ -399,3 +399,31 @@ fn walk(dir: &Path, prefix: &str, visit: &mut dyn FnMut(&str, &Path)) -> Result<
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_that_came_into_use_meanwhile_stays() {
+        let cache = tempfile::tempdir().unwrap();
+        let dir = RepoDir::of(cache.path(), "o/n");
+        let etag = "a".repeat(64);
+        let snapshot = dir.snapshot("c");
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::create_dir_all(dir.blobs()).unwrap();
+        fs::write(dir.blob(&etag), "whole").unwrap();
+        let pointer = snapshot.join("model.gguf");
+        std::os::unix::fs::symlink(format!("../../blobs/{etag}"), &pointer).unwrap();
+
+        assert_eq!(remove_blob(&dir, "o/n", &etag).unwrap(), 0);
+        remove_empty(dir.root());
+        assert_eq!(fs::read(&pointer).unwrap(), b"whole");
+
+        fs::remove_file(&pointer).unwrap();
+        assert_eq!(remove_blob(&dir, "o/n", &etag).unwrap(), 5);
+        remove_empty(dir.root());
+        assert!(!dir.root().exists());
+    }
+}

@@ -61,7 +61,7 @@ fn no_message_shows_a_login_or_a_signed_address() {
     let mut served = Served::new(ID, files(1_000));
     served.access = Access::Gated;
     let gated = World::of(served);
-    let signed = "http://storage.example:port/a?signature=s3cret".to_owned();
+    let signed = "http://[storage/a?signature=s3cret".to_owned();
     let moved = World::new(1_000);
     let redirect = Fault::Status(302, vec![("Location", signed)]);
     moved.server.misbehave(Site::Resolve, 100, redirect);
