@@ -96,7 +96,7 @@ pub enum CliError {
     #[error("{}; what to do stands beside each", match .0 { 1 => "1 problem was found".to_owned(), n => format!("{n} problems were found") })]
     Unwell(usize),
     #[error(
-        "{} damaged; `loquat rm` and `loquat pull` bring it anew: {}",
+        "{} damaged; `loquat pull` mends it: {}",
         match .0.len() { 1 => "a model is".to_owned(), count => format!("{count} models are") },
         .0.join(", ")
     )]

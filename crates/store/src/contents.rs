@@ -49,11 +49,14 @@ impl Contents {
     }
 
     pub(crate) fn safetensors_bytes(&self) -> Option<u64> {
-        let weights = self
-            .files
-            .iter()
-            .filter(|file| file.path.ends_with(".safetensors") && !file.path.contains('/'));
+        let weights = self.files.iter().filter(|file| is_safetensors(&file.path));
         weights.map(|file| file.bytes).sum()
+    }
+
+    /// At the top.
+    pub(crate) fn safetensors(&self) -> Vec<&str> {
+        let paths = self.files.iter().map(|file| file.path.as_str());
+        paths.filter(|path| is_safetensors(path)).collect()
     }
 
     /// Every GGUF but those that are no models of their own: projectors of images, and what
@@ -183,6 +186,10 @@ fn file_name(path: &str) -> &str {
 
 fn is_gguf(path: &str) -> bool {
     path.len() > 5 && path.to_ascii_lowercase().ends_with(".gguf")
+}
+
+fn is_safetensors(path: &str) -> bool {
+    path.ends_with(".safetensors") && !path.contains('/')
 }
 
 fn is_projector(path: &str) -> bool {

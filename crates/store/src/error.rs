@@ -45,8 +45,8 @@ pub enum StoreError {
     NotAReference { reference: String },
 
     #[error(
-        "no model is called {reference:?}; {advice}; `loquat search` shows the catalog, and a hub \
-         repository (owner/name) or a path works too"
+        "no model is called {reference:?}; `loquat search` shows the catalog, and a hub repository \
+         (owner/name) or a path works too; {advice}"
     )]
     UnknownModel { reference: String, advice: String },
 

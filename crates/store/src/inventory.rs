@@ -54,15 +54,21 @@ enum Place {
         snapshot: CachedSnapshot,
         /// The GGUF, where the snapshot may hold others.
         file: Option<String>,
+        /// All that it needs, as far as we know.
+        files: Vec<String>,
+        /// Those of them that the store brought.
+        brought: Vec<String>,
     },
 }
 
 /// What hashing a model again came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    Right,
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdict {
     /// The files that are wrong, each with what is wrong.
-    Damaged(Vec<String>),
+    pub damaged: Vec<String>,
+    /// The files of which nothing says what they should be.
+    pub unchecked: Vec<String>,
 }
 
 impl Store {
@@ -110,16 +116,13 @@ impl Store {
     /// Removes a model that the store brought, and says how many bytes that freed. A process that
     /// is running it keeps it, and the space, until it ends.
     pub fn remove(&self, held: &Held, progress: &mut dyn Progress) -> Result<u64, StoreError> {
-        if held.owner == Owner::Shared {
-            return Err(StoreError::NotOurs {
-                name: held.name.clone(),
-                path: held.path.clone(),
-            });
-        }
+        held.check_ours()?;
         let freed = match &held.place {
             Place::Packaged { file, .. } => self.remove_packaged(file, &held.key, progress)?,
-            Place::Hub { snapshot, file } => {
-                let files = of_model(snapshot, file.as_deref());
+            Place::Hub {
+                snapshot, brought, ..
+            } => {
+                let files: Vec<&str> = brought.iter().map(String::as_str).collect();
                 self.hub.remove_files(snapshot, &files)?
             }
         };
@@ -127,7 +130,7 @@ impl Store {
         Ok(freed)
     }
 
-    fn remove_packaged(
+    pub(crate) fn remove_packaged(
         &self,
         file: &PathBuf,
         key: &str,
@@ -154,7 +157,7 @@ impl Store {
 
     /// Hashes a model's files again.
     pub fn verify(&self, held: &Held, progress: &mut dyn Progress) -> Result<Verdict, StoreError> {
-        let wrong: Vec<String> = match &held.place {
+        match &held.place {
             Place::Packaged { file, sha256 } => {
                 progress.start(&format!("verifying {}", held.name), Some(held.bytes));
                 let found = wheel::hash_file(file, progress);
@@ -163,13 +166,21 @@ impl Store {
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
                 let wrong = (found != *sha256)
                     .then(|| format!("{name}: its SHA-256 is {found}, and {sha256} is right"));
-                wrong.into_iter().collect()
+                Ok(Verdict {
+                    damaged: wrong.into_iter().collect(),
+                    ..Verdict::default()
+                })
             }
-            Place::Hub { snapshot, file } => {
-                let files = of_model(snapshot, file.as_deref());
+            Place::Hub {
+                snapshot, files, ..
+            } => {
                 let mut part = snapshot.clone();
-                part.files
-                    .retain(|other| files.contains(&other.path.as_str()));
+                part.files.retain(|other| files.contains(&other.path));
+                let is_here = |path: &&String| part.files.iter().any(|file| file.path == **path);
+                let absent = files.iter().filter(|path| !is_here(path));
+                let absent = absent.map(|path| format!("{path}: it is missing"));
+                let unchecked = part.files.iter().filter(|file| !file.can_be_checked());
+                let unchecked = unchecked.map(|file| file.path.clone()).collect();
                 let damaged = self.hub.verify(&part, progress)?;
                 let told = damaged.into_iter().map(|damaged| match damaged.found {
                     Some(found) => format!(
@@ -178,12 +189,11 @@ impl Store {
                     ),
                     None => format!("{}: its content is missing", damaged.path),
                 });
-                told.collect()
+                Ok(Verdict {
+                    damaged: told.chain(absent).collect(),
+                    unchecked,
+                })
             }
-        };
-        match wrong.is_empty() {
-            true => Ok(Verdict::Right),
-            false => Ok(Verdict::Damaged(wrong)),
         }
     }
 
@@ -237,7 +247,6 @@ impl Store {
                 snapshot: &snapshot,
                 kind: FileKind::Gguf,
                 quant: quant_of(&gguf.path),
-                bytes: gguf.bytes.unwrap_or(0),
                 file: Some(&gguf.path),
                 part: Some(part),
             }));
@@ -245,12 +254,10 @@ impl Store {
         if contents.has_safetensors()
             && let Ok(kind) = local::kind_of_config(&snapshot.dir)
         {
-            let ggufs: u64 = ggufs.iter().filter_map(|gguf| gguf.bytes).sum();
             held.push(self.held_of(HubModel {
                 snapshot: &snapshot,
                 kind,
                 quant: local::quant_of_config(&snapshot.dir),
-                bytes: snapshot.bytes().saturating_sub(ggufs),
                 file: None,
                 part: None,
             }));
@@ -263,12 +270,18 @@ impl Store {
             snapshot,
             kind,
             quant,
-            bytes,
             file,
             part,
         } = model;
         let key = hub_key(&snapshot.repo, &snapshot.commit, file.map(String::as_str));
         let pulled: Option<Pulled> = self.pulled(&key);
+        let files = match &pulled {
+            Some(pulled) => pulled.files.clone(),
+            None => of_model(snapshot, file.map(String::as_str)),
+        };
+        let sizes = snapshot.files.iter();
+        let sizes = sizes.filter(|file| files.contains(&file.path));
+        let bytes = sizes.map(|file| file.size).sum();
         let is_main = snapshot.refs.iter().any(|name| name == "main");
         let reference = HubReference {
             repo: snapshot.repo.clone(),
@@ -289,11 +302,14 @@ impl Store {
             bytes,
             last_used: self.last_used(&key),
             source: format!("hub {}", snapshot.repo),
-            owner: match pulled {
-                Some(_) => Owner::Store,
-                None => Owner::Shared,
+            owner: match &pulled {
+                Some(Pulled { ours: true, .. }) => Owner::Store,
+                _ => Owner::Shared,
             },
-            verified: pulled.map(|pulled| pulled.verified),
+            verified: pulled
+                .as_ref()
+                .filter(|pulled| pulled.ours)
+                .map(|pulled| pulled.verified),
             path: match file {
                 Some(file) => snapshot.dir.join(file),
                 None => snapshot.dir.clone(),
@@ -302,6 +318,8 @@ impl Store {
             place: Place::Hub {
                 snapshot: snapshot.clone(),
                 file: file.cloned(),
+                files,
+                brought: pulled.map(|pulled| pulled.brought).unwrap_or_default(),
             },
         }
     }
@@ -328,7 +346,7 @@ impl Store {
 }
 
 /// The files of one model of a snapshot that may hold others: its GGUF, or all that are none.
-fn of_model<'s>(snapshot: &'s CachedSnapshot, gguf: Option<&str>) -> Vec<&'s str> {
+fn of_model(snapshot: &CachedSnapshot, gguf: Option<&str>) -> Vec<String> {
     let is_gguf = |path: &str| path.to_ascii_lowercase().ends_with(".gguf");
     let paths = snapshot.files.iter().map(|file| file.path.as_str());
     paths
@@ -336,6 +354,7 @@ fn of_model<'s>(snapshot: &'s CachedSnapshot, gguf: Option<&str>) -> Vec<&'s str
             Some(gguf) => *path == gguf,
             None => !is_gguf(path),
         })
+        .map(str::to_owned)
         .collect()
 }
 
@@ -343,15 +362,25 @@ struct HubModel<'a> {
     snapshot: &'a CachedSnapshot,
     kind: FileKind,
     quant: Option<String>,
-    bytes: u64,
     file: Option<&'a String>,
     part: Option<RepoPart>,
 }
 
 impl Held {
+    /// Refuses what another tool brought, which is not ours to remove.
+    pub fn check_ours(&self) -> Result<(), StoreError> {
+        match self.owner {
+            Owner::Store => Ok(()),
+            Owner::Shared => Err(StoreError::NotOurs {
+                name: self.name.clone(),
+                path: self.path.clone(),
+            }),
+        }
+    }
+
     /// Whether a reference to the hub may mean it.
     fn is_of(&self, reference: &HubReference) -> bool {
-        let Place::Hub { snapshot, file } = &self.place else {
+        let Place::Hub { snapshot, file, .. } = &self.place else {
             return false;
         };
         let at = |revision: &String| {

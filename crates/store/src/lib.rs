@@ -11,7 +11,8 @@
 //! models/<name>-<tag>/<file>.sha256   the record that it was verified, as `sha256sum -c` reads it
 //! locks/<name>-<tag>.lock             held by whoever is fetching that entry
 //! tmp/<name>-<tag>.XXXXXX/            that fetch's work, gone when it ends
-//! pulled/<model>.json                 a model of the hub's cache that the store brought there
+//! pulled/<model>.json                 a model of the hub's cache: what it needs, what of it the
+//!                                     store brought there; written before the first byte
 //! used/<model>.json                   when a model was last run
 //! ```
 

@@ -2,7 +2,7 @@
 
 use crate::fetch::{Fetched, FormWanted};
 use crate::obtain::{Ask, HubWanted};
-use crate::{Located, Progress, Resolved, Store, StoreError, Wanted};
+use crate::{Located, NoProgress, Progress, Resolved, Store, StoreError, Wanted};
 
 impl Store {
     /// The files of a model to run, downloaded and verified first where they are not here. Notes
@@ -51,7 +51,7 @@ impl Store {
                     sha256: None,
                 };
                 // Not enough of it is as good as none.
-                let here = self.obtain_cached(&hub).ok().flatten();
+                let here = self.obtain_cached(&hub, &mut NoProgress).ok().flatten();
                 Ok(here.map(|obtained| Located {
                     path: obtained.path,
                     name: obtained.reference.to_string(),

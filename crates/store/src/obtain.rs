@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::contents::{Contents, INDEX, Named, SINGLE, TOKENIZER, quant_of};
 use crate::hub::{HubError, Listing, RemoteFile, Repo};
 use crate::select::{self, Choice};
-use crate::usage::{Pulled, Verified, hub_key, now};
+use crate::usage::{Pulled, Verified, hub_key};
 use crate::{
     FileKind, HubReference, NoProgress, Progress, RepoPart, Store, StoreError, local, wheel,
 };
@@ -62,7 +62,7 @@ impl Store {
     ) -> Result<Obtained, StoreError> {
         let repo = wanted.repo();
         if ask == Ask::IfMissing || self.hub.is_offline() {
-            match self.obtain_cached(wanted) {
+            match self.obtain_cached(wanted, progress) {
                 Ok(Some(obtained)) => return Ok(obtained),
                 Err(error) if self.hub.is_offline() => return Err(error),
                 // What is here is not enough; the hub has more.
@@ -70,20 +70,20 @@ impl Store {
             }
         }
         let listing = self.hub.listing(&repo)?;
-        let before = self.cached_at(&repo.id, &listing.commit)?;
         let taking = Taking {
             store: self,
             repo: &repo,
             listing: &listing,
             wanted,
+            download: Some(Downloading {
+                before: self.cached_at(&repo.id, &listing.commit)?,
+                check: ask == Ask::Always,
+            }),
         };
         let taken = taking.take(progress)?;
+        // Last, so that a failure before leaves the revision where a whole model is.
+        self.hub.point(&repo, &listing)?;
         let key = hub_key(&repo.id, &listing.commit, taken.file.as_deref());
-        // What others brought is theirs, even if some of it was missing.
-        let was_there = |weights: &String| before.iter().any(|file| file.path == *weights);
-        if !taken.weights.iter().any(was_there) {
-            self.note_pulled(&key, &repo, &listing, &taken);
-        }
         Ok(taken.into_obtained(wanted, key))
     }
 
@@ -92,39 +92,49 @@ impl Store {
     pub(crate) fn obtain_cached(
         &self,
         wanted: &HubWanted<'_>,
+        progress: &mut dyn Progress,
     ) -> Result<Option<Obtained>, StoreError> {
         let repo = wanted.repo();
-        let listing = self.hub.cached_listing(&repo)?;
-        listing
-            .map(|listing| self.take_cached(&repo, listing, wanted))
-            .transpose()
+        let Some(listing) = self.hub.cached_listing(&repo)? else {
+            return Ok(None);
+        };
+        let taking = Taking {
+            store: self,
+            repo: &repo,
+            listing: &listing,
+            wanted,
+            download: None,
+        };
+        self.take_cached(&taking, progress).map(Some)
     }
 
     fn take_cached(
         &self,
-        repo: &Repo,
-        listing: Listing,
-        wanted: &HubWanted<'_>,
+        taking: &Taking<'_>,
+        progress: &mut dyn Progress,
     ) -> Result<Obtained, StoreError> {
-        let taking = Taking {
-            store: self,
+        let Taking {
             repo,
-            listing: &listing,
+            listing,
             wanted,
-        };
-        let missing = |file: &str| {
+            ..
+        } = *taking;
+        let all_missing = |files: Vec<String>| {
             StoreError::Hub(HubError::FilesNotCached {
                 repo: repo.id.clone(),
-                files: vec![file.to_owned()],
+                files,
             })
         };
-        let taken = match (taking.take(&mut NoProgress), &wanted.reference.part) {
+        let missing = |file: &str| all_missing(vec![file.to_owned()]);
+        let taken = match (taking.take(progress), &wanted.reference.part) {
             (Err(StoreError::NoSuchPart { wanted, .. }), _) => return Err(missing(&wanted)),
             (Err(StoreError::NotAModelRepo { .. }), Some(part)) => {
                 let (RepoPart::File(part) | RepoPart::Quant(part)) = part;
                 return Err(missing(part));
             }
-            (Err(StoreError::NotAModelRepo { .. }), None) => return Err(missing("the weights")),
+            (Err(StoreError::NotAModelRepo { .. }), None) => {
+                return Err(missing("every file of its weights"));
+            }
             (taken, _) => taken?,
         };
         let is_here = |path: &str| listing.files.iter().any(|file| file.path == path);
@@ -132,6 +142,12 @@ impl Store {
             return Err(missing(TOKENIZER));
         }
         let key = hub_key(&repo.id, &listing.commit, taken.file.as_deref());
+        let needed = self.pulled(&key).map(|pulled| pulled.files);
+        let needed = needed.unwrap_or_default().into_iter();
+        let absent: Vec<String> = needed.filter(|path| !is_here(path)).collect();
+        if !absent.is_empty() {
+            return Err(all_missing(absent));
+        }
         Ok(taken.into_obtained(wanted, key))
     }
 
@@ -143,20 +159,6 @@ impl Store {
         let listing = self.hub.cached_listing(&at)?;
         Ok(listing.map(|listing| listing.files).unwrap_or_default())
     }
-
-    fn note_pulled(&self, key: &str, repo: &Repo, listing: &Listing, taken: &Taken) {
-        let pulled = Pulled {
-            repo: repo.id.clone(),
-            commit: listing.commit.clone(),
-            file: taken.file.clone(),
-            kind: taken.kind,
-            verified: taken.verified,
-            at: now(),
-        };
-        if let Err(error) = self.record_pulled(key, &pulled) {
-            tracing::warn!("could not note that {} was pulled: {error}", repo.id);
-        }
-    }
 }
 
 /// A model that was chosen and is whole.
@@ -165,10 +167,8 @@ struct Taken {
     kind: FileKind,
     /// The GGUF.
     file: Option<String>,
-    weights: Vec<String>,
     /// Whether its quant tells it from the others of its repository.
     named_by_quant: bool,
-    verified: Verified,
 }
 
 impl Taken {
@@ -193,6 +193,24 @@ struct Taking<'a> {
     repo: &'a Repo,
     listing: &'a Listing,
     wanted: &'a HubWanted<'a>,
+    /// Else the listing is of what is here.
+    download: Option<Downloading>,
+}
+
+struct Downloading {
+    /// What the commit's snapshot held before.
+    before: Vec<RemoteFile>,
+    /// Whether to hash what is here, and bring what is damaged again.
+    check: bool,
+}
+
+/// Which files of the listing make a model.
+struct Needs<'n> {
+    /// The GGUF.
+    file: Option<&'n str>,
+    weights: &'n [&'n str],
+    /// The weights, as far as they are known, and what goes with them.
+    all: &'n [&'n str],
 }
 
 impl Taking<'_> {
@@ -204,15 +222,25 @@ impl Taking<'_> {
         }
         match select::choose(&contents, &self.wanted.reference, self.wanted.kind)? {
             Choice::Gguf { path, by_default } => {
-                if let Some(quant) = by_default {
-                    progress.note(&format!(
-                        "{} has several quants; taking {quant} (say {}:QUANT for another)",
-                        self.repo.id, self.repo.id
-                    ));
-                }
+                self.say_which(&path, by_default.as_deref(), progress);
                 self.take_gguf(&contents, self.file(&path)?, progress)
             }
             Choice::Safetensors => self.take_safetensors(&contents, progress),
+        }
+    }
+
+    /// Nobody who gave no quant should have to guess which it was.
+    fn say_which(&self, path: &str, by_default: Option<&str>, progress: &mut dyn Progress) {
+        let id = &self.repo.id;
+        let quant = quant_of(path).filter(|_| self.wanted.reference.part.is_none());
+        match (by_default, &self.download, quant) {
+            (Some(quant), ..) => progress.note(&format!(
+                "{id} has several quants; taking {quant} (say {id}:QUANT for another)"
+            )),
+            (None, None, Some(quant)) => progress.note(&format!(
+                "taking {quant} of {id}, which is here (say {id}:QUANT for another)"
+            )),
+            _ => {}
         }
     }
 
@@ -223,6 +251,11 @@ impl Taking<'_> {
         progress: &mut dyn Progress,
     ) -> Result<Taken, StoreError> {
         self.check_stated(file)?;
+        self.note_begun(&Needs {
+            file: Some(&file.path),
+            weights: &[&file.path],
+            all: &[&file.path],
+        });
         let dir = self.fetch(&[file], progress)?;
         let path = dir.join(&file.path);
         let kind = local::examine(&path, Some(FileKind::Gguf))?.kind;
@@ -235,11 +268,6 @@ impl Taking<'_> {
             kind,
             named_by_quant: quant.is_some() && alike.count() == 1,
             file: Some(file.path.clone()),
-            weights: vec![file.path.clone()],
-            verified: match self.wanted.sha256 {
-                Some(_) => Verified::Catalog,
-                None => Verified::Hub,
-            },
         })
     }
 
@@ -249,8 +277,16 @@ impl Taking<'_> {
         progress: &mut dyn Progress,
     ) -> Result<Taken, StoreError> {
         // What the rest is stands in these, which are small.
-        let first = self.files(&select::first_files(contents))?;
-        let dir = self.fetch(&first, &mut NoProgress)?;
+        let first = select::first_files(contents);
+        let mut names = first.clone();
+        names.extend(select::side_files(contents));
+        names.extend(contents.has(SINGLE).then_some(SINGLE));
+        self.note_begun(&Needs {
+            file: None,
+            weights: &contents.safetensors(),
+            all: &names,
+        });
+        let dir = self.fetch(&self.files(&first)?, &mut NoProgress)?;
         let kind = local::kind_of_config(&dir)?;
         if let Some(wanted) = self.wanted.kind.filter(|wanted| *wanted != kind) {
             return Err(StoreError::OtherKind {
@@ -263,19 +299,21 @@ impl Taking<'_> {
             true => vec![SINGLE.to_owned()],
             false => local::shards_of(&dir.join(INDEX))?,
         };
-        let mut names = select::first_files(contents);
-        names.extend(select::side_files(contents));
-        names.extend(weights.iter().map(String::as_str));
+        let weights: Vec<&str> = weights.iter().map(String::as_str).collect();
+        names.extend(&weights);
         names.sort_unstable();
         names.dedup();
+        self.note_begun(&Needs {
+            file: None,
+            weights: &weights,
+            all: &names,
+        });
         let dir = self.fetch(&self.files(&names)?, progress)?;
         Ok(Taken {
             path: dir,
             kind,
             file: None,
-            weights,
             named_by_quant: false,
-            verified: Verified::Hub,
         })
     }
 
@@ -284,10 +322,49 @@ impl Taking<'_> {
         files: &[&RemoteFile],
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, StoreError> {
-        Ok(self
-            .store
-            .hub
-            .fetch(self.repo, self.listing, files, progress)?)
+        let hub = &self.store.hub;
+        if self.download.as_ref().is_some_and(|from| from.check) {
+            for path in hub.discard_damaged(self.repo, self.listing, files, progress)? {
+                progress.note(&format!("{path} is damaged; downloading it again"));
+            }
+        }
+        Ok(hub.bring(self.repo, self.listing, files, progress)?)
+    }
+
+    /// Notes what is about to come and whose it will be. What others brought is theirs, even if
+    /// some of it was missing.
+    fn note_begun(&self, needs: &Needs<'_>) {
+        let Some(Downloading { before, .. }) = &self.download else {
+            return;
+        };
+        let key = hub_key(&self.repo.id, &self.listing.commit, needs.file);
+        let was_there = |path: &&str| before.iter().any(|file| file.path == **path);
+        let known = self.store.pulled(&key);
+        let by_catalog = |known: &Pulled| known.verified == Verified::Catalog;
+        let mut pulled = Pulled {
+            repo: self.repo.id.clone(),
+            commit: self.listing.commit.clone(),
+            file: needs.file.map(str::to_owned),
+            verified: match self.wanted.sha256.is_some() || known.as_ref().is_some_and(by_catalog) {
+                true => Verified::Catalog,
+                false => Verified::Hub,
+            },
+            files: needs.all.iter().map(|path| (*path).to_owned()).collect(),
+            ours: known.as_ref().is_some_and(|known| known.ours)
+                || !needs.weights.iter().any(was_there),
+            brought: known.map(|known| known.brought).unwrap_or_default(),
+        };
+        let new = needs.all.iter().filter(|path| !was_there(path));
+        let new: Vec<String> = new.map(|path| (*path).to_owned()).collect();
+        pulled.brought.extend(new);
+        pulled.brought.sort_unstable();
+        pulled.brought.dedup();
+        if pulled.brought.is_empty() {
+            return;
+        }
+        if let Err(error) = self.store.record_pulled(&key, &pulled) {
+            tracing::warn!("could not note that {} is pulled: {error}", self.repo.id);
+        }
     }
 
     fn files(&self, names: &[&str]) -> Result<Vec<&RemoteFile>, StoreError> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::hub::Leftover;
 use crate::pip::size_of;
 use crate::staging;
 use crate::usage::now;
@@ -43,37 +44,52 @@ impl Store {
             let bytes = size_of(&path);
             found.push(Prunable::Leftover { path, bytes });
         }
-        for leftover in self.hub.leftovers()? {
-            found.push(Prunable::Leftover {
-                path: leftover.path,
-                bytes: leftover.bytes,
-            });
-        }
-        if let Some(age) = options.older_than {
-            let before = now().saturating_sub(age.as_secs());
-            let old = |held: &Held| held.owner == Owner::Store && held.since() < before;
-            let old = self.held()?.into_iter().filter(old);
-            found.extend(old.map(|held| Prunable::Model(Box::new(held))));
-        }
+        let repos = self.repos_pulled();
+        let left = self.hub.leftovers(&|repo| repos.contains(repo))?;
+        found.extend(left.into_iter().map(Prunable::from));
+        let old = self.old(options)?.into_iter();
+        found.extend(old.map(|held| Prunable::Model(Box::new(held))));
         Ok(found)
     }
 
-    /// Removes what [`Store::prunable`] finds, and says what it was. What someone took up again
-    /// in the meantime stays.
+    fn old(&self, options: PruneOptions) -> Result<Vec<Held>, StoreError> {
+        let Some(age) = options.older_than else {
+            return Ok(Vec::new());
+        };
+        let before = now().saturating_sub(age.as_secs());
+        let old = |held: &Held| held.owner == Owner::Store && held.since() < before;
+        Ok(self.held()?.into_iter().filter(old).collect())
+    }
+
+    /// Removes what [`Store::prunable`] finds, and says what went, a model by the bytes that it
+    /// freed. What someone took up again in the meantime stays.
     pub fn prune(
         &self,
         options: PruneOptions,
         progress: &mut dyn Progress,
     ) -> Result<Vec<Prunable>, StoreError> {
-        let found = self.prunable(options)?;
-        staging::sweep(&self.cache_dir);
-        self.hub.sweep()?;
-        for prunable in &found {
-            if let Prunable::Model(held) = prunable {
-                self.remove(held, progress)?;
-            }
+        let old = self.old(options)?;
+        let mut removed: Vec<Prunable> = staging::sweep(&self.cache_dir)
+            .into_iter()
+            .map(|(path, bytes)| Prunable::Leftover { path, bytes })
+            .collect();
+        let repos = self.repos_pulled();
+        let swept = self.hub.sweep(&|repo| repos.contains(repo))?;
+        removed.extend(swept.into_iter().map(Prunable::from));
+        for mut held in old {
+            held.bytes = self.remove(&held, progress)?;
+            removed.push(Prunable::Model(Box::new(held)));
         }
-        Ok(found)
+        Ok(removed)
+    }
+}
+
+impl From<Leftover> for Prunable {
+    fn from(leftover: Leftover) -> Self {
+        Self::Leftover {
+            path: leftover.path,
+            bytes: leftover.bytes,
+        }
     }
 }
 

@@ -20,14 +20,17 @@ pub enum Resolved<'a> {
 
 impl Store {
     /// What a reference means. What exists under that name as a path wins over a name of the
-    /// catalog and a repository of the hub, if it is a model.
+    /// catalog and a repository of the hub, if it is a model; `./name` is the path alone.
     pub fn resolve(&self, wanted: &Wanted<'_>) -> Result<Resolved<'_>, StoreError> {
         let Wanted { reference, kind } = *wanted;
         let path = expand(reference);
         if path.exists() {
-            return match (local::examine(&path, kind), self.catalog.find(reference)) {
-                (Err(StoreError::NotAModel { .. }), Some(entry)) => self.catalog_form(entry, kind),
-                (found, _) => found.map(Resolved::Local),
+            let found = local::examine(&path, kind);
+            let not_a_model = matches!(found, Err(StoreError::NotAModel { .. }));
+            return match (self.catalog.find(reference), Reference::parse(reference)) {
+                (Some(entry), _) if not_a_model => self.catalog_form(entry, kind),
+                (None, Ok(Reference::Hub(hub))) if not_a_model => Ok(Resolved::Hub(hub)),
+                _ => found.map(Resolved::Local),
             };
         }
         match Reference::parse(reference)? {

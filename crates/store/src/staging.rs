@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use crate::pip::size_of;
 use crate::{Progress, StoreError};
 
 /// Held while an entry is fetched; released when dropped.
@@ -92,15 +93,20 @@ pub(crate) fn orphans(cache_dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Removes the [`orphans`].
-pub(crate) fn sweep(cache_dir: &Path) {
+/// Removes the [`orphans`], and says which went and how many bytes each had.
+pub(crate) fn sweep(cache_dir: &Path) -> Vec<(PathBuf, u64)> {
     let locks = cache_dir.join("locks");
+    let mut removed = Vec::new();
     for (key, dir) in work_dirs(&cache_dir.join("tmp")) {
-        warn_of(
-            with_free_lock(&locks, &key, || fs::remove_dir_all(&dir)),
-            &dir,
-        );
+        let swept = with_free_lock(&locks, &key, || {
+            let bytes = size_of(&dir);
+            fs::remove_dir_all(&dir)?;
+            removed.push((dir.clone(), bytes));
+            Ok(())
+        });
+        warn_of(swept, &dir);
     }
+    removed
 }
 
 /// Each with the key of its lock.

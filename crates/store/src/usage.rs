@@ -5,6 +5,7 @@
 //! one or the other and never half of both. None of it is needed to run a model: what cannot be
 //! written or read is only not known.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{FileKind, Store};
+use crate::Store;
 
 /// What a download was held to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,17 +26,22 @@ pub enum Verified {
     Hub,
 }
 
-/// A model that the store brought into the hub's cache, and may therefore remove.
+/// A model that the store is bringing or has brought into the hub's cache: noted before its first
+/// byte, so that whatever ends a download early leaves neither half a model that counts as whole
+/// nor files that nobody owns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pulled {
     pub repo: String,
     pub commit: String,
     /// The GGUF, where it is one of perhaps several in its snapshot.
     pub file: Option<String>,
-    pub kind: FileKind,
     pub verified: Verified,
-    /// Seconds since 1970.
-    pub at: u64,
+    /// All that it needs, in order.
+    pub files: Vec<String>,
+    /// Those of them that were not there before; only these may be removed.
+    pub brought: Vec<String>,
+    /// Whether its weights are among those.
+    pub ours: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +73,14 @@ impl Store {
 
     pub(crate) fn record_pulled(&self, key: &str, pulled: &Pulled) -> io::Result<()> {
         replace(&self.pulled_path(key), pulled)
+    }
+
+    /// The repositories that the store brought something of.
+    pub(crate) fn repos_pulled(&self) -> HashSet<String> {
+        let notes = fs::read_dir(self.cache_dir.join("pulled"));
+        let notes = notes.into_iter().flatten().flatten();
+        let repo = |note: fs::DirEntry| read(&note.path()).map(|Pulled { repo, .. }| repo);
+        notes.filter_map(repo).collect()
     }
 
     /// When the model was last located to be run, in seconds since 1970.

@@ -68,7 +68,7 @@ pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     ))
 }
 
-/// `loquat rm`. All are looked for before any goes.
+/// `loquat rm`. All are looked for, and may go, before any goes.
 pub fn remove(args: &RmArgs) -> Result<(), CliError> {
     let store = open_store()?;
     let found = args.models.iter().map(|reference| {
@@ -81,6 +81,7 @@ pub fn remove(args: &RmArgs) -> Result<(), CliError> {
         )
     });
     let found = found.collect::<Result<Vec<Held>, CliError>>()?;
+    found.iter().try_for_each(Held::check_ours)?;
     let mut removed = Vec::new();
     for held in &found {
         let freed = store.remove(held, &mut DownloadBar::default())?;
@@ -107,19 +108,17 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     };
     let (mut told, mut damaged) = (Vec::new(), Vec::new());
     for held in &held {
-        let wrong = match store.verify(held, &mut DownloadBar::default())? {
-            Verdict::Right => Vec::new(),
-            Verdict::Damaged(wrong) => wrong,
-        };
+        let verdict = store.verify(held, &mut DownloadBar::default())?;
         match args.json {
             true => told.push(json!({
                 "name": held.name,
-                "right": wrong.is_empty(),
-                "damaged": wrong,
+                "right": verdict.damaged.is_empty(),
+                "damaged": verdict.damaged,
+                "not_checked": verdict.unchecked,
             })),
-            false => print(&verdict(held, &wrong))?,
+            false => print(&in_words(held, &verdict))?,
         }
-        if !wrong.is_empty() {
+        if !verdict.damaged.is_empty() {
             damaged.push(format!("{} ({})", held.name, held.path.display()));
         }
     }
@@ -132,11 +131,18 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     }
 }
 
-fn verdict(held: &Held, wrong: &[String]) -> String {
-    match wrong {
+fn in_words(held: &Held, verdict: &Verdict) -> String {
+    let Verdict {
+        damaged, unchecked, ..
+    } = verdict;
+    let mut text = match &damaged[..] {
         [] => format!("{}: right\n", held.name),
         wrong => format!("{}: damaged\n  {}\n", held.name, wrong.join("\n  ")),
+    };
+    for file in unchecked {
+        text += &format!("  {file}: not checked, since nothing says what it should be\n");
     }
+    text
 }
 
 /// `loquat prune`.

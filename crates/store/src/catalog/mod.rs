@@ -225,7 +225,7 @@ mod tests {
             ("smollm2", Some("smollm2:135m")),
             ("smollm2:135m", Some("smollm2:135m")),
             ("SmolLM2:135M", Some("smollm2:135m")),
-            ("gemma3", Some("gemma3:270m")),
+            ("gemma3", Some("gemma3:270m-it")),
             ("qwen3:30b", Some("qwen3:30b-a3b")),
             ("smollm2:", None),
             ("smollm2:270m", None),

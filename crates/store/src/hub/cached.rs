@@ -54,6 +54,15 @@ pub struct Leftover {
     pub bytes: u64,
 }
 
+impl CachedFile {
+    /// Whether its content can be told right from wrong: mirrors may give names that are no
+    /// hashes, and copies have none.
+    pub fn can_be_checked(&self) -> bool {
+        let expected = self.hash.as_deref().and_then(Expected::named);
+        !matches!(expected, None | Some(Expected::Opaque(_)))
+    }
+}
+
 impl CachedSnapshot {
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
@@ -65,8 +74,13 @@ impl Hub {
     pub fn cached(&self) -> Result<Vec<CachedSnapshot>, HubError> {
         let mut found = Vec::new();
         for folder in names(&self.cache_dir)? {
-            if let Some(repo) = repo_of(&folder) {
-                found.extend(snapshots(&RepoDir::named(&self.cache_dir, &folder), &repo)?);
+            let Some(repo) = repo_of(&folder) else {
+                continue;
+            };
+            match snapshots(&RepoDir::named(&self.cache_dir, &folder), &repo) {
+                Ok(snapshots) => found.extend(snapshots),
+                // One that cannot be read hides none of the others.
+                Err(error) => tracing::warn!("{folder} in the hub's cache is left out: {error}"),
             }
         }
         Ok(found)
@@ -86,24 +100,24 @@ impl Hub {
         }
         let mut freed = 0;
         for ours in &ours {
-            let copies = ours.files.iter().filter(|file| file.hash.is_none());
-            freed += copies.map(|file| file.size).sum::<u64>();
-            remove_tree(&ours.dir)?;
+            for file in &ours.files {
+                let removed = remove_file(&ours.dir.join(&file.path))?;
+                freed += file.hash.as_ref().map_or(removed, |_| 0);
+            }
+            // What someone brings into it meanwhile keeps it.
+            remove_empty(&ours.dir);
         }
-        let kept: HashSet<&str> = others
-            .iter()
-            .flat_map(|other| &other.files)
-            .filter_map(|file| file.hash.as_deref())
-            .collect();
         let used = ours.iter().flat_map(|ours| &ours.files);
-        let mut orphans: HashSet<&str> = used.filter_map(|file| file.hash.as_deref()).collect();
-        orphans.retain(|etag| !kept.contains(etag));
-        for etag in orphans {
-            freed += remove_blob(&dir, etag)?;
+        let used: HashSet<&str> = used.filter_map(|file| file.hash.as_deref()).collect();
+        for etag in used {
+            freed += remove_blob(&dir, &snapshot.repo, etag)?;
         }
         if others.is_empty() {
-            freed += sweep(&dir, &snapshot.repo)?;
-            remove_if_empty(&dir)?;
+            freed += sweep(&dir, &snapshot.repo, Reach::Parts)?
+                .iter()
+                .map(|leftover| leftover.bytes)
+                .sum::<u64>();
+            remove_empty(dir.root());
         }
         Ok(freed)
     }
@@ -123,52 +137,61 @@ impl Hub {
         if ours.files.iter().all(|file| goes(ours, file)) {
             return self.remove(ours);
         }
-        let each = all
-            .iter()
-            .flat_map(|of| of.files.iter().map(move |file| (of, file)));
-        let kept: HashSet<&str> = each
-            .filter(|(of, file)| !goes(of, file))
-            .filter_map(|(_, file)| file.hash.as_deref())
-            .collect();
         let mut freed = 0;
         for file in ours.files.iter().filter(|file| goes(ours, file)) {
             let removed = remove_file(&ours.dir.join(&file.path))?;
             freed += match file.hash.as_deref() {
-                Some(etag) if kept.contains(etag) => 0,
-                Some(etag) => remove_blob(&dir, etag)?,
+                Some(etag) => remove_blob(&dir, &snapshot.repo, etag)?,
                 None => removed,
             };
         }
+        remove_empty(&ours.dir);
         Ok(freed)
     }
 
     /// What [`Hub::sweep`] would remove.
-    pub fn leftovers(&self) -> Result<Vec<Leftover>, HubError> {
+    pub fn leftovers(&self, is_ours: &dyn Fn(&str) -> bool) -> Result<Vec<Leftover>, HubError> {
         let mut found = Vec::new();
-        for folder in names(&self.cache_dir)? {
-            if let Some(repo) = repo_of(&folder) {
-                let dir = RepoDir::named(&self.cache_dir, &folder);
-                for (etag, path) in leftovers(&dir, &repo)? {
-                    if BlobLock::if_free(&dir.lock(&etag)).is_some() {
-                        let bytes = fs::symlink_metadata(&path).map_or(0, |found| found.len());
-                        found.push(Leftover { path, bytes });
-                    }
+        self.each_repo(is_ours, &mut |dir, repo, reach| {
+            for (etag, path) in leftovers(dir, repo, reach)? {
+                if BlobLock::if_free(&dir.lock(&etag)).is_some() {
+                    let bytes = fs::symlink_metadata(&path).map_or(0, |found| found.len());
+                    found.push(Leftover { path, bytes });
                 }
             }
-        }
+            Ok(())
+        })?;
         Ok(found)
     }
 
-    /// Removes what downloads that ended early left behind and the blobs that no snapshot uses,
-    /// and says how many bytes that freed. What another process is at work on stays.
-    pub fn sweep(&self) -> Result<u64, HubError> {
-        let mut freed = 0;
+    /// Removes what our downloads that ended early left behind and, of the repositories that
+    /// `is_ours` says we brought something of, the blobs that no snapshot uses; says what it
+    /// removed. What other tools began stays, and what another process is at work on.
+    pub fn sweep(&self, is_ours: &dyn Fn(&str) -> bool) -> Result<Vec<Leftover>, HubError> {
+        let mut removed = Vec::new();
+        self.each_repo(is_ours, &mut |dir, repo, reach| {
+            removed.extend(sweep(dir, repo, reach)?);
+            Ok(())
+        })?;
+        Ok(removed)
+    }
+
+    fn each_repo(
+        &self,
+        is_ours: &dyn Fn(&str) -> bool,
+        visit: &mut dyn FnMut(&RepoDir, &str, Reach) -> Result<(), HubError>,
+    ) -> Result<(), HubError> {
         for folder in names(&self.cache_dir)? {
-            if let Some(repo) = repo_of(&folder) {
-                freed += sweep(&RepoDir::named(&self.cache_dir, &folder), &repo)?;
+            let dir = RepoDir::named(&self.cache_dir, &folder);
+            if let Some(repo) = repo_of(&folder).filter(|_| dir.root().is_dir()) {
+                let reach = match is_ours(&repo) {
+                    true => Reach::PartsAndBlobs,
+                    false => Reach::Parts,
+                };
+                visit(&dir, &repo, reach)?;
             }
         }
-        Ok(freed)
+        Ok(())
     }
 
     /// Hashes the snapshot's files again, and names those that are wrong. A file that is no link
@@ -260,12 +283,27 @@ fn snapshots(dir: &RepoDir, repo: &str) -> Result<Vec<CachedSnapshot>, HubError>
     Ok(found)
 }
 
-/// Removes a blob and what there is of its download, unless someone is at work on it.
-fn remove_blob(dir: &RepoDir, etag: &str) -> Result<u64, HubError> {
-    let lock = dir.lock(etag);
-    let Some(_held) = BlobLock::if_free(&lock) else {
+/// Which leftovers of a repository may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Downloads that carry our name.
+    Parts,
+    /// Also content that no snapshot uses.
+    PartsAndBlobs,
+}
+
+/// Removes a blob that nothing uses and what there is of its download, unless someone is at work
+/// on it.
+fn remove_blob(dir: &RepoDir, repo: &str, etag: &str) -> Result<u64, HubError> {
+    let Some(_held) = BlobLock::if_free(&dir.lock(etag)) else {
         return Ok(0);
     };
+    // Looked at now that nobody else can link to it.
+    let snapshots = snapshots(dir, repo)?;
+    let mut files = snapshots.iter().flat_map(|snapshot| &snapshot.files);
+    if files.any(|file| file.hash.as_deref() == Some(etag)) {
+        return Ok(0);
+    }
     let mut freed = 0;
     for path in [dir.blob(etag), dir.part(etag), dir.journal(etag)] {
         freed += remove_file(&path)?;
@@ -273,38 +311,36 @@ fn remove_blob(dir: &RepoDir, etag: &str) -> Result<u64, HubError> {
     Ok(freed)
 }
 
-fn sweep(dir: &RepoDir, repo: &str) -> Result<u64, HubError> {
-    let mut freed = 0;
-    for (etag, _) in leftovers(dir, repo)? {
+fn sweep(dir: &RepoDir, repo: &str, reach: Reach) -> Result<Vec<Leftover>, HubError> {
+    let mut removed = Vec::new();
+    for (etag, _) in leftovers(dir, repo, reach)? {
         let Some(_held) = BlobLock::if_free(&dir.lock(&etag)) else {
             continue;
         };
         // Again, now that nobody else can link to it.
-        let still = leftovers(dir, repo)?;
-        for (_, path) in still.iter().filter(|(other, _)| *other == etag) {
-            freed += remove_file(path)?;
+        let still = leftovers(dir, repo, reach)?;
+        for (_, path) in still.into_iter().filter(|(other, _)| *other == etag) {
+            let bytes = remove_file(&path)?;
+            removed.push(Leftover { path, bytes });
         }
     }
-    Ok(freed)
+    Ok(removed)
 }
 
-/// Downloads that did not end, and blobs that no snapshot uses, each with its etag.
-fn leftovers(dir: &RepoDir, repo: &str) -> Result<Vec<(String, PathBuf)>, HubError> {
+/// Downloads of ours that did not end, and blobs that no snapshot uses, each with its etag.
+fn leftovers(dir: &RepoDir, repo: &str, reach: Reach) -> Result<Vec<(String, PathBuf)>, HubError> {
     let snapshots = snapshots(dir, repo)?;
     let files = || snapshots.iter().flat_map(|snapshot| &snapshot.files);
     let used: HashSet<&str> = files().filter_map(|file| file.hash.as_deref()).collect();
     // Where files are copies and not links, nothing says which blobs they are copies of.
     let linked = files().all(|file| file.hash.is_some());
+    let blobs = linked && reach == Reach::PartsAndBlobs;
     let mut found = Vec::new();
     for name in names(&dir.blobs())? {
-        // `<etag>.loquat.…`, `<etag>.incomplete`, or Python's `<etag>.<random>.incomplete`.
+        // `<etag>.incomplete` and `<etag>.<random>.incomplete` are Python's, who may go on.
         let etag = match name.split_once('.') {
-            Some((etag, rest))
-                if rest.ends_with("incomplete") || rest.starts_with("loquat.journal") =>
-            {
-                etag
-            }
-            None if linked && !used.contains(name.as_str()) => &name,
+            Some((etag, rest)) if rest.starts_with("loquat.") => etag,
+            None if blobs && !used.contains(name.as_str()) => &name,
             _ => continue,
         };
         found.push((etag.to_owned(), dir.blobs().join(&name)));
@@ -312,15 +348,16 @@ fn leftovers(dir: &RepoDir, repo: &str) -> Result<Vec<(String, PathBuf)>, HubErr
     Ok(found)
 }
 
-/// Removes the repository's folder if nothing is in it any more.
-fn remove_if_empty(dir: &RepoDir) -> Result<(), HubError> {
-    let folders = [dir.blobs(), dir.snapshots()];
-    for folder in &folders {
-        if !names(folder)?.is_empty() {
-            return Ok(());
+/// Removes a folder with those in it, as far as no file is in them. Each goes only if it is empty
+/// at that moment, so nothing that comes meanwhile is lost.
+fn remove_empty(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|found| found.is_dir()) {
+            remove_empty(&entry.path());
         }
     }
-    remove_tree(dir.root())
+    // It stays where something is in it, which is what is wanted.
+    let _ = fs::remove_dir(dir);
 }
 
 /// The bytes that this freed; nothing for what is not there.
@@ -330,15 +367,6 @@ fn remove_file(path: &Path) -> Result<u64, HubError> {
         Ok(()) => Ok(bytes),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(cause) => Err(HubError::io("remove", path, cause)),
-    }
-}
-
-fn remove_tree(path: &Path) -> Result<(), HubError> {
-    match fs::remove_dir_all(path) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-            Err(HubError::io("remove", path, cause))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -370,4 +398,32 @@ fn walk(dir: &Path, prefix: &str, visit: &mut dyn FnMut(&str, &Path)) -> Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_that_came_into_use_meanwhile_stays() {
+        let cache = tempfile::tempdir().unwrap();
+        let dir = RepoDir::of(cache.path(), "o/n");
+        let etag = "a".repeat(64);
+        let snapshot = dir.snapshot("c");
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::create_dir_all(dir.blobs()).unwrap();
+        fs::write(dir.blob(&etag), "whole").unwrap();
+        let pointer = snapshot.join("model.gguf");
+        std::os::unix::fs::symlink(format!("../../blobs/{etag}"), &pointer).unwrap();
+
+        assert_eq!(remove_blob(&dir, "o/n", &etag).unwrap(), 0);
+        remove_empty(dir.root());
+        assert_eq!(fs::read(&pointer).unwrap(), b"whole");
+
+        fs::remove_file(&pointer).unwrap();
+        assert_eq!(remove_blob(&dir, "o/n", &etag).unwrap(), 5);
+        remove_empty(dir.root());
+        assert!(!dir.root().exists());
+    }
 }

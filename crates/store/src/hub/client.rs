@@ -15,7 +15,7 @@ use ureq::http::{HeaderMap, Request, Uri};
 use ureq::{Agent, Body};
 
 use super::HubError;
-use super::options::Settled;
+use super::options::{Settled, without_login};
 use super::patience::{Failure, Stop};
 use super::tuning::Tuning;
 
@@ -129,9 +129,10 @@ impl Client {
     ) -> Result<Answer, Failure> {
         let mut address = format!("{}/{path}", self.endpoint);
         let mut linked = HeaderMap::new();
+        let mut host = self.hub.clone();
         for _ in 0..REDIRECTS {
-            let uri = parse(&address).map_err(Failure::lasting)?;
-            let host = uri.authority().map(ToString::to_string).unwrap_or_default();
+            let uri = parse(&address, &host).map_err(Failure::lasting)?;
+            host = host_of(&uri);
             let trusted = Origin::of(&uri) == self.origin;
             let request = self
                 .request(method, &uri, span, trusted)
@@ -146,7 +147,7 @@ impl Client {
             }
             let answer = Answer {
                 status: parts.status.as_u16(),
-                host,
+                host: host.clone(),
                 body,
                 headers: parts.headers,
                 linked: linked.clone(),
@@ -155,7 +156,7 @@ impl Client {
                 return self.judge(answer, trusted, subject);
             }
             let next = redirected(&uri, &answer).map_err(Failure::lasting)?;
-            let leaves = parse(&next).ok().and_then(|uri| Origin::of(&uri)) != self.origin;
+            let leaves = next.parse().ok().and_then(|uri: Uri| Origin::of(&uri)) != self.origin;
             // Whoever the hub sends us to need not know about hashes; the hub has said them.
             if method == "HEAD" && leaves {
                 return Ok(answer);
@@ -235,7 +236,7 @@ impl Client {
         let has_token = self.authorization.is_some();
         match answer.header("x-error-code") {
             Some("GatedRepo") => HubError::Gated {
-                page: format!("{}/{repo}", self.endpoint),
+                page: format!("{}/{repo}", without_login(&self.endpoint)),
                 repo,
                 has_token,
             },
@@ -379,9 +380,19 @@ fn tls() -> ureq::tls::TlsConfig {
         .build()
 }
 
-fn parse(address: &str) -> Result<Uri, HubError> {
+/// Host and port; an address may also hold a password.
+fn host_of(uri: &Uri) -> String {
+    let host = uri.host().unwrap_or_default();
+    match uri.port_u16() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}
+
+/// `from` is who gave the address, which may be signed and is not shown.
+fn parse(address: &str, from: &str) -> Result<Uri, HubError> {
     address.parse().map_err(|error| HubError::BadAnswer {
-        host: address.to_owned(),
+        host: from.to_owned(),
         what: "a redirect".to_owned(),
         problem: format!("{error}"),
     })
@@ -420,17 +431,23 @@ fn redirected(from: &Uri, answer: &Answer) -> Result<String, HubError> {
         return Ok(format!("{scheme}:{location}"));
     }
     if location.starts_with('/') {
-        return Ok(format!("{scheme}://{}{location}", answer.host));
+        let authority = from.authority().map_or("", |authority| authority.as_str());
+        return Ok(format!("{scheme}://{authority}{location}"));
     }
     Err(wrong(
         "it redirects to an address that is neither whole nor a path",
     ))
 }
 
-pub(crate) fn unreachable(host: &str, error: &dyn std::error::Error) -> HubError {
+pub(crate) fn unreachable(host: &str, error: &(dyn std::error::Error + 'static)) -> HubError {
+    let cause = match error.downcast_ref() {
+        // Its text is the address, which may hold a password or be signed.
+        Some(ureq::Error::BadUri(_)) => "its address cannot be used".to_owned(),
+        _ => error.to_string(),
+    };
     HubError::Unreachable {
         host: host.to_owned(),
-        cause: error.to_string(),
+        cause,
     }
 }
 

@@ -1,14 +1,17 @@
 //! Brings the files of a commit, several at once, and tells one watcher of all.
 
 use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use super::digest::Expected;
 use super::download::{Download, Wanted, Watcher};
 use super::layout::{RepoDir, is_inner_path, is_word};
+use super::lock::BlobLock;
 use super::part::Part;
 use super::patience::Stop;
 use super::{Hub, HubError, Listing, RemoteFile, Repo, listing, place};
@@ -23,6 +26,29 @@ impl Hub {
     ///
     /// Concurrent calls, from any process, download each byte once: the others wait.
     pub fn fetch(
+        &self,
+        repo: &Repo,
+        listing: &Listing,
+        files: &[&RemoteFile],
+        progress: &mut dyn Progress,
+    ) -> Result<PathBuf, HubError> {
+        let snapshot = self.bring(repo, listing, files, progress)?;
+        self.point(repo, listing)?;
+        Ok(snapshot)
+    }
+
+    /// Writes down that the repository's revision stands at the listing's commit, which whoever
+    /// asks for the revision gets from now on.
+    pub fn point(&self, repo: &Repo, listing: &Listing) -> Result<(), HubError> {
+        match self.offline {
+            true => Ok(()),
+            false => place::point(&self.dir(repo)?, &repo.revision, &listing.commit),
+        }
+    }
+
+    /// [`Hub::fetch`] without moving the revision's ref: what it leads to stays in use until all
+    /// that takes its place is here.
+    pub fn bring(
         &self,
         repo: &Repo,
         listing: &Listing,
@@ -64,8 +90,57 @@ impl Hub {
             progress.finish();
             outcome?;
         }
-        place::point(&dir, &repo.revision, &listing.commit)?;
         Ok(snapshot)
+    }
+
+    /// Hashes those of `files` that are here, and removes what is damaged, so that
+    /// [`Hub::bring`] brings it again; says which they were.
+    pub fn discard_damaged(
+        &self,
+        repo: &Repo,
+        listing: &Listing,
+        files: &[&RemoteFile],
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<String>, HubError> {
+        let dir = self.dir(repo)?;
+        let snapshot = dir.snapshot(&listing.commit);
+        let absent: HashSet<&str> = missing(&snapshot, files)?
+            .iter()
+            .map(|file| file.path.as_str())
+            .collect();
+        let here = files
+            .iter()
+            .filter(|file| !absent.contains(file.path.as_str()));
+        let here: Vec<(&str, Expected)> = here
+            .filter_map(|file| {
+                let expected =
+                    Expected::of(file).or_else(|| listing::blob_of(&snapshot.join(&file.path)))?;
+                Some((file.path.as_str(), expected))
+            })
+            .collect();
+        if here.is_empty() {
+            return Ok(Vec::new());
+        }
+        let size = |path: &str| fs::metadata(snapshot.join(path)).map_or(0, |found| found.len());
+        let total = here.iter().map(|(path, _)| size(path)).sum();
+        progress.start(&format!("verifying {}", repo.id), Some(total));
+        let mut seen = |read| progress.advance(read);
+        let damaged = here
+            .iter()
+            .map(|(path, expected)| {
+                let path = snapshot.join(path);
+                let found = expected.mismatch(&path, &mut seen);
+                found.map_err(|cause| HubError::io("read", &path, cause))
+            })
+            .collect::<Result<Vec<_>, _>>();
+        progress.finish();
+        let mut discarded = Vec::new();
+        for ((path, expected), found) in here.into_iter().zip(damaged?) {
+            if found.is_some() && discard(&dir, &snapshot.join(path), &expected)? {
+                discarded.push(path.to_owned());
+            }
+        }
+        Ok(discarded)
     }
 
     /// Refuses what the disk cannot hold before a byte is asked for.
@@ -117,6 +192,24 @@ fn missing<'f>(snapshot: &Path, files: &[&'f RemoteFile]) -> Result<Vec<&'f Remo
         }
     }
     Ok(missing)
+}
+
+/// Removes content that was found wrong, unless someone is at work on it or has mended it.
+fn discard(dir: &RepoDir, pointer: &Path, expected: &Expected) -> Result<bool, HubError> {
+    let Some(_held) = BlobLock::if_free(&dir.lock(expected.etag())) else {
+        return Ok(false);
+    };
+    let wrong = expected.mismatch(pointer, &mut |_| {});
+    if !matches!(wrong, Ok(Some(_))) {
+        return Ok(false);
+    }
+    // A link to the blob of that name stays, and will lead to the right content again.
+    let path = match listing::blob_of(pointer) {
+        Some(blob) if blob == *expected => dir.blob(expected.etag()),
+        _ => pointer.to_owned(),
+    };
+    fs::remove_file(&path).map_err(|cause| HubError::io("remove", &path, cause))?;
+    Ok(true)
 }
 
 fn total(wanted: &[Wanted]) -> u64 {

@@ -42,7 +42,7 @@ impl fmt::Debug for HubOptions {
             offline,
         } = self;
         f.debug_struct("HubOptions")
-            .field("endpoint", endpoint)
+            .field("endpoint", &endpoint.as_deref().map(without_login))
             .field("token", &token.as_ref().map(|_| "…"))
             .field("cache_dir", cache_dir)
             .field("offline", offline)
@@ -158,15 +158,27 @@ where
                 true => ENDPOINT_VARIABLE,
                 false => "the hub's address",
             },
-            value: endpoint,
+            value: without_login(&endpoint),
             wanted: "an address that starts with https:// or http://",
         });
     }
+    let shown = without_login(plain);
     let name = match by_variable {
-        true => format!("the mirror {plain} ({ENDPOINT_VARIABLE})"),
-        false => plain.to_owned(),
+        true => format!("the mirror {shown} ({ENDPOINT_VARIABLE})"),
+        false => shown,
     };
     Ok((plain.to_owned(), name))
+}
+
+/// An address as messages may show it: without the user and password that it may hold.
+pub(crate) fn without_login(address: &str) -> String {
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), address),
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or(authority);
+    format!("{scheme}{host}{path}")
 }
 
 fn token<V>(
@@ -261,6 +273,21 @@ mod tests {
             let settled = settle(HubOptions::default(), &[("HF_ENDPOINT", variable)]).unwrap();
             assert_eq!(settled.endpoint, endpoint);
             assert!(settled.name.contains(named), "{}", settled.name);
+        }
+        for hidden in ["https://bob:s3cret@m.example/hf", "bob:s3cret@m.example"] {
+            let chosen = HubOptions {
+                endpoint: Some(hidden.to_owned()),
+                ..HubOptions::default()
+            };
+            let debug = format!("{chosen:?}");
+            let said = match settle(chosen, &[]) {
+                Ok(settled) => settled.name,
+                Err(error) => error.to_string(),
+            };
+            for text in [debug, said] {
+                assert!(!text.contains("bob") && !text.contains("s3cret"), "{text}");
+                assert!(text.contains("m.example"), "{text}");
+            }
         }
         for wrong in ["m.example", "ftp://m.example", "https://", "https://a b"] {
             let refused = settle(HubOptions::default(), &[("HF_ENDPOINT", wrong)]);

@@ -8,6 +8,9 @@ use super::HubError;
 use super::layout::{RepoDir, link_to_blob};
 use super::part::sync_dir;
 
+/// How often a folder that is removed again is made again.
+const ATTEMPTS: usize = 10;
+
 /// Whether a file, or what a link leads to, is there and so long.
 pub(crate) fn has_size(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
@@ -23,20 +26,27 @@ pub(crate) fn link(dir: &RepoDir, commit: &str, path: &str, etag: &str) -> Resul
         return Ok(());
     }
     let failed = |cause| HubError::io("create", &pointer, cause);
-    if let Some(parent) = pointer.parent() {
-        fs::create_dir_all(parent).map_err(failed)?;
-    }
     match fs::remove_file(&pointer) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(failed(cause)),
         _ => {}
     }
-    let linked = match symlink(&target, &pointer) {
-        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => fs::rename(&blob, &pointer),
-        _ => Ok(()),
-    };
-    linked.map_err(failed)?;
-    sync_dir(&pointer);
-    Ok(())
+    let mut left = ATTEMPTS;
+    loop {
+        if let Some(parent) = pointer.parent() {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        left -= 1;
+        let linked = match symlink(&target, &pointer) {
+            Ok(()) => Ok(()),
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            // Whoever removes a snapshot took the folder while it was empty.
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound && left > 0 => continue,
+            Err(_) => fs::rename(&blob, &pointer),
+        };
+        linked.map_err(failed)?;
+        sync_dir(&pointer);
+        return Ok(());
+    }
 }
 
 /// Writes down that the revision stands at this commit, by a rename: no reader finds half a

@@ -7,7 +7,7 @@ use loquat_hubkit::File;
 use loquat_store::NoProgress;
 use loquat_store::hub::HubOptions;
 
-use crate::world::{ID, Told, WEIGHTS, World, pull};
+use crate::world::{ID, Told, WEIGHTS, World, pull, repo};
 
 /// The layout as Python's client leaves it, made by hand.
 fn as_python_leaves_it(world: &World) {
@@ -144,15 +144,54 @@ fn leftovers_are_swept_unless_someone_is_at_work() {
     let locks = world.cache().join(".locks/models--someone--model");
     let lock = fs::File::create(locks.join(format!("{live}.lock"))).unwrap();
     lock.lock().unwrap();
-    assert_eq!(world.hub().sweep().unwrap(), 8);
-    let left = world.entries("blobs");
-    assert!(left.keys().all(|name| !name.starts_with(&old)), "{left:?}");
-    assert_eq!(
-        left.keys().filter(|name| name.starts_with(&live)).count(),
-        2
-    );
+    let unlinked = blobs.join("c".repeat(64));
+    fs::write(&unlinked, "whole").unwrap();
+    let sweep = |ours: bool| {
+        let removed = world.hub().sweep(&|_| ours).unwrap();
+        let paths = removed.into_iter().map(|leftover| leftover.path);
+        paths.collect::<Vec<_>>()
+    };
+    let part = |etag: &String| blobs.join(format!("{etag}.loquat.incomplete"));
+    assert_eq!(sweep(false), [part(&old)]);
+    assert!(!part(&old).exists() && part(&live).exists());
     drop(lock);
-    assert_eq!(world.hub().sweep().unwrap(), 8);
+    assert_eq!(sweep(false), [part(&live)]);
+    // Content that nothing links to may be another tool's where we brought nothing.
+    assert!(unlinked.exists());
+    assert_eq!(sweep(true), [unlinked]);
+    for etag in [&old, &live] {
+        // Python may take its own up again.
+        fs::remove_file(blobs.join(format!("{etag}.1234abcd.incomplete"))).unwrap();
+    }
+    world.assert_whole();
+}
+
+#[test]
+fn an_odd_entry_hides_none_of_the_others() {
+    let world = World::new(1_000);
+    world.pull().unwrap();
+    fs::write(world.cache().join("models--q--r"), "a file").unwrap();
+    assert_eq!(world.hub().cached().unwrap().len(), 1);
+    assert!(world.hub().sweep(&|_| true).unwrap().is_empty());
+}
+
+#[test]
+fn what_is_damaged_is_discarded_and_brought_again() {
+    let world = World::new(1_000);
+    world.pull().unwrap();
+    let hub = world.hub();
+    let listing = hub.listing(&repo()).unwrap();
+    let files: Vec<_> = listing.files.iter().collect();
+    fs::write(world.blob(WEIGHTS), vec![0; 1_000]).unwrap();
+    let mut told = Told::default();
+    let damaged = hub.discard_damaged(&repo(), &listing, &files, &mut told);
+    assert_eq!(damaged.unwrap(), [WEIGHTS]);
+    assert_eq!(
+        (told.total, told.advanced),
+        (Some(world.bytes()), world.bytes())
+    );
+    assert!(!world.blob(WEIGHTS).exists());
+    world.pull().unwrap();
     world.assert_whole();
 }
 

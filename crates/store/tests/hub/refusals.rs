@@ -57,6 +57,35 @@ fn access_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn no_message_shows_a_login_or_a_signed_address() {
+    let mut served = Served::new(ID, files(1_000));
+    served.access = Access::Gated;
+    let gated = World::of(served);
+    let signed = "http://[storage/a?signature=s3cret".to_owned();
+    let moved = World::new(1_000);
+    let redirect = Fault::Status(302, vec![("Location", signed)]);
+    moved.server.misbehave(Site::Resolve, 100, redirect);
+    let failing = World::new(1_000);
+    let status = Fault::Status(418, Vec::new());
+    failing.server.misbehave(Site::Api, 100, status);
+    for world in [gated, moved, failing] {
+        let host = world.server.url().replace("http://", "");
+        let options = HubOptions {
+            endpoint: Some(format!("http://bob:s3cret@{host}")),
+            token: Some("none".to_owned()),
+            ..world.options()
+        };
+        let hub = Hub::open_tuned(options, &tuning()).unwrap();
+        let message = pull(&hub, &mut NoProgress).unwrap_err().to_string();
+        assert!(message.contains(&host), "{message}");
+        assert!(
+            !message.contains("bob") && !message.contains("s3cret"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn the_token_opens_what_is_gated_or_private() {
     for access in [Access::Gated, Access::Private] {
         let mut served = Served::new(ID, files(1_000));

@@ -98,7 +98,7 @@ fn what_goes_wrong_for_a_while_is_survived() {
         let what = format!("{site:?} {fault:?} {times} times");
         let mut tuning = tuning();
         if let Fault::Stall(_) = fault {
-            tuning.stall = Duration::from_millis(300);
+            tuning.stall = Duration::from_secs(1);
         }
         world.server.misbehave(site, times, fault);
         let hub = Hub::open_tuned(world.options(), &tuning).unwrap();

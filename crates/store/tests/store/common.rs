@@ -155,6 +155,14 @@ pub fn entry(parts: &[&[u8]]) -> Entry {
 
 /// An entry whose sources are, in order, a member name and parts; packages count through.
 pub fn entry_with_sources(model: &[u8], sources: &[(&str, &[&[u8]])]) -> Entry {
+    Catalog::parse("a test's catalog", &catalog_of(model, sources))
+        .unwrap()
+        .default_model()
+        .clone()
+}
+
+/// The catalog that has it alone.
+pub fn catalog_of(model: &[u8], sources: &[(&str, &[&[u8]])]) -> String {
     let hash: String = Sha256::digest(model)
         .iter()
         .map(|byte| format!("{byte:02x}"))
@@ -178,10 +186,7 @@ pub fn entry_with_sources(model: &[u8], sources: &[(&str, &[&[u8]])]) -> Entry {
             );
         }
     }
-    Catalog::parse("a test's catalog", &text)
-        .unwrap()
-        .default_model()
-        .clone()
+    text
 }
 
 /// Keeps what it is told.

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::common::{
-    MEMBER, Told, World, entry, entry_with_sources, options_in, sha256_of, store_in,
+    MEMBER, Told, World, catalog_of, entry, entry_with_sources, options_in, sha256_of, store_in,
 };
 use loquat_store::{NoProgress, Store, StoreOptions};
 
@@ -178,6 +178,30 @@ fn a_file_in_place_is_judged_again_when_its_record_or_size_does_not_fit() {
             .unwrap()
             .starts_with(sha256_of(&entry))
     );
+}
+
+#[test]
+fn a_pull_mends_a_file_that_has_its_size_and_its_record() {
+    let world = World::new();
+    world.serve("toy1", MEMBER, MODEL);
+    let catalog = world.path().join("catalog.toml");
+    fs::write(&catalog, catalog_of(MODEL, &[(MEMBER, &[MODEL])])).unwrap();
+    let store = Store::open(StoreOptions {
+        catalog: Some(catalog),
+        ..options_in(world.path())
+    })
+    .unwrap();
+    let pull = || {
+        let mut told = Told::default();
+        let located = store.pull(&"toy".into(), &mut told).unwrap();
+        assert_eq!(fs::read(&located.path).unwrap(), MODEL);
+        (located.path, told.notes.len())
+    };
+    let (path, _) = pull();
+    fs::write(&path, vec![b'x'; MODEL.len()]).unwrap();
+    assert_eq!(pull(), (path.clone(), 1));
+    assert_eq!(pull(), (path, 0));
+    assert_eq!(world.calls().len(), 2);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use loquat_hubkit::{File, HubServer, Repo, Site, noise};
+use loquat_hubkit::{Fault, File, HubServer, Repo, Site, noise};
 use loquat_store::{
     Catalog, FileKind, Held, HubOptions, NoProgress, Owner, Prunable, PruneOptions, Store,
     StoreOptions, Verdict, Verified, Wanted,
@@ -93,6 +93,15 @@ impl World {
         let mut options = self.options();
         options.hub.offline = true;
         Store::open(options).unwrap()
+    }
+
+    /// Another cache of ours, which knows nothing of who brought what.
+    fn stranger(&self) -> Store {
+        Store::open(StoreOptions {
+            cache_dir: Some(self.root.path().join("another")),
+            ..self.options()
+        })
+        .unwrap()
     }
 
     /// With these models beside the catalog's own.
@@ -195,8 +204,10 @@ fn what_is_here_needs_no_network() {
         let again = store.locate(&"o/quants:Q8_0".into(), &mut NoProgress);
         assert_eq!(again.unwrap(), first);
         // What is here is meant where only it is here.
-        let any = store.locate(&"o/quants".into(), &mut NoProgress).unwrap();
+        let mut told = Told::default();
+        let any = store.locate(&"o/quants".into(), &mut told).unwrap();
         assert_eq!(any.path, first.path);
+        assert!(told.notes[0].contains("taking Q8_0"), "{:?}", told.notes);
     }
     assert_eq!(world.hub.requests().len(), before);
     // A pull asks whether there is more.
@@ -339,11 +350,7 @@ fn the_inventory_tells_ours_from_others() {
     assert!(held(&store, "o/quants:Q8_0").last_used.is_some());
 
     // Another cache of ours knows nothing of who brought them.
-    let stranger = Store::open(StoreOptions {
-        cache_dir: Some(world.root.path().join("another")),
-        ..world.options()
-    })
-    .unwrap();
+    let stranger = world.stranger();
     let theirs = held(&stranger, "o/quants:Q8_0");
     assert_eq!(theirs.owner, Owner::Shared);
     let message = stranger
@@ -387,19 +394,156 @@ fn a_damaged_file_is_found() {
     pull(&store, "o/quants:Q8_0");
     pull(&store, "o/quants:Q2_K");
     let one = held(&store, "o/quants:Q8_0");
-    assert_eq!(store.verify(&one, &mut NoProgress).unwrap(), Verdict::Right);
+    assert_eq!(
+        store.verify(&one, &mut NoProgress).unwrap(),
+        Verdict::default()
+    );
     let mut bytes = fs::read(&one.path).unwrap();
     bytes[2000] ^= 1;
     fs::write(&one.path, bytes).unwrap();
-    match store.verify(&one, &mut NoProgress).unwrap() {
-        Verdict::Damaged(wrong) => assert!(wrong[0].starts_with("m-Q8_0.gguf"), "{wrong:?}"),
-        Verdict::Right => panic!("it is not right"),
-    }
+    let wrong = store.verify(&one, &mut NoProgress).unwrap().damaged;
+    assert!(wrong[0].starts_with("m-Q8_0.gguf"), "{wrong:?}");
     let other = held(&store, "o/quants:Q2_K");
     assert_eq!(
         store.verify(&other, &mut NoProgress).unwrap(),
-        Verdict::Right
+        Verdict::default()
     );
+
+    // A pull looks again, and mends it; also where another tool brought it.
+    for store in [&store, &world.stranger()] {
+        fs::write(&one.path, vec![0; 5004]).unwrap();
+        let mut told = Told::default();
+        store.pull(&"o/quants:Q8_0".into(), &mut told).unwrap();
+        assert!(told.notes[0].contains("m-Q8_0.gguf"), "{:?}", told.notes);
+        assert_eq!(fs::read(&one.path).unwrap(), gguf(1));
+    }
+    let shared = held(&world.stranger(), "o/quants:Q8_0");
+    assert_eq!(shared.owner, Owner::Shared);
+}
+
+#[test]
+fn what_cannot_be_checked_is_said() {
+    let world = World::new();
+    let store = world.store();
+    pull(&store, "o/quants:Q8_0");
+    // As on systems without links.
+    let one = held(&store, "o/quants:Q8_0");
+    fs::remove_file(&one.path).unwrap();
+    fs::write(&one.path, gguf(1)).unwrap();
+    let one = held(&store, "o/quants:Q8_0");
+    let verdict = store.verify(&one, &mut NoProgress).unwrap();
+    assert!(verdict.damaged.is_empty());
+    assert_eq!(verdict.unchecked, ["m-Q8_0.gguf"]);
+}
+
+const FOREVER: usize = 1000;
+
+fn gone() -> Fault {
+    Fault::Status(404, Vec::new())
+}
+
+#[test]
+fn an_update_that_fails_leaves_the_model_as_it_was() {
+    let mut world = World::new();
+    let wanted = Wanted {
+        reference: "o/both",
+        kind: Some(FileKind::Safetensors),
+    };
+    world.store().pull(&wanted, &mut NoProgress).unwrap();
+    let files = vec![
+        File::small("config.json", r#"{"newer": true}"#),
+        File::large("model.safetensors", safetensors(20)),
+        File::small("tokenizer.json", "{}"),
+    ];
+    let newer = Repo {
+        commit: "e".repeat(40),
+        ..Repo::new("o/both", files)
+    };
+    world.hub = HubServer::start(vec![newer.clone()]).unwrap();
+    world.hub.misbehave(Site::Large, FOREVER, gone());
+    assert!(world.store().pull(&wanted, &mut NoProgress).is_err());
+    let weights = |store: Store| {
+        let located = store.locate(&wanted, &mut NoProgress).unwrap();
+        fs::read(located.path.join("model.safetensors")).unwrap()
+    };
+    assert!(weights(world.offline()) == safetensors(13));
+
+    world.hub = HubServer::start(vec![newer]).unwrap();
+    world.store().pull(&wanted, &mut NoProgress).unwrap();
+    assert!(weights(world.offline()) == safetensors(20));
+}
+
+#[test]
+fn what_is_missing_of_a_model_comes_at_its_next_use() {
+    let world = World::new();
+    let store = world.store();
+    let wanted = Wanted::from("o/sharded-mlx");
+    let located = store.pull(&wanted, &mut NoProgress).unwrap();
+    // As if the pull had ended before this one.
+    let template = located.path.join("chat_template.jinja");
+    fs::remove_file(&template).unwrap();
+    assert!(store.here(&wanted).unwrap().is_none());
+    let refused = world.offline().locate(&wanted, &mut NoProgress);
+    let message = refused.unwrap_err().to_string();
+    assert!(
+        message.contains("chat_template.jinja is missing"),
+        "{message}"
+    );
+    store.locate(&wanted, &mut NoProgress).unwrap();
+    assert!(template.exists());
+}
+
+#[test]
+fn what_an_interrupted_pull_brought_is_ours() {
+    let world = World::new();
+    world.hub.misbehave(Site::Large, FOREVER, gone());
+    let store = world.store();
+    let pulled = store.pull(&"o/sharded-mlx".into(), &mut NoProgress);
+    assert!(pulled.is_err());
+    let found = store.find_held(&"o/sharded-mlx".into()).unwrap();
+    assert_eq!(found[0].owner, Owner::Store);
+    store.remove(&found[0], &mut NoProgress).unwrap();
+    assert!(names(&store).is_empty());
+    assert!(!world.hub_files().join("models--o--sharded-mlx").exists());
+}
+
+#[test]
+fn removing_leaves_what_others_put_beside_it() {
+    let world = World::new();
+    let store = world.store();
+    let located = store
+        .pull(&"o/sharded-mlx".into(), &mut NoProgress)
+        .unwrap();
+    let theirs = ["onnx/a.onnx", "pytorch_model.bin"].map(|name| located.path.join(name));
+    fs::create_dir(located.path.join("onnx")).unwrap();
+    for path in &theirs {
+        fs::write(path, "theirs").unwrap();
+    }
+    let ours = held(&store, "o/sharded-mlx");
+    store.remove(&ours, &mut NoProgress).unwrap();
+    assert!(theirs.iter().all(|path| path.exists()));
+    let left = fs::read_dir(&located.path).unwrap().count();
+    assert_eq!(left, 2, "all of ours are gone");
+}
+
+#[test]
+fn a_model_that_the_hub_gave_is_looked_for_before_its_other_sources() {
+    let world = World::new();
+    let right = File::large("", gguf(1)).etag();
+    let part = "{ package = 'toy', version = '1.0', member = 'm', size = 5004 }";
+    let store = world.store_of(&catalog(&format!(
+        "[[model.forms]]\nkind = 'gguf'\nquant = 'Q8_0'\nfile = 'm-Q8_0.gguf'\nbytes = 5004\n\
+         sha256 = '{right}'\nsources = [{{ type = 'python-packages', parts = [{part}] }}, \
+         {{ type = 'hub', repo = 'o/quants' }}]\n"
+    )));
+    let mut told = Told::default();
+    let first = store.locate(&"toy".into(), &mut told).unwrap();
+    assert!(told.notes[0].contains("next source"), "{:?}", told.notes);
+    let asked = world.hub.requests().len();
+    let mut told = Told::default();
+    assert_eq!(store.locate(&"toy".into(), &mut told).unwrap(), first);
+    assert!(told.notes.is_empty(), "{:?}", told.notes);
+    assert_eq!(world.hub.requests().len(), asked);
 }
 
 #[test]
@@ -408,7 +552,13 @@ fn pruning_takes_leftovers_and_old_models_of_ours() {
     let store = world.store();
     pull(&store, "o/quants:Q8_0");
     let blobs = world.hub_files().join("models--o--quants/blobs");
-    let half = blobs.join(format!("{}.incomplete", "a".repeat(64)));
+    let half = blobs.join(format!("{}.loquat.incomplete", "a".repeat(64)));
+    let theirs = blobs.join(format!("{}.incomplete", "a".repeat(64)));
+    let others = world.hub_files().join("models--other--tool/blobs");
+    fs::create_dir_all(&others).unwrap();
+    for path in [&theirs, &others.join("b".repeat(64))] {
+        fs::write(path, "theirs").unwrap();
+    }
     let unused = blobs.join("b".repeat(64));
     let dead = world.root.path().join("cache/tmp/toy-1b.abcdef");
     for (path, bytes) in [(&half, 100), (&unused, 200)] {
@@ -429,6 +579,7 @@ fn pruning_takes_leftovers_and_old_models_of_ours() {
     let pruned = store.prune(options, &mut NoProgress).unwrap();
     assert_eq!(sizes(pruned), [100, 200, 300]);
     assert!(!half.exists() && !unused.exists() && !dead.exists());
+    assert!(theirs.exists() && others.join("b".repeat(64)).exists());
     assert!(store.prunable(options).unwrap().is_empty());
 
     let old = |age: u64| PruneOptions {

@@ -137,6 +137,11 @@ fn a_folder_of_a_catalog_name_counts_only_if_it_is_a_model() {
     // Tests run in the crate's own directory, where `src` is a folder and no model.
     let refused = store.resolve(&"src".into()).unwrap_err().to_string();
     assert!(refused.contains("src is not a model"), "{refused}");
+    // So is `src/hub`, which may be a repository as well; with a dot it is the folder.
+    let resolved = store.resolve(&"src/hub".into()).unwrap();
+    assert!(matches!(resolved, Resolved::Hub(_)), "{resolved:?}");
+    let refused = store.resolve(&"./src/hub".into()).unwrap_err().to_string();
+    assert!(refused.contains("is not a model"), "{refused}");
 }
 
 #[test]
