@@ -42,7 +42,8 @@ pub fn memory_bytes() -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MachineMemory {
     pub physical: Option<u64>,
-    /// What could be taken now without swapping.
+    /// What could be taken now without swapping, by the machine and by every control group around
+    /// this process.
     pub available: Option<u64>,
     /// Of a container or another control group around this process, where there is one.
     pub limit: Option<u64>,
@@ -52,14 +53,61 @@ pub struct MachineMemory {
 impl MachineMemory {
     pub fn now() -> Self {
         let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
-        let limits = group_files(&own_groups(), &MEMORY_LIMIT).into_iter();
+        let files = group_files(&own_groups(), &MEMORY_LIMIT).into_iter();
+        let groups: Vec<MemoryGroup> = files.filter_map(|path| MemoryGroup::at(&path)).collect();
+        Self::of(&meminfo, &groups)
+    }
+
+    fn of(meminfo: &str, groups: &[MemoryGroup]) -> Self {
+        let left = groups.iter().filter_map(MemoryGroup::left);
+        let free = meminfo_bytes(meminfo, "MemAvailable:");
         Self {
-            physical: meminfo_bytes(&meminfo, "MemTotal:"),
-            available: meminfo_bytes(&meminfo, "MemAvailable:"),
-            limit: limits.filter_map(|path| group_limit(&read(&path)?)).min(),
-            swap: meminfo_bytes(&meminfo, "SwapTotal:"),
+            physical: meminfo_bytes(meminfo, "MemTotal:"),
+            available: free.into_iter().chain(left).min(),
+            limit: groups.iter().map(|group| group.limit).min(),
+            swap: meminfo_bytes(meminfo, "SwapTotal:"),
         }
     }
+}
+
+/// A control group that bounds memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct MemoryGroup {
+    limit: u64,
+    /// By all of its processes, where it tells.
+    used: Option<u64>,
+}
+
+impl MemoryGroup {
+    /// With its limit in this file; what is used stands beside. `None` where it has no limit.
+    fn at(limit: &Path) -> Option<Self> {
+        let beside = |name| read(&limit.with_file_name(name));
+        let usage = beside("memory.current").or_else(|| beside("memory.usage_in_bytes"));
+        let stat = beside("memory.stat").unwrap_or_default();
+        Some(Self {
+            limit: group_limit(&read(limit)?)?,
+            used: usage.and_then(|usage| group_used(&usage, &stat)),
+        })
+    }
+
+    fn left(&self) -> Option<u64> {
+        Some(self.limit.saturating_sub(self.used?))
+    }
+}
+
+/// Without the pages of files that the system keeps for as long as nobody needs the room: they
+/// are available, as `MemAvailable` counts them too.
+fn group_used(usage: &str, stat: &str) -> Option<u64> {
+    let pages = |name: &str| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|bytes| bytes.trim().parse().ok())
+    };
+    // Of the group and those within, which version 1 calls the total.
+    let pages_of = |v1: &str, v2: &str| -> u64 { pages(v1).or_else(|| pages(v2)).unwrap_or(0) };
+    let inactive = pages_of("total_inactive_file ", "inactive_file ");
+    let active = pages_of("total_active_file ", "active_file ");
+    let usage: u64 = usage.trim().parse().ok()?;
+    Some(usage.saturating_sub(inactive.saturating_add(active)))
 }
 
 /// The processors that this process may use.
@@ -223,6 +271,55 @@ mod tests {
         }
         let cpu = group_files("5:cpu,cpuacct:/x\n", &CPU_QUOTA);
         assert_eq!(cpu[0], Path::new("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us"));
+    }
+
+    #[test]
+    fn available_is_what_the_machine_and_every_group_leave() {
+        const MACHINE: &str = "MemTotal: 1000 kB\nMemAvailable: 600 kB\n";
+        let group = |limit: u64, used: Option<u64>| MemoryGroup {
+            limit: limit << 10,
+            used: used.map(|used| used << 10),
+        };
+        for (meminfo, groups, available, limit) in [
+            (MACHINE, vec![], Some(600), None),
+            (MACHINE, vec![group(500, Some(100))], Some(400), Some(500)),
+            (MACHINE, vec![group(900, Some(100))], Some(600), Some(900)),
+            (MACHINE, vec![group(500, Some(501))], Some(0), Some(500)),
+            (MACHINE, vec![group(500, None)], Some(600), Some(500)),
+            (
+                MACHINE,
+                vec![group(300, Some(10)), group(400, Some(350))],
+                Some(50),
+                Some(300),
+            ),
+            ("", vec![group(500, Some(100))], Some(400), Some(500)),
+            ("", vec![], None, None),
+        ] {
+            let memory = MachineMemory::of(meminfo, &groups);
+            let expected = [available, limit].map(|size| size.map(|size: u64| size << 10));
+            assert_eq!([memory.available, memory.limit], expected, "{groups:?}");
+        }
+    }
+
+    #[test]
+    fn kept_pages_of_files_are_not_used() {
+        for (usage, stat, used) in [
+            (
+                "1000\n",
+                "anon 300\ninactive_file 500\nactive_file 200\n",
+                Some(300),
+            ),
+            (
+                "1000\n",
+                "inactive_file 1\nactive_file 2\ntotal_inactive_file 500\ntotal_active_file 200\n",
+                Some(300),
+            ),
+            ("1000\n", "", Some(1000)),
+            ("1000\n", "inactive_file 5000\n", Some(0)),
+            ("much\n", "", None),
+        ] {
+            assert_eq!(group_used(usage, stat), used, "{usage:?} {stat:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Files that flags name.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use serde_json::Value;
@@ -26,6 +26,24 @@ fn read(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// All of it or nothing, whatever happens meanwhile; what is there already only with `replace`.
+pub fn write_whole(path: &Path, text: &str, replace: bool) -> std::io::Result<()> {
+    let named = |directory: &&Path| !directory.as_os_str().is_empty();
+    let directory = path.parent().filter(named).unwrap_or_else(|| ".".as_ref());
+    let mut builder = tempfile::Builder::new();
+    // What any other program's file would have; the umask takes its part.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(directory)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    match replace {
+        true => file.persist(path)?,
+        false => file.persist_noclobber(path)?,
+    };
+    Ok(())
 }
 
 pub fn json(flag: &'static str, path: &Path) -> Result<Value, CliError> {

@@ -1,16 +1,16 @@
 //! `loquat quickstart`: a configuration for this machine, to start from.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::io;
 use std::net::{IpAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use loquat_server::config;
-use loquat_store::Store;
+use loquat_store::{FileKind, Store, Wanted};
 
 use crate::args::QuickstartArgs;
 use crate::backends;
 use crate::error::CliError;
+use crate::files::write_whole;
 use crate::fit::{COMFORT, Machine, Measure, Outlook, of_catalog};
 use crate::load::open_store;
 use crate::terminal::{bytes, print, remark};
@@ -25,22 +25,35 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     if !to_stdout && !args.force && path.symlink_metadata().is_ok() {
         return Err(CliError::Exists { path: path.clone() });
     }
-    let text = Choices::for_this_machine(&open_store()?)?.text(match to_stdout {
+    let store = open_store()?;
+    let choices = Choices::for_this_machine(&store)?;
+    let text = choices.text(match to_stdout {
         true => Path::new("loquat.toml"),
         false => path,
     });
     if to_stdout {
         return print(&text);
     }
-    write_whole(path, &text).map_err(|source| CliError::Write {
-        path: path.clone(),
-        source,
-    })?;
+    write(path, &text, args.force)?;
     let shown = path.display();
+    let download = choices.model.download(&store).unwrap_or_default();
     remark(&format!(
-        "{shown} is written; start it with: loquat serve --config {shown}"
+        "{shown} is written; start it with: loquat serve --config {shown}{download}"
     ));
     Ok(())
+}
+
+/// A file that somebody made meanwhile is theirs, too.
+fn write(path: &Path, text: &str, force: bool) -> Result<(), CliError> {
+    write_whole(path, text, force).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => CliError::Exists {
+            path: path.to_owned(),
+        },
+        _ => CliError::Write {
+            path: path.to_owned(),
+            source,
+        },
+    })
 }
 
 /// What is decided for the reader.
@@ -55,6 +68,9 @@ struct Choices {
 
 struct Chosen {
     source: String,
+    /// Where it is not the usual one.
+    kind: Option<FileKind>,
+    weight_bytes: u64,
     /// Where the machine tells enough to say.
     fit: Option<Fit>,
 }
@@ -75,7 +91,7 @@ const PORTS: u16 = 20;
 impl Choices {
     fn for_this_machine(store: &Store) -> Result<Self, CliError> {
         let backend = backends::select("auto")?;
-        let machine = Machine::look(backend, store.cache_dir(), Measure::Enough)?;
+        let machine = Machine::look(backend, store.cache_dir(), Measure::WhenOld)?;
         let outlooks = of_catalog(store, &machine, None);
         let config::Server { host, port, .. } = config::Server::default();
         let mut ports = port..port.saturating_add(PORTS);
@@ -126,7 +142,7 @@ name = \"{source}\"
 # A name of the catalog (`loquat fit` lists those that suit this machine), a path, or owner/name of
 # the hub.
 source = \"{source}\"
-{fit}# Load it at the start, instead of at the first request.
+{kind}{fit}# Load it at the start, instead of at the first request.
 preload = true
 
 # Other names under which clients may ask for it.
@@ -136,6 +152,7 @@ preload = true
 # temperature = 0.7
 ",
             memory = self.memory(),
+            kind = self.model.kind(),
             fit = self.model.fit(),
         )
     }
@@ -154,21 +171,53 @@ preload = true
 }
 
 impl Chosen {
-    /// The best that a configuration can name, or the catalog's default where nothing fits.
+    /// The best that fits, or the catalog's default where nothing does.
     fn among(outlooks: &[Outlook], machine: &Machine, store: &Store) -> Self {
-        let nameable = |outlook: &&Outlook| {
-            outlook.fits.runs() && outlook.roomy_context > 0 && !outlook.subject.name.contains(' ')
-        };
-        match outlooks.iter().find(nameable) {
+        let fits = |outlook: &&Outlook| outlook.fits.runs() && outlook.roomy_context > 0;
+        match outlooks.iter().find(fits) {
             Some(best) => Self {
                 source: best.subject.name.clone(),
+                kind: best.subject.kind,
+                weight_bytes: best.subject.weight_bytes,
                 fit: machine.memory_bytes.map(|memory| Fit::of(best, memory)),
             },
-            None => Self {
-                source: store.default_model().to_string(),
-                fit: None,
-            },
+            None => Self::default_of(store),
         }
+    }
+
+    fn default_of(store: &Store) -> Self {
+        let default = store.default_model();
+        let form = default.usual_form();
+        Self {
+            source: default.to_string(),
+            kind: None,
+            weight_bytes: form.map_or(0, |form| default.size(form).bytes),
+            fit: None,
+        }
+    }
+
+    /// What starting the server downloads, in the words that follow its command; `None` where the
+    /// model is here.
+    fn download(&self, store: &Store) -> Option<String> {
+        let wanted = Wanted {
+            reference: &self.source,
+            kind: self.kind,
+        };
+        // What cannot be looked up now is fetched then.
+        let is_here = store.here(&wanted).is_ok_and(|here| here.is_some());
+        (!is_here).then(|| {
+            let (source, size) = (&self.source, bytes(self.weight_bytes));
+            format!(" (downloads {source}, about {size}, the first time)")
+        })
+    }
+
+    fn kind(&self) -> String {
+        let Some(kind) = self.kind else {
+            return String::new();
+        };
+        format!(
+            "# Its files of this kind: they fit where the usual ones do not.\nkind = \"{kind}\"\n"
+        )
     }
 
     fn fit(&self) -> String {
@@ -208,30 +257,10 @@ impl Fit {
     }
 }
 
-/// All of it or nothing, whatever happens meanwhile.
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    let draft = draft_beside(path);
-    let write = || {
-        let mut file = File::create_new(&draft)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&draft, path)
-    };
-    write().inspect_err(|_| {
-        // A draft that was never made is not missed.
-        let _ = fs::remove_file(&draft);
-    })
-}
-
-fn draft_beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    name.into()
-}
-
 #[cfg(test)]
 mod tests {
     use loquat_server::config::Sources;
+    use loquat_store::StoreOptions;
 
     use super::*;
 
@@ -246,15 +275,110 @@ mod tests {
         }
     }
 
+    fn store_in(folder: &Path, catalog: &str) -> Store {
+        let path = folder.join("catalog.toml");
+        std::fs::write(&path, catalog).unwrap();
+        let mut options = StoreOptions {
+            cache_dir: Some(folder.to_owned()),
+            catalog: Some(path),
+            ..StoreOptions::default()
+        };
+        options.hub.cache_dir = Some(folder.join("hub"));
+        options.hub.offline = true;
+        Store::open(options).unwrap()
+    }
+
+    fn read(text: &str) -> config::Config {
+        let sources = Sources {
+            file: Some(("loquat.toml".into(), text.to_owned())),
+            environment: Vec::new(),
+            flags: Vec::new(),
+            models: Vec::new(),
+            default_model: None,
+        };
+        let settled = sources.read();
+        settled
+            .unwrap_or_else(|error| panic!("{error}: {text}"))
+            .config
+    }
+
+    /// A model that is worth more than any other, and fits in its MLX form alone.
+    const TWOFOLD: &str = r#"
+[[model]]
+name = "twofold"
+tags = ["big"]
+family = "llama"
+parameters = 9_000_000_000_000
+context = 4096
+licence = "none"
+kind = "instruct"
+kv = { layers = 2, heads = 1, width = 64 }
+
+[[model.forms]]
+kind = "gguf"
+quant = "Q8_0"
+file = "twofold.gguf"
+bytes = 9_000_000_000_000
+[[model.forms.sources]]
+type = "hub"
+repo = "no/twofold"
+
+[[model.forms]]
+kind = "mlx"
+quant = "4bit"
+bytes = 600_000_000
+[[model.forms.sources]]
+type = "hub"
+repo = "no/twofold-mlx"
+"#;
+
+    #[test]
+    fn the_form_that_fits_is_the_one_that_is_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(folder.path(), TWOFOLD);
+        let machine = machine(Some(64 << 30));
+        let outlooks = of_catalog(&store, &machine, None);
+        let choices = Choices {
+            model: Chosen::among(&outlooks, &machine, &store),
+            machine,
+            host: [127, 0, 0, 1].into(),
+            usual_port: 8080,
+            port: Some(8080),
+        };
+        let model = read(&choices.text(Path::new("loquat.toml")))
+            .models
+            .remove(0);
+        assert_eq!(
+            (model.name.as_str(), model.source.as_str()),
+            ("twofold:big", "twofold:big")
+        );
+        assert_eq!(model.kind, Some(config::FileKind::Mlx));
+        let download = choices.model.download(&store).unwrap();
+        assert!(download.contains("twofold:big, about 600 MB"), "{download}");
+    }
+
+    #[test]
+    fn what_was_made_meanwhile_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("loquat.toml");
+        std::fs::write(&path, "theirs").unwrap();
+        let refused = write(&path, "ours", false);
+        assert!(
+            matches!(refused, Err(CliError::Exists { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
+        write(&path, "ours", true).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "ours");
+        let files = std::fs::read_dir(folder.path()).unwrap();
+        assert_eq!(files.count(), 1, "no draft is left");
+    }
+
     /// On a machine with an empty catalog's worth of choices, and on ones that tell nothing.
     #[test]
     fn whatever_is_chosen_can_be_read_again() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(loquat_store::StoreOptions {
-            cache_dir: Some(folder.path().to_owned()),
-            ..Default::default()
-        });
-        let store = store.unwrap();
+        let store = store_in(folder.path(), "");
         for (memory, port, model) in [
             (Some(64 << 30), Some(8080), "context = 32768"),
             (Some(64 << 30), Some(8085), "The usual one is taken"),
@@ -273,17 +397,7 @@ mod tests {
             };
             let text = choices.text(Path::new("a\nb.toml"));
             assert!(text.contains(model), "{text}");
-            let sources = Sources {
-                file: Some(("loquat.toml".into(), text.clone())),
-                environment: Vec::new(),
-                flags: Vec::new(),
-                models: Vec::new(),
-                default_model: None,
-            };
-            let config = sources
-                .read()
-                .unwrap_or_else(|error| panic!("{error}: {text}"));
-            let config = config.config;
+            let config = read(&text);
             assert_eq!(config.models.len(), 1);
             assert_eq!(config.server.port, port.unwrap_or(8080));
         }

@@ -66,7 +66,6 @@ pub struct Store {
     python: Python,
     catalog: Catalog,
     hub: Hub,
-    prefer: FileKind,
 }
 
 impl Store {
@@ -78,14 +77,12 @@ impl Store {
             python,
             catalog,
             hub,
-            prefer,
         } = options.settle()?;
         Ok(Self {
             cache_dir,
             python,
             catalog: Catalog::load(catalog.as_ref())?,
             hub: Hub::open(hub)?,
-            prefer,
         })
     }
 

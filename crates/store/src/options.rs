@@ -7,7 +7,7 @@ use std::path::{PathBuf, absolute};
 use etcetera::BaseStrategy;
 
 use crate::catalog::UserFile;
-use crate::{FileKind, HubOptions, StoreError};
+use crate::{HubOptions, StoreError};
 
 /// Names the cache directory where [`StoreOptions::cache_dir`] does not.
 pub const CACHE_VARIABLE: &str = "LOQUAT_CACHE";
@@ -31,8 +31,6 @@ pub struct StoreOptions {
     /// (`$XDG_CONFIG_HOME` or `~/.config`), where that is there.
     pub catalog: Option<PathBuf>,
     pub hub: HubOptions,
-    /// The files to take of a catalog entry when nobody says; GGUF where this does not either.
-    pub prefer: Option<FileKind>,
 }
 
 #[derive(Debug)]
@@ -41,7 +39,6 @@ pub(crate) struct Settled {
     pub python: Python,
     pub catalog: Option<UserFile>,
     pub hub: HubOptions,
-    pub prefer: FileKind,
 }
 
 /// The interpreters to try, in order; never empty.
@@ -63,7 +60,6 @@ impl StoreOptions {
             python,
             catalog: catalog.map(UserFile::named).or_else(platform_catalog),
             hub: self.hub,
-            prefer: self.prefer.unwrap_or(FileKind::Gguf),
         })
     }
 }

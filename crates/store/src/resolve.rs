@@ -52,7 +52,7 @@ impl Store {
     ) -> Result<Resolved<'s>, StoreError> {
         let form = match kind {
             Some(kind) => entry.form(kind),
-            None => entry.form(self.prefer).or_else(|| entry.forms.first()),
+            None => entry.usual_form(),
         };
         match (form, kind) {
             (Some(form), _) => Ok(Resolved::Catalog { entry, form }),

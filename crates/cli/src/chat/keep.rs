@@ -1,6 +1,6 @@
 //! Conversations in files, in the form that `--messages` reads.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use loquat_chat::Conversation;
@@ -25,7 +25,7 @@ pub fn path_of(name: &str) -> PathBuf {
 /// replaced.
 pub fn save(path: &Path, conversation: &Conversation, replace: bool) -> Result<(), CliError> {
     let messages = wire::to_json(&conversation.messages());
-    let written = write(path, &format!("{messages:#}\n"), replace);
+    let written = files::write_whole(path, &format!("{messages:#}\n"), replace);
     written.map_err(|error| CliError::Field {
         flag: SAVE,
         what: match error.kind() {
@@ -38,22 +38,6 @@ pub fn save(path: &Path, conversation: &Conversation, replace: bool) -> Result<(
             _ => format!("cannot write {}: {error}", path.display()),
         },
     })
-}
-
-fn write(path: &Path, text: &str, replace: bool) -> io::Result<()> {
-    let named = |directory: &&Path| !directory.as_os_str().is_empty();
-    let directory = path.parent().filter(named).unwrap_or_else(|| ".".as_ref());
-    let mut builder = tempfile::Builder::new();
-    // What any other program's file would have; the umask takes its part.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(directory)?;
-    file.write_all(text.as_bytes())?;
-    match replace {
-        true => file.persist(path)?,
-        false => file.persist_noclobber(path)?,
-    };
-    Ok(())
 }
 
 pub fn load(path: &Path) -> Result<Conversation, CliError> {

@@ -213,8 +213,7 @@ fn memory(memory: &Memory) -> Finding {
     let room = room.into_iter().chain(machine.available).min();
     match (room, huge.map(String::as_str)) {
         (Some(room), _) if room < LITTLE_MEMORY => finding.problem(
-            "Free some, or raise the container's limit: the smallest model of the catalog needs \
-             half a gigabyte.",
+            "Free some, or raise the container's limit; `loquat fit --all` says what models need.",
         ),
         (_, Some("never")) => finding.note(
             "Write `madvise` to /sys/kernel/mm/transparent_hugepage/enabled: decoding is faster \

@@ -154,16 +154,15 @@ impl<'a> Advisor<'a> {
             let smaller = forms.filter(|form| form.fits.runs());
             advice.extend(smaller.take(1).map(|form| {
                 let Outlook { subject, .. } = form;
-                format!("as {} it fits: {}", subject.files, subject.name)
+                format!("as {} it fits: {}", subject.files, subject.spelled())
             }));
         }
         let all = of_catalog(self.store, self.machine, None);
         let named = entry.map(Entry::to_string);
-        let others = all.into_iter().filter(|outlook| {
-            let name = outlook.subject.name.as_str();
-            outlook.fits.runs() && named.as_deref() != name.split(' ').next()
-        });
-        let names: Vec<String> = others.map(|at| at.subject.name).take(NAMED).collect();
+        let others = all
+            .iter()
+            .filter(|outlook| outlook.fits.runs() && named.as_ref() != Some(&outlook.subject.name));
+        let names: Vec<String> = others.map(|at| at.subject.spelled()).take(NAMED).collect();
         advice.push(match names.is_empty() {
             true => "nothing of the catalog fits".to_owned(),
             false => format!("what fits: {} (loquat fit tells more)", names.join(", ")),

@@ -1,6 +1,7 @@
 //! The machine as far as models are concerned: whose memory holds them, and how fast it is.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use loquat::machine::{
     MachineLimits, MachineMemory, instruction_sets, measure_quickly, processor_name,
@@ -9,6 +10,7 @@ use loquat_session::{Backend, DeviceKind, MemoryBudget, Probe};
 use serde_json::{Value, json};
 
 use crate::error::CliError;
+use crate::files;
 
 /// Where models would be, and what that can do.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +32,8 @@ pub struct Machine {
 pub struct Pace {
     pub read_bytes_per_second: f64,
     pub multiply_adds_per_second: f64,
+    /// Since anything was measured.
+    pub age: Duration,
 }
 
 /// Whether this machine is to be measured.
@@ -37,15 +41,15 @@ pub struct Pace {
 pub enum Measure {
     /// As if it had never been.
     Anew,
-    /// Unless it was [`ENOUGH`] times.
-    Enough,
+    /// Unless it was within the last [`FRESH`].
+    WhenOld,
     /// No; what was found before serves.
     Never,
 }
 
-/// Whoever else uses the machine makes it look slower than it is: the best of so many
-/// measurements, each of another day's load, counts.
-const ENOUGH: u64 = 3;
+/// Whoever else uses the machine makes it look slower than it is, so the best of all measurements
+/// counts, and those that share a neighbour's hour would find the same.
+const FRESH: Duration = Duration::from_secs(60 * 60);
 
 impl Machine {
     /// As `backend` finds it; measurements are kept in the directory `cache`.
@@ -90,11 +94,11 @@ impl Pace {
         let record = Record::of_this_machine(cache);
         let known = match measure {
             Measure::Anew => None,
-            Measure::Enough | Measure::Never => record.read(),
+            Measure::WhenOld | Measure::Never => record.read(SystemTime::now()),
         };
-        let times = known.map_or(0, |(times, _)| times);
-        if measure == Measure::Never || times >= ENOUGH {
-            return Ok(known.map(|(_, pace)| pace));
+        let is_fresh = known.is_some_and(|known| known.age < FRESH);
+        if measure == Measure::Never || is_fresh {
+            return Ok(known);
         }
         let MachineLimits {
             read_bytes_per_second,
@@ -105,9 +109,10 @@ impl Pace {
         let found = Self {
             read_bytes_per_second: read_bytes_per_second.round(),
             multiply_adds_per_second: multiply_adds_per_second.round(),
+            age: Duration::ZERO,
         };
-        let best = known.map_or(found, |(_, known)| found.or_better(known));
-        record.write(times + 1, best);
+        let best = known.map_or(found, |known| found.or_better(known));
+        record.write(SystemTime::now(), best);
         Ok(Some(best))
     }
 
@@ -116,6 +121,7 @@ impl Pace {
         Self {
             read_bytes_per_second: read.max(other.read_bytes_per_second),
             multiply_adds_per_second: multiply.max(other.multiply_adds_per_second),
+            age: self.age.min(other.age),
         }
     }
 }
@@ -144,43 +150,54 @@ impl Record {
         }
     }
 
-    /// How often it was measured, and the best that was found.
-    fn read(&self) -> Option<(u64, Pace)> {
+    /// The best that was found.
+    fn read(&self, now: SystemTime) -> Option<Pace> {
         let text = std::fs::read_to_string(&self.path).ok()?;
         let record: Value = serde_json::from_str(&text).ok()?;
         let speed = |name: &str| record[name].as_f64().filter(|speed| *speed > 0.0);
+        let measured = Duration::from_secs(record["measured"].as_u64()?);
         let pace = Pace {
             read_bytes_per_second: speed("read_bytes_per_second")?,
             multiply_adds_per_second: speed("int8_multiply_adds_per_second")?,
+            // A clock that was set back says nothing of how old it is.
+            age: since_1970(now).checked_sub(measured).unwrap_or(FRESH),
         };
-        let times = record["times"].as_u64()?;
-        (record["machine"] == self.identity.as_str()).then_some((times, pace))
+        (record["machine"] == self.identity.as_str()).then_some(pace)
     }
 
     /// What cannot be kept is measured again.
-    fn write(&self, times: u64, pace: Pace) {
+    fn write(&self, measured: SystemTime, pace: Pace) {
         let record = json!({
             "machine": self.identity,
-            "times": times,
+            "measured": since_1970(measured).as_secs(),
             "read_bytes_per_second": pace.read_bytes_per_second,
             "int8_multiply_adds_per_second": pace.multiply_adds_per_second,
         });
-        let draft = self.path.with_extension(format!("{}", std::process::id()));
         let write = || {
             std::fs::create_dir_all(self.path.parent().unwrap_or(&self.path))?;
-            std::fs::write(&draft, format!("{record:#}\n"))?;
-            std::fs::rename(&draft, &self.path)
+            files::write_whole(&self.path, &format!("{record:#}\n"), true)
         };
         if let Err(error) = write() {
             tracing::debug!("{} is not kept: {error}", self.path.display());
-            let _ = std::fs::remove_file(&draft);
         }
     }
+}
+
+fn since_1970(time: SystemTime) -> Duration {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn pace(speed: f64) -> Pace {
+        Pace {
+            read_bytes_per_second: speed,
+            multiply_adds_per_second: speed,
+            age: Duration::ZERO,
+        }
+    }
 
     #[test]
     fn a_measurement_is_kept_for_its_machine_alone() {
@@ -189,45 +206,62 @@ mod tests {
             path: folder.path().join("a/machine.json"),
             identity: identity.to_owned(),
         };
-        let pace = Pace {
-            read_bytes_per_second: 1e10,
-            multiply_adds_per_second: 1e11,
-        };
-        assert_eq!(record("one").read(), None);
-        record("one").write(2, pace);
-        assert_eq!(record("one").read(), Some((2, pace)));
-        assert_eq!(record("other").read(), None);
+        let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        assert_eq!(record("one").read(now), None);
+        record("one").write(now, pace(1e10));
+        assert_eq!(record("one").read(now), Some(pace(1e10)));
+        assert_eq!(record("other").read(now), None);
+        let later = record("one").read(now + Duration::from_secs(90)).unwrap();
+        assert_eq!(later.age, Duration::from_secs(90));
         for broken in [
             "",
             "{",
             "{\"machine\": \"one\", \"read_bytes_per_second\": -1}",
         ] {
             std::fs::write(&record("one").path, broken).unwrap();
-            assert_eq!(record("one").read(), None, "{broken}");
+            assert_eq!(record("one").read(now), None, "{broken}");
         }
         let files = std::fs::read_dir(folder.path().join("a")).unwrap();
         assert_eq!(files.count(), 1, "no draft is left");
     }
 
+    /// Neither does a machine that was busy once look slow for good, nor is it measured at every
+    /// question.
     #[test]
-    fn the_best_of_a_few_measurements_counts() {
+    fn the_best_of_all_measurements_counts_and_old_ones_are_followed_by_others() {
+        const SLOW: f64 = 1.0;
+        const FAST: f64 = 1e18;
         let folder = tempfile::tempdir().unwrap();
         let look = |measure| Pace::of_this_machine(folder.path(), measure).unwrap();
         let record = Record::of_this_machine(folder.path());
-        let fast = Pace {
-            read_bytes_per_second: 1e18,
-            multiply_adds_per_second: 1e18,
-        };
         assert_eq!(look(Measure::Never), None);
-        record.write(ENOUGH - 1, fast);
-        assert_eq!(look(Measure::Enough), Some(fast));
-        assert_eq!(record.read().unwrap().0, ENOUGH);
-        assert_eq!(look(Measure::Enough), Some(fast));
-        assert_eq!(record.read().unwrap().0, ENOUGH);
-        let anew = look(Measure::Anew).unwrap();
-        assert!(anew.read_bytes_per_second < 1e18);
-        assert_eq!(record.read(), Some((1, anew)));
-        assert_eq!(look(Measure::Never), Some(anew));
+        let (minute, day) = (60, 60 * 60 * 24);
+        for (known, seconds_ago, is_measured) in [
+            (SLOW, minute, false),
+            (SLOW, day, true),
+            (FAST, day, true),
+            // The clock was set back since.
+            (SLOW, -day, true),
+        ] {
+            let ago = Duration::from_secs(i64::unsigned_abs(seconds_ago));
+            let then = match seconds_ago < 0 {
+                true => SystemTime::now() + ago,
+                false => SystemTime::now() - ago,
+            };
+            record.write(then, pace(known));
+            let found = look(Measure::WhenOld).unwrap();
+            let kept = known == FAST || !is_measured;
+            let is_known = found.read_bytes_per_second == known;
+            assert_eq!(is_known, kept, "{known} {seconds_ago}");
+            let age = record.read(SystemTime::now()).unwrap().age;
+            let is_new = age < Duration::from_secs(minute as u64);
+            assert_eq!(is_new, is_measured, "{known} {seconds_ago}");
+        }
+        record.write(SystemTime::now(), pace(FAST));
+        let anew = look(Measure::Anew).unwrap().read_bytes_per_second;
+        assert!(anew < FAST);
+        let kept = look(Measure::Never).unwrap();
+        assert_eq!(kept.read_bytes_per_second, anew);
     }
 
     #[test]

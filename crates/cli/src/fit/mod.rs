@@ -20,7 +20,7 @@ pub use advice::{advised, refuse_hopeless};
 pub use attempt::Attempt;
 pub use machine::{Machine, Measure};
 pub use outlook::{COMFORT, Outlook};
-use subject::{Subject, usual_form};
+use subject::Subject;
 
 use crate::args::FitArgs;
 use crate::backends;
@@ -39,7 +39,7 @@ pub fn run(args: &FitArgs) -> Result<(), CliError> {
     let asked = args.context.map(|tokens| tokens.get() as u64);
     let measure = match args.measure {
         true => Measure::Anew,
-        false => Measure::Enough,
+        false => Measure::WhenOld,
     };
     let machine = Machine::look(backend, store.cache_dir(), measure)?;
     let outlooks = match &chosen.reference {
@@ -83,7 +83,7 @@ pub fn of_catalog(store: &Store, machine: &Machine, asked: Option<u64>) -> Vec<O
 
 /// Each kind of files that an entry comes in, the usual one first.
 fn of_entry(entry: &Entry, machine: &Machine, asked: Option<u64>) -> Vec<Outlook> {
-    let usual = usual_form(entry).map(|form| form.kind);
+    let usual = entry.usual_form().map(|form| form.kind);
     let mut kinds: Vec<_> = entry.forms.iter().map(|form| form.kind).collect();
     kinds.sort_by_key(|kind| (Some(*kind) != usual, *kind));
     kinds.dedup();

@@ -158,6 +158,7 @@ mod tests {
         let weight_bytes = billions * 6 * GB / 10;
         Subject {
             name: format!("m:{billions}b"),
+            kind: None,
             files: "gguf Q4_K_M".to_owned(),
             is_instruct: true,
             parameters: billions * GB,
@@ -184,6 +185,7 @@ mod tests {
             pace: Some(Pace {
                 read_bytes_per_second: 65e9,
                 multiply_adds_per_second: 465e9,
+                age: std::time::Duration::ZERO,
             }),
         }
     }

@@ -1,5 +1,7 @@
 //! What `loquat fit` prints.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::machine::Machine;
@@ -37,7 +39,7 @@ impl Report<'_> {
         }
         match self.best() {
             Some(best) if !self.all => {
-                text += &format!("Best here: loquat run {}\n", best.subject.name);
+                text += &format!("Best here: loquat run {}\n", best.subject.spelled());
             }
             None if !self.all => text += "Nothing of the catalog fits this machine.\n",
             _ => {}
@@ -64,9 +66,10 @@ impl Report<'_> {
                 "available_bytes": available_bytes,
                 "read_bytes_per_second": pace.map(|pace| pace.read_bytes_per_second),
                 "int8_multiply_adds_per_second": pace.map(|pace| pace.multiply_adds_per_second),
+                "measured_seconds_ago": pace.map(|pace| pace.age.as_secs()),
             },
             "context": self.asked,
-            "best": self.best().map(|best| best.subject.name.as_str()),
+            "best": self.best().map(|best| best.subject.spelled()),
             "models": models,
         });
         let text = serde_json::to_string_pretty(&report);
@@ -94,9 +97,11 @@ impl Report<'_> {
         parts.extend(available.map(|size| format!("{size} of it free now")));
         parts.push(match machine.pace {
             Some(pace) => format!(
-                "reads {:.0} GB/s, {:.0} billion int8 multiply-adds/s",
+                "reads {:.0} GB/s, {:.0} billion int8 multiply-adds/s (measured {}; --measure does \
+                 so anew)",
                 pace.read_bytes_per_second / 1e9,
-                pace.multiply_adds_per_second / 1e9
+                pace.multiply_adds_per_second / 1e9,
+                ago(pace.age)
             ),
             None => "speed unknown".to_owned(),
         });
@@ -119,7 +124,7 @@ impl Report<'_> {
         }
         let tight = |outlook: &&&Outlook| outlook.fits == Fits::Tightly;
         if let Some(tight) = shown.iter().find(tight) {
-            let name = &tight.subject.name;
+            let name = tight.subject.spelled();
             text += &format!("tightly: close what you can spare before you run {name}.\n");
         }
         text
@@ -144,7 +149,7 @@ fn row(outlook: &Outlook) -> [String; HEADINGS.len()] {
         context => context.to_string(),
     };
     [
-        subject.name.clone(),
+        subject.spelled(),
         subject.files.clone(),
         bytes(subject.weight_bytes),
         bytes(outlook.need_bytes),
@@ -153,6 +158,13 @@ fn row(outlook: &Outlook) -> [String; HEADINGS.len()] {
         decode,
         prompt,
     ]
+}
+
+fn ago(age: Duration) -> String {
+    match age.as_secs() / 60 {
+        0 => "just now".to_owned(),
+        minutes => format!("{minutes} min ago"),
+    }
 }
 
 /// No more digits than an estimate has.
@@ -184,7 +196,7 @@ fn table(rows: Vec<[String; HEADINGS.len()]>) -> String {
 fn as_json(outlook: &Outlook) -> Value {
     let subject = &outlook.subject;
     json!({
-        "model": subject.name,
+        "model": subject.spelled(),
         "files": subject.files,
         "parameters": subject.parameters,
         "active_parameters": subject.active_parameters,

@@ -10,8 +10,10 @@ use crate::load::Model;
 /// What one sequence of [`context`](Subject::context) tokens takes and reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
-    /// What to type after `loquat run`.
+    /// A catalog name, or the file's own.
     pub name: String,
+    /// The kind of files to ask for, where it is not the usual one.
+    pub kind: Option<FileKind>,
     /// The kind of files and their quantization.
     pub files: String,
     pub is_instruct: bool,
@@ -48,7 +50,9 @@ impl Subject {
         let active_parameters = entry.active_parameters.unwrap_or(entry.parameters);
         let active = active_parameters as f64 / entry.parameters.max(1) as f64;
         Self {
-            name: spelled(entry, form),
+            name: entry.to_string(),
+            kind: (entry.usual_form().map(|usual| usual.kind) != Some(form.kind))
+                .then_some(form.kind),
             files: format!("{} {}", form.kind, form.quant),
             is_instruct: entry.kind == Kind::Instruct,
             parameters: entry.parameters,
@@ -100,6 +104,7 @@ impl Subject {
         let parameters = model.parameters() as u64;
         Ok(Self {
             name: model.name.clone(),
+            kind: None,
             files: model.checkpoint.format.name().to_owned(),
             is_instruct: true,
             parameters,
@@ -117,6 +122,14 @@ impl Subject {
             read_kv_bytes: at(context).read_bytes - read_bytes,
             is_exact: true,
         })
+    }
+
+    /// What to type after `loquat run`.
+    pub fn spelled(&self) -> String {
+        match self.kind {
+            Some(kind) => format!("{} {}", self.name, kind.flag()),
+            None => self.name.clone(),
+        }
     }
 
     /// All memory that a sequence of so many tokens takes.
@@ -142,21 +155,6 @@ impl Subject {
     /// size of the plain model that does as well.
     pub fn worth(&self) -> f64 {
         (self.parameters as f64 * self.active_parameters as f64).sqrt()
-    }
-}
-
-/// The files that `loquat run` takes of an entry when nobody chooses.
-pub fn usual_form(entry: &Entry) -> Option<&Form> {
-    let usual = entry.form(FileKind::Gguf);
-    usual.or_else(|| entry.forms.first())
-}
-
-/// With the flag that chooses the form, where it is not the usual one.
-fn spelled(entry: &Entry, form: &Form) -> String {
-    let usual = usual_form(entry).map(|usual| usual.kind);
-    match usual == Some(form.kind) {
-        true => entry.to_string(),
-        false => format!("{entry} {}", form.kind.flag()),
     }
 }
 
@@ -200,7 +198,7 @@ repo = "o/m"
         let catalog = Catalog::parse("test", CATALOG).unwrap();
         let entry = &catalog.entries()[0];
         let [quantized, plain] = [0, 1].map(|at| Subject::of_entry(entry, &entry.forms[at], 8000));
-        assert_eq!(quantized.name, "mixed:8b");
+        assert_eq!(quantized.spelled(), "mixed:8b");
         assert_eq!(quantized.weight_bytes, 4_000_000_000);
         assert_eq!(quantized.read_weight_bytes, 1e9, "a quarter is active");
         // 10 layers × 2 heads × 100 numbers × 2 × 2 bytes; half of the layers see 1,000 tokens.
@@ -212,7 +210,8 @@ repo = "o/m"
         );
         assert_eq!(quantized.worth(), 4e9);
         assert!(quantized.is_quantized && !quantized.is_instruct);
-        assert_eq!(plain.name, "mixed:8b --safetensors");
+        assert_eq!(plain.name, "mixed:8b");
+        assert_eq!(plain.spelled(), "mixed:8b --safetensors");
         assert_eq!(plain.weight_bytes, 16_000_000_000);
         assert!(!plain.is_quantized);
     }

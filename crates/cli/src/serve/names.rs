@@ -7,8 +7,9 @@ use loquat_store::{Resolved, Store};
 
 /// What is served where nobody says.
 pub fn default(store: &Store) -> Model {
-    let name = &store.default_model().name;
-    Model::new(name, name)
+    let default = store.default_model();
+    // The name alone would lead to the first entry that has it.
+    Model::new(&default.name, default.to_string())
 }
 
 pub fn typed(typed: &[String], store: &Store) -> Vec<Model> {
@@ -53,7 +54,13 @@ mod tests {
         let odd = folder.path().join("a=b.gguf");
         std::fs::write(&odd, "GGUF").unwrap();
         let [file, odd] = [file, odd].map(|path| path.to_str().unwrap().to_owned());
-        let catalog = default(&store).name;
+        let Model {
+            name: catalog,
+            source,
+            ..
+        } = default(&store);
+        assert_eq!(source, store.default_model().to_string());
+        assert_ne!(source, catalog, "without its tag it may be another model");
         for (typed, name, source) in [
             (file.as_str(), "my-model.Q4", file.as_str()),
             (&odd, "a=b", &odd),

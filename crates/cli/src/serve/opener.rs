@@ -9,7 +9,7 @@ use loquat_engine::{Engine, EngineOptions};
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
 use loquat_session::{Backend, Plan, Probe, SessionOptions};
-use loquat_store::{Resolved, Store};
+use loquat_store::{FileKind, Resolved, Store};
 use loquat_text::ChatTemplate;
 use loquat_weights::Format;
 
@@ -42,7 +42,11 @@ impl LocalModels {
     /// The same without a download.
     pub fn check_here(&self, wanted: &config::Model) -> Result<(), CliError> {
         backends::select(&wanted.backend)?;
-        match self.store.resolve(&wanted.source.as_str().into())? {
+        let named = loquat_store::Wanted {
+            reference: &wanted.source,
+            kind: wanted.kind.map(file_kind),
+        };
+        match self.store.resolve(&named)? {
             Resolved::Local(_) => self.check(wanted),
             Resolved::Catalog { .. } | Resolved::Hub(_) => wanted
                 .template
@@ -65,7 +69,11 @@ impl Opener for LocalModels {
 
     fn open(&self, wanted: &config::Model) -> Result<Opened, OpenFailure> {
         let found = Found::at(&self.store, wanted).map_err(failure)?;
-        let opened = found.open(wanted).map_err(failure)?;
+        let attempt = found.fitting.attempt.clone();
+        // What was planned may no longer be free.
+        let opened = found.open(wanted);
+        let opened = opened.map_err(|error| fit::advised(&self.store, &attempt, error));
+        let opened = opened.map_err(failure)?;
         trim();
         Ok(opened)
     }
@@ -81,6 +89,7 @@ struct Fitting {
     backend: &'static dyn Backend,
     options: SessionOptions,
     plan: Plan,
+    attempt: Attempt,
 }
 
 impl Fitting {
@@ -90,7 +99,7 @@ impl Fitting {
         let options = session_options(wanted);
         let chosen = Chosen {
             reference: Some(wanted.source.clone()),
-            kind: None,
+            kind: wanted.kind.map(file_kind),
         };
         let attempt = Attempt::new(store, &chosen, &wanted.backend, &options);
         fit::refuse_hopeless(store, &attempt)?;
@@ -102,7 +111,16 @@ impl Fitting {
             backend,
             options,
             plan,
+            attempt,
         })
+    }
+}
+
+fn file_kind(kind: config::FileKind) -> FileKind {
+    match kind {
+        config::FileKind::Gguf => FileKind::Gguf,
+        config::FileKind::Mlx => FileKind::Mlx,
+        config::FileKind::Safetensors => FileKind::Safetensors,
     }
 }
 
@@ -161,6 +179,7 @@ impl Found {
             backend,
             options,
             plan,
+            ..
         } = self.fitting;
         let sampling = Sampling::of(&model.generation_config()?)?;
         let session = load::session(&model, backend, &options)?;

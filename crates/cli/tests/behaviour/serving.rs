@@ -200,6 +200,25 @@ fn mistakes_are_told_all_at_once_with_exit_code_2() {
     checked(&several).refused(2, &places);
 }
 
+#[test]
+fn the_kind_of_files_is_the_one_that_was_asked_for() {
+    let files = Files::new();
+    let model = format!("[[models]]\nname = \"a\"\nsource = {:?}\n", golden("llama"));
+    let plain = files.write("plain.toml", &format!("{model}kind = \"safetensors\"\n"));
+    loquat(["config", "check", &plain]).quiet();
+    let words = ["is safetensors", "gguf was asked for"];
+    let other = files.write("other.toml", &format!("{model}kind = \"gguf\"\n"));
+    loquat(["config", "check", &other]).refused(2, &words);
+    loquat(["serve", "--port=0", "--config", &other]).refused(3, &words);
+    loquat(["serve", "--port=0", "--kind=gguf", &golden("llama")]).refused(3, &words);
+    // Nothing of the hub is asked: the catalog knows its forms.
+    let absent = "[[models]]\nname = \"a\"\nsource = \"gemma3:270m\"\nkind = \"mlx\"\n";
+    let absent = files.write("absent.toml", absent);
+    loquat(["config", "check", &absent]).refused(2, &["gemma3:270m", "mlx"]);
+    let typo = files.write("typo.toml", &format!("{model}kind = \"ggml\"\n"));
+    loquat(["config", "check", &typo]).refused(2, &["typo.toml:4:8", "\"safetensors\""]);
+}
+
 /// A file whose own backends count.
 fn checked(file: &str) -> Outcome {
     let cache = TempDir::new().unwrap();

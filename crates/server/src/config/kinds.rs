@@ -8,7 +8,7 @@ use loquat_session::{MemoryBudget, Precision};
 
 use super::given::{Given, Wrong};
 use super::units::{budget, budget_text, duration, duration_text, size, size_text};
-use super::{Adapters, KeyHash, KvChoice, LogFormat, Pooling, Scope};
+use super::{Adapters, FileKind, KeyHash, KvChoice, LogFormat, Pooling, Scope};
 
 /// What values of a kind an option takes.
 #[derive(Clone, Copy)]
@@ -314,6 +314,11 @@ macro_rules! words {
 }
 
 words! {
+    FileKind {
+        "gguf" => FileKind::Gguf,
+        "mlx" => FileKind::Mlx,
+        "safetensors" => FileKind::Safetensors
+    }
     LogFormat { "text" => LogFormat::Text, "json" => LogFormat::Json }
     Pooling { "mean" => Pooling::Mean, "last" => Pooling::Last }
     Precision { "fast" => Precision::Fast, "reference" => Precision::Reference }

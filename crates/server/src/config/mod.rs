@@ -206,6 +206,8 @@ pub struct Model {
     pub name: String,
     /// A path or a catalog name.
     pub source: String,
+    /// Which of its files, where there are several kinds of them.
+    pub kind: Option<FileKind>,
     /// Further names for it.
     pub aliases: Vec<String>,
     /// `auto`, or one of `loquat backends`.
@@ -242,6 +244,16 @@ pub struct Model {
     /// How embeddings are made of hidden states: `mean` or `last`.
     pub pooling: Pooling,
     pub adapters: Adapters,
+}
+
+/// How a model's weights are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    Gguf,
+    /// Safetensors that MLX quantized.
+    Mlx,
+    /// As they were trained.
+    Safetensors,
 }
 
 /// None can be loaded yet.
@@ -317,6 +329,7 @@ impl Model {
         Self {
             name: name.into(),
             source: source.into(),
+            kind: None,
             aliases: Vec::new(),
             backend: "auto".to_owned(),
             device: None,

@@ -130,6 +130,11 @@ impl Entry {
         self.forms.iter().find(|form| form.kind == kind)
     }
 
+    /// The form to take when nobody says, which is the same on every machine.
+    pub fn usual_form(&self) -> Option<&Form> {
+        self.form(FileKind::Gguf).or_else(|| self.forms.first())
+    }
+
     /// What a token of context takes while it is in reach of every layer, when keys and values
     /// are kept in 16 bits.
     pub fn kv_bytes_per_token(&self) -> u64 {

@@ -124,7 +124,6 @@ pub fn options_in(root: &Path) -> StoreOptions {
             cache_dir: Some(root.join("hub")),
             ..HubOptions::default()
         },
-        prefer: None,
     }
 }
 

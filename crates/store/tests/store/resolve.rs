@@ -145,21 +145,18 @@ fn a_folder_of_a_catalog_name_counts_only_if_it_is_a_model() {
 }
 
 #[test]
-fn the_preferred_kind_is_taken_where_nobody_says() {
+fn gguf_is_taken_where_nobody_says() {
     let shelf = Shelf::new();
-    let store = Store::open(StoreOptions {
-        prefer: Some(FileKind::Mlx),
-        ..options_in(shelf.root.path())
-    })
-    .unwrap();
-    for (reference, kind) in [
-        ("qwen3:4b", FileKind::Mlx),
-        // It has no form of that kind.
-        ("gemma3:270m", FileKind::Gguf),
+    let store = shelf.store();
+    for (kind, taken) in [
+        (None, FileKind::Gguf),
+        (Some(FileKind::Gguf), FileKind::Gguf),
+        (Some(FileKind::Mlx), FileKind::Mlx),
     ] {
-        match store.resolve(&reference.into()).unwrap() {
-            Resolved::Catalog { form, .. } => assert_eq!(form.kind, kind, "{reference}"),
-            other => panic!("{reference}: {other:?}"),
+        let reference = "qwen3:4b";
+        match store.resolve(&Wanted { reference, kind }).unwrap() {
+            Resolved::Catalog { form, .. } => assert_eq!(form.kind, taken, "{kind:?}"),
+            other => panic!("{kind:?}: {other:?}"),
         }
     }
 }

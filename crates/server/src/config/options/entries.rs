@@ -67,6 +67,15 @@ pub const MODELS: &[OfModel] = &[
     )
     .required(),
     OfModel::new(
+        "kind",
+        |m| &mut m.kind,
+        "\"gguf\"",
+        "Which files to take where the source has several kinds of them: its GGUF file, its \
+         safetensors that MLX quantized, or those as they were trained; of the catalog's models \
+         GGUF when left out",
+    )
+    .flag("kind"),
+    OfModel::new(
         "aliases",
         |m| &mut m.aliases,
         "[\"gpt-4o-mini\"]",

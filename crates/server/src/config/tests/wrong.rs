@@ -89,8 +89,9 @@ fn mistakes_are_told_with_their_places() {
         (
             "[[models]]\nname = \"a b\"",
             &[
-                "1:1 [[models]] needs `source`: A model directory, a .gguf or .safetensors file, \
-                 or a catalog name",
+                "1:1 [[models]] needs `source`: A catalog name, a hub repository (`owner/name`, with \
+                 `@revision` and `:quant` or `:file` as need be), or the path of a model directory \
+                 or file",
                 "2:8 `models.name` must be a name without blanks and commas",
             ],
         ),
