@@ -45,7 +45,34 @@ pub(crate) fn styled(mut config: Map<String, Value>) -> Map<String, Value> {
             config.entry(*theirs).or_insert(value);
         }
     }
+    if let Some((field, value)) = older_layers(&config) {
+        config.insert(field.into(), value);
+    }
     wrapped(config)
+}
+
+/// What newer configs say of layers in words that mlx-lm does not know.
+fn older_layers(config: &Map<String, Value>) -> Option<(&'static str, Value)> {
+    let kinds = config.get("layer_types")?.as_array()?;
+    let kinds = kinds.iter().map(|kind| kind.as_str().unwrap_or_default());
+    match family_of(config) {
+        "exaone4" => {
+            let letters = kinds.map(|kind| match kind {
+                "sliding_attention" => 'L',
+                _ => 'G',
+            });
+            Some(("sliding_window_pattern", letters.collect::<String>().into()))
+        }
+        "granitemoehybrid" => {
+            let names = kinds.map(|kind| match kind {
+                "linear_attention" => "mamba",
+                "full_attention" => "attention",
+                other => other,
+            });
+            Some(("layer_types", names.collect()))
+        }
+        _ => None,
+    }
 }
 
 fn family_of(config: &Map<String, Value>) -> &str {

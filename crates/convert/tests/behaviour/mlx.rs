@@ -115,6 +115,8 @@ fn configs_have_the_hub_s_older_fields() {
         "rotary_emb_base",
         "num_experts",
         "block_dim",
+        "layer_types",
+        "sliding_window_pattern",
     ];
     let mut judged = 0;
     for golden in goldens::all().unwrap() {
