@@ -68,7 +68,10 @@ def bytes_of(array):
 def mlx_bytes(verdict, plain, folder, mode):
     """Every quantized tensor of the folder against `mx.quantize` of the same weights."""
     group, bits, kind = mode
-    for module in (name.removesuffix(".scales") for name in folder if name.endswith(".scales")):
+    modules = [name.removesuffix(".scales") for name in folder if name.endswith(".scales")]
+    if not modules:
+        sys.exit(f"converted: {kind} {bits} g{group}: nothing was quantized")
+    for module in modules:
         theirs = mx.quantize(plain[module + ".weight"], group_size=group, bits=bits, mode=kind)
         for array, name in zip(theirs, ("weight", "scales", "biases")):
             ours = folder[f"{module}.{name}"]

@@ -138,3 +138,18 @@ fn windows_that_llama_cpp_ignores_are_refused() {
         assert!(error.to_string().contains("its window of"), "{error}");
     }
 }
+
+/// A row that has no token has only a name in GGUF, which is no word of the vocabulary.
+#[test]
+fn rows_without_a_token_are_not_words() {
+    for name in ["gemma3_text", "qwen2"] {
+        let there = to(Target::Gguf, "bf16", &goldens::family(name)).unwrap();
+        let opened = Checkpoint::open(&there.path).unwrap();
+        let tokens = opened.gguf_metadata().unwrap();
+        let tokens = tokens.strings("tokenizer.ggml.tokens").unwrap();
+        assert!(tokens.contains(&"[PAD285]".to_owned()), "{name}");
+        let back = to(Target::Safetensors, "bf16", &there.path).unwrap();
+        let text = std::fs::read_to_string(back.path.join("tokenizer.json")).unwrap();
+        assert!(!text.contains("[PAD285]"), "{name}");
+    }
+}
