@@ -3,7 +3,8 @@ quantizers of `mlx` and `gguf`.
 
 SmolLM2 becomes safetensors, then MLX and GGUF in several types. Each result must hold the bytes that
 the format's own quantizer makes of the same weights, load in the format's own engine, and give the
-same next tokens there as it gives here.
+same next tokens there as it gives here. Tiny models of several families become MLX and must give
+transformers' logits in mlx-lm.
 """
 
 import json
@@ -24,7 +25,13 @@ from mlx_lm.utils import load_model, load_tokenizer
 import loquat
 
 MODEL = "smollm2:135m"
-GOLDEN = loquat.ROOT / "crates/testkit/goldens/llama"
+GOLDENS = loquat.ROOT / "crates/testkit/goldens"
+GOLDEN = GOLDENS / "llama"
+# Plain and scaled rope, partial and by layer; latent attention; experts.
+TINY = ["llama", "qwen2", "qwen3", "gemma3_text", "deepseek_v2", "qwen3_moe", "phi3", "glm4"]
+# Of the largest logit. Sums in another order differ by some 1e-6 of it, Gemma's GELU in mlx by 4e-4;
+# eight bits of a random model's weights by some hundredths.
+NEAR = {"f32": 1e-3, "q8": 0.1}
 REAL = loquat.ROOT.parent / "shared" / "goldens-real" / "smollm2-135m.json"
 MLX = ["q4", "q8", "mxfp4"]
 GGUF = ["q4_0", "q4_1", "q8_0", "q4_k"]
@@ -32,7 +39,9 @@ GGUF = ["q4_0", "q4_1", "q8_0", "q4_k"]
 CASES = 6
 LONGEST = 12
 # mlx on a CPU takes its time: some seven tokens in a second.
-LONGEST_MLX = 5
+LONGEST_MLX = 4
+# Fewer positions than this judge nothing: of nine prompts, some end in a tie or in the text's end.
+LEAST = 3
 # Nearer than this two engines may choose differently: llama.cpp rounds activations to 8 bits.
 TIE = {"mlx": 0.02, "gguf": 0.25}
 # Our own, for a machine without the others.
@@ -59,7 +68,10 @@ def bytes_of(array):
 def mlx_bytes(verdict, plain, folder, mode):
     """Every quantized tensor of the folder against `mx.quantize` of the same weights."""
     group, bits, kind = mode
-    for module in (name.removesuffix(".scales") for name in folder if name.endswith(".scales")):
+    modules = [name.removesuffix(".scales") for name in folder if name.endswith(".scales")]
+    if not modules:
+        sys.exit(f"converted: {kind} {bits} g{group}: nothing was quantized")
+    for module in modules:
         theirs = mx.quantize(plain[module + ".weight"], group_size=group, bits=bits, mode=kind)
         for array, name in zip(theirs, ("weight", "scales", "biases")):
             ours = folder[f"{module}.{name}"]
@@ -95,10 +107,13 @@ def prompts(folder):
 
 def compare(verdict, subject, ours, theirs, tie):
     """`theirs` may leave out positions (None); where our lead is small either choice is right."""
+    compared = 0
     for prompt, (our, their) in enumerate(zip(ours, theirs)):
         for at, (top, margin, found) in enumerate(zip(our["top"], our["margin"], their)):
             if found is not None and margin > tie:
                 verdict.expect(subject, f"prompt {prompt}, position {at}", top, found)
+                compared += 1
+    verdict.expect(subject, f"{compared} positions compared, at least {LEAST}", compared >= LEAST, True)
 
 
 def tops(model, ids):
@@ -106,10 +121,30 @@ def tops(model, ids):
     return loquat.ask("loquat-convert", "top", cases, seconds=300)
 
 
-def mlx_tops(folder, ids):
+def mlx_model(folder):
+    """In f32, so that what differs is the model and not its rounding."""
     model, _ = load_model(folder)
     wide = lambda p: p.astype(mx.float32) if mx.issubdtype(p.dtype, mx.floating) else p
     model.update(tree_map(wide, model.parameters()))
+    return model
+
+
+def mlx_logits(verdict, scratch):
+    """Tiny models, converted, against the logits that transformers gave."""
+    for name in TINY:
+        golden = mx.load(str(GOLDENS / name / "golden.safetensors"))
+        prompt, wanted = golden["prompt_b"].astype(mx.int32), golden["logits_b"]
+        for quant, near in NEAR.items():
+            out = scratch / f"{name}-{quant}"
+            more = ["--group-size", "32"] if quant == "q8" else []
+            convert(GOLDENS / name, "mlx", quant, out, *more)
+            found = mlx_model(out)(prompt[None])[0]
+            apart = mx.abs(found - wanted).max() / mx.abs(wanted).max()
+            verdict.expect(f"logits in mlx-lm, {quant}", f"{name}: {apart.item():.2e}", apart.item() < near, True)
+
+
+def mlx_tops(folder, ids):
+    model = mlx_model(folder)
     return [mx.argmax(model(mx.array(prompt)[None])[0], axis=-1).tolist() for prompt in ids]
 
 
@@ -151,6 +186,7 @@ def main():
             more = ["--group-size", str(group)] if kind == "affine" else []
             convert(GOLDEN, "mlx", name, out, *more)
             mlx_bytes(verdict, tiny, mx.load(str(out / "model.safetensors")), (group, bits, kind))
+        mlx_logits(verdict, scratch)
         source = scratch / "source"
         convert(MODEL, "safetensors", "bf16", source)
         plain = mx.load(str(source / "model.safetensors"))

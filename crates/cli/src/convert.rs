@@ -2,6 +2,7 @@
 //! first.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +23,13 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
         None => Quant::default_of(target),
     };
     let store = open_store_on(args.source.network)?;
-    let source = locate(&store, &args.source.chosen(args.model.as_deref()))?;
+    let chosen = args.source.chosen(args.model.as_deref());
+    let source = locate(&store, &chosen)?;
+    // A download's folder is named for its bytes, so it is called what it was asked for by.
+    let name = chosen
+        .reference
+        .as_deref()
+        .filter(|name| !Path::new(name).exists());
     let interrupted = listen()?;
     let bar = ShareBar::start(&format!("converting to {}", args.output.display()));
     let (mut total, mut done) = (0, 0);
@@ -34,6 +41,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
             target,
             quant,
             dtype: args.dtype.map(Into::into),
+            name,
             requantize: args.requantize,
             force: args.force,
         },

@@ -185,9 +185,11 @@ impl CliError {
             },
             Self::Convert(error) => match error {
                 ConvertError::UnknownQuant { .. }
+                | ConvertError::TwoTypes { .. }
                 | ConvertError::Quantized { .. }
                 | ConvertError::Exists { .. }
                 | ConvertError::NotReplaceable { .. }
+                | ConvertError::WrongShape { .. }
                 | ConvertError::OntoItself { .. } => 2,
                 ConvertError::NoSpace { .. } | ConvertError::Write { .. } => 1,
                 ConvertError::Interrupted => 130,

@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 use crate::choose::{Choice, file_type, mlx_table};
 use crate::describe::{self, gguf};
 use crate::measure::{Report, TensorReport};
-use crate::place::Place;
+use crate::place::{Place, Shape, Site};
 use crate::plan::{self, Planned};
 use crate::pour::pour;
 use crate::quantize::{Encoded, Encoding};
-use crate::source::{About, Source};
+use crate::source::{About, BESIDE, Source};
 use crate::write::{Files, Layout};
 use crate::{ConvertError, Quant, Target, vocabulary};
 
@@ -29,6 +29,8 @@ pub struct Conversion<'a> {
     pub quant: Quant,
     /// What stays plain, in this type; `None`: in the source's own.
     pub dtype: Option<Dtype>,
+    /// What a result without a name of its own is called; `None`: as the source's folder is.
+    pub name: Option<&'a str>,
     /// Quantize what is quantized already.
     pub requantize: bool,
     /// Replace what is there.
@@ -50,6 +52,11 @@ pub fn convert(
     wanted: &Conversion<'_>,
     step: &mut dyn FnMut(Step<'_>) -> bool,
 ) -> Result<Report, ConvertError> {
+    if let (Quant::Plain(Some(quant)), Some(dtype)) = (wanted.quant, wanted.dtype)
+        && quant != dtype
+    {
+        return Err(ConvertError::TwoTypes { quant, dtype });
+    }
     let source = Source::open(wanted.source)?;
     let mut notes = Vec::new();
     if let Some(found) = source.quantized() {
@@ -61,7 +68,15 @@ pub fn convert(
              figures"
         ));
     }
-    let place = Place::new(wanted.out, &source.path, wanted.force)?;
+    let site = Site {
+        target: wanted.out,
+        shape: match wanted.target {
+            Target::Gguf => Shape::File,
+            Target::Mlx | Target::Safetensors => Shape::Folder,
+        },
+        force: wanted.force,
+    };
+    site.check(&source)?;
     let float = match wanted.quant {
         Quant::Plain(Some(dtype)) => dtype,
         _ => wanted.dtype.unwrap_or_else(|| source.usual_float()),
@@ -79,6 +94,7 @@ pub fn convert(
         },
     )?;
     let result = Outcome::choose(&model, &planned, wanted, float, &source, &mut notes);
+    let place = site.open()?;
     let mut report = result.write(&model, &place, wanted, step)?;
     report.notes = notes;
     report.source_bytes = source.bytes();
@@ -102,20 +118,6 @@ enum Written {
     },
 }
 
-/// What a folder's tokenizer, template and habits may stand in.
-const BESIDE: &[&str] = &[
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-];
-
 impl Model {
     fn gguf(
         source: &Source,
@@ -137,12 +139,23 @@ impl Model {
         let family = source.spec().family;
         let refuse = |why: &str| family_error(family, "GGUF", why, gguf_families());
         let writer = gguf::WRITERS.iter().find(|writer| writer.family == family);
-        let writer = writer.ok_or_else(|| refuse("nobody has told its keys here"))?;
+        let writer =
+            writer.ok_or_else(|| refuse("what llama.cpp calls its numbers is not known here"))?;
+        if let Some(window) = gguf::ignored_window(source.spec(), writer) {
+            let context = source.spec().max_context;
+            let why = format!(
+                "llama.cpp would not keep to its window of {window} positions in a context of \
+                 {context}"
+            );
+            let instead = "convert to mlx or safetensors".to_owned();
+            return Err(family_error(family, "GGUF", &why, instead));
+        }
         let (mut spec, made) = describe::carried_factors(source.spec());
         let mut metadata = gguf::metadata(&spec, writer)
             .ok_or_else(|| refuse("it is not attention throughout"))?;
         metadata.insert("general.file_type", file_type);
-        let name = model_name(&source.path);
+        let name = wanted.name.map(str::to_owned);
+        let name = name.unwrap_or_else(|| model_name(&source.path));
         metadata.insert("general.name", Field::String(name));
         let naming = families::gguf_naming(writer.architecture)?;
         let infos = shapes(&naming, &spec);
@@ -199,6 +212,12 @@ impl Model {
             let instead = "convert to safetensors, or with mlx-lm".to_owned();
             return Err(family_error(family, wanted.target.name(), why, instead));
         }
+        if wanted.target == Target::Mlx
+            && let Some(why) = describe::mlx::unreadable(family, fields)
+        {
+            let instead = "convert to safetensors, or the original with mlx-lm".to_owned();
+            return Err(family_error(family, wanted.target.name(), &why, instead));
+        }
         if described.wrapped {
             notes.push("only the text model is converted; images and sound are left out".into());
         }
@@ -237,7 +256,8 @@ impl Model {
         let (family, target) = (source.spec().family, wanted.target.name());
         let refuse = |why: &str| family_error(family, target, why, config_families());
         let writer = describe::config::writer(source.spec());
-        let writer = writer.ok_or_else(|| refuse("nobody has told its config here"))?;
+        let writer =
+            writer.ok_or_else(|| refuse("a config.json cannot be made from its GGUF keys"))?;
         let tensor = |role| source.stored(role).map(|(values, _)| values);
         let mut config =
             describe::config::fields(source.spec(), writer, float, tensor).map_err(refuse)?;
@@ -279,7 +299,7 @@ fn family_error(family: &str, target: &'static str, why: &str, instead: String) 
 fn gguf_families() -> String {
     let names: Vec<&str> = gguf::WRITERS.iter().map(|writer| writer.family).collect();
     format!(
-        "--to mlx takes every family, --to gguf {}",
+        "--to gguf takes {}; for the others there are --to mlx and --to safetensors",
         names.join(", ")
     )
 }
@@ -287,7 +307,10 @@ fn gguf_families() -> String {
 fn config_families() -> String {
     let writers = describe::config::WRITERS.iter();
     let names: Vec<&str> = writers.map(|writer| writer.model_type).collect();
-    format!("from GGUF there are {}", names.join(", "))
+    format!(
+        "from GGUF there are {}; others need their safetensors",
+        names.join(", ")
+    )
 }
 
 /// What the model is called: the folder's or the file's name.
@@ -369,7 +392,7 @@ impl<'a> Outcome<'a> {
     fn write(
         &self,
         model: &Model,
-        place: &Place,
+        place: &Place<'_>,
         wanted: &Conversion<'_>,
         step: &mut dyn FnMut(Step<'_>) -> bool,
     ) -> Result<Report, ConvertError> {
@@ -463,13 +486,6 @@ impl<'a> Outcome<'a> {
     ) -> Result<(), ConvertError> {
         std::fs::create_dir(folder).map_err(ConvertError::writing(folder))?;
         let mut config = config.clone();
-        if let Quant::Mlx(mode) = wanted.quant {
-            let modules = self.planned.iter().zip(&self.encodings);
-            let modules = modules.map(|(tensor, encoding)| (module_of(&tensor.name), *encoding));
-            let table = mlx_table(mode, modules);
-            config.insert("quantization".into(), json!(table));
-            config.insert("quantization_config".into(), json!(table));
-        }
         if let Some(dtype) = wanted.dtype.or(match wanted.quant {
             Quant::Plain(dtype) => dtype,
             Quant::Mlx(_) | Quant::Blocks { .. } => None,
@@ -479,6 +495,16 @@ impl<'a> Outcome<'a> {
                 false => "torch_dtype",
             };
             config.insert(field.into(), json!(describe::config::torch_name(dtype)));
+        }
+        if wanted.target == Target::Mlx {
+            config = describe::mlx::styled(config);
+        }
+        if let Quant::Mlx(mode) = wanted.quant {
+            let modules = self.planned.iter().zip(&self.encodings);
+            let modules = modules.map(|(tensor, encoding)| (module_of(&tensor.name), *encoding));
+            let table = mlx_table(mode, modules);
+            config.insert("quantization".into(), json!(table));
+            config.insert("quantization_config".into(), json!(table));
         }
         let text = format!("{:#}\n", Value::Object(config)).into_bytes();
         let config = [("config.json".to_owned(), text)];

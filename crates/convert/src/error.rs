@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use loquat_spec::SpecError;
 use loquat_text::TextError;
-use loquat_weights::WeightsError;
+use loquat_weights::{Dtype, WeightsError};
 
 /// Why a model was not converted. Nothing is left of it then.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,13 @@ pub enum ConvertError {
         target: &'static str,
         known: String,
     },
+    #[error(
+        "--dtype is the type of what stays plain beside quantized matrices; with --quant {} \
+         everything has that type, so leave --dtype {} out",
+        quant.name().to_lowercase(),
+        dtype.name().to_lowercase()
+    )]
+    TwoTypes { quant: Dtype, dtype: Dtype },
     #[error(
         "the model is quantized already ({found}), and quantizing it again adds a second error to \
          the first; convert the original, or say --requantize"
@@ -51,8 +58,13 @@ pub enum ConvertError {
     Tokenizer { target: &'static str, why: String },
     #[error("{} is there already; say --force to replace it", path.display())]
     Exists { path: PathBuf },
-    #[error("{} holds no model, so it is not replaced; name another place", path.display())]
+    #[error(
+        "{} holds no model, or more than a model, so it is not replaced; name another place",
+        path.display()
+    )]
     NotReplaceable { path: PathBuf },
+    #[error("the result is a {wanted}, which {} is not; name a {wanted}", path.display())]
+    WrongShape { path: PathBuf, wanted: &'static str },
     #[error("{} is what is converted; name another place for the result", path.display())]
     OntoItself { path: PathBuf },
     #[error(

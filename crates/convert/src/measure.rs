@@ -17,6 +17,10 @@ impl Error {
     pub fn add(&mut self, was: &[f32], is: &[f32]) {
         self.values += was.len() as u64;
         for (was, is) in was.iter().zip(is) {
+            // What was not finite is written as it was, and has no size to compare with.
+            if !was.is_finite() {
+                continue;
+            }
             let apart = was - is;
             self.squares += f64::from(*was) * f64::from(*was);
             self.errors += f64::from(apart) * f64::from(apart);

@@ -104,6 +104,7 @@ fn empty<'a>(slot: &Slot, name: &str, conv: ConvShape) -> Planned<'a> {
     Planned {
         name: name.to_owned(),
         shape: match stacked {
+            true if is_one_matrix(slot) => vec![members * total, cols],
             true => [&[members], matrix.as_slice()].concat(),
             false => matrix.to_vec(),
         },
@@ -116,6 +117,17 @@ fn empty<'a>(slot: &Slot, name: &str, conv: ConvShape) -> Planned<'a> {
             transposed,
         }),
     }
+}
+
+/// Whether heads stand under each other in one matrix: so they do where keys and values share it.
+fn is_one_matrix(slot: &Slot) -> bool {
+    use LayerRole::{KeyAbsorb, ValueUp};
+    let of_head = matches!(slot.role, Role::Layer(_, KeyAbsorb | ValueUp));
+    let own = match slot.layout.orientation {
+        Orientation::PartColumns => slot.kind.cols(),
+        Orientation::Rows | Orientation::Columns => slot.kind.rows(),
+    };
+    of_head && slot.layout.total > own
 }
 
 /// The role's matrices, of which tensor number `index` holds one or all.

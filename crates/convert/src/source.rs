@@ -30,7 +30,21 @@ pub(crate) enum About {
     },
 }
 
-const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
+
+/// What a folder's tokenizer, template and habits may stand in.
+pub(crate) const BESIDE: &[&str] = &[
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+];
 
 impl Source {
     pub fn open(path: &Path) -> Result<Self, ConvertError> {
@@ -64,6 +78,13 @@ impl Source {
 
     pub fn directory(&self) -> &Path {
         self.checkpoint.directory()
+    }
+
+    /// What was opened: the folder, the path that was named, and its weights.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let named = [self.path.as_path(), self.directory()];
+        let weights = self.checkpoint.paths.iter().map(PathBuf::as_path);
+        named.into_iter().chain(weights)
     }
 
     pub fn stack(&self, role: Role) -> Option<&[Matrix]> {

@@ -84,7 +84,8 @@ impl Vocabulary {
 
 fn push_bytes(out: &mut Vec<u8>, text: &str, kind: Kind, spelling: Spelling) {
     match (kind, spelling) {
-        (Kind::Absent, _) => {}
+        // A row that has no token has a name in GGUF all the same, which is not text.
+        (Kind::Absent | Kind::Unused, _) => {}
         (Kind::Special, _) | (Kind::Added, Spelling::ByteLevel) => {
             out.extend_from_slice(text.as_bytes());
         }
@@ -92,7 +93,7 @@ fn push_bytes(out: &mut Vec<u8>, text: &str, kind: Kind, spelling: Spelling) {
             Some(byte) => out.push(byte),
             None => out.extend_from_slice(text.as_bytes()),
         },
-        (Kind::Normal | Kind::Unused, Spelling::ByteLevel) => {
+        (Kind::Normal, Spelling::ByteLevel) => {
             let before = out.len();
             for character in text.chars() {
                 let Some(byte) = byte_of_char(character) else {
@@ -104,7 +105,7 @@ fn push_bytes(out: &mut Vec<u8>, text: &str, kind: Kind, spelling: Spelling) {
                 out.push(byte);
             }
         }
-        (Kind::Normal | Kind::Added | Kind::Unused, Spelling::Metaspace) => {
+        (Kind::Normal | Kind::Added, Spelling::Metaspace) => {
             for (index, part) in text.split(METASPACE).enumerate() {
                 if index > 0 {
                     out.push(b' ');
@@ -165,7 +166,7 @@ mod tests {
     fn tokens_spell_their_bytes() {
         use Kind::*;
         use Spelling::*;
-        let cases: [(&str, Kind, Spelling, &[u8]); 9] = [
+        let cases: [(&str, Kind, Spelling, &[u8]); 11] = [
             ("Ġthe", Normal, ByteLevel, b" the"),
             ("Ċ", Normal, ByteLevel, b"\n"),
             ("你", Normal, ByteLevel, "你".as_bytes()),
@@ -175,6 +176,8 @@ mod tests {
             ("<a▁b>", Special, Metaspace, "<a▁b>".as_bytes()),
             ("<0xE9>", Byte, Metaspace, &[0xe9]),
             ("<0x+9>", Byte, Metaspace, b"<0x+9>"),
+            ("[PAD285]", Unused, ByteLevel, b""),
+            ("[PAD285]", Unused, Metaspace, b""),
         ];
         for (text, kind, spelling, bytes) in cases {
             let vocabulary = Vocabulary::new([(text, kind)].into_iter(), spelling);

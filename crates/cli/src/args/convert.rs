@@ -27,7 +27,7 @@ pub struct ConvertArgs {
     /// Where the result goes; nothing is there before it is whole.
     #[arg(long, short, value_name = "PATH")]
     pub output: PathBuf,
-    /// What stays plain, in this type; the model's own when left out.
+    /// What stays plain beside quantized matrices, in this type; the model's own when left out.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub dtype: Option<Float>,
     /// Quantize a model that is quantized already, which adds a second error to its first.

@@ -1,6 +1,5 @@
 //! Directories that models are kept in.
 
-use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 /// What is known of a directory.
@@ -73,10 +72,8 @@ fn state(path: &Path, nearest: Option<&Path>) -> State {
 
 /// Trying is the only test that no kind of file system deceives.
 fn write_into(folder: &Path) -> std::io::Result<()> {
-    let trial = folder.join(format!(".loquat-doctor-{}", std::process::id()));
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).open(&trial)?;
-    std::fs::remove_file(&trial)
+    let mut trial = tempfile::Builder::new();
+    trial.prefix(".loquat-doctor-").tempfile_in(folder)?.close()
 }
 
 #[cfg(unix)]
@@ -134,6 +131,12 @@ mod tests {
             assert!(why.ends_with("file is a file"), "{why}");
         }
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+        // Both caches may be one folder.
+        std::thread::scope(|scope| {
+            let looks = [(); 8].map(|()| scope.spawn(|| state(root.path().to_owned())));
+            let found = looks.map(|look| look.join().unwrap());
+            assert!(found.iter().all(|state| *state == State::Writable));
+        });
     }
 
     #[cfg(unix)]

@@ -55,6 +55,16 @@ pub(crate) const WRITERS: &[Writer] = &[
     plain("starcoder2", "starcoder2"),
 ];
 
+/// Architectures whose windows llama.cpp keeps to; in the others it attends to everything.
+const WINDOWED: &[&str] = &["gemma2", "gemma3"];
+
+/// The window that llama.cpp would look beyond, if there is one.
+pub(crate) fn ignored_window(spec: &ModelSpec, writer: &Writer) -> Option<usize> {
+    let window = Parts::of(spec)?.window()?;
+    let ignored = !WINDOWED.contains(&writer.architecture) && window < spec.max_context;
+    ignored.then_some(window)
+}
+
 /// Metadata under an architecture's name.
 pub(crate) struct Keys {
     architecture: &'static str,

@@ -3,6 +3,7 @@
 
 pub(crate) mod config;
 pub(crate) mod gguf;
+pub(crate) mod mlx;
 mod parts;
 mod rope;
 

@@ -6,7 +6,7 @@ use loquat_text::{Special, Tokenizer, pretokenizer};
 use loquat_weights::gguf::Metadata;
 use serde_json::{Map, Value, json};
 
-use super::{BYTE, CONTROL, METASPACE, NORMAL, UNKNOWN, USER_DEFINED, disagreement};
+use super::{BYTE, CONTROL, METASPACE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, disagreement};
 use crate::ConvertError;
 
 /// Files beside the weights, by name, and what `config.json` says of tokens.
@@ -74,6 +74,7 @@ impl<'a> Vocabulary<'a> {
 
     fn map(&self) -> Map<String, Value> {
         self.iter()
+            .filter(|(.., kind)| *kind != UNUSED)
             .map(|(id, token, _)| (token.to_owned(), json!(id)))
             .collect()
     }

@@ -20,7 +20,6 @@ const WRITTEN: &[&str] = &[
     "olmoe",
     "phi3",
     "phi3_longrope",
-    "phi3_swa",
     "qwen2",
     "qwen3",
     "qwen3_moe",
@@ -104,7 +103,6 @@ const BACK: &[&str] = &[
     "olmo2",
     "phi3",
     "phi3_longrope",
-    "phi3_swa",
     "qwen2",
     "qwen3",
     "qwen3_moe",
@@ -127,5 +125,31 @@ fn there_and_back_is_the_same_model() {
         for (tensor, was) in &was {
             assert_eq!(*was.data, *is[tensor].data, "{name} {tensor}");
         }
+    }
+}
+
+/// llama.cpp attends to everything in these families, so beyond the window it is another model.
+#[test]
+fn windows_that_llama_cpp_ignores_are_refused() {
+    for name in ["mistral_swa", "phi3_swa"] {
+        let Err(error) = to(Target::Gguf, "bf16", &goldens::family(name)) else {
+            panic!("{name} was written");
+        };
+        assert!(error.to_string().contains("its window of"), "{error}");
+    }
+}
+
+/// A row that has no token has only a name in GGUF, which is no word of the vocabulary.
+#[test]
+fn rows_without_a_token_are_not_words() {
+    for name in ["gemma3_text", "qwen2"] {
+        let there = to(Target::Gguf, "bf16", &goldens::family(name)).unwrap();
+        let opened = Checkpoint::open(&there.path).unwrap();
+        let tokens = opened.gguf_metadata().unwrap();
+        let tokens = tokens.strings("tokenizer.ggml.tokens").unwrap();
+        assert!(tokens.contains(&"[PAD285]".to_owned()), "{name}");
+        let back = to(Target::Safetensors, "bf16", &there.path).unwrap();
+        let text = std::fs::read_to_string(back.path.join("tokenizer.json")).unwrap();
+        assert!(!text.contains("[PAD285]"), "{name}");
     }
 }

@@ -15,6 +15,7 @@ fn plainly<'a>(source: &'a Path, out: &'a Path) -> Conversion<'a> {
         target: Target::Mlx,
         quant: Quant::default_of(Target::Mlx),
         dtype: None,
+        name: None,
         requantize: false,
         force: false,
     }
@@ -77,7 +78,8 @@ fn what_was_not_finite_stays_so_where_nothing_is_quantized() {
     let folder = tempfile::tempdir().unwrap();
     let source = with_value(folder.path(), "model.norm.weight", f32::INFINITY);
     let converted = to(Target::Safetensors, "f32", &source).unwrap();
-    assert!(converted.report.whole().values > 0);
+    let error = converted.report.whole();
+    assert!(error.values > 0 && error.relative() == 0.0);
 }
 
 #[test]
@@ -114,11 +116,13 @@ fn what_is_there_is_replaced_only_when_asked_and_only_a_model() {
     };
     go(false, &out).unwrap();
     assert!(matches!(go(false, &out), Err(ConvertError::Exists { .. })));
-    std::fs::write(out.join("mark"), "").unwrap();
+    let mark = out.join("added_tokens.json");
+    std::fs::write(&mark, "{}").unwrap();
     go(true, &out).unwrap();
-    assert!(!out.join("mark").exists() && out.join("model.safetensors").is_file());
+    assert!(!mark.exists() && out.join("model.safetensors").is_file());
     let home = folder.path().join("home");
     std::fs::create_dir_all(home.join("letters")).unwrap();
+    std::fs::write(home.join("config.json"), "{}").unwrap();
     assert!(matches!(
         go(true, &home),
         Err(ConvertError::NotReplaceable { .. })
@@ -129,6 +133,80 @@ fn what_is_there_is_replaced_only_when_asked_and_only_a_model() {
         Err(ConvertError::OntoItself { .. })
     ));
     assert_eq!(names(folder.path()).len(), 2);
+}
+
+#[test]
+fn the_source_is_never_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    let made = to(Target::Gguf, "f32", &goldens::family("llama")).unwrap();
+    std::fs::copy(&made.path, &file).unwrap();
+    let bytes = std::fs::read(&file).unwrap();
+    for source in [folder.path(), &file] {
+        let wanted = Conversion {
+            target: Target::Gguf,
+            quant: Quant::default_of(Target::Gguf),
+            force: true,
+            ..plainly(source, &file)
+        };
+        let result = convert(&wanted, &mut |_| true);
+        assert!(matches!(result, Err(ConvertError::OntoItself { .. })));
+        assert!(std::fs::read(&file).unwrap() == bytes);
+    }
+}
+
+#[test]
+fn a_file_takes_a_file_s_place_and_a_folder_a_folder_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = goldens::family("llama");
+    let (file, model) = (folder.path().join("model"), folder.path().join("folder"));
+    let go = |target, out: &Path| {
+        let wanted = Conversion {
+            target,
+            quant: Quant::default_of(target),
+            force: true,
+            ..plainly(&source, out)
+        };
+        convert(&wanted, &mut |_| panic!("it began"))
+    };
+    std::fs::write(&file, "GGUF").unwrap();
+    std::fs::create_dir(&model).unwrap();
+    let slash = folder.path().join("new/sub/");
+    let table = [
+        (Target::Mlx, &file),
+        (Target::Gguf, &model),
+        (Target::Gguf, &slash),
+    ];
+    for (target, out) in table {
+        let result = go(target, out);
+        assert!(matches!(result, Err(ConvertError::WrongShape { .. })));
+    }
+    assert_eq!(names(folder.path()).len(), 2);
+    // By what is in it, whatever it is called.
+    let wanted = Conversion {
+        target: Target::Gguf,
+        quant: Quant::default_of(Target::Gguf),
+        force: true,
+        ..plainly(&source, &file)
+    };
+    convert(&wanted, &mut |_| true).unwrap();
+}
+
+#[test]
+fn one_type_for_everything_leaves_none_for_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, out) = (goldens::family("llama"), folder.path().join("a/out"));
+    let wanted = Conversion {
+        quant: Quant::Plain(Some(Dtype::F32)),
+        dtype: Some(Dtype::F16),
+        ..plainly(&source, &out)
+    };
+    let error = convert(&wanted, &mut |_| true).unwrap_err().to_string();
+    assert!(
+        error.contains("--quant f32") && error.contains("--dtype f16"),
+        "{error}"
+    );
+    assert_eq!(names(folder.path()), [""; 0]);
 }
 
 #[test]

@@ -86,10 +86,75 @@ fn every_golden_converts_or_is_refused_by_name() {
         match to(Target::Mlx, "q8-g32", &golden) {
             Ok(converted) => drop(tensors(&converted.path)),
             Err(ConvertError::Family { family, .. }) => {
-                let folded = ["falcon_h1", "ernie4_5_moe"];
-                assert!(folded.contains(&family.as_str()), "{name}");
+                let refused = [
+                    "falcon_h1",
+                    "ernie4_5_moe",
+                    "llama4_text",
+                    // Their published configs say more.
+                    "gemma4_text",
+                    "kimi_linear",
+                    "mimo_v2_flash",
+                    "minimax_m2",
+                ];
+                assert!(refused.contains(&family.as_str()), "{name}");
             }
             Err(error) => panic!("{name}: {error}"),
         }
+    }
+}
+
+/// What newer configs say in `rope_parameters` stands in the fields that mlx-lm reads too.
+#[test]
+fn configs_have_the_hub_s_older_fields() {
+    let fields = [
+        "rope_theta",
+        "rope_scaling",
+        "partial_rotary_factor",
+        "rope_local_base_freq",
+        "rotary_pct",
+        "rotary_emb_base",
+        "num_experts",
+        "block_dim",
+        "layer_types",
+        "sliding_window_pattern",
+    ];
+    let mut judged = 0;
+    for golden in goldens::all().unwrap() {
+        let name = golden.file_name().unwrap().to_string_lossy().into_owned();
+        let Ok(converted) = to(Target::Mlx, "bf16", &golden) else {
+            continue;
+        };
+        let ours = config(&converted.path);
+        let text = std::fs::read_to_string(golden.join("config.hub_style.json")).unwrap();
+        let older: Value = serde_json::from_str(&text).unwrap();
+        for field in fields {
+            if let Some(value) = older.get(field) {
+                assert_eq!(ours.get(field), Some(value), "{name} {field}");
+                judged += 1;
+            }
+        }
+        if older.get("text_config").is_some() {
+            assert_eq!(ours["model_type"], older["model_type"], "{name}");
+            let (ours, older) = (&ours["text_config"], &older["text_config"]);
+            assert_eq!(ours["model_type"], older["model_type"], "{name}");
+            judged += 1;
+        }
+    }
+    assert!(judged > 90, "only {judged} fields were judged");
+}
+
+/// Heads stand under each other where the hub's file has them so.
+#[test]
+fn matrices_keep_the_shape_they_had() {
+    for name in ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_linear"] {
+        let golden = goldens::family(name);
+        let converted = to(Target::Safetensors, "bf16", &golden).unwrap();
+        let (was, is) = (tensors(&golden), tensors(&converted.path));
+        let mut judged = 0;
+        for (tensor, was) in was.iter().filter(|(name, _)| name.contains("kv_b_proj")) {
+            assert_eq!(is[tensor].shape, was.shape, "{name} {tensor}");
+            judged += 1;
+        }
+        assert!(judged > 0, "{name}");
     }
 }

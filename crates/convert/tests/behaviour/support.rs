@@ -33,6 +33,7 @@ pub fn to(target: Target, quant: &str, source: &Path) -> Result<Converted, Conve
             target,
             quant,
             dtype: None,
+            name: None,
             requantize: true,
             force: false,
         },

@@ -22,6 +22,8 @@ use super::tuning::Tuning;
 const USER: &str = concat!("loquat/", env!("CARGO_PKG_VERSION"));
 const REDIRECTS: usize = 10;
 /// More than the listing of the largest repositories; a hostile answer ends here.
+/// Of a hub that has never answered.
+const FIRST_RETRIES: u32 = 2;
 const LONGEST_LISTING: u64 = 64 << 20;
 
 pub(crate) struct Client {
@@ -83,10 +85,18 @@ impl Client {
         &self.tuning
     }
 
-    /// The text of an API's answer.
+    /// The text of an API's answer. It is the first thing asked, so a hub that does not answer at
+    /// all is given up soon: nothing is under way that would be lost.
     pub(crate) fn text(&self, path: &str, subject: Subject<'_>) -> Result<String, HubError> {
+        let mut unanswered = 0;
         self.tuning.patience.persist(&Stop::default(), || {
-            let answer = self.ask("GET", path, None, subject)?;
+            let answer = self.ask("GET", path, None, subject).map_err(|failure| {
+                unanswered += u32::from(matches!(failure.error, HubError::Unreachable { .. }));
+                match unanswered > FIRST_RETRIES {
+                    true => Failure::lasting(failure.error),
+                    false => failure,
+                }
+            })?;
             let body = answer.body.into_with_config().limit(LONGEST_LISTING);
             body.read_to_string()
                 .map_err(|error| Failure::passing(unreachable(&answer.host, &error)))

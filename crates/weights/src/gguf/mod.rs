@@ -38,7 +38,7 @@ impl Gguf {
     }
 
     /// Whether the file there begins as GGUF does.
-    pub(crate) fn is_at(path: &Path) -> bool {
+    pub fn is_at(path: &Path) -> bool {
         let mut magic = [0; MAGIC.len()];
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
         read.is_ok() && magic == MAGIC
