@@ -152,10 +152,13 @@ impl Chat<'_> {
                 Some(question) => remark(&format!("Taken back: {}", brief(&question))),
                 None => remark("There is nothing to take back."),
             },
-            Command::Retry => match self.conversation.take_back() {
-                Some(question) => self.answer(question)?,
-                None => remark("There is nothing to ask again."),
-            },
+            Command::Retry => {
+                let before = self.conversation.clone();
+                match self.conversation.take_back() {
+                    Some(question) => self.answer_or(question, before)?,
+                    None => remark("There is nothing to ask again."),
+                }
+            }
             Command::Clear => {
                 self.conversation.clear();
                 self.last = None;
@@ -226,6 +229,11 @@ impl Chat<'_> {
     /// Asks a question; one that is refused or given up was not asked.
     fn answer(&mut self, question: Message) -> Result<(), CliError> {
         let before = self.conversation.clone();
+        self.answer_or(question, before)
+    }
+
+    /// The same, with what the conversation is where it was not asked.
+    fn answer_or(&mut self, question: Message, before: Conversation) -> Result<(), CliError> {
         self.conversation.push(question);
         match self.turn() {
             Ok(true) => Ok(()),
