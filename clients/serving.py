@@ -24,8 +24,8 @@ def binary():
     everything in."""
     if named := os.environ.get("LOQUAT_BINARY"):
         return named
-    cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--package", "loquat-cli"]
-    cargo += ["--message-format", "json-render-diagnostics"]
+    cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--workspace"]
+    cargo += ["--bin", "loquat", "--message-format", "json-render-diagnostics"]
     done = subprocess.run(cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     artifacts = [json.loads(line) for line in done.stdout.splitlines()]
     (path,) = (

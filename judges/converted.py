@@ -118,7 +118,7 @@ def compare(verdict, subject, ours, theirs, tie):
 
 def tops(model, ids):
     cases = [dict(model=str(model), ids=prompt) for prompt in ids]
-    return loquat.ask("loquat-convert", "top", cases, seconds=300)
+    return loquat.ask("top", cases, seconds=300)
 
 
 def mlx_model(folder):

@@ -132,7 +132,7 @@ def judge(verdict, encoding, subject, template, conversations):
         }
         for messages, tools in conversations.values()
     ]
-    answers = loquat.ask("loquat-text", "render", cases)
+    answers = loquat.ask("render", cases)
     for (name, (messages, tools)), answer in zip(conversations.items(), answers):
         conversation = Conversation.from_messages(Conversion(messages, tools).messages)
         tokens = encoding.render_conversation_for_completion(conversation, Role.ASSISTANT)

@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT.parent / "shared" / "templates" / "corpus.json"
 
 
-def ask(package, example, cases, seconds=60):
+def ask(example, cases, seconds=60):
     """One answer per case, from one process of the example, which must not take longer."""
-    program = build(package, example)
+    program = build(example)
     lines = "".join(json.dumps(case) + "\n" for case in cases)
     try:
         done = subprocess.run(
@@ -32,13 +32,14 @@ def ask(package, example, cases, seconds=60):
 
 def command():
     """The path of the command line itself."""
-    return build("loquat-cli", "loquat", "--bin")
+    return build("loquat", "--bin")
 
 
 @functools.cache
-def build(package, name, kind="--example"):
-    """The path of the program, in the profile that the tests have built everything in."""
-    cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--package", package]
+def build(name, kind="--example"):
+    """The path of the program, in the profile that the tests have built everything in; of the
+    whole workspace, since one package alone has its dependencies built anew with fewer features."""
+    cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--workspace"]
     cargo += [kind, name, "--message-format", "json-render-diagnostics"]
     done = subprocess.run(cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     artifacts = [json.loads(line) for line in done.stdout.splitlines()]
@@ -61,7 +62,7 @@ def corpus():
 
 def parse(cases):
     """What Loquat's parser reads in outputs that come in `chunks`, one reading per case."""
-    return [reading(pieces) for pieces in ask("loquat-text", "parse", cases)]
+    return [reading(pieces) for pieces in ask("parse", cases)]
 
 
 def reading(pieces):

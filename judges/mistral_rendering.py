@@ -89,7 +89,7 @@ def sentencepiece_text(pieces):
 def judge(verdict, files):
     """The package's own templates, Loquat's, and real ones where the corpus is there."""
     cases = [*generated_cases(files), *builtin_cases(files), *corpus_cases(files)]
-    answers = loquat.ask("loquat-text", "render", [case for _, case, _, _ in cases])
+    answers = loquat.ask("render", [case for _, case, _, _ in cases])
     for (what, _, expected, differs), answer in zip(cases, answers):
         ours = answer.get("text", answer)
         if differs:

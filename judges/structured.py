@@ -35,9 +35,9 @@ def main():
     for schema in documents:
         Draft202012Validator.check_schema(schema)
     cases = [{"schema": schema} for schema in documents]
-    loquat.build("loquat-chat", "structured")
+    loquat.build("structured")
     start = time.monotonic()
-    answers = loquat.ask("loquat-chat", "structured", cases, SECONDS)
+    answers = loquat.ask("structured", cases, SECONDS)
     seconds = time.monotonic() - start
 
     finished = invalid = refused = 0
