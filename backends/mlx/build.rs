@@ -144,8 +144,9 @@ fn compile(root: &Path, os: &str, abi: &str) -> Result<PathBuf, String> {
         command.arg("-Wl,--disable-new-dtags");
     }
     let output = command.output().map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(shim),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    if output.status.success() {
+        Ok(shim)
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 }

@@ -43,12 +43,13 @@ impl Run {
             command: shown.clone(),
             source,
         })?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(Error::Command {
+        if status.success() {
+            Ok(())
+        } else {
+            Err(Error::Command {
                 command: shown,
                 status,
-            }),
+            })
         }
     }
 
@@ -60,12 +61,13 @@ impl Run {
             command: shown.clone(),
             source,
         })?;
-        match output.status.success() {
-            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(Error::Command {
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(Error::Command {
                 command: shown,
                 status: output.status,
-            }),
+            })
         }
     }
 

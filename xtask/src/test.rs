@@ -116,9 +116,12 @@ pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
     };
     let reports: Vec<Report> = STAGES
         .iter()
-        .map(|stage| match chosen.contains(&stage.name) {
-            true => run_stage(stage, root),
-            false => Report::new(stage, Outcome::NotRun),
+        .map(|stage| {
+            if chosen.contains(&stage.name) {
+                run_stage(stage, root)
+            } else {
+                Report::new(stage, Outcome::NotRun)
+            }
         })
         .collect();
     sum_up(&reports)
@@ -193,9 +196,10 @@ fn verdict(reports: &[Report]) -> Result<String, Error> {
         return Err(Error::Stages { stages: failed });
     }
     let skipped = named(|outcome| matches!(outcome, Outcome::NotRun));
-    Ok(match skipped.is_empty() {
-        true => "test: all stages passed".to_string(),
-        false => format!("test: passed; not run: {}", skipped.join(", ")),
+    Ok(if skipped.is_empty() {
+        "test: all stages passed".to_string()
+    } else {
+        format!("test: passed; not run: {}", skipped.join(", "))
     })
 }
 
@@ -217,11 +221,12 @@ fn choose(args: &[String]) -> Result<Option<Vec<&'static str>>, Error> {
             }
         }
     }
-    match chosen.is_empty() {
-        true => Err(Error::Usage {
+    if chosen.is_empty() {
+        Err(Error::Usage {
             message: "test: --only and --skip leave no stage to run".to_string(),
-        }),
-        false => Ok(Some(chosen)),
+        })
+    } else {
+        Ok(Some(chosen))
     }
 }
 

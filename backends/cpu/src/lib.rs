@@ -120,9 +120,10 @@ impl CpuBackend {
                 hidden_size: Some(spec.hidden_size),
                 draws: false,
                 speculative_decoding: !recurrent,
-                prefix_copy: match recurrent {
-                    true => PrefixCopy::AtSnapshots,
-                    false => PrefixCopy::AnyLength,
+                prefix_copy: if recurrent {
+                    PrefixCopy::AtSnapshots
+                } else {
+                    PrefixCopy::AnyLength
                 },
                 multimodal: false,
                 batched_serving: true,

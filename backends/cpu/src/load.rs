@@ -139,9 +139,10 @@ impl<'a> Loader<'a> {
             });
         }
         let of_layer = self.of_layer(index);
-        let scale = match layer.scaled {
-            true => of_layer.vector(R::LayerScale)?.first().copied(),
-            false => None,
+        let scale = if layer.scaled {
+            of_layer.vector(R::LayerScale)?.first().copied()
+        } else {
+            None
         };
         Ok(Layer { blocks, scale })
     }
@@ -218,9 +219,10 @@ impl LayerLoader<'_, '_> {
     }
 
     fn optional_linear(&self, present: bool, role: R) -> Result<Option<Linear>, OpenError> {
-        match present {
-            true => self.linear(role).map(Some),
-            false => Ok(None),
+        if present {
+            self.linear(role).map(Some)
+        } else {
+            Ok(None)
         }
     }
 
@@ -479,9 +481,10 @@ impl LayerLoader<'_, '_> {
             router_norm: self.norm(R::RouterInput, router_norm.as_ref())?,
             correction: self.optional(R::RouterCorrection),
             expert_scale: self.optional(R::ExpertScale),
-            gates: match experts.expert.gated {
-                true => self.stack(R::ExpertGate)?,
-                false => Vec::new(),
+            gates: if experts.expert.gated {
+                self.stack(R::ExpertGate)?
+            } else {
+                Vec::new()
             },
             ups: self.stack(R::ExpertUp)?,
             downs: self.stack(R::ExpertDown)?,

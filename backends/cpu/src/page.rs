@@ -44,9 +44,10 @@ impl PageLayout {
                 kv_heads,
                 key_dim,
                 value_dim,
-                scale_len: match T::SCALED {
-                    true => size_of::<f32>() / T::BYTES,
-                    false => 0,
+                scale_len: if T::SCALED {
+                    size_of::<f32>() / T::BYTES
+                } else {
+                    0
                 },
             };
             layout.layers[layer] = placed;

@@ -104,9 +104,10 @@ fn attentions(spec: &mut ModelSpec) -> Vec<&mut Attention> {
 /// The golden's spec with what GGUF says otherwise, though it means the same.
 fn as_gguf_says(golden: &ModelSpec) -> ModelSpec {
     let mut spec = golden.clone();
-    let pairs = match gguf::is_interleaved(spec.family) {
-        true => RopePairs::Neighbours,
-        false => RopePairs::Halves,
+    let pairs = if gguf::is_interleaved(spec.family) {
+        RopePairs::Neighbours
+    } else {
+        RopePairs::Halves
     };
     for rope in attentions(&mut spec).into_iter().flat_map(|a| &mut a.rope) {
         rope.pairs = pairs;

@@ -45,9 +45,10 @@ fn compute(source: &ModelSource, tokens: &[u32]) -> Vec<(Vec<f32>, Vec<f32>)> {
 /// The head, written down once more.
 fn head(source: &ModelSource, hidden: &[f32]) -> Vec<f32> {
     let (spec, weights) = (&source.spec, &source.weights);
-    let role = match spec.head.tied {
-        true => Role::Embedding,
-        false => Role::Head,
+    let role = if spec.head.tied {
+        Role::Embedding
+    } else {
+        Role::Head
     };
     let matrix = weights.matrix(role).expect("a head");
     let bias = weights.vector(Role::HeadBias);

@@ -265,13 +265,14 @@ impl Ops {
         }
         // SAFETY: the library is loaded for good.
         let stream = unsafe { (api.stream_new)(device as u32) };
-        match stream.is_null() {
-            true => Err(last_error(api)),
-            false => Ok(Self {
+        if stream.is_null() {
+            Err(last_error(api))
+        } else {
+            Ok(Self {
                 api,
                 device,
                 stream,
-            }),
+            })
         }
     }
 
@@ -282,16 +283,18 @@ impl Ops {
 
     /// Takes over what an operation gave.
     fn take(&self, raw: *mut RawArray) -> Result<Array> {
-        match raw.is_null() {
-            true => Err(last_error(self.api)),
-            false => Ok(Array { raw, api: self.api }),
+        if raw.is_null() {
+            Err(last_error(self.api))
+        } else {
+            Ok(Array { raw, api: self.api })
         }
     }
 
     fn done(&self, done: bool) -> Result<()> {
-        match done {
-            true => Ok(()),
-            false => Err(last_error(self.api)),
+        if done {
+            Ok(())
+        } else {
+            Err(last_error(self.api))
         }
     }
 }

@@ -19,20 +19,20 @@ impl Chosen {
     /// A GPU where MLX can use one, else the CPU.
     pub fn best(api: &'static Api) -> Self {
         // SAFETY: the library is loaded for good.
-        let kind = match unsafe { (api.device_available)(DeviceKind::Gpu as u32) } {
-            true => DeviceKind::Gpu,
-            false => DeviceKind::Cpu,
+        let kind = if unsafe { (api.device_available)(DeviceKind::Gpu as u32) } {
+            DeviceKind::Gpu
+        } else {
+            DeviceKind::Cpu
         };
         let mut memory_bytes = 0;
         // SAFETY: the text is the thread's own until its next call, and is copied before that.
         let name = unsafe {
             let text = (api.device_name)(kind as u32, &mut memory_bytes);
-            match text.data.is_null() {
-                true => String::new(),
-                false => {
-                    let bytes = std::slice::from_raw_parts(text.data, text.len);
-                    String::from_utf8_lossy(bytes).into_owned()
-                }
+            if text.data.is_null() {
+                String::new()
+            } else {
+                let bytes = std::slice::from_raw_parts(text.data, text.len);
+                String::from_utf8_lossy(bytes).into_owned()
             }
         };
         if memory_bytes == 0 {

@@ -84,9 +84,10 @@ impl KvSlot {
                 .iter()
                 .filter_map(|slot| slot.0.as_ref().and_then(pick))
                 .collect();
-            match arrays.len() == slots.len() {
-                true => ops.concatenate(&arrays, 0).map(Some),
-                false => Ok(None),
+            if arrays.len() == slots.len() {
+                ops.concatenate(&arrays, 0).map(Some)
+            } else {
+                Ok(None)
             }
         };
         let keys = join(|kv| Some(&kv.keys))?;
@@ -182,9 +183,10 @@ pub const ODD_PLACES: usize = 8;
 fn places(ops: &Ops, capacity: usize, dim: i32) -> i32 {
     const LITTLE: usize = 2048;
     const SMALL: i32 = 64;
-    let odd = match ops.is_cuda() && capacity < LITTLE && dim <= SMALL {
-        true => ODD_PLACES,
-        false => 0,
+    let odd = if ops.is_cuda() && capacity < LITTLE && dim <= SMALL {
+        ODD_PLACES
+    } else {
+        0
     };
     (capacity + odd) as i32
 }

@@ -150,9 +150,10 @@ impl Draft {
                 hidden_size: Some(source.spec.hidden_size),
                 draws: true,
                 speculative_decoding: !recurrent,
-                prefix_copy: match recurrent {
-                    true => PrefixCopy::AtSnapshots,
-                    false => PrefixCopy::AnyLength,
+                prefix_copy: if recurrent {
+                    PrefixCopy::AtSnapshots
+                } else {
+                    PrefixCopy::AnyLength
                 },
                 multimodal: false,
                 batched_serving: true,

@@ -219,9 +219,10 @@ impl<'a> Loader<'a> {
         Ok(Norm {
             kind: norm.kind,
             eps: norm.eps,
-            weight: match norm.weight {
-                true => Some(self.vector(weight)?),
-                false => None,
+            weight: if norm.weight {
+                Some(self.vector(weight)?)
+            } else {
+                None
             },
             bias: match bias.filter(|_| norm.bias) {
                 Some(role) => Some(self.vector(role)?),
@@ -276,9 +277,10 @@ impl<'a> LayerLoader<'a> {
         wanted: bool,
         role: LayerRole,
     ) -> Result<Option<Linear>, OpenError> {
-        match wanted {
-            true => self.linear(role).map(Some),
-            false => Ok(None),
+        if wanted {
+            self.linear(role).map(Some)
+        } else {
+            Ok(None)
         }
     }
 

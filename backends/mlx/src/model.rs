@@ -63,9 +63,10 @@ impl Model {
             layers.push(Layer::load(loader.layer(index), layer)?);
         }
         progress(spec.layers.len() as f32 / parts as f32);
-        let head_role = match spec.head.tied {
-            true => Role::Embedding,
-            false => Role::Head,
+        let head_role = if spec.head.tied {
+            Role::Embedding
+        } else {
+            Role::Head
         };
         let model = Self {
             dtype: loader.dtype,
@@ -143,9 +144,10 @@ impl Layer {
             .map(|block| Residual::load(loader, block));
         Ok(Self {
             blocks: blocks.collect::<Result<_, _>>()?,
-            scale: match spec.scaled {
-                true => Some(loader.vector(LayerRole::LayerScale)?),
-                false => None,
+            scale: if spec.scaled {
+                Some(loader.vector(LayerRole::LayerScale)?)
+            } else {
+                None
             },
         })
     }
@@ -243,8 +245,9 @@ fn width(inner: &Inner) -> usize {
 
 /// Times a number that is mostly one.
 fn scaled(ops: &Ops, x: Array, factor: f32) -> Result<Array, MlxError> {
-    match factor == 1.0 {
-        true => Ok(x),
-        false => ops.scale(&x, factor),
+    if factor == 1.0 {
+        Ok(x)
+    } else {
+        ops.scale(&x, factor)
     }
 }

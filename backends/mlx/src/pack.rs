@@ -62,9 +62,10 @@ impl Kept {
         Ok(Self::Packed(Packed {
             codes: plane(Plane::Codes)?,
             scales: plane(Plane::Scales)?,
-            biases: match form.planes().contains(&Plane::Biases) {
-                true => Some(plane(Plane::Biases)?),
-                false => None,
+            biases: if form.planes().contains(&Plane::Biases) {
+                Some(plane(Plane::Biases)?)
+            } else {
+                None
             },
             packing,
         }))

@@ -310,12 +310,11 @@ fn read_out(
         }
     };
     let whole = places.all.iter().copied().eq(0..total as i32);
-    let chosen = match whole {
-        true => stream,
-        false => {
-            let indices = ops.upload_i32(&places.all, &[places.all.len() as i32])?;
-            ops.take_rows(&stream, &indices, 0)?
-        }
+    let chosen = if whole {
+        stream
+    } else {
+        let indices = ops.upload_i32(&places.all, &[places.all.len() as i32])?;
+        ops.take_rows(&stream, &indices, 0)?
     };
     let hidden = model.read_out(ops, &chosen)?;
     let given = places.greedy + places.draws.len() as i32;

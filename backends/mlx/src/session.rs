@@ -71,24 +71,26 @@ impl MlxSession {
         let mut sources = Vec::with_capacity(claims.len());
         for (index, claimed) in claims.into_iter().enumerate() {
             let row = &batch.rows()[index];
-            let source = match claimed {
-                true => Source::Foreseen,
-                false => match self.accept(batch, index, planned) {
+            let source = if claimed {
+                Source::Foreseen
+            } else {
+                match self.accept(batch, index, planned) {
                     Ok(granted) => {
                         accepted.push((index, granted));
                         Source::Fresh
                     }
                     Err(error) => Source::Refused(error),
-                },
+                }
             };
             if !matches!(source, Source::Refused(_)) {
                 planned += batch.tokens(row).len();
             }
             sources.push(source);
         }
-        let fresh = match accepted.is_empty() {
-            true => Outputs::default(),
-            false => self.run_fresh(batch, accepted)?,
+        let fresh = if accepted.is_empty() {
+            Outputs::default()
+        } else {
+            self.run_fresh(batch, accepted)?
         };
         Ok(Launched {
             sources,
@@ -154,9 +156,10 @@ impl MlxSession {
     /// Starts what no pass has taken along, so that it stops holding the herds it comes from.
     fn start_parted(&mut self) -> Result<(), MlxError> {
         let parted: Vec<Array> = self.parted.drain(..).collect();
-        match parted.is_empty() {
-            true => Ok(()),
-            false => self.ops.start(&parted.iter().collect::<Vec<_>>()),
+        if parted.is_empty() {
+            Ok(())
+        } else {
+            self.ops.start(&parted.iter().collect::<Vec<_>>())
         }
     }
 
@@ -228,9 +231,10 @@ impl MlxSession {
             rows.iter().map(|row| asked[*row].sequence).collect()
         };
         for (capacity, rows) in together {
-            match self.sequences.may_join(&ids_of(&rows), capacity) {
-                true => formed.push((capacity, rows)),
-                false => formed.extend(rows.into_iter().map(|row| (capacity, vec![row]))),
+            if self.sequences.may_join(&ids_of(&rows), capacity) {
+                formed.push((capacity, rows))
+            } else {
+                formed.extend(rows.into_iter().map(|row| (capacity, vec![row])))
             }
         }
         let herds = formed.into_iter().map(|(capacity, rows)| {

@@ -68,19 +68,18 @@ impl HerdState {
         capacity: usize,
     ) -> Result<Self, MlxError> {
         let level = starts.iter().all(|start| *start == starts[0]);
-        let places = match level {
-            true => Places::Level {
+        let places = if level {
+            Places::Level {
                 start: starts[0],
                 capacity,
-            },
-            false => {
-                let count = starts.len() as i32;
-                let numbers: Vec<i32> = (0..count).collect();
-                let starts: Vec<i32> = starts.iter().map(|start| *start as i32).collect();
-                Places::Apart {
-                    rows: ops.upload_i32(&numbers, &[count])?,
-                    places: ops.upload_i32(&starts, &[count])?,
-                }
+            }
+        } else {
+            let count = starts.len() as i32;
+            let numbers: Vec<i32> = (0..count).collect();
+            let starts: Vec<i32> = starts.iter().map(|start| *start as i32).collect();
+            Places::Apart {
+                rows: ops.upload_i32(&numbers, &[count])?,
+                places: ops.upload_i32(&starts, &[count])?,
             }
         };
         Ok(Self { herd, rows, places })
@@ -199,13 +198,12 @@ impl<'a> Step<'a> {
             .flat_map(|row| row.start..row.start + group.tokens)
             .map(|position| temperature.factor(position))
             .collect();
-        let warmth = match values.iter().all(|value| *value == 1.0) {
-            true => None,
-            false => {
-                let dims = [group.rows.len() as i32, 1, group.tokens as i32, 1];
-                let warmth = self.ops.upload_f32(&values, &dims)?;
-                Some(self.ops.astype(&warmth, self.dtype)?)
-            }
+        let warmth = if values.iter().all(|value| *value == 1.0) {
+            None
+        } else {
+            let dims = [group.rows.len() as i32, 1, group.tokens as i32, 1];
+            let warmth = self.ops.upload_f32(&values, &dims)?;
+            Some(self.ops.astype(&warmth, self.dtype)?)
         };
         let entry = (group.first, *temperature, warmth.clone());
         self.warmths.push(entry);

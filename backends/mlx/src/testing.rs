@@ -163,8 +163,9 @@ fn groups(ops: &Ops, rows: &[RowState], [a, b]: [usize; 2], herds: &[HerdState])
             tokens,
         }
     };
-    match a == b {
-        true => vec![group(0..2, 0, a)],
-        false => vec![group(0..1, 0, a), group(1..2, a, b)],
+    if a == b {
+        vec![group(0..2, 0, a)]
+    } else {
+        vec![group(0..1, 0, a), group(1..2, a, b)]
     }
 }

@@ -6,6 +6,7 @@
 
 mod chat;
 mod conversation;
+mod decoder;
 mod either;
 mod error;
 mod gate;
@@ -26,6 +27,7 @@ mod without;
 
 pub use chat::Chat;
 pub use conversation::Conversation;
+pub use decoder::{Finish, ReplyDecoder, ReplyDelta};
 pub use error::ChatError;
 pub use lower::{Ends, Lowered, render};
 pub use message::{Content, Message, Role, ToolCall};

@@ -144,9 +144,10 @@ fn content(content: &Content, taste: Taste, quoter: Option<&Quoter>) -> Value {
 }
 
 fn call(call: &ToolCall, object: Map<String, Value>, taste: Taste) -> Value {
-    let arguments = match taste.arguments_as_text {
-        true => Value::String(Value::Object(object).to_string()),
-        false => Value::Object(object),
+    let arguments = if taste.arguments_as_text {
+        Value::String(Value::Object(object).to_string())
+    } else {
+        Value::Object(object)
     };
     json!({
         "id": call.id,

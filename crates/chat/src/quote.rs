@@ -76,12 +76,13 @@ impl Quoter {
         };
         let apart: usize = parts.iter().map(|part| count(part)).sum();
         let whole = parts.concat();
-        match count(&whole) == apart {
-            true => parts
+        if count(&whole) == apart {
+            parts
                 .iter()
                 .map(|part| self.quote(part).into_owned())
-                .collect(),
-            false => vec![self.quote(&whole).into_owned()],
+                .collect()
+        } else {
+            vec![self.quote(&whole).into_owned()]
         }
     }
 
@@ -140,9 +141,10 @@ impl Written {
     }
 
     pub fn text(&self) -> Cow<'_, str> {
-        match self.rendered.contains(MARK) {
-            true => Cow::Owned(self.rendered.replace(MARK, "")),
-            false => Cow::Borrowed(&self.rendered),
+        if self.rendered.contains(MARK) {
+            Cow::Owned(self.rendered.replace(MARK, ""))
+        } else {
+            Cow::Borrowed(&self.rendered)
         }
     }
 

@@ -38,12 +38,11 @@ impl Constraint for Script {
     }
 
     fn accept(&mut self, token: u32) -> Result<(), String> {
-        match self.left.first() == Some(&token) {
-            true => {
-                self.left.remove(0);
-                Ok(())
-            }
-            false => Err("not in the script".into()),
+        if self.left.first() == Some(&token) {
+            self.left.remove(0);
+            Ok(())
+        } else {
+            Err("not in the script".into())
         }
     }
 

@@ -34,14 +34,15 @@ pub(crate) fn variables(
         };
         set.extend(value.map(|value| (switch.variable.to_owned(), value)));
     }
-    match set.is_empty() {
-        false => Ok(set),
-        true => Err(ChatError::Unsupported {
+    if set.is_empty() {
+        Err(ChatError::Unsupported {
             field: "thinking",
             why: "its template has no variable that sets it so; where it thinks anyway, a budget \
                   bounds it"
                 .into(),
-        }),
+        })
+    } else {
+        Ok(set)
     }
 }
 

@@ -89,9 +89,10 @@ impl Without {
 impl Constraint for Without {
     fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
         mask.fill();
-        Ok(match self.narrow(mask) {
-            true => Allowed::Masked,
-            false => Allowed::All,
+        Ok(if self.narrow(mask) {
+            Allowed::Masked
+        } else {
+            Allowed::All
         })
     }
 

@@ -61,15 +61,14 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
         report: &report,
         took: start.elapsed(),
     };
-    match args.json {
-        true => print(&format!("{:#}\n", outcome.json())),
-        false => {
-            report
-                .notes
-                .iter()
-                .for_each(|note| remark(&format!("note: {note}")));
-            print(&outcome.text())
-        }
+    if args.json {
+        print(&format!("{:#}\n", outcome.json()))
+    } else {
+        report
+            .notes
+            .iter()
+            .for_each(|note| remark(&format!("note: {note}")));
+        print(&outcome.text())
     }
 }
 

@@ -39,9 +39,10 @@ pub fn per_layer_inputs(spec: &ModelSpec) -> Option<String> {
 
 pub fn head(spec: &ModelSpec) -> String {
     let head = &spec.head;
-    let tied = match head.tied {
-        true => "tied to the embedding",
-        false => "its own",
+    let tied = if head.tied {
+        "tied to the embedding"
+    } else {
+        "its own"
     };
     let mut parts = vec![tied.to_owned()];
     parts.extend(flag(head.bias, "biased"));
@@ -271,9 +272,10 @@ fn normed(order: &str, groups: usize) -> String {
 }
 
 fn dense(dense: &Dense) -> Vec<String> {
-    let name = match dense.gated {
-        true => "gated feed-forward",
-        false => "feed-forward",
+    let name = if dense.gated {
+        "gated feed-forward"
+    } else {
+        "feed-forward"
     };
     let mut parts = vec![
         format!("{name} {}", dense.size),

@@ -39,9 +39,10 @@ pub fn write_whole(path: &Path, text: &str, replace: bool) -> std::io::Result<()
     let mut file = builder.tempfile_in(directory)?;
     file.write_all(text.as_bytes())?;
     file.as_file().sync_all()?;
-    match replace {
-        true => file.persist(path)?,
-        false => file.persist_noclobber(path)?,
+    if replace {
+        file.persist(path)?
+    } else {
+        file.persist_noclobber(path)?
     };
     Ok(())
 }

@@ -44,9 +44,10 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     if prompt.is_empty() {
         return Err(CliError::NoPrompt);
     }
-    let stop_ids = match args.ignore_eos {
-        true => Vec::new(),
-        false => tokenizer.eos_ids().to_vec(),
+    let stop_ids = if args.ignore_eos {
+        Vec::new()
+    } else {
+        tokenizer.eos_ids().to_vec()
     };
 
     let speaker = Speaker::load(&model, tokenizer, backend, &args.session)?;

@@ -44,9 +44,10 @@ fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
     terminal::choose_colour(cli.color);
     let logs_itself = matches!(cli.command, Command::Serve(_));
-    let logging = match logs_itself {
-        true => Ok(()),
-        false => start_logging(cli.verbose),
+    let logging = if logs_itself {
+        Ok(())
+    } else {
+        start_logging(cli.verbose)
     };
     let outcome = logging.and_then(|()| fitting(&cli));
     match outcome {

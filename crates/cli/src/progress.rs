@@ -14,9 +14,10 @@ const SHARE: &str = "{msg} {bar:30} {percent}%";
 
 /// A bar that has not been drawn.
 fn blank(total: Option<u64>) -> ProgressBar {
-    match std::io::stderr().is_terminal() {
-        true => total.map_or_else(ProgressBar::new_spinner, ProgressBar::new),
-        false => ProgressBar::hidden(),
+    if std::io::stderr().is_terminal() {
+        total.map_or_else(ProgressBar::new_spinner, ProgressBar::new)
+    } else {
+        ProgressBar::hidden()
     }
 }
 

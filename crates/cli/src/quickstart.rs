@@ -27,9 +27,10 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     }
     let store = open_store()?;
     let choices = Choices::for_this_machine(&store)?;
-    let text = choices.text(match to_stdout {
-        true => Path::new("loquat.toml"),
-        false => path,
+    let text = choices.text(if to_stdout {
+        Path::new("loquat.toml")
+    } else {
+        path
     });
     if to_stdout {
         return print(&text);

@@ -24,18 +24,20 @@ pub fn run(args: &RenderArgs) -> Result<(), CliError> {
     )?;
     let asked = Asked::read(args, words.prompt)?;
     let subject = Subject::open(args, &store, words.model.as_deref())?;
-    match args.tokens {
-        true => print(&format!("{}\n", json!(subject.tokens(&asked)?))),
-        false => print_exactly(&subject.text(&asked)?),
+    if args.tokens {
+        print(&format!("{}\n", json!(subject.tokens(&asked)?)))
+    } else {
+        print_exactly(&subject.text(&asked)?)
     }
 }
 
 /// What is compared byte by byte gets no line break of ours, but for a shell's prompt.
 fn print_exactly(text: &str) -> Result<(), CliError> {
     print(text)?;
-    match std::io::stdout().is_terminal() && !text.ends_with('\n') {
-        true => print("\n"),
-        false => Ok(()),
+    if std::io::stdout().is_terminal() && !text.ends_with('\n') {
+        print("\n")
+    } else {
+        Ok(())
     }
 }
 

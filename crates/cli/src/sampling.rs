@@ -89,9 +89,10 @@ impl Sampling {
             format!("{name} {value} ({origin})")
         });
         let told: Vec<String> = told.collect();
-        match told.is_empty() {
-            true => "the model's own distribution".to_owned(),
-            false => told.join(", "),
+        if told.is_empty() {
+            "the model's own distribution".to_owned()
+        } else {
+            told.join(", ")
         }
     }
 

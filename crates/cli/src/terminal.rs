@@ -70,9 +70,10 @@ pub fn remark(text: &str) {
 
 /// As stderr shows what is not the answer.
 pub fn dimmed(text: &str) -> String {
-    match stderr_is_fancy() {
-        true => dim(text),
-        false => text.to_owned(),
+    if stderr_is_fancy() {
+        dim(text)
+    } else {
+        text.to_owned()
     }
 }
 
@@ -86,9 +87,10 @@ pub fn complain(error: &impl Display) {
 }
 
 fn error_mark() -> &'static str {
-    match stderr_is_fancy() {
-        true => "\x1b[1;31merror:\x1b[0m",
-        false => "error:",
+    if stderr_is_fancy() {
+        "\x1b[1;31merror:\x1b[0m"
+    } else {
+        "error:"
     }
 }
 

@@ -185,9 +185,10 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
                 *slot = None;
             }
         }
-        match pending.iter().all(Option::is_none) {
-            true => Poll::Ready(outputs.drain(..).flatten().collect()),
-            false => Poll::Pending,
+        if pending.iter().all(Option::is_none) {
+            Poll::Ready(outputs.drain(..).flatten().collect())
+        } else {
+            Poll::Pending
         }
     })
     .await

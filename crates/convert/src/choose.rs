@@ -50,9 +50,10 @@ impl Choice<'_> {
         if !matches!(planned.content, Content::Matrix(_)) || !is_module || plain_router {
             return self.plain();
         }
-        let mode = match keeps_eight_bits(self.spec.family, planned.role) {
-            true => eight_bits(planned.cols(), mode),
-            false => mode,
+        let mode = if keeps_eight_bits(self.spec.family, planned.role) {
+            eight_bits(planned.cols(), mode)
+        } else {
+            mode
         };
         let encoding = Encoding::Mlx {
             mode,
@@ -111,9 +112,10 @@ impl Choice<'_> {
             return Dtype::Q8_0;
         }
         let matters = matches!(role, Value | Down | ExpertDown | SharedDown);
-        match mixture && matters && more_bits(layer, self.spec.layers.len()) {
-            true => Dtype::Q6K,
-            false => dtype,
+        if mixture && matters && more_bits(layer, self.spec.layers.len()) {
+            Dtype::Q6K
+        } else {
+            dtype
         }
     }
 }

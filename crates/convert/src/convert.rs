@@ -330,9 +330,10 @@ fn shapes(naming: &Naming, spec: &ModelSpec) -> Vec<TensorInfo> {
     let slots = naming.slots(spec).into_iter();
     slots
         .flat_map(|slot| {
-            let shape = match Source::is_matrix(slot.kind) {
-                true => vec![slot.layout.total, slot.kind.cols()],
-                false => vec![slot.layout.total],
+            let shape = if Source::is_matrix(slot.kind) {
+                vec![slot.layout.total, slot.kind.cols()]
+            } else {
+                vec![slot.layout.total]
             };
             slot.names.into_iter().map(move |name| TensorInfo {
                 name,
@@ -490,9 +491,10 @@ impl<'a> Outcome<'a> {
             Quant::Plain(dtype) => dtype,
             Quant::Mlx(_) | Quant::Blocks { .. } => None,
         }) {
-            let field = match config.contains_key("dtype") {
-                true => "dtype",
-                false => "torch_dtype",
+            let field = if config.contains_key("dtype") {
+                "dtype"
+            } else {
+                "torch_dtype"
             };
             config.insert(field.into(), json!(describe::config::torch_name(dtype)));
         }

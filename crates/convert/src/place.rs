@@ -64,15 +64,16 @@ impl<'a> Site<'a> {
             Shape::File => !is_folder,
             Shape::Folder => !self.target.is_file(),
         };
-        match fits {
-            true => Ok(()),
-            false => Err(ConvertError::WrongShape {
+        if fits {
+            Ok(())
+        } else {
+            Err(ConvertError::WrongShape {
                 path: self.target.to_owned(),
                 wanted: match self.shape {
                     Shape::File => "file",
                     Shape::Folder => "folder",
                 },
-            }),
+            })
         }
     }
 
@@ -88,9 +89,10 @@ impl<'a> Site<'a> {
             Shape::File => Gguf::is_at(self.target),
             Shape::Folder => is_checkpoint(self.target),
         };
-        match is_model {
-            true => Ok(()),
-            false => Err(ConvertError::NotReplaceable { path: path() }),
+        if is_model {
+            Ok(())
+        } else {
+            Err(ConvertError::NotReplaceable { path: path() })
         }
     }
 

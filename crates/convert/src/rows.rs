@@ -92,16 +92,18 @@ pub(crate) struct Reader<'a> {
 
 impl Rows<'_> {
     pub fn count(&self) -> usize {
-        match self.transposed {
-            true => self.members * self.inner_cols(),
-            false => self.members * self.total,
+        if self.transposed {
+            self.members * self.inner_cols()
+        } else {
+            self.members * self.total
         }
     }
 
     pub fn cols(&self) -> usize {
-        match self.transposed {
-            true => self.total,
-            false => self.inner_cols(),
+        if self.transposed {
+            self.total
+        } else {
+            self.inner_cols()
         }
     }
 
@@ -112,9 +114,10 @@ impl Rows<'_> {
     pub fn reader(&self) -> Result<Reader<'_>, WeightsError> {
         let mut turned = Vec::new();
         for part in &self.parts {
-            let members = match part.turned {
-                true => part.stack.iter().map(columns).collect::<Result<_, _>>()?,
-                false => Vec::new(),
+            let members = if part.turned {
+                part.stack.iter().map(columns).collect::<Result<_, _>>()?
+            } else {
+                Vec::new()
             };
             turned.push(members);
         }

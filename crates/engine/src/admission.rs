@@ -62,9 +62,10 @@ impl Worker {
         let theirs = &running.sequence.tokens;
         let ours = &sequence.tokens[..sequence.shareable()];
         let soon = running.computed + self.limits.kv_granularity;
-        let wanted = match self.cache.needs_snapshots() {
-            true => soon.max(theirs.len() - 1),
-            false => soon,
+        let wanted = if self.cache.needs_snapshots() {
+            soon.max(theirs.len() - 1)
+        } else {
+            soon
         };
         wanted < theirs.len() && theirs.get(..wanted) == ours.get(..wanted)
     }
@@ -79,9 +80,10 @@ impl Worker {
     /// The sequence, kept or running, that has most of this one's beginning.
     fn find_hit(&self, sequence: &Sequence) -> Option<Hit> {
         let wanted = &sequence.tokens[..sequence.shareable()];
-        let kept = match self.cache.is_on() {
-            true => self.cache.find(&sequence.scope, wanted, &*self.session),
-            false => None,
+        let kept = if self.cache.is_on() {
+            self.cache.find(&sequence.scope, wanted, &*self.session)
+        } else {
+            None
         };
         let running = self.running.iter().filter_map(|running| {
             if !self.may_share(running, sequence) {
@@ -177,9 +179,10 @@ impl Worker {
             totals.cached_tokens += cached.min(sequence.prompt_len) as u64;
         }
         sequence.admit(now, cached);
-        let draw = match self.session.capabilities().draws {
-            true => sequence.next_draw(),
-            false => None,
+        let draw = if self.session.capabilities().draws {
+            sequence.next_draw()
+        } else {
+            None
         };
         self.running.push(Running {
             id,
@@ -269,11 +272,11 @@ impl Worker {
             ..
         } = running;
         let session = &mut *self.session;
-        match computed == shared {
-            true => release(session, id),
-            false => self
-                .cache
-                .keep(session, &sequence.scope, &sequence.tokens[..computed], id),
+        if computed == shared {
+            release(session, id)
+        } else {
+            self.cache
+                .keep(session, &sequence.scope, &sequence.tokens[..computed], id)
         }
         sequence
     }

@@ -34,9 +34,10 @@ impl Guide {
         if !self.forced.is_empty() || self.found.is_some() {
             return Ok(());
         }
-        match self.mask.vocab_size() == vocab_size {
-            true => self.mask.clear(),
-            false => self.mask = TokenMask::none(vocab_size),
+        if self.mask.vocab_size() == vocab_size {
+            self.mask.clear()
+        } else {
+            self.mask = TokenMask::none(vocab_size)
         }
         let allowed = self.constraint.allowed(&mut self.mask).map_err(failed)?;
         self.found = Some(Ok(allowed));

@@ -86,9 +86,10 @@ impl Worker {
                 Err(mpsc::TryRecvError::Empty) => {}
             }
         }
-        match self.is_reload_due(now) {
-            true => self.begin_reload(now).map_err(failed),
-            false => Ok(()),
+        if self.is_reload_due(now) {
+            self.begin_reload(now).map_err(failed)
+        } else {
+            Ok(())
         }
     }
 
@@ -164,14 +165,14 @@ impl Worker {
     /// submitted while another one was there was checked against that one.
     pub(super) fn refuse(&self, sequence: &mut Sequence) -> Option<()> {
         let needs_logits = sequence.emit_logits || sequence.scores.is_some();
-        let checked = match needs_logits && !self.session.capabilities().structured_output {
-            true => Err(EngineError::Unsupported {
+        let checked = if needs_logits && !self.session.capabilities().structured_output {
+            Err(EngineError::Unsupported {
                 field: "sampling",
                 why: "this session gives no logits, only greedy tokens",
-            }),
-            false => self
-                .limits
-                .check_size(sequence.prompt_len, sequence.max_tokens),
+            })
+        } else {
+            self.limits
+                .check_size(sequence.prompt_len, sequence.max_tokens)
         };
         sequence.end(Ending::Failed(checked.err()?));
         Some(())

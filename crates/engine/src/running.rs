@@ -36,9 +36,10 @@ impl Running {
 
     /// KV tokens that it may take beyond what it holds.
     pub fn promised(&self, granularity: usize) -> usize {
-        let held = match self.computed == self.shared {
-            true => self.computed / granularity * granularity,
-            false => self.computed.next_multiple_of(granularity),
+        let held = if self.computed == self.shared {
+            self.computed / granularity * granularity
+        } else {
+            self.computed.next_multiple_of(granularity)
         };
         self.reservation.saturating_sub(held)
     }

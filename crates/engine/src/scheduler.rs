@@ -47,9 +47,10 @@ impl Scheduler {
         stops_short: bool,
         pace: Pace,
     ) -> Self {
-        let scored_positions = match capabilities.speculative_decoding {
-            true => (SCORED_LOGITS / capabilities.vocab_size.max(1)).max(1),
-            false => 1,
+        let scored_positions = if capabilities.speculative_decoding {
+            (SCORED_LOGITS / capabilities.vocab_size.max(1)).max(1)
+        } else {
+            1
         };
         Self {
             step_tokens,
@@ -98,12 +99,11 @@ impl Scheduler {
         let streams = rows.len();
         let taken: usize = rows.iter().map(|row| row.tokens).sum();
         let room = self.step_tokens.saturating_sub(taken);
-        let prompt_tokens = match self.grants.is_empty() {
-            true => 0,
-            false => {
-                let room = self.pace.allowance(streams, room);
-                self.share_out(running, room)
-            }
+        let prompt_tokens = if self.grants.is_empty() {
+            0
+        } else {
+            let room = self.pace.allowance(streams, room);
+            self.share_out(running, room)
         };
         rows.extend(self.grants.iter().filter(|grant| grant.tokens > 0));
         for row in rows.iter() {
@@ -127,10 +127,7 @@ impl Scheduler {
         let alone = order.is_empty();
         let wanted: Vec<usize> = self.grants.iter().map(|grant| grant.tokens).collect();
         self.grants.iter_mut().for_each(|grant| grant.tokens = 0);
-        let first = match alone {
-            true => room,
-            false => room.div_ceil(2),
-        };
+        let first = if alone { room } else { room.div_ceil(2) };
         let rounds = [(0, first)].into_iter();
         let rounds = rounds.chain(order.into_iter().map(|grant| (grant, usize::MAX)));
         for (grant, most) in rounds.chain([(0, usize::MAX)]) {

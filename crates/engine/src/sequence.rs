@@ -160,9 +160,10 @@ impl Sequence {
 
     /// How a session could draw its next token by itself: where nobody asks for logits too.
     pub fn next_draw(&mut self) -> Option<Draw> {
-        match self.logprobs.is_some() || self.is_guided {
-            true => None,
-            false => self.sampler.next_draw(),
+        if self.logprobs.is_some() || self.is_guided {
+            None
+        } else {
+            self.sampler.next_draw()
         }
     }
 
@@ -192,9 +193,10 @@ impl Sequence {
         self.ticket = None;
         self.wait.before += now.saturating_duration_since(self.wait.since);
         let cached = cached.min(self.prompt_len);
-        self.cached_tokens = match self.watch.was_admitted() {
-            false => cached,
-            true => cached.min(self.cached_tokens),
+        self.cached_tokens = if self.watch.was_admitted() {
+            cached.min(self.cached_tokens)
+        } else {
+            cached
         };
         self.watch.admit(now);
     }
@@ -230,9 +232,10 @@ impl Sequence {
         }
         let waited = now - self.watch.submitted();
         let queued = self.queue_timeout.is_some_and(|most| waited >= most);
-        self.end(Ending::Failed(match queued && !self.watch.was_admitted() {
-            true => EngineError::QueueTimeout { waited },
-            false => EngineError::FirstTokenTimeout { waited },
+        self.end(Ending::Failed(if queued && !self.watch.was_admitted() {
+            EngineError::QueueTimeout { waited }
+        } else {
+            EngineError::FirstTokenTimeout { waited }
         }));
         true
     }

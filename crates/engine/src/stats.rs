@@ -97,9 +97,10 @@ impl Meter {
 
 /// A mean in which the last few dozen values count.
 fn blend(mean: Duration, value: Duration) -> Duration {
-    match mean.is_zero() {
-        true => value,
-        false => (mean * 31 + value) / 32,
+    if mean.is_zero() {
+        value
+    } else {
+        (mean * 31 + value) / 32
     }
 }
 
@@ -128,9 +129,10 @@ impl Rate {
     pub fn add(&mut self, tokens: usize, now: Instant) {
         let passed = now.saturating_duration_since(self.since);
         if passed >= WINDOW {
-            self.last = match passed < STALE {
-                true => self.tokens as f64 / passed.as_secs_f64(),
-                false => 0.0,
+            self.last = if passed < STALE {
+                self.tokens as f64 / passed.as_secs_f64()
+            } else {
+                0.0
             };
             (self.since, self.tokens) = (now, 0);
         }

@@ -177,9 +177,10 @@ impl Worker {
 
     /// Takes what has come; waits for it when there is nothing else to do.
     pub fn take_commands(&mut self, wait: bool) {
-        let mut next = match wait {
-            true => self.wait(),
-            false => self.commands.try_recv().ok(),
+        let mut next = if wait {
+            self.wait()
+        } else {
+            self.commands.try_recv().ok()
         };
         while let Some(command) = next {
             self.woken = true;
@@ -280,9 +281,10 @@ impl Worker {
         }
         self.drop_expired(now);
         for running in &mut self.running {
-            match running.sequence.sink.has_room() {
-                true => running.paused = None,
-                false => _ = running.paused.get_or_insert(now),
+            if running.sequence.sink.has_room() {
+                running.paused = None
+            } else {
+                _ = running.paused.get_or_insert(now)
             }
         }
         self.admit(now);
@@ -316,10 +318,7 @@ impl Worker {
         for running in &mut self.running {
             any |= running.sequence.expire(now);
         }
-        let ended = match any {
-            true => self.retire(),
-            false => Vec::new(),
-        };
+        let ended = if any { self.retire() } else { Vec::new() };
         self.conclude(ended, now);
         self.conclude(expired, now);
     }
@@ -390,9 +389,10 @@ impl Worker {
         for (row, scheduled) in self.rows.iter().enumerate() {
             let running = &mut self.running[scheduled.index];
             if let Some(error) = &self.output.rows()[row].error {
-                match error.is_retryable() {
-                    true => starved = Some(error.clone()),
-                    false => running.sequence.end(Ending::Failed(error.clone().into())),
+                if error.is_retryable() {
+                    starved = Some(error.clone())
+                } else {
+                    running.sequence.end(Ending::Failed(error.clone().into()))
                 }
                 continue;
             }
@@ -552,12 +552,11 @@ impl Worker {
         for running in &mut self.running {
             running.sequence.end(Ending::Cancelled);
         }
-        let running = match whole {
-            true => self.retire(),
-            false => {
-                let running = self.running.drain(..);
-                running.map(|running| running.sequence).collect()
-            }
+        let running = if whole {
+            self.retire()
+        } else {
+            let running = self.running.drain(..);
+            running.map(|running| running.sequence).collect()
         };
         self.conclude(running, now);
         self.conclude(queued, now);

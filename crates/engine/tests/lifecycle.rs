@@ -299,9 +299,10 @@ fn a_failed_step_fails_its_rows_and_the_engine_goes_on() {
         for request in [greedy(&[1], 9), sampled(&[1], 9, 1)] {
             let doomed = counters.steps().is_empty();
             let outcome = engine.submit(request).expect("alive").collect_blocking();
-            match doomed {
-                true => assert_eq!(outcome, Err(EngineError::Session(error.clone()))),
-                false => assert_eq!(outcome.expect("finished").ids().len(), 9),
+            if doomed {
+                assert_eq!(outcome, Err(EngineError::Session(error.clone())))
+            } else {
+                assert_eq!(outcome.expect("finished").ids().len(), 9)
             }
             assert_empty(&engine, &counters);
         }

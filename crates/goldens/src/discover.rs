@@ -165,11 +165,12 @@ fn keep_named(sets: &mut Vec<Set>, name: &str) -> Result<(), Error> {
         set.cases.retain(|case| case.name.contains(name));
     }
     sets.retain(|set| !set.cases.is_empty());
-    match sets.is_empty() {
-        true => Err(Error::NothingNamed {
+    if sets.is_empty() {
+        Err(Error::NothingNamed {
             name: name.to_owned(),
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 

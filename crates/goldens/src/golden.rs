@@ -56,9 +56,10 @@ pub enum GoldenError {
 
 /// What each judge calls its logits, in order of preference.
 fn endings(prefer_hf: bool) -> [&'static str; 3] {
-    match prefer_hf {
-        false => ["", "_f32", "_hf"],
-        true => ["_hf", "", "_f32"],
+    if prefer_hf {
+        ["_hf", "", "_f32"]
+    } else {
+        ["", "_f32", "_hf"]
     }
 }
 
@@ -154,9 +155,10 @@ fn tokens(array: &RawTensor) -> Result<Vec<u32>, GoldenError> {
 fn token(bytes: &[u8]) -> Option<u32> {
     let (low, high) = bytes.split_at_checked(4)?;
     let low = u32::from_le_bytes(low.try_into().ok()?);
-    let fits = match high.is_empty() {
-        true => low <= i32::MAX as u32,
-        false => high.iter().all(|byte| *byte == 0),
+    let fits = if high.is_empty() {
+        low <= i32::MAX as u32
+    } else {
+        high.iter().all(|byte| *byte == 0)
     };
     fits.then_some(low)
 }

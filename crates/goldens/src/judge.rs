@@ -318,13 +318,14 @@ fn older_style(folder: &Path) -> Result<Option<TempDir>, Fault> {
 }
 
 fn difference(what: &'static str, found: &[f32], expected: &[f32]) -> Result<f32, Fault> {
-    match found.len() == expected.len() {
-        true => Ok(max_difference(found, expected)),
-        false => Err(Fault::Count {
+    if found.len() == expected.len() {
+        Ok(max_difference(found, expected))
+    } else {
+        Err(Fault::Count {
             what,
             found: found.len(),
             expected: expected.len(),
-        }),
+        })
     }
 }
 

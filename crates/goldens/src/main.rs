@@ -52,9 +52,10 @@ fn run(args: &Args) -> Result<bool, Error> {
         judged: args.backend,
         prefer_hf: args.prefer_hf,
     };
-    let reports = match args.json {
-        true => print_json(&judge, &sets)?,
-        false => print_table(&judge, &sets)?,
+    let reports = if args.json {
+        print_json(&judge, &sets)?
+    } else {
+        print_table(&judge, &sets)?
     };
     if let Some(path) = &args.write_matrix {
         matrix::write(path, args.backend, &reports)?;

@@ -50,9 +50,10 @@ impl Cell {
         let loads = (self.loads && self.golden.is_none()).then(|| "loads only".to_owned());
         let real = self.real.iter().map(|model| (*model).to_owned());
         let parts: Vec<String> = golden.into_iter().chain(loads).chain(real).collect();
-        match parts.is_empty() {
-            true => NOTHING.to_owned(),
-            false => parts.join(", "),
+        if parts.is_empty() {
+            NOTHING.to_owned()
+        } else {
+            parts.join(", ")
         }
     }
 }
@@ -153,9 +154,12 @@ fn other_names(committed: &[&Report]) -> String {
     if types.is_empty() && architectures.is_empty() {
         return String::new();
     }
-    let line = |title: &str, names: &[String]| match names.is_empty() {
-        true => String::new(),
-        false => format!("- {title}: {}\n", names.join(", ")),
+    let line = |title: &str, names: &[String]| {
+        if names.is_empty() {
+            String::new()
+        } else {
+            format!("- {title}: {}\n", names.join(", "))
+        }
     };
     format!(
         "\n## Also read\n\nNames without a golden of their own; most are further names of \

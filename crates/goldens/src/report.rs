@@ -156,9 +156,10 @@ impl Measured {
         {
             faults.push(format!("prompt_b in chunks of {size} differs by {by:.1e}"));
         }
-        match faults.is_empty() {
-            true => None,
-            false => Some(format!("{}; the limit is {limit:.0e}", faults.join(", "))),
+        if faults.is_empty() {
+            None
+        } else {
+            Some(format!("{}; the limit is {limit:.0e}", faults.join(", ")))
         }
     }
 }

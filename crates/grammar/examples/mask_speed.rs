@@ -43,12 +43,13 @@ fn main() -> Result<(), Failure> {
 
 fn tokenizer(path: &Path) -> Result<Tokenizer, Failure> {
     Ok(
-        match path
+        if path
             .extension()
             .is_some_and(|extension| extension == "gguf")
         {
-            true => Tokenizer::from_gguf(Gguf::open(path)?.metadata())?,
-            false => Tokenizer::from_huggingface(path)?,
+            Tokenizer::from_gguf(Gguf::open(path)?.metadata())?
+        } else {
+            Tokenizer::from_huggingface(path)?
         },
     )
 }

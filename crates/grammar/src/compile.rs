@@ -84,13 +84,16 @@ impl Compiler {
 }
 
 fn lower(source: &GrammarSource) -> Result<TopLevelGrammar> {
-    let limited = |text: &str| match text.len() > LONGEST {
-        true => Err(GrammarError::TooLarge {
-            notation: source.notation(),
-            what: "bytes",
-            limit: LONGEST,
-        }),
-        false => Ok(()),
+    let limited = |text: &str| {
+        if text.len() > LONGEST {
+            Err(GrammarError::TooLarge {
+                notation: source.notation(),
+                what: "bytes",
+                limit: LONGEST,
+            })
+        } else {
+            Ok(())
+        }
     };
     match source {
         GrammarSource::JsonObject => {

@@ -55,16 +55,20 @@ fn trie(tokenizer: &Tokenizer, vocab_size: usize) -> TokTrie {
             let marker = marked.then_some(TokTrie::SPECIAL_TOKEN_MARKER);
             marker.into_iter().chain(bytes.iter().copied()).collect()
         })
-        .map(|word: Vec<u8>| match word.len() < LONGEST_TOKEN {
-            true => word,
-            false => Vec::new(),
+        .map(|word: Vec<u8>| {
+            if word.len() < LONGEST_TOKEN {
+                word
+            } else {
+                Vec::new()
+            }
         })
         .collect();
     let first_end = ends.first().copied().unwrap_or(INVALID_TOKEN);
     let trie = TokTrie::from(&TokRxInfo::new(vocab_size as u32, first_end), &words);
-    match ends.is_empty() {
-        true => trie,
-        false => trie.with_eos_tokens(&ends),
+    if ends.is_empty() {
+        trie
+    } else {
+        trie.with_eos_tokens(&ends)
     }
 }
 

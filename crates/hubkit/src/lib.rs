@@ -92,9 +92,10 @@ impl File {
 
     /// The name of its blob in a cache.
     pub fn etag(&self) -> String {
-        match self.large {
-            true => hexadecimal(&Sha256::digest(&self.content)),
-            false => git_hash(&self.content),
+        if self.large {
+            hexadecimal(&Sha256::digest(&self.content))
+        } else {
+            git_hash(&self.content)
         }
     }
 }

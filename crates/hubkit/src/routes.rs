@@ -192,9 +192,10 @@ fn sibling(repo: &Repo, file: &File) -> String {
 fn tree(repo: &Repo) -> String {
     let files = repo.files.iter().map(|file| {
         let (name, size, etag) = (quoted(&file.path), file.content.len(), file.etag());
-        let lfs = match file.large {
-            true => format!(r#","lfs":{{"oid":"{etag}","size":{size},"pointerSize":134}}"#),
-            false => String::new(),
+        let lfs = if file.large {
+            format!(r#","lfs":{{"oid":"{etag}","size":{size},"pointerSize":134}}"#)
+        } else {
+            String::new()
         };
         format!(r#"{{"type":"file","path":{name},"size":{size},"oid":"{etag}"{lfs}}}"#)
     });

@@ -112,9 +112,10 @@ impl Answer {
 
     fn whole(self) -> Result<Reply, Error> {
         let is_cut = |ended: &Ended| ended.reason == FinishReason::Length;
-        match self.is_held && self.ended.as_ref().is_some_and(is_cut) {
-            true => Err(Error::Cut(Box::new(self.reply))),
-            false => Ok(self.reply),
+        if self.is_held && self.ended.as_ref().is_some_and(is_cut) {
+            Err(Error::Cut(Box::new(self.reply)))
+        } else {
+            Ok(self.reply)
         }
     }
 

@@ -29,12 +29,12 @@ impl ModelFiles {
     /// found by its path.
     pub fn open(located: &Located) -> Result<Self, Error> {
         let Located { path, name } = located;
-        let name = match Path::new(name) == path {
-            true => path
-                .file_name()
+        let name = if Path::new(name) == path {
+            path.file_name()
                 .unwrap_or(path.as_os_str())
-                .to_string_lossy(),
-            false => name.into(),
+                .to_string_lossy()
+        } else {
+            name.into()
         };
         Self::of(name.into_owned(), Checkpoint::open(path)?)
     }

@@ -64,9 +64,12 @@ impl App {
     /// exist for it.
     pub fn name_for(&self, caller: &Caller, name: &str) -> Result<String, ApiError> {
         let found = self.models.name_of(name);
-        let found = found.and_then(|id| match caller.may_see(&id) {
-            true => Ok(id),
-            false => Err(models::unknown(name)),
+        let found = found.and_then(|id| {
+            if caller.may_see(&id) {
+                Ok(id)
+            } else {
+                Err(models::unknown(name))
+            }
         });
         found.map_err(|unknown| ApiError {
             message: format!(

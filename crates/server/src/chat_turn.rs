@@ -72,9 +72,10 @@ impl ChatTurn {
             },
             priority,
             cache_scope: ask.caller.cache_scope(cache_salt.as_deref()),
-            stop_ids: match ignore_eos {
-                true => Vec::new(),
-                false => generate.stop_ids,
+            stop_ids: if ignore_eos {
+                Vec::new()
+            } else {
+                generate.stop_ids
             },
             ..generate
         };

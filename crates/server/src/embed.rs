@@ -145,13 +145,12 @@ fn encode(index: usize, input: Input, tokenizer: &Tokenizer) -> Result<Vec<u32>,
             tokens.map_err(|error| ApiError::internal(&error))?
         }
     };
-    match tokens.is_empty() {
-        false => Ok(tokens),
-        true => {
-            let field = format!("input[{index}]");
-            let what = format!("`{field}` is empty; there is nothing to embed");
-            Err(ApiError::invalid(field, what))
-        }
+    if tokens.is_empty() {
+        let field = format!("input[{index}]");
+        let what = format!("`{field}` is empty; there is nothing to embed");
+        Err(ApiError::invalid(field, what))
+    } else {
+        Ok(tokens)
     }
 }
 

@@ -229,9 +229,10 @@ async fn receive(generations: &mut [Generation], next: &mut usize) -> Option<(us
                 return Poll::Ready(Some((choice, event)));
             }
         }
-        match live {
-            true => Poll::Pending,
-            false => Poll::Ready(None),
+        if live {
+            Poll::Pending
+        } else {
+            Poll::Ready(None)
         }
     })
     .await

@@ -146,9 +146,12 @@ fn lfm2_1_2b_states_a_width_that_is_cut() {
 fn lfm2_8b_a1b_is_dense_in_its_first_two_layers() {
     let attends = [2, 6, 10, 14, 18, 21];
     let layer_types: Vec<_> = (0..24)
-        .map(|layer| match attends.contains(&layer) {
-            true => "full_attention",
-            false => "conv",
+        .map(|layer| {
+            if attends.contains(&layer) {
+                "full_attention"
+            } else {
+                "conv"
+            }
         })
         .collect();
     let spec = spec(&json!({
@@ -275,9 +278,12 @@ fn falcon_h1_0_5b_mixes_in_two_ways_at_once() {
 fn granite_4_h_tiny_attends_without_positions() {
     let attends = [5, 15, 25, 35];
     let layer_types: Vec<_> = (0..40)
-        .map(|layer| match attends.contains(&layer) {
-            true => "attention",
-            false => "mamba",
+        .map(|layer| {
+            if attends.contains(&layer) {
+                "attention"
+            } else {
+                "mamba"
+            }
         })
         .collect();
     let config = json!({

@@ -216,9 +216,12 @@ pub(crate) fn split_of(path: &str) -> Option<(u32, u32)> {
     let stem = file_name(path).strip_suffix(".gguf")?;
     let (rest, of) = stem.rsplit_once("-of-")?;
     let (_, number) = rest.rsplit_once('-')?;
-    let count = |digits: &str| match digits.len() == 5 {
-        true => digits.parse::<u32>().ok(),
-        false => None,
+    let count = |digits: &str| {
+        if digits.len() == 5 {
+            digits.parse::<u32>().ok()
+        } else {
+            None
+        }
     };
     let (number, of) = (count(number)?, count(of)?);
     (number >= 1 && number <= of).then_some((number, of))

@@ -286,9 +286,10 @@ impl Store {
         let reference = HubReference {
             repo: snapshot.repo.clone(),
             // A branch where one leads here, so that the name can be used again.
-            revision: match is_main {
-                true => None,
-                false => Some(snapshot.refs.first().unwrap_or(&snapshot.commit).clone()),
+            revision: if is_main {
+                None
+            } else {
+                Some(snapshot.refs.first().unwrap_or(&snapshot.commit).clone())
             },
             part,
         };

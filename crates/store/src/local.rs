@@ -18,12 +18,13 @@ pub struct LocalModel {
 
 /// The model at `path`, which exists. With a kind wanted, that one of several.
 pub(crate) fn examine(path: &Path, kind: Option<FileKind>) -> Result<LocalModel, StoreError> {
-    let found = match path.is_dir() {
-        true => in_directory(path, kind)?,
-        false => LocalModel {
+    let found = if path.is_dir() {
+        in_directory(path, kind)?
+    } else {
+        LocalModel {
             path: path.to_owned(),
             kind: kind_of_file(path)?,
-        },
+        }
     };
     match kind {
         Some(wanted) if wanted != found.kind => Err(StoreError::OtherKind {
@@ -177,9 +178,10 @@ pub(crate) fn kind_of_config(directory: &Path) -> Result<FileKind, StoreError> {
     let is_table = |key: &str| config.get(key).filter(|value| value.is_object());
     let by_mlx = is_table("quantization").is_some()
         || is_table("quantization_config").is_some_and(|table| table.get("quant_method").is_none());
-    Ok(match by_mlx {
-        true => FileKind::Mlx,
-        false => FileKind::Safetensors,
+    Ok(if by_mlx {
+        FileKind::Mlx
+    } else {
+        FileKind::Safetensors
     })
 }
 

@@ -295,9 +295,10 @@ impl Taking<'_> {
                 found: kind,
             });
         }
-        let weights = match contents.has(SINGLE) {
-            true => vec![SINGLE.to_owned()],
-            false => local::shards_of(&dir.join(INDEX))?,
+        let weights = if contents.has(SINGLE) {
+            vec![SINGLE.to_owned()]
+        } else {
+            local::shards_of(&dir.join(INDEX))?
         };
         let weights: Vec<&str> = weights.iter().map(String::as_str).collect();
         names.extend(&weights);
@@ -345,9 +346,10 @@ impl Taking<'_> {
             repo: self.repo.id.clone(),
             commit: self.listing.commit.clone(),
             file: needs.file.map(str::to_owned),
-            verified: match self.wanted.sha256.is_some() || known.as_ref().is_some_and(by_catalog) {
-                true => Verified::Catalog,
-                false => Verified::Hub,
+            verified: if self.wanted.sha256.is_some() || known.as_ref().is_some_and(by_catalog) {
+                Verified::Catalog
+            } else {
+                Verified::Hub
             },
             files: needs.all.iter().map(|path| (*path).to_owned()).collect(),
             ours: known.as_ref().is_some_and(|known| known.ours)

@@ -58,11 +58,12 @@ impl Reference {
             Some((name, tag)) => (name, Some(tag)),
             None => (text, None),
         };
-        match is_name(name) && tag.is_none_or(is_name) {
-            true => Ok(Self::Name(text.to_owned())),
-            false => Err(StoreError::NotAReference {
+        if is_name(name) && tag.is_none_or(is_name) {
+            Ok(Self::Name(text.to_owned()))
+        } else {
+            Err(StoreError::NotAReference {
                 reference: text.to_owned(),
-            }),
+            })
         }
     }
 }
@@ -94,9 +95,10 @@ impl HubReference {
 
 impl RepoPart {
     fn parse(text: &str) -> Self {
-        match text.contains('/') || ends_like_a_file(text) {
-            true => Self::File(text.to_owned()),
-            false => Self::Quant(text.to_owned()),
+        if text.contains('/') || ends_like_a_file(text) {
+            Self::File(text.to_owned())
+        } else {
+            Self::Quant(text.to_owned())
         }
     }
 }

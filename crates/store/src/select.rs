@@ -89,9 +89,10 @@ impl Offer<'_> {
         if let Some(gguf) = self.ggufs.iter().find(|gguf| gguf.path == path) {
             return self.whole(gguf).map(Some);
         }
-        match [SINGLE, INDEX].contains(&path) && self.contents.has_safetensors() {
-            true => Ok(None),
-            false => Err(self.no_such(path)),
+        if [SINGLE, INDEX].contains(&path) && self.contents.has_safetensors() {
+            Ok(None)
+        } else {
+            Err(self.no_such(path))
         }
     }
 
@@ -116,12 +117,13 @@ impl Offer<'_> {
     }
 
     fn whole<'g>(&self, gguf: &'g Gguf) -> Result<&'g Gguf, StoreError> {
-        match gguf.is_split() {
-            false => Ok(gguf),
-            true => Err(StoreError::SplitGguf {
+        if gguf.is_split() {
+            Err(StoreError::SplitGguf {
                 name: self.say(gguf),
                 of: gguf.files,
-            }),
+            })
+        } else {
+            Ok(gguf)
         }
     }
 
@@ -169,9 +171,10 @@ impl Offer<'_> {
         let mut all: Vec<Candidate> = ggufs.into_iter().map(of_gguf).collect();
         if safetensors {
             // Whether MLX quantized them stands in a file that is not here yet.
-            let kind = match self.wanted.repo.to_ascii_lowercase().contains("mlx") {
-                true => FileKind::Mlx,
-                false => FileKind::Safetensors,
+            let kind = if self.wanted.repo.to_ascii_lowercase().contains("mlx") {
+                FileKind::Mlx
+            } else {
+                FileKind::Safetensors
             };
             all.push(Candidate {
                 kind,

@@ -70,9 +70,10 @@ impl EntryLock {
     /// wasted space, so it stops nothing.
     pub(crate) fn sweep(&self) {
         for (key, dir) in work_dirs(&self.tmp) {
-            let removed = match key == self.key {
-                true => fs::remove_dir_all(&dir),
-                false => with_free_lock(&self.locks, &key, || fs::remove_dir_all(&dir)),
+            let removed = if key == self.key {
+                fs::remove_dir_all(&dir)
+            } else {
+                with_free_lock(&self.locks, &key, || fs::remove_dir_all(&dir))
             };
             warn_of(removed, &dir);
         }

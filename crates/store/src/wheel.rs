@@ -71,9 +71,10 @@ impl Assembly {
             package: part.package.clone(),
             member: part.member.clone(),
             expected: part.size,
-            found: match size > part.size {
-                true => "longer".to_owned(),
-                false => format!("{size} bytes"),
+            found: if size > part.size {
+                "longer".to_owned()
+            } else {
+                format!("{size} bytes")
             },
         })
     }

@@ -152,10 +152,7 @@ impl Place {
             }
             _ => false,
         };
-        match more {
-            true => Dtype::Q6K,
-            false => Dtype::Q4K,
-        }
+        if more { Dtype::Q6K } else { Dtype::Q4K }
     }
 }
 

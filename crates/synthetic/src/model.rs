@@ -240,9 +240,12 @@ fn values(slot: &Slot, deviation: f32, random: &mut Random) -> Vec<f32> {
         Transform::None | Transform::NegExp => 1.0,
     };
     (0..len)
-        .map(|_| match is_norm(slot.role) {
-            true => norm,
-            false => random.within(deviation),
+        .map(|_| {
+            if is_norm(slot.role) {
+                norm
+            } else {
+                random.within(deviation)
+            }
         })
         .collect()
 }

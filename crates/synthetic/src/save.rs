@@ -18,9 +18,10 @@ use crate::shapes::Shape;
 impl Container {
     /// What a path asks for: one file by its ending, or else a folder.
     pub fn of(path: &Path) -> Self {
-        match path.extension().is_some_and(|ending| ending == "gguf") {
-            true => Self::Gguf,
-            false => Self::Safetensors,
+        if path.extension().is_some_and(|ending| ending == "gguf") {
+            Self::Gguf
+        } else {
+            Self::Safetensors
         }
     }
 }

@@ -150,9 +150,10 @@ fn split_merges(merges: &[String], ids: &Vocab) -> Result<Merges> {
         let first = merge.chars().next().ok_or_else(bad)?.len_utf8();
         let space = merge[first..].find(' ').ok_or_else(bad)? + first;
         let (left, right) = (&merge[..space], &merge[space + 1..]);
-        match ids.contains_key(&format!("{left}{right}")) {
-            true => Ok((left.to_owned(), right.to_owned())),
-            false => Err(bad()),
+        if ids.contains_key(&format!("{left}{right}")) {
+            Ok((left.to_owned(), right.to_owned()))
+        } else {
+            Err(bad())
         }
     };
     merges.iter().enumerate().map(split).collect()

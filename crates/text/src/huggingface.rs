@@ -16,12 +16,11 @@ const HIGHEST_ID: u32 = 1 << 24;
 
 /// Loads a tokenizer from its folder or from the `tokenizer.json` in it.
 pub(crate) fn load(dir_or_file: &Path) -> Result<Parts> {
-    let (dir, file) = match dir_or_file.is_dir() {
-        true => (dir_or_file.to_owned(), dir_or_file.join("tokenizer.json")),
-        false => {
-            let parent = dir_or_file.parent().unwrap_or(Path::new(""));
-            (parent.to_owned(), dir_or_file.to_owned())
-        }
+    let (dir, file) = if dir_or_file.is_dir() {
+        (dir_or_file.to_owned(), dir_or_file.join("tokenizer.json"))
+    } else {
+        let parent = dir_or_file.parent().unwrap_or(Path::new(""));
+        (parent.to_owned(), dir_or_file.to_owned())
     };
     let tokenizer = read_tokenizer(&file)?;
     let settings = Settings::read(&dir)?;
@@ -167,9 +166,10 @@ impl Decoder {
                 other => return Err(unsupported_decoder(other.unwrap_or("none"))),
             }
         }
-        match spelled {
-            true => Ok(found),
-            false => Err(unsupported_decoder("none")),
+        if spelled {
+            Ok(found)
+        } else {
+            Err(unsupported_decoder("none"))
         }
     }
 }

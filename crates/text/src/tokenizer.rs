@@ -85,9 +85,10 @@ impl LibraryEncoder {
     }
 
     fn encode(&self, text: &str, parse_special: bool) -> tokenizers::Result<Vec<u32>> {
-        let added = match parse_special {
-            true => self.tokenizer.get_added_vocabulary(),
-            false => &self.without_special,
+        let added = if parse_special {
+            self.tokenizer.get_added_vocabulary()
+        } else {
+            &self.without_special
         };
         let mut pieces = added.extract_and_normalize(self.tokenizer.get_normalizer(), text);
         if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {

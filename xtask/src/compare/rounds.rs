@@ -51,9 +51,10 @@ impl Machine {
     pub fn floor(&self, demand: Demand) -> (f64, Limit) {
         let reading = demand.read_bytes / self.read_bytes_per_second;
         let arithmetic = demand.multiply_adds / self.multiply_adds_per_second;
-        match reading >= arithmetic {
-            true => (reading, Limit::Memory),
-            false => (arithmetic, Limit::Arithmetic),
+        if reading >= arithmetic {
+            (reading, Limit::Memory)
+        } else {
+            (arithmetic, Limit::Arithmetic)
         }
     }
 }

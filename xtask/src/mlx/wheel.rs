@@ -97,9 +97,10 @@ impl Wheel {
             platforms,
             elsewhere,
         } = self;
-        let pinned = match platforms.is_empty() {
-            true => elsewhere.as_slice(),
-            false => platforms,
+        let pinned = if platforms.is_empty() {
+            elsewhere.as_slice()
+        } else {
+            platforms
         };
         let hashes = pinned.iter().map(|platform| platform.sha256);
         let hashes: String = hashes

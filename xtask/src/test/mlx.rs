@@ -45,9 +45,10 @@ pub fn run(root: &Path) -> Result<Note, Error> {
     let linted = cargo(root, &lint).env(ROOT, &library).run();
     // Other devices than MLX's CPU differ from the reference by other amounts.
     let is_cpu = named.is_none() && mlx::DEFAULT == "cpu";
-    let page: &[&str] = match is_cpu {
-        true => &["--check-matrix", "docs/support.md"],
-        false => &[],
+    let page: &[&str] = if is_cpu {
+        &["--check-matrix", "docs/support.md"]
+    } else {
+        &[]
     };
     let args = [&["--committed", "--backend", "mlx"], page].concat();
     let args: Vec<String> = args.into_iter().map(str::to_owned).collect();

@@ -134,9 +134,10 @@ impl<T: KvElement> Forward<'_, T> {
         experts.gate.resize(routes.len(), size);
         fit(&mut experts.up, routes.len() * up_len);
         let (input, gate) = (&experts.input, &mut experts.gate.values);
-        let mut products = match expert.gated {
-            true => per_expert(routes, &weights.gates, input, gate),
-            false => per_expert(routes, &weights.ups, input, gate),
+        let mut products = if expert.gated {
+            per_expert(routes, &weights.gates, input, gate)
+        } else {
+            per_expert(routes, &weights.ups, input, gate)
         };
         if expert.gated {
             products.extend(per_expert(routes, &weights.ups, input, &mut experts.up));

@@ -160,9 +160,10 @@ impl Softmax {
     #[inline(always)]
     fn correction(&self, max: f32) -> f32 {
         let correction = exp(self.max - max);
-        match self.max == f32::NEG_INFINITY {
-            true => 0.0,
-            false => correction,
+        if self.max == f32::NEG_INFINITY {
+            0.0
+        } else {
+            correction
         }
     }
 
@@ -175,9 +176,10 @@ impl Softmax {
             out.copy_from_slice(mixed);
             return;
         }
-        let max = match piece.max > self.max {
-            true => piece.max,
-            false => self.max,
+        let max = if piece.max > self.max {
+            piece.max
+        } else {
+            self.max
         };
         let (kept, added) = (self.correction(max), exp(piece.max - max));
         self.total = self.total.mul_add(kept, piece.total * added);

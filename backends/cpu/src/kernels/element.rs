@@ -158,9 +158,10 @@ impl KvElement for Eighth {
         // As integers, magnitudes order as they do as floats, with NaN above all.
         let magnitudes = values.iter().map(|value| value.abs().to_bits());
         let largest = f32::from_bits(magnitudes.max().unwrap_or(0));
-        match largest.is_finite() {
-            true => largest.min(3.4e38) / 127.0,
-            false => largest,
+        if largest.is_finite() {
+            largest.min(3.4e38) / 127.0
+        } else {
+            largest
         }
     }
 

@@ -104,9 +104,12 @@ impl Register for [f32; LANES] {
 
     #[inline(always)]
     fn larger(self, other: Self) -> Self {
-        std::array::from_fn(|i| match self[i] > other[i] {
-            true => self[i],
-            false => other[i],
+        std::array::from_fn(|i| {
+            if self[i] > other[i] {
+                self[i]
+            } else {
+                other[i]
+            }
         })
     }
 }

@@ -130,9 +130,10 @@ unsafe fn avx512_block<
                 }
                 false => scales,
             };
-            let mins = match MINS {
-                true => avx512_times_parts(elements[1], form.parts, parts.add(part_bytes)),
-                false => elements[1],
+            let mins = if MINS {
+                avx512_times_parts(elements[1], form.parts, parts.add(part_bytes))
+            } else {
+                elements[1]
             };
             at = parts.add(part_bytes * if MINS { 2 } else { 1 });
             // Tokens outside, quads inside: each activation is read once, straight into its

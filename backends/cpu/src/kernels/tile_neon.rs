@@ -129,14 +129,16 @@ unsafe fn tokens<const N: usize, U: Unpack, P: Products, const SPLIT: bool, cons
                 let [scales, mins] = elements[quarter];
                 // Past the tile's end where there are no parts, and then not read.
                 let part = |first| parts.wrapping_add(first + quarter * ROWS);
-                let later_scales = match SPLIT {
-                    true => times_parts(scales, form.parts, part(TILE_ROWS)),
-                    false => scales,
+                let later_scales = if SPLIT {
+                    times_parts(scales, form.parts, part(TILE_ROWS))
+                } else {
+                    scales
                 };
                 let scales = times_parts(scales, form.parts, part(0));
-                let mins = match MINS {
-                    true => times_parts(mins, form.parts, part(part_bytes)),
-                    false => mins,
+                let mins = if MINS {
+                    times_parts(mins, form.parts, part(part_bytes))
+                } else {
+                    mins
                 };
                 let [codes, later_codes] = U::unpack(at, quarter);
                 for (n, totals) in totals.iter_mut().enumerate() {

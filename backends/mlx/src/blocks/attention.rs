@@ -132,9 +132,10 @@ impl Attention {
         Ok(Inputs {
             queries_keys,
             values,
-            gate: match self.spec.output_gate {
-                true => Some(next()?),
-                false => None,
+            gate: if self.spec.output_gate {
+                Some(next()?)
+            } else {
+                None
             },
         })
     }
@@ -145,9 +146,10 @@ impl Attention {
         let mut heads = step.of_group(group, &inputs.queries_keys)?;
         heads = to_heads(ops, group, &heads, spec.head_dim)?;
         let after_rope = spec.qk_norm.is_some_and(|norm| norm.after_rope);
-        let (before, after) = match after_rope {
-            true => (None, self.qk_norm.as_ref()),
-            false => (self.qk_norm.as_ref(), None),
+        let (before, after) = if after_rope {
+            (None, self.qk_norm.as_ref())
+        } else {
+            (self.qk_norm.as_ref(), None)
         };
         if let Some(norm) = before {
             heads = norm.apply(ops, group, &heads, spec.heads)?;
@@ -184,9 +186,10 @@ impl Attention {
         if let Some(norm) = &self.value_norm {
             heads = norm.apply(ops, &heads)?;
         }
-        match self.spec.value_scale == 1.0 {
-            true => Ok(heads),
-            false => ops.scale(&heads, self.spec.value_scale),
+        if self.spec.value_scale == 1.0 {
+            Ok(heads)
+        } else {
+            ops.scale(&heads, self.spec.value_scale)
         }
     }
 
@@ -209,9 +212,10 @@ impl Attention {
                 let values = part(ops, values, 0, of_group)?;
                 step.append(herd, layer, &keys, Some(&values))?;
             }
-            mixed.push(match step.herds[herd].is_level() {
-                true => self.attend(step, layer, herd, &queries)?,
-                false => self.attend_apart(step, layer, herd, &queries)?,
+            mixed.push(if step.herds[herd].is_level() {
+                self.attend(step, layer, herd, &queries)?
+            } else {
+                self.attend_apart(step, layer, herd, &queries)?
             });
         }
         from_heads(ops, &step.gather(mixed)?)

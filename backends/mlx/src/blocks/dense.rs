@@ -28,10 +28,7 @@ impl Dense {
         spec: &DenseSpec,
         [gate, up, down]: [LayerRole; 3],
     ) -> Result<Self, OpenError> {
-        let inner: &[LayerRole] = match spec.gated {
-            true => &[gate, up],
-            false => &[up],
-        };
+        let inner: &[LayerRole] = if spec.gated { &[gate, up] } else { &[up] };
         Ok(Self {
             inner: loader.joined(inner)?,
             activate: Activate::load(loader, spec)?,

@@ -32,9 +32,10 @@ pub struct Experts {
 
 impl Experts {
     pub fn load(loader: LayerLoader, spec: &Spec) -> Result<Self, OpenError> {
-        let inner: &[LayerRole] = match spec.expert.gated {
-            true => &[LayerRole::ExpertGate, LayerRole::ExpertUp],
-            false => &[LayerRole::ExpertUp],
+        let inner: &[LayerRole] = if spec.expert.gated {
+            &[LayerRole::ExpertGate, LayerRole::ExpertUp]
+        } else {
+            &[LayerRole::ExpertUp]
         };
         let shared = spec.shared.as_ref();
         let top_k = spec.top_k as u32;
@@ -60,9 +61,10 @@ impl Experts {
             let weights = ops.reshape(&weights, &[tokens, top_k, 1, 1])?;
             input = ops.multiply(&input, &weights)?;
         }
-        let answers = match tokens * top_k >= SORTED_FROM {
-            true => self.answers_sorted(ops, &input, &chosen)?,
-            false => self.answers(ops, &input, &chosen, false)?,
+        let answers = if tokens * top_k >= SORTED_FROM {
+            self.answers_sorted(ops, &input, &chosen)?
+        } else {
+            self.answers(ops, &input, &chosen, false)?
         };
         let answers = ops.reshape(&answers, &[tokens, top_k, hidden])?;
         let shared = self.shared.as_ref().map(|shared| shared.run(ops, x));
@@ -94,9 +96,10 @@ impl Experts {
         let order = ops.argsort(&chosen, 0)?;
         let back = ops.argsort(&order, 0)?;
         // Weighed inputs differ from expert to expert; others are the token's own.
-        let from = match self.weigh_input {
-            true => order.clone(),
-            false => ops.binary(Binary::FloorDivide, &order, &self.choices)?,
+        let from = if self.weigh_input {
+            order.clone()
+        } else {
+            ops.binary(Binary::FloorDivide, &order, &self.choices)?
         };
         let input = ops.reshape(input, &[-1, 1, input.dim(3)])?;
         let input = ops.take_rows(&input, &from, 0)?;

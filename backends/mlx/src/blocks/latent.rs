@@ -136,9 +136,10 @@ impl Latent {
             step.append(herd, layer, &latents, None)?;
             let ends = step.rows[rows.clone()].iter().map(|row| row.start);
             let end = ends.max().unwrap_or(0) + group.tokens;
-            let apart = match step.herds[herd].is_level() {
-                true => None,
-                false => Some(step.herd_mask(herd, end, Reach::All)?),
+            let apart = if step.herds[herd].is_level() {
+                None
+            } else {
+                Some(step.herd_mask(herd, end, Reach::All)?)
             };
             let mask = apart.as_ref().map_or(mask, Mask::Given);
             let all = &step.herds[herd].herd.layers[layer].get()?.keys;

@@ -126,9 +126,10 @@ impl Mamba2 {
 
     /// Norm and gate, in their order.
     fn finish(&self, ops: &Ops, answer: Array, gate: Array) -> Result<Array, MlxError> {
-        let gate = match self.spec.scales[0] == 1.0 {
-            true => gate,
-            false => ops.scale(&gate, self.spec.scales[0])?,
+        let gate = if self.spec.scales[0] == 1.0 {
+            gate
+        } else {
+            ops.scale(&gate, self.spec.scales[0])?
         };
         let gated = |answer: &Array| ops.fused(Fused::TimesSilu, &[answer, &gate]);
         match &self.norm {

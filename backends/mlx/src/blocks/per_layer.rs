@@ -30,12 +30,13 @@ struct Guard {
 
 impl PerLayerInputs {
     pub fn load(loader: &Loader, spec: &Spec, vocab_size: usize) -> Result<Self, OpenError> {
-        let guard = match spec.vocab_size < vocab_size {
-            true => Some(Guard {
+        let guard = if spec.vocab_size < vocab_size {
+            Some(Guard {
                 last: loader.ops.upload_u32(&[spec.vocab_size as u32 - 1], &[1])?,
                 nothing: loader.ops.full(&[1], f32::NAN, loader.dtype)?,
-            }),
-            false => None,
+            })
+        } else {
+            None
         };
         Ok(Self {
             spec: *spec,

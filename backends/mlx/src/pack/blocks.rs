@@ -126,11 +126,12 @@ fn halves(bytes: &[u8], fifth: u32) -> [u8; GROUP] {
 /// The 6-bit scale and minimum of group `j` of 8: those of the last four have their low nibbles
 /// in the last four bytes and their high bits atop the first eight.
 fn k_factors(bytes: &[u8], j: usize) -> (u8, u8) {
-    match j < 4 {
-        true => (bytes[j] & 63, bytes[j + 4] & 63),
-        false => (
+    if j < 4 {
+        (bytes[j] & 63, bytes[j + 4] & 63)
+    } else {
+        (
             bytes[j + 4] & 0xF | bytes[j - 4] >> 6 << 4,
             bytes[j + 4] >> 4 | bytes[j] >> 6 << 4,
-        ),
+        )
     }
 }

@@ -67,9 +67,10 @@ fn kept_as(matrix: &Matrix, form: Form) -> String {
         (_, Form::Plain(_)) => format!("{kept}, decoded"),
         (Storage::Mlx { scales, biases, .. }, Form::Affine { scales: of, .. }) => {
             let mut factors = [Some(scales), biases.as_ref()].into_iter().flatten();
-            match factors.all(|tensor| float_type(tensor.dtype) == Some(of)) {
-                true => "as it is".to_owned(),
-                false => format!("as it is, scales in {}", of.name()),
+            if factors.all(|tensor| float_type(tensor.dtype) == Some(of)) {
+                "as it is".to_owned()
+            } else {
+                format!("as it is, scales in {}", of.name())
             }
         }
         (Storage::Mlx { .. }, _) => "as it is".to_owned(),

@@ -67,9 +67,10 @@ impl AnswerArgs {
 
 fn schema(text: &str) -> Result<GrammarSource, CliError> {
     let flag = "--json-schema";
-    let schema = match text.trim_start().starts_with('{') {
-        true => files::parse(flag, "it", text)?,
-        false => files::json(flag, Path::new(text))?,
+    let schema = if text.trim_start().starts_with('{') {
+        files::parse(flag, "it", text)?
+    } else {
+        files::json(flag, Path::new(text))?
     };
     Ok(GrammarSource::JsonSchema(schema))
 }
@@ -77,8 +78,9 @@ fn schema(text: &str) -> Result<GrammarSource, CliError> {
 fn grammar(path: &Path) -> Result<GrammarSource, CliError> {
     let text = files::text("--grammar", path)?;
     let gbnf = path.extension().is_some_and(|ending| ending == "gbnf");
-    Ok(match gbnf {
-        true => GrammarSource::Gbnf(text),
-        false => GrammarSource::Lark(text),
+    Ok(if gbnf {
+        GrammarSource::Gbnf(text)
+    } else {
+        GrammarSource::Lark(text)
     })
 }

@@ -164,9 +164,10 @@ impl BenchArgs {
 
     /// Sequences decoding at once, or as many as the scenario takes by itself.
     pub fn batches(&self, default: usize) -> Vec<usize> {
-        match self.batch.is_empty() {
-            true => vec![default],
-            false => self.batch.iter().map(|batch| batch.get()).collect(),
+        if self.batch.is_empty() {
+            vec![default]
+        } else {
+            self.batch.iter().map(|batch| batch.get()).collect()
         }
     }
 

@@ -112,9 +112,10 @@ impl ModelArgs {
 fn as_path(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = path.is_relative() && !text.starts_with('.');
-    match plain {
-        true => Path::new(".").join(path).display().to_string(),
-        false => text,
+    if plain {
+        Path::new(".").join(path).display().to_string()
+    } else {
+        text
     }
 }
 

@@ -48,9 +48,10 @@ impl OutputArgs {
                 expected: "json or events".to_owned(),
             });
         }
-        let of = match self.logprobs_after_sampling {
-            true => Distribution::Sampled,
-            false => Distribution::Model,
+        let of = if self.logprobs_after_sampling {
+            Distribution::Sampled
+        } else {
+            Distribution::Model
         };
         let told = |alternatives| Logprobs { alternatives, of };
         Ok(self.logprobs.map(told))

@@ -69,13 +69,14 @@ fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     let parts: Vec<&str> = text.split(between).collect();
     let parts: [&str; 3] = parts.try_into().ok()?;
-    match parts.iter().all(|part| digits(part)) {
-        true => Some([
+    if parts.iter().all(|part| digits(part)) {
+        Some([
             parts[0].parse().ok()?,
             parts[1].parse().ok()?,
             parts[2].parse().ok()?,
-        ]),
-        false => None,
+        ])
+    } else {
+        None
     }
 }
 

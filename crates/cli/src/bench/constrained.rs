@@ -173,9 +173,10 @@ impl Scenario for Constrained {
             .and_then(|tokens| tokens.checked_add(PROMPT));
         let len = len.filter(|len| *len <= context);
         let all = len.and_then(|len| held(len, memory).checked_mul(self.sequences()));
-        match all.is_some_and(|all| all <= memory.kv_capacity) {
-            true => Ok(()),
-            false => Err(CliError::Usage {
+        if all.is_some_and(|all| all <= memory.kv_capacity) {
+            Ok(())
+        } else {
+            Err(CliError::Usage {
                 what: format!(
                     "{} × (`--decode-tokens` + {})",
                     self.sequences(),
@@ -185,7 +186,7 @@ impl Scenario for Constrained {
                     "within the context of {context} each and {} tokens of KV together",
                     memory.kv_capacity
                 ),
-            }),
+            })
         }
     }
 

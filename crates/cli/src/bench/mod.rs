@@ -156,8 +156,8 @@ fn publish(
         figure.save(&format!("{model} on {device}"), path)?;
     }
     let load = load.as_secs_f64();
-    let text = match args.json {
-        true => as_json(
+    let text = if args.json {
+        as_json(
             json!({
                 "scenario": scenario,
                 "model": model,
@@ -166,20 +166,22 @@ fn publish(
                 "ready_seconds": ready.as_secs_f64(),
             }),
             report.json,
-        )?,
-        false => format!(
+        )?
+    } else {
+        format!(
             "{model} on {device}, loaded in {load:.2} s, {}\n\n{}",
             report.heading, report.text
-        ),
+        )
     };
     print(&text)?;
     verdict(report.failures)
 }
 
 fn verdict(failures: Vec<String>) -> Result<(), CliError> {
-    match failures.is_empty() {
-        true => Ok(()),
-        false => Err(CliError::Checks(failures)),
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(CliError::Checks(failures))
     }
 }
 

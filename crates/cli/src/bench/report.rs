@@ -53,9 +53,10 @@ impl Table {
 
 /// A number with so many decimals, or a dash where nothing was measured.
 pub fn number(value: f64, decimals: usize) -> String {
-    match value.is_finite() {
-        true => format!("{value:.decimals$}"),
-        false => "–".to_owned(),
+    if value.is_finite() {
+        format!("{value:.decimals$}")
+    } else {
+        "–".to_owned()
     }
 }
 

@@ -238,9 +238,10 @@ fn prefill(
     let chunks = tokens.chunks(session.capabilities().max_step_tokens);
     let last = chunks.len() - 1;
     for (place, tokens) in chunks.enumerate() {
-        let emit = match place == last {
-            true => Emit::Greedy { positions: 1 },
-            false => Emit::Nothing,
+        let emit = if place == last {
+            Emit::Greedy { positions: 1 }
+        } else {
+            Emit::Nothing
         };
         batch.clear();
         batch.push(sequence, tokens, emit);

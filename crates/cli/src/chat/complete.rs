@@ -124,10 +124,7 @@ fn files(typed: &str) -> Vec<Pair> {
     let pair = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let meant = name.starts_with(leaf) && (!name.starts_with('.') || leaf.starts_with('.'));
-        let slash = match entry.path().is_dir() {
-            true => "/",
-            false => "",
-        };
+        let slash = if entry.path().is_dir() { "/" } else { "" };
         meant.then(|| Pair {
             replacement: format!("{directory}{name}{slash}"),
             display: format!("{name}{slash}"),

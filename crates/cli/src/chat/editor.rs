@@ -56,9 +56,10 @@ impl LineEditor {
         let config = Config::builder()
             .completion_type(CompletionType::List)
             .completion_show_all_if_ambiguous(true)
-            .color_mode(match colour {
-                true => ColorMode::Forced,
-                false => ColorMode::Disabled,
+            .color_mode(if colour {
+                ColorMode::Forced
+            } else {
+                ColorMode::Disabled
             })
             .build();
         let history = LineHistory::at(history);
@@ -198,9 +199,10 @@ impl Hinter for Assistant {
 
     /// None where it could not be told from what was typed.
     fn hint(&self, line: &str, position: usize, _: &Context<'_>) -> Option<Suggestion> {
-        match self.colour && position == line.len() {
-            true => hint(line),
-            false => None,
+        if self.colour && position == line.len() {
+            hint(line)
+        } else {
+            None
         }
     }
 }
@@ -213,9 +215,10 @@ impl Highlighter for Assistant {
 
 impl Validator for Assistant {
     fn validate(&self, context: &mut ValidationContext) -> rustyline::Result<ValidationResult> {
-        Ok(match is_open(context.input()) {
-            true => ValidationResult::Incomplete,
-            false => ValidationResult::Valid(None),
+        Ok(if is_open(context.input()) {
+            ValidationResult::Incomplete
+        } else {
+            ValidationResult::Valid(None)
         })
     }
 }

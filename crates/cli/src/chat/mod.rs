@@ -91,9 +91,10 @@ impl Chat<'_> {
 
     /// A dumb terminal's line editor is the terminal's own, which leaves presses to us.
     fn ask(&mut self, prompt: &str) -> Result<Asked, CliError> {
-        self.interrupts().now(match is_dumb() {
-            true => Doing::Working,
-            false => Doing::Reading,
+        self.interrupts().now(if is_dumb() {
+            Doing::Working
+        } else {
+            Doing::Reading
         });
         let asked = self.editor.ask(prompt);
         self.interrupts().now(Doing::Turning);
@@ -246,9 +247,10 @@ impl Chat<'_> {
             Err(error) => {
                 self.conversation = before;
                 let full = is_full(&error) && !self.conversation.is_empty();
-                match full {
-                    true => complain(&format!("{error}; /clear starts over")),
-                    false => complain(&error),
+                if full {
+                    complain(&format!("{error}; /clear starts over"))
+                } else {
+                    complain(&error)
                 }
                 Ok(())
             }
@@ -319,10 +321,7 @@ fn listed(all: &[Shown]) -> String {
     let widest = all.iter().map(|shown| shown.name.len()).max();
     let widest = widest.unwrap_or_default();
     let line = |shown: &Shown| {
-        let mark = match shown.given {
-            true => '*',
-            false => ' ',
-        };
+        let mark = if shown.given { '*' } else { ' ' };
         let line = format!("{mark} {:widest$}  {}", shown.name, tame(&shown.value));
         line.trim_end().to_owned() + "\n"
     };

@@ -3,9 +3,12 @@
 /// The known word nearest to one that is not known: one that it begins, or one that a slip or
 /// two of the fingers make of it.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let slips = |known: &str| match known.starts_with(word) && word.len() > 1 {
-        true => 0,
-        false => strsim::damerau_levenshtein(word, known),
+    let slips = |known: &str| {
+        if known.starts_with(word) && word.len() > 1 {
+            0
+        } else {
+            strsim::damerau_levenshtein(word, known)
+        }
     };
     let counted = known.map(|known| (slips(known), known));
     let (slips, nearest) = counted.min_by_key(|(slips, _)| *slips)?;

@@ -155,9 +155,10 @@ impl Settings {
         let mut all = self.all(params).into_iter();
         let value = all.find(|shown| shown.name == name);
         let value = value.map(|shown| shown.value).unwrap_or_default();
-        let value = match value.is_empty() {
-            true => "not set".to_owned(),
-            false => value,
+        let value = if value.is_empty() {
+            "not set".to_owned()
+        } else {
+            value
         };
         let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
         Ok(format!("{name}: {value}\n{help}"))

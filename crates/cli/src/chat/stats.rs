@@ -57,8 +57,9 @@ fn told(stats: &Stats, last: Option<&End>, room: usize) -> Vec<String> {
 
 /// Nothing where too little happened to say.
 fn speed(tokens: usize, seconds: f64) -> String {
-    match tokens > 0 && seconds > 0.0 {
-        true => format!(" at {:.1} tokens/s", tokens as f64 / seconds),
-        false => String::new(),
+    if tokens > 0 && seconds > 0.0 {
+        format!(" at {:.1} tokens/s", tokens as f64 / seconds)
+    } else {
+        String::new()
     }
 }

@@ -63,10 +63,13 @@ fn state(path: &Path, nearest: Option<&Path>) -> State {
             Ok(()) => State::Writable,
             Err(error) => State::ReadOnly(error.to_string()),
         },
-        Ok(_) => match may_write(nearest) {
-            true => State::Missing,
-            false => State::Impossible(format!("{shown} cannot be written")),
-        },
+        Ok(_) => {
+            if may_write(nearest) {
+                State::Missing
+            } else {
+                State::Impossible(format!("{shown} cannot be written"))
+            }
+        }
     }
 }
 

@@ -123,9 +123,10 @@ fn answered<T>(check: &str, fact: &Asked<T>, judge: impl FnOnce(&T) -> Finding) 
 }
 
 fn build(build: &Build) -> Finding {
-    let kind = match build.is_optimized {
-        true => "optimized",
-        false => "debug",
+    let kind = if build.is_optimized {
+        "optimized"
+    } else {
+        "debug"
     };
     let commit = build.commit.map(|commit| format!(", commit {commit}"));
     let what = format!(
@@ -135,9 +136,10 @@ fn build(build: &Build) -> Finding {
         commit.unwrap_or_default()
     );
     let finding = Finding::ok("build", what);
-    match build.is_optimized {
-        true => finding,
-        false => finding.note("Build with `cargo build --release`: this build is slow."),
+    if build.is_optimized {
+        finding
+    } else {
+        finding.note("Build with `cargo build --release`: this build is slow.")
     }
 }
 
@@ -240,9 +242,10 @@ fn backends(probed: &[(&'static str, Asked<Probe>)]) -> Vec<Finding> {
             }
             Probe::Unavailable { why, remedy } => {
                 let finding = Finding::ok(&*check, why.clone());
-                match any {
-                    true => finding.note(remedy.clone()),
-                    false => finding.problem(remedy.clone()),
+                if any {
+                    finding.note(remedy.clone())
+                } else {
+                    finding.problem(remedy.clone())
                 }
             }
         })
@@ -398,10 +401,10 @@ fn terminal(terminal: &Terminal) -> Finding {
     let finding = Finding::ok("terminal", what);
     let spelled = locale.unwrap_or_default().to_ascii_lowercase();
     let is_utf8 = spelled.ends_with("utf-8") || spelled.ends_with("utf8") || cfg!(windows);
-    match is_utf8 || cfg!(target_os = "macos") {
-        true => finding,
-        false => finding
-            .note("Set LANG=C.UTF-8 if letters come out garbled: Loquat writes UTF-8 always."),
+    if is_utf8 || cfg!(target_os = "macos") {
+        finding
+    } else {
+        finding.note("Set LANG=C.UTF-8 if letters come out garbled: Loquat writes UTF-8 always.")
     }
 }
 

@@ -23,9 +23,10 @@ pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
     let config = args.config.clone();
     let config = config.filter(|path| !path.as_os_str().is_empty());
     let findings = judge(&Facts::gather(config));
-    let text = match args.json {
-        true => as_json(&findings)?,
-        false => as_text(&findings, stdout_is_fancy()),
+    let text = if args.json {
+        as_json(&findings)?
+    } else {
+        as_text(&findings, stdout_is_fancy())
     };
     print(&text)?;
     match problems(&findings) {
@@ -64,9 +65,10 @@ const INDENT: usize = 20;
 fn as_text(findings: &[Finding], fancy: bool) -> String {
     let lines = findings.iter().map(|finding| {
         let verdict = format!("{:<8}", finding.verdict.name());
-        let verdict = match fancy {
-            true => format!("\x1b[{}m{verdict}\x1b[0m", finding.verdict.colour()),
-            false => verdict,
+        let verdict = if fancy {
+            format!("\x1b[{}m{verdict}\x1b[0m", finding.verdict.colour())
+        } else {
+            verdict
         };
         let line = format!("{:<12}{verdict}{}\n", finding.check, finding.what);
         let remedy = finding.remedy.iter();

@@ -33,9 +33,10 @@ pub fn refuse_hopeless(store: &Store, attempt: &Attempt) -> Result<(), CliError>
     let backend = backends::select(&attempt.backend)?;
     let machine = look(store, backend, attempt)?;
     let size = entry.size(form);
-    let sure = match size.exact {
-        true => SURE_OF_EXACT,
-        false => SURE_OF_RECKONED,
+    let sure = if size.exact {
+        SURE_OF_EXACT
+    } else {
+        SURE_OF_RECKONED
     };
     let Some(memory) = machine.memory_bytes else {
         return Ok(());
@@ -163,9 +164,10 @@ impl<'a> Advisor<'a> {
             .iter()
             .filter(|outlook| outlook.fits.runs() && named.as_ref() != Some(&outlook.subject.name));
         let names: Vec<String> = others.map(|at| at.subject.spelled()).take(NAMED).collect();
-        advice.push(match names.is_empty() {
-            true => "nothing of the catalog fits".to_owned(),
-            false => format!("what fits: {} (loquat fit tells more)", names.join(", ")),
+        advice.push(if names.is_empty() {
+            "nothing of the catalog fits".to_owned()
+        } else {
+            format!("what fits: {} (loquat fit tells more)", names.join(", "))
         });
         advice
     }

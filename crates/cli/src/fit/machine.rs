@@ -67,13 +67,15 @@ impl Machine {
             device: label.unwrap_or_else(|| backend.name().to_owned()),
             is_gpu,
             memory_bytes: device.and_then(|device| device.memory_bytes),
-            available_bytes: match is_gpu {
-                true => None,
-                false => MachineMemory::now().available,
+            available_bytes: if is_gpu {
+                None
+            } else {
+                MachineMemory::now().available
             },
-            pace: match is_measured {
-                true => Pace::of_this_machine(cache, measure)?,
-                false => None,
+            pace: if is_measured {
+                Pace::of_this_machine(cache, measure)?
+            } else {
+                None
             },
         })
     }
@@ -244,9 +246,10 @@ mod tests {
             (SLOW, -day, true),
         ] {
             let ago = Duration::from_secs(i64::unsigned_abs(seconds_ago));
-            let then = match seconds_ago < 0 {
-                true => SystemTime::now() + ago,
-                false => SystemTime::now() - ago,
+            let then = if seconds_ago < 0 {
+                SystemTime::now() + ago
+            } else {
+                SystemTime::now() - ago
             };
             record.write(then, pace(known));
             let found = look(Measure::WhenOld).unwrap();

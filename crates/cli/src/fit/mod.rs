@@ -37,9 +37,10 @@ pub fn run(args: &FitArgs) -> Result<(), CliError> {
     let backend = backends::select(&args.backend)?;
     let chosen = args.source.chosen(args.model.as_deref());
     let asked = args.context.map(|tokens| tokens.get() as u64);
-    let measure = match args.measure {
-        true => Measure::Anew,
-        false => Measure::WhenOld,
+    let measure = if args.measure {
+        Measure::Anew
+    } else {
+        Measure::WhenOld
     };
     let machine = Machine::look(backend, store.cache_dir(), measure)?;
     let outlooks = match &chosen.reference {
@@ -58,9 +59,10 @@ pub fn run(args: &FitArgs) -> Result<(), CliError> {
         outlooks: &outlooks,
         all: args.all || chosen.reference.is_some(),
     };
-    print(&match args.json {
-        true => report.json()?,
-        false => report.text(),
+    print(&if args.json {
+        report.json()?
+    } else {
+        report.text()
     })
 }
 
@@ -71,9 +73,10 @@ pub fn of_catalog(store: &Store, machine: &Machine, asked: Option<u64>) -> Vec<O
         .filter_map(|entry| {
             let mut forms = of_entry(entry, machine, asked).into_iter();
             let usual = forms.next()?;
-            match usual.fits.runs() {
-                true => Some(usual),
-                false => Some(forms.find(|form| form.fits.runs()).unwrap_or(usual)),
+            if usual.fits.runs() {
+                Some(usual)
+            } else {
+                Some(forms.find(|form| form.fits.runs()).unwrap_or(usual))
             }
         })
         .collect();

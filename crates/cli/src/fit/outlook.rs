@@ -134,9 +134,10 @@ impl Speed {
         let read = pace.read_bytes_per_second;
         let weights = subject.read_weight_bytes / (read * WEIGHTS_SHARE);
         let kv = subject.read_kv_bytes / (read * KV_SHARE);
-        let prompt_share = match subject.is_quantized {
-            true => QUANTIZED_PROMPT_SHARE,
-            false => PLAIN_PROMPT_SHARE,
+        let prompt_share = if subject.is_quantized {
+            QUANTIZED_PROMPT_SHARE
+        } else {
+            PLAIN_PROMPT_SHARE
         };
         let products = pace.multiply_adds_per_second * prompt_share;
         Self {

@@ -111,9 +111,10 @@ impl Report<'_> {
     fn legend(&self, shown: &[&Outlook]) -> String {
         let contexts = shown.iter().map(|outlook| outlook.subject.context);
         let context = contexts.max().unwrap_or_default();
-        let how = match shown.iter().all(|outlook| outlook.subject.is_exact) {
-            true => "as the backend plans it",
-            false => "estimated",
+        let how = if shown.iter().all(|outlook| outlook.subject.is_exact) {
+            "as the backend plans it"
+        } else {
+            "estimated"
         };
         let mut text = format!(
             "\nneeds: weights, buffers and up to {context} tokens of KV, {how}; context: the \
@@ -135,10 +136,7 @@ fn row(outlook: &Outlook) -> [String; HEADINGS.len()] {
     let subject = &outlook.subject;
     let [decode, prompt] = match outlook.speed {
         Some(speed) => {
-            let slow = match speed.full < USABLE {
-                true => " slow",
-                false => "",
-            };
+            let slow = if speed.full < USABLE { " slow" } else { "" };
             let range = format!("{} to {}{slow}", rate(speed.fresh), rate(speed.full));
             [range, rate(speed.prompt)]
         }
@@ -169,9 +167,10 @@ fn ago(age: Duration) -> String {
 
 /// No more digits than an estimate has.
 fn rate(tokens_per_second: f64) -> String {
-    match tokens_per_second < 9.95 {
-        true => format!("{tokens_per_second:.1}"),
-        false => format!("{tokens_per_second:.0}"),
+    if tokens_per_second < 9.95 {
+        format!("{tokens_per_second:.1}")
+    } else {
+        format!("{tokens_per_second:.0}")
     }
 }
 
@@ -184,9 +183,12 @@ fn table(rows: Vec<[String; HEADINGS.len()]>) -> String {
         .collect();
     let lines = rows.iter().map(|row| {
         let cells = row.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(column, (cell, width))| match column < FIRST_NUMBER {
-            true => format!("{cell:<width$}"),
-            false => format!("{cell:>width$}"),
+        let cells = cells.map(|(column, (cell, width))| {
+            if column < FIRST_NUMBER {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     });

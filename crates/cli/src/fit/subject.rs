@@ -144,9 +144,10 @@ impl Subject {
     pub fn context_within(&self, memory: u64) -> u64 {
         let left = memory.saturating_sub(self.need(0));
         let affordable = left.checked_div(self.kv_bytes_per_token);
-        match self.need(0) > memory {
-            true => 0,
-            false => affordable.map_or(self.longest_context, |n| n.min(self.longest_context)),
+        if self.need(0) > memory {
+            0
+        } else {
+            affordable.map_or(self.longest_context, |n| n.min(self.longest_context))
         }
     }
 

@@ -97,9 +97,10 @@ impl Spoken {
     fn thinking(&self) -> String {
         let switches = self.thinking_switches().join(", ");
         let marked = self.reasoning_format().unwrap_or("not marked");
-        match switches.is_empty() {
-            true => marked.to_owned(),
-            false => format!("{marked}, switched by {switches}"),
+        if switches.is_empty() {
+            marked.to_owned()
+        } else {
+            format!("{marked}, switched by {switches}")
         }
     }
 

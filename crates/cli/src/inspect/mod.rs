@@ -23,10 +23,11 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     // As `run` opens it, so that the numbers are those it will live with.
     let plan = backend.plan(&model.source, &args.session.options(1))?;
     let bounds = Bounds::new(backend, args.session.memory);
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&as_json(&model, &plan, &bounds, args.tensors))
-            .map_err(|error| CliError::Output(error.into()))?,
-        false => as_text(&model, &plan, &bounds, args.tensors),
+    let text = if args.json {
+        serde_json::to_string_pretty(&as_json(&model, &plan, &bounds, args.tensors))
+            .map_err(|error| CliError::Output(error.into()))?
+    } else {
+        as_text(&model, &plan, &bounds, args.tensors)
     };
     print(&format!("{}\n", text.trim_end()))
 }

@@ -85,14 +85,16 @@ pub fn remove(args: &RmArgs) -> Result<(), CliError> {
     let mut removed = Vec::new();
     for held in &found {
         let freed = store.remove(held, &mut DownloadBar::default())?;
-        match args.json {
-            true => removed.push(json!({ "name": held.name, "freed_bytes": freed })),
-            false => print(&format!("removed {}, {} free\n", held.name, bytes(freed)))?,
+        if args.json {
+            removed.push(json!({ "name": held.name, "freed_bytes": freed }))
+        } else {
+            print(&format!("removed {}, {} free\n", held.name, bytes(freed)))?
         }
     }
-    match args.json {
-        true => print_json(&removed.into()),
-        false => Ok(()),
+    if args.json {
+        print_json(&removed.into())
+    } else {
+        Ok(())
     }
 }
 
@@ -109,14 +111,15 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     let (mut told, mut damaged) = (Vec::new(), Vec::new());
     for held in &held {
         let verdict = store.verify(held, &mut DownloadBar::default())?;
-        match args.json {
-            true => told.push(json!({
+        if args.json {
+            told.push(json!({
                 "name": held.name,
                 "right": verdict.damaged.is_empty(),
                 "damaged": verdict.damaged,
                 "not_checked": verdict.unchecked,
-            })),
-            false => print(&in_words(held, &verdict))?,
+            }))
+        } else {
+            print(&in_words(held, &verdict))?
         }
         if !verdict.damaged.is_empty() {
             damaged.push(format!("{} ({})", held.name, held.path.display()));
@@ -125,9 +128,10 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     if args.json {
         print_json(&told.into())?;
     }
-    match damaged.is_empty() {
-        true => Ok(()),
-        false => Err(CliError::Damaged(damaged)),
+    if damaged.is_empty() {
+        Ok(())
+    } else {
+        Err(CliError::Damaged(damaged))
     }
 }
 
@@ -151,9 +155,10 @@ pub fn prune(args: &PruneArgs) -> Result<(), CliError> {
     let options = PruneOptions {
         older_than: args.older_than,
     };
-    let found = match args.dry_run {
-        true => store.prunable(options)?,
-        false => store.prune(options, &mut DownloadBar::default())?,
+    let found = if args.dry_run {
+        store.prunable(options)?
+    } else {
+        store.prune(options, &mut DownloadBar::default())?
     };
     let total: u64 = found.iter().map(Prunable::bytes).sum();
     if args.json {
@@ -162,9 +167,10 @@ pub fn prune(args: &PruneArgs) -> Result<(), CliError> {
             "dry_run": args.dry_run, "freed_bytes": total, "removed": found,
         }));
     }
-    let (what, freed) = match args.dry_run {
-        true => ("would remove", "would be free"),
-        false => ("removed", "free"),
+    let (what, freed) = if args.dry_run {
+        ("would remove", "would be free")
+    } else {
+        ("removed", "free")
     };
     for prunable in &found {
         let name = match prunable {
@@ -233,9 +239,10 @@ fn one(store: &Store, wanted: &Wanted<'_>) -> Result<Held, CliError> {
         kind: held.kind,
         quant: held.quant.clone(),
         bytes: Some(held.bytes),
-        say: match same_name(held) {
-            true => format!("{} {}", held.name, held.kind.flag()),
-            false => held.name.clone(),
+        say: if same_name(held) {
+            format!("{} {}", held.name, held.kind.flag())
+        } else {
+            held.name.clone()
         },
     });
     Err(StoreError::Ambiguous {

@@ -17,9 +17,10 @@ pub fn show(args: &ShowArgs) -> Result<(), CliError> {
         kind: args.kinds.kind(),
     };
     let subject = Subject::of(&store, &wanted)?;
-    match args.json {
-        true => print_json(&subject.as_json()),
-        false => print(&subject.as_text()),
+    if args.json {
+        print_json(&subject.as_json())
+    } else {
+        print(&subject.as_text())
     }
 }
 
@@ -204,9 +205,10 @@ pub fn entry_as_json(entry: &Entry) -> Value {
 /// Of a form, and whether that is only about right.
 pub fn size(entry: &Entry, form: &Form) -> String {
     let size = entry.size(form);
-    match size.exact {
-        true => bytes(size.bytes),
-        false => format!("about {}", bytes(size.bytes)),
+    if size.exact {
+        bytes(size.bytes)
+    } else {
+        format!("about {}", bytes(size.bytes))
     }
 }
 

@@ -222,9 +222,10 @@ fn engine_options(wanted: &config::Model) -> EngineOptions {
 /// Measured by `loquat bench --http`: most of a crowd's tokens are on their way within it.
 pub fn reader_grace(threads: Option<usize>) -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    match threads.unwrap_or(cores) < cores {
-        true => Duration::ZERO,
-        false => Duration::from_millis(1),
+    if threads.unwrap_or(cores) < cores {
+        Duration::ZERO
+    } else {
+        Duration::from_millis(1)
     }
 }
 

@@ -75,9 +75,10 @@ impl Wanted {
             Some(of_model(&settled, index, &error))
         });
         let unfit: Vec<Mistake> = unfit.collect();
-        match unfit.is_empty() {
-            true => Ok(settled),
-            false => Err(Mistakes(unfit).into()),
+        if unfit.is_empty() {
+            Ok(settled)
+        } else {
+            Err(Mistakes(unfit).into())
         }
     }
 }

@@ -44,9 +44,10 @@ fn line(end: &End, room: usize, verbose: bool) -> String {
     }
     if *reason == FinishReason::Length {
         let full = usage.prompt_tokens + usage.completion_tokens >= room;
-        parts.push(match full {
-            false => "stopped at the limit (--max-tokens)".to_owned(),
-            true => "stopped because the context is full".to_owned(),
+        parts.push(if full {
+            "stopped because the context is full".to_owned()
+        } else {
+            "stopped at the limit (--max-tokens)".to_owned()
         });
     }
     if verbose {

@@ -129,9 +129,10 @@ impl Spoken {
     }
 
     fn finish_line(&mut self) -> Result<(), CliError> {
-        match self.fresh_line {
-            true => Ok(()),
-            false => self.say("\n"),
+        if self.fresh_line {
+            Ok(())
+        } else {
+            self.say("\n")
         }
     }
 }
@@ -179,17 +180,19 @@ fn print_call(called: &ToolCall) -> Result<(), CliError> {
     let ToolCall {
         name, arguments, ..
     } = called;
-    match std::io::stdout().is_terminal() {
-        true => speak(&format!("→ {name} {arguments}\n")),
-        false => print(&format!("{}\n", call(called))),
+    if std::io::stdout().is_terminal() {
+        speak(&format!("→ {name} {arguments}\n"))
+    } else {
+        print(&format!("{}\n", call(called)))
     }
 }
 
 /// Untouched into a file or a pipe, tame on a terminal.
 fn speak(text: &str) -> Result<(), CliError> {
-    match std::io::stdout().is_terminal() {
-        true => print(&tame(text)),
-        false => print(text),
+    if std::io::stdout().is_terminal() {
+        print(&tame(text))
+    } else {
+        print(text)
     }
 }
 

@@ -22,9 +22,10 @@ impl Town {
             let entry = entry.unwrap();
             let name = entry.file_name().into_string().unwrap();
             let content = fs::read(entry.path()).unwrap();
-            match name.ends_with(".safetensors") {
-                true => File::large(&name, content),
-                false => File::small(&name, content),
+            if name.ends_with(".safetensors") {
+                File::large(&name, content)
+            } else {
+                File::small(&name, content)
             }
         });
         let quant = |name: &str, seed| {

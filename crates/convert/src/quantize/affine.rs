@@ -28,9 +28,10 @@ fn fit(values: &[f32], most: f32) -> (f32, f32) {
     let least = values.iter().copied().fold(f32::INFINITY, f32::min);
     let from_below = least.abs() > greatest.abs();
     let width = ((greatest - least) / most).max(LEAST_SCALE);
-    let (scale, edge) = match from_below {
-        true => (width, least),
-        false => (-width, greatest),
+    let (scale, edge) = if from_below {
+        (width, least)
+    } else {
+        (-width, greatest)
     };
     // Zero falls on a code, if it lies within reach of the edge.
     match (edge / scale).round_ties_even() {

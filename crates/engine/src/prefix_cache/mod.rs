@@ -92,12 +92,13 @@ impl PrefixCache {
     /// The kept sequence that has most of `tokens` ready.
     pub fn find(&self, scope: &Scope, tokens: &[u32], session: &dyn Session) -> Option<Hit> {
         let found = self.scopes.get(scope)?.find(tokens);
-        let hit = match self.needs_snapshots() {
-            false => found.through().next().map(|source| Hit {
+        let hit = if self.needs_snapshots() {
+            at_snapshots(&found, session)
+        } else {
+            found.through().next().map(|source| Hit {
                 source: *source,
                 len: found.len,
-            }),
-            true => at_snapshots(&found, session),
+            })
         };
         hit.filter(|hit| hit.len > 0)
     }

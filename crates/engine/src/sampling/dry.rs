@@ -61,9 +61,10 @@ impl Dry {
             let start = seam.saturating_sub(breaker.len() - 1);
             contains(&self.tail[start..], breaker)
         };
-        match self.breakers.iter().any(ends_here) {
-            true => self.unbroken = 0,
-            false => self.unbroken += 1,
+        if self.breakers.iter().any(ends_here) {
+            self.unbroken = 0
+        } else {
+            self.unbroken += 1
         }
         let longest = self.breakers.iter().map(Vec::len).max().unwrap_or(1);
         let surplus = self.tail.len().saturating_sub(longest - 1);
@@ -139,9 +140,10 @@ fn repetitions(tokens: &[u32], lengths: &mut Vec<usize>) {
     lengths.resize(count, 0);
     let (mut left, mut right) = (0, 0);
     for at in 1..count {
-        let mut length = match at < right {
-            true => lengths[at - left].min(right - at),
-            false => 0,
+        let mut length = if at < right {
+            lengths[at - left].min(right - at)
+        } else {
+            0
         };
         while at + length < count && from_end(length) == from_end(at + length) {
             length += 1;

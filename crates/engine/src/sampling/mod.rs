@@ -81,9 +81,10 @@ impl Sampler {
         let looks_back = seen.as_ref().is_some_and(Seen::forgets)
             || dry.is_some()
             || params.bad_words.iter().any(|word| word.len() > 1);
-        let tokens = match looks_back {
-            true => prompt.to_vec(),
-            false => Vec::new(),
+        let tokens = if looks_back {
+            prompt.to_vec()
+        } else {
+            Vec::new()
         };
         Self {
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -207,9 +208,10 @@ impl Sampler {
             self.tokens.push(id);
         }
         if let Some(seen) = &mut self.seen {
-            match seen.forgets() {
-                true => seen.observe(&self.tokens, self.prompt_len),
-                false => seen.count(id),
+            if seen.forgets() {
+                seen.observe(&self.tokens, self.prompt_len)
+            } else {
+                seen.count(id)
             }
         }
         if let Some(dry) = &mut self.dry {
@@ -337,9 +339,10 @@ impl Sampler {
         };
         let too_early = self.generated < self.params.min_tokens && self.stop_ids.contains(&id);
         let unlisted = self.allowed.as_ref().is_some_and(|mask| !mask.contains(id));
-        match unlisted || too_early || self.params.bad_words.iter().any(is_bad) {
-            true => Err(self.nothing_left(true)),
-            false => Ok(()),
+        if unlisted || too_early || self.params.bad_words.iter().any(is_bad) {
+            Err(self.nothing_left(true))
+        } else {
+            Ok(())
         }
     }
 

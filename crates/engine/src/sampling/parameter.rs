@@ -86,17 +86,19 @@ impl Parameter {
 
     /// NaN is in no range.
     pub(super) fn check(&self, value: f32) -> Result<(), EngineError> {
-        match (self.min..=self.max).contains(&value) {
-            true => Ok(()),
-            false => Err(self.out_of_range(value)),
+        if (self.min..=self.max).contains(&value) {
+            Ok(())
+        } else {
+            Err(self.out_of_range(value))
         }
     }
 
     pub(super) fn check_integer(&self, value: impl TryInto<i64>) -> Result<(), EngineError> {
         let value = value.try_into().unwrap_or(i64::MAX);
-        match (self.min as i64..=self.max as i64).contains(&value) {
-            true => Ok(()),
-            false => Err(self.out_of_range(value)),
+        if (self.min as i64..=self.max as i64).contains(&value) {
+            Ok(())
+        } else {
+            Err(self.out_of_range(value))
         }
     }
 

@@ -82,9 +82,10 @@ impl<'a> Pool<'a> {
     }
 
     pub fn temperature(&mut self, temperature: f32) {
-        match temperature > 0.0 {
-            true => self.temperature = temperature,
-            false => self.top_k(1),
+        if temperature > 0.0 {
+            self.temperature = temperature
+        } else {
+            self.top_k(1)
         }
     }
 
@@ -237,9 +238,10 @@ impl<'a> Pool<'a> {
         let Some(scale) = self.scale() else {
             return;
         };
-        let total = match self.narrowed {
-            true => select::weigh(&mut self.scratch.candidates, scale),
-            false => logits::total_weight(self.row, scale),
+        let total = if self.narrowed {
+            select::weigh(&mut self.scratch.candidates, scale)
+        } else {
+            logits::total_weight(self.row, scale)
         };
         let mut likely = std::mem::take(&mut self.scratch.likely);
         self.list_weighing(f64::from(threshold) * total, scale, &mut likely);
@@ -274,14 +276,16 @@ impl<'a> Pool<'a> {
         let Some(scale) = self.scale() else {
             return;
         };
-        let total = match self.narrowed {
-            true => select::weigh(&mut self.scratch.candidates, scale),
-            false => logits::total_weight(self.row, scale),
+        let total = if self.narrowed {
+            select::weigh(&mut self.scratch.candidates, scale)
+        } else {
+            logits::total_weight(self.row, scale)
         };
         let least = total * math::exp((-bits * std::f64::consts::LN_2).min(0.0));
-        match bits > 0.0 && least <= 1.0 {
-            true => self.keep_weighing(least, scale),
-            false => self.top_k(1),
+        if bits > 0.0 && least <= 1.0 {
+            self.keep_weighing(least, scale)
+        } else {
+            self.top_k(1)
         }
     }
 
@@ -302,12 +306,11 @@ impl<'a> Pool<'a> {
 
     /// How likely a token was, after a [`draw`](Self::draw).
     pub fn probability(&self, id: u32) -> f64 {
-        let weight = match self.narrowed {
-            true => {
-                let mut left = self.scratch.candidates.iter();
-                left.find(|candidate| candidate.id == id).map(|c| c.weight)
-            }
-            false => self.row.get(id as usize).copied(),
+        let weight = if self.narrowed {
+            let mut left = self.scratch.candidates.iter();
+            left.find(|candidate| candidate.id == id).map(|c| c.weight)
+        } else {
+            self.row.get(id as usize).copied()
         };
         f64::from(weight.unwrap_or(0.0)) / self.total
     }
@@ -364,9 +367,10 @@ impl<'a> Pool<'a> {
 
     /// `None` where nothing is left.
     fn scale(&self) -> Option<Scale> {
-        let peak = match self.narrowed {
-            true => select::peak(&self.scratch.candidates),
-            false => logits::peak(self.row),
+        let peak = if self.narrowed {
+            select::peak(&self.scratch.candidates)
+        } else {
+            logits::peak(self.row)
         };
         Some(Scale::new(peak?, self.temperature))
     }

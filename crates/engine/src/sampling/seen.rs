@@ -82,9 +82,10 @@ impl Seen {
             return;
         };
         let count = &mut self.counts[at];
-        let side = match of_prompt {
-            true => &mut count.in_prompt,
-            false => &mut count.in_output,
+        let side = if of_prompt {
+            &mut count.in_prompt
+        } else {
+            &mut count.in_output
         };
         *side = side.saturating_sub(1);
         if count.in_prompt + count.in_output == 0 {
@@ -94,9 +95,10 @@ impl Seen {
 
     pub fn penalise(&self, pool: &mut Pool<'_>) {
         let change = |count: &Count, logit: f32, temperature: f32| {
-            let repeated = match logit > 0.0 {
-                true => logit / self.repetition,
-                false => logit * self.repetition,
+            let repeated = if logit > 0.0 {
+                logit / self.repetition
+            } else {
+                logit * self.repetition
             };
             let often = self.frequency * count.in_output as f32;
             let penalty = match count.in_output {

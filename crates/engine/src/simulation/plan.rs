@@ -37,9 +37,10 @@ impl Plan {
         let fake = fake(&mut dice, recurrent);
         let options = options(&mut dice, &fake);
         let prefixes: Vec<Vec<u32>> = (0..3).map(|_| tokens(&mut dice, 60)).collect();
-        let crowd = match dice.percent(10) {
-            true => dice.number(25..=45),
-            false => dice.number(1..=14),
+        let crowd = if dice.percent(10) {
+            dice.number(25..=45)
+        } else {
+            dice.number(1..=14)
         };
         let arrivals = (0..crowd)
             .map(|_| arrival(&mut dice, &prefixes, calm))
@@ -163,9 +164,10 @@ fn arrival(dice: &mut Dice, prefixes: &[Vec<u32>], calm: usize) -> Arrival {
 
 fn request(dice: &mut Dice, prefixes: &[Vec<u32>]) -> GenerateRequest {
     let request = speaking(dice, prefixes);
-    match dice.percent(10) {
-        true => embedding(dice, request),
-        false => request,
+    if dice.percent(10) {
+        embedding(dice, request)
+    } else {
+        request
     }
 }
 
@@ -191,9 +193,10 @@ fn speaking(dice: &mut Dice, prefixes: &[Vec<u32>]) -> GenerateRequest {
         prompt.extend(tokens(dice, own));
     }
     let scored = dice.percent(20);
-    let max_tokens = match scored && dice.percent(30) {
-        true => 0,
-        false => dice.number(1..=16),
+    let max_tokens = if scored && dice.percent(30) {
+        0
+    } else {
+        dice.number(1..=16)
     };
     let patience = |dice: &mut Dice| {
         let some = dice.percent(10);
@@ -204,9 +207,10 @@ fn speaking(dice: &mut Dice, prefixes: &[Vec<u32>]) -> GenerateRequest {
         prompt,
         max_tokens,
         sampling: sampling(dice),
-        stop_ids: match dice.percent(20) {
-            true => tokens(dice, 2),
-            false => Vec::new(),
+        stop_ids: if dice.percent(20) {
+            tokens(dice, 2)
+        } else {
+            Vec::new()
         },
         logprobs: dice
             .percent(20)

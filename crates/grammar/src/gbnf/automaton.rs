@@ -41,11 +41,12 @@ impl Alphabet {
         let inside: Letters = (class.ranges.iter())
             .flat_map(|(first, last)| self.letter((*first).into())..=self.letter((*last).into()))
             .collect();
-        match class.negated {
-            false => inside,
-            true => (0..self.borders.len() as u32)
+        if class.negated {
+            (0..self.borders.len() as u32)
                 .filter(|letter| !inside.contains(letter))
-                .collect(),
+                .collect()
+        } else {
+            inside
         }
     }
 }

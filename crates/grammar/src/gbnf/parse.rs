@@ -102,9 +102,10 @@ impl<'a> Parser<'a> {
         if number == next {
             self.rules.push((place, None));
         }
-        match next >= MOST_RULES {
-            true => Err(place.error(format!("there are more than {MOST_RULES} rules"))),
-            false => Ok(number),
+        if next >= MOST_RULES {
+            Err(place.error(format!("there are more than {MOST_RULES} rules")))
+        } else {
+            Ok(number)
         }
     }
 
@@ -180,9 +181,10 @@ impl<'a> Parser<'a> {
         let inner = self.choice(Breaks::Space)?;
         self.space(Breaks::Space);
         self.depth -= 1;
-        match self.take(")") {
-            true => Ok(inner),
-            false => Err(place.error("this `(` is not closed")),
+        if self.take(")") {
+            Ok(inner)
+        } else {
+            Err(place.error("this `(` is not closed"))
         }
     }
 
@@ -249,9 +251,10 @@ impl<'a> Parser<'a> {
             }
         }
         self.take("]");
-        match ranges.is_empty() && !negated {
-            true => Err(place.error("this class has no character")),
-            false => Ok(Class { negated, ranges }),
+        if ranges.is_empty() && !negated {
+            Err(place.error("this class has no character"))
+        } else {
+            Ok(Class { negated, ranges })
         }
     }
 
@@ -267,9 +270,10 @@ impl<'a> Parser<'a> {
             None | Some('\n') => Err(place.error("this range has no end")),
             Some(_) => {
                 let last = self.character()?;
-                match first <= last {
-                    true => Ok((first, last)),
-                    false => Err(place.error("this range ends before it begins")),
+                if first <= last {
+                    Ok((first, last))
+                } else {
+                    Err(place.error("this range ends before it begins"))
                 }
             }
         }

@@ -45,9 +45,10 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// Lark tells terminals by their capitals.
     fn name(&self, rule: usize) -> String {
-        match self.tree.is_terminal(self.tree.rules[rule]) {
-            true => format!("R{rule}"),
-            false => format!("r{rule}"),
+        if self.tree.is_terminal(self.tree.rules[rule]) {
+            format!("R{rule}")
+        } else {
+            format!("r{rule}")
         }
     }
 

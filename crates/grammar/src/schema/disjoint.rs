@@ -94,9 +94,12 @@ impl<'a> Comparison<'a> {
 /// The schema of a property, where it is known: its own, or that of all that are not named.
 fn property<'a>(schema: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     let named = schema.get("properties").and_then(|named| named.get(name));
-    named.or_else(|| match schema.contains_key("patternProperties") {
-        true => None,
-        false => schema.get("additionalProperties"),
+    named.or_else(|| {
+        if schema.contains_key("patternProperties") {
+            None
+        } else {
+            schema.get("additionalProperties")
+        }
     })
 }
 

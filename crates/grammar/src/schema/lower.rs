@@ -257,9 +257,10 @@ impl<'a> Lowering<'a> {
 
     fn count(&mut self, more: usize) -> Result<()> {
         self.size += more;
-        match self.size > LARGEST {
-            true => Err(too_large("schemas and values", LARGEST)),
-            false => Ok(()),
+        if self.size > LARGEST {
+            Err(too_large("schemas and values", LARGEST))
+        } else {
+            Ok(())
         }
     }
 }
@@ -316,9 +317,10 @@ impl Field<'_, '_> {
     }
 
     fn checked(&self, good: fn(&Value) -> bool, wanted: &'static str) -> Result<Option<Value>> {
-        match good(self.value) {
-            true => Ok(Some(self.value.clone())),
-            false => Err(self.bad(wanted)),
+        if good(self.value) {
+            Ok(Some(self.value.clone()))
+        } else {
+            Err(self.bad(wanted))
         }
     }
 

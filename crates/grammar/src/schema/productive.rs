@@ -24,11 +24,12 @@ pub(super) fn check(schema: &Value, definitions: &[Value]) -> Result<()> {
             break;
         }
     }
-    match is_finite(schema, &known) {
-        true => Ok(()),
-        false => Err(GrammarError::Unsatisfiable {
+    if is_finite(schema, &known) {
+        Ok(())
+    } else {
+        Err(GrammarError::Unsatisfiable {
             why: "its references lead back to themselves without an end".to_string(),
-        }),
+        })
     }
 }
 

@@ -137,9 +137,10 @@ impl Walker {
             .copied()
             .filter(|id| self.ends(*id))
             .collect();
-        let among = match ends.is_empty() || self.random.next_u32().is_multiple_of(2) {
-            true => &allowed,
-            false => &ends,
+        let among = if ends.is_empty() || self.random.next_u32().is_multiple_of(2) {
+            &allowed
+        } else {
+            &ends
         };
         among[self.random.next_u32() as usize % among.len()]
     }

@@ -287,12 +287,13 @@ pub(super) fn still_there(app: &App, id: &str) -> ApiError {
         .status()
         .into_iter()
         .any(|model| model.name == id && matches!(model.state, ModelState::Loading { .. }));
-    let (what, code) = match loading {
-        true => ("is still being loaded; it goes when it is", "model_loading"),
-        false => (
+    let (what, code) = if loading {
+        ("is still being loaded; it goes when it is", "model_loading")
+    } else {
+        (
             "is still in use; it goes when its requests have ended",
             "model_in_use",
-        ),
+        )
     };
     let what = format!("the model `{id}` {what}");
     ApiError::new(ErrorKind::Conflict, what).code(code)

@@ -152,9 +152,10 @@ async fn answer(turn: ChatTurn, manner: Manner) -> Result<Response, ApiError> {
     let message = Message::new(id, model, turn.turn().usage().into());
     let streams = manner.streams;
     let writer = Writer::new(message, manner);
-    match streams {
-        true => Ok(frames::events(stream(turn, writer))),
-        false => Ok(Json(whole(turn, writer).await?).into_response()),
+    if streams {
+        Ok(frames::events(stream(turn, writer)))
+    } else {
+        Ok(Json(whole(turn, writer).await?).into_response())
     }
 }
 

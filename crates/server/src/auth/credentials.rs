@@ -36,12 +36,13 @@ pub fn find(headers: &HeaderMap, keys: &[Arc<Key>]) -> Result<Arc<Key>, ApiError
             return Ok(Arc::clone(key));
         }
     }
-    Err(match any {
-        true => refused("the API key is not one of this server's").code("invalid_api_key"),
-        false => refused(
+    Err(if any {
+        refused("the API key is not one of this server's").code("invalid_api_key")
+    } else {
+        refused(
             "an API key is needed: send it as `Authorization: Bearer …`, `x-api-key` or `api-key`",
         )
-        .code("missing_api_key"),
+        .code("missing_api_key")
     })
 }
 

@@ -84,9 +84,10 @@ async fn each_scope_opens_its_own_doors_only() {
     ] {
         for scope in all {
             let reply = get(&server, path, Some(("x-api-key", scope.name()))).await;
-            let expected = match scope == needed {
-                true => StatusCode::OK,
-                false => StatusCode::FORBIDDEN,
+            let expected = if scope == needed {
+                StatusCode::OK
+            } else {
+                StatusCode::FORBIDDEN
             };
             assert_eq!(reply.status(), expected, "{path} with {scope:?}");
         }

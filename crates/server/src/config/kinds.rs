@@ -81,9 +81,10 @@ impl<T: Kind> Kind for Vec<T> {
                 Err(more) => wrong.extend(more),
             }
         }
-        match wrong.is_empty() {
-            true => Ok(values),
-            false => Err(wrong),
+        if wrong.is_empty() {
+            Ok(values)
+        } else {
+            Err(wrong)
         }
     }
 

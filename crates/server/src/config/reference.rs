@@ -83,11 +83,12 @@ struct Row {
 
 impl Row {
     fn of<T>(setting: &Setting<T>, blank: &mut T) -> Self {
-        let default = match setting.required {
-            true => "must be given".to_owned(),
-            false => setting
+        let default = if setting.required {
+            "must be given".to_owned()
+        } else {
+            setting
                 .written(blank)
-                .map_or_else(|| "not set".to_owned(), |value| format!("`{value}`")),
+                .map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"))
         };
         Self {
             name: setting.name,

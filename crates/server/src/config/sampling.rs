@@ -26,9 +26,10 @@ impl Kind for Map<String, Value> {
                 }),
             }
         }
-        match wrong.is_empty() {
-            true => Ok(sampling),
-            false => Err(wrong),
+        if wrong.is_empty() {
+            Ok(sampling)
+        } else {
+            Err(wrong)
         }
     }
 

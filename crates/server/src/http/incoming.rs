@@ -52,12 +52,15 @@ async fn collect(body: Body, limits: &Limits, all: &Bodies) -> Result<Bytes, Api
     let mut body = Limited::new(body, limits.body_bytes);
     let mut whole = all.begin();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
-            true => too_large(limits),
-            false => ApiError::new(
-                ErrorKind::InvalidRequest,
-                "the request's body ended before it was whole, or is not framed as HTTP asks",
-            ),
+        let frame = frame.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                too_large(limits)
+            } else {
+                ApiError::new(
+                    ErrorKind::InvalidRequest,
+                    "the request's body ended before it was whole, or is not framed as HTTP asks",
+                )
+            }
         })?;
         if let Ok(part) = frame.into_data() {
             whole.add(&part, room)?;

@@ -84,11 +84,12 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         path: path.to_owned(),
         source,
     })?;
-    match chain.is_empty() {
-        true => Err(TlsError::NoCertificate {
+    if chain.is_empty() {
+        Err(TlsError::NoCertificate {
             path: path.to_owned(),
-        }),
-        false => Ok(chain),
+        })
+    } else {
+        Ok(chain)
     }
 }
 

@@ -166,9 +166,10 @@ fn engines(models: &[ModelStatus]) -> Vec<MetricFamily> {
         .filter_map(|model| Some((model.name.as_str(), model.stats.as_ref()?)))
         .collect();
     let families = ENGINE.iter().map(|row| {
-        let mut family = match row.counter {
-            true => Family::counter(row.name, row.help),
-            false => Family::gauge(row.name, row.help),
+        let mut family = if row.counter {
+            Family::counter(row.name, row.help)
+        } else {
+            Family::gauge(row.name, row.help)
         };
         for (name, stats) in &open {
             family.add(&[("model_name", name)], (row.value)(stats));

@@ -219,10 +219,7 @@ impl Inner {
         slot.leases += 1;
         let lease = Lease::counted(self, slot.id, loaded);
         drop(state);
-        match closing {
-            true => Err(stopping()),
-            false => Ok(lease),
-        }
+        if closing { Err(stopping()) } else { Ok(lease) }
     }
 
     fn fail(&self, opening: &Opening, trouble: &Trouble) -> ApiError {
@@ -232,14 +229,15 @@ impl Inner {
         let mut state = self.lock();
         if let Some(slot) = state.slot(opening.slot) {
             let lasts = trouble.lasts() && slot.version == opening.version;
-            slot.phase = match lasts {
-                true => Phase::Failed {
+            slot.phase = if lasts {
+                Phase::Failed {
                     why: trouble.to_string(),
                     error: error.clone(),
                     since: std::time::SystemTime::now(),
                     until: Instant::now() + REMEMBERED,
-                },
-                false => Phase::Unloaded,
+                }
+            } else {
+                Phase::Unloaded
             };
         }
         state.forget_retired();

@@ -191,10 +191,11 @@ pub async fn generate(
         choices: 1,
     };
     let raw = raw.unwrap_or(false);
-    let speaker = match raw || (lease.chat.template().is_none() && asked.system.is_none()) {
-        true => asked.go_on(ask, raw).await,
-        false => asked.answer(ask).await,
-    }
+    let speaker = (if raw || (lease.chat.template().is_none() && asked.system.is_none()) {
+        asked.go_on(ask, raw).await
+    } else {
+        asked.answer(ask).await
+    })
     .map_err(in_our_words)?;
     let writer = Writer {
         model: name,
@@ -207,9 +208,10 @@ pub async fn generate(
 }
 
 fn check_empty(field: &str, value: Option<String>, why: &str) -> Result<(), ApiError> {
-    match value.is_none_or(|value| value.is_empty()) {
-        true => Ok(()),
-        false => Err(ApiError::unsupported(field, why)),
+    if value.is_none_or(|value| value.is_empty()) {
+        Ok(())
+    } else {
+        Err(ApiError::unsupported(field, why))
     }
 }
 
@@ -258,9 +260,10 @@ impl Asked {
             ),
         ];
         if let Some((field, _)) = useless.iter().find(|(_, given)| *given) {
-            let why = match wanted {
-                true => "with `raw` the prompt is all that the model is given",
-                false => "the model has no chat template",
+            let why = if wanted {
+                "with `raw` the prompt is all that the model is given"
+            } else {
+                "the model has no chat template"
             };
             return Err(ApiError::unsupported(*field, why));
         }

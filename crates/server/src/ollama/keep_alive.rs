@@ -18,9 +18,10 @@ pub struct OllamaKeepAlive(pub KeepAlive);
 
 impl OllamaKeepAlive {
     fn of_seconds(seconds: f64) -> Self {
-        Self(match (0.0..=CENTURY).contains(&seconds) {
-            true => KeepAlive::For(Duration::from_secs_f64(seconds)),
-            false => KeepAlive::Forever,
+        Self(if (0.0..=CENTURY).contains(&seconds) {
+            KeepAlive::For(Duration::from_secs_f64(seconds))
+        } else {
+            KeepAlive::Forever
         })
     }
 

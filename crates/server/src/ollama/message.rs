@@ -213,9 +213,10 @@ impl OpenCalls {
 
 /// Refuses images.
 pub fn check_images(field: &str, images: Option<Vec<String>>) -> Result<(), ApiError> {
-    match images.is_none_or(|images| images.is_empty()) {
-        true => Ok(()),
-        false => Err(ApiError::unsupported(field, "this server reads text only")),
+    if images.is_none_or(|images| images.is_empty()) {
+        Ok(())
+    } else {
+        Err(ApiError::unsupported(field, "this server reads text only"))
     }
 }
 

@@ -118,9 +118,10 @@ pub fn without_effect(
 ) -> Result<Vec<&'static str>, ApiError> {
     let any = options.as_ref().is_some_and(|options| !options.is_empty());
     Options::lower(options, model)?;
-    Ok(match any {
-        true => ALL_IGNORED.iter().map(|(name, _)| *name).collect(),
-        false => Vec::new(),
+    Ok(if any {
+        ALL_IGNORED.iter().map(|(name, _)| *name).collect()
+    } else {
+        Vec::new()
     })
 }
 

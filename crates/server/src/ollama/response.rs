@@ -181,14 +181,13 @@ pub async fn tell<L: Line>(
     stream: bool,
     ignored: &[&'static str],
 ) -> Result<Response, ApiError> {
-    let mut response = match stream {
-        true => frames::lines(lines::<L>(speaker, writer)),
-        false => {
-            let mut whole = speaker.whole().await?;
-            let end = whole.end.take();
-            let end = end.ok_or_else(|| ApiError::internal(&"a reply ended without an end"))?;
-            Json(writer.last::<L>(whole, end)).into_response()
-        }
+    let mut response = if stream {
+        frames::lines(lines::<L>(speaker, writer))
+    } else {
+        let mut whole = speaker.whole().await?;
+        let end = whole.end.take();
+        let end = end.ok_or_else(|| ApiError::internal(&"a reply ended without an end"))?;
+        Json(writer.last::<L>(whole, end)).into_response()
     };
     name_ignored(&mut response, ignored);
     Ok(response)

@@ -86,9 +86,12 @@ impl AnswerRule {
     pub fn compile(&self, chat: &Chat) -> Result<Grammar, ApiError> {
         let Self { field, source } = self;
         let grammar = chat.grammars().compile(source);
-        grammar.map_err(|error| match error.is_request_fault() {
-            true => ApiError::invalid(*field, format!("`{field}`: {error}")),
-            false => ApiError::internal(&error),
+        grammar.map_err(|error| {
+            if error.is_request_fault() {
+                ApiError::invalid(*field, format!("`{field}`: {error}"))
+            } else {
+                ApiError::internal(&error)
+            }
         })
     }
 }
@@ -219,9 +222,10 @@ fn json(
 
 /// Only llama.cpp's notation defines rules by `::=`.
 fn grammar(text: String) -> GrammarSource {
-    match text.contains("::=") {
-        true => GrammarSource::Gbnf(text),
-        false => GrammarSource::Lark(text),
+    if text.contains("::=") {
+        GrammarSource::Gbnf(text)
+    } else {
+        GrammarSource::Lark(text)
     }
 }
 

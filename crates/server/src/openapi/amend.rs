@@ -51,9 +51,10 @@ pub fn amend(document: &mut Value, bodies: &[Taken]) {
 
 /// Sampling parameters go behind the type's own fields, which win; then what is ignored.
 fn widen(properties: &mut Map<String, Value>, body: &Taken) {
-    let sampling = match body.sampling {
-        true => parameters::properties(),
-        false => Map::new(),
+    let sampling = if body.sampling {
+        parameters::properties()
+    } else {
+        Map::new()
     };
     let ignored = body.ignored.iter().map(|(field, why)| {
         let schema = json!({ "description": format!("Ignored: {why}") });
@@ -84,9 +85,10 @@ fn name(operation: &mut Value, verb: &str, path: &str) {
 
 /// A server without keys asks for none, which is what the empty alternative says.
 fn secure(operation: &mut Value, path: &str) {
-    operation["security"] = match OPEN.contains(&path) {
-        true => json!([]),
-        false => json!([{}, { "bearer": [] }, { "api_key": [] }]),
+    operation["security"] = if OPEN.contains(&path) {
+        json!([])
+    } else {
+        json!([{}, { "bearer": [] }, { "api_key": [] }])
     };
 }
 

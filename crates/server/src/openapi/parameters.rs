@@ -64,9 +64,10 @@ fn kind(parameter: &Parameter) -> Value {
 
 /// Other servers write -1 where nothing is to be cut off, and `sampling::apply` reads it so.
 fn lowest(parameter: &Parameter) -> i64 {
-    match parameter.name == TOP_K.name {
-        true => -1,
-        false => parameter.min as i64,
+    if parameter.name == TOP_K.name {
+        -1
+    } else {
+        parameter.min as i64
     }
 }
 

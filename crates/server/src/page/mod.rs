@@ -127,9 +127,10 @@ fn serve(
             .map(|one| one.trim().trim_start_matches("W/"));
         tags.any(|one| one == "*" || one.as_bytes() == tag.as_bytes())
     });
-    let mut response = match unchanged {
-        true => StatusCode::NOT_MODIFIED.into_response(),
-        false => asset.text.into_response(),
+    let mut response = if unchanged {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        asset.text.into_response()
     };
     let headers = response.headers_mut();
     headers.remove(CONTENT_TYPE);

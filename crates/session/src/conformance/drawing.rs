@@ -66,9 +66,10 @@ pub fn drawn_beside_others(subject: &Subject) -> Result<(), String> {
     let right = near
         .iter()
         .any(|draw| draw.choose(&logits).as_slice() == drawn);
-    match right && drawn == expected {
-        true => Ok(()),
-        false => Err(format!("{drawn:?} drawn in company, {expected:?} alone")),
+    if right && drawn == expected {
+        Ok(())
+    } else {
+        Err(format!("{drawn:?} drawn in company, {expected:?} alone"))
     }
 }
 

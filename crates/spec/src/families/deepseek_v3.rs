@@ -103,9 +103,10 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = without_further_layers(config, sizes)?;
     let latent = gguf_latent(config, sizes.heads)?;
     // Older files do not name the scores; a correction came with sigmoid.
-    let base = match gguf_any_layer(config, sizes.layers, "exp_probs_b.bias") {
-        true => Router::sigmoid(),
-        false => Router::softmax(false),
+    let base = if gguf_any_layer(config, sizes.layers, "exp_probs_b.bias") {
+        Router::sigmoid()
+    } else {
+        Router::softmax(false)
     };
     let mixture = gguf_mixture(config, &sizes, base)?;
     let (family, tied) = ("deepseek_v3", gguf_tied(config));

@@ -172,9 +172,10 @@ impl Parts {
 /// mlx-lm folds the multipliers when it converts, all but two: the keys' own, and what the values
 /// share with queries and keys.
 fn without_folded(spec: &mut ModelSpec) {
-    spec.head.scale = match spec.head.tied {
-        true => spec.head.scale / spec.embedding.scale,
-        false => 1.0,
+    spec.head.scale = if spec.head.tied {
+        spec.head.scale / spec.embedding.scale
+    } else {
+        1.0
     };
     spec.embedding.scale = 1.0;
     let blocks = spec.layers.iter_mut().flat_map(|layer| &mut layer.blocks);

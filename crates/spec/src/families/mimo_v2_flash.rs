@@ -182,9 +182,10 @@ impl Parts {
     fn model(self, sizes: &Sizes) -> ModelSpec {
         let mixer = |layer: usize| {
             let windowed = self.windowed[layer];
-            let (rope, kv_heads) = match windowed {
-                true => (&self.local, self.local_kv_heads),
-                false => (&self.global, sizes.kv_heads),
+            let (rope, kv_heads) = if windowed {
+                (&self.local, self.local_kv_heads)
+            } else {
+                (&self.global, sizes.kv_heads)
             };
             Mixer::Attention(Attention {
                 kv_heads,

@@ -121,14 +121,13 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         },
         attention: sizes.attention(None),
         dense: Dense::plain(sizes.feed_forward, activation, false),
-        experts: match kinds.contains(&Kind::Experts) {
-            true => {
-                refuse_field(config, "moe_latent_size")?;
-                let shared = config.usize("moe_shared_expert_intermediate_size")?;
-                let experts = corrected_experts(config, &UNGROUPED)?;
-                Some(ungated(experts, shared, activation))
-            }
-            false => None,
+        experts: if kinds.contains(&Kind::Experts) {
+            refuse_field(config, "moe_latent_size")?;
+            let shared = config.usize("moe_shared_expert_intermediate_size")?;
+            let experts = corrected_experts(config, &UNGROUPED)?;
+            Some(ungated(experts, shared, activation))
+        } else {
+            None
         },
     };
     let tied = config.bool_or("tie_word_embeddings", false)?;

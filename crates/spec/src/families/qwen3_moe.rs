@@ -39,9 +39,10 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }));
     let sizes = Sizes::from_config(config)?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let window = match config.bool_or("use_sliding_window", false)? {
-        true => Some(config.usize_or("sliding_window", 4096)?),
-        false => None,
+    let window = if config.bool_or("use_sliding_window", false)? {
+        Some(config.usize_or("sliding_window", 4096)?)
+    } else {
+        None
     };
     let attention = Attention {
         qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),

@@ -21,9 +21,12 @@ impl Checker<'_> {
     }
 
     pub(super) fn entry(&self, entry: &Entry) -> Result<(), StoreError> {
-        let require = |right: bool, problem: &str| match right {
-            true => Ok(()),
-            false => Err(self.wrong(entry, problem)),
+        let require = |right: bool, problem: &str| {
+            if right {
+                Ok(())
+            } else {
+                Err(self.wrong(entry, problem))
+            }
         };
         require(is_name(&entry.name), "name must be a plain word")?;
         require(!entry.tags.is_empty(), "tags must not be empty")?;
@@ -63,10 +66,7 @@ impl Checker<'_> {
 type Checked = Result<(), &'static str>;
 
 fn require(right: bool, problem: &'static str) -> Checked {
-    match right {
-        true => Ok(()),
-        false => Err(problem),
-    }
+    if right { Ok(()) } else { Err(problem) }
 }
 
 fn check_form(form: &Form) -> Checked {

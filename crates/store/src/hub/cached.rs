@@ -184,9 +184,10 @@ impl Hub {
         for folder in names(&self.cache_dir)? {
             let dir = RepoDir::named(&self.cache_dir, &folder);
             if let Some(repo) = repo_of(&folder).filter(|_| dir.root().is_dir()) {
-                let reach = match is_ours(&repo) {
-                    true => Reach::PartsAndBlobs,
-                    false => Reach::Parts,
+                let reach = if is_ours(&repo) {
+                    Reach::PartsAndBlobs
+                } else {
+                    Reach::Parts
                 };
                 visit(&dir, &repo, reach)?;
             }
@@ -392,9 +393,10 @@ fn walk(dir: &Path, prefix: &str, visit: &mut dyn FnMut(&str, &Path)) -> Result<
         let path = dir.join(&name);
         let name = format!("{prefix}{name}");
         let is_folder = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
-        match is_folder {
-            true => walk(&path, &format!("{name}/"), visit)?,
-            false => visit(&name, &path),
+        if is_folder {
+            walk(&path, &format!("{name}/"), visit)?
+        } else {
+            visit(&name, &path)
         }
     }
     Ok(())

@@ -92,9 +92,10 @@ impl Client {
         self.tuning.patience.persist(&Stop::default(), || {
             let answer = self.ask("GET", path, None, subject).map_err(|failure| {
                 unanswered += u32::from(matches!(failure.error, HubError::Unreachable { .. }));
-                match unanswered > FIRST_RETRIES {
-                    true => Failure::lasting(failure.error),
-                    false => failure,
+                if unanswered > FIRST_RETRIES {
+                    Failure::lasting(failure.error)
+                } else {
+                    failure
                 }
             })?;
             let body = answer.body.into_with_config().limit(LONGEST_LISTING);

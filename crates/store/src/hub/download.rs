@@ -100,9 +100,10 @@ impl Download<'_> {
         let mut spans = true;
         for _ in 0..ROUNDS {
             let resumed = part.bytes() > 0;
-            let round = match spans {
-                true => self.by_spans(&part)?,
-                false => self.without_spans(&part)?,
+            let round = if spans {
+                self.by_spans(&part)?
+            } else {
+                self.without_spans(&part)?
             };
             match round {
                 Round::NoSpans => spans = false,

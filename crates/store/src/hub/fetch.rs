@@ -40,9 +40,10 @@ impl Hub {
     /// Writes down that the repository's revision stands at the listing's commit, which whoever
     /// asks for the revision gets from now on.
     pub fn point(&self, repo: &Repo, listing: &Listing) -> Result<(), HubError> {
-        match self.offline {
-            true => Ok(()),
-            false => place::point(&self.dir(repo)?, &repo.revision, &listing.commit),
+        if self.offline {
+            Ok(())
+        } else {
+            place::point(&self.dir(repo)?, &repo.revision, &listing.commit)
         }
     }
 

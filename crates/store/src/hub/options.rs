@@ -154,18 +154,20 @@ where
     });
     if !is_web || plain.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(HubError::BadOption {
-            name: match by_variable {
-                true => ENDPOINT_VARIABLE,
-                false => "the hub's address",
+            name: if by_variable {
+                ENDPOINT_VARIABLE
+            } else {
+                "the hub's address"
             },
             value: without_login(&endpoint),
             wanted: "an address that starts with https:// or http://",
         });
     }
     let shown = without_login(plain);
-    let name = match by_variable {
-        true => format!("the mirror {shown} ({ENDPOINT_VARIABLE})"),
-        false => shown,
+    let name = if by_variable {
+        format!("the mirror {shown} ({ENDPOINT_VARIABLE})")
+    } else {
+        shown
     };
     Ok((plain.to_owned(), name))
 }

@@ -127,9 +127,10 @@ fn record(dir: &RepoDir, etag: &str, size: u64) -> Record {
     if let Some(length) = length(dir.part(etag)) {
         let record = Record::read(&dir.journal(etag), size);
         // A promise beyond the file's end was made of another file.
-        return match record.done.end() <= length {
-            true => record,
-            false => Record::default(),
+        return if record.done.end() <= length {
+            record
+        } else {
+            Record::default()
         };
     }
     match length(dir.foreign_part(etag)) {
@@ -172,9 +173,10 @@ impl Writer<'_> {
             .write_all(bytes)
             .map_err(|cause| HubError::io("write", &self.part.path, cause))?;
         self.at += bytes.len() as u64;
-        match self.at - self.promised >= step {
-            true => self.promise(),
-            false => Ok(()),
+        if self.at - self.promised >= step {
+            self.promise()
+        } else {
+            Ok(())
         }
     }
 

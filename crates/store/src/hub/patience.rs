@@ -65,9 +65,10 @@ impl Patience {
             Again::Soon => self.backoff * 2_u32.saturating_pow(failures - 1),
         };
         tracing::debug!("{error}; trying again in {pause:?}");
-        match stop.pause(pause) {
-            true => Err(error),
-            false => Ok(()),
+        if stop.pause(pause) {
+            Err(error)
+        } else {
+            Ok(())
         }
     }
 

@@ -144,13 +144,12 @@ impl World {
         let mut folders = vec![top.clone()];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                match entry.file_type().unwrap().is_dir() {
-                    true => folders.push(entry.path()),
-                    false => {
-                        let path = entry.path();
-                        let name = path.strip_prefix(&top).unwrap().display().to_string();
-                        found.insert(name, path);
-                    }
+                if entry.file_type().unwrap().is_dir() {
+                    folders.push(entry.path())
+                } else {
+                    let path = entry.path();
+                    let name = path.strip_prefix(&top).unwrap().display().to_string();
+                    found.insert(name, path);
                 }
             }
         }

@@ -137,12 +137,11 @@ pub fn sha256_of(entry: &Entry) -> &str {
 
 fn list(root: &Path, dir: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        match entry.file_type().unwrap().is_dir() {
-            true => list(root, &entry.path(), found),
-            false => {
-                let path = entry.path();
-                found.insert(path.strip_prefix(root).unwrap().display().to_string());
-            }
+        if entry.file_type().unwrap().is_dir() {
+            list(root, &entry.path(), found)
+        } else {
+            let path = entry.path();
+            found.insert(path.strip_prefix(root).unwrap().display().to_string());
         }
     }
 }

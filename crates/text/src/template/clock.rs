@@ -221,9 +221,10 @@ impl Flags {
             Field::Text(text) => (text, 0, ' '),
             Field::Number(number, width, fill) => (number.to_string(), width, fill),
         };
-        let text = match self.upper {
-            true => text.to_uppercase(),
-            false => text,
+        let text = if self.upper {
+            text.to_uppercase()
+        } else {
+            text
         };
         if self.pad == Some('-') {
             return text;

@@ -44,9 +44,12 @@ impl<T: KvElement> Cache<T> {
         };
         for token in 0..count * PAGE {
             let inside = token < tokens;
-            let mut draw = |len| match inside {
-                true => random.floats(len, 1.0),
-                false => vec![f32::NAN; len],
+            let mut draw = |len| {
+                if inside {
+                    random.floats(len, 1.0)
+                } else {
+                    vec![f32::NAN; len]
+                }
             };
             let (key, value) = (draw(head_dim), draw(value_dim));
             let (key, value) = cache.write(token, &key, &value);

@@ -265,9 +265,10 @@ fn activations_round_to_the_nearest_bf16() {
         });
         assert_eq!(found.len(), x.len() + 1);
         for (x, found) in x.iter().zip(&found) {
-            let expected = match x.abs() < least {
-                true => 0.0,
-                false => half::bf16::from_f32(*x).to_f32(),
+            let expected = if x.abs() < least {
+                0.0
+            } else {
+                half::bf16::from_f32(*x).to_f32()
             };
             assert_eq!(*found, expected, "{x} beside {size}");
         }

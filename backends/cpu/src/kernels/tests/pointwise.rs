@@ -212,9 +212,10 @@ fn activations_are_right_with_and_without_a_gate() {
             gate.extend(HOSTILE);
             let up = random.floats(gate.len(), 10.0);
             let what = format!("{activation:?}");
-            let ups: &[&[f32]] = match is_gated_only(activation) {
-                true => &[&up],
-                false => &[&up, &[]],
+            let ups: &[&[f32]] = if is_gated_only(activation) {
+                &[&up]
+            } else {
+                &[&up, &[]]
             };
             for up in ups {
                 let found = changed(&what, &gate, |k, out| unsafe {

@@ -96,9 +96,10 @@ impl HeadNorm {
                 }
             }
             let parts: Vec<&Array> = parts.iter().collect();
-            match parts.is_empty() {
-                true => Ok(None),
-                false => ops.concatenate(&parts, 0).map(Some),
+            if parts.is_empty() {
+                Ok(None)
+            } else {
+                ops.concatenate(&parts, 0).map(Some)
             }
         };
         let (of_queries, of_keys) = (&queries, keys.as_ref());

@@ -50,17 +50,21 @@ struct Weights {
 
 fn low_rank(matrices: &[Vec<f32>; 2], x: &[f32]) -> Vec<f32> {
     let [first, second] = matrices;
-    match second.is_empty() {
-        true => product(first, x),
-        false => product(second, &product(first, x)),
+    if second.is_empty() {
+        product(first, x)
+    } else {
+        product(second, &product(first, x))
     }
 }
 
 impl Weights {
     fn new(spec: &Spec) -> Self {
-        let matrices = |low: bool, rows: usize, seed: u32| match low {
-            true => [noise(RANK * HIDDEN, seed), noise(rows * RANK, seed + 20)],
-            false => [noise(rows * HIDDEN, seed), Vec::new()],
+        let matrices = |low: bool, rows: usize, seed: u32| {
+            if low {
+                [noise(RANK * HIDDEN, seed), noise(rows * RANK, seed + 20)]
+            } else {
+                [noise(rows * HIDDEN, seed), Vec::new()]
+            }
         };
         let per_channel = spec.decay != Decay::PerHead;
         let channels = if per_channel { spec.key_dim } else { 1 };
@@ -103,12 +107,11 @@ impl Weights {
             decay_bias: per_head(&self.decay_bias),
             decay_rate: per_head(&self.rate),
             unit: vector(ops, &unit),
-            form: match native {
-                true => Form::Native,
-                false => {
-                    let channels = self.decay_bias.len() / spec.value_heads;
-                    Form::Own(Memory::new(ops, channels).unwrap())
-                }
+            form: if native {
+                Form::Native
+            } else {
+                let channels = self.decay_bias.len() / spec.value_heads;
+                Form::Own(Memory::new(ops, channels).unwrap())
             },
             norm: Norm {
                 kind: NormKind::Rms,

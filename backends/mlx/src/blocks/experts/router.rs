@@ -51,16 +51,18 @@ impl Router {
             linear: loader.linear(LayerRole::Router)?,
             input: input.map(|input| load_norm(loader, input)).transpose()?,
             scores: router.scores,
-            correction: match router.correction {
-                true => Some(loader.exact(LayerRole::RouterCorrection)?),
-                false => None,
+            correction: if router.correction {
+                Some(loader.exact(LayerRole::RouterCorrection)?)
+            } else {
+                None
             },
             groups: groups.transpose()?,
             top_k: spec.top_k as i32,
             weigh: Weigh::new(ops, spec)?,
-            expert_scale: match router.expert_scale {
-                true => Some(loader.exact(LayerRole::ExpertScale)?),
-                false => None,
+            expert_scale: if router.expert_scale {
+                Some(loader.exact(LayerRole::ExpertScale)?)
+            } else {
+                None
             },
         })
     }

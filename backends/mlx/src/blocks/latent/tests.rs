@@ -92,9 +92,10 @@ impl Weights {
     /// A token's query.
     fn query(&self, token: &[f32]) -> Vec<f32> {
         let query = product(&self.query_in, token);
-        match self.query_norm.is_empty() {
-            true => query,
-            false => product(&self.query_up, &normed(query, &self.query_norm)),
+        if self.query_norm.is_empty() {
+            query
+        } else {
+            product(&self.query_up, &normed(query, &self.query_norm))
         }
     }
 

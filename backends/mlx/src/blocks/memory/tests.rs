@@ -160,9 +160,10 @@ impl Plain {
                 *cell *= decay[channel % decay.len()].exp();
             }
             let share = 1.0 / (1.0 + (-f64::from(self.beta[own])).exp());
-            let written = match case.delta {
-                true => (value - dot(line, &key)) * share,
-                false => value,
+            let written = if case.delta {
+                (value - dot(line, &key)) * share
+            } else {
+                value
             };
             line.iter_mut()
                 .zip(&key)

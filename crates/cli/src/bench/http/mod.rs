@@ -119,9 +119,10 @@ impl Scenario for Http {
         let longest = PROMPT.saturating_add(self.tokens).saturating_add(1);
         let all = held(longest, memory).checked_mul(self.clients);
         let fits = all.is_some_and(|all| all <= memory.kv_capacity);
-        match fits && longest <= capabilities.max_context {
-            true => Ok(()),
-            false => Err(CliError::Usage {
+        if fits && longest <= capabilities.max_context {
+            Ok(())
+        } else {
+            Err(CliError::Usage {
                 what: format!(
                     "`--decode-tokens {}` of {} clients",
                     self.tokens, self.clients
@@ -130,7 +131,7 @@ impl Scenario for Http {
                     "within the context of {} and {} tokens of KV",
                     capabilities.max_context, memory.kv_capacity
                 ),
-            }),
+            })
         }
     }
 

@@ -159,9 +159,10 @@ impl<'a> Guest<'a> {
 
     pub fn stay_until(mut self, deadline: Instant) -> Tally {
         while Instant::now() < deadline {
-            match self.random.chance(0.02) {
-                true => self.ask_the_impossible(),
-                false => self.visit(),
+            if self.random.chance(0.02) {
+                self.ask_the_impossible()
+            } else {
+                self.visit()
             }
         }
         self.tally
@@ -173,9 +174,10 @@ impl<'a> Guest<'a> {
             prompt_tokens: request.prompt.len(),
             max_tokens: request.max_tokens,
         };
-        let choices = match self.world.capabilities.structured_output && self.random.chance(0.1) {
-            true => 2 + self.random.below(3),
-            false => 1,
+        let choices = if self.world.capabilities.structured_output && self.random.chance(0.1) {
+            2 + self.random.below(3)
+        } else {
+            1
         };
         match self.submit(request, choices) {
             Ok(streams) => {
@@ -242,12 +244,13 @@ impl<'a> Guest<'a> {
         GenerateRequest {
             prompt,
             max_tokens: random.within(self.world.outputs),
-            sampling: match self.world.capabilities.structured_output && random.chance(0.5) {
-                true => SamplingParams {
+            sampling: if self.world.capabilities.structured_output && random.chance(0.5) {
+                SamplingParams {
                     seed: Some(random.next()),
                     ..SamplingParams::default()
-                },
-                false => SamplingParams::greedy(),
+                }
+            } else {
+                SamplingParams::greedy()
             },
             priority: random.below(5) as i32 - 2,
             client: one_of(random, &["ada", "ben", "cleo", "dan", "eve"]),
@@ -262,9 +265,10 @@ impl<'a> Guest<'a> {
     fn prompt(&mut self) -> Vec<u32> {
         let Capabilities { vocab_size, .. } = *self.world.capabilities;
         let len = self.random.within(self.world.prompts);
-        let mut prompt = match self.random.chance(0.4) {
-            true => self.remembered(),
-            false => Vec::new(),
+        let mut prompt = if self.random.chance(0.4) {
+            self.remembered()
+        } else {
+            Vec::new()
         };
         if !prompt.is_empty() {
             self.tally.resent += 1;

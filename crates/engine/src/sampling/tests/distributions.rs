@@ -22,9 +22,10 @@ fn chi_square(counts: &[usize], expected: &[f64], name: &str) -> f64 {
         .map(|(&count, share)| {
             let wanted = share * draws;
             assert!(count == 0 || *share > 0.0, "{name}: {counts:?}");
-            match wanted > 0.0 {
-                true => (count as f64 - wanted).powi(2) / wanted,
-                false => 0.0,
+            if wanted > 0.0 {
+                (count as f64 - wanted).powi(2) / wanted
+            } else {
+                0.0
             }
         })
         .sum()

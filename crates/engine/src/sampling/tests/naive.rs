@@ -104,9 +104,10 @@ fn penalise(params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
     let repetition = f64::from(params.repetition_penalty);
     for (id, logit) in left {
         if prompt.contains(id) || output.contains(id) {
-            *logit = match *logit > 0.0 {
-                true => *logit / repetition,
-                false => *logit * repetition,
+            *logit = if *logit > 0.0 {
+                *logit / repetition
+            } else {
+                *logit * repetition
             };
         }
         let count = output.iter().filter(|other| *other == id).count();
@@ -159,9 +160,10 @@ fn temperature(params: &SamplingParams, left: &mut Left) {
         let unsure = (entropy / (left.len() as f64).ln()).clamp(0.0, 1.0);
         temperature = min + (max - min) * unsure.powf(f64::from(params.dynatemp_exponent));
     }
-    match temperature > 0.0 {
-        true => left.iter_mut().for_each(|token| token.1 /= temperature),
-        false => top_k(1, left),
+    if temperature > 0.0 {
+        left.iter_mut().for_each(|token| token.1 /= temperature)
+    } else {
+        top_k(1, left)
     }
 }
 

@@ -13,9 +13,10 @@ fn row(dice: &mut Dice, size: usize) -> Vec<f32> {
     let value = |_| {
         let normal = dice.normal() * spread;
         let value = if ties { normal.round() } else { normal };
-        match odd && dice.one_in(5) {
-            true => [-INF, NAN, value][dice.below(3)],
-            false => value,
+        if odd && dice.one_in(5) {
+            [-INF, NAN, value][dice.below(3)]
+        } else {
+            value
         }
     };
     (0..size).map(value).collect()
@@ -83,9 +84,12 @@ fn breakers(tokenizer: &Tokenizer) -> Vec<u32> {
 /// A text with repetitions and breakers in it.
 fn text(dice: &mut Dice, length: usize, breakers: &[u32]) -> Vec<u32> {
     (0..length)
-        .map(|_| match dice.one_in(12) {
-            true => breakers[dice.below(breakers.len())],
-            false => [0, 2, 3, 4, 5][dice.below(5)],
+        .map(|_| {
+            if dice.one_in(12) {
+                breakers[dice.below(breakers.len())]
+            } else {
+                [0, 2, 3, 4, 5][dice.below(5)]
+            }
         })
         .collect()
 }

@@ -37,9 +37,10 @@ pub struct Choice {
 
 impl Choice {
     pub fn new(index: usize, prompt: &Arc<str>, telling: Telling, tokenizer: &Tokenizer) -> Self {
-        let echoed = match telling.echo {
-            true => prompt.chars().count(),
-            false => 0,
+        let echoed = if telling.echo {
+            prompt.chars().count()
+        } else {
+            0
         };
         Self {
             index,
@@ -185,10 +186,7 @@ fn score_prompt(
         let text = tokenizer.token_text(info.id).unwrap_or_default();
         // The tokenizer put it before a text that did not have it.
         let added = at == 0 && tokenizer.is_special(info.id) && !prompt.starts_with(&text);
-        let offset = match added {
-            true => 0,
-            false => offsets.next(info.id),
-        };
+        let offset = if added { 0 } else { offsets.next(info.id) };
         told.push(info, count, offset, tokenizer);
     }
 }

@@ -109,9 +109,10 @@ pub fn lower(
     let shared = GenerateRequest {
         max_tokens,
         sampling,
-        stop_ids: match ignore_eos.unwrap_or(false) {
-            true => Vec::new(),
-            false => tokenizer.eos_ids().to_vec(),
+        stop_ids: if ignore_eos.unwrap_or(false) {
+            Vec::new()
+        } else {
+            tokenizer.eos_ids().to_vec()
         },
         stop: options::stops(stop)?,
         logprobs: telling.wanted(best_of > n),
@@ -152,13 +153,14 @@ impl Telling {
     /// all only where they are.
     fn scores_prompt(&self, max_tokens: usize) -> Result<bool, ApiError> {
         let told = self.echo && self.logprobs.is_some() || self.prompt_logprobs.is_some();
-        match max_tokens == 0 && !self.echo && !told {
-            true => Err(ApiError::invalid(
+        if max_tokens == 0 && !self.echo && !told {
+            Err(ApiError::invalid(
                 "max_tokens",
                 "`max_tokens` is 0; it must be at least 1, unless `echo` or `prompt_logprobs` is \
                  all that is asked for",
-            )),
-            false => Ok(told || max_tokens == 0),
+            ))
+        } else {
+            Ok(told || max_tokens == 0)
         }
     }
 }

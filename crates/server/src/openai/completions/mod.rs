@@ -114,9 +114,10 @@ impl Asking {
         self.lease.check_prompt(prompt_len, least)?;
         let generate = GenerateRequest {
             cache_scope: self.cache_scope.clone(),
-            max_tokens: match self.bounded {
-                true => generate.max_tokens,
-                false => self.lease.up_to(generate.max_tokens, prompt_len),
+            max_tokens: if self.bounded {
+                generate.max_tokens
+            } else {
+                self.lease.up_to(generate.max_tokens, prompt_len)
             },
             ..generate
         };
@@ -168,9 +169,10 @@ impl Asking {
         let tokenizer = self.lease.chat.tokenizer();
         let mut choices = Vec::new();
         for (text, generated) in texts.iter().zip(generated) {
-            let told = match lowered.n < lowered.best_of {
-                true => Generated::best(lowered.n, generated)?,
-                false => generated,
+            let told = if lowered.n < lowered.best_of {
+                Generated::best(lowered.n, generated)?
+            } else {
+                generated
             };
             choices.extend(told.into_iter().zip(choices.len()..).map(|(each, index)| {
                 Choice::new(index, text, lowered.telling, tokenizer).whole(each)

@@ -87,10 +87,7 @@ impl Conversation {
         if encrypted_content.is_some() && !ignored.contains(&"encrypted_content") {
             ignored.push("encrypted_content");
         }
-        let thoughts = match content.is_empty() {
-            true => summary,
-            false => content,
-        };
+        let thoughts = if content.is_empty() { summary } else { content };
         if thoughts.is_empty() {
             return;
         }

@@ -99,13 +99,14 @@ pub async fn delete(
 ) -> Result<Json<Deleted>, ApiError> {
     let owner = caller.client();
     let limits = &app.config().responses;
-    match app.responses.forget(&owner, &id, limits) {
-        true => Ok(Json(Deleted {
+    if app.responses.forget(&owner, &id, limits) {
+        Ok(Json(Deleted {
             id,
             object: "response",
             deleted: true,
-        })),
-        false => Err(unknown(&id)),
+        }))
+    } else {
+        Err(unknown(&id))
     }
 }
 

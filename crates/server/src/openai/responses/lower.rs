@@ -156,12 +156,13 @@ fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {
     let long = |(name, value): (&String, &String)| {
         name.chars().count() > 64 || value.chars().count() > 512
     };
-    match metadata.len() > 16 || metadata.iter().any(long) {
-        true => Err(ApiError::invalid(
+    if metadata.len() > 16 || metadata.iter().any(long) {
+        Err(ApiError::invalid(
             "metadata",
             "`metadata` may have up to 16 texts of up to 512 characters, by names of up to 64",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

@@ -118,9 +118,10 @@ pub async fn create(
             input,
         },
     };
-    let mut response = match stream {
-        true => frames::events(answering.stream()),
-        false => Json(answering.whole().await?).into_response(),
+    let mut response = if stream {
+        frames::events(answering.stream())
+    } else {
+        Json(answering.whole().await?).into_response()
     };
     name_ignored(&mut response, &ignored);
     Ok(response)
@@ -154,12 +155,11 @@ fn settled(app: &App, caller: &Caller, input: TextOr<Item>) -> Result<Vec<Item>,
         TextOr::Many(items) => items,
     };
     let referred = references(&items)?;
-    let mut found = match referred.is_empty() {
-        true => HashMap::new(),
-        false => {
-            let limits = &app.config().responses;
-            app.responses.items(&caller.client(), &referred, limits)
-        }
+    let mut found = if referred.is_empty() {
+        HashMap::new()
+    } else {
+        let limits = &app.config().responses;
+        app.responses.items(&caller.client(), &referred, limits)
     };
     let items = items.into_iter().map(|item| match item {
         Item::ItemReference(reference) => {

@@ -200,9 +200,10 @@ impl Writer {
                 part,
             });
         });
-        let status = match whole {
-            true => Status::Completed,
-            false => Status::Incomplete,
+        let status = if whole {
+            Status::Completed
+        } else {
+            Status::Incomplete
         };
         let output_index = open.index;
         let item = open.whole(status);

@@ -31,14 +31,15 @@ pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     expect_word(config, "use_bidirectional_attention", "vision")?;
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
     let activation = activation(config, "hidden_activation", Activation::GeluTanh)?;
-    let experts = match config.bool_or("enable_moe_block", false)? {
-        false => None,
-        true => Some(experts(
+    let experts = if config.bool_or("enable_moe_block", false)? {
+        Some(experts(
             &sizes,
             config.usize("num_experts")?,
             config.usize("top_k_experts")?,
             Dense::gated(config.usize("moe_intermediate_size")?, activation),
-        )),
+        ))
+    } else {
+        None
     };
     let per_layer = match config.usize_or("hidden_size_per_layer_input", 0)? {
         0 => None,
@@ -76,9 +77,10 @@ fn shapes(config: &Config, sizes: &Sizes) -> Result<Vec<Shape>, SpecError> {
     let mut shapes = Vec::with_capacity(sizes.layers);
     for (layer, (head_dim, kv_heads)) in heads(config, sizes, &windowed)?.into_iter().enumerate() {
         let local = windowed[layer];
-        let (group, theta) = match local {
-            true => ("sliding_attention", 10_000.0),
-            false => ("full_attention", 1_000_000.0),
+        let (group, theta) = if local {
+            ("sliding_attention", 10_000.0)
+        } else {
+            ("full_attention", 1_000_000.0)
         };
         let widen = double_wide && layer >= first_shared;
         shapes.push(Shape {
@@ -102,9 +104,10 @@ fn heads(
 ) -> Result<Vec<(usize, usize)>, SpecError> {
     let own = (sizes.head_dim, sizes.kv_heads);
     let Some(by_layer) = config.object("per_layer_config")? else {
-        let kv_heads = match config.bool_or("attention_k_eq_v", false)? {
-            true => config.usize_or("num_global_key_value_heads", sizes.kv_heads)?,
-            false => sizes.kv_heads,
+        let kv_heads = if config.bool_or("attention_k_eq_v", false)? {
+            config.usize_or("num_global_key_value_heads", sizes.kv_heads)?
+        } else {
+            sizes.kv_heads
         };
         let global = (config.usize_or("global_head_dim", 512)?, kv_heads);
         let heads = windowed

@@ -106,9 +106,10 @@ pub(super) fn kv_source(
     key_is_value: bool,
 ) -> Result<KvSource, SpecError> {
     if layer < first_shared {
-        return Ok(match key_is_value {
-            true => KvSource::KeyIsValue,
-            false => KvSource::Own,
+        return Ok(if key_is_value {
+            KvSource::KeyIsValue
+        } else {
+            KvSource::Own
         });
     }
     let mut below = windowed[..first_shared].iter();

@@ -17,9 +17,10 @@ pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     // This is how a file says that no layer is chunked, and none without rope.
     let plain = config.usize_opt("attention.sliding_window")? == Some(0);
-    let local = match plain {
-        true => vec![true; sizes.layers],
-        false => all_but_each(NO_ROPE_INTERVAL, sizes.layers),
+    let local = if plain {
+        vec![true; sizes.layers]
+    } else {
+        all_but_each(NO_ROPE_INTERVAL, sizes.layers)
     };
     let experts = gguf_experts(config, Router::sigmoid())?;
     let step = "interleave_moe_layer_step";

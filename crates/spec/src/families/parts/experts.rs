@@ -88,9 +88,10 @@ pub(crate) fn shared_experts(
     default: usize,
     expert: &Dense,
 ) -> Result<Option<SharedExpert>, SpecError> {
-    let count = match config.mentions(field) {
-        true => config.usize_opt(field)?.unwrap_or(0),
-        false => default,
+    let count = if config.mentions(field) {
+        config.usize_opt(field)?.unwrap_or(0)
+    } else {
+        default
     };
     Ok(shared(count, expert))
 }

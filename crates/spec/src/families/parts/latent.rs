@@ -52,9 +52,10 @@ pub(crate) const GGUF_OLDER_LATENT: &[Fused] = &[GGUF_DOWN, UP];
 pub(crate) fn latent_rope(config: &Config) -> Result<Rope, SpecError> {
     let dims = config.usize("qk_rope_head_dim")?;
     let rope = Rope::from_config(config, None, 10_000.0, dims)?;
-    Ok(match config.bool_or("rope_interleave", true)? {
-        true => rope.neighbours(),
-        false => rope,
+    Ok(if config.bool_or("rope_interleave", true)? {
+        rope.neighbours()
+    } else {
+        rope
     })
 }
 

@@ -78,11 +78,12 @@ pub(crate) fn partial_rope(
     let field = "partial_rotary_factor";
     let table = config.object("rope_parameters")?;
     let stated = table.is_some_and(|table| table.get(field).is_some());
-    Ok(match stated || config.get(field).is_some() {
-        true => rope,
-        false => Rope {
+    Ok(if stated || config.get(field).is_some() {
+        rope
+    } else {
+        Rope {
             dims: default,
             ..rope
-        },
+        }
     })
 }

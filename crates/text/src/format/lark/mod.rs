@@ -50,9 +50,10 @@ impl CallFormat {
             rules: Vec::new(),
         };
         writer.tools(rules.tools)?;
-        match rules.at_least_one {
-            true => writer.only_calls(rules.parallel),
-            false => writer.text_and_calls(rules.parallel),
+        if rules.at_least_one {
+            writer.only_calls(rules.parallel)
+        } else {
+            writer.text_and_calls(rules.parallel)
         }
         Ok(writer.rules.join("\n"))
     }
@@ -197,9 +198,10 @@ impl Writer<'_> {
     /// The rule of a tool's arguments as a JSON object.
     fn json_arguments(&mut self, index: usize, tool: &ToolRule<'_>) -> String {
         let name = format!("arguments_{index}");
-        let schema = match tool.strict {
-            true => tool.parameters.clone(),
-            false => json!({ "type": "object" }),
+        let schema = if tool.strict {
+            tool.parameters.clone()
+        } else {
+            json!({ "type": "object" })
         };
         self.rule(&name, &format!("%json {schema}"));
         name
@@ -231,9 +233,10 @@ impl Writer<'_> {
             let open = self.spell(self.format.call.open);
             return self.rule("start", &join([open, "tool".into()]));
         }
-        let section = match self.format.unmarked {
-            true => Span::NONE,
-            false => self.format.section,
+        let section = if self.format.unmarked {
+            Span::NONE
+        } else {
+            self.format.section
         };
         let open = self.spell(section.open);
         let calls = join([open, self.calls(parallel), self.spell(section.close)]);
@@ -243,17 +246,19 @@ impl Writer<'_> {
 
     /// `call`s, as many as there may be, within their brackets.
     fn calls(&self, parallel: bool) -> String {
-        let more = match parallel {
-            true => format!(
+        let more = if parallel {
+            format!(
                 "({})*",
                 join([self.spell(self.format.separator), "call".into()])
-            ),
-            false => String::new(),
+            )
+        } else {
+            String::new()
         };
         let calls = join(["call".into(), more]);
-        match self.format.list {
-            true => join([literal("["), calls, literal("]")]),
-            false => calls,
+        if self.format.list {
+            join([literal("["), calls, literal("]")])
+        } else {
+            calls
         }
     }
 
@@ -285,9 +290,10 @@ impl Writer<'_> {
             .map(|(index, entry)| self.entry(&format!("opening_{index}"), entry))
             .collect();
         self.rule("entry", &entries.join(" | "));
-        match parallel {
-            true => self.rule("start", "entry* text"),
-            false => self.rule("start", "entry | text"),
+        if parallel {
+            self.rule("start", "entry* text")
+        } else {
+            self.rule("start", "entry | text")
         }
     }
 

@@ -87,16 +87,16 @@ impl Writer<'_> {
         let close = close.map_or("", |(close, _)| *close);
         let open = [syntax.key_open, key, close, syntax.value_open].concat();
         let value = format!("{name}_value");
-        let value = match raw {
-            true => self.text(&value, tool, schema, syntax)?,
-            false => {
-                let schema = match tool.strict {
-                    true => with_definitions(schema, tool.parameters),
-                    false => kind_only(schema),
-                };
-                self.rule(&value, &format!("%json {schema}"));
-                join([value, self.spell(syntax.value_close)])
-            }
+        let value = if raw {
+            self.text(&value, tool, schema, syntax)?
+        } else {
+            let schema = if tool.strict {
+                with_definitions(schema, tool.parameters)
+            } else {
+                kind_only(schema)
+            };
+            self.rule(&value, &format!("%json {schema}"));
+            join([value, self.spell(syntax.value_close)])
         };
         Ok(join([self.spell(&open), value]))
     }
@@ -132,9 +132,12 @@ impl Writer<'_> {
             let values = format!("({}){empty}", values.join(" | "));
             return Ok(join([values, self.spell(syntax.value_close)]));
         }
-        let bound = |keyword: &str| match tool.strict {
-            true => schema.get(keyword).and_then(Value::as_u64),
-            false => None,
+        let bound = |keyword: &str| {
+            if tool.strict {
+                schema.get(keyword).and_then(Value::as_u64)
+            } else {
+                None
+            }
         };
         let count = match (bound("minLength"), bound("maxLength")) {
             (None, None) => "*".to_owned(),
@@ -190,9 +193,10 @@ fn check_text(tool: &ToolRule<'_>, schema: &Value) -> Result<()> {
             let keywords = schema.as_object().into_iter().flat_map(Map::keys);
             keywords.into_iter().all(|keyword| keyword == "type")
         };
-        return match schemas.iter().all(|schema| bare(&schema)) {
-            true => Ok(()),
-            false => Err(cannot_hold(tool, "anyOf")),
+        return if schemas.iter().all(|schema| bare(&schema)) {
+            Ok(())
+        } else {
+            Err(cannot_hold(tool, "anyOf"))
         };
     }
     let mut keywords = schema.as_object().into_iter().flat_map(Map::keys);

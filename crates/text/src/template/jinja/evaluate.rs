@@ -202,9 +202,10 @@ impl Interpreter<'_> {
                 Callable::Function(function) => (function.call)(self, args),
                 Callable::Macro(definition, scope) => self.call_macro(definition, scope, args),
                 Callable::Method(receiver, name) => methods::call(self, receiver, name, args),
-                Callable::Joiner(separator, used) => Ok(match used.replace(true) {
-                    true => separator.clone(),
-                    false => Value::text(""),
+                Callable::Joiner(separator, used) => Ok(if used.replace(true) {
+                    separator.clone()
+                } else {
+                    Value::text("")
                 }),
                 Callable::Block(name) => self.block(name),
             },
@@ -296,9 +297,10 @@ impl Interpreter<'_> {
     fn character(&self, text: &str, index: i128) -> Result<Option<String>> {
         let far = usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX);
         self.budget.bytes(far.min(text.len()))?;
-        let found = match index < 0 {
-            true => text.chars().rev().nth(far - 1),
-            false => text.chars().nth(far),
+        let found = if index < 0 {
+            text.chars().rev().nth(far - 1)
+        } else {
+            text.chars().nth(far)
         };
         Ok(found.map(String::from))
     }

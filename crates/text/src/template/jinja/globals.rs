@@ -119,12 +119,13 @@ fn namespace(runtime: &Interpreter<'_>, args: Args) -> Result<Value> {
 
 /// What `transformers` forbids in namespaces.
 pub(super) fn check_attribute_name(name: &str) -> Result<()> {
-    match name.starts_with('_') {
-        true => fail(format!(
+    if name.starts_with('_') {
+        fail(format!(
             "Chat templates cannot store underscore-prefixed attributes on a namespace, but got \
              '{name}'. Please rename the attribute."
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

@@ -263,9 +263,10 @@ impl<'t> Interpreter<'t> {
             }
             items = kept;
         }
-        let recursion = match definition.recursive {
-            true => Some((definition.clone(), self.capture(scope)?)),
-            false => None,
+        let recursion = if definition.recursive {
+            Some((definition.clone(), self.capture(scope)?))
+        } else {
+            None
         };
         let state = Rc::new(Loop {
             items: Seq::new(items)?,

@@ -118,9 +118,10 @@ fn refuse_unhashable(value: &Value) -> Result<()> {
 
 /// The answer of a test that takes no arguments.
 fn alone(args: Args, answer: bool) -> Result<bool> {
-    match args.positional.is_empty() && args.keyword.is_empty() {
-        true => Ok(answer),
-        false => fail("this test takes no arguments"),
+    if args.positional.is_empty() && args.keyword.is_empty() {
+        Ok(answer)
+    } else {
+        fail("this test takes no arguments")
     }
 }
 

@@ -162,13 +162,12 @@ fn split(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args
                 return fail("empty separator");
             }
             let pieces = limit.saturating_add(1);
-            match from_right {
-                false => whole.splitn(pieces, &*separator).collect(),
-                true => {
-                    let mut parts: Vec<_> = whole.rsplitn(pieces, &*separator).collect();
-                    parts.reverse();
-                    parts
-                }
+            if from_right {
+                let mut parts: Vec<_> = whole.rsplitn(pieces, &*separator).collect();
+                parts.reverse();
+                parts
+            } else {
+                whole.splitn(pieces, &*separator).collect()
             }
         }
     };
@@ -185,9 +184,10 @@ fn words(text: &str, limit: usize) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
     while !rest.is_empty() {
-        let end = match words.len() < limit {
-            true => rest.find(is_space).unwrap_or(rest.len()),
-            false => rest.len(),
+        let end = if words.len() < limit {
+            rest.find(is_space).unwrap_or(rest.len())
+        } else {
+            rest.len()
         };
         words.push(&rest[..end]);
         rest = rest[end..].trim_start_matches(is_space);
@@ -199,9 +199,10 @@ fn words_from_right(text: &str, limit: usize) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_end_matches(is_space);
     while !rest.is_empty() {
-        let start = match words.len() < limit {
-            true => rest.trim_end_matches(|c| !is_space(c)).len(),
-            false => 0,
+        let start = if words.len() < limit {
+            rest.trim_end_matches(|c| !is_space(c)).len()
+        } else {
+            0
         };
         words.push(&rest[start..]);
         rest = rest[..start].trim_end_matches(is_space);
@@ -228,9 +229,10 @@ fn partition(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) 
     }
     let whole = &*string.text;
     let from_right = name == "rpartition";
-    let found = match from_right {
-        true => whole.rsplit_once(&*separator),
-        false => whole.split_once(&*separator),
+    let found = if from_right {
+        whole.rsplit_once(&*separator)
+    } else {
+        whole.split_once(&*separator)
     };
     let parts = match found {
         Some((before, after)) => [before, &separator, after],
@@ -324,9 +326,10 @@ fn window(text: &str, start: Option<Value>, stop: Option<Value>) -> Result<Optio
             None | Some(Value::None) => default,
             Some(value) => int(Some(value), 0)?,
         };
-        Ok(match at < 0 {
-            true => at.saturating_add(length).max(0),
-            false => at,
+        Ok(if at < 0 {
+            at.saturating_add(length).max(0)
+        } else {
+            at
         })
     };
     let (start, stop) = (bound(start, 0)?, bound(stop, length)?.min(length));

@@ -57,9 +57,10 @@ pub(super) fn escape_html(text: &str) -> String {
 
 /// `repr(str)`: single quotes, and double ones where only they need no escape.
 pub(super) fn repr(text: &str) -> String {
-    let quote = match text.contains('\'') && !text.contains('"') {
-        true => '"',
-        false => '\'',
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
     };
     let mut out = String::with_capacity(text.len() + 2);
     out.push(quote);
@@ -148,9 +149,10 @@ pub(super) fn unescape(text: &str) -> Result<String> {
 
 fn coded(rest: &mut std::str::Chars<'_>, digits: usize) -> Result<char> {
     let code: String = rest.take(digits).collect();
-    let value = match code.len() == digits && code.chars().all(|c| c.is_ascii_hexdigit()) {
-        true => u32::from_str_radix(&code, 16).ok(),
-        false => None,
+    let value = if code.len() == digits && code.chars().all(|c| c.is_ascii_hexdigit()) {
+        u32::from_str_radix(&code, 16).ok()
+    } else {
+        None
     };
     match value.and_then(char::from_u32) {
         Some(c) => Ok(c),

@@ -86,9 +86,10 @@ pub(super) fn titled(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut after_cased = false;
     for c in text.chars() {
-        match after_cased {
-            true => out.extend(c.to_lowercase()),
-            false => push_title(&mut out, c),
+        if after_cased {
+            out.extend(c.to_lowercase())
+        } else {
+            push_title(&mut out, c)
         }
         after_cased = is_cased(c);
     }
@@ -134,9 +135,10 @@ pub(super) fn casefolded(text: &str) -> String {
 pub(super) fn case_swapped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match c.is_uppercase() {
-            true => out.extend(c.to_lowercase()),
-            false => out.extend(c.to_uppercase()),
+        if c.is_uppercase() {
+            out.extend(c.to_lowercase())
+        } else {
+            out.extend(c.to_uppercase())
         }
     }
     out

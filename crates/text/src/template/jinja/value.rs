@@ -311,9 +311,10 @@ impl Value {
 /// The depth of something that holds these values; refused where it could not be freed safely.
 pub(super) fn deeper<'v>(values: impl Iterator<Item = &'v Value>) -> Result<u32> {
     let depth = 1 + values.map(Value::depth).max().unwrap_or(0);
-    match depth > VALUE_DEPTH {
-        true => limit("the template nests lists or dicts too deep"),
-        false => Ok(depth),
+    if depth > VALUE_DEPTH {
+        limit("the template nests lists or dicts too deep")
+    } else {
+        Ok(depth)
     }
 }
 
@@ -380,20 +381,23 @@ impl Seq {
 
 impl Range {
     pub fn len(&self) -> usize {
-        let (low, high, step) = match self.step > 0 {
-            true => (self.start, self.stop, self.step),
-            false => (self.stop, self.start, -self.step),
+        let (low, high, step) = if self.step > 0 {
+            (self.start, self.stop, self.step)
+        } else {
+            (self.stop, self.start, -self.step)
         };
-        match low < high {
-            true => usize::try_from((high - low - 1) / step + 1).unwrap_or(usize::MAX),
-            false => 0,
+        if low < high {
+            usize::try_from((high - low - 1) / step + 1).unwrap_or(usize::MAX)
+        } else {
+            0
         }
     }
 
     pub fn contains(&self, number: i128) -> bool {
-        let (low, high) = match self.step > 0 {
-            true => (self.start, self.stop - 1),
-            false => (self.stop + 1, self.start),
+        let (low, high) = if self.step > 0 {
+            (self.start, self.stop - 1)
+        } else {
+            (self.stop + 1, self.start)
         };
         (low..=high).contains(&number) && (number - self.start) % self.step == 0
     }

@@ -128,9 +128,10 @@ fn length(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> 
 fn default(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [fallback, boolean] = args.bind("default", ["default_value", "boolean"])?;
     let replaced = value.is_undefined() || (flag(boolean, false) && !value.is_true());
-    Ok(match replaced {
-        true => fallback.unwrap_or_else(|| Value::text("")),
-        false => value,
+    Ok(if replaced {
+        fallback.unwrap_or_else(|| Value::text(""))
+    } else {
+        value
     })
 }
 

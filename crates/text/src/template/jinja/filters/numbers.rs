@@ -70,9 +70,10 @@ fn parse_int(text: &str, base: i128) -> Result<Option<i128>> {
 fn parse_float(text: &str) -> Option<f64> {
     let text = text.trim_matches(is_space);
     let misplaced = text.starts_with('_') || text.ends_with('_') || text.contains("__");
-    match misplaced {
-        true => None,
-        false => text.replace('_', "").parse().ok(),
+    if misplaced {
+        None
+    } else {
+        text.replace('_', "").parse().ok()
     }
 }
 
@@ -125,9 +126,10 @@ fn rounded(number: Number, precision: i32) -> Value {
         }
         Number::Float(number) => {
             let scale = 10_f64.powi(-precision);
-            match scale.is_finite() {
-                true => Value::Float((number / scale).round_ties_even() * scale),
-                false => Value::Float(0.0),
+            if scale.is_finite() {
+                Value::Float((number / scale).round_ties_even() * scale)
+            } else {
+                Value::Float(0.0)
             }
         }
     }

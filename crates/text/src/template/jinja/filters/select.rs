@@ -69,9 +69,10 @@ pub(super) fn ignore_case(
 
 /// Nothing is asked of an empty value, not even to be iterable.
 fn items_if_true(runtime: &Interpreter<'_>, value: &Value) -> Result<Vec<Value>> {
-    match value.is_true() {
-        true => value.items(&runtime.budget),
-        false => Ok(Vec::new()),
+    if value.is_true() {
+        value.items(&runtime.budget)
+    } else {
+        Ok(Vec::new())
     }
 }
 
@@ -126,16 +127,20 @@ fn chosen(
     if items.is_empty() {
         return Value::iterator(items);
     }
-    let next = |args: &mut Args| match args.positional.is_empty() {
-        true => None,
-        false => Some(args.positional.remove(0)),
+    let next = |args: &mut Args| {
+        if args.positional.is_empty() {
+            None
+        } else {
+            Some(args.positional.remove(0))
+        }
     };
-    let path = match by_attribute {
-        true => match next(&mut args) {
+    let path = if by_attribute {
+        match next(&mut args) {
             None => return fail("Missing parameter for attribute name"),
             attribute => Path::new(attribute.as_ref()),
-        },
-        false => Path::new(None),
+        }
+    } else {
+        Path::new(None)
     };
     let test = next(&mut args);
     let mut chosen = Vec::new();

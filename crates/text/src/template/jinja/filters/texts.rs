@@ -80,9 +80,10 @@ pub(super) fn title(runtime: &Interpreter<'_>, value: Value, args: Args) -> Resu
     let mut out = String::with_capacity(text.text.len());
     let mut starts = true;
     for c in text.text.chars() {
-        match starts {
-            true => out.extend(c.to_uppercase()),
-            false => out.extend(c.to_lowercase()),
+        if starts {
+            out.extend(c.to_uppercase())
+        } else {
+            out.extend(c.to_lowercase())
         }
         starts = is_space(c) || "-({[<".contains(c);
     }
@@ -151,9 +152,10 @@ pub(super) fn truncate(runtime: &Interpreter<'_>, value: Value, args: Args) -> R
         _ => &cut,
     };
     runtime.budget.bytes(cut.len())?;
-    Ok(text.alike(match text.markup {
-        true => format!("{cut}{}", escape_html(&end)),
-        false => format!("{cut}{end}"),
+    Ok(text.alike(if text.markup {
+        format!("{cut}{}", escape_html(&end))
+    } else {
+        format!("{cut}{end}")
     }))
 }
 
@@ -243,9 +245,10 @@ pub(super) fn xmlattr(runtime: &Interpreter<'_>, value: Value, args: Args) -> Re
         }
         fields.push(format!("{}=\"{}\"", escaped(key)?, escaped(value)?));
     }
-    let space = match flag(autospace, true) && !fields.is_empty() {
-        true => " ",
-        false => "",
+    let space = if flag(autospace, true) && !fields.is_empty() {
+        " "
+    } else {
+        ""
     };
     Ok(Value::text(format!("{space}{}", fields.join(" "))))
 }

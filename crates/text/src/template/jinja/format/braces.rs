@@ -101,12 +101,11 @@ fn brace_value(
 ) -> Result<Value> {
     let end = path.find(['.', '[']).unwrap_or(path.len());
     let (first, mut rest) = path.split_at(end);
-    let index = match first.is_empty() {
-        true => {
-            *automatic += 1;
-            Some(*automatic - 1)
-        }
-        false => first.parse::<usize>().ok(),
+    let index = if first.is_empty() {
+        *automatic += 1;
+        Some(*automatic - 1)
+    } else {
+        first.parse::<usize>().ok()
     };
     let mut value = match index {
         Some(index) => match args.positional.get(index) {

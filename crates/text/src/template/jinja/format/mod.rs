@@ -95,17 +95,19 @@ fn float(number: f64, spec: &Spec) -> Result<String> {
             None => strings::float(size),
             Some(precision) => {
                 let text = general(size, precision.max(1));
-                match text.contains(['.', 'e']) {
-                    true => text,
-                    false => text + ".0",
+                if text.contains(['.', 'e']) {
+                    text
+                } else {
+                    text + ".0"
                 }
             }
         },
         _ => return fail(format!("Unknown format code '{kind}' for type 'float'")),
     };
-    let text = match kind.is_ascii_uppercase() {
-        true => text.to_uppercase(),
-        false => text,
+    let text = if kind.is_ascii_uppercase() {
+        text.to_uppercase()
+    } else {
+        text
     };
     let whole = text
         .find(|c: char| !c.is_ascii_digit())
@@ -135,9 +137,12 @@ fn general(size: f64, precision: usize) -> String {
     let text = exponential(size, precision - 1);
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "+00"));
     let power: i32 = exponent.parse().unwrap_or(0);
-    let trimmed = |text: &str| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text.to_owned(),
+    let trimmed = |text: &str| {
+        if text.contains('.') {
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            text.to_owned()
+        }
     };
     if power < -4 || power >= precision as i32 {
         return format!("{}e{exponent}", trimmed(mantissa));

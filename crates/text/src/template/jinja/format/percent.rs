@@ -100,9 +100,10 @@ fn percent_field(
             sign => spec.sign = Some(sign),
         }
     }
-    spec.width = match rest.as_str().starts_with('*') {
-        true => return unsupported("`*` as a width in `%` formats is not supported"),
-        false => digits(rest)?.unwrap_or(0),
+    spec.width = if rest.as_str().starts_with('*') {
+        return unsupported("`*` as a width in `%` formats is not supported");
+    } else {
+        digits(rest)?.unwrap_or(0)
     };
     if rest.as_str().starts_with('.') {
         rest.next();
@@ -134,10 +135,7 @@ fn percent_value(
     markup: bool,
     budget: &Budget,
 ) -> Result<String> {
-    let escaped = |text: String| match markup {
-        true => escape_html(&text),
-        false => text,
-    };
+    let escaped = |text: String| if markup { escape_html(&text) } else { text };
     match kind {
         's' => {
             let text = printing::str(value, budget)?;

@@ -32,9 +32,10 @@ impl Parser {
             if is_tuple && (ends || self.is_name("recursive")) {
                 break;
             }
-            items.push(match with_choice {
-                true => self.expression()?,
-                false => self.nested(Self::any)?,
+            items.push(if with_choice {
+                self.expression()?
+            } else {
+                self.nested(Self::any)?
             });
             if !self.skip_symbol(",") {
                 break;
@@ -56,9 +57,10 @@ impl Parser {
         let mut expr = self.any()?;
         while self.skip_name("if") {
             let condition = self.any()?;
-            let otherwise = match self.skip_name("else") {
-                true => Some(self.nested(Self::choice)?),
-                false => None,
+            let otherwise = if self.skip_name("else") {
+                Some(self.nested(Self::choice)?)
+            } else {
+                None
             };
             expr = Expr::Conditional(Box::new(Conditional {
                 condition,
@@ -87,12 +89,11 @@ impl Parser {
     }
 
     fn negation(&mut self) -> Result<Expr> {
-        match self.skip_name("not") {
-            true => {
-                let inner = self.nested(Self::negation)?;
-                Ok(Expr::Not(Box::new(inner)))
-            }
-            false => self.comparison(),
+        if self.skip_name("not") {
+            let inner = self.nested(Self::negation)?;
+            Ok(Expr::Not(Box::new(inner)))
+        } else {
+            self.comparison()
         }
     }
 
@@ -102,9 +103,10 @@ impl Parser {
         while let Some(comparison) = self.comparison_sign() {
             steps.push((comparison, self.sum()?));
         }
-        Ok(match steps.is_empty() {
-            true => first,
-            false => Expr::Compare(Box::new(first), steps),
+        Ok(if steps.is_empty() {
+            first
+        } else {
+            Expr::Compare(Box::new(first), steps)
         })
     }
 
@@ -169,9 +171,10 @@ impl Parser {
             self.advance();
             steps.push((*operator, operand(self)?));
         }
-        Ok(match steps.is_empty() {
-            true => first,
-            false => Expr::Arithmetic(Box::new(first), steps),
+        Ok(if steps.is_empty() {
+            first
+        } else {
+            Expr::Arithmetic(Box::new(first), steps)
         })
     }
 
@@ -186,9 +189,10 @@ impl Parser {
             self.primary()?
         };
         let expr = self.postfix(expr)?;
-        match with_filters {
-            true => self.filtered(expr),
-            false => Ok(expr),
+        if with_filters {
+            self.filtered(expr)
+        } else {
+            Ok(expr)
         }
     }
 
@@ -330,9 +334,10 @@ impl Parser {
 
     fn subscript(&mut self, base: Expr) -> Result<Expr> {
         self.expect_symbol("[")?;
-        let start = match self.is_symbol(":") {
-            true => None,
-            false => Some(self.expression()?),
+        let start = if self.is_symbol(":") {
+            None
+        } else {
+            Some(self.expression()?)
         };
         if let Some(index) = start {
             if self.is_symbol(",") {
@@ -358,9 +363,10 @@ impl Parser {
             _ => parser.expression().map(Some),
         };
         let stop = bound(self)?;
-        let step = match self.skip_symbol(":") {
-            true => bound(self)?,
-            false => None,
+        let step = if self.skip_symbol(":") {
+            bound(self)?
+        } else {
+            None
         };
         self.expect_symbol("]")?;
         Ok(Expr::Slice(Box::new(SliceExpr {
@@ -425,9 +431,10 @@ impl Parser {
             let reason = format!("No filter named {}.", repr(&name));
             self.unknown.push((reason, line));
         }
-        let arguments = match self.is_symbol("(") {
-            true => self.arguments()?,
-            false => Arguments::default(),
+        let arguments = if self.is_symbol("(") {
+            self.arguments()?
+        } else {
+            Arguments::default()
         };
         Ok(FilterCall {
             name,
@@ -483,9 +490,10 @@ impl Parser {
             test,
             arguments,
         }));
-        Ok(match negated {
-            true => Expr::Not(Box::new(test)),
-            false => test,
+        Ok(if negated {
+            Expr::Not(Box::new(test))
+        } else {
+            test
         })
     }
 }

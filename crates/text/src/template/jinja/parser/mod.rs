@@ -109,9 +109,10 @@ impl Parser {
     }
 
     fn expect_symbol(&mut self, symbol: &str) -> Result<()> {
-        match self.skip_symbol(symbol) {
-            true => Ok(()),
-            false => self.unexpected(&format!("`{symbol}`")),
+        if self.skip_symbol(symbol) {
+            Ok(())
+        } else {
+            self.unexpected(&format!("`{symbol}`"))
         }
     }
 
@@ -127,9 +128,10 @@ impl Parser {
     }
 
     fn expect_word(&mut self, word: &str) -> Result<()> {
-        match self.skip_name(word) {
-            true => Ok(()),
-            false => self.unexpected(&format!("`{word}`")),
+        if self.skip_name(word) {
+            Ok(())
+        } else {
+            self.unexpected(&format!("`{word}`"))
         }
     }
 

@@ -176,12 +176,11 @@ impl Parser {
             if self.skip_name("elif") {
                 continue;
             }
-            let otherwise = match self.skip_name("else") {
-                true => self.body_until("endif")?,
-                false => {
-                    self.expect_word("endif")?;
-                    Vec::new()
-                }
+            let otherwise = if self.skip_name("else") {
+                self.body_until("endif")?
+            } else {
+                self.expect_word("endif")?;
+                Vec::new()
             };
             return Ok(StatementKind::If(branches, otherwise));
         }
@@ -193,21 +192,21 @@ impl Parser {
         let target = self.targets(false)?;
         self.expect_word("in")?;
         let iterable = self.tuple(false)?;
-        let condition = match self.skip_name("if") {
-            true => Some(self.expression()?),
-            false => None,
+        let condition = if self.skip_name("if") {
+            Some(self.expression()?)
+        } else {
+            None
         };
         let recursive = self.skip_name("recursive");
         self.in_loop = true;
         let (body, _) = self.frame(|parser| parser.open_body(&["else", "endfor"]))?;
         // What follows `else` runs after the loop.
         self.in_loop = around.1;
-        let otherwise = match self.skip_name("else") {
-            true => self.frame(|parser| parser.body_until("endfor"))?.0,
-            false => {
-                self.expect_word("endfor")?;
-                Vec::new()
-            }
+        let otherwise = if self.skip_name("else") {
+            self.frame(|parser| parser.body_until("endfor"))?.0
+        } else {
+            self.expect_word("endfor")?;
+            Vec::new()
         };
         self.in_for = around.0;
         Ok(StatementKind::For(Arc::new(For {
@@ -229,9 +228,10 @@ impl Parser {
             }
             let line = self.line();
             let name = self.expect_name()?;
-            let default = match self.skip_symbol("=") {
-                true => Some(self.expression()?),
-                false => None,
+            let default = if self.skip_symbol("=") {
+                Some(self.expression()?)
+            } else {
+                None
             };
             let after_default = parameters.last().is_some_and(|(_, last)| last.is_some());
             if default.is_none() && after_default {
@@ -273,9 +273,10 @@ impl Parser {
     }
 
     fn call_tag(&mut self) -> Result<StatementKind> {
-        let parameters = match self.is_symbol("(") {
-            true => self.signature()?,
-            false => Vec::new(),
+        let parameters = if self.is_symbol("(") {
+            self.signature()?
+        } else {
+            Vec::new()
         };
         let line = self.line();
         let Expr::Call(call) = self.expression()? else {
