@@ -32,7 +32,6 @@ mod stream;
 mod terminal;
 mod voice;
 mod wait;
-mod wire;
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;

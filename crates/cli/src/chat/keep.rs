@@ -4,9 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use loquat_chat::Conversation;
+use loquat_server::messages_to_json;
 
 use crate::error::CliError;
-use crate::{files, wire};
+use crate::files;
 
 const LOAD: &str = "/load";
 const SAVE: &str = "/save";
@@ -24,7 +25,7 @@ pub fn path_of(name: &str) -> PathBuf {
 /// Writes a conversation at once or not at all. A file that is there stays unless it is to be
 /// replaced.
 pub fn save(path: &Path, conversation: &Conversation, replace: bool) -> Result<(), CliError> {
-    let messages = wire::to_json(&conversation.messages());
+    let messages = messages_to_json(&conversation.messages());
     let written = files::write_whole(path, &format!("{messages:#}\n"), replace);
     written.map_err(|error| CliError::Field {
         flag: SAVE,
@@ -41,7 +42,7 @@ pub fn save(path: &Path, conversation: &Conversation, replace: bool) -> Result<(
 }
 
 pub fn load(path: &Path) -> Result<Conversation, CliError> {
-    let messages = wire::messages(LOAD, files::json(LOAD, path)?)?;
+    let messages = files::messages(LOAD, path)?;
     Ok(Conversation::from_messages(messages))
 }
 
