@@ -350,7 +350,7 @@ impl Lowering {
     }
 }
 
-fn parts(mut texts: Vec<String>) -> Content {
+fn parts(mut texts: Vec<String>) -> MessageContent {
     match texts.len() {
         0 => MessageContent::Text(String::new()),
         1 => MessageContent::Text(texts.remove(0)),
@@ -358,7 +358,7 @@ fn parts(mut texts: Vec<String>) -> Content {
     }
 }
 
-fn joined(content: MessageContent, more: Vec<String>) -> Content {
+fn joined(content: MessageContent, more: Vec<String>) -> MessageContent {
     let mut texts = match content {
         MessageContent::Text(text) if text.is_empty() => Vec::new(),
         MessageContent::Text(text) => vec![text],

@@ -144,7 +144,7 @@ impl Conversation {
     }
 }
 
-fn content(content: &TextOr<Part>) -> Content {
+fn content(content: &TextOr<Part>) -> MessageContent {
     match content {
         TextOr::Text(text) => MessageContent::Text(text.clone()),
         TextOr::Many(parts) => {
