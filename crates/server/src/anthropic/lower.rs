@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use loquat_chat::{
-    Chat, ChatRequest, Content, Effort, Message, Role, Thinking, Tool, ToolCall, ToolChoice,
+    ChatContext, ChatRequest, MessageContent, Effort, Message, Role, Thinking, Tool, ToolCall, ToolChoice,
 };
 use loquat_grammar::GrammarSource;
 use serde_json::Value;
@@ -37,7 +37,7 @@ pub struct LoweredConversation {
 /// `chat` decides how thinking is requested.
 pub fn lower(
     conversation: ConversationFields,
-    chat: &Chat,
+    chat: &ChatContext,
 ) -> Result<LoweredConversation, ApiError> {
     let ConversationFields {
         messages,
@@ -110,7 +110,7 @@ impl Lowering {
     fn system(&mut self, system: Option<TextOr<SystemBlock>>) {
         let content = match system {
             None => return,
-            Some(TextOr::Text(text)) => Content::Text(text),
+            Some(TextOr::Text(text)) => MessageContent::Text(text),
             Some(TextOr::Many(blocks)) => {
                 let texts = blocks
                     .into_iter()
@@ -172,7 +172,7 @@ impl Lowering {
         let last = self.messages.last_mut();
         match last.filter(|last| last.role == role && last.tool_calls.is_empty()) {
             Some(last) => {
-                let so_far = std::mem::replace(&mut last.content, Content::Parts(Vec::new()));
+                let so_far = std::mem::replace(&mut last.content, MessageContent::Parts(Vec::new()));
                 last.content = joined(so_far, texts);
             }
             None => self.messages.push(Message::new(role, parts(texts))),
@@ -292,14 +292,14 @@ impl Lowering {
         &mut self,
         thinking: Option<wire::Thinking>,
         effort: Option<wire::Effort>,
-        chat: &Chat,
+        chat: &ChatContext,
     ) -> Result<Thinking, ApiError> {
         let requested = effort.map(|effort| match effort {
             wire::Effort::Low => Effort::Low,
             wire::Effort::Medium => Effort::Medium,
             wire::Effort::High | wire::Effort::Xhigh | wire::Effort::Max => Effort::High,
         });
-        let effort = requested.filter(|effort| chat.takes_effort(*effort));
+        let effort = requested.filter(|effort| chat.supports_effort(*effort));
         if requested != effort {
             self.ignore("output_config.effort");
         }
@@ -313,7 +313,7 @@ impl Lowering {
                 ));
             }
             // A model that never thinks needs no switch.
-            Some(wire::Thinking::Disabled {}) => (thinks.then_some(Effort::None), None),
+            Some(wire::Thinking::Disabled {}) => (thinks.then_some(Effort::Off), None),
             Some(wire::Thinking::Enabled { .. }) if !thinks => {
                 return Err(ApiError::unsupported(
                     Field::Thinking,
@@ -326,7 +326,7 @@ impl Lowering {
                 display: _,
             }) => {
                 // Models without a switch always think; the budget limits it.
-                let switched = chat.takes_effort(Effort::Some).then_some(Effort::Some);
+                let switched = chat.supports_effort(Effort::On).then_some(Effort::On);
                 (effort.or(switched), Some(budget_tokens))
             }
         };
@@ -346,19 +346,19 @@ impl Lowering {
     }
 }
 
-fn parts(mut texts: Vec<String>) -> Content {
+fn parts(mut texts: Vec<String>) -> MessageContent {
     match texts.len() {
-        0 => Content::Text(String::new()),
-        1 => Content::Text(texts.remove(0)),
-        _ => Content::Parts(texts),
+        0 => MessageContent::Text(String::new()),
+        1 => MessageContent::Text(texts.remove(0)),
+        _ => MessageContent::Parts(texts),
     }
 }
 
-fn joined(content: Content, more: Vec<String>) -> Content {
+fn joined(content: MessageContent, more: Vec<String>) -> MessageContent {
     let mut texts = match content {
-        Content::Text(text) if text.is_empty() => Vec::new(),
-        Content::Text(text) => vec![text],
-        Content::Parts(texts) => texts,
+        MessageContent::Text(text) if text.is_empty() => Vec::new(),
+        MessageContent::Text(text) => vec![text],
+        MessageContent::Parts(texts) => texts,
     };
     texts.extend(more);
     parts(texts)

@@ -3,7 +3,7 @@ mod thinking;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::lower::{Conversation, lower};
+use super::lower::{ConversationFields, lower};
 use super::request::CountRequest;
 use crate::testing::{self, Harness, MODEL, Scripted};
 use crate::wire::{IGNORED_HEADER, JsonBody};

@@ -33,13 +33,13 @@ pub enum OllamaEffort {
 impl OllamaThink {
     pub fn lower(self, model: &Loaded) -> Result<Thinking, ApiError> {
         let effort = match self {
-            Self::Enabled(false) => model.info.thinking.then_some(Effort::None),
+            Self::Enabled(false) => model.info.thinking.then_some(Effort::Off),
             _ if !model.info.thinking => {
                 let reason = format!("the model `{}` does not think", model.id);
                 return Err(ApiError::unsupported(Field::Think, reason));
             }
             // A model that always thinks needs no switch.
-            Self::Enabled(true) => (model.chat.takes_effort(Effort::Some)).then_some(Effort::Some),
+            Self::Enabled(true) => (model.chat.supports_effort(Effort::On)).then_some(Effort::On),
             Self::Effort(OllamaEffort::Low) => Some(Effort::Low),
             Self::Effort(OllamaEffort::Medium) => Some(Effort::Medium),
             Self::Effort(OllamaEffort::High) => Some(Effort::High),

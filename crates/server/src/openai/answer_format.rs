@@ -1,6 +1,6 @@
 //! Constraints on an answer: OpenAI's `response_format`, and the names other servers have for it.
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_grammar::{Grammar, GrammarSource};
 use serde::Deserialize;
 use serde_json::Value;
@@ -91,7 +91,7 @@ impl AnswerConstraint {
     }
 
     /// Compiles the constraint of a plain text. Belongs off the async threads.
-    pub fn compile(&self, chat: &Chat) -> Result<Grammar, ApiError> {
+    pub fn compile(&self, chat: &ChatContext) -> Result<Grammar, ApiError> {
         let Self { field, source } = self;
         let grammar = chat.grammars().compile(source);
         grammar.map_err(|error| {
@@ -270,7 +270,7 @@ mod tests {
         ];
         for (source, vocab_size, kind, param) in cases {
             let grammars = Grammars::new(tokenizer(), vocab_size);
-            let chat = Chat::new(tokenizer(), None, grammars);
+            let chat = ChatContext::new(tokenizer(), None, grammars, Default::default());
             let constraint = AnswerConstraint::new(Field::Format, source);
             let error = constraint.compile(&chat).err().expect("an error");
             assert_eq!((error.kind, &error.param), (kind, &param), "{error:?}");

@@ -1,6 +1,6 @@
 //! Conversations and tools in JSON files, in the format of OpenAI's API.
 
-use loquat_chat::{Content, Message, Tool, ToolCall};
+use loquat_chat::{MessageContent, Message, Tool, ToolCall};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -78,8 +78,8 @@ fn message_to_json(message: &Message) -> Value {
     } = message;
     let part = |text: &String| json!({ "type": "text", "text": text });
     let content: Value = match content {
-        Content::Text(text) => text.as_str().into(),
-        Content::Parts(parts) => parts.iter().map(part).collect(),
+        MessageContent::Text(text) => text.as_str().into(),
+        MessageContent::Parts(parts) => parts.iter().map(part).collect(),
     };
     let text = |text: &Option<String>| text.as_deref().map(Value::from);
     let calls = (!tool_calls.is_empty()).then(|| tool_calls.iter().map(call_to_json).collect());
@@ -142,7 +142,7 @@ mod tests {
             Message::new(Role::System, "Be kind."),
             Message::new(
                 Role::Developer,
-                Content::Parts(vec!["a".into(), "b".into()]),
+                MessageContent::Parts(vec!["a".into(), "b".into()]),
             ),
             Message {
                 name: Some("ann".into()),

@@ -1,6 +1,6 @@
 //! Messages of a conversation in OpenAI's format: the one reader of requests and files.
 
-use loquat_chat::{Content, Message, Role, ToolCall};
+use loquat_chat::{MessageContent, Message, Role, ToolCall};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -158,7 +158,7 @@ fn lower_message(path: &FieldPath, message: ChatMessage) -> Result<Message, ApiE
     };
     let may_omit_content = !tool_calls.is_empty() || reasoning.is_some();
     let content = with_refusal(content, refusal)
-        .or_else(|| may_omit_content.then(|| Content::from("")))
+        .or_else(|| may_omit_content.then(|| MessageContent::from("")))
         .ok_or_else(|| {
             let problem = "is missing; it must be a string or a list of parts";
             ApiError::invalid(field(Field::Content), problem)
@@ -223,12 +223,12 @@ fn check_fields(path: &FieldPath, message: &ChatMessage) -> Result<(), ApiError>
     }
 }
 
-fn with_refusal(content: Option<Content>, refusal: Option<String>) -> Option<Content> {
+fn with_refusal(content: Option<MessageContent>, refusal: Option<String>) -> Option<MessageContent> {
     match (content, refusal) {
         (Some(content), Some(refusal)) if !content.is_empty() => {
-            Some(Content::Parts(vec![content.joined(), refusal]))
+            Some(MessageContent::Parts(vec![content.joined(), refusal]))
         }
-        (_, Some(refusal)) => Some(Content::Text(refusal)),
+        (_, Some(refusal)) => Some(MessageContent::Text(refusal)),
         (content, None) => content,
     }
 }
@@ -242,13 +242,13 @@ fn lower_content(
     path: &FieldPath,
     role: ChatRole,
     content: TextOr<ContentPart>,
-) -> Result<Content, ApiError> {
+) -> Result<MessageContent, ApiError> {
     match content {
-        TextOr::Text(text) => Ok(Content::Text(text)),
+        TextOr::Text(text) => Ok(MessageContent::Text(text)),
         TextOr::Many(parts) => {
             let parts = parts.into_iter().enumerate();
             let texts = parts.map(|(index, part)| part.lower(&path.clone().index(index), role));
-            texts.collect::<Result<_, _>>().map(Content::Parts)
+            texts.collect::<Result<_, _>>().map(MessageContent::Parts)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A chat request at the engine, decoded choice by choice.
 
-use loquat_chat::{ChatRequest, Content, Lowered, Message, ReplyDecoder, ReplyDelta};
+use loquat_chat::{ChatRequest, MessageContent, LoweredChat, Message, ReplyDecoder, ReplyDelta};
 use loquat_engine::{GenerateRequest, Usage};
 
 use crate::active_request::{ActiveRequest, Submission};
@@ -58,7 +58,7 @@ impl ActiveReply {
         lease.check_text(content_bytes(&request.messages))?;
         let chat = lease.chat.clone();
         let lowered = lowering::run(move || Ok(chat.lower(request)?)).await?;
-        let Lowered { generate, reply } = lowered;
+        let LoweredChat { generate, reply } = lowered;
         let prompt_len = generate.prompt.len();
         lease.check_prompt(prompt_len, 1)?;
         let generate = GenerateRequest {
@@ -74,7 +74,7 @@ impl ActiveReply {
             },
             ..generate
         };
-        let decoders = (0..submission.choices).map(|_| ReplyDecoder::chat(reply.another()));
+        let decoders = (0..submission.choices).map(|_| ReplyDecoder::chat(reply.restarted()));
         Ok(Self {
             decoders: decoders.collect(),
             request: ActiveRequest::submit(submission, generate)?,
@@ -120,8 +120,8 @@ impl ActiveReply {
 /// How long the messages' content is, in bytes.
 fn content_bytes(messages: &[Message]) -> usize {
     let content = |message: &Message| match &message.content {
-        Content::Text(text) => text.len(),
-        Content::Parts(parts) => parts.iter().map(String::len).sum(),
+        MessageContent::Text(text) => text.len(),
+        MessageContent::Parts(parts) => parts.iter().map(String::len).sum(),
     };
     messages.iter().map(content).sum()
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use loquat_chat::{Chat, ReplyEvent};
+use loquat_chat::{ChatContext, ReplyEvent};
 use loquat_engine::TokenInfo;
 use loquat_text::Tokenizer;
 
@@ -27,7 +27,7 @@ struct UnclaimedToken {
 }
 
 impl TokenAttribution {
-    pub fn new(chat: &Chat) -> Self {
+    pub fn new(chat: &ChatContext) -> Self {
         let format = chat.format();
         Self {
             tokenizer: chat.tokenizer().clone(),

@@ -2,7 +2,7 @@
 //!
 //! The one state machine of replies: every dialect renders its events.
 
-use loquat_chat::{Chat, ReplyDelta, ReplyEvent};
+use loquat_chat::{ChatContext, ReplyDelta, ReplyEvent};
 use loquat_engine::{FinishReason, TokenInfo};
 
 use super::attribution::TokenAttribution;
@@ -60,7 +60,7 @@ pub struct ReplySegments {
 
 impl ReplySegments {
     /// Attributes tokens to the segments they spell.
-    pub fn with_tokens(self, chat: &Chat) -> Self {
+    pub fn with_tokens(self, chat: &ChatContext) -> Self {
         Self {
             attribution: Some(TokenAttribution::new(chat)),
             ..self

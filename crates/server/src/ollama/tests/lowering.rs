@@ -169,8 +169,8 @@ fn fields_of_other_roles_are_refused() {
 async fn think_maps_to_effort() {
     let model = model().await;
     let cases = [
-        (json!(true), Some(Effort::Some)),
-        (json!(false), Some(Effort::None)),
+        (json!(true), Some(Effort::On)),
+        (json!(false), Some(Effort::Off)),
         (json!("low"), Some(Effort::Low)),
         (json!("medium"), Some(Effort::Medium)),
         (json!("high"), Some(Effort::High)),

@@ -1,6 +1,6 @@
 //! Lowers a chat completion request to a chat request.
 
-use loquat_chat::{Chat, ChatRequest, Effort, Thinking, ToolChoice};
+use loquat_chat::{ChatContext, ChatRequest, Effort, Thinking, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ use crate::reply::ReplyOptions;
 use crate::sampling;
 
 #[derive(Debug)]
-pub struct LoweredChat {
+pub struct LoweredChatCompletion {
     pub chat: ChatRequest,
     pub options: ReplyOptions,
     pub choices: usize,
@@ -29,9 +29,9 @@ pub struct LoweredChat {
 pub fn lower(
     request: ChatCompletionRequest,
     overrides: &Map<String, Value>,
-    chat: &Chat,
+    chat: &ChatContext,
     defaults: &SamplingParams,
-) -> Result<LoweredChat, ApiError> {
+) -> Result<LoweredChatCompletion, ApiError> {
     let ChatCompletionRequest {
         model: _,
         messages,
@@ -99,7 +99,7 @@ pub fn lower(
         template_variables: chat_template_kwargs.unwrap_or_default(),
         ..ChatRequest::default()
     };
-    Ok(LoweredChat {
+    Ok(LoweredChatCompletion {
         chat,
         options: ReplyOptions {
             max_tokens: self::max_tokens(max_completion_tokens, max_tokens)?,
@@ -126,10 +126,10 @@ fn check_modalities(modalities: Option<Vec<Modality>>) -> Result<(), ApiError> {
 }
 
 /// `None` for a model that never reasons and is asked not to.
-pub fn effort(effort: ReasoningEffort, chat: &Chat) -> Option<Effort> {
+pub fn effort(effort: ReasoningEffort, chat: &ChatContext) -> Option<Effort> {
     match effort {
         ReasoningEffort::None if chat.format().reasoning.is_none() => None,
-        ReasoningEffort::None => Some(Effort::None),
+        ReasoningEffort::None => Some(Effort::Off),
         ReasoningEffort::Minimal | ReasoningEffort::Low => Some(Effort::Low),
         ReasoningEffort::Medium => Some(Effort::Medium),
         ReasoningEffort::High | ReasoningEffort::Xhigh | ReasoningEffort::Max => Some(Effort::High),

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 
-use self::lower::{LoweredChat, lower};
+use self::lower::{LoweredChatCompletion, lower};
 use self::writer::ChatWriter;
 use super::lease;
 use crate::active_request::Submission;
@@ -58,7 +58,7 @@ pub async fn create(
     let lease = lease(&app, &caller, request.model.as_deref()).await?;
     let model = lease.clone();
     let lower = move || lower(request, &sampling, &model.chat, &model.sampling);
-    let LoweredChat {
+    let LoweredChatCompletion {
         chat,
         options,
         choices,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{GenerateRequest, Logprobs, SamplingParams};
 use loquat_grammar::Grammar;
 use loquat_text::{Special, Tokenizer};
@@ -57,7 +57,7 @@ pub struct OutputOptions {
 pub fn lower(
     request: CompletionRequest,
     overrides: &Map<String, Value>,
-    chat: &Chat,
+    chat: &ChatContext,
     defaults: &SamplingParams,
 ) -> Result<LoweredCompletion, ApiError> {
     let CompletionRequest {

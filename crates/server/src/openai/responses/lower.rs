@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loquat_chat::{Chat, ChatRequest, Thinking, ToolChoice};
+use loquat_chat::{ChatContext, ChatRequest, Thinking, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
 use loquat_grammar::{GrammarSource, check_schema};
 use serde_json::{Map, Value};
@@ -37,7 +37,7 @@ pub struct LoweringContext<'a> {
     pub overrides: &'a Map<String, Value>,
     /// The model's sampling parameters.
     pub defaults: &'a SamplingParams,
-    pub chat: &'a Chat,
+    pub chat: &'a ChatContext,
     pub model: &'a str,
     /// The conversation so far, the request's own input included.
     pub conversation: Vec<&'a Item>,
@@ -170,7 +170,7 @@ fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {
     }
 }
 
-fn thinking(reasoning: Reasoning, chat: &Chat, ignored: &mut Vec<&'static str>) -> Thinking {
+fn thinking(reasoning: Reasoning, chat: &ChatContext, ignored: &mut Vec<&'static str>) -> Thinking {
     let Reasoning {
         effort,
         summary,

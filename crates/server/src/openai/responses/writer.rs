@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use loquat_chat::{Chat, Finish};
+use loquat_chat::{ChatContext, Finish};
 use loquat_engine::{FinishReason, TokenInfo};
 use loquat_text::Tokenizer;
 
@@ -46,7 +46,7 @@ pub struct ResponseStorage {
 impl ResponseWriter {
     pub fn new(
         response: ResponseObject,
-        chat: &Chat,
+        chat: &ChatContext,
         logprobs: bool,
         streams: bool,
         storage: ResponseStorage,

@@ -1,4 +1,4 @@
-use loquat_chat::{Content, Effort, Message, Role, Thinking, Tool, ToolCall, ToolChoice};
+use loquat_chat::{Effort, Message, MessageContent, Role, Thinking, Tool, ToolCall, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
 use loquat_grammar::GrammarSource;
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::field::FieldPath;
 use crate::openai::chat::ChatCompletionRequest;
-use crate::openai::chat::lower::{LoweredChat, lower};
+use crate::openai::chat::lower::{LoweredChatCompletion, lower};
 use crate::openai::options::Streaming;
 use crate::testing;
 use crate::wire::JsonBody;
 
-fn lowered(request: &Value) -> Result<LoweredChat, ApiError> {
+fn lowered(request: &Value) -> Result<LoweredChatCompletion, ApiError> {
     let JsonBody {
         value, sampling, ..
     } = JsonBody::<ChatCompletionRequest>::read(request.to_string().as_bytes())?;
@@ -27,7 +27,7 @@ fn with(more: &Value) -> Value {
     request
 }
 
-fn accepted(more: &Value) -> LoweredChat {
+fn accepted(more: &Value) -> LoweredChatCompletion {
     lowered(&with(more)).unwrap_or_else(|error| panic!("{more}: {error:?}"))
 }
 
@@ -55,7 +55,8 @@ fn messages_keep_roles_and_content() {
         reasoning: Some("hm".to_owned()),
         ..Message::new(Role::Assistant, "yes")
     };
-    let parts = |parts: &[&str]| Content::Parts(parts.iter().map(|&part| part.into()).collect());
+    let parts =
+        |parts: &[&str]| MessageContent::Parts(parts.iter().map(|&part| part.into()).collect());
     let cases = [
         (
             json!({ "role": "system", "content": "be" }),
@@ -412,7 +413,7 @@ fn reasoning_effort_maps_to_thinking() {
         (json!({}), None, None),
         (
             json!({ "reasoning_effort": "none" }),
-            Some(Effort::None),
+            Some(Effort::Off),
             None,
         ),
         (
@@ -521,7 +522,7 @@ fn remaining_fields_are_lowered() {
         "priority": -5, "ignore_eos": true, "modalities": ["text"],
         "stream": true, "stream_options": { "include_usage": true, "include_obfuscation": false },
     }));
-    let LoweredChat {
+    let LoweredChatCompletion {
         chat,
         options,
         choices,
