@@ -4,8 +4,8 @@ use loquat_chat::{ChatRequest, Conversation, Effort, Thinking};
 
 use crate::args::ConversationArgs;
 use crate::error::CliError;
-use crate::prompt;
 use crate::files;
+use crate::prompt;
 
 pub const MESSAGES: &str = "--messages";
 pub const TOOLS: &str = "--tools";

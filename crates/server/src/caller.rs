@@ -60,11 +60,7 @@ impl Caller {
             Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
             None => std::future::pending().await,
         }
-        ApiError::new(
-            ErrorKind::Timeout,
-            "the request timed out",
-        )
-        .code("request_timeout")
+        ApiError::new(ErrorKind::Timeout, "the request timed out").code("request_timeout")
     }
 
     /// The client's name for the engine's fairness.

@@ -51,6 +51,9 @@ async fn not_found(uri: axum::http::Uri) -> ApiError {
 }
 
 async fn method_not_allowed(method: axum::http::Method, uri: axum::http::Uri) -> ApiError {
-    let message = format!("`{}` does not allow {method}; see /openapi.json", uri.path());
+    let message = format!(
+        "`{}` does not allow {method}; see /openapi.json",
+        uri.path()
+    );
     ApiError::new(ErrorKind::MethodNotAllowed, message)
 }

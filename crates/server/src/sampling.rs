@@ -66,7 +66,8 @@ fn check_words(name: &str, words: &[String]) -> Result<(), ApiError> {
     match words.iter().map(String::len).sum() {
         0..=MAX_WORD_BYTES => Ok(()),
         bytes => {
-            let problem = format!("has {bytes} bytes of words; at most {MAX_WORD_BYTES} are allowed");
+            let problem =
+                format!("has {bytes} bytes of words; at most {MAX_WORD_BYTES} are allowed");
             Err(invalid(name, &problem))
         }
     }
@@ -192,7 +193,8 @@ mod tests {
                 Kind::Seed => (json!(7), json!(7)),
             };
             let name = parameter.name;
-            let mut params = apply_one(name, given).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            let mut params =
+                apply_one(name, given).unwrap_or_else(|error| panic!("{name}: {error:?}"));
             assert_eq!(value_of(&mut params, name), expected, "{name}");
             let mut neutral = SamplingParams::default();
             for other in PARAMETERS.iter().filter(|other| other.name != name) {
@@ -211,8 +213,12 @@ mod tests {
     fn a_value_of_another_type_is_refused_by_name() {
         for parameter in PARAMETERS {
             for wrong in [json!(true), json!("x"), json!([[]]), json!({ "x": "y" })] {
-                let error = one(parameter.name, wrong.clone()).expect_err(parameter.name);
-                assert_eq!(error.param, Some(FieldPath::verbatim(parameter.name)), "{wrong}");
+                let error = apply_one(parameter.name, wrong.clone()).expect_err(parameter.name);
+                assert_eq!(
+                    error.param,
+                    Some(FieldPath::verbatim(parameter.name)),
+                    "{wrong}"
+                );
                 assert!(error.message.contains(parameter.name), "{}", error.message);
             }
         }
@@ -237,7 +243,7 @@ mod tests {
             ("unheard_of", json!(1), None),
         ];
         for (name, given, expected) in cases {
-            let found = one(name, given.clone()).ok();
+            let found = apply_one(name, given.clone()).ok();
             let found = found.map(|mut params| value_of(&mut params, name));
             assert_eq!(found, expected, "{name} {given}");
         }
@@ -257,12 +263,12 @@ mod tests {
             ),
         ];
         for (words, message) in cases {
-            let error = one("bad_words", words).expect_err(message);
+            let error = apply_one("bad_words", words).expect_err(message);
             assert_eq!(error.message, message);
             assert_eq!(error.param, Some(FieldPath::verbatim("bad_words")));
         }
         // Each with a space before it, too.
-        let mut params = one("bad_words", json!(["a", "b", "a"])).expect("few");
+        let mut params = apply_one("bad_words", json!(["a", "b", "a"])).expect("few");
         assert_eq!(value_of(&mut params, "bad_words"), json!(4));
     }
 

@@ -13,9 +13,9 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
+use crate::field::Field;
 use crate::metrics::since_1970;
 use crate::models::{ModelState, ModelStatus};
-use crate::field::Field;
 use crate::wire::{JsonBody, WireRequest};
 
 /// How long requests that were cancelled may take to be gone.
@@ -117,9 +117,8 @@ impl AdminTakeDown {
         };
         match patience {
             None => Ok(app.config().server.shutdown_timeout),
-            Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
-                ApiError::invalid(Field::Patience, "must be seconds, at least 0")
-            }),
+            Some(seconds) => Duration::try_from_secs_f64(seconds)
+                .map_err(|_| ApiError::invalid(Field::Patience, "must be seconds, at least 0")),
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use loquat_chat::{
-    ChatContext, ChatRequest, MessageContent, Effort, Message, Role, Thinking, Tool, ToolCall, ToolChoice,
+    ChatContext, ChatRequest, Effort, Message, MessageContent, Role, Thinking, Tool, ToolCall,
+    ToolChoice,
 };
 use loquat_grammar::GrammarSource;
 use serde_json::Value;
@@ -172,7 +173,8 @@ impl Lowering {
         let last = self.messages.last_mut();
         match last.filter(|last| last.role == role && last.tool_calls.is_empty()) {
             Some(last) => {
-                let so_far = std::mem::replace(&mut last.content, MessageContent::Parts(Vec::new()));
+                let so_far =
+                    std::mem::replace(&mut last.content, MessageContent::Parts(Vec::new()));
                 last.content = joined(so_far, texts);
             }
             None => self.messages.push(Message::new(role, parts(texts))),

@@ -84,10 +84,7 @@ const IGNORED_NESTED: &[(&str, &str)] = &[
         "output_config.effort",
         "only if the model's template has no such setting",
     ),
-    (
-        "citations",
-        "the model does not see citations",
-    ),
+    ("citations", "the model does not see citations"),
     ("redacted_thinking", "it cannot be decrypted"),
     ("caller", "only the model calls tools"),
     ("eager_input_streaming", "input is always streamed"),

@@ -124,12 +124,25 @@ pub struct TokenCount {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event<'a> {
-    MessageStart { message: &'a Message },
+    MessageStart {
+        message: &'a Message,
+    },
     Ping {},
-    ContentBlockStart { index: usize, content_block: Block },
-    ContentBlockDelta { index: usize, delta: Delta<'a> },
-    ContentBlockStop { index: usize },
-    MessageDelta { delta: MessageEnd<'a>, usage: MessageUsage },
+    ContentBlockStart {
+        index: usize,
+        content_block: Block,
+    },
+    ContentBlockDelta {
+        index: usize,
+        delta: Delta<'a>,
+    },
+    ContentBlockStop {
+        index: usize,
+    },
+    MessageDelta {
+        delta: MessageEnd<'a>,
+        usage: MessageUsage,
+    },
     MessageStop {},
 }
 

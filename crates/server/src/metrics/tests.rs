@@ -7,9 +7,9 @@ use axum::http::{Method, StatusCode};
 use loquat_engine::{Event, GenerateRequest, SamplingParams};
 use serde_json::json;
 
+use crate::active_request::{ActiveRequest, Submission};
 use crate::caller::Caller;
 use crate::config;
-use crate::active_request::{ActiveRequest, Submission};
 use crate::error::ErrorKind;
 use crate::testing::{Harness, MODEL, Scripted};
 

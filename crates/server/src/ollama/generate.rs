@@ -324,9 +324,7 @@ impl PromptFields {
 impl LoweredPrompt {
     async fn submit(self, submission: Submission<'_>) -> Result<ActiveReply, ApiError> {
         match self {
-            Self::Chat(request, options) => {
-                ActiveReply::start(submission, *request, options).await
-            }
+            Self::Chat(request, options) => ActiveReply::start(submission, *request, options).await,
             Self::Text(request, options) => {
                 let request = GenerateRequest {
                     max_tokens: options.limit(&submission.lease, request.prompt.len()),

@@ -172,9 +172,9 @@ pub async fn show(
     body: JsonBody<OllamaShowRequest>,
 ) -> Result<Response, ApiError> {
     let OllamaShowRequest { model, name } = body.value;
-    let name = model.or(name).ok_or_else(|| {
-        ApiError::invalid(Field::Model, "is missing; it names the model to show")
-    })?;
+    let name = model
+        .or(name)
+        .ok_or_else(|| ApiError::invalid(Field::Model, "is missing; it names the model to show"))?;
     let id = app.name_for(&caller, strip_latest(&app, &caller, &name))?;
     let info = info_or_default(&app.models.show(&id).await?);
     let answer = OllamaShow {
@@ -230,7 +230,9 @@ pub async fn ps(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaProce
     responses((status = 200, description = "Ollama's version", body = OllamaVersion)),
 )]
 pub async fn version() -> Json<OllamaVersion> {
-    Json(OllamaVersion { version: API_VERSION })
+    Json(OllamaVersion {
+        version: API_VERSION,
+    })
 }
 
 /// Models with unreadable files are listed with default values.

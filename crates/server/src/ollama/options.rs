@@ -34,10 +34,7 @@ pub const IGNORED: &[(&str, &str)] = &[
     ("options.use_mlock", LOADING),
     ("options.embedding_only", LOADING),
     ("options.num_thread", LOADING),
-    (
-        "options.num_keep",
-        "contexts are never shifted",
-    ),
+    ("options.num_keep", "contexts are never shifted"),
     (
         "options.penalize_newline",
         "it has no effect in Ollama either",
@@ -96,9 +93,13 @@ impl Options {
             _ => {
                 let renamed = RENAMED.iter().find(|(theirs, _)| *theirs == name);
                 let ours = renamed.map_or(name, |(_, ours)| ours);
-                if let Some((ignored, _)) = IGNORED.iter().find(|(known, _)| *known == field.as_str()) {
+                if let Some((ignored, _)) =
+                    IGNORED.iter().find(|(known, _)| *known == field.as_str())
+                {
                     self.ignored.push(ignored);
-                } else if let Some((_, reason)) = REFUSED.iter().find(|(known, _)| known.name() == name) {
+                } else if let Some((_, reason)) =
+                    REFUSED.iter().find(|(known, _)| known.name() == name)
+                {
                     return Err(ApiError::unsupported(field, reason));
                 } else if PARAMETERS.iter().any(|known| known.name == ours) {
                     sampling.insert(ours.to_owned(), value);
@@ -135,10 +136,7 @@ pub fn rename_fields(error: ApiError) -> ApiError {
         (FieldPath::verbatim(parameter.name), option(theirs))
     });
     let others = [
-        (
-            Field::MaxTokens,
-            Field::Options.field(Field::NumPredict),
-        ),
+        (Field::MaxTokens, Field::Options.field(Field::NumPredict)),
         (Field::Stop, Field::Options.field(Field::Stop)),
         (Field::Thinking, Field::Think.into()),
         (Field::ResponseFormat, Field::Format.into()),

@@ -19,8 +19,7 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 fn refused(what: &str) -> ApiError {
-    let message =
-        format!("{what} is not supported: the server's configuration names its models");
+    let message = format!("{what} is not supported: the server's configuration names its models");
     ApiError::bad_request(message).code("not_implemented")
 }
 

@@ -34,10 +34,7 @@ pub enum ResponseFormatType {
 #[serde(deny_unknown_fields)]
 pub struct JsonSchemaFormat {
     /// The schema's name; has no effect.
-    #[expect(
-        dead_code,
-        reason = "clients must name a schema; the name is not used"
-    )]
+    #[expect(dead_code, reason = "clients must name a schema; the name is not used")]
     pub name: Option<String>,
     /// Has no effect: the model does not see it. Describe the answer in the messages.
     pub description: Option<String>,

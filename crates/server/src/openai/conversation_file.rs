@@ -1,6 +1,6 @@
 //! Conversations and tools in JSON files, in the format of OpenAI's API.
 
-use loquat_chat::{MessageContent, Message, Tool, ToolCall};
+use loquat_chat::{Message, MessageContent, Tool, ToolCall};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

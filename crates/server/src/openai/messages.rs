@@ -1,6 +1,6 @@
 //! Messages of a conversation in OpenAI's format: the one reader of requests and files.
 
-use loquat_chat::{MessageContent, Message, Role, ToolCall};
+use loquat_chat::{Message, MessageContent, Role, ToolCall};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -201,10 +201,7 @@ fn check_fields(path: &FieldPath, message: &ChatMessage) -> Result<(), ApiError>
             Field::ToolCalls,
             calls.is_some_and(|calls| !calls.is_empty()),
         ),
-        (
-            Field::ReasoningContent,
-            message.reasoning_content.is_some(),
-        ),
+        (Field::ReasoningContent, message.reasoning_content.is_some()),
         (Field::Reasoning, message.reasoning.is_some()),
         (Field::Refusal, message.refusal.is_some()),
     ];
@@ -223,7 +220,10 @@ fn check_fields(path: &FieldPath, message: &ChatMessage) -> Result<(), ApiError>
     }
 }
 
-fn with_refusal(content: Option<MessageContent>, refusal: Option<String>) -> Option<MessageContent> {
+fn with_refusal(
+    content: Option<MessageContent>,
+    refusal: Option<String>,
+) -> Option<MessageContent> {
     match (content, refusal) {
         (Some(content), Some(refusal)) if !content.is_empty() => {
             Some(MessageContent::Parts(vec![content.joined(), refusal]))

@@ -145,7 +145,7 @@ fn leave_out(operation: &mut Value) {
 }
 
 fn stream(operation: &mut Value, path: &str) {
-    let (kind, schema) = match Dialect::of(path) {
+    let (kind, schema) = match Dialect::from_path(path) {
         Dialect::Ollama => (
             "application/x-ndjson",
             json!({ "type": "string", "description": "A line of JSON for each piece" }),

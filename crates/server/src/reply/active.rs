@@ -1,6 +1,6 @@
 //! A chat request at the engine, decoded choice by choice.
 
-use loquat_chat::{ChatRequest, MessageContent, LoweredChat, Message, ReplyDecoder, ReplyDelta};
+use loquat_chat::{ChatRequest, LoweredChat, Message, MessageContent, ReplyDecoder, ReplyDelta};
 use loquat_engine::{GenerateRequest, Usage};
 
 use crate::active_request::{ActiveRequest, Submission};
@@ -64,9 +64,7 @@ impl ActiveReply {
         let generate = GenerateRequest {
             max_tokens: options.limit(lease, prompt_len),
             priority: options.priority,
-            cache_scope: submission
-                .caller
-                .cache_scope(options.cache_salt.as_deref()),
+            cache_scope: submission.caller.cache_scope(options.cache_salt.as_deref()),
             stop_ids: if options.ignore_eos {
                 Vec::new()
             } else {

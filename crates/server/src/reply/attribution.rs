@@ -201,7 +201,11 @@ mod tests {
             }
             let text = chat.tokenizer().decode(&claimed, false);
             assert_eq!(text, expected, "{deltas:?}");
-            assert_eq!(attribution.reasoning_tokens(), Some(reasoning), "{deltas:?}");
+            assert_eq!(
+                attribution.reasoning_tokens(),
+                Some(reasoning),
+                "{deltas:?}"
+            );
         }
     }
 }

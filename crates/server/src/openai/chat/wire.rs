@@ -105,10 +105,7 @@ impl WireRequest for ChatCompletionRequest {
         ("store", "completions are not stored; see /v1/responses"),
         ("metadata", "completions are not stored; see /v1/responses"),
         ("service_tier", "there is only one; see `priority`"),
-        (
-            "prompt_cache_key",
-            "prompts share every common prefix",
-        ),
+        ("prompt_cache_key", "prompts share every common prefix"),
         (
             "prompt_cache_retention",
             "prompts stay cached while there is memory",

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use loquat_chat::{MessageContent, Message, Role, ToolCall};
+use loquat_chat::{Message, MessageContent, Role, ToolCall};
 
 use super::item::{
     FunctionCallItem, FunctionCallOutputItem, Item, ItemReference, ItemRole, MessageItem, Part,

@@ -11,8 +11,8 @@ use super::conversation::messages;
 use super::item::Item;
 use super::object::{ResponseObject, ResponseStatus};
 use super::request::{
-    Format, FunctionTool, Include, Mode, NamedTool, Reasoning, ResponseRequest, ToolSelection,
-    StreamOptions, TextConfig, Tool, Truncation,
+    Format, FunctionTool, Include, Mode, NamedTool, Reasoning, ResponseRequest, StreamOptions,
+    TextConfig, Tool, ToolSelection, Truncation,
 };
 use crate::error::ApiError;
 use crate::field::Field;

@@ -122,7 +122,11 @@ pub async fn create(
     Ok(response)
 }
 
-fn previous(app: &App, caller: &Caller, id: Option<&str>) -> Result<Option<StoredResponse>, ApiError> {
+fn previous(
+    app: &App,
+    caller: &Caller,
+    id: Option<&str>,
+) -> Result<Option<StoredResponse>, ApiError> {
     let Some(id) = id else {
         return Ok(None);
     };

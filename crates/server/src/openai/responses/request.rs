@@ -68,10 +68,7 @@ impl WireRequest for ResponseRequest {
         ("user", "clients are identified by their keys"),
         ("safety_identifier", "clients are identified by their keys"),
         ("service_tier", "there is only one; see `priority`"),
-        (
-            "prompt_cache_key",
-            "prompts share every common prefix",
-        ),
+        ("prompt_cache_key", "prompts share every common prefix"),
         (
             "prompt_cache_retention",
             "prompts stay cached while there is memory",
@@ -103,10 +100,7 @@ impl WireRequest for ResponseRequest {
             "it limits built-in tools, and there are none",
         ),
         (Field::Moderation, "this server does not moderate"),
-        (
-            Field::ContextManagement,
-            "conversations are not shortened",
-        ),
+        (Field::ContextManagement, "conversations are not shortened"),
         (Field::PromptCacheOptions, "every prompt is cached"),
     ];
     const SAMPLING: bool = true;

@@ -79,7 +79,10 @@ impl Responses {
         response: ResponseObject,
         limits: &config::Responses,
     ) {
-        let input: Vec<_> = input.into_iter().map(Item::without_ignored_fields).collect();
+        let input: Vec<_> = input
+            .into_iter()
+            .map(Item::without_ignored_fields)
+            .collect();
         let size = size(&input, &response);
         let id = response.id.clone();
         let mut turns = previous.map_or_else(Vec::new, |previous| previous.turns);

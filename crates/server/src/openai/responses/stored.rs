@@ -47,7 +47,9 @@ impl<'de> Deserialize<'de> for Include {
             fn visit_map<A: MapAccess<'de>>(self, mut rest: A) -> Result<Include, A::Error> {
                 while let Some((name, IgnoredAny)) = rest.next_entry::<String, _>()? {
                     if name != "include[]" {
-                        return Err(A::Error::custom(format!("unknown query parameter `{name}`")));
+                        return Err(A::Error::custom(format!(
+                            "unknown query parameter `{name}`"
+                        )));
                     }
                 }
                 Ok(Include)

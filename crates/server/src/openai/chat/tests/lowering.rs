@@ -121,7 +121,11 @@ fn messages_keep_roles_and_content() {
         ),
     ];
     for (wire, expected) in cases {
-        assert_eq!(lowered_messages(&json!([wire.clone()])), [expected], "{wire}");
+        assert_eq!(
+            lowered_messages(&json!([wire.clone()])),
+            [expected],
+            "{wire}"
+        );
     }
 }
 
@@ -544,7 +548,10 @@ fn remaining_fields_are_lowered() {
     assert_eq!(Value::Object(chat.template_variables), json!({ "x": 1 }));
     assert_eq!(options.max_tokens, Some(7));
     assert_eq!(options.cache_salt.as_deref(), Some("s"));
-    assert_eq!((options.priority, options.ignore_eos, choices), (-5, true, 3));
+    assert_eq!(
+        (options.priority, options.ignore_eos, choices),
+        (-5, true, 3)
+    );
     let usage_at_the_end = Streaming {
         usage: true,
         continuous_usage: false,
