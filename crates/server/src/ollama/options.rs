@@ -60,7 +60,7 @@ pub struct Options {
 impl Options {
     pub fn lower(options: Option<Map<String, Value>>, model: &Loaded) -> Result<Self, ApiError> {
         let mut lowered = Self {
-            sampling: model.sampling.clone(),
+            sampling: model.sampling().clone(),
             stop: Vec::new(),
             up_to: None,
             ignored: Vec::new(),

@@ -32,14 +32,14 @@ pub enum OllamaEffort {
 impl OllamaThink {
     pub fn lower(self, model: &Loaded) -> Result<Thinking, ApiError> {
         let effort = match self {
-            Self::Whether(false) => model.info.thinking.then_some(Effort::None),
+            Self::Whether(false) => model.info.thinking.then_some(Effort::Off),
             _ if !model.info.thinking => {
                 let what = format!("`think`: the model `{}` does not think", model.id);
                 return Err(ApiError::invalid("think", what).code("unsupported_parameter"));
             }
             // A model that always thinks has nothing to switch on.
             Self::Whether(true) => {
-                (model.chat_context().takes_effort(Effort::Some)).then_some(Effort::Some)
+                (model.chat_context().supports_effort(Effort::On)).then_some(Effort::On)
             }
             Self::Effort(OllamaEffort::Low) => Some(Effort::Low),
             Self::Effort(OllamaEffort::Medium) => Some(Effort::Medium),

@@ -48,7 +48,7 @@ async fn options_go_by_ollamas_names() {
         mirostat_tau: 3.0,
         mirostat_eta: 0.5,
         seed: Some(42),
-        ..model.sampling.clone()
+        ..model.sampling().clone()
     };
     assert_eq!(lowered.sampling, expected);
     assert_eq!(lowered.stop, ["a", "b"]);
@@ -167,8 +167,8 @@ fn what_stands_in_the_wrong_message_is_refused() {
 async fn thinking_is_asked_for_where_there_is_any() {
     let model = model().await;
     let cases = [
-        (json!(true), Some(Effort::Some)),
-        (json!(false), Some(Effort::None)),
+        (json!(true), Some(Effort::On)),
+        (json!(false), Some(Effort::Off)),
         (json!("low"), Some(Effort::Low)),
         (json!("medium"), Some(Effort::Medium)),
         (json!("high"), Some(Effort::High)),
