@@ -13,7 +13,7 @@ const SEED: u64 = 0;
 
 pub fn model(recipe: &Recipe) -> Result<Model, CliError> {
     let made = recipe.make(recipe.container(), SEED)?;
-    Ok(Model::of(recipe.name(), made.checkpoint()?)?)
+    Ok(Model::from_checkpoint(recipe.name(), made.checkpoint()?)?)
 }
 
 /// Saves the model, and says what was written.
