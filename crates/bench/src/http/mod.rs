@@ -15,11 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use loquat::ModelFiles;
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{Engine, EngineOptions, SamplingParams};
 use loquat_server::config::{Config, Model as Served};
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, Server, resident_bytes};
 use loquat_session::{Capabilities, Memory, Session};
+use loquat_text::format::FormatOverrides;
+use loquat_text::format::FormatOverrides;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -114,10 +116,11 @@ fn runtime(mut builder: Builder) -> Result<Runtime, BenchError> {
 }
 
 /// Sufficient for completions.
-fn chat(model: &ModelFiles) -> Result<Chat, BenchError> {
+fn chat(model: &ModelFiles) -> Result<ChatContext, BenchError> {
     let tokenizer = model.tokenizer().map_err(loquat::Error::from)?;
     let grammars = model.grammars(tokenizer.clone());
-    Ok(Chat::new(tokenizer, None, grammars))
+    let overrides = FormatOverrides::default();
+    Ok(ChatContext::new(tokenizer, None, grammars, overrides))
 }
 
 impl Http {
@@ -125,7 +128,7 @@ impl Http {
         &self,
         server: &Runtime,
         session: SharedSession,
-        chat: Chat,
+        chat: ChatContext,
         session_alone: Option<u64>,
         harness: &Harness<'_>,
     ) -> Result<Measured, BenchError> {
@@ -311,7 +314,7 @@ impl RunningServer {
 /// Opens the measured session for the server.
 struct SharedOpener {
     session: SharedSession,
-    chat: Chat,
+    chat: ChatContext,
     clients: usize,
     reader_grace: Duration,
 }
