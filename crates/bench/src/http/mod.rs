@@ -21,7 +21,6 @@ use loquat_server::config::{Config, Model as Served};
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, Server, resident_bytes};
 use loquat_session::{Capabilities, Memory, Session};
 use loquat_text::format::FormatOverrides;
-use loquat_text::format::FormatOverrides;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
