@@ -5,7 +5,6 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use loquat::BackendChoice;
-pub use loquat::machine::machine_limits;
 pub use loquat::{backends, has_gpu};
 use loquat_session::{Backend, Probe};
 

@@ -1,10 +1,6 @@
-//! Ctrl-C, and waiting for futures.
+//! Ctrl-C.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use loquat::Canceller;
@@ -140,49 +136,6 @@ impl Interrupts {
     }
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Blocks this thread on a future.
-pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
-
-/// Runs futures concurrently on one thread and returns their outputs in order.
-pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
-    let mut outputs: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
-    std::future::poll_fn(move |context| {
-        for (slot, output) in pending.iter_mut().zip(&mut outputs) {
-            if let Some(future) = slot
-                && let Poll::Ready(ready) = future.as_mut().poll(context)
-            {
-                *output = Some(ready);
-                *slot = None;
-            }
-        }
-        if pending.iter().all(Option::is_none) {
-            Poll::Ready(outputs.drain(..).flatten().collect())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,16 +164,5 @@ mod tests {
             let found = [0.0, 1.5, 4.0].map(|at| presses.press(seconds(at)));
             assert_eq!(found, [first, soon, later], "{doing:?}");
         }
-    }
-
-    #[test]
-    fn outputs_keep_the_order_of_futures() {
-        let (sender, receiver) = async_channel::bounded::<u32>(1);
-        let waits = async { receiver.recv().await.unwrap_or(0) };
-        let sends = async { sender.send(7).await.map_or(0, |()| 1) };
-        let futures: [std::pin::Pin<Box<dyn Future<Output = u32>>>; 2] =
-            [Box::pin(waits), Box::pin(sends)];
-        assert_eq!(block_on(join_all(futures)), [7, 1]);
-        assert_eq!(block_on(join_all(Vec::<std::future::Ready<()>>::new())), []);
     }
 }
