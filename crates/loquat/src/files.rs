@@ -9,7 +9,7 @@ use loquat_chat::Chat;
 use loquat_engine::SamplingParams;
 use loquat_grammar::Grammars;
 use loquat_session::{Backend, ModelSource, Session, SessionOptions};
-use loquat_store::Located;
+use loquat_store::ResolvedModel;
 use loquat_text::format::OutputFormat;
 use loquat_text::{ChatTemplate, GenerationConfig, TextError, Tokenizer};
 use loquat_weights::{Checkpoint, Format};
@@ -27,8 +27,8 @@ pub struct ModelFiles {
 impl ModelFiles {
     /// What the store found, under the name it has there, or under the file's own where it was
     /// found by its path.
-    pub fn open(located: &Located) -> Result<Self, Error> {
-        let Located { path, name } = located;
+    pub fn open(located: &ResolvedModel) -> Result<Self, Error> {
+        let ResolvedModel { path, name } = located;
         let name = if Path::new(name) == path {
             path.file_name()
                 .unwrap_or(path.as_os_str())
