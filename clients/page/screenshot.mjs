@@ -1,7 +1,7 @@
 // Takes the picture that README.md shows: a conversation with the server at LOQUAT_URL.
 // Usage: node clients/page/screenshot.mjs docs/page.png
 
-import { answered, ask, closeBrowser, open, ready } from "./browser.mjs";
+import { answered, ask, closeBrowser, open, ready, withSettings } from "./browser.mjs";
 
 const [path] = process.argv.slice(2);
 if (!path) {
@@ -16,6 +16,7 @@ try {
     { viewport: { width: 1000, height: 620 } },
   );
   await ready(page);
+  await withSettings(page, { values: { temperature: 0 } });
   await ask(page, "What is the capital of France?");
   await answered(page);
   await ask(page, "Name three things to see there.");

@@ -1,0 +1,104 @@
+//! Text models that stand inside larger ones.
+
+use crate::bound::values;
+use crate::folder::Folder;
+use loquat_weights::{Blob, Dtype, RawTensor};
+use serde_json::json;
+
+/// The golden as part of a model that also sees, its tensors under `rename`d names.
+fn wrapped(rename: impl Fn(&str) -> String) -> Folder {
+    let mut folder = Folder::golden("gemma3_text");
+    let text = folder.config.clone();
+    folder.config = json!({
+        "model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152},
+    });
+    for tensor in &mut folder.tensors {
+        tensor.name = rename(&tensor.name);
+    }
+    folder
+}
+
+fn add_zeros(folder: &mut Folder, name: &str) {
+    let data = Blob::from_vec(vec![0; 8]);
+    let tensor = RawTensor::new(name, Dtype::BF16, vec![4], data);
+    folder.tensors.push(tensor.unwrap());
+}
+
+#[test]
+fn a_wrapped_text_model_is_found_under_every_name_it_has() {
+    let expected = Folder::golden("gemma3_text").open().unwrap();
+    let expected_values = values(&expected.bind().unwrap());
+    let older = |name: &str| format!("language_model.{name}");
+    let newer = |name: &str| match name.strip_prefix("model.") {
+        Some(rest) => format!("model.language_model.{rest}"),
+        None => name.to_owned(),
+    };
+    type Rename = fn(&str) -> String;
+    let table: [(Rename, &[&str]); 2] = [
+        (
+            older,
+            &[
+                "vision_tower.encoder.weight",
+                "multi_modal_projector.weight",
+            ],
+        ),
+        (
+            newer,
+            &["model.vision_tower.encoder.weight", "model.visual.weight"],
+        ),
+    ];
+    for (rename, others) in table {
+        let mut folder = wrapped(rename);
+        for name in others {
+            add_zeros(&mut folder, name);
+        }
+        let checkpoint = folder.open().unwrap();
+        assert_eq!(checkpoint.spec, expected.spec);
+        assert_eq!(values(&checkpoint.bind().unwrap()), expected_values);
+    }
+    // The text model alone, with the larger one's config.
+    let alone = wrapped(str::to_owned).open().unwrap();
+    assert_eq!(values(&alone.bind().unwrap()), expected_values);
+}
+
+#[test]
+fn what_is_missing_from_a_wrapped_model_is_still_missing() {
+    let mut folder = wrapped(|name| format!("language_model.{name}"));
+    folder
+        .tensors
+        .retain(|tensor| tensor.name != "language_model.model.norm.weight");
+    add_zeros(&mut folder, "language_model.model.extra.weight");
+    let error = folder.open().unwrap().bind().unwrap_err().to_string();
+    assert!(error.contains("1 missing: model.norm.weight"), "{error}");
+    assert!(
+        error.contains("1 not asked for: model.extra.weight"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_wrapped_model_s_table_of_bits_goes_by_the_file_s_names() {
+    let module = "language_model.model.layers.0.mlp.up_proj";
+    let mut folder = wrapped(|name| format!("language_model.{name}"));
+    folder.config["quantization"] = json!({
+        "bits": 4, "group_size": 64, module: {"bits": 8, "group_size": 32},
+    });
+    let at = |tensor: &RawTensor| tensor.name == format!("{module}.weight");
+    let position = folder.tensors.iter().position(at).unwrap();
+    let [rows, cols] = folder.tensors[position].shape[..] else {
+        panic!("{:?}", folder.tensors[position].shape);
+    };
+    folder.tensors.remove(position);
+    for (part, dtype, cols, size) in [
+        ("weight", Dtype::U32, cols / 4, 4),
+        ("scales", Dtype::BF16, cols / 32, 2),
+        ("biases", Dtype::BF16, cols / 32, 2),
+    ] {
+        let data = Blob::from_vec(vec![0; rows * cols * size]);
+        let tensor = RawTensor::new(format!("{module}.{part}"), dtype, vec![rows, cols], data);
+        folder.tensors.push(tensor.unwrap());
+    }
+    let weights = folder.open().unwrap().bind().unwrap();
+    let up = loquat_spec::Role::Layer(0, loquat_spec::LayerRole::Up);
+    assert_eq!(weights.matrix(up).unwrap().format(), "affine 8-bit g32");
+}
