@@ -1,9 +1,9 @@
 //! A model as the numbers that decide whether it fits and how fast it is.
 
+use loquat_bench::{Demand, ModelDemand, Workload};
 use loquat_session::{Backend, SessionOptions};
 use loquat_store::{CatalogEntry, FileKind, ModelForm, ModelKind};
 
-use crate::bench::{Demand, ModelDemand, Work};
 use crate::error::CliError;
 use crate::load::Model;
 
@@ -89,7 +89,7 @@ impl Subject {
             .saturating_mul(memory.kv_capacity as u64);
         let demand = ModelDemand::new(&model.source.spec, &model.source.weights);
         let at = |depth| {
-            demand.of(Work::Decode {
+            demand.per_token(Workload::Decode {
                 tokens: 0,
                 depth,
                 batch: 1,

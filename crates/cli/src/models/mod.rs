@@ -2,8 +2,8 @@
 
 mod age;
 mod show;
-mod table;
 
+use loquat_bench::Table;
 use loquat_store::{
     HashSource, ModelCandidate, ModelCandidates, ModelQuery, Owner, Prunable, PruneOptions, Store,
     StoreError, StoredModel, VerifyReport,
@@ -16,7 +16,6 @@ use crate::load::{open_store, open_store_on};
 use crate::progress::DownloadBar;
 use crate::terminal::{bytes, print, remark};
 use age::since;
-use table::Table;
 
 pub use show::show;
 
@@ -32,7 +31,7 @@ pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
         );
         return Ok(());
     }
-    let mut table = Table::new(["NAME", "KIND", "QUANT", "SIZE", "LAST USED", "SOURCE"]);
+    let mut table = Table::text_only(&["NAME", "KIND", "QUANT", "SIZE", "LAST USED", "SOURCE"]);
     for held in &held {
         let shared = match held.owner {
             Owner::Store => "",
@@ -47,7 +46,7 @@ pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
             format!("{}{shared}", held.source),
         ]);
     }
-    print(&table.to_string())
+    print(&table.text())
 }
 
 /// `loquat pull`.
@@ -210,7 +209,7 @@ pub fn search(args: &SearchArgs) -> Result<(), CliError> {
         remark("Nothing in the catalog is like that; `loquat search` alone shows all of it.");
         return Ok(());
     }
-    let mut table = Table::new(["NAME", "PARAMETERS", "CONTEXT", "LICENCE", "FORMS"]);
+    let mut table = Table::text_only(&["NAME", "PARAMETERS", "CONTEXT", "LICENCE", "FORMS"]);
     for entry in found {
         let forms: Vec<String> = entry
             .forms
@@ -225,7 +224,7 @@ pub fn search(args: &SearchArgs) -> Result<(), CliError> {
             forms.join("; "),
         ]);
     }
-    print(&table.to_string())
+    print(&table.text())
 }
 
 /// The one model that is meant.
