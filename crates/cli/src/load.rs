@@ -5,7 +5,7 @@ pub use loquat::ModelFiles as Model;
 use loquat_chat::ChatContext;
 use loquat_engine::EngineOptions;
 use loquat_session::{Backend, Session, SessionOptions};
-use loquat_store::{Located, Store, StoreOptions, Wanted};
+use loquat_store::{ModelQuery, ResolvedModel, Store, StoreOptions};
 
 use crate::args::{Chosen, NetworkArgs};
 use crate::backends;
@@ -23,12 +23,12 @@ pub fn open_store_on(network: NetworkArgs) -> Result<Store, CliError> {
 }
 
 /// The files of a model, downloaded if they are not on this machine.
-pub fn locate(store: &Store, chosen: &Chosen) -> Result<Located, CliError> {
+pub fn locate(store: &Store, chosen: &Chosen) -> Result<ResolvedModel, CliError> {
     let reference = match &chosen.reference {
         Some(reference) => reference.clone(),
         None => store.default_model().to_string(),
     };
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: &reference,
         kind: chosen.kind,
     };

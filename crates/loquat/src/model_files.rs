@@ -9,7 +9,7 @@ use loquat_chat::ChatContext;
 use loquat_engine::{EngineOptions, SamplingParams};
 use loquat_grammar::Grammars;
 use loquat_session::{Backend, ModelSource, Session, SessionOptions};
-use loquat_store::Located;
+use loquat_store::ResolvedModel;
 use loquat_text::format::FormatOverrides;
 use loquat_text::{ChatTemplate, GenerationConfig, TextError, Tokenizer};
 use loquat_weights::{Checkpoint, Format};
@@ -32,8 +32,8 @@ pub struct ModelFiles {
 
 impl ModelFiles {
     /// Opens a model that the store located. A model given by path is named after its file.
-    pub fn open(located: &Located) -> Result<Self, Error> {
-        let Located { path, name } = located;
+    pub fn open(located: &ResolvedModel) -> Result<Self, Error> {
+        let ResolvedModel { path, name } = located;
         let name = if Path::new(name) == path {
             path.file_name()
                 .unwrap_or(path.as_os_str())

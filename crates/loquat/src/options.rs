@@ -4,7 +4,7 @@ use std::thread;
 
 use loquat_engine::EngineOptions;
 use loquat_session::SessionOptions;
-use loquat_store::{FileKind, Store, StoreOptions, Wanted};
+use loquat_store::{FileKind, ModelQuery, Store, StoreOptions};
 use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 
@@ -76,7 +76,7 @@ impl ModelOptions {
         // Before a download that an unusable backend would waste.
         let backend = backend.resolve()?;
         let store = Store::open(store)?;
-        let wanted = Wanted { reference, kind };
+        let wanted = ModelQuery { reference, kind };
         let located = store.locate(&wanted, &mut DownloadProgress::new(&mut progress))?;
         let files = ModelFiles::open(&located)?;
         let chat_context = files.chat_context(template, FormatOverrides::default())?;

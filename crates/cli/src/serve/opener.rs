@@ -10,7 +10,7 @@ use loquat_engine::EngineOptions;
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
 use loquat_session::{Backend, Plan, Probe, SessionOptions};
-use loquat_store::{FileKind, Resolved, Store};
+use loquat_store::{FileKind, ResolvedReference, Store};
 use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 use loquat_weights::Format;
@@ -43,13 +43,13 @@ impl LocalModels {
     /// The same without a download.
     pub fn check_here(&self, wanted: &config::Model) -> Result<(), CliError> {
         backends::select(&wanted.backend)?;
-        let named = loquat_store::Wanted {
+        let named = loquat_store::ModelQuery {
             reference: &wanted.source,
             kind: wanted.kind.map(file_kind),
         };
         match self.store.resolve(&named)? {
-            Resolved::Local(_) => self.check(wanted),
-            Resolved::Catalog { .. } | Resolved::Hub(_) => wanted
+            ResolvedReference::Local(_) => self.check(wanted),
+            ResolvedReference::Catalog { .. } | ResolvedReference::Hub(_) => wanted
                 .template
                 .as_deref()
                 .map(template)

@@ -3,7 +3,7 @@
 use std::fs;
 
 use loquat::{Error, HubOptions, LoadProgress, Model, ModelOptions};
-use loquat_hubkit::{File, HubServer, Repo};
+use loquat_hubkit::{FakeFile, FakeRepo, HubServer};
 
 use crate::{golden, model, options, runtime};
 
@@ -55,9 +55,9 @@ fn hub_model_is_downloaded_and_reports_progress() {
     let files = fs::read_dir(golden()).unwrap().map(|entry| {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
-        File::large(&name, fs::read(entry.path()).unwrap())
+        FakeFile::large(&name, fs::read(entry.path()).unwrap())
     });
-    let hub = HubServer::start(vec![Repo::new("tiny/llama", files.collect())]).unwrap();
+    let hub = HubServer::start(vec![FakeRepo::new("tiny/llama", files.collect())]).unwrap();
     let machine = tempfile::tempdir().unwrap();
     let options = |offline| {
         let mut options = options();

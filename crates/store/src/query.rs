@@ -1,20 +1,20 @@
-//! What a caller asks the store for, and what it gets.
+//! Queries for models, and their results.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A model, in a user's words.
+/// A reference typed by a user, with an optional file kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted<'a> {
-    /// As [`Reference::parse`](crate::Reference::parse) reads it.
+pub struct ModelQuery<'a> {
+    /// A reference as [`ModelReference::parse`](crate::ModelReference::parse) reads it.
     pub reference: &'a str,
-    /// The kind of files to take where there are several; nobody's choice is `None`.
+    /// Selects one of several file kinds.
     pub kind: Option<FileKind>,
 }
 
-impl<'a> From<&'a str> for Wanted<'a> {
+impl<'a> From<&'a str> for ModelQuery<'a> {
     fn from(reference: &'a str) -> Self {
         Self {
             reference,
@@ -23,15 +23,15 @@ impl<'a> From<&'a str> for Wanted<'a> {
     }
 }
 
-/// How a model's weights are kept.
+/// The file format of a model's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileKind {
-    /// One file with everything in it.
+    /// A single GGUF file.
     Gguf,
-    /// Safetensors that MLX quantized: a directory whose `config.json` says how.
+    /// A directory of safetensors quantized by MLX.
     Mlx,
-    /// Safetensors as they were trained: a directory.
+    /// A directory of plain safetensors.
     Safetensors,
 }
 
@@ -46,7 +46,7 @@ impl FileKind {
         }
     }
 
-    /// The flag of the command line that asks for it.
+    /// The command-line flag that selects it.
     pub fn flag(self) -> &'static str {
         match self {
             Self::Gguf => "--gguf",
@@ -64,9 +64,9 @@ impl fmt::Display for FileKind {
 
 /// A model whose files are on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Located {
+pub struct ResolvedModel {
     /// The directory or file that `weights` opens.
     pub path: PathBuf,
-    /// The reference by which it can be had again: a path, `name:tag` or `owner/name:file`.
+    /// The reference that selects it again: a path, `name:tag` or `owner/name:file`.
     pub name: String,
 }

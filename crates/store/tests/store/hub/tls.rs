@@ -12,7 +12,7 @@ use rcgen::CertifiedKey;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::world::{child, repo, told_hub};
+use super::fixture::{child, hub_from_env, repo};
 
 const LISTING: &str = r#"{"sha": "0123456789abcdef", "siblings": [{"rfilename": "config.json"}]}"#;
 
@@ -48,7 +48,7 @@ fn serve(listener: TcpListener, identity: &CertifiedKey<rcgen::KeyPair>, connect
 
 fn list(port: u16, certificates: &Path) -> Output {
     let url = format!("https://localhost:{port}");
-    child("tls::list_in_another_process", &url, certificates)
+    child("hub::tls::list_in_another_process", &url, certificates)
         .env("SSL_CERT_FILE", certificates)
         .env_remove("SSL_CERT_DIR")
         .output()
@@ -56,7 +56,7 @@ fn list(port: u16, certificates: &Path) -> Output {
 }
 
 #[test]
-fn a_mirror_is_trusted_by_the_machines_certificates_and_no_others() {
+fn only_system_certificates_are_trusted() {
     let folder = tempfile::tempdir().unwrap();
     let names = || vec!["localhost".to_owned()];
     let ours = rcgen::generate_simple_self_signed(names()).unwrap();
@@ -80,7 +80,7 @@ fn a_mirror_is_trusted_by_the_machines_certificates_and_no_others() {
 #[test]
 #[ignore = "run by other tests"]
 fn list_in_another_process() {
-    if let Some((hub, _)) = told_hub() {
+    if let Some((hub, _)) = hub_from_env() {
         let listing = hub
             .listing(&repo())
             .unwrap_or_else(|error| panic!("{error}"));

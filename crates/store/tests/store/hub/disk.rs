@@ -1,21 +1,23 @@
-//! Disks that have no room.
+//! Full disks.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use loquat_hubkit::{Repo as Served, Site};
+use loquat_hubkit::{FakeRepo, Site};
 use loquat_store::hub::HubError;
 use loquat_store::{NoProgress, Progress};
 
-use crate::world::{ID, WEIGHTS, World, child, files, pull, told_hub};
+use super::fixture::{HubFixture, ID, WEIGHTS, child, files, hub_from_env, pull};
 
 #[test]
-fn what_the_disk_cannot_hold_is_refused_before_a_byte_is_asked_for() {
+fn too_large_download_is_refused_before_requests() {
     let mut files = files(1_000);
     files[2].claimed_size = Some(1 << 60);
-    let world = World::of(Served::new(ID, files));
+    let world = HubFixture::serving(FakeRepo::new(ID, files));
     let error = world.pull().unwrap_err();
     let HubError::NoRoom { needed, free, .. } = error else {
         panic!("{error}");
@@ -35,9 +37,8 @@ fn what_the_disk_cannot_hold_is_refused_before_a_byte_is_asked_for() {
     assert!(!world.root().exists());
 }
 
-/// A file system of its own, which only a process that may mount can have; user namespaces let
-/// most accounts do so.
-fn on_a_small_disk(dir: &Path, command: &Command) -> Command {
+/// Runs the command with a small file system mounted at `dir`, in a user namespace.
+fn on_small_disk(dir: &Path, command: &Command) -> Command {
     let mut unshared = Command::new("unshare");
     let script = "mount -t tmpfs -o size=40m none \"$0\" && exec \"$@\"";
     unshared
@@ -54,30 +55,41 @@ fn on_a_small_disk(dir: &Path, command: &Command) -> Command {
 }
 
 #[test]
-fn a_disk_that_fills_up_keeps_what_came_and_the_next_pull_goes_on() {
-    let world = World::new(8_000_000);
+fn full_disk_keeps_partial_download_for_resume() {
+    let world = HubFixture::new(8_000_000);
     let disk = world.folder().join("disk");
     fs::create_dir(&disk).unwrap();
-    let probe = on_a_small_disk(&disk, &Command::new("true"))
+    let probe = on_small_disk(&disk, &Command::new("true"))
         .stderr(Stdio::null())
         .status();
     if !probe.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: this account may not mount a file system of its own");
+        eprintln!("skipped: this account cannot mount a file system");
         return;
     }
-    // Slow enough that the disk is full before the file is whole.
-    world.server.throttle(Some(1_000_000));
-    let pull = child("disk::fill_the_disk", &world.server.url(), &disk);
-    assert!(on_a_small_disk(&disk, &pull).status().unwrap().success());
+    // The rest of the file is sent only after the disk is full.
+    world.server.limit_sent(Some(world.bytes() / 2));
+    let pull = child("hub::disk::fill_the_disk", &world.server.url(), &disk);
+    let mut process = on_small_disk(&disk, &pull).spawn().unwrap();
+    while !full_marker(&disk).exists() && process.try_wait().unwrap().is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    world.server.limit_sent(None);
+    assert!(process.wait().unwrap().success());
 }
 
-/// Takes all room that is left once a quarter of the bytes are here.
-struct Hog {
+/// Written beside the small disk when the disk is full.
+fn full_marker(disk: &Path) -> PathBuf {
+    disk.with_extension("full")
+}
+
+/// Fills the disk once a quarter of the bytes are downloaded.
+struct DiskFiller {
     path: PathBuf,
+    marker: PathBuf,
     left: u64,
 }
 
-impl Progress for Hog {
+impl Progress for DiskFiller {
     fn start(&mut self, _what: &str, total: Option<u64>) {
         self.left = total.unwrap() / 4;
     }
@@ -88,6 +100,7 @@ impl Progress for Hog {
                 let zeros = vec![0; chunk];
                 while file.write_all(&zeros).is_ok() {}
             }
+            fs::write(&self.marker, "").unwrap();
         }
         self.left = self.left.saturating_sub(bytes);
     }
@@ -95,8 +108,8 @@ impl Progress for Hog {
     fn finish(&mut self) {}
 }
 
-/// Lines of the journal, less its title.
-fn promised_spans(cache: &Path) -> usize {
+/// Spans in the journal.
+fn recorded_spans(cache: &Path) -> usize {
     let blobs = fs::read_dir(cache.join("models--someone--model/blobs")).unwrap();
     let mut journals = blobs
         .map(|entry| entry.unwrap().path())
@@ -105,26 +118,27 @@ fn promised_spans(cache: &Path) -> usize {
     journal.lines().count() - 1
 }
 
-/// Not a test of its own: what runs on the small disk.
+/// The process that runs on the small disk.
 #[test]
 #[ignore = "run by other tests"]
 fn fill_the_disk() {
-    let Some((hub, cache)) = told_hub() else {
+    let Some((hub, cache)) = hub_from_env() else {
         return;
     };
-    let mut hog = Hog {
-        path: cache.join("hog"),
+    let mut filler = DiskFiller {
+        path: cache.join("filler"),
+        marker: full_marker(&cache),
         left: 0,
     };
-    let error = pull(&hub, &mut hog).unwrap_err();
+    let error = pull(&hub, &mut filler).unwrap_err();
     assert!(matches!(error, HubError::DiskFull { .. }), "{error}");
     let message = error.to_string();
     assert!(
         message.contains("is kept") && message.contains("HF_HUB_CACHE"),
         "{message}"
     );
-    fs::remove_file(&hog.path).unwrap();
-    assert!(promised_spans(&cache) > 0, "nothing is kept");
+    fs::remove_file(&filler.path).unwrap();
+    assert!(recorded_spans(&cache) > 0, "no span is recorded");
     let snapshot = pull(&hub, &mut NoProgress).unwrap();
     assert_eq!(
         fs::metadata(snapshot.join(WEIGHTS)).unwrap().len(),

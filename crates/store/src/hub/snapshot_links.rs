@@ -1,4 +1,4 @@
-//! Puts blobs into snapshots, and commits into refs.
+//! Links blobs into snapshots and commits into refs.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,18 +6,18 @@ use std::path::Path;
 
 use super::HubError;
 use super::layout::{RepoDir, link_to_blob};
-use super::part::sync_dir;
+use super::partial_file::sync_dir;
 
-/// How often a folder that is removed again is made again.
+/// How often to recreate a folder that another process removes.
 const ATTEMPTS: usize = 10;
 
-/// Whether a file, or what a link leads to, is there and so long.
+/// Whether a file or link target exists with this size.
 pub(crate) fn has_size(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }
 
-/// Makes `path` of the commit's snapshot lead to the blob, in one step: whoever looks sees it
-/// whole or not at all. Where the system has no links, the blob itself is moved there.
+/// Links `path` of the commit's snapshot to the blob, atomically. On systems without symlinks,
+/// moves the blob instead.
 pub(crate) fn link(dir: &RepoDir, commit: &str, path: &str, etag: &str) -> Result<(), HubError> {
     let pointer = dir.snapshot(commit).join(path);
     let blob = dir.blob(etag);
@@ -39,7 +39,7 @@ pub(crate) fn link(dir: &RepoDir, commit: &str, path: &str, etag: &str) -> Resul
         let linked = match symlink(&target, &pointer) {
             Ok(()) => Ok(()),
             Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // Whoever removes a snapshot took the folder while it was empty.
+            // A concurrent removal deleted the empty folder.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound && left > 0 => continue,
             Err(_) => fs::rename(&blob, &pointer),
         };
@@ -49,9 +49,8 @@ pub(crate) fn link(dir: &RepoDir, commit: &str, path: &str, etag: &str) -> Resul
     }
 }
 
-/// Writes down that the revision stands at this commit, by a rename: no reader finds half a
-/// commit.
-pub(crate) fn point(dir: &RepoDir, revision: &str, commit: &str) -> Result<(), HubError> {
+/// Points the revision's ref to the commit, atomically.
+pub(crate) fn set_ref(dir: &RepoDir, revision: &str, commit: &str) -> Result<(), HubError> {
     let path = dir.reference(revision);
     if revision == commit || fs::read_to_string(&path).is_ok_and(|found| found.trim() == commit) {
         return Ok(());
@@ -60,7 +59,7 @@ pub(crate) fn point(dir: &RepoDir, revision: &str, commit: &str) -> Result<(), H
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(failed)?;
     }
-    // Beside the refs and not among them, where a leftover would be taken for a revision.
+    // Outside `refs`, where a leftover would look like a revision.
     let mut draft = draft(dir.root()).map_err(failed)?;
     draft.write_all(commit.as_bytes()).map_err(failed)?;
     draft.as_file().sync_all().map_err(failed)?;
@@ -72,7 +71,7 @@ pub(crate) fn point(dir: &RepoDir, revision: &str, commit: &str) -> Result<(), H
 fn draft(dir: &Path) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("ref.");
-    // As any other file would be, since other accounts may share the cache.
+    // Normal permissions, because other accounts may share the cache.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     builder.tempfile_in(dir)

@@ -1,4 +1,4 @@
-//! A hub, a cache, and whoever pulls from the one into the other.
+//! A hub server with a cache to pull into.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,31 +6,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use loquat_hubkit::{File, HubServer, Repo as Served, TOKEN, noise};
-use loquat_store::hub::{Hub, HubError, HubOptions, Patience, Repo, Tuning};
-use loquat_store::{FileProgress, NoProgress, Progress};
+use loquat_hubkit::{FakeFile, FakeRepo, HubServer, TOKEN, noise};
+use loquat_store::hub::{DownloadTuning, Hub, HubError, HubOptions, HubRepo, RetryPolicy};
+use loquat_store::{NoProgress, Progress};
 use tempfile::TempDir;
 
 pub const ID: &str = "someone/model";
 pub const WEIGHTS: &str = "model.gguf";
 
-/// Tell a child process where to pull from, and to where.
+/// Hub address and cache of a child process.
 const URL_VARIABLE: &str = "LOQUAT_TEST_HUB";
 const CACHE_VARIABLE: &str = "LOQUAT_TEST_HUB_CACHE";
 
-pub struct World {
+pub struct HubFixture {
     folder: TempDir,
     pub server: HubServer,
-    pub repo: Served,
+    pub repo: FakeRepo,
 }
 
-impl World {
-    /// A hub with one open repository, of a large file of so many bytes and two small ones.
+impl HubFixture {
+    /// A hub with one open repository: a large file of this size and two small ones.
     pub fn new(bytes: usize) -> Self {
-        Self::of(Served::new(ID, files(bytes)))
+        Self::serving(FakeRepo::new(ID, files(bytes)))
     }
 
-    pub fn of(repo: Served) -> Self {
+    pub fn serving(repo: FakeRepo) -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
             server: HubServer::start(vec![repo.clone()]).unwrap(),
@@ -71,18 +71,18 @@ impl World {
         pull(&self.hub(), &mut NoProgress)
     }
 
-    /// Pulls without trying again, so that what goes wrong once is an error.
-    pub fn pull_impatiently(&self) -> Result<PathBuf, HubError> {
+    /// Pulls without retries, so that every fault is an error.
+    pub fn pull_without_retries(&self) -> Result<PathBuf, HubError> {
         let mut tuning = tuning();
-        tuning.patience.retries = 0;
+        tuning.retry.retries = 0;
         let hub = Hub::open_tuned(self.options(), &tuning).unwrap();
         pull(&hub, &mut NoProgress)
     }
 
-    /// Pulls in another process, when the command is started.
+    /// A command that pulls in another process.
     pub fn child(&self) -> Command {
         child(
-            "world::pull_in_another_process",
+            "hub::fixture::pull_in_another_process",
             &self.server.url(),
             &self.cache(),
         )
@@ -96,7 +96,7 @@ impl World {
             .sum()
     }
 
-    pub fn file(&self, path: &str) -> &File {
+    pub fn file(&self, path: &str) -> &FakeFile {
         let mut files = self.repo.files.iter();
         files.find(|file| file.path == path).unwrap()
     }
@@ -105,21 +105,21 @@ impl World {
         self.root().join("blobs").join(self.file(path).etag())
     }
 
-    /// Every file is in the snapshot, right to the byte, and nothing else is in the cache.
-    pub fn assert_whole(&self) {
+    /// Every file is in the snapshot with the right content, and nothing else is in the cache.
+    pub fn assert_complete(&self) {
         for file in &self.repo.files {
             let found = fs::read(self.snapshot().join(&file.path)).unwrap();
             assert!(found == file.content, "{} is wrong", file.path);
         }
         assert_eq!(self.entries("snapshots").len(), self.repo.files.len());
-        let mut blobs: Vec<String> = self.repo.files.iter().map(File::etag).collect();
+        let mut blobs: Vec<String> = self.repo.files.iter().map(FakeFile::etag).collect();
         blobs.sort();
         assert_eq!(self.entries("blobs").into_keys().collect::<Vec<_>>(), blobs);
         let reference = fs::read_to_string(self.root().join("refs/main")).unwrap();
         assert_eq!(reference, self.repo.commit);
     }
 
-    /// What stands under a final name is whole, and a ref stands only over what is complete.
+    /// Files with final names are complete, and a ref exists only for a complete snapshot.
     pub fn assert_nothing_half_written(&self) {
         for file in &self.repo.files {
             for path in [self.blob(&file.path), self.snapshot().join(&file.path)] {
@@ -129,15 +129,15 @@ impl World {
             }
         }
         for (name, path) in self.entries("snapshots") {
-            assert!(path.exists(), "{name} leads nowhere");
+            assert!(path.exists(), "{name} is a dangling link");
         }
         for name in self.entries("refs").into_keys() {
             assert_eq!(name, "main");
-            self.assert_whole();
+            self.assert_complete();
         }
     }
 
-    /// Every file and link below a folder of the repository, by its name there.
+    /// Every file and link below a folder of the repository, by relative path.
     pub fn entries(&self, folder: &str) -> BTreeMap<String, PathBuf> {
         let mut found = BTreeMap::new();
         let top = self.root().join(folder);
@@ -157,41 +157,42 @@ impl World {
     }
 }
 
-pub fn files(bytes: usize) -> Vec<File> {
+pub fn files(bytes: usize) -> Vec<FakeFile> {
     vec![
-        File::small("config.json", r#"{"model_type": "llama"}"#),
-        File::small("folder/a note.txt", "of no importance\n"),
-        File::large(WEIGHTS, noise(bytes, 7)),
+        FakeFile::small("config.json", r#"{"model_type": "llama"}"#),
+        FakeFile::small("folder/a note.txt", "of no importance\n"),
+        FakeFile::large(WEIGHTS, noise(bytes, 7)),
     ]
 }
 
-/// Small numbers in place of a person's, so that tests are quick and meet every path.
-pub fn tuning() -> Tuning {
-    Tuning {
-        stall: Duration::from_secs(5),
-        patience: Patience {
+/// Small sizes and short waits, so that tests are quick and reach every path. The stall timeout only
+/// detects hangs.
+pub fn tuning() -> DownloadTuning {
+    DownloadTuning {
+        stall: Duration::from_secs(60),
+        retry: RetryPolicy {
             retries: 4,
             backoff: Duration::from_millis(1),
         },
         longest_wait: Duration::from_secs(2),
         smallest_stream: 64 << 10,
         journal_step: 32 << 10,
-        ..Tuning::default()
+        ..DownloadTuning::default()
     }
 }
 
-pub fn repo() -> Repo {
-    Repo::main(ID)
+pub fn repo() -> HubRepo {
+    HubRepo::main(ID)
 }
 
-/// Everything that the repository lists.
+/// Pulls everything that the repository lists.
 pub fn pull(hub: &Hub, progress: &mut dyn Progress) -> Result<PathBuf, HubError> {
     let listing = hub.listing(&repo())?;
     let files: Vec<_> = listing.files.iter().collect();
     hub.fetch(&repo(), &listing, &files, progress)
 }
 
-/// Runs a test of this program that is ignored otherwise.
+/// A command that runs an ignored test of this program.
 pub fn child(test: &str, url: &str, cache: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -202,8 +203,8 @@ pub fn child(test: &str, url: &str, cache: &Path) -> Command {
     command
 }
 
-/// In a child: the hub it was told to pull from.
-pub fn told_hub() -> Option<(Hub, PathBuf)> {
+/// In a child process: the hub to pull from, and its cache.
+pub fn hub_from_env() -> Option<(Hub, PathBuf)> {
     let cache = PathBuf::from(std::env::var_os(CACHE_VARIABLE)?);
     let options = HubOptions {
         endpoint: Some(std::env::var(URL_VARIABLE).ok()?),
@@ -213,46 +214,11 @@ pub fn told_hub() -> Option<(Hub, PathBuf)> {
     Some((Hub::open_tuned(options, &tuning()).unwrap(), cache))
 }
 
-/// Not a test of its own: the body of [`World::child`].
+/// The body of [`HubFixture::child`].
 #[test]
 #[ignore = "run by other tests"]
 fn pull_in_another_process() {
-    if let Some((hub, _)) = told_hub() {
+    if let Some((hub, _)) = hub_from_env() {
         pull(&hub, &mut NoProgress).unwrap();
-    }
-}
-
-/// Keeps what it is told.
-#[derive(Default)]
-pub struct Told {
-    pub total: Option<u64>,
-    pub advanced: u64,
-    /// Of each file: its name, its bytes, where it stands, whether it has ended.
-    pub files: BTreeMap<usize, (String, u64, u64, bool)>,
-    pub notes: Vec<String>,
-    pub finishes: usize,
-}
-
-impl Progress for Told {
-    fn start(&mut self, _what: &str, total_bytes: Option<u64>) {
-        self.total = total_bytes;
-    }
-    fn advance(&mut self, bytes: u64) {
-        self.advanced += bytes;
-    }
-    fn file(&mut self, file: usize, how: FileProgress<'_>) {
-        match how {
-            FileProgress::Started { name, bytes } => {
-                self.files.insert(file, (name.to_owned(), bytes, 0, false));
-            }
-            FileProgress::At(bytes) => self.files.get_mut(&file).unwrap().2 = bytes,
-            FileProgress::Ended => self.files.get_mut(&file).unwrap().3 = true,
-        }
-    }
-    fn note(&mut self, message: &str) {
-        self.notes.push(message.to_owned());
-    }
-    fn finish(&mut self) {
-        self.finishes += 1;
     }
 }

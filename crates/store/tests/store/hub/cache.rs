@@ -3,14 +3,15 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use loquat_hubkit::File;
+use loquat_hubkit::FakeFile;
 use loquat_store::NoProgress;
 use loquat_store::hub::HubOptions;
 
-use crate::world::{ID, Told, WEIGHTS, World, pull, repo};
+use super::fixture::{HubFixture, ID, WEIGHTS, pull, repo};
+use crate::fixture::RecordedProgress;
 
 /// The layout as Python's client leaves it, made by hand.
-fn as_python_leaves_it(world: &World) {
+fn write_python_layout(world: &HubFixture) {
     let root = world.root();
     for file in &world.repo.files {
         let pointer = world.snapshot().join(&file.path);
@@ -25,23 +26,23 @@ fn as_python_leaves_it(world: &World) {
 }
 
 #[test]
-fn what_another_tool_downloaded_is_found() {
-    let world = World::new(1_000);
-    as_python_leaves_it(&world);
+fn downloads_of_other_tools_are_found() {
+    let world = HubFixture::new(1_000);
+    write_python_layout(&world);
     world.pull().unwrap();
     assert_eq!(world.server.sent(), 0);
-    world.assert_whole();
+    world.assert_complete();
 
     // Another commit of theirs may have the same content under another name.
     fs::remove_dir_all(world.snapshot()).unwrap();
     world.pull().unwrap();
     assert_eq!(world.server.sent(), 0);
-    world.assert_whole();
+    world.assert_complete();
 }
 
 #[test]
-fn what_we_download_is_found_by_hf_hub() {
-    let world = World::new(1_000);
+fn hf_hub_finds_our_downloads() {
+    let world = HubFixture::new(1_000);
     world.pull().unwrap();
     let cache = hf_hub::Cache::new(world.cache()).model(ID.to_owned());
     for file in &world.repo.files {
@@ -51,8 +52,8 @@ fn what_we_download_is_found_by_hf_hub() {
 }
 
 #[test]
-fn snapshots_are_listed_with_what_they_hold() {
-    let world = World::new(1_000);
+fn cached_snapshots_are_listed() {
+    let world = HubFixture::new(1_000);
     assert!(world.hub().cached().unwrap().is_empty());
     world.pull().unwrap();
     fs::create_dir_all(world.cache().join("datasets--a--b/snapshots/c")).unwrap();
@@ -75,24 +76,24 @@ fn snapshots_are_listed_with_what_they_hold() {
 }
 
 #[test]
-fn verifying_names_the_files_that_are_wrong() {
-    let world = World::new(1_000);
+fn verify_names_damaged_files() {
+    let world = HubFixture::new(1_000);
     world.pull().unwrap();
     let hub = world.hub();
-    let verify = |told: &mut Told| {
+    let verify = |progress: &mut RecordedProgress| {
         let cached = hub.cached().unwrap();
-        hub.verify(&cached[0], told).unwrap()
+        hub.verify(&cached[0], progress).unwrap()
     };
-    let mut told = Told::default();
-    assert_eq!(verify(&mut told), []);
+    let mut progress = RecordedProgress::default();
+    assert_eq!(verify(&mut progress), []);
     assert_eq!(
-        (told.total, told.advanced),
+        (progress.total(), progress.advanced),
         (Some(world.bytes()), world.bytes())
     );
 
     fs::write(world.blob(WEIGHTS), vec![0; 1_000]).unwrap();
     fs::remove_file(world.blob("config.json")).unwrap();
-    let damaged = verify(&mut Told::default());
+    let damaged = verify(&mut RecordedProgress::default());
     let names: Vec<_> = damaged.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(names, ["config.json", WEIGHTS]);
     assert_eq!(damaged[0].found, None);
@@ -100,12 +101,12 @@ fn verifying_names_the_files_that_are_wrong() {
 
     // What is gone or too short comes again.
     world.pull().unwrap();
-    assert_eq!(verify(&mut Told::default()).len(), 1);
+    assert_eq!(verify(&mut RecordedProgress::default()).len(), 1);
 }
 
 #[test]
-fn removing_frees_what_nothing_else_uses() {
-    let world = World::new(1_000);
+fn remove_frees_unshared_blobs() {
+    let world = HubFixture::new(1_000);
     world.pull().unwrap();
     let hub = world.hub();
     // A second snapshot that shares the small file.
@@ -132,11 +133,11 @@ fn removing_frees_what_nothing_else_uses() {
 }
 
 #[test]
-fn leftovers_are_swept_unless_someone_is_at_work() {
-    let world = World::new(1_000);
+fn sweep_spares_locked_downloads() {
+    let world = HubFixture::new(1_000);
     world.pull().unwrap();
     let blobs = world.root().join("blobs");
-    let [old, live] = ["a", "b"].map(|seed| File::large("x", seed).etag());
+    let [old, live] = ["a", "b"].map(|seed| FakeFile::large("x", seed).etag());
     for etag in [&old, &live] {
         fs::write(blobs.join(format!("{etag}.loquat.incomplete")), "half").unwrap();
         fs::write(blobs.join(format!("{etag}.1234abcd.incomplete")), "half").unwrap();
@@ -163,12 +164,12 @@ fn leftovers_are_swept_unless_someone_is_at_work() {
         // Python may take its own up again.
         fs::remove_file(blobs.join(format!("{etag}.1234abcd.incomplete"))).unwrap();
     }
-    world.assert_whole();
+    world.assert_complete();
 }
 
 #[test]
-fn an_odd_entry_hides_none_of_the_others() {
-    let world = World::new(1_000);
+fn odd_cache_entry_is_skipped() {
+    let world = HubFixture::new(1_000);
     world.pull().unwrap();
     fs::write(world.cache().join("models--q--r"), "a file").unwrap();
     assert_eq!(world.hub().cached().unwrap().len(), 1);
@@ -176,28 +177,28 @@ fn an_odd_entry_hides_none_of_the_others() {
 }
 
 #[test]
-fn what_is_damaged_is_discarded_and_brought_again() {
-    let world = World::new(1_000);
+fn damaged_file_is_discarded_and_downloaded_again() {
+    let world = HubFixture::new(1_000);
     world.pull().unwrap();
     let hub = world.hub();
     let listing = hub.listing(&repo()).unwrap();
     let files: Vec<_> = listing.files.iter().collect();
     fs::write(world.blob(WEIGHTS), vec![0; 1_000]).unwrap();
-    let mut told = Told::default();
-    let damaged = hub.discard_damaged(&repo(), &listing, &files, &mut told);
+    let mut progress = RecordedProgress::default();
+    let damaged = hub.discard_damaged(&repo(), &listing, &files, &mut progress);
     assert_eq!(damaged.unwrap(), [WEIGHTS]);
     assert_eq!(
-        (told.total, told.advanced),
+        (progress.total(), progress.advanced),
         (Some(world.bytes()), world.bytes())
     );
     assert!(!world.blob(WEIGHTS).exists());
     world.pull().unwrap();
-    world.assert_whole();
+    world.assert_complete();
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_named() {
-    let world = World::new(10);
+fn unwritable_cache_is_named() {
+    let world = HubFixture::new(10);
     let blocked = world.folder().join("a file");
     fs::write(&blocked, "").unwrap();
     let options = HubOptions {

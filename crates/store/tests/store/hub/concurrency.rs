@@ -4,11 +4,12 @@ use std::thread;
 
 use loquat_store::NoProgress;
 
-use crate::world::{Told, World, pull};
+use super::fixture::{HubFixture, pull};
+use crate::fixture::RecordedProgress;
 
 #[test]
 fn two_processes_download_each_byte_once() {
-    let world = World::new(2_000_000);
+    let world = HubFixture::new(2_000_000);
     world.server.throttle(Some(2_000_000));
     let mut children = [
         world.child().spawn().unwrap(),
@@ -22,12 +23,12 @@ fn two_processes_download_each_byte_once() {
         ours.join().unwrap();
     });
     assert_eq!(world.server.sent(), world.bytes());
-    world.assert_whole();
+    world.assert_complete();
 }
 
 #[test]
-fn whoever_waits_is_told_for_what() {
-    let world = World::new(400_000);
+fn waiting_for_a_lock_is_reported() {
+    let world = HubFixture::new(400_000);
     let locks = world.cache().join(".locks/models--someone--model");
     std::fs::create_dir_all(&locks).unwrap();
     let path = locks.join(format!("{}.lock", world.file("model.gguf").etag()));
@@ -35,8 +36,8 @@ fn whoever_waits_is_told_for_what() {
     lock.lock().unwrap();
 
     /// Lets go of the lock as soon as somebody waits for it.
-    struct LetGo(Option<std::fs::File>, Told);
-    impl loquat_store::Progress for LetGo {
+    struct ReleaseOnNote(Option<std::fs::File>, RecordedProgress);
+    impl loquat_store::Progress for ReleaseOnNote {
         fn start(&mut self, what: &str, total: Option<u64>) {
             self.1.start(what, total);
         }
@@ -51,12 +52,12 @@ fn whoever_waits_is_told_for_what() {
             self.1.finish();
         }
     }
-    let mut progress = LetGo(Some(lock), Told::default());
+    let mut progress = ReleaseOnNote(Some(lock), RecordedProgress::default());
     pull(&world.hub(), &mut progress).unwrap();
     let notes = progress.1.notes;
     assert!(
         notes[0].contains("waiting") && notes[0].contains("model.gguf"),
         "{notes:?}"
     );
-    world.assert_whole();
+    world.assert_complete();
 }

@@ -1,9 +1,7 @@
-//! What the store remembers of models beside their files: whom they came by, and when they were
-//! last used.
+//! Records about models: what the store downloaded, and when models were last used.
 //!
-//! Each is a small file of its own, replaced whole, so that processes that write at once leave
-//! one or the other and never half of both. None of it is needed to run a model: what cannot be
-//! written or read is only not known.
+//! Each record is a small file that is replaced atomically. No record is needed to run a model, so
+//! read and write failures are not errors.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,40 +14,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::Store;
 
-/// What a download was held to.
+/// What a download was verified against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verified {
-    /// The catalog's own sha256.
+pub enum HashSource {
+    /// The catalog's SHA-256.
     Catalog,
-    /// What the hub states of its files.
+    /// The hub's hashes.
     Hub,
 }
 
-/// A model that the store is bringing or has brought into the hub's cache: noted before its first
-/// byte, so that whatever ends a download early leaves neither half a model that counts as whole
-/// nor files that nobody owns.
+/// A model that the store downloads into the hub's cache. Written before the first byte, so that an
+/// interrupted download neither counts as complete nor leaves files without an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Pulled {
+pub(crate) struct PullRecord {
     pub repo: String,
     pub commit: String,
-    /// The GGUF, where it is one of perhaps several in its snapshot.
+    /// The GGUF's path; its snapshot may hold others.
     pub file: Option<String>,
-    pub verified: Verified,
-    /// All that it needs, in order.
+    pub verified: HashSource,
+    /// The files it needs.
     pub files: Vec<String>,
-    /// Those of them that were not there before; only these may be removed.
-    pub brought: Vec<String>,
-    /// Whether its weights are among those.
-    pub ours: bool,
+    /// Those of them that the store downloaded; only these may be removed.
+    #[serde(rename = "brought")]
+    pub downloaded: Vec<String>,
+    /// Whether the store downloaded its weights.
+    #[serde(rename = "ours")]
+    pub owned: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Used {
+struct UsageRecord {
     at: u64,
 }
 
-/// A model's name among files.
+/// A model's record key.
 pub(crate) fn hub_key(repo: &str, commit: &str, file: Option<&str>) -> String {
     let mut key = format!("models/{repo}/{commit}");
     if let Some(file) = file {
@@ -67,41 +66,41 @@ impl Store {
         self.cache_dir.join("used").join(format!("{key}.json"))
     }
 
-    pub(crate) fn pulled(&self, key: &str) -> Option<Pulled> {
+    pub(crate) fn pull_record(&self, key: &str) -> Option<PullRecord> {
         read(&self.pulled_path(key))
     }
 
-    pub(crate) fn record_pulled(&self, key: &str, pulled: &Pulled) -> io::Result<()> {
+    pub(crate) fn record_pulled(&self, key: &str, pulled: &PullRecord) -> io::Result<()> {
         replace(&self.pulled_path(key), pulled)
     }
 
-    /// The repositories that the store brought something of.
+    /// The repositories that the store downloaded from.
     pub(crate) fn repos_pulled(&self) -> HashSet<String> {
         let notes = fs::read_dir(self.cache_dir.join("pulled"));
         let notes = notes.into_iter().flatten().flatten();
-        let repo = |note: fs::DirEntry| read(&note.path()).map(|Pulled { repo, .. }| repo);
+        let repo = |note: fs::DirEntry| read(&note.path()).map(|PullRecord { repo, .. }| repo);
         notes.filter_map(repo).collect()
     }
 
-    /// When the model was last located to be run, in seconds since 1970.
+    /// When the model was last run, as Unix time in seconds.
     pub(crate) fn last_used(&self, key: &str) -> Option<u64> {
-        read(&self.used_path(key)).map(|Used { at }| at)
+        read(&self.used_path(key)).map(|UsageRecord { at }| at)
     }
 
     pub(crate) fn stamp_used(&self, key: &str) {
         let path = self.used_path(key);
-        if let Err(error) = replace(&path, &Used { at: now() }) {
+        if let Err(error) = replace(&path, &UsageRecord { at: now() }) {
             tracing::warn!(
-                "could not note in {} that the model is used: {error}",
+                "could not record in {} that the model was used: {error}",
                 path.display()
             );
         }
     }
 
-    /// The model is gone.
+    /// Removes the model's records.
     pub(crate) fn forget(&self, key: &str) {
         for path in [self.pulled_path(key), self.used_path(key)] {
-            // What stays says something of a model that is not there, which nobody asks about.
+            // A leftover record of a removed model is harmless.
             let _ = fs::remove_file(path);
         }
     }

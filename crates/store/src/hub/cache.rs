@@ -1,52 +1,52 @@
-//! What the cache holds, whoever brought it: looked through, removed, hashed again.
+//! Lists, verifies and removes what the shared cache holds.
 
 use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::layout::{RepoDir, is_word, repo_of};
+use super::layout::{RepoDir, is_word, repo_in_folder};
 use super::lock::BlobLock;
-use super::{Hub, HubError, digest::Expected, listing};
+use super::{Hub, HubError, digest::ExpectedHash, listing};
 use crate::{FileProgress, Progress};
 
-/// A commit of a repository, or as much of it as was downloaded.
+/// The downloaded files of one commit of a repository.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CachedSnapshot {
     /// `owner/name`.
     pub repo: String,
     pub commit: String,
-    /// The branches and tags that stood at this commit when they were last asked for.
+    /// Branches and tags that pointed to this commit when last fetched.
     pub refs: Vec<String>,
     pub dir: PathBuf,
-    /// In the order of their paths.
+    /// Sorted by path.
     pub files: Vec<CachedFile>,
 }
 
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CachedFile {
-    /// Within the repository.
+    /// Path within the repository.
     pub path: String,
-    /// 0 where a link leads nowhere.
+    /// 0 for a dangling link.
     pub size: u64,
-    /// The hash its content should have: SHA-256 or git's, by its length. `None` where the file
-    /// is no link, as on systems without them.
+    /// The expected hash, SHA-256 or git's, told apart by length. `None` if the file is not a link,
+    /// as on systems without symlinks.
     pub hash: Option<String>,
 }
 
-/// A file whose content is not what its name says.
+/// A file whose content does not match its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Damaged {
+pub struct DamagedFile {
     pub path: String,
     pub expected: String,
-    /// `None` where there is no content at all.
+    /// `None` if there is no content.
     pub found: Option<String>,
 }
 
-/// Something in the cache that serves nobody.
+/// Unused data in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leftover {
@@ -55,11 +55,11 @@ pub struct Leftover {
 }
 
 impl CachedFile {
-    /// Whether its content can be told right from wrong: mirrors may give names that are no
-    /// hashes, and copies have none.
+    /// Whether its content can be verified. Mirrors may use names that are not hashes, and copies
+    /// have none.
     pub fn can_be_checked(&self) -> bool {
-        let expected = self.hash.as_deref().and_then(Expected::named);
-        !matches!(expected, None | Some(Expected::Opaque(_)))
+        let expected = self.hash.as_deref().and_then(ExpectedHash::from_etag);
+        !matches!(expected, None | Some(ExpectedHash::Opaque(_)))
     }
 }
 
@@ -70,31 +70,31 @@ impl CachedSnapshot {
 }
 
 impl Hub {
-    /// Every snapshot in the cache; one that is not there yet holds none.
+    /// Every snapshot in the cache; none if the cache does not exist.
     pub fn cached(&self) -> Result<Vec<CachedSnapshot>, HubError> {
         let mut found = Vec::new();
         for folder in names(&self.cache_dir)? {
-            let Some(repo) = repo_of(&folder) else {
+            let Some(repo) = repo_in_folder(&folder) else {
                 continue;
             };
-            match snapshots(&RepoDir::named(&self.cache_dir, &folder), &repo) {
+            match snapshots(&RepoDir::for_folder(&self.cache_dir, &folder), &repo) {
                 Ok(snapshots) => found.extend(snapshots),
-                // One that cannot be read hides none of the others.
-                Err(error) => tracing::warn!("{folder} in the hub's cache is left out: {error}"),
+                // An unreadable repository does not hide the others.
+                Err(error) => tracing::warn!("{folder} in the hub's cache is skipped: {error}"),
             }
         }
         Ok(found)
     }
 
-    /// Removes a snapshot, the refs that point to it and the blobs that only it uses, and says
-    /// how many bytes that freed. Content that another process is bringing stays.
+    /// Removes a snapshot, the refs that point to it and the blobs that only it uses. Returns the
+    /// bytes freed. Keeps content that another process is downloading.
     pub fn remove(&self, snapshot: &CachedSnapshot) -> Result<u64, HubError> {
-        let dir = RepoDir::of(&self.cache_dir, &snapshot.repo);
+        let dir = RepoDir::for_repo(&self.cache_dir, &snapshot.repo);
         let all = snapshots(&dir, &snapshot.repo)?;
         let (ours, others): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|other| other.commit == snapshot.commit);
-        // Refs go first: one that points to nothing would be found by name and be empty.
+        // Refs go first: a dangling ref would resolve to an empty model.
         for reference in ours.iter().flat_map(|ours| &ours.refs) {
             remove_file(&dir.reference(reference))?;
         }
@@ -104,7 +104,7 @@ impl Hub {
                 let removed = remove_file(&ours.dir.join(&file.path))?;
                 freed += file.hash.as_ref().map_or(removed, |_| 0);
             }
-            // What someone brings into it meanwhile keeps it.
+            // A concurrent download into it keeps the folder.
             remove_empty(&ours.dir);
         }
         let used = ours.iter().flat_map(|ours| &ours.files);
@@ -113,7 +113,7 @@ impl Hub {
             freed += remove_blob(&dir, &snapshot.repo, etag)?;
         }
         if others.is_empty() {
-            freed += sweep(&dir, &snapshot.repo, Reach::Parts)?
+            freed += sweep(&dir, &snapshot.repo, LeftoverKinds::Parts)?
                 .iter()
                 .map(|leftover| leftover.bytes)
                 .sum::<u64>();
@@ -122,23 +122,23 @@ impl Hub {
         Ok(freed)
     }
 
-    /// Removes some of a snapshot's files and the blobs that nothing else uses, and says how many
-    /// bytes that freed; the whole snapshot where these are all it has.
+    /// Removes some of a snapshot's files and the blobs that nothing else uses. Returns the bytes
+    /// freed. Removes the whole snapshot if no file remains.
     pub fn remove_files(&self, snapshot: &CachedSnapshot, files: &[&str]) -> Result<u64, HubError> {
-        let dir = RepoDir::of(&self.cache_dir, &snapshot.repo);
+        let dir = RepoDir::for_repo(&self.cache_dir, &snapshot.repo);
         let all = snapshots(&dir, &snapshot.repo)?;
-        let goes = |of: &CachedSnapshot, file: &CachedFile| {
+        let is_removed = |of: &CachedSnapshot, file: &CachedFile| {
             of.commit == snapshot.commit && files.contains(&file.path.as_str())
         };
         let ours = all.iter().find(|other| other.commit == snapshot.commit);
         let Some(ours) = ours else {
             return Ok(0);
         };
-        if ours.files.iter().all(|file| goes(ours, file)) {
+        if ours.files.iter().all(|file| is_removed(ours, file)) {
             return self.remove(ours);
         }
         let mut freed = 0;
-        for file in ours.files.iter().filter(|file| goes(ours, file)) {
+        for file in ours.files.iter().filter(|file| is_removed(ours, file)) {
             let removed = remove_file(&ours.dir.join(&file.path))?;
             freed += match file.hash.as_deref() {
                 Some(etag) => remove_blob(&dir, &snapshot.repo, etag)?,
@@ -149,11 +149,11 @@ impl Hub {
         Ok(freed)
     }
 
-    /// What [`Hub::sweep`] would remove.
+    /// Lists what [`Hub::sweep`] would remove.
     pub fn leftovers(&self, is_ours: &dyn Fn(&str) -> bool) -> Result<Vec<Leftover>, HubError> {
         let mut found = Vec::new();
-        self.each_repo(is_ours, &mut |dir, repo, reach| {
-            for (etag, path) in leftovers(dir, repo, reach)? {
+        self.each_repo(is_ours, &mut |dir, repo, kinds| {
+            for (etag, path) in leftovers(dir, repo, kinds)? {
                 if BlobLock::if_free(&dir.lock(&etag)).is_some() {
                     let bytes = fs::symlink_metadata(&path).map_or(0, |found| found.len());
                     found.push(Leftover { path, bytes });
@@ -164,13 +164,13 @@ impl Hub {
         Ok(found)
     }
 
-    /// Removes what our downloads that ended early left behind and, of the repositories that
-    /// `is_ours` says we brought something of, the blobs that no snapshot uses; says what it
-    /// removed. What other tools began stays, and what another process is at work on.
+    /// Removes our unfinished downloads and, in repositories for which `is_ours` is true, blobs
+    /// that no snapshot uses. Returns what it removed. Keeps other tools' downloads and everything
+    /// another process has locked.
     pub fn sweep(&self, is_ours: &dyn Fn(&str) -> bool) -> Result<Vec<Leftover>, HubError> {
         let mut removed = Vec::new();
-        self.each_repo(is_ours, &mut |dir, repo, reach| {
-            removed.extend(sweep(dir, repo, reach)?);
+        self.each_repo(is_ours, &mut |dir, repo, kinds| {
+            removed.extend(sweep(dir, repo, kinds)?);
             Ok(())
         })?;
         Ok(removed)
@@ -179,29 +179,29 @@ impl Hub {
     fn each_repo(
         &self,
         is_ours: &dyn Fn(&str) -> bool,
-        visit: &mut dyn FnMut(&RepoDir, &str, Reach) -> Result<(), HubError>,
+        visit: &mut dyn FnMut(&RepoDir, &str, LeftoverKinds) -> Result<(), HubError>,
     ) -> Result<(), HubError> {
         for folder in names(&self.cache_dir)? {
-            let dir = RepoDir::named(&self.cache_dir, &folder);
-            if let Some(repo) = repo_of(&folder).filter(|_| dir.root().is_dir()) {
-                let reach = if is_ours(&repo) {
-                    Reach::PartsAndBlobs
+            let dir = RepoDir::for_folder(&self.cache_dir, &folder);
+            if let Some(repo) = repo_in_folder(&folder).filter(|_| dir.root().is_dir()) {
+                let kinds = if is_ours(&repo) {
+                    LeftoverKinds::PartsAndBlobs
                 } else {
-                    Reach::Parts
+                    LeftoverKinds::Parts
                 };
-                visit(&dir, &repo, reach)?;
+                visit(&dir, &repo, kinds)?;
             }
         }
         Ok(())
     }
 
-    /// Hashes the snapshot's files again, and names those that are wrong. A file that is no link
-    /// has nothing to be compared with.
+    /// Hashes the snapshot's files and returns the damaged ones. Files that are not links have no
+    /// expected hash and are skipped.
     pub fn verify(
         &self,
         snapshot: &CachedSnapshot,
         progress: &mut dyn Progress,
-    ) -> Result<Vec<Damaged>, HubError> {
+    ) -> Result<Vec<DamagedFile>, HubError> {
         progress.start(
             &format!("verifying {}", snapshot.repo),
             Some(snapshot.bytes()),
@@ -222,24 +222,24 @@ fn verify_file(
     index: usize,
     file: &CachedFile,
     progress: &mut dyn Progress,
-) -> Result<Option<Damaged>, HubError> {
+) -> Result<Option<DamagedFile>, HubError> {
     let path = dir.join(&file.path);
     let (name, bytes) = (file.path.as_str(), file.size);
     progress.file(index, FileProgress::Started { name, bytes });
     let mut at = 0;
-    let mut seen = |read: u64| {
+    let mut on_read = |read: u64| {
         at += read;
         progress.file(index, FileProgress::At(at));
         progress.advance(read);
     };
-    let damaged = |expected: &str, found| Damaged {
+    let damaged = |expected: &str, found| DamagedFile {
         path: file.path.clone(),
         expected: expected.to_owned(),
         found,
     };
-    let outcome = match file.hash.as_deref().and_then(Expected::named) {
+    let outcome = match file.hash.as_deref().and_then(ExpectedHash::from_etag) {
         None => Ok(None),
-        Some(expected) => match expected.mismatch(&path, &mut seen) {
+        Some(expected) => match expected.mismatch(&path, &mut on_read) {
             Ok(found) => Ok(found.map(|found| damaged(expected.etag(), Some(found)))),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
                 Ok(Some(damaged(expected.etag(), None)))
@@ -269,7 +269,7 @@ fn snapshots(dir: &RepoDir, repo: &str) -> Result<Vec<CachedSnapshot>, HubError>
             files.push(CachedFile {
                 path: name.to_owned(),
                 size: fs::metadata(path).map_or(0, |found| found.len()),
-                hash: listing::blob_of(path).map(|expected| expected.etag().to_owned()),
+                hash: listing::linked_blob(path).map(|expected| expected.etag().to_owned()),
             });
         })?;
         let points = refs.iter().filter(|(_, at)| *at == commit);
@@ -284,22 +284,21 @@ fn snapshots(dir: &RepoDir, repo: &str) -> Result<Vec<CachedSnapshot>, HubError>
     Ok(found)
 }
 
-/// Which leftovers of a repository may go.
+/// Which leftovers of a repository may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    /// Downloads that carry our name.
+enum LeftoverKinds {
+    /// Our unfinished downloads.
     Parts,
-    /// Also content that no snapshot uses.
+    /// Also blobs that no snapshot uses.
     PartsAndBlobs,
 }
 
-/// Removes a blob that nothing uses and what there is of its download, unless someone is at work
-/// on it.
+/// Removes an unused blob and its partial download, unless another process has locked it.
 fn remove_blob(dir: &RepoDir, repo: &str, etag: &str) -> Result<u64, HubError> {
     let Some(_held) = BlobLock::if_free(&dir.lock(etag)) else {
         return Ok(0);
     };
-    // Looked at now that nobody else can link to it.
+    // Read under the lock: nobody else can link to it now.
     let snapshots = snapshots(dir, repo)?;
     let mut files = snapshots.iter().flat_map(|snapshot| &snapshot.files);
     if files.any(|file| file.hash.as_deref() == Some(etag)) {
@@ -312,14 +311,14 @@ fn remove_blob(dir: &RepoDir, repo: &str, etag: &str) -> Result<u64, HubError> {
     Ok(freed)
 }
 
-fn sweep(dir: &RepoDir, repo: &str, reach: Reach) -> Result<Vec<Leftover>, HubError> {
+fn sweep(dir: &RepoDir, repo: &str, kinds: LeftoverKinds) -> Result<Vec<Leftover>, HubError> {
     let mut removed = Vec::new();
-    for (etag, _) in leftovers(dir, repo, reach)? {
+    for (etag, _) in leftovers(dir, repo, kinds)? {
         let Some(_held) = BlobLock::if_free(&dir.lock(&etag)) else {
             continue;
         };
-        // Again, now that nobody else can link to it.
-        let still = leftovers(dir, repo, reach)?;
+        // Read again under the lock: nobody else can link to it now.
+        let still = leftovers(dir, repo, kinds)?;
         for (_, path) in still.into_iter().filter(|(other, _)| *other == etag) {
             let bytes = remove_file(&path)?;
             removed.push(Leftover { path, bytes });
@@ -328,17 +327,22 @@ fn sweep(dir: &RepoDir, repo: &str, reach: Reach) -> Result<Vec<Leftover>, HubEr
     Ok(removed)
 }
 
-/// Downloads of ours that did not end, and blobs that no snapshot uses, each with its etag.
-fn leftovers(dir: &RepoDir, repo: &str, reach: Reach) -> Result<Vec<(String, PathBuf)>, HubError> {
+/// Our unfinished downloads and blobs that no snapshot uses, each with its etag.
+fn leftovers(
+    dir: &RepoDir,
+    repo: &str,
+    kinds: LeftoverKinds,
+) -> Result<Vec<(String, PathBuf)>, HubError> {
     let snapshots = snapshots(dir, repo)?;
     let files = || snapshots.iter().flat_map(|snapshot| &snapshot.files);
     let used: HashSet<&str> = files().filter_map(|file| file.hash.as_deref()).collect();
-    // Where files are copies and not links, nothing says which blobs they are copies of.
+    // If files are copies instead of links, their blobs are unknown.
     let linked = files().all(|file| file.hash.is_some());
-    let blobs = linked && reach == Reach::PartsAndBlobs;
+    let blobs = linked && kinds == LeftoverKinds::PartsAndBlobs;
     let mut found = Vec::new();
     for name in names(&dir.blobs())? {
-        // `<etag>.incomplete` and `<etag>.<random>.incomplete` are Python's, who may go on.
+        // `<etag>.incomplete` and `<etag>.<random>.incomplete` belong to Python's client, which may
+        // resume them.
         let etag = match name.split_once('.') {
             Some((etag, rest)) if rest.starts_with("loquat.") => etag,
             None if blobs && !used.contains(name.as_str()) => &name,
@@ -349,19 +353,19 @@ fn leftovers(dir: &RepoDir, repo: &str, reach: Reach) -> Result<Vec<(String, Pat
     Ok(found)
 }
 
-/// Removes a folder with those in it, as far as no file is in them. Each goes only if it is empty
-/// at that moment, so nothing that comes meanwhile is lost.
+/// Removes a folder and its subfolders if they hold no files. `remove_dir` fails on a folder that
+/// is not empty, so concurrent downloads are safe.
 fn remove_empty(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|found| found.is_dir()) {
             remove_empty(&entry.path());
         }
     }
-    // It stays where something is in it, which is what is wanted.
+    // A folder that is not empty stays.
     let _ = fs::remove_dir(dir);
 }
 
-/// The bytes that this freed; nothing for what is not there.
+/// Returns the bytes freed; 0 if the file does not exist.
 fn remove_file(path: &Path) -> Result<u64, HubError> {
     let bytes = fs::symlink_metadata(path).map_or(0, |found| found.len());
     match fs::remove_file(path) {
@@ -371,8 +375,7 @@ fn remove_file(path: &Path) -> Result<u64, HubError> {
     }
 }
 
-/// What a directory holds, in order; nothing where there is none. Names that are not text are
-/// not ours.
+/// Sorted names in a directory; empty if it does not exist. Skips names that are not UTF-8.
 fn names(dir: &Path) -> Result<Vec<String>, HubError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -387,7 +390,7 @@ fn names(dir: &Path) -> Result<Vec<String>, HubError> {
     Ok(names)
 }
 
-/// Visits every file and link below, in order, by its name with `/` between folders.
+/// Visits every file and link below `dir` in order, with `/`-separated names.
 fn walk(dir: &Path, prefix: &str, visit: &mut dyn FnMut(&str, &Path)) -> Result<(), HubError> {
     for name in names(dir)? {
         let path = dir.join(&name);
@@ -408,9 +411,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_that_came_into_use_meanwhile_stays() {
+    fn blob_in_use_is_kept() {
         let cache = tempfile::tempdir().unwrap();
-        let dir = RepoDir::of(cache.path(), "o/n");
+        let dir = RepoDir::for_repo(cache.path(), "o/n");
         let etag = "a".repeat(64);
         let snapshot = dir.snapshot("c");
         fs::create_dir_all(&snapshot).unwrap();

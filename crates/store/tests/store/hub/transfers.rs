@@ -1,42 +1,50 @@
-//! Bytes that arrive, whatever the network does.
+//! Transfers over an unreliable network.
 
 use std::fs;
 use std::time::Duration;
 
-use loquat_hubkit::{Fault, File, Repo as Served, Site, TOKEN, noise};
+use loquat_hubkit::{FakeFile, FakeRepo, HubFault, Site, TOKEN, noise};
 use loquat_store::NoProgress;
-use loquat_store::hub::{Hub, HubError, HubOptions, RemoteFile, Repo};
+use loquat_store::hub::{Hub, HubError, HubOptions, HubRepo, RemoteFile};
 
-use crate::world::{ID, Told, WEIGHTS, World, files, pull, repo, tuning};
+use super::fixture::{HubFixture, ID, WEIGHTS, files, pull, repo, tuning};
+use crate::fixture::{RecordedFile, RecordedProgress};
 
-/// Forever, as far as a test is concerned.
 const ALWAYS: usize = usize::MAX;
 
 /// A hub with one file, too small for more than one connection.
-fn one_stream() -> World {
-    World::of(Served::new(
+fn one_stream() -> HubFixture {
+    HubFixture::serving(FakeRepo::new(
         ID,
-        vec![File::large(WEIGHTS, noise(60_000, 7))],
+        vec![FakeFile::large(WEIGHTS, noise(60_000, 7))],
     ))
 }
 
 #[test]
-fn a_pull_places_every_file_once_and_the_next_asks_for_none() {
-    let world = World::new(300_000);
-    let mut told = Told::default();
-    let path = pull(&world.hub(), &mut told).unwrap();
+fn second_pull_downloads_nothing() {
+    let world = HubFixture::new(300_000);
+    let mut progress = RecordedProgress::default();
+    let path = pull(&world.hub(), &mut progress).unwrap();
     assert_eq!(path, world.snapshot());
-    world.assert_whole();
+    world.assert_complete();
     assert_eq!(world.server.sent(), world.bytes());
     let link = fs::read_link(world.snapshot().join("folder/a note.txt")).unwrap();
     assert!(link.starts_with("../../../blobs"), "{}", link.display());
 
-    assert_eq!(told.total, Some(world.bytes()));
-    assert_eq!((told.advanced, told.finishes), (world.bytes(), 1));
+    assert_eq!(progress.total(), Some(world.bytes()));
+    assert_eq!((progress.advanced, progress.finishes), (world.bytes(), 1));
     for file in &world.repo.files {
         let bytes = file.content.len() as u64;
-        let whole = (file.path.clone(), bytes, bytes, true);
-        assert!(told.files.values().any(|told| *told == whole), "{whole:?}");
+        let complete = RecordedFile {
+            name: file.path.clone(),
+            bytes,
+            at: bytes,
+            ended: true,
+        };
+        assert!(
+            progress.files.values().any(|file| *file == complete),
+            "{complete:?}"
+        );
     }
 
     world.pull().unwrap();
@@ -44,8 +52,8 @@ fn a_pull_places_every_file_once_and_the_next_asks_for_none() {
 }
 
 #[test]
-fn a_large_file_comes_in_several_ranges_at_once() {
-    let world = World::new(300_000);
+fn large_file_is_downloaded_in_ranges() {
+    let world = HubFixture::new(300_000);
     world.pull().unwrap();
     let requests = world.server.requests();
     let ranges = requests
@@ -56,8 +64,8 @@ fn a_large_file_comes_in_several_ranges_at_once() {
 }
 
 #[test]
-fn the_token_is_shown_to_the_hub_and_to_nobody_else() {
-    let world = World::new(300_000);
+fn token_is_sent_only_to_the_hub() {
+    let world = HubFixture::new(300_000);
     world.pull().unwrap();
     let ours = format!("Bearer {TOKEN}");
     for request in world.server.requests() {
@@ -72,9 +80,9 @@ fn the_token_is_shown_to_the_hub_and_to_nobody_else() {
 }
 
 #[test]
-fn what_goes_wrong_for_a_while_is_survived() {
-    let status = |status| Fault::Status(status, Vec::new());
-    let wait = |header, text: &str| Fault::Status(429, vec![(header, text.to_owned())]);
+fn temporary_faults_are_retried() {
+    let status = |status| HubFault::Status(status, Vec::new());
+    let wait = |header, text: &str| HubFault::Status(429, vec![(header, text.to_owned())]);
     for (site, times, fault) in [
         (Site::Api, 2, status(500)),
         (Site::Api, 1, status(503)),
@@ -83,73 +91,85 @@ fn what_goes_wrong_for_a_while_is_survived() {
         (Site::Resolve, 2, status(502)),
         (Site::Large, 1, status(408)),
         (Site::Large, 1, wait("Retry-After", "1")),
-        // An address that has expired.
+        // An expired address.
         (Site::Large, 1, status(403)),
-        (Site::Large, 3, Fault::Truncate(5_000)),
-        (Site::Large, 3, Fault::Truncate(0)),
-        (Site::Large, 2, Fault::Stall(40_000)),
-        (Site::Large, ALWAYS, Fault::IgnoreRange),
-        (Site::Large, 1, Fault::IgnoreRange),
-        (Site::Large, 1, Fault::RefuseRange),
-        (Site::Small, 1, Fault::Truncate(3)),
-        (Site::Small, ALWAYS, Fault::IgnoreRange),
+        (Site::Large, 3, HubFault::Truncate(5_000)),
+        (Site::Large, 3, HubFault::Truncate(0)),
+        (Site::Large, 2, HubFault::Stall(40_000)),
+        (Site::Large, ALWAYS, HubFault::IgnoreRange),
+        (Site::Large, 1, HubFault::IgnoreRange),
+        (Site::Large, 1, HubFault::RefuseRange),
+        (Site::Small, 1, HubFault::Truncate(3)),
+        (Site::Small, ALWAYS, HubFault::IgnoreRange),
     ] {
-        let world = World::new(300_000);
+        let world = HubFixture::new(300_000);
         let what = format!("{site:?} {fault:?} {times} times");
         let mut tuning = tuning();
-        if let Fault::Stall(_) = fault {
+        if let HubFault::Stall(_) = fault {
+            // A loaded machine may stall other streams too; they are retried.
             tuning.stall = Duration::from_secs(1);
+            tuning.retry.retries = 60;
         }
-        world.server.misbehave(site, times, fault);
+        world.server.inject_fault(site, times, fault);
         let hub = Hub::open_tuned(world.options(), &tuning).unwrap();
         pull(&hub, &mut NoProgress).unwrap_or_else(|error| panic!("{what}: {error}"));
-        world.assert_whole();
+        world.assert_complete();
     }
 }
 
 #[test]
-fn a_server_without_ranges_whose_connections_break_is_asked_from_the_beginning() {
-    let world = World::new(300_000);
-    world.server.misbehave(Site::Large, 1, Fault::RefuseRange);
+fn without_ranges_broken_download_restarts() {
+    let world = HubFixture::new(300_000);
     world
         .server
-        .misbehave(Site::Large, 2, Fault::Truncate(70_000));
+        .inject_fault(Site::Large, 1, HubFault::RefuseRange);
+    world
+        .server
+        .inject_fault(Site::Large, 2, HubFault::Truncate(70_000));
     world.pull().unwrap();
-    world.assert_whole();
+    world.assert_complete();
 }
 
 #[test]
-fn a_file_that_changes_midway_is_begun_anew_and_not_mixed() {
+fn changed_file_is_restarted() {
     for (site, path) in [(Site::Resolve, WEIGHTS), (Site::Small, "config.json")] {
         let files = files(300_000);
         let only = files.into_iter().filter(|file| file.path == path).collect();
-        let world = World::of(Served::new(ID, only));
+        let world = HubFixture::serving(FakeRepo::new(ID, only));
         let cut = if site == Site::Small {
             Site::Small
         } else {
             Site::Large
         };
-        world.server.misbehave(cut, 1, Fault::Truncate(10));
-        assert!(world.pull_impatiently().is_err());
+        world.server.inject_fault(cut, 1, HubFault::Truncate(10));
+        assert!(world.pull_without_retries().is_err());
 
-        world.server.misbehave(site, 1, Fault::Changed);
-        let mut told = Told::default();
-        pull(&world.hub(), &mut told).unwrap();
-        world.assert_whole();
-        assert!(told.notes[0].contains("changed"), "{:?}", told.notes);
-        assert_eq!(told.advanced, world.bytes());
+        world.server.inject_fault(site, 1, HubFault::Changed);
+        let mut progress = RecordedProgress::default();
+        pull(&world.hub(), &mut progress).unwrap();
+        world.assert_complete();
+        assert!(
+            progress.notes[0].contains("changed"),
+            "{:?}",
+            progress.notes
+        );
+        assert_eq!(progress.advanced, world.bytes());
     }
 }
 
 #[test]
-fn a_file_that_keeps_changing_is_given_up() {
+fn file_that_keeps_changing_is_an_error() {
     let world = one_stream();
     world
         .server
-        .misbehave(Site::Large, ALWAYS, Fault::Truncate(10));
+        .inject_fault(Site::Large, ALWAYS, HubFault::Truncate(10));
     for _ in 0..10 {
-        world.server.misbehave(Site::Resolve, 1, Fault::IgnoreRange);
-        world.server.misbehave(Site::Resolve, 1, Fault::Changed);
+        world
+            .server
+            .inject_fault(Site::Resolve, 1, HubFault::IgnoreRange);
+        world
+            .server
+            .inject_fault(Site::Resolve, 1, HubFault::Changed);
     }
     let message = world.pull().unwrap_err().to_string();
     assert!(
@@ -161,13 +181,13 @@ fn a_file_that_keeps_changing_is_given_up() {
 }
 
 #[test]
-fn wrong_content_is_kept_out_and_named() {
+fn wrong_content_is_discarded_and_named() {
     for (site, path, kind) in [
         (Site::Large, WEIGHTS, "SHA-256"),
         (Site::Small, "config.json", "git hash"),
     ] {
-        let world = World::new(300_000);
-        world.server.misbehave(site, 8, Fault::Corrupt);
+        let world = HubFixture::new(300_000);
+        world.server.inject_fault(site, 8, HubFault::Corrupt);
         let error = world.pull().unwrap_err();
         let HubError::WrongHash(wrong) = &error else {
             panic!("{error}");
@@ -185,27 +205,27 @@ fn wrong_content_is_kept_out_and_named() {
 }
 
 #[test]
-fn an_interrupted_pull_is_taken_up_where_it_ended() {
+fn interrupted_pull_resumes() {
     let world = one_stream();
     world
         .server
-        .misbehave(Site::Large, 1, Fault::Truncate(50_000));
-    world.pull_impatiently().unwrap_err();
+        .inject_fault(Site::Large, 1, HubFault::Truncate(50_000));
+    world.pull_without_retries().unwrap_err();
     assert_eq!(world.server.sent(), 50_000);
-    let mut told = Told::default();
-    pull(&world.hub(), &mut told).unwrap();
-    world.assert_whole();
+    let mut progress = RecordedProgress::default();
+    pull(&world.hub(), &mut progress).unwrap();
+    world.assert_complete();
     assert_eq!(world.server.sent(), world.bytes());
-    assert_eq!(told.advanced, world.bytes());
+    assert_eq!(progress.advanced, world.bytes());
 }
 
 #[test]
-fn damage_to_what_was_here_is_found_and_mended() {
-    let world = World::new(300_000);
+fn damaged_partial_file_is_downloaded_again() {
+    let world = HubFixture::new(300_000);
     world
         .server
-        .misbehave(Site::Large, 4, Fault::Truncate(50_000));
-    world.pull_impatiently().unwrap_err();
+        .inject_fault(Site::Large, 4, HubFault::Truncate(50_000));
+    world.pull_without_retries().unwrap_err();
     let part = world.root().join(format!(
         "blobs/{}.loquat.incomplete",
         world.file(WEIGHTS).etag()
@@ -213,26 +233,30 @@ fn damage_to_what_was_here_is_found_and_mended() {
     let mut bytes = fs::read(&part).unwrap();
     bytes.iter_mut().for_each(|byte| *byte ^= 1);
     fs::write(&part, bytes).unwrap();
-    let mut told = Told::default();
-    pull(&world.hub(), &mut told).unwrap();
-    world.assert_whole();
-    assert!(told.notes[0].contains("damaged"), "{:?}", told.notes);
+    let mut progress = RecordedProgress::default();
+    pull(&world.hub(), &mut progress).unwrap();
+    world.assert_complete();
+    assert!(
+        progress.notes[0].contains("damaged"),
+        "{:?}",
+        progress.notes
+    );
 }
 
 #[test]
-fn what_python_left_of_a_file_is_used_if_it_is_right() {
+fn partial_file_of_python_client_is_resumed() {
     let right = noise(300_000, 7)[..200_000].to_vec();
     let wrong = vec![0; 200_000];
-    // What is there, and how many bytes of the weights are still sent.
+    // The partial file, and how many bytes of the weights are sent.
     for (name, left, sent) in [
         ("right", right, 100_000),
         ("wrong", wrong, 100_000 + 300_000),
         ("all of it", noise(300_000, 7), 0),
         ("longer", noise(300_001, 7), 300_000),
     ] {
-        let world = World::of(Served::new(
+        let world = HubFixture::serving(FakeRepo::new(
             ID,
-            vec![File::large(WEIGHTS, noise(300_000, 7))],
+            vec![FakeFile::large(WEIGHTS, noise(300_000, 7))],
         ));
         let blob = world.blob(WEIGHTS);
         fs::create_dir_all(blob.parent().unwrap()).unwrap();
@@ -240,19 +264,19 @@ fn what_python_left_of_a_file_is_used_if_it_is_right() {
         world.pull().unwrap();
         assert_eq!(world.server.sent(), sent, "{name}");
         fs::remove_file(blob.with_extension("incomplete")).ok();
-        world.assert_whole();
+        world.assert_complete();
     }
 }
 
 #[test]
-fn a_mirror_that_lists_names_only_is_asked_for_the_rest() {
-    let mut served = Served::new(ID, files(300_000));
+fn mirror_without_hashes_is_asked_per_file() {
+    let mut served = FakeRepo::new(ID, files(300_000));
     served.lists_hashes = false;
-    let world = World::of(served);
+    let world = HubFixture::serving(served);
     let listing = world.hub().listing(&repo()).unwrap();
     assert!(listing.files.iter().all(|file| file.size.is_none()));
     world.pull().unwrap();
-    world.assert_whole();
+    world.assert_complete();
     let requests = world.server.requests();
     let heads = requests.iter().filter(|request| request.method == "HEAD");
     assert!(heads.clone().count() >= 3);
@@ -260,8 +284,8 @@ fn a_mirror_that_lists_names_only_is_asked_for_the_rest() {
 }
 
 #[test]
-fn only_the_files_that_were_asked_for_come() {
-    let world = World::new(300_000);
+fn only_requested_files_are_downloaded() {
+    let world = HubFixture::new(300_000);
     let hub = world.hub();
     let listing = hub.listing(&repo()).unwrap();
     let config = listing.files.iter().find(|file| file.path == "config.json");
@@ -273,13 +297,13 @@ fn only_the_files_that_were_asked_for_come() {
 }
 
 #[test]
-fn revisions_are_asked_for_and_kept_under_their_names() {
-    let mut served = Served::new(ID, files(1_000));
+fn revisions_are_cached_under_their_names() {
+    let mut served = FakeRepo::new(ID, files(1_000));
     served.refs = vec!["main".to_owned(), "refs/pr/1".to_owned()];
-    let world = World::of(served);
+    let world = HubFixture::serving(served);
     let hub = world.hub();
     for revision in ["refs/pr/1", &world.repo.commit] {
-        let repo = Repo {
+        let repo = HubRepo {
             id: ID.to_owned(),
             revision: revision.to_owned(),
         };
@@ -288,16 +312,19 @@ fn revisions_are_asked_for_and_kept_under_their_names() {
         let files: Vec<&RemoteFile> = listing.files.iter().collect();
         hub.fetch(&repo, &listing, &files, &mut NoProgress).unwrap();
     }
-    // A commit needs no ref: it is its own.
+    // A commit needs no ref.
     let refs: Vec<_> = world.entries("refs").into_keys().collect();
     assert_eq!(refs, ["refs/pr/1"]);
 }
 
 #[test]
-fn an_empty_file_is_a_file() {
-    let world = World::of(Served::new(
+fn empty_files_are_downloaded() {
+    let world = HubFixture::serving(FakeRepo::new(
         ID,
-        vec![File::small("empty", ""), File::large("void.bin", "")],
+        vec![
+            FakeFile::small("empty", ""),
+            FakeFile::large("void.bin", ""),
+        ],
     ));
     world.pull().unwrap();
     for name in ["empty", "void.bin"] {
@@ -306,10 +333,10 @@ fn an_empty_file_is_a_file() {
 }
 
 #[test]
-fn a_hub_that_nobody_answers_at_is_named() {
-    let world = World::new(10);
+fn unreachable_hub_is_named() {
+    let world = HubFixture::new(10);
     let options = HubOptions {
-        // Reserved, so nobody listens there.
+        // A reserved port: nobody listens.
         endpoint: Some("http://127.0.0.1:1".to_owned()),
         ..world.options()
     };

