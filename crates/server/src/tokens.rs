@@ -141,7 +141,7 @@ fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, A
         tools,
         chat_template_kwargs,
     } = request;
-    let tokenizer = model.chat.tokenizer();
+    let tokenizer = model.chat_context().tokenizer();
     let text = resolve_alias((Field::Prompt, prompt), (Field::Content, content))?;
     let tokens = match (text, messages) {
         (Some(text), None) => {
@@ -174,7 +174,7 @@ fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, A
                 ..ChatRequest::default()
             };
             let reply = add_generation_prompt.unwrap_or(true);
-            model.chat.tokens(&chat, reply)?
+            model.chat_context().tokens(&chat, reply)?
         }
         _ => {
             let message = "send either `prompt` or `messages`";
@@ -184,7 +184,7 @@ fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, A
     let texts = |tokens: &[u32]| tokens.iter().map(|id| label(*id, tokenizer)).collect();
     Ok(TokenizeResponse {
         count: tokens.len(),
-        max_model_len: model.room(),
+        max_model_len: model.model.token_limit(),
         token_strs: return_token_strs.unwrap_or(false).then(|| texts(&tokens)),
         tokens,
     })
@@ -211,13 +211,13 @@ pub async fn detokenize(
 }
 
 fn decode(tokens: &[u32], model: &Lease) -> Result<String, ApiError> {
-    let vocabulary = model.engine.capabilities().vocab_size;
+    let vocabulary = model.engine().capabilities().vocab_size;
     let mut ids = tokens.iter().enumerate();
     if let Some((index, id)) = ids.find(|(_, id)| **id as usize >= vocabulary) {
         let problem = format!("is {id}; the vocabulary has {vocabulary} tokens");
         return Err(ApiError::invalid(Field::Tokens.index(index), problem));
     }
-    Ok(model.chat.tokenizer().decode(tokens, false))
+    Ok(model.chat_context().tokenizer().decode(tokens, false))
 }
 
 /// Describe a model's tokenizer.
@@ -238,17 +238,17 @@ pub async fn describe(
         ApiError::bad_request(message).param(Field::Model)
     })?;
     let lease = lease(&app, &caller, query.model.as_deref()).await?;
-    let tokenizer = lease.chat.tokenizer();
+    let tokenizer = lease.chat_context().tokenizer();
     let BoundaryTokens {
         bos_token,
         eos_token,
     } = BoundaryTokens::from_tokenizer(tokenizer);
     let non_empty = |text: String| Some(text).filter(|text| !text.is_empty());
-    let template = lease.chat.template();
+    let template = lease.chat_context().template();
     Ok(Json(TokenizerInfo {
         tokenizer_class: "loquat",
         vocab_size: tokenizer.vocab_size(),
-        model_max_length: lease.room(),
+        model_max_length: lease.model.token_limit(),
         bos_token: non_empty(bos_token),
         eos_token: non_empty(eos_token),
         pad_token: tokenizer.pad().and_then(|id| tokenizer.token_text(id)),

@@ -81,9 +81,9 @@ pub async fn messages(
     };
     let (model, stop) = (lease.clone(), stop_sequences.clone());
     let lowered = lowering::run(move || {
-        let mut lowered = lower(conversation, &model.chat)?;
-        let mut params = model.sampling.clone();
-        sampling::apply(&sampling, &mut params, model.chat.tokenizer())?;
+        let mut lowered = lower(conversation, model.chat_context())?;
+        let mut params = model.sampling().clone();
+        sampling::apply(&sampling, &mut params, model.chat_context().tokenizer())?;
         lowered.request = ChatRequest {
             stop,
             sampling: params,
@@ -183,8 +183,8 @@ pub async fn count_tokens(
         output_config,
     };
     let counted = lowering::run(move || {
-        let lowered = lower(conversation, &lease.chat)?;
-        let tokens = lease.chat.tokens(&lowered.request, true);
+        let lowered = lower(conversation, lease.chat_context())?;
+        let tokens = lease.chat_context().tokens(&lowered.request, true);
         let tokens = tokens.map_err(|error| rename_fields(error.into()))?;
         Ok((tokens.len(), lowered.ignored))
     });

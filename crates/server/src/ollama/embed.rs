@@ -16,7 +16,7 @@ use super::time::nanos;
 use super::{LeasedModel, lease, options};
 use crate::app::App;
 use crate::caller::Caller;
-use crate::embed::{EmbeddingJob, Embeddings, PromptInput, normalized};
+use crate::embed::{EmbeddingJob, Embeddings, PromptInput};
 use crate::error::ApiError;
 use crate::field::Field;
 use crate::lowering;
@@ -147,7 +147,7 @@ pub async fn embed(
     .await?;
     let answer = OllamaEmbedResponse {
         model: model.name,
-        embeddings: vectors.into_iter().map(normalized).collect(),
+        embeddings: vectors.into_iter().map(loquat::normalize).collect(),
         total_duration: nanos(caller.received.elapsed()),
         load_duration: nanos(model.load),
         prompt_eval_count: prompt_tokens,

@@ -248,7 +248,7 @@ impl PromptFields {
         if self.prompt.is_empty() {
             return Ok((None, ignored));
         }
-        let has_template = model.chat.template().is_some();
+        let has_template = model.chat_context().template().is_some();
         let lowered = if self.raw || (!has_template && self.system.is_none()) {
             self.lower_text(model, options)?
         } else {
@@ -293,13 +293,13 @@ impl PromptFields {
             return Err(ApiError::unsupported(*field, reason));
         }
         model.check_text(self.prompt.len())?;
-        let tokenizer = model.chat.tokenizer();
+        let tokenizer = model.chat_context().tokenizer();
         let prompt = tokenizer.encode(&self.prompt, Special::PROMPT);
         let prompt = prompt.map_err(|error| ApiError::internal(&error))?;
         let answer = self.answer;
         let answer = answer.map(|source| AnswerConstraint::new(Field::Format, source));
         let grammar = match answer {
-            Some(answer) => Some(answer.compile(&model.chat)?),
+            Some(answer) => Some(answer.compile(model.chat_context())?),
             None => None,
         };
         model.check_prompt(prompt.len(), 1)?;

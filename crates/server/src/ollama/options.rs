@@ -58,7 +58,7 @@ pub struct Options {
 impl Options {
     pub fn lower(options: Option<Map<String, Value>>, model: &Loaded) -> Result<Self, ApiError> {
         let mut lowered = Self {
-            sampling: model.sampling.clone(),
+            sampling: model.sampling().clone(),
             stop: Vec::new(),
             max_tokens: None,
             ignored: Vec::new(),
@@ -67,9 +67,9 @@ impl Options {
         // Clients write null for an option that they omit.
         let options = options.unwrap_or_default().into_iter();
         for (name, value) in options.filter(|(_, value)| !value.is_null()) {
-            lowered.add(&name, value, model.room(), &mut sampling)?;
+            lowered.add(&name, value, model.model.token_limit(), &mut sampling)?;
         }
-        sampling::apply(&sampling, &mut lowered.sampling, model.chat.tokenizer())
+        sampling::apply(&sampling, &mut lowered.sampling, model.chat_context().tokenizer())
             .map_err(rename_fields)?;
         Ok(lowered)
     }

@@ -163,7 +163,7 @@ impl ReplyContext {
         let model = model.filter(|_| !piece.tokens.is_empty());
         LineHead {
             logprobs: model
-                .map(|model| ChatLogprobs::new(&piece.tokens, model.chat.tokenizer()).content),
+                .map(|model| ChatLogprobs::new(&piece.tokens, model.chat_context().tokenizer()).content),
             ..LineHead::new(self.model.clone())
         }
     }

@@ -26,8 +26,8 @@ impl ReplyOptions {
     /// The limit for a prompt of this length.
     pub fn limit(&self, model: &Lease, prompt_len: usize) -> usize {
         match self.max_tokens_that_fit {
-            Some(most) => model.up_to(most, prompt_len),
-            None => model.max_tokens(self.max_tokens, prompt_len),
+            Some(most) => model.model.fit_tokens(most, prompt_len),
+            None => model.model.max_tokens(self.max_tokens, prompt_len),
         }
     }
 }
@@ -56,7 +56,7 @@ impl ActiveReply {
     ) -> Result<Self, ApiError> {
         let lease = &submission.lease;
         lease.check_text(content_bytes(&request.messages))?;
-        let chat = lease.chat.clone();
+        let chat = lease.chat_context().clone();
         let lowered = lowering::run(move || Ok(chat.lower(request)?)).await?;
         let LoweredChat { generate, reply } = lowered;
         let prompt_len = generate.prompt.len();

@@ -57,7 +57,7 @@ pub async fn create(
     } = body;
     let lease = lease(&app, &caller, request.model.as_deref()).await?;
     let model = lease.clone();
-    let lower = move || lower(request, &sampling, &model.chat, &model.sampling);
+    let lower = move || lower(request, &sampling, model.chat_context(), model.sampling());
     let LoweredChatCompletion {
         chat,
         options,

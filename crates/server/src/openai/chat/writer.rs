@@ -46,7 +46,7 @@ impl ChatWriter {
         logprobs: bool,
         streaming: Option<Streaming>,
     ) -> Self {
-        let chat = &model.chat;
+        let chat = model.chat_context();
         // Others need no tokens.
         let with_tokens = logprobs || chat.format().reasoning.is_some();
         let choices = (0..choices).map(|_| {

@@ -65,7 +65,7 @@ pub async fn create(
     lower::check_texts(&request.prompt, &lease)?;
     let has_limit = request.max_tokens.is_some();
     let model = lease.clone();
-    let lower = move || lower::lower(request, &sampling, &model.chat, &model.sampling);
+    let lower = move || lower::lower(request, &sampling, model.chat_context(), model.sampling());
     let lowered = lowering::run(lower).await?;
     ignored.extend(lowered.ignored.iter());
     let batch = PromptBatch {
@@ -117,7 +117,7 @@ impl PromptBatch {
             max_tokens: if self.has_limit {
                 generate.max_tokens
             } else {
-                self.lease.up_to(generate.max_tokens, prompt_len)
+                self.lease.model.fit_tokens(generate.max_tokens, prompt_len)
             },
             ..generate
         };
@@ -131,7 +131,7 @@ impl PromptBatch {
         streaming: super::options::Streaming,
     ) -> Result<Response, ApiError> {
         let head = CompletionHead::new("cmpl-", &self.lease);
-        let tokenizer = self.lease.chat.tokenizer();
+        let tokenizer = self.lease.chat_context().tokenizer();
         let mut choices = Vec::new();
         let mut requests = Vec::new();
         for (at, Prompt { text, generate }) in lowered.prompts.into_iter().enumerate() {
@@ -167,7 +167,7 @@ impl PromptBatch {
             let usages = choices.iter().map(|each| each.usage);
             total_usage(usages).unwrap_or_default()
         }));
-        let tokenizer = self.lease.chat.tokenizer();
+        let tokenizer = self.lease.chat_context().tokenizer();
         let mut choices = Vec::new();
         for (text, generated) in texts.iter().zip(generated) {
             let best = if lowered.n < lowered.best_of {

@@ -19,7 +19,7 @@ use self::wire::{
 };
 use crate::app::App;
 use crate::caller::Caller;
-use crate::embed::{EmbeddingJob, Embeddings, normalized};
+use crate::embed::{EmbeddingJob, Embeddings};
 use crate::error::ApiError;
 use crate::field::Field;
 use crate::wire::{JsonBody, set_ignored_header};
@@ -55,7 +55,7 @@ pub async fn create(
     } = body.value;
     let inputs = input.lower()?;
     let lease = super::lease(&app, &caller, model.as_deref()).await?;
-    check_dimensions(dimensions, lease.engine.capabilities().hidden_size)?;
+    check_dimensions(dimensions, lease.engine().capabilities().hidden_size)?;
     let job = EmbeddingJob {
         app: &app,
         caller: &caller,
@@ -70,7 +70,7 @@ pub async fn create(
         truncated: _,
     } = job.run(inputs).await?;
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
-        let vector = normalized(vector);
+        let vector = loquat::normalize(vector);
         Embedding {
             object: "embedding",
             index,

@@ -80,8 +80,8 @@ pub async fn create(
         let earlier = earlier.iter().flat_map(StoredResponse::conversation);
         let context = LoweringContext {
             overrides: &sampling,
-            defaults: &model.sampling,
-            chat: &model.chat,
+            defaults: model.sampling(),
+            chat: model.chat_context(),
             model: &model.id,
             conversation: earlier.chain(&input).collect(),
         };
@@ -103,7 +103,7 @@ pub async fn create(
         input,
     };
     let logprobs = chat.logprobs.is_some();
-    let writer = ResponseWriter::new(response, &lease.chat, logprobs, stream, storage);
+    let writer = ResponseWriter::new(response, lease.chat_context(), logprobs, stream, storage);
     let submission = Submission {
         app: &app,
         caller: &caller,
