@@ -69,8 +69,12 @@ impl Options {
         for (name, value) in options.filter(|(_, value)| !value.is_null()) {
             lowered.add(&name, value, model.model.token_limit(), &mut sampling)?;
         }
-        sampling::apply(&sampling, &mut lowered.sampling, model.chat_context().tokenizer())
-            .map_err(rename_fields)?;
+        sampling::apply(
+            &sampling,
+            &mut lowered.sampling,
+            model.chat_context().tokenizer(),
+        )
+        .map_err(rename_fields)?;
         Ok(lowered)
     }
 

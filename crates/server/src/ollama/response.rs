@@ -162,8 +162,9 @@ impl ReplyContext {
         let model = self.logprobs_model.as_ref();
         let model = model.filter(|_| !piece.tokens.is_empty());
         LineHead {
-            logprobs: model
-                .map(|model| ChatLogprobs::new(&piece.tokens, model.chat_context().tokenizer()).content),
+            logprobs: model.map(|model| {
+                ChatLogprobs::new(&piece.tokens, model.chat_context().tokenizer()).content
+            }),
             ..LineHead::new(self.model.clone())
         }
     }

@@ -39,7 +39,9 @@ impl OllamaThink {
                 return Err(ApiError::unsupported(Field::Think, reason));
             }
             // A model that always thinks needs no switch.
-            Self::Enabled(true) => (model.chat_context().supports_effort(Effort::On)).then_some(Effort::On),
+            Self::Enabled(true) => {
+                (model.chat_context().supports_effort(Effort::On)).then_some(Effort::On)
+            }
             Self::Effort(OllamaEffort::Low) => Some(Effort::Low),
             Self::Effort(OllamaEffort::Medium) => Some(Effort::Medium),
             Self::Effort(OllamaEffort::High) => Some(Effort::High),
