@@ -1,43 +1,43 @@
-//! What somebody wants opened, and within which bounds.
+//! The model that a command is about to open, and its limits.
 
 use loquat_session::SessionOptions;
 use loquat_store::{FileKind, Store, Wanted};
 
-use crate::args::{BenchArgs, Chosen, Command};
+use crate::args::{BenchArgs, ModelChoice, Command};
 use crate::prompt;
 
 #[derive(Debug, Clone)]
-pub struct Attempt {
+pub struct OpenAttempt {
     pub reference: String,
     pub kind: Option<FileKind>,
     pub backend: String,
     pub options: SessionOptions,
 }
 
-impl Attempt {
-    /// What a command is going to open, if it is one model that has to be found first. `run` and
-    /// `serve`, which open several, make an attempt of each.
-    pub fn of(command: &Command, store: &Store) -> Option<Self> {
-        let (chosen, session) = match command {
+impl OpenAttempt {
+    /// The attempt of a command that opens exactly one model. `run` and `serve` create one for each
+    /// model.
+    pub fn for_command(command: &Command, store: &Store) -> Option<Self> {
+        let (choice, session) = match command {
             Command::Generate(args) => {
                 let (model, prompt) = (args.model.as_deref(), args.prompt.as_deref());
-                // What cannot be sorted is the command's to refuse.
-                let words = prompt::sort(store, &args.source, model, prompt).ok()?;
-                (args.source.chosen(words.model.as_deref()), &args.session)
+                // The command itself reports errors.
+                let arguments = prompt::model_and_prompt(store, &args.source, model, prompt).ok()?;
+                (args.source.choice(arguments.model.as_deref()), &args.session)
             }
             Command::Bench(args) if needs_no_file(args) => return None,
-            Command::Bench(args) => (args.source.chosen(args.model.as_deref()), &args.session),
+            Command::Bench(args) => (args.source.choice(args.model.as_deref()), &args.session),
             _ => return None,
         };
         let options = session.options(1);
-        Some(Self::new(store, &chosen, &session.backend, &options))
+        Some(Self::new(store, &choice, &session.backend, &options))
     }
 
-    pub fn new(store: &Store, chosen: &Chosen, backend: &str, options: &SessionOptions) -> Self {
-        let reference = chosen.reference.clone();
+    pub fn new(store: &Store, choice: &ModelChoice, backend: &str, options: &SessionOptions) -> Self {
+        let reference = choice.reference.clone();
         Self {
             reference: reference.unwrap_or_else(|| store.default_model().to_string()),
-            kind: chosen.kind,
+            kind: choice.kind,
             backend: backend.to_owned(),
             options: options.clone(),
         }
