@@ -44,10 +44,7 @@ fn summary(file: Option<&Path>, settled: &Settled) -> String {
         1 => "1 key".to_owned(),
         count => format!("{count} keys"),
     };
-    format!(
-        "{what} is valid: {keys}, models {}\n",
-        models.join(", ")
-    )
+    format!("{what} is valid: {keys}, models {}\n", models.join(", "))
 }
 
 /// The key is for its owner, the hash for the file. The key is not stored.

@@ -161,7 +161,10 @@ fn attention(attention: &Attention) -> Vec<String> {
             .map(|cap| format!("scores capped at {cap}")),
     );
     if let Some(temperature) = &attention.temperature {
-        parts.push(format!("query temperature every {} tokens", temperature.span));
+        parts.push(format!(
+            "query temperature every {} tokens",
+            temperature.span
+        ));
     }
     parts.extend(flag(attention.sinks, "attention sinks"));
     parts.extend(attention.qk_norm.as_ref().map(qk_norm));
@@ -307,10 +310,7 @@ fn experts(experts: &Experts) -> Vec<String> {
     parts.extend(flag(router.normalise.is_some(), "normalised"));
     parts.extend(factor("weights", router.scale));
     parts.extend(flag(router.expert_scale, "learned scale per expert"));
-    parts.extend(flag(
-        router.input.is_some(),
-        "router norm",
-    ));
+    parts.extend(flag(router.input.is_some(), "router norm"));
     parts.extend(flag(experts.weigh_input, "weighted inputs"));
     if let Some(shared) = &experts.shared {
         let gated = if shared.gated { ", gated" } else { "" };

@@ -33,12 +33,6 @@ pub enum CliError {
     Chat(#[from] ChatError),
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("no backend is called `{name}`; there are auto, which chooses, and{all}")]
-    UnknownBackend { name: String, all: String },
-    #[error("backend `{name}` cannot run here; there are{all}")]
-    UnavailableBackend { name: &'static str, all: String },
-    #[error("no backend can run here; there are{all}")]
-    NoBackend { all: String },
     #[error(
         "no model named `{word}`{}. To use it as a prompt, write `loquat run -- {word}`",
         .advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default()
@@ -78,8 +72,6 @@ pub enum CliError {
     },
     #[error(transparent)]
     Library(loquat::Error),
-    #[error("the model's own sampling defaults cannot be used: {0}")]
-    Defaults(EngineError),
     #[error("cannot read the prompt from stdin: {0}")]
     Stdin(std::io::Error),
     #[error("cannot write the output: {0}")]
@@ -115,9 +107,7 @@ pub enum CliError {
     Serve(#[from] loquat_server::ServeError),
     #[error("cannot start the server: {0}")]
     Runtime(std::io::Error),
-    #[error(
-        "{model} was not downloaded: its weights need {needs}, and {bound} {has}. {advice}"
-    )]
+    #[error("{model} was not downloaded: its weights need {needs}, and {bound} {has}. {advice}")]
     Oversized {
         model: String,
         needs: String,
@@ -145,10 +135,6 @@ impl From<loquat::Error> for CliError {
             Error::Text(error) => error.into(),
             Error::Chat(error) => error.into(),
             Error::Engine(error) => error.into(),
-            Error::UnknownBackend { name, all } => Self::UnknownBackend { name, all },
-            Error::UnavailableBackend { name, all } => Self::UnavailableBackend { name, all },
-            Error::NoBackend { all } => Self::NoBackend { all },
-            Error::Defaults(error) => Self::Defaults(error),
             error => Self::Library(error),
         }
     }
@@ -177,7 +163,7 @@ impl CliError {
     /// 130 interrupted, 141 output pipe closed.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::UnknownBackend { .. }
+            Self::Library(loquat::Error::UnknownBackend(_))
             | Self::UnknownModelWord { .. }
             | Self::NoPrompt
             | Self::Usage { .. }
@@ -222,11 +208,13 @@ impl CliError {
             Self::Store(_)
             | Self::Weights(_)
             | Self::Open(_)
-            | Self::UnavailableBackend { .. }
-            | Self::NoBackend { .. }
+            | Self::Library(
+                loquat::Error::UnavailableBackend { .. }
+                | loquat::Error::NoBackend { .. }
+                | loquat::Error::Defaults(_),
+            )
             | Self::Oversized { .. }
-            | Self::Grammar { .. }
-            | Self::Defaults(_) => 3,
+            | Self::Grammar { .. } => 3,
             Self::Text(error) => match error.blame() {
                 loquat_text::Blame::Request => 4,
                 loquat_text::Blame::System => 3,

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Read};
 
-use loquat_store::{Store, StoreError, Wanted};
+use loquat_store::{ModelQuery, Store, StoreError};
 
 use crate::args::ModelArgs;
 use crate::error::CliError;
@@ -47,7 +47,7 @@ pub fn model_and_prompt(
     if first.trim().is_empty() {
         return Err(CliError::NoPrompt);
     }
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: first,
         kind: source.choice(None).kind,
     };
@@ -57,9 +57,7 @@ pub fn model_and_prompt(
         Err(StoreError::UnknownModel { reference, advice }) => {
             Err(unknown_word(&reference, Some(advice)))
         }
-        Err(StoreError::NotAReference { reference }) => {
-            Err(unknown_word(&reference, None))
-        }
+        Err(StoreError::NotAReference { reference }) => Err(unknown_word(&reference, None)),
         Err(error) => Err(error.into()),
     }
 }
@@ -149,11 +147,13 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let store = store(cache.path());
         for (word, code) in [("hello", 2), (" hello ", 2), ("", 2), ("  ", 2)] {
-            let error = model_and_prompt(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
+            let error =
+                model_and_prompt(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), code, "{word:?}: {error}");
         }
         for word in ["./missing.gguf", "my models/missing.gguf"] {
-            let error = model_and_prompt(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
+            let error =
+                model_and_prompt(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), 3, "{word:?}: {error}");
         }
     }
@@ -171,7 +171,8 @@ mod tests {
             (words.model, words.prompt),
             (None, Some("hello".to_owned()))
         );
-        let refused = model_and_prompt(&store, &source, Some("smollm2"), Some("hello")).unwrap_err();
+        let refused =
+            model_and_prompt(&store, &source, Some("smollm2"), Some("hello")).unwrap_err();
         assert!(refused.to_string().contains("--gguf-file"), "{refused}");
     }
 }

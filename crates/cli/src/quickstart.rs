@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 
 use loquat_server::config;
-use loquat_store::{FileKind, Store, Wanted};
+use loquat_store::{FileKind, ModelQuery, Store};
 
 use crate::args::QuickstartArgs;
 use crate::backends;
@@ -174,13 +174,16 @@ preload = true
 impl ServedModel {
     /// The best model that fits, or the catalog's default.
     fn best(estimates: &[FitEstimate], machine: &Machine, store: &Store) -> Self {
-        let fits = |estimate: &&FitEstimate| estimate.fits.runs() && estimate.roomy_context > 0;
+        let fits =
+            |estimate: &&FitEstimate| estimate.fits.runs() && estimate.comfortable_context > 0;
         match estimates.iter().find(fits) {
             Some(best) => Self {
                 source: best.subject.name.clone(),
                 kind: best.subject.kind,
                 weight_bytes: best.subject.weight_bytes,
-                fit: machine.memory_bytes.map(|memory| Capacity::plan(best, memory)),
+                fit: machine
+                    .memory_bytes
+                    .map(|memory| Capacity::plan(best, memory)),
             },
             None => Self::catalog_default(store),
         }
@@ -199,12 +202,14 @@ impl ServedModel {
 
     /// A note on what starting the server downloads; `None` if the model is local.
     fn download(&self, store: &Store) -> Option<String> {
-        let wanted = Wanted {
+        let wanted = ModelQuery {
             reference: &self.source,
             kind: self.kind,
         };
         // If the lookup fails, assume a download.
-        let is_here = store.here(&wanted).is_ok_and(|here| here.is_some());
+        let is_here = store
+            .locate_cached(&wanted)
+            .is_ok_and(|here| here.is_some());
         (!is_here).then(|| {
             let (source, size) = (&self.source, bytes(self.weight_bytes));
             format!(" (downloads {source}, about {size}, on first start)")
@@ -215,9 +220,7 @@ impl ServedModel {
         let Some(kind) = self.kind else {
             return String::new();
         };
-        format!(
-            "# Files of this kind fit where the default ones do not.\nkind = \"{kind}\"\n"
-        )
+        format!("# Files of this kind fit where the default ones do not.\nkind = \"{kind}\"\n")
     }
 
     fn fit(&self) -> String {
@@ -240,7 +243,7 @@ impl ServedModel {
 impl Capacity {
     fn plan(estimate: &FitEstimate, memory: u64) -> Self {
         let subject = &estimate.subject;
-        let context = estimate.roomy_context.min(MAX_CONTEXT);
+        let context = estimate.comfortable_context.min(MAX_CONTEXT);
         let context = match context {
             0..1024 => context,
             _ => context / 1024 * 1024,
@@ -271,7 +274,7 @@ mod tests {
             is_gpu: false,
             memory_bytes,
             available_bytes: None,
-            pace: None,
+            speed: None,
         }
     }
 
@@ -374,7 +377,7 @@ repo = "no/twofold-mlx"
         assert_eq!(files.count(), 1, "no draft is left");
     }
 
-        #[test]
+    #[test]
     fn written_configuration_is_valid() {
         let folder = tempfile::tempdir().unwrap();
         let store = store_in(folder.path(), "");

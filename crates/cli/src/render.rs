@@ -137,7 +137,9 @@ impl Renderer {
                 eos_token: self.ends.eos_token.clone(),
                 ..(**input).clone()
             })?,
-            (RenderInput::Conversation { request, reply }, Some(chat)) => chat.render(request, *reply)?,
+            (RenderInput::Conversation { request, reply }, Some(chat)) => {
+                chat.render(request, *reply)?
+            }
             (RenderInput::Conversation { request, reply }, None) => {
                 loquat_chat::render(&self.template, request, &self.ends, *reply)?
             }

@@ -48,7 +48,11 @@ impl Sampling {
     }
 
     /// Overrides parameters with flags.
-    pub fn with_flags(mut self, args: &SamplingArgs, tokenizer: &Tokenizer) -> Result<Self, CliError> {
+    pub fn with_flags(
+        mut self,
+        args: &SamplingArgs,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self, CliError> {
         for (_, given) in &args.0 {
             if let FlagValue::Steps(order) = given {
                 self.disable_missing(order);
@@ -122,7 +126,9 @@ fn set(
         (Some(Slot::Mode(slot)), FlagValue::Integer(value)) => *slot = *value as u8,
         (Some(Slot::Biases(slot)), FlagValue::Biases(value)) => slot.clone_from(value),
         (Some(Slot::Tokens(slot)), FlagValue::Tokens(value)) => slot.clone_from(value),
-        (Some(Slot::Words(slot)), FlagValue::Texts(words)) => *slot = word_sequences(words, tokenizer)?,
+        (Some(Slot::Words(slot)), FlagValue::Texts(words)) => {
+            *slot = word_sequences(words, tokenizer)?
+        }
         (Some(Slot::Texts(slot)), FlagValue::Texts(value)) => slot.clone_from(value),
         (Some(Slot::Steps(slot)), FlagValue::Steps(value)) => slot.clone_from(value),
         (Some(Slot::Seed(slot)), FlagValue::Seed(value)) => *slot = Some(*value),
@@ -168,7 +174,9 @@ mod tests {
 
     fn with(config: &GenerationConfig, given: Vec<(Parameter, FlagValue)>) -> Sampling {
         let sampling = Sampling::from_config(config).unwrap();
-        sampling.with_flags(&SamplingArgs(set by flag), &tokenizer()).unwrap()
+        sampling
+            .with_flags(&SamplingArgs(given), &tokenizer())
+            .unwrap()
     }
 
     fn named(name: &str) -> Parameter {
@@ -180,7 +188,9 @@ mod tests {
     fn every_flag_reaches_its_parameter() {
         for parameter in PARAMETERS {
             let given = match parameter.kind {
-                Kind::Float => FlagValue::Float(parameter.min + (parameter.max - parameter.min) / 3.0),
+                Kind::Float => {
+                    FlagValue::Float(parameter.min + (parameter.max - parameter.min) / 3.0)
+                }
                 Kind::Integer => FlagValue::Integer(parameter.max as i64),
                 Kind::Biases => FlagValue::Biases(vec![(4, 1.0)]),
                 Kind::Tokens => FlagValue::Tokens(vec![4]),
@@ -250,7 +260,10 @@ mod tests {
             do_sample: Some(true),
             ..silent
         };
-        assert_eq!(with(&own, vec![]).describe(), "the model's unmodified distribution");
+        assert_eq!(
+            with(&own, vec![]).describe(),
+            "the model's unmodified distribution"
+        );
     }
 
     #[test]
@@ -262,7 +275,10 @@ mod tests {
         // A parameter set by a flag stays, and the engine refuses it.
         let asked = (named("top_p"), FlagValue::Float(0.5));
         let told = with(&silent, vec![order, asked]).describe();
-        assert_eq!(told, "top_p 0.5 (set by flag), order [\"top_k\"] (set by flag)");
+        assert_eq!(
+            told,
+            "top_p 0.5 (set by flag), order [\"top_k\"] (set by flag)"
+        );
     }
 
     #[test]

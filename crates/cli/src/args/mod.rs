@@ -19,7 +19,7 @@ pub use answer::{AnswerArgs, AnswerConstraint};
 pub use bench::BenchArgs;
 pub use conversation::{ConversationArgs, FormatArgs, ThinkingArg};
 pub use convert::ConvertArgs;
-pub use model::{ModelChoice, KindArgs, ModelArgs, NetworkArgs};
+pub use model::{KindArgs, ModelArgs, ModelChoice, NetworkArgs};
 pub use models::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, ShowArgs, VerifyArgs};
 pub use output::{OutputArgs, OutputForm};
 pub use sampling::{FlagValue, SamplingArgs, flag_name};

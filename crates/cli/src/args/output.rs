@@ -53,6 +53,8 @@ impl OutputArgs {
         } else {
             Distribution::Model
         };
-        Ok(self.logprobs.map(|alternatives| Logprobs { alternatives, of }))
+        Ok(self
+            .logprobs
+            .map(|alternatives| Logprobs { alternatives, of }))
     }
 }

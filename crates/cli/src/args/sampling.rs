@@ -98,7 +98,7 @@ fn help(parameter: &Parameter) -> String {
     } = parameter;
     match kind {
         Kind::Float | Kind::Integer => {
-            let default = sampling::usual(parameter);
+            let default = sampling::default_value(parameter);
             format!("{help} [{min} to {max}] [default: {default}]")
         }
         Kind::Biases => format!("{help} [{min} to {max}]"),
@@ -177,7 +177,9 @@ mod tests {
                 Kind::Integer => ("1", FlagValue::Integer(1)),
                 Kind::Biases => ("42=-7.5", FlagValue::Biases(vec![(42, -7.5)])),
                 Kind::Tokens => ("4, 5", FlagValue::Tokens(vec![4, 5])),
-                Kind::TokenSequences | Kind::Strings => ("a,b", FlagValue::Texts(vec!["a,b".into()])),
+                Kind::TokenSequences | Kind::Strings => {
+                    ("a,b", FlagValue::Texts(vec!["a,b".into()]))
+                }
                 Kind::Steps => ("top_p,dry", FlagValue::Steps(vec![Step::TopP, Step::Dry])),
                 Kind::Seed => ("7", FlagValue::Seed(7)),
             };

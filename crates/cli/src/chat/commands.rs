@@ -247,14 +247,13 @@ mod tests {
             ("/ is a slash", ChatLine::Message("/ is a slash")),
             ("/sett x 1", wrong("no command /sett. Did you mean /set?")),
             ("/hlep", wrong("no command /hlep. Did you mean /help?")),
-            (
-                "/nope",
-                wrong("no command /nope. /help lists the commands"),
-            ),
+            ("/nope", wrong("no command /nope. /help lists the commands")),
             ("/load", wrong("usage: /load FILE")),
             (
                 "/clear sky",
-                wrong("/clear takes no arguments. To send the line verbatim, start it with a space"),
+                wrong(
+                    "/clear takes no arguments. To send the line verbatim, start it with a space",
+                ),
             ),
         ] {
             assert_eq!(parse(line), expected, "{line:?}");

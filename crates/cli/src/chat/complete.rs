@@ -18,7 +18,7 @@ impl ModelNames {
     /// Names of the catalog and of local models.
     pub fn from_store(store: &Store) -> Self {
         // If local models cannot be listed, only the catalog is completed.
-        let held = store.held().unwrap_or_default();
+        let held = store.stored_models().unwrap_or_default();
         let held = held.into_iter().map(|held| held.name);
         let known = store.catalog().entries().iter().map(ToString::to_string);
         let mut names: Vec<String> = known.chain(held).collect();
@@ -120,7 +120,10 @@ fn files(typed: &str) -> Vec<Pair> {
         "" => ".".into(),
         named => expand_path(named),
     };
-    let entries = std::fs::read_dir(directory_path).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(directory_path)
+        .into_iter()
+        .flatten()
+        .flatten();
     let pair = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let matches = name.starts_with(leaf) && (!name.starts_with('.') || leaf.starts_with('.'));

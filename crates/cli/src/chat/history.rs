@@ -131,7 +131,10 @@ mod tests {
         history.write(&many).unwrap();
         let kept = history.add("last").unwrap();
         assert_eq!(kept.len(), MAX_LINES);
-        assert_eq!((kept[0].as_str(), kept[MAX_LINES - 1].as_str()), ("6", "last"));
+        assert_eq!(
+            (kept[0].as_str(), kept[MAX_LINES - 1].as_str()),
+            ("6", "last")
+        );
         assert_eq!(history.lines().unwrap(), kept);
         #[cfg(unix)]
         {

@@ -12,6 +12,7 @@ mod transcript;
 
 use std::ops::ControlFlow;
 
+use loquat::Finish;
 use loquat_chat::{Conversation, Message, Role, ToolCall};
 use loquat_engine::EngineError;
 
@@ -19,8 +20,7 @@ pub use settings::Settings;
 
 use crate::error::CliError;
 use crate::run::{Opener, Talk};
-use crate::stream::End;
-use crate::terminal::{print_error, is_dumb, remark, tame};
+use crate::terminal::{is_dumb, print_error, remark, sanitize};
 use crate::wait::{Doing, Interrupts};
 use commands::{ChatLine, Command, parse, split};
 use complete::ModelNames;
@@ -77,7 +77,7 @@ struct Chat<'a> {
     talk: Talk,
     conversation: Conversation,
     /// The end of the last answer that was not stopped.
-    last: Option<End>,
+    last: Option<Finish>,
 }
 
 impl Chat<'_> {
@@ -123,11 +123,7 @@ impl Chat<'_> {
         self.answer(Message::new(Role::User, text))
     }
 
-    fn execute(
-        &mut self,
-        command: Command,
-        argument: &str,
-    ) -> Result<ControlFlow<()>, CliError> {
+    fn execute(&mut self, command: Command, argument: &str) -> Result<ControlFlow<()>, CliError> {
         match command {
             Command::Set => self.set(argument)?,
             Command::Unset => self.change(|settings| settings.unset(argument))?,
@@ -195,7 +191,7 @@ impl Chat<'_> {
 
     fn system(&mut self, argument: &str) {
         match (argument, self.conversation.system()) {
-            ("", Some(system)) => remark(&tame(system)),
+            ("", Some(system)) => remark(&sanitize(system)),
             ("", None) => remark("No system prompt. Set one with /system TEXT."),
             (text, _) => self.conversation.set_system(Some(text.to_owned())),
         }
@@ -223,7 +219,7 @@ impl Chat<'_> {
         let turns = self.conversation.turns().iter().rev();
         let last = turns.filter_map(|turn| turn.reasoning.as_deref()).next();
         match last {
-            Some(reasoning) => remark(&tame(reasoning.trim())),
+            Some(reasoning) => remark(&sanitize(reasoning.trim())),
             None => remark("No thinking yet."),
         }
         Ok(())
@@ -236,7 +232,11 @@ impl Chat<'_> {
     }
 
     /// Restores `before` if the question is refused or cancelled.
-    fn answer_or_restore(&mut self, question: Message, before: Conversation) -> Result<(), CliError> {
+    fn answer_or_restore(
+        &mut self,
+        question: Message,
+        before: Conversation,
+    ) -> Result<(), CliError> {
         self.conversation.push(question);
         match self.turn() {
             Ok(true) => Ok(()),
@@ -265,9 +265,9 @@ impl Chat<'_> {
         let interrupts = self.opener.interrupts;
         let mut heard = self.talk.ask(&self.conversation, interrupts)?;
         loop {
-            let stopped = heard.end.is_none();
-            self.last = heard.end.clone().or(self.last.take());
-            let reply = heard.said();
+            let stopped = heard.finish.is_none();
+            self.last = heard.finish.clone().or(self.last.take());
+            let reply = heard.into_reply();
             if stopped && reply.text.trim().is_empty() {
                 return Ok(false);
             }
@@ -289,7 +289,7 @@ impl Chat<'_> {
     /// Asks the user for the result of a tool call; `None` if they cancel.
     fn tool_result(&mut self, call: &ToolCall) -> Result<Option<Message>, CliError> {
         let ToolCall { id, name, .. } = call;
-        let result = self.read_line(&format!("{} = ", tame(name)))?;
+        let result = self.read_line(&format!("{} = ", sanitize(name)))?;
         let (LineInput::Line(result) | LineInput::Block(result)) = result else {
             return Ok(None);
         };
@@ -323,7 +323,7 @@ fn settings_list(all: &[SettingRow]) -> String {
     let widest = widest.unwrap_or_default();
     let line = |row: &SettingRow| {
         let mark = if row.is_set { '*' } else { ' ' };
-        let line = format!("{mark} {:widest$}  {}", row.name, tame(&row.value));
+        let line = format!("{mark} {:widest$}  {}", row.name, sanitize(&row.value));
         line.trim_end().to_owned() + "\n"
     };
     let lines: String = all.iter().map(line).collect();
@@ -340,7 +340,7 @@ fn message_count(turns: usize) -> String {
 /// The first line of a message, shortened.
 fn summary(message: &Message) -> String {
     const MAX_LEN: usize = 60;
-    let text = tame(&message.content.joined());
+    let text = sanitize(&message.content.joined());
     let line = text.lines().next().unwrap_or_default();
     match line.char_indices().nth(MAX_LEN) {
         Some((end, _)) => format!("{}…", &line[..end]),

@@ -65,7 +65,10 @@ mod tests {
 
         conversation.clear();
         let refused = save(&path, &conversation, false).unwrap_err().to_string();
-        assert!(refused.contains("already exists. Overwrite it with /save!"), "{refused}");
+        assert!(
+            refused.contains("already exists. Overwrite it with /save!"),
+            "{refused}"
+        );
         assert_ne!(load(&path).unwrap(), conversation);
         save(&path, &conversation, true).unwrap();
         assert_eq!(load(&path).unwrap(), conversation);

@@ -274,9 +274,7 @@ fn directory(which: &DirectoryCheck, found: &Result<Directory, String>) -> Findi
     let DirectoryCheck { check, variable } = which;
     let elsewhere = |what: String| {
         let finding = Finding::ok(*check, what);
-        finding.problem(format!(
-            "Set {variable}=DIR to a writable directory."
-        ))
+        finding.problem(format!("Set {variable}=DIR to a writable directory."))
     };
     let found = match found {
         Ok(found) => found,
@@ -292,7 +290,7 @@ fn directory(which: &DirectoryCheck, found: &Result<Directory, String>) -> Findi
     }
     parts.extend(found.free_bytes.map(|free| bytes(free) + " free"));
     parts.extend(
-        folder
+        found
             .foreign_owner
             .map(|owner| format!("owned by user {owner}")),
     );
@@ -337,9 +335,10 @@ fn port(address: SocketAddr, port: &Port) -> Finding {
         }
         Port::Taken => Finding::ok("port", format!("{address} is used by another program"))
             .note("Use another port: `loquat serve --port PORT`."),
-        Port::Refused(why) => Finding::ok("port", format!("{address} is not available: {why}")).note(
-            format!("Use another port than {port_only}: `loquat serve --port PORT`."),
-        ),
+        Port::Refused(why) => Finding::ok("port", format!("{address} is not available: {why}"))
+            .note(format!(
+                "Use another port than {port_only}: `loquat serve --port PORT`."
+            )),
     }
 }
 
@@ -349,8 +348,7 @@ fn hub(hub: &Hub) -> Finding {
             let finding = Finding::ok("hub", format!("{name} responds with status {status}"));
             match status {
                 500.. | 429 => finding.note("Try again later, or set HF_ENDPOINT=URL to a mirror."),
-                401 | 403 | 407 => finding
-                    .note("Set HF_TOKEN=TOKEN, or check the proxy."),
+                401 | 403 | 407 => finding.note("Set HF_TOKEN=TOKEN, or check the proxy."),
                 _ => Finding::ok("hub", format!("{name} is reachable")),
             }
         }

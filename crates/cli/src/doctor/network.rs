@@ -29,10 +29,12 @@ pub fn port(address: SocketAddr) -> Port {
 fn port_within(address: SocketAddr, timeout: Duration) -> Port {
     match TcpListener::bind(address) {
         Ok(_) => Port::Free,
-        Err(error) if error.kind() == ErrorKind::AddrInUse => match loquat_version(address, timeout) {
-            Some(version) => Port::Loquat { version },
-            None => Port::Taken,
-        },
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            match loquat_version(address, timeout) {
+                Some(version) => Port::Loquat { version },
+                None => Port::Taken,
+            }
+        }
         Err(error) => Port::Refused(error.to_string()),
     }
 }
@@ -88,7 +90,7 @@ fn reach(options: HubOptions) -> Hub {
     if hub.is_offline() {
         return Hub::Offline { name };
     }
-    match hub.reach(HUB_TIMEOUT) {
+    match hub.ping(HUB_TIMEOUT) {
         Ok(status) => Hub::Responds { name, status },
         Err(error) => Hub::Unreachable(error.to_string()),
     }
@@ -121,9 +123,16 @@ mod tests {
     fn owner_of_port_is_detected() {
         let ours = "HTTP/1.0 200 OK\r\n\r\n{\"info\": {\"title\": \"Loquat\", \"version\": \"9\"}}";
         let version = "9".to_owned();
-        assert_eq!(port_within(responding(ours), GENEROUS), Port::Loquat { version });
+        assert_eq!(
+            port_within(responding(ours), GENEROUS),
+            Port::Loquat { version }
+        );
         for other in ["HTTP/1.0 200 OK\r\n\r\n{\"info\": {}}", "SSH-2.0\r\n", ""] {
-            assert_eq!(port_within(responding(other), GENEROUS), Port::Taken, "{other:?}");
+            assert_eq!(
+                port_within(responding(other), GENEROUS),
+                Port::Taken,
+                "{other:?}"
+            );
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -152,7 +161,10 @@ mod tests {
         let unused = listener.local_addr().unwrap();
         drop(listener);
         for endpoint in [&format!("http://{unused}"), "nonsense", "http://"] {
-            assert!(matches!(reach(at(endpoint)), Hub::Unreachable(_)), "{endpoint}");
+            assert!(
+                matches!(reach(at(endpoint)), Hub::Unreachable(_)),
+                "{endpoint}"
+            );
         }
         let offline = HubOptions {
             offline: true,

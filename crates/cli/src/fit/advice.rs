@@ -1,7 +1,7 @@
 //! Advice for models that do not fit.
 
 use loquat_session::{Backend, MemoryBound, OpenError};
-use loquat_store::{Entry, FileKind, Form, Resolved, Store};
+use loquat_store::{CatalogEntry, FileKind, ModelForm, ResolvedReference, Store};
 
 use super::estimate::FitEstimate;
 use super::machine::{Machine, MeasurePolicy};
@@ -24,10 +24,13 @@ const CERTAIN_OF_ESTIMATE: u64 = 85;
 /// backend decides doubtful cases from the files.
 pub fn refuse_oversized(store: &Store, attempt: &OpenAttempt) -> Result<(), CliError> {
     let wanted = attempt.wanted();
-    let Ok(Resolved::Catalog { entry, form }) = store.resolve(&wanted) else {
+    let Ok(ResolvedReference::Catalog { entry, form }) = store.resolve(&wanted) else {
         return Ok(());
     };
-    if store.here(&wanted).is_ok_and(|here| here.is_some()) {
+    if store
+        .locate_cached(&wanted)
+        .is_ok_and(|here| here.is_some())
+    {
         return Ok(());
     }
     let backend = backends::select(&attempt.backend)?;
@@ -62,7 +65,7 @@ pub fn refuse_oversized(store: &Store, attempt: &OpenAttempt) -> Result<(), CliE
 
 /// Unquantized weights are read from the mapped file, which the system can page: slow, but
 /// possible.
-fn stays_in_file(machine: &Machine, form: &Form, attempt: &OpenAttempt) -> bool {
+fn stays_in_file(machine: &Machine, form: &ModelForm, attempt: &OpenAttempt) -> bool {
     form.kind == FileKind::Safetensors && !machine.is_gpu && attempt.options.memory.is_none()
 }
 
@@ -99,7 +102,7 @@ fn advice(
             advice.push(format!("Use --memory {}MiB", wanted.div_ceil(1 << 20)));
         }
     }
-    let here = store.here(&attempt.wanted())?;
+    let here = store.locate_cached(&attempt.wanted())?;
     let model = here.map(|located| Model::open(&located)).transpose()?;
     if let Some(context) = model
         .as_ref()
@@ -119,9 +122,13 @@ fn without_budget(attempt: &OpenAttempt) -> OpenAttempt {
 }
 
 /// Without a measurement, so that errors come at once.
-fn detect_machine(store: &Store, backend: &dyn Backend, attempt: &OpenAttempt) -> Result<Machine, CliError> {
+fn detect_machine(
+    store: &Store,
+    backend: &dyn Backend,
+    attempt: &OpenAttempt,
+) -> Result<Machine, CliError> {
     let machine = Machine::detect(backend, store.cache_dir(), MeasurePolicy::Never)?;
-    Ok(machine.within(attempt.options.memory))
+    Ok(machine.limited_to(attempt.options.memory))
 }
 
 /// The longest context that fits.
@@ -148,7 +155,7 @@ struct Advisor<'a> {
 
 impl<'a> Advisor<'a> {
     /// Suggests other files of the same model, then other models.
-    fn alternatives(&self, entry: Option<&Entry>) -> Vec<String> {
+    fn alternatives(&self, entry: Option<&CatalogEntry>) -> Vec<String> {
         let mut advice = Vec::new();
         if let Some(entry) = entry {
             let forms = for_entry(entry, self.machine, None).into_iter();
@@ -159,11 +166,14 @@ impl<'a> Advisor<'a> {
             }));
         }
         let all = for_catalog(self.store, self.machine, None);
-        let named = entry.map(Entry::to_string);
-        let others = all
-            .iter()
-            .filter(|estimate| estimate.fits.runs() && named.as_ref() != Some(&estimate.subject.name));
-        let names: Vec<String> = others.map(|at| at.subject.reference()).take(MAX_SUGGESTIONS).collect();
+        let named = entry.map(CatalogEntry::to_string);
+        let others = all.iter().filter(|estimate| {
+            estimate.fits.runs() && named.as_ref() != Some(&estimate.subject.name)
+        });
+        let names: Vec<String> = others
+            .map(|at| at.subject.reference())
+            .take(MAX_SUGGESTIONS)
+            .collect();
         advice.push(if names.is_empty() {
             "No model of the catalog fits".to_owned()
         } else {
@@ -177,15 +187,15 @@ impl<'a> Advisor<'a> {
         &self,
         attempt: &OpenAttempt,
         model: Option<&Model>,
-    ) -> Result<Option<&'a Entry>, CliError> {
-        if let Resolved::Catalog { entry, .. } = self.store.resolve(&attempt.wanted())? {
+    ) -> Result<Option<&'a CatalogEntry>, CliError> {
+        if let ResolvedReference::Catalog { entry, .. } = self.store.resolve(&attempt.wanted())? {
             return Ok(Some(entry));
         }
         let Some(model) = model else {
             return Ok(None);
         };
         let (family, parameters) = (model.source.spec.family, model.parameters() as f64);
-        let is_same = |entry: &&Entry| {
+        let is_same = |entry: &&CatalogEntry| {
             let known = entry.parameters as f64;
             entry.family == family && (parameters / known - 1.0).abs() < 0.02
         };

@@ -124,7 +124,12 @@ impl FitEstimate {
         group(self)
             .cmp(&group(other))
             .then(other.subject.is_instruct.cmp(&self.subject.is_instruct))
-            .then(other.subject.capability().total_cmp(&self.subject.capability()))
+            .then(
+                other
+                    .subject
+                    .capability()
+                    .total_cmp(&self.subject.capability()),
+            )
             .then(fresh(other).total_cmp(&fresh(self)))
     }
 }

@@ -53,7 +53,11 @@ const FRESH: Duration = Duration::from_secs(60 * 60);
 
 impl Machine {
     /// Detects the backend's device. Measurements are stored in the directory `cache`.
-    pub fn detect(backend: &dyn Backend, cache: &Path, measure: MeasurePolicy) -> Result<Self, CliError> {
+    pub fn detect(
+        backend: &dyn Backend,
+        cache: &Path,
+        measure: MeasurePolicy,
+    ) -> Result<Self, CliError> {
         let device = match backend.probe() {
             Probe::Available(devices) => devices.into_iter().next(),
             Probe::Unavailable { .. } => None,
@@ -227,7 +231,7 @@ mod tests {
         assert_eq!(files.count(), 1, "no temporary file is left");
     }
 
-        #[test]
+    #[test]
     fn best_measurement_counts_and_stale_is_repeated() {
         const SLOW: f64 = 1.0;
         const FAST: f64 = 1e18;

@@ -14,7 +14,7 @@ mod report;
 use std::num::NonZeroUsize;
 
 use loquat_session::Backend;
-use loquat_store::{Entry, Form, Resolved, Store, Wanted};
+use loquat_store::{CatalogEntry, ModelForm, ModelQuery, ResolvedReference, Store};
 
 pub use advice::{refuse_oversized, with_advice};
 pub use estimate::{COMFORTABLE_PERCENT, FitEstimate};
@@ -45,7 +45,7 @@ pub fn run(args: &FitArgs) -> Result<(), CliError> {
     let machine = Machine::detect(backend, store.cache_dir(), measure)?;
     let estimates = match &choice.reference {
         Some(reference) => {
-            let wanted = Wanted {
+            let wanted = ModelQuery {
                 reference,
                 kind: choice.kind,
             };
@@ -85,7 +85,7 @@ pub fn for_catalog(store: &Store, machine: &Machine, asked: Option<u64>) -> Vec<
 }
 
 /// Each kind of files of an entry, the default kind first.
-fn for_entry(entry: &Entry, machine: &Machine, asked: Option<u64>) -> Vec<FitEstimate> {
+fn for_entry(entry: &CatalogEntry, machine: &Machine, asked: Option<u64>) -> Vec<FitEstimate> {
     let usual = entry.usual_form().map(|form| form.kind);
     let mut kinds: Vec<_> = entry.forms.iter().map(|form| form.kind).collect();
     kinds.sort_by_key(|kind| (Some(*kind) != usual, *kind));
@@ -96,9 +96,16 @@ fn for_entry(entry: &Entry, machine: &Machine, asked: Option<u64>) -> Vec<FitEst
         .collect()
 }
 
-fn for_form(entry: &Entry, form: &Form, machine: &Machine, asked: Option<u64>) -> FitEstimate {
-    let context = asked.unwrap_or(DEFAULT_CONTEXT).min(u64::from(entry.context));
-    let subject = ModelNumbers::for_entry(entry, form, context);
+fn for_form(
+    entry: &CatalogEntry,
+    form: &ModelForm,
+    machine: &Machine,
+    asked: Option<u64>,
+) -> FitEstimate {
+    let context = asked
+        .unwrap_or(DEFAULT_CONTEXT)
+        .min(u64::from(entry.context));
+    let subject = ModelNumbers::from_entry(entry, form, context);
     FitEstimate::new(subject, machine, asked)
 }
 
@@ -107,9 +114,9 @@ fn for_model(
     store: &Store,
     machine: &Machine,
     backend: &dyn Backend,
-    (wanted, context): (&Wanted<'_>, Option<NonZeroUsize>),
+    (wanted, context): (&ModelQuery<'_>, Option<NonZeroUsize>),
 ) -> Result<Vec<FitEstimate>, CliError> {
-    let Some(located) = store.here(wanted)? else {
+    let Some(located) = store.locate_cached(wanted)? else {
         let asked = context.map(|tokens| tokens.get() as u64);
         return for_catalog_model(store, machine, wanted, asked);
     };
@@ -126,15 +133,17 @@ fn for_model(
 fn for_catalog_model(
     store: &Store,
     machine: &Machine,
-    wanted: &Wanted<'_>,
+    wanted: &ModelQuery<'_>,
     asked: Option<u64>,
 ) -> Result<Vec<FitEstimate>, CliError> {
     match store.resolve(wanted)? {
-        Resolved::Catalog { entry, .. } if wanted.kind.is_none() => {
+        ResolvedReference::Catalog { entry, .. } if wanted.kind.is_none() => {
             Ok(for_entry(entry, machine, asked))
         }
-        Resolved::Catalog { entry, form } => Ok(vec![for_form(entry, form, machine, asked)]),
-        Resolved::Local(_) | Resolved::Hub(_) => Err(CliError::Usage {
+        ResolvedReference::Catalog { entry, form } => {
+            Ok(vec![for_form(entry, form, machine, asked)])
+        }
+        ResolvedReference::Local(_) | ResolvedReference::Hub(_) => Err(CliError::Usage {
             what: format!("`{}` is not in the catalog; it", wanted.reference),
             expected: format!("downloaded first: loquat pull {}", wanted.reference),
         }),

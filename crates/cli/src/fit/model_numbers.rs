@@ -2,7 +2,7 @@
 
 use loquat_bench::{Demand, ModelDemand, Workload};
 use loquat_session::{Backend, SessionOptions};
-use loquat_store::{Entry, FileKind, Form, Kind};
+use loquat_store::{CatalogEntry, FileKind, ModelForm, ModelKind};
 
 use crate::error::CliError;
 use crate::load::Model;
@@ -45,7 +45,7 @@ const BUFFERS_SHARE: u64 = 40;
 
 impl ModelNumbers {
     /// Estimates from a catalog entry.
-    pub fn from_entry(entry: &Entry, form: &Form, context: u64) -> Self {
+    pub fn from_entry(entry: &CatalogEntry, form: &ModelForm, context: u64) -> Self {
         let weight_bytes = entry.size(form).bytes;
         let active_parameters = entry.active_parameters.unwrap_or(entry.parameters);
         let active = active_parameters as f64 / entry.parameters.max(1) as f64;
@@ -54,7 +54,7 @@ impl ModelNumbers {
             kind: (entry.usual_form().map(|usual| usual.kind) != Some(form.kind))
                 .then_some(form.kind),
             files: format!("{} {}", form.kind, form.quant),
-            is_instruct: entry.kind == Kind::Instruct,
+            is_instruct: entry.kind == ModelKind::Instruct,
             parameters: entry.parameters,
             active_parameters,
             is_quantized: form.bits_per_weight() < 16.0,
@@ -197,7 +197,8 @@ repo = "o/m"
     fn catalog_entry_is_estimated() {
         let catalog = Catalog::parse("test", CATALOG).unwrap();
         let entry = &catalog.entries()[0];
-        let [quantized, plain] = [0, 1].map(|at| ModelNumbers::from_entry(entry, &entry.forms[at], 8000));
+        let [quantized, plain] =
+            [0, 1].map(|at| ModelNumbers::from_entry(entry, &entry.forms[at], 8000));
         assert_eq!(quantized.reference(), "mixed:8b");
         assert_eq!(quantized.weight_bytes, 4_000_000_000);
         assert_eq!(quantized.read_weight_bytes, 1e9, "a quarter is active");

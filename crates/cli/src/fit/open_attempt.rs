@@ -1,9 +1,9 @@
 //! The model that a command is about to open, and its limits.
 
 use loquat_session::SessionOptions;
-use loquat_store::{FileKind, Store, Wanted};
+use loquat_store::{FileKind, ModelQuery, Store};
 
-use crate::args::{BenchArgs, ModelChoice, Command};
+use crate::args::{BenchArgs, Command, ModelChoice};
 use crate::prompt;
 
 #[derive(Debug, Clone)]
@@ -22,8 +22,12 @@ impl OpenAttempt {
             Command::Generate(args) => {
                 let (model, prompt) = (args.model.as_deref(), args.prompt.as_deref());
                 // The command itself reports errors.
-                let arguments = prompt::model_and_prompt(store, &args.source, model, prompt).ok()?;
-                (args.source.choice(arguments.model.as_deref()), &args.session)
+                let arguments =
+                    prompt::model_and_prompt(store, &args.source, model, prompt).ok()?;
+                (
+                    args.source.choice(arguments.model.as_deref()),
+                    &args.session,
+                )
             }
             Command::Bench(args) if needs_no_file(args) => return None,
             Command::Bench(args) => (args.source.choice(args.model.as_deref()), &args.session),
@@ -33,7 +37,12 @@ impl OpenAttempt {
         Some(Self::new(store, &choice, &session.backend, &options))
     }
 
-    pub fn new(store: &Store, choice: &ModelChoice, backend: &str, options: &SessionOptions) -> Self {
+    pub fn new(
+        store: &Store,
+        choice: &ModelChoice,
+        backend: &str,
+        options: &SessionOptions,
+    ) -> Self {
         let reference = choice.reference.clone();
         Self {
             reference: reference.unwrap_or_else(|| store.default_model().to_string()),
@@ -43,8 +52,8 @@ impl OpenAttempt {
         }
     }
 
-    pub fn wanted(&self) -> Wanted<'_> {
-        Wanted {
+    pub fn wanted(&self) -> ModelQuery<'_> {
+        ModelQuery {
             reference: &self.reference,
             kind: self.kind,
         }

@@ -42,7 +42,10 @@ impl FitReport<'_> {
         }
         match self.best() {
             Some(best) if !self.all => {
-                text += &format!("Best for this machine: loquat run {}\n", best.subject.reference());
+                text += &format!(
+                    "Best for this machine: loquat run {}\n",
+                    best.subject.reference()
+                );
             }
             None if !self.all => text += "No model of the catalog fits this machine.\n",
             _ => {}

@@ -1,6 +1,6 @@
 //! The chat template, output formats and sampling defaults of a model.
 
-use loquat::Origin;
+use loquat::TemplateOrigin;
 use loquat_text::ChatTemplate;
 use loquat_text::format::{FormatOverrides, OutputFormat};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub struct ChatSummary {
 
 /// A template and the formats detected from it.
 struct TemplateSummary {
-    origin: Origin,
+    origin: TemplateOrigin,
     template: ChatTemplate,
     format: OutputFormat,
 }

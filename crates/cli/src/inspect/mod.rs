@@ -267,7 +267,8 @@ fn as_json(model: &Model, plan: &Plan, limits: &MemoryLimits, tensors: bool) -> 
         "notes": plan.notes,
         "layers": layers,
     });
-    if let (Value::Object(value), Value::Object(chat)) = (&mut value, ChatSummary::new(model).to_json())
+    if let (Value::Object(value), Value::Object(chat)) =
+        (&mut value, ChatSummary::new(model).to_json())
     {
         value.extend(chat);
     }

@@ -5,8 +5,8 @@ mod show;
 
 use loquat_bench::Table;
 use loquat_store::{
-    Candidate, Candidates, Held, Owner, Prunable, PruneOptions, Store, StoreError, Verdict,
-    Verified, Wanted,
+    HashSource, ModelCandidate, ModelCandidates, ModelQuery, Owner, Prunable, PruneOptions, Store,
+    StoreError, StoredModel, VerifyReport,
 };
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub use show::show;
 
 /// `loquat models`.
 pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
-    let held = open_store()?.held()?;
+    let held = open_store()?.stored_models()?;
     if args.json {
         return print_json(&held.iter().map(as_json).collect());
     }
@@ -52,7 +52,7 @@ pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
 /// `loquat pull`.
 pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     let store = open_store_on(args.network)?;
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: &args.model,
         kind: args.kinds.kind(),
     };
@@ -73,14 +73,14 @@ pub fn remove(args: &RmArgs) -> Result<(), CliError> {
     let found = args.models.iter().map(|reference| {
         find_one(
             &store,
-            &Wanted {
+            &ModelQuery {
                 reference,
                 kind: args.kinds.kind(),
             },
         )
     });
-    let found = found.collect::<Result<Vec<Held>, CliError>>()?;
-    found.iter().try_for_each(Held::check_ours)?;
+    let found = found.collect::<Result<Vec<StoredModel>, CliError>>()?;
+    found.iter().try_for_each(StoredModel::check_owned)?;
     let mut removed = Vec::new();
     for held in &found {
         let freed = store.remove(held, &mut DownloadBar::default())?;
@@ -103,9 +103,9 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     let held = match &args.model {
         Some(reference) => {
             let kind = args.kinds.kind();
-            store.find_held(&Wanted { reference, kind })?
+            store.find_stored(&ModelQuery { reference, kind })?
         }
-        None => store.held()?,
+        None => store.stored_models()?,
     };
     let (mut results, mut damaged) = (Vec::new(), Vec::new());
     for held in &held {
@@ -134,8 +134,8 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     }
 }
 
-fn verdict_text(held: &Held, verdict: &Verdict) -> String {
-    let Verdict {
+fn verdict_text(held: &StoredModel, verdict: &VerifyReport) -> String {
+    let VerifyReport {
         damaged, unchecked, ..
     } = verdict;
     let mut text = match &damaged[..] {
@@ -228,17 +228,18 @@ pub fn search(args: &SearchArgs) -> Result<(), CliError> {
 }
 
 /// The only local model that matches.
-fn find_one(store: &Store, wanted: &Wanted<'_>) -> Result<Held, CliError> {
-    let mut found = store.find_held(wanted)?;
+fn find_one(store: &Store, wanted: &ModelQuery<'_>) -> Result<StoredModel, CliError> {
+    let mut found = store.find_stored(wanted)?;
     if let [_] = found[..] {
         return Ok(found.remove(0));
     }
-    let same_name = |held: &Held| found.iter().filter(|other| other.name == held.name).count() > 1;
-    let candidates = found.iter().map(|held| Candidate {
+    let same_name =
+        |held: &StoredModel| found.iter().filter(|other| other.name == held.name).count() > 1;
+    let candidates = found.iter().map(|held| ModelCandidate {
         kind: held.kind,
         quant: held.quant.clone(),
         bytes: Some(held.bytes),
-        say: if same_name(held) {
+        selector: if same_name(held) {
             format!("{} {}", held.name, held.kind.flag())
         } else {
             held.name.clone()
@@ -246,12 +247,12 @@ fn find_one(store: &Store, wanted: &Wanted<'_>) -> Result<Held, CliError> {
     });
     Err(StoreError::Ambiguous {
         reference: wanted.reference.to_owned(),
-        candidates: Candidates(candidates.collect()),
+        candidates: ModelCandidates(candidates.collect()),
     }
     .into())
 }
 
-fn as_json(held: &Held) -> Value {
+fn as_json(held: &StoredModel) -> Value {
     json!({
         "name": held.name,
         "kind": held.kind.name(),
@@ -265,10 +266,9 @@ fn as_json(held: &Held) -> Value {
     })
 }
 
-fn verified(verified: Verified) -> &'static str {
+fn verified(verified: HashSource) -> &'static str {
     match verified {
-        Verified::Catalog => "catalog",
-        Verified::Hub => "hub",
+        HashSource::Catalog => "catalog",
+        HashSource::Hub => "hub",
     }
 }
-

@@ -1,6 +1,9 @@
 //! `loquat show`: model details from the catalog and the store.
 
-use loquat_store::{Entry, Form, Held, LocalModel, Owner, Resolved, Store, StoreError, Wanted};
+use loquat_store::{
+    CatalogEntry, LocalModel, ModelForm, ModelQuery, Owner, ResolvedReference, Store, StoreError,
+    StoredModel,
+};
 use serde_json::{Value, json};
 
 use super::as_json;
@@ -12,7 +15,7 @@ use crate::terminal::{bytes, print, print_json};
 
 pub fn show(args: &ShowArgs) -> Result<(), CliError> {
     let store = open_store()?;
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: &args.model,
         kind: args.kinds.kind(),
     };
@@ -27,22 +30,22 @@ pub fn show(args: &ShowArgs) -> Result<(), CliError> {
 /// What is known about a model, and its local files.
 struct ModelDetails<'a> {
     name: String,
-    entry: Option<&'a Entry>,
-    held: Vec<Held>,
+    entry: Option<&'a CatalogEntry>,
+    held: Vec<StoredModel>,
     /// The user's own files.
     own: Option<LocalModel>,
 }
 
 impl<'a> ModelDetails<'a> {
-    fn find(store: &'a Store, wanted: &Wanted<'_>) -> Result<Self, CliError> {
+    fn find(store: &'a Store, wanted: &ModelQuery<'_>) -> Result<Self, CliError> {
         let resolved = store.resolve(wanted);
-        let held = match store.find_held(wanted) {
+        let held = match store.find_stored(wanted) {
             Ok(held) => held,
-            Err(StoreError::NotHeld { .. }) => Vec::new(),
+            Err(StoreError::NotStored { .. }) => Vec::new(),
             Err(error) => return Err(error.into()),
         };
         let entry = match &resolved {
-            Ok(Resolved::Catalog { entry, .. }) => Some(*entry),
+            Ok(ResolvedReference::Catalog { entry, .. }) => Some(*entry),
             // A repository may belong to a catalog entry.
             _ => held
                 .iter()
@@ -53,10 +56,10 @@ impl<'a> ModelDetails<'a> {
             None => wanted.reference.to_owned(),
         };
         let own = match resolved {
-            Ok(Resolved::Local(model)) if held.is_empty() => Some(model),
+            Ok(ResolvedReference::Local(model)) if held.is_empty() => Some(model),
             Err(error) if held.is_empty() => return Err(error.into()),
-            Ok(Resolved::Hub(_)) if held.is_empty() => {
-                return Err(StoreError::NotHeld { name }.into());
+            Ok(ResolvedReference::Hub(_)) if held.is_empty() => {
+                return Err(StoreError::NotStored { name }.into());
             }
             _ => None,
         };
@@ -102,7 +105,7 @@ impl<'a> ModelDetails<'a> {
     }
 }
 
-fn entry_rows(entry: &Entry) -> Vec<(&'static str, String)> {
+fn entry_rows(entry: &CatalogEntry) -> Vec<(&'static str, String)> {
     let parameters = match entry.active_parameters {
         Some(active) => format!(
             "{}, {} active per token",
@@ -146,7 +149,7 @@ fn entry_rows(entry: &Entry) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn held_rows(held: &Held) -> Vec<(&'static str, String)> {
+fn held_rows(held: &StoredModel) -> Vec<(&'static str, String)> {
     let quant = held.quant.as_deref().unwrap_or("(unknown quantization)");
     let mut rows = vec![
         (
@@ -172,8 +175,8 @@ fn held_rows(held: &Held) -> Vec<(&'static str, String)> {
     rows
 }
 
-pub fn entry_as_json(entry: &Entry) -> Value {
-    let form = |form: &Form| {
+pub fn entry_as_json(entry: &CatalogEntry) -> Value {
+    let form = |form: &ModelForm| {
         let size = entry.size(form);
         json!({
             "kind": form.kind.name(),
@@ -200,7 +203,7 @@ pub fn entry_as_json(entry: &Entry) -> Value {
 }
 
 /// The size of a form, marked if it is an estimate.
-pub fn size(entry: &Entry, form: &Form) -> String {
+pub fn size(entry: &CatalogEntry, form: &ModelForm) -> String {
     let size = entry.size(form);
     if size.exact {
         bytes(size.bytes)

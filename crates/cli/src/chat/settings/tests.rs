@@ -73,11 +73,7 @@ fn effective_values_are_shown_as_typed() {
         ("max-tokens", ""),
     ] {
         let row = row(&settings, &params, name);
-        assert_eq!(
-            (row.value.as_str(), row.is_set),
-            (value, false),
-            "{name}"
-        );
+        assert_eq!((row.value.as_str(), row.is_set), (value, false), "{name}");
     }
     let described = settings.describe("temperature", &params).unwrap();
     assert!(described.starts_with("temperature: 0.6\n"), "{described}");
@@ -91,16 +87,8 @@ fn errors_are_one_sentence() {
             "1",
             "no setting temprature. Did you mean temperature?",
         ),
-        (
-            "humidity",
-            "1",
-            "no setting humidity. /set lists all",
-        ),
-        (
-            "model",
-            "1",
-            "no setting model. /set lists all",
-        ),
+        ("humidity", "1", "no setting humidity. /set lists all"),
+        ("model", "1", "no setting model. /set lists all"),
         ("top_p", "2", "top-p: must be a number from 0 to 1"),
         (
             "thinking",

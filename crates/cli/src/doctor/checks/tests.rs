@@ -86,7 +86,10 @@ fn healthy_machine_needs_no_remedy() {
         assert_eq!(finding.remedy, None);
         assert!(!finding.what.is_empty(), "{finding:?}");
     }
-    let names: Vec<_> = findings(&healthy()).into_iter().map(|at| at.check).collect();
+    let names: Vec<_> = findings(&healthy())
+        .into_iter()
+        .map(|at| at.check)
+        .collect();
     let expected = [
         "build",
         "cpu",
