@@ -81,7 +81,7 @@ impl Opener for LocalModels {
 }
 
 fn failure(error: CliError) -> OpenFailure {
-    OpenFailure(error.to_string())
+    OpenFailure::new(error)
 }
 
 /// A model that the machine can take.
