@@ -384,7 +384,7 @@ impl<T: KvElement> Cache<T> {
         let len = self.layout.page_len();
         while self.free.len() < wanted {
             // The system may give less than was planned with.
-            let Ok(mut region) = self.arena.take(len * T::BYTES) else {
+            let Ok(mut region) = self.arena.allocate(len * T::BYTES) else {
                 return Err(SessionError::KvExhausted {
                     wanted: wanted * PAGE,
                     available: self.free.len() * PAGE,
@@ -446,7 +446,7 @@ impl<T: KvElement> Cache<T> {
             // SAFETY: steps need `&mut self`, so nobody writes while this borrow lives.
             let page = unsafe { page.slice(0, self.layout.page_len()) };
             for layer in self.layout.layers() {
-                for place in layer.token_places(position % PAGE) {
+                for place in layer.token_indices(position % PAGE) {
                     page[place].to_bytes(out);
                 }
             }
@@ -480,7 +480,7 @@ impl<T: KvElement> Cache<T> {
                 break;
             };
             for layer in self.layout.layers() {
-                for place in layer.token_places(position % PAGE) {
+                for place in layer.token_indices(position % PAGE) {
                     // SAFETY: the page is this new sequence's own, reached through `&mut self`.
                     unsafe { page.write(place, elements.next().unwrap_or_default()) };
                 }

@@ -33,8 +33,8 @@ pub fn router(app: &Arc<App>) -> Router {
         .merge(health::routes())
         .merge(openapi::routes())
         .merge(page::routes())
-        .fallback(nowhere)
-        .method_not_allowed_fallback(otherwise)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         // The first is the innermost. Bodies are bounded by `read_body`.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn(http::catch_panics))
@@ -45,12 +45,12 @@ pub fn router(app: &Arc<App>) -> Router {
         .with_state(Arc::clone(app))
 }
 
-async fn nowhere(uri: axum::http::Uri) -> ApiError {
+async fn not_found(uri: axum::http::Uri) -> ApiError {
     let what = format!("nothing is served at `{}`; see /openapi.json", uri.path());
     ApiError::new(ErrorKind::NotFound, what)
 }
 
-async fn otherwise(method: axum::http::Method, uri: axum::http::Uri) -> ApiError {
+async fn method_not_allowed(method: axum::http::Method, uri: axum::http::Uri) -> ApiError {
     let what = format!("`{}` does not take {method}; see /openapi.json", uri.path());
     ApiError::new(ErrorKind::MethodNotAllowed, what)
 }
