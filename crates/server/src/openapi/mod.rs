@@ -23,7 +23,8 @@ use serde_json::Value;
 use utoipa::{OpenApi, ToSchema};
 
 use crate::app::App;
-use crate::wire::Wire;
+use crate::field::Field;
+use crate::wire::WireRequest;
 use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
 
 /// Every handler but those of the page's files.
@@ -50,10 +51,10 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
         openai::chat::create,
         openai::completions::create,
         openai::responses::create,
-        openai::responses::kept::retrieve,
-        openai::responses::kept::delete,
-        openai::responses::kept::input_items,
-        openai::responses::kept::cancel,
+        openai::responses::stored::retrieve,
+        openai::responses::stored::delete,
+        openai::responses::stored::input_items,
+        openai::responses::stored::cancel,
         openai::embeddings::create,
         openai::models::list,
         openai::models::show,
@@ -113,15 +114,15 @@ struct RequestBody {
     sampling: bool,
     ignored: &'static [(&'static str, &'static str)],
     within: &'static [(&'static str, &'static str)],
-    refused: &'static [(&'static str, &'static str)],
+    refused: &'static [(Field, &'static str)],
 }
 
-const fn request_body<T: Wire + ToSchema>() -> RequestBody {
+const fn request_body<T: WireRequest + ToSchema>() -> RequestBody {
     RequestBody {
         schema: T::name,
         sampling: T::SAMPLING,
         ignored: T::IGNORED,
-        within: T::WITHIN,
+        within: T::IGNORED_NESTED,
         refused: T::REFUSED,
     }
 }

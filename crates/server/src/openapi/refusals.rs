@@ -1,4 +1,4 @@
-//! The error schemas of each dialect; `dialect::speak` writes the errors.
+//! The error schemas of each dialect; `dialect::render_errors` writes the errors.
 
 use utoipa::ToSchema;
 
@@ -54,7 +54,7 @@ pub struct OllamaRefusal {
 
 /// The schema of a path's errors.
 pub fn schema_of(path: &str) -> &'static str {
-    match Dialect::of(path) {
+    match Dialect::from_path(path) {
         Dialect::OpenAi => "OpenAiRefusal",
         Dialect::Anthropic => "AnthropicRefusal",
         Dialect::Ollama => "OllamaRefusal",
