@@ -42,7 +42,7 @@ pub struct FileLocation {
 
 impl FileLocation {
     /// The location of a span of bytes; only its first line counts.
-    pub fn of(path: PathBuf, text: &str, span: Range<usize>) -> Self {
+    pub fn from_span(path: PathBuf, text: &str, span: Range<usize>) -> Self {
         let start = floor(text, span.start);
         let begin = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let end = text[start..].find('\n').map_or(text.len(), |at| start + at);

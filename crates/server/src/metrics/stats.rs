@@ -118,7 +118,7 @@ struct RequestStats {
 pub async fn stats(State(app): State<Arc<App>>) -> Json<ServerStats> {
     let models = app.models.status();
     let running = app.in_flight.list();
-    let running = running.iter().rev().map(|entry| running(entry));
+    let running = running.iter().rev().map(|entry| running_request(entry));
     let ended = app.metrics.recent.list().into_iter().map(ended);
     Json(ServerStats {
         version: env!("CARGO_PKG_VERSION"),
@@ -153,7 +153,7 @@ fn model(metrics: &Metrics, status: &ModelStatus) -> ModelStats {
 }
 
 fn totals(metrics: &Metrics, status: &ModelStatus) -> TotalStats {
-    let meters = metrics.of(&status.name);
+    let meters = metrics.meters(&status.name);
     let finished = meters.stopped.get() + meters.cut.get();
     let (failed, cancelled) = (meters.failed.get(), meters.aborted.get());
     let engine = status.stats.map(|stats| stats.totals).unwrap_or_default();
@@ -170,7 +170,7 @@ fn totals(metrics: &Metrics, status: &ModelStatus) -> TotalStats {
     }
 }
 
-fn running(entry: &Entry) -> RequestStats {
+fn running_request(entry: &Entry) -> RequestStats {
     let elapsed = entry.began.elapsed().unwrap_or_default();
     let tokens = entry.completion_tokens.load(Ordering::Relaxed);
     let first_token = entry.first_token.get().copied();

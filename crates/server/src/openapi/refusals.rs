@@ -91,18 +91,18 @@ pub const GENERATING: &[&str] = &[
 ];
 
 const fn always(status: &'static str, why: &'static str) -> Refusal {
-    let of = RefusalScope::Any;
-    Refusal { status, why, of }
+    let scope = RefusalScope::Any;
+    Refusal { status, why, scope }
 }
 
 const fn with_body(status: &'static str, why: &'static str) -> Refusal {
-    let of = RefusalScope::Bodies;
-    Refusal { status, why, of }
+    let scope = RefusalScope::Bodies;
+    Refusal { status, why, scope }
 }
 
 const fn generating(status: &'static str, why: &'static str) -> Refusal {
-    let of = RefusalScope::Generating;
-    Refusal { status, why, of }
+    let scope = RefusalScope::Generating;
+    Refusal { status, why, scope }
 }
 
 pub const REFUSALS: &[Refusal] = &[

@@ -16,7 +16,7 @@ fn forms() -> Vec<TileFormat> {
     let mut forms = Vec::new();
     for codes in ALL_CODES {
         for (i, scale) in ELEMENTS.into_iter().enumerate() {
-            for (group, run, parts, mins) in [
+            for (group, run, sub_scales, mins) in [
                 (32, 1, SubScales::None, false),
                 (32, 1, SubScales::None, true),
                 (32, 2, SubScales::None, true),
@@ -33,7 +33,7 @@ fn forms() -> Vec<TileFormat> {
                     run,
                     scale,
                     min: mins.then_some(ELEMENTS[(i + 1) % ELEMENTS.len()]),
-                    parts,
+                    sub_scales,
                 });
             }
         }
