@@ -1,6 +1,6 @@
-//! Seeded bits.
+//! A seeded random number generator.
 
-/// SplitMix64: two multiplications a word, and the same on every machine.
+/// SplitMix64: fast, and the same on every machine.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -24,7 +24,7 @@ impl Random {
         }
     }
 
-    /// As often below 0 as above, and as often small as large.
+    /// Uniform over `-limit..limit`.
     #[inline]
     pub(crate) fn within(&mut self, limit: f32) -> f32 {
         // The 24 bits that an `f32` holds.

@@ -18,14 +18,14 @@ pub fn model(recipe: &Recipe) -> Result<Model, CliError> {
 
 /// Saves the model, and says what was written.
 pub fn save(recipe: &Recipe, path: &Path) -> Result<(), CliError> {
-    let container = Container::of(path);
+    let container = Container::for_path(path);
     let made = recipe.make(container, SEED)?;
     made.save(path)?;
     print(&format!(
         "{}, {} of random weights of the shape of {}, as {} at {}\n",
         recipe.name(),
         bytes(made.bytes()),
-        recipe.shape.of,
+        recipe.shape.model,
         container.name(),
         path.display()
     ))
