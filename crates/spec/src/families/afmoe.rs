@@ -99,7 +99,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
         window: config.usize("attention.sliding_window")?,
         attention: sizes.gguf_attention(config, None),
         mixture: gguf_mixture(config, &sizes, normalised_sigmoid(NORMALISE_EPS))?,
-        // llama.cpp does so whatever the config said.
+        // llama.cpp always does so.
         scaled_embedding: true,
         tied: gguf_tied(config),
     };

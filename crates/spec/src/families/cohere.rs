@@ -80,7 +80,7 @@ fn qk_norm(sizes: &Sizes) -> QkNorm {
     }
 }
 
-/// 0 stands for none.
+/// 0 means none.
 pub(super) fn gguf_logit_scale(config: &GgufConfig) -> Result<f32, SpecError> {
     Ok(gguf_scale(config, "logit_scale")?.unwrap_or(1.0))
 }

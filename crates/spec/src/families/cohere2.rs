@@ -1,5 +1,5 @@
-//! Command R7B and A: Command R with a window on three layers of four; the others know no
-//! positions.
+//! Command R7B and A: Command R with a window on three layers of four; the others have no
+//! rope.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ pub(super) const FAMILY: Family = Family {
     facts: FamilyFacts::PLAIN,
 };
 
-/// Every fourth layer sees everything unless the config says otherwise.
+/// Every fourth layer is global unless the config says otherwise.
 const PATTERN: usize = 4;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

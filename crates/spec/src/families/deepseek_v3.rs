@@ -53,7 +53,7 @@ pub(super) const MLX: Naming = Naming {
     ..PLAIN.0
 };
 
-/// From before mlx-lm took keys and values apart; its DeepSeek-V2 never does.
+/// Before mlx-lm separated keys and values; its DeepSeek-V2 never does.
 pub(super) const OLDER_MLX: Naming = Naming {
     overrides: &[SWITCH_MLP],
     ..HUGGING_FACE

@@ -1,5 +1,5 @@
-//! EXAONE 4: norms after attention and feed-forward, normalised queries and keys; where there
-//! is a window, the layers without it know no positions.
+//! EXAONE 4: norms after attention and feed-forward, normalised queries and keys; if there
+//! is a window, the other layers have no rope.
 
 use serde_json::json;
 
@@ -34,10 +34,10 @@ pub(super) const FAMILY: Family = Family {
     },
 };
 
-/// Every fourth layer sees everything.
+/// Every fourth layer is global.
 const PATTERN: usize = 4;
 const WINDOW: usize = 4096;
-/// The size whose first files have a window that they do not mention.
+/// The size whose first GGUF files omit their window.
 const LAYERS_OF_32B: usize = 64;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -67,8 +67,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes, activation))
 }
 
-/// Which layers have a window where the config does not list them: every how many one does not,
-/// or a word of Ls for local and Gs for global layers, repeated; the last layer is global.
+/// Which layers have a window if the config does not list them: an interval of layers without one,
+/// or a repeated pattern of `L` (local) and `G` (global); the last layer is global.
 fn pattern(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     let field = "sliding_window_pattern";
     if let Some(word) = config.get(field).and_then(|value| value.as_str()) {

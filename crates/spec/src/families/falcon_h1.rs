@@ -79,7 +79,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(spec)
 }
 
-/// The converter folds every multiplier into the matrix beside it.
+/// The converter folds every multiplier into the adjacent matrix.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
@@ -101,7 +101,7 @@ fn attention(config: &Config, sizes: &Sizes) -> Result<Attention, SpecError> {
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let plain = sizes.biased_attention(config, Some(rope))?;
     Ok(Attention {
-        // Keys that are longer make the scores larger, and nothing else.
+        // A multiplier on keys only scales the scores.
         scale: plain.scale * multiplier(config, "key_multiplier")?,
         ..plain
     })
@@ -145,7 +145,7 @@ struct Parts {
     attention: Attention,
     mamba: Mamba2,
     dense: Dense,
-    /// These multiply what goes in and what comes out.
+    /// Multipliers of inputs and outputs.
     attention_scales: (f32, f32),
     mamba_scales: (f32, f32),
     dense_scales: (f32, f32),

@@ -118,7 +118,7 @@ pub(super) fn query_scale(config: &Config) -> Result<f32, SpecError> {
     }
 }
 
-/// GGUF has no key for it; llama.cpp knows the one size whose number is not the head dimension
+/// GGUF has no key for it; llama.cpp detects the one size whose number is not the head dimension
 /// by its layers.
 pub(super) fn gguf_query_scale(sizes: &Sizes, layers_of_27b: usize) -> f32 {
     let scalar = if sizes.layers == layers_of_27b {

@@ -51,7 +51,7 @@ const PATTERN: usize = 6;
 const LAYERS_OF_27B: usize = 62;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    // The text part of the released multimodal configs says only what differs from these.
+    // The text part of the released multimodal configs omits these defaults.
     let config = &config.with_defaults(json!({
         "vocab_size": 262_208,
         "hidden_size": 2304,

@@ -1,4 +1,4 @@
-//! GLM-4.5 to 4.7: DeepSeek-V3's experts over plain attention of which half turns.
+//! GLM-4.5 to 4.7: DeepSeek-V3's experts over plain attention with rope on half of each head.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! GLM-4.7-Flash: DeepSeek-V3's blocks, with a list that says which layers have experts.
+//! GLM-4.7-Flash: DeepSeek-V3's blocks, with a list of the layers that have experts.
 
 use serde_json::json;
 

@@ -76,7 +76,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    // Older configs have names of their own for rope.
+    // Older configs have other names for rope.
     let turning = config.f64_or("rotary_pct", 0.25)?;
     let theta = config.f64_or("rotary_emb_base", 10_000.0)?;
     let config = &config.with_defaults(json!({
@@ -84,7 +84,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "partial_rotary_factor": turning,
     }));
     let sizes = Sizes::with_eps(config, "layer_norm_eps")?;
-    // Whatever other fields say: q, k and v of a head stand together in one matrix.
+    // Always: q, k and v of a head are adjacent in one matrix.
     let sizes = Sizes {
         kv_heads: sizes.heads,
         head_dim: sizes.hidden / sizes.heads,

@@ -68,7 +68,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "attention_bias": true,
     }));
     let sizes = Sizes::from_config(config)?;
-    // Without either the family would scale by numbers of its own.
+    // Without either, the family has its own defaults.
     if config.get("rope_parameters").is_none() && config.get("rope_scaling").is_none() {
         return Err(SpecError::Missing {
             field: config.path("rope_parameters"),

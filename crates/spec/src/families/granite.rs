@@ -52,7 +52,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
-    // The key says of this architecture whether there are positions at all.
+    // For this architecture the key tells whether there is rope.
     let has_rope = config.bool_or("rope.scaling.finetuned", true)?;
     let attention = sizes.gguf_attention(config, has_rope.then_some(rope));
     let tied = gguf_tied(config);

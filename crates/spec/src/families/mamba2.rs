@@ -58,7 +58,7 @@ const FIELDS: MambaFields = MambaFields {
     projection_bias: "use_bias",
 };
 
-/// The state has no end; this is what GGUF files say.
+/// The state has no limit; GGUF files contain this number.
 const CONTEXT: usize = 1 << 20;
 
 /// What stays when attention and feed-forwards go.

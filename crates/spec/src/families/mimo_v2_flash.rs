@@ -63,7 +63,7 @@ const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
 
 const GLOBAL_THETA: f64 = 5_000_000.0;
 const LOCAL_THETA: f64 = 10_000.0;
-/// How much of a head turns.
+/// The share of a head that rotates.
 const TURNING: f64 = 0.334;
 const GLOBAL_INTERVAL: usize = 6;
 
@@ -95,8 +95,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         local: rope(config, "sliding_attention", "swa_rope_theta", LOCAL_THETA)?,
         windowed: windowed(config, sizes.layers)?,
         window: window(config)?,
-        // As transformers has it, whatever `swa_num_key_value_heads` says; a checkpoint with
-        // another number does not fit.
+        // Like transformers, which ignores `swa_num_key_value_heads`; a checkpoint with another
+        // number does not bind.
         local_kv_heads: 2 * sizes.kv_heads,
         attention: Attention {
             value_dim,
@@ -110,7 +110,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes))
 }
 
-/// Published configs repeat for the local layers what they have of the global ones.
+/// Published configs repeat the global layers' fields for the local ones.
 fn expect_number(config: &Config, field: &str, known: usize) -> Result<(), SpecError> {
     match config.usize_or(field, known)? {
         found if found == known => Ok(()),
@@ -135,9 +135,8 @@ fn rope(config: &Config, group: &str, field: &str, theta: f64) -> Result<Rope, S
     ))
 }
 
-/// `sliding_window_size` counts the positions before a position. So does `sliding_window` in
-/// published configs; those that transformers has written say `layer_types`, and count the
-/// position itself too.
+/// `sliding_window_size` does not count the position itself. Neither does `sliding_window` in
+/// published configs; those that transformers writes have `layer_types` and do count it.
 fn window(config: &Config) -> Result<usize, SpecError> {
     match config.usize_opt("sliding_window_size")? {
         Some(before) if config.get("layer_types").is_none() => Ok(before + 1),

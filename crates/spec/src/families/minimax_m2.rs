@@ -19,7 +19,7 @@ use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    // The second is what its first checkpoints say, and MiniMax-01 too.
+    // Its first checkpoints, and MiniMax-01, use the second.
     model_types: &["minimax_m2", "minimax"],
     from_config,
     hugging_face: Naming {
@@ -66,7 +66,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(model(&sizes, tied, rope, experts))
 }
 
-/// MiniMax-01's linear attention, and what M2's config could switch on and never does.
+/// MiniMax-01's linear attention, and switches that are always off in M2.
 fn refuse_other_blocks(config: &Config, layers: usize) -> Result<(), SpecError> {
     layer_types(config, layers, &["full_attention"])?;
     let kinds = layer_numbers(config, "attn_type_list")?.unwrap_or_default();

@@ -82,7 +82,7 @@ const FIELDS: MambaFields = MambaFields {
     projection_bias: "use_bias",
 };
 
-/// What older configs call some of them.
+/// Older names of some fields.
 const OLD_NAMES: &[(&str, &str)] = &[
     ("mamba_n_groups", "n_groups"),
     ("mamba_d_conv", "conv_kernel"),
@@ -148,7 +148,7 @@ fn ungated(experts: Experts, shared: usize, activation: Activation) -> Experts {
     }
 }
 
-/// From a list of words, or in older configs of letters, as a list or as one string.
+/// From a list of names or, in older configs, of letters, also as one string.
 fn kinds(config: &Config) -> Result<Vec<Kind>, SpecError> {
     let field = match config.get("layers_block_type") {
         Some(_) => "layers_block_type",
@@ -183,7 +183,7 @@ struct Parts {
     mamba: Mamba2,
     attention: Attention,
     dense: Dense,
-    /// Where any layer has them.
+    /// If any layer has them.
     experts: Option<Experts>,
 }
 

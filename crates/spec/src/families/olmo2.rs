@@ -61,7 +61,7 @@ pub(super) fn attention(config: &Config, sizes: &Sizes) -> Result<Attention, Spe
     })
 }
 
-/// A spec of post-norm layers, each with the attention `attention(layer)` says.
+/// A spec of post-norm layers, each with the attention `attention(layer)`.
 pub(super) fn model(
     family: &'static str,
     sizes: &Sizes,

@@ -34,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const THETA: f64 = 500_000.0;
-/// Every fourth layer sees everything.
+/// Every fourth layer is global.
 const PATTERN: usize = 4;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -65,7 +65,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     )
 }
 
-/// `no_rope_layers` lists 1 for layers *with* rope, whatever its name says.
+/// Despite its name, `no_rope_layers` lists 1 for layers *with* rope.
 pub(super) fn layers_with_rope(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     let flags = config.array("no_rope_layers")?;
     let Some(flags) = flags.filter(|flags| !flags.is_empty()) else {

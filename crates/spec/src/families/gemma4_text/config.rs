@@ -67,7 +67,7 @@ pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn shapes(config: &Config, sizes: &Sizes) -> Result<Vec<Shape>, SpecError> {
     let mut windowed = windowed_layers(config, sizes.layers, |layer| (layer + 1) % PATTERN != 0)?;
     if let Some(last) = windowed.last_mut() {
-        // Whatever the config says of it: so transformers reads it.
+        // transformers ignores the config's value.
         *last = false;
     }
     let shared = config.usize_or("num_kv_shared_layers", 0)?;

@@ -1,4 +1,4 @@
-//! What Gemma 4 is made of, whichever config said it.
+//! Gemma 4's blocks, from either kind of config.
 
 use crate::error::SpecError;
 use crate::experts::{Experts, Router, RouterInput};

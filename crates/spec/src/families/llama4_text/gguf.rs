@@ -15,7 +15,7 @@ const EXPERTS_OF_MAVERICK: usize = 128;
 
 pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    // This is how a file says that no layer is chunked, and none without rope.
+    // Then no layer is chunked, and all have rope.
     let plain = config.usize_opt("attention.sliding_window")? == Some(0);
     let local = if plain {
         vec![true; sizes.layers]

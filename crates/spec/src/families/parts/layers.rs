@@ -1,4 +1,4 @@
-//! How layers are put together, and what differs from one to the next.
+//! Layer schemes, and what differs from layer to layer.
 
 use super::fields::layer_types;
 use crate::config::Config;
@@ -39,7 +39,7 @@ pub(crate) fn parallel_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward
     ])])
 }
 
-/// Which layers look through a window: what `layer_types` says, else `default(layer)`.
+/// Which layers are windowed: from `layer_types`, else `default(layer)`.
 pub(crate) fn windowed_layers(
     config: &Config,
     layers: usize,
@@ -59,7 +59,7 @@ pub(crate) fn reach(window: Option<usize>) -> Reach {
     window.map_or(Reach::All, Reach::Window)
 }
 
-/// What a config says of rope beyond its base: newer ones in one table, older ones in another.
+/// Rope parameters besides the base; newer and older configs have different tables.
 pub(crate) fn rope_table(config: &Config) -> Result<Option<Config>, SpecError> {
     match config.object("rope_parameters")? {
         Some(table) => Ok(Some(table)),
@@ -67,7 +67,7 @@ pub(crate) fn rope_table(config: &Config) -> Result<Option<Config>, SpecError> {
     }
 }
 
-/// Rope for families in which only `default` of a head turns unless the config says otherwise.
+/// Rope for families that rotate only `default` of a head unless the config says otherwise.
 pub(crate) fn partial_rope(
     config: &Config,
     default_theta: f64,
