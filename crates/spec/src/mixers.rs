@@ -161,9 +161,9 @@ pub struct DeltaRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySharing {
     /// Adjacent ones.
-    Neighbours,
+    Adjacent,
     /// Those that are `key_heads` apart.
-    Turns,
+    Strided,
 }
 
 /// `exp(rate * softplus(input + bias))` multiplies the state before each update.
@@ -311,8 +311,8 @@ impl DeltaRule {
     /// The key head that a value head reads.
     pub fn key_head(&self, value_head: usize) -> usize {
         match self.sharing {
-            KeySharing::Neighbours => value_head * self.key_heads / self.value_heads,
-            KeySharing::Turns => value_head % self.key_heads,
+            KeySharing::Adjacent => value_head * self.key_heads / self.value_heads,
+            KeySharing::Strided => value_head % self.key_heads,
         }
     }
 

@@ -20,7 +20,7 @@ pub enum RopePairs {
     /// Value `i` and value `i + dims / 2`.
     Halves,
     /// Values `2i` and `2i + 1`.
-    Neighbours,
+    Interleaved,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +49,7 @@ pub enum RopeScaling {
     },
     /// Only the first `rotating` pairs rotate, with the frequencies they have among all `dims / 2`.
     Proportional {
-        turning: usize,
+        rotating: usize,
         factor: f32,
     },
     /// Divisors per pair, carried by the checkpoint as [`Role::RopeFactors`].
@@ -87,7 +87,7 @@ impl Rope {
 
     pub fn neighbours(self) -> Self {
         Self {
-            pairs: RopePairs::Neighbours,
+            pairs: RopePairs::Interleaved,
             ..self
         }
     }
@@ -129,8 +129,8 @@ impl Rope {
                         let kept = 1.0 - yarn.ramp(i, self);
                         interpolated * (1.0 - kept) + base * kept
                     }
-                    RopeScaling::Proportional { turning, factor } => {
-                        if i < *turning {
+                    RopeScaling::Proportional { rotating, factor } => {
+                        if i < *rotating {
                             base / f64::from(*factor)
                         } else {
                             0.0
@@ -314,7 +314,7 @@ impl RopeScaling {
             "yarn" => Yarn::from_config(config, table).map(Self::Yarn),
             "longrope" | "su" => long_rope(config, table, dims),
             "proportional" => Ok(Self::Proportional {
-                turning: dims / 2,
+                rotating: dims / 2,
                 factor: table.f64_or("factor", 1.0)? as f32,
             }),
             other => Err(SpecError::Unsupported {
@@ -492,7 +492,7 @@ mod tests {
     fn proportional_rope_leaves_later_pairs_where_they_are() {
         let rope = Rope {
             scaling: RopeScaling::Proportional {
-                turning: 1,
+                rotating: 1,
                 factor: 1.0,
             },
             ..Rope::plain(10_000.0, 8)

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     CorrectedDefaults, FURTHER_LAYERS, GGUF_LATENT, GGUF_OLDER_LATENT, LATENT, MLX_LATENT,
     MLX_LATENT_NAMES, Mixture, SWITCH_MLP, Sizes, corrected_experts, gguf_any_layer, gguf_latent,
     gguf_mixture, gguf_tied, latent, latent_rope, sparse_after_dense, without_further_layers,

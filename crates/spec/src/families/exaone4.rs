@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Sizes, activation, all_but_each, gguf_rope, gguf_tied, gguf_windowed_layers, interval, reach,
     windowed_layers,
 };
@@ -57,7 +57,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         None => vec![false; sizes.layers],
     };
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let parts = Parts {
+    let parts = ModelParts {
         windowed,
         window,
         rope,
@@ -88,7 +88,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let implied = (sizes.layers == LAYERS_OF_32B).then_some(WINDOW);
     let window = config.usize_opt("attention.sliding_window")?.or(implied);
-    let parts = Parts {
+    let parts = ModelParts {
         windowed: match window {
             Some(_) => gguf_windowed_layers(config, sizes.layers, PATTERN)?,
             None => vec![false; sizes.layers],
@@ -101,7 +101,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes, Activation::Silu))
 }
 
-struct Parts {
+struct ModelParts {
     windowed: Vec<bool>,
     window: Option<usize>,
     rope: Rope,
@@ -110,7 +110,7 @@ struct Parts {
     tied: bool,
 }
 
-impl Parts {
+impl ModelParts {
     fn model(self, sizes: &Sizes, activation: Activation) -> ModelSpec {
         let feed_forward = sizes.gated(activation, false);
         olmo2::model("exaone4", sizes, self.tied, feed_forward, |layer| {

@@ -6,7 +6,7 @@ mod config;
 mod gguf;
 mod model;
 
-use super::parts::EXPERT_GATE_UP;
+use super::common::EXPERT_GATE_UP;
 use super::{Family, GgufFamily, PLAIN};
 use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::naming::{Fused, Naming};

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     FURTHER_LAYERS, GGUF_POST_ATTENTION, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
     gguf_mixture, gguf_rope, gguf_tied, sparse_after_dense, without_further_layers,
 };

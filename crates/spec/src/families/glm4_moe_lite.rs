@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::Family;
+use super::common::{CorrectedDefaults, Mixture, UNGROUPED, corrected_experts, sparse_layers};
 use super::deepseek_v3::{HUGGING_FACE, MLX, latent_model, latent_sizes};
-use super::parts::{CorrectedDefaults, Mixture, UNGROUPED, corrected_experts, sparse_layers};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::facts::{FamilyFacts, RouterPrecision};

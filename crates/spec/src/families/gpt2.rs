@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     GGUF_QKV, Sizes, activation, bounded_layers, even_split, expect_switch, gguf_tied,
 };
 use super::{Family, GgufFamily, PLAIN};

@@ -1,12 +1,12 @@
 //! Granite 4: Granite's multipliers, Mamba-2 in most layers, and an
 //! expert for all positions besides the routed ones, if there are any.
 
-use super::granitemoe::gguf_granite_experts;
-use super::parts::{
+use super::common::{
     BLOCK_SPARSE_SWITCH, GRANITE_EXPERT_INPUT, GRANITE_EXPERT_OUTPUT, GRANITE_ROUTER, Hybrid,
     MAMBA_FIELDS, Multipliers, Sizes, TOP_K, gated_experts, gguf_hybrid, gguf_mamba2, gguf_rope,
     gguf_tied, recurrent_layers, require_silu,
 };
+use super::granitemoe::gguf_granite_experts;
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -93,7 +93,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let (sizes, recurrent) = gguf_hybrid(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     // For this architecture the key tells whether there is rope.
     let turns = config.bool_or("rope.scaling.finetuned", true)?;
     let mixers = Hybrid {

@@ -3,7 +3,7 @@
 
 mod gguf;
 
-use super::parts::{
+use super::common::{
     BLOCK_SPARSE, BLOCK_SPARSE_ROUTER, CorrectedDefaults, GGUF_LATENT, GGUF_OLDER_LATENT, Hybrid,
     LATENT, MLX_LATENT, MLX_LATENT_NAMES, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
     expect_switch, expect_word, latent, layer_numbers, recurrent_layers, require_silu,
@@ -164,7 +164,7 @@ fn per_channel(heads: usize, head_dim: usize, kernel: usize, eps: f32) -> Mixer 
     Mixer::DeltaRule(DeltaRule {
         key_heads: heads,
         value_heads: heads,
-        sharing: KeySharing::Neighbours,
+        sharing: KeySharing::Adjacent,
         key_dim: head_dim,
         value_dim: head_dim,
         kernel,

@@ -1,6 +1,6 @@
 //! Mamba-2: a mixer in every layer, no attention and no feed-forward.
 
-use super::parts::{MambaFields, Sizes, bounded_layers, gguf_mamba2, gguf_tied, require_silu};
+use super::common::{MambaFields, Sizes, bounded_layers, gguf_mamba2, gguf_tied, require_silu};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;

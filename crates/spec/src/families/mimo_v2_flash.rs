@@ -5,7 +5,7 @@ mod gguf;
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     CorrectedDefaults, FURTHER_LAYERS, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
     expect_switch, layer_numbers, reach, sparse_layers, windowed_layers,
 };
@@ -90,7 +90,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     expect_number(config, "swa_head_dim", sizes.head_dim)?;
     expect_number(config, "swa_v_head_dim", value_dim)?;
     let experts = corrected_experts(config, &DEFAULTS)?;
-    let parts = Parts {
+    let parts = ModelParts {
         global: rope(config, "full_attention", "rope_theta", GLOBAL_THETA)?,
         local: rope(config, "sliding_attention", "swa_rope_theta", LOCAL_THETA)?,
         windowed: windowed(config, sizes.layers)?,
@@ -127,11 +127,11 @@ fn rope(config: &Config, group: &str, field: &str, theta: f64) -> Result<Rope, S
     if config.get("rope_parameters").is_some() {
         return Rope::partial_from_config(config, Some(group), theta, head_dim);
     }
-    let turning = config.f64_or("partial_rotary_factor", TURNING)?;
+    let rotating = config.f64_or("partial_rotary_factor", TURNING)?;
     let theta = config.f64_or(field, theta)?;
     Ok(Rope::plain(
         theta as f32,
-        (head_dim as f64 * turning) as usize,
+        (head_dim as f64 * rotating) as usize,
     ))
 }
 
@@ -173,7 +173,7 @@ fn flags(config: &Config, field: &str, layers: usize) -> Result<Option<Vec<bool>
     }
 }
 
-struct Parts {
+struct ModelParts {
     global: Rope,
     local: Rope,
     windowed: Vec<bool>,
@@ -185,7 +185,7 @@ struct Parts {
     tied: bool,
 }
 
-impl Parts {
+impl ModelParts {
     fn model(self, sizes: &Sizes) -> ModelSpec {
         let mixer = |layer: usize| {
             let windowed = self.windowed[layer];

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     BLOCK_SPARSE, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH, Sizes, TOP_K, count_field,
     expect_switch, expect_word, gated_experts, gguf_experts_of, gguf_rope, gguf_router, gguf_tied,
     layer_numbers, layer_types, normalised_sigmoid, partial_rope,
@@ -54,8 +54,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }));
     let sizes = Sizes::from_config(config)?;
     refuse_other_blocks(config, sizes.layers)?;
-    let turning = config.usize_or("rotary_dim", sizes.head_dim)?;
-    let rope = partial_rope(config, 5_000_000.0, sizes.head_dim, turning)?;
+    let rotating = config.usize_or("rotary_dim", sizes.head_dim)?;
+    let rope = partial_rope(config, 5_000_000.0, sizes.head_dim, rotating)?;
     let fields = [count_field(config), TOP_K, "intermediate_size"];
     let router = Router {
         correction: true,

@@ -6,6 +6,7 @@
 mod afmoe;
 mod cohere;
 mod cohere2;
+mod common;
 mod deepseek_v2;
 mod deepseek_v3;
 mod ernie4_5;
@@ -43,7 +44,6 @@ mod nemotron_h;
 mod olmo2;
 mod olmo3;
 mod olmoe;
-mod parts;
 mod phi;
 mod phi3;
 mod qwen2;

@@ -5,11 +5,11 @@ mod gguf;
 
 use serde_json::{Value, json};
 
-use super::mamba2::{BACKBONE, MIXER};
-use super::parts::{
+use super::common::{
     FURTHER_LAYERS, MambaFields, Sizes, UNGROUPED, activation, bounded_layers, corrected_experts,
     expect_switch, refuse_field, require_silu,
 };
+use super::mamba2::{BACKBONE, MIXER};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
@@ -112,7 +112,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     expect_switch(config, "mlp_bias", false)?;
     let activation = activation(config, "mlp_hidden_act", Activation::Relu2)?;
     let mamba = FIELDS.read(config, sizes.hidden)?;
-    let parts = Parts {
+    let parts = ModelParts {
         mamba: Mamba2 {
             norm: MambaNorm::AfterGate {
                 norm: Norm::rms(sizes.eps),
@@ -179,7 +179,7 @@ fn kinds(config: &Config) -> Result<Vec<Kind>, SpecError> {
     kinds.collect()
 }
 
-struct Parts {
+struct ModelParts {
     mamba: Mamba2,
     attention: Attention,
     dense: Dense,
@@ -187,7 +187,7 @@ struct Parts {
     experts: Option<Experts>,
 }
 
-impl Parts {
+impl ModelParts {
     fn model(&self, sizes: &Sizes, tied: bool, kinds: &[Kind]) -> ModelSpec {
         let norm = Norm::rms(sizes.eps);
         let layers = kinds.iter().map(|kind| {

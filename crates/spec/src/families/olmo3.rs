@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Sizes, activation, gguf_rope, gguf_tied, gguf_window, gguf_windowed_layers, reach,
     windowed_layers,
 };

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, parallel_layer};
+use super::common::{GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, parallel_layer};
 use super::{Family, GgufFamily, PLAIN, cohere};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;

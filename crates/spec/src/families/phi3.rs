@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     GATE_UP, GGUF_GATE_UP, GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, gguf_window, reach,
 };
 use super::{Family, GgufFamily, PLAIN};

@@ -1,6 +1,6 @@
 //! Qwen3.5 with experts (the text model): Qwen3.5's mixers, Qwen3-Next's experts in every layer.
 
-use super::parts::{
+use super::common::{
     DELTA_CONV, DELTA_QKV, EXPERT_GATE_UP, QUERY_AND_GATE, SHARED_EXPERT, SWITCH_MLP, Sizes,
     qwen_hybrid,
 };
@@ -64,5 +64,5 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 }
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
-    qwen3_next::gguf_model(config, "qwen3_5_moe", KeySharing::Turns)
+    qwen3_next::gguf_model(config, "qwen3_5_moe", KeySharing::Strided)
 }

@@ -73,7 +73,7 @@ fn architectures_are_distinguished() {
             assert_eq!(attention.reach, reach);
             // llama.cpp's converter reorders the rows of queries and keys for some.
             let pairs = match architecture {
-                "llama" | "smollm3" => RopePairs::Neighbours,
+                "llama" | "smollm3" => RopePairs::Interleaved,
                 _ => RopePairs::Halves,
             };
             let rope = attention.rope.as_ref();

@@ -39,7 +39,7 @@ fn qwen3_next_80b_attends_every_fourth_layer() {
     let delta = DeltaRule {
         key_heads: 16,
         value_heads: 32,
-        sharing: KeySharing::Neighbours,
+        sharing: KeySharing::Adjacent,
         key_dim: 128,
         value_dim: 128,
         kernel: 4,
@@ -355,7 +355,7 @@ fn kimi_linear_48b_counts_its_layers_from_one() {
     let delta = DeltaRule {
         key_heads: 32,
         value_heads: 32,
-        sharing: KeySharing::Neighbours,
+        sharing: KeySharing::Adjacent,
         key_dim: 128,
         value_dim: 128,
         kernel: 4,

@@ -6,7 +6,7 @@ use super::PATTERN;
 use super::model::{Gemma4, Shape, experts, first_shared, kv_source, per_layer_inputs};
 use crate::config::Config;
 use crate::error::SpecError;
-use crate::families::parts::{Sizes, activation, expect_word, windowed_layers};
+use crate::families::common::{Sizes, activation, expect_word, windowed_layers};
 use crate::model::{Activation, Dense, ModelSpec};
 use crate::rope::Rope;
 

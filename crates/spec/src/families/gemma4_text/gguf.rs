@@ -4,7 +4,7 @@ use super::PATTERN;
 use super::model::{Gemma4, Shape, experts, first_shared, kv_source, per_layer_inputs};
 use crate::config::GgufConfig;
 use crate::error::SpecError;
-use crate::families::parts::{Sizes, gguf_rope, gguf_tied, gguf_windowed_layers};
+use crate::families::common::{Sizes, gguf_rope, gguf_tied, gguf_windowed_layers};
 use crate::model::{Activation, Dense, ModelSpec};
 use crate::rope::{Rope, RopePairs};
 

@@ -2,7 +2,7 @@
 
 use crate::error::SpecError;
 use crate::experts::{Experts, Router, RouterInput};
-use crate::families::parts::{Sizes, reach};
+use crate::families::common::{Sizes, reach};
 use crate::mixers::{Attention, KvSource, Mixer, QkNorm};
 use crate::model::{
     Activation, Block, Branch, Dense, FeedForward, Layer, ModelSpec, Norm, PerLayerInputs,

@@ -1,7 +1,7 @@
 //! The sizes every decoder-only transformer states, and what follows from them.
 
 use super::fields::{activation, bounded_layers, even_split, positive};
-use super::layers::pre_norm_layer;
+use super::layers::{LayerScheme, pre_norm_layer};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::mixers::{Attention, KvSource, Mixer, Reach};
@@ -100,6 +100,22 @@ impl Sizes {
         })
     }
 
+    /// A spec of layers of one scheme, each with the attention `attention(layer)`.
+    pub fn attention_model(
+        &self,
+        family: &'static str,
+        tied: bool,
+        (norm, scheme): (Norm, LayerScheme),
+        feed_forward: FeedForward,
+        attention: impl Fn(usize) -> Attention,
+    ) -> ModelSpec {
+        let layers = (0..self.layers).map(|layer| {
+            let mixer = Mixer::Attention(attention(layer));
+            scheme(norm, mixer, feed_forward.clone())
+        });
+        self.model(family, tied, norm, layers.collect())
+    }
+
     /// A spec of pre-norm layers, each with the attention `attention(layer)`.
     pub fn pre_norm_model(
         &self,
@@ -108,12 +124,8 @@ impl Sizes {
         feed_forward: FeedForward,
         attention: impl Fn(usize) -> Attention,
     ) -> ModelSpec {
-        let norm = Norm::rms(self.eps);
-        let layers = (0..self.layers).map(|index| {
-            let mixer = Mixer::Attention(attention(index));
-            pre_norm_layer(norm, mixer, feed_forward.clone())
-        });
-        self.model(family, tied, norm, layers.collect())
+        let scheme = (Norm::rms(self.eps), pre_norm_layer as LayerScheme);
+        self.attention_model(family, tied, scheme, feed_forward, attention)
     }
 
     /// A spec of equal pre-norm layers under layer norms with biases.

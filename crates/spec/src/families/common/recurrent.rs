@@ -108,7 +108,7 @@ pub(crate) fn qwen_hybrid(config: &Config, sizes: &Sizes) -> Result<Hybrid, Spec
         mixer: Mixer::DeltaRule(DeltaRule {
             key_heads: config.usize_or("linear_num_key_heads", 16)?,
             value_heads: config.usize_or("linear_num_value_heads", 32)?,
-            sharing: KeySharing::Neighbours,
+            sharing: KeySharing::Adjacent,
             key_dim: config.usize_or("linear_key_head_dim", 128)?,
             value_dim: config.usize_or("linear_value_head_dim", 128)?,
             kernel: config.usize_or("linear_conv_kernel_dim", 4)?,

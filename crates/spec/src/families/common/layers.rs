@@ -7,6 +7,9 @@ use crate::mixers::{Mixer, Reach};
 use crate::model::{Block, Branch, FeedForward, Layer, Norm};
 use crate::rope::Rope;
 
+/// How a norm, a mixer and a feed-forward make a layer.
+pub(crate) type LayerScheme = fn(Norm, Mixer, FeedForward) -> Layer;
+
 /// `x += mixer(norm(x))`, then `x += feed_forward(norm(x))`.
 pub(crate) fn pre_norm_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
     Layer::new(vec![

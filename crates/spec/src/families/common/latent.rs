@@ -125,7 +125,7 @@ pub(crate) fn gguf_latent(config: &GgufConfig, heads: usize) -> Result<LatentAtt
             format!("at most the length of a head's key ({query_dim})"),
         ));
     };
-    let mut rope = gguf_rope(config, rope_dim, RopePairs::Neighbours)?;
+    let mut rope = gguf_rope(config, rope_dim, RopePairs::Interleaved)?;
     let magnitude = gguf_magnitude(config, &mut rope)?;
     Ok(LatentAttention {
         heads,
