@@ -1,6 +1,6 @@
 //! `loquat backends`, and the library's table of them.
 
-pub use loquat::backends::{backends, has_gpu, introduce, machine_limits, select};
+pub use loquat::backends::{backends, has_gpu, introduce, select};
 
 use crate::error::CliError;
 use crate::terminal::print;

@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use loquat_bench::BenchError;
 use loquat_chat::ChatError;
 use loquat_convert::ConvertError;
 use loquat_engine::EngineError;
@@ -82,8 +83,6 @@ pub enum CliError {
     Stdin(std::io::Error),
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
-    #[error("cannot write the figure {}: {why}", path.display())]
-    Figure { path: PathBuf, why: String },
     #[error("cannot write {}: {source}", path.display())]
     Write {
         path: PathBuf,
@@ -101,10 +100,8 @@ pub enum CliError {
         .0.join(", ")
     )]
     Damaged(Vec<String>),
-    #[error("over HTTP: {0}")]
-    Http(std::io::Error),
-    #[error("a start could not be measured: {0}")]
-    Start(std::io::Error),
+    #[error(transparent)]
+    Bench(BenchError),
     #[error("interrupted")]
     Interrupted,
     #[error("cannot read the terminal: {0}")]
@@ -157,6 +154,24 @@ impl From<loquat::Error> for CliError {
     }
 }
 
+/// Under the same names as other commands' errors.
+impl From<BenchError> for CliError {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Usage { what, expected } => Self::Usage { what, expected },
+            BenchError::Library(error) => error.into(),
+            BenchError::Engine(error) => error.into(),
+            BenchError::Synthetic(error) => error.into(),
+            BenchError::Serve(error) => error.into(),
+            BenchError::Grammar(source) => Self::Grammar {
+                flag: "--constrained",
+                source,
+            },
+            error => Self::Bench(error),
+        }
+    }
+}
+
 impl CliError {
     /// 1 something failed, 2 wrong usage, 3 the model cannot be had or loaded, 4 the request was
     /// refused, 130 interrupted, 141 nobody reads the output any more.
@@ -174,7 +189,8 @@ impl CliError {
             | Self::Config(_)
             | Self::Serve(loquat_server::ServeError::Tls(_)) => 2,
             Self::OfModel { source, .. } | Self::Advised { source, .. } => source.exit_code(),
-            Self::Open(OpenError::Option { .. }) => 2,
+            Self::Open(OpenError::Option { .. })
+            | Self::Bench(BenchError::DoesNotFit { .. } | BenchError::FigureField(_)) => 2,
             Self::Synthetic(error) => match error {
                 SyntheticError::UnknownShape { .. }
                 | SyntheticError::UnknownFormat { .. }
@@ -226,13 +242,11 @@ impl CliError {
             Self::Library(_)
             | Self::Stdin(_)
             | Self::Terminal(_)
-            | Self::Figure { .. }
             | Self::Write { .. }
             | Self::Unwell(_)
             | Self::Checks(_)
             | Self::Damaged(_)
-            | Self::Http(_)
-            | Self::Start(_)
+            | Self::Bench(_)
             | Self::Telemetry(_)
             | Self::Serve(_)
             | Self::Runtime(_) => 1,

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 pub use loquat::ModelFiles as Model;
 use loquat_engine::{Engine, EngineOptions};
 use loquat_session::{Backend, Session, SessionOptions};
-use loquat_store::{Located, Store, StoreOptions, Wanted};
+use loquat_store::{ModelQuery, ResolvedModel, Store, StoreOptions};
 use loquat_text::Tokenizer;
 
 use crate::args::{Chosen, NetworkArgs, SessionArgs};
@@ -24,12 +24,12 @@ pub fn open_store_on(network: NetworkArgs) -> Result<Store, CliError> {
 }
 
 /// The files of a model, downloaded if they are not here yet.
-pub fn locate(store: &Store, chosen: &Chosen) -> Result<Located, CliError> {
+pub fn locate(store: &Store, chosen: &Chosen) -> Result<ResolvedModel, CliError> {
     let reference = match &chosen.reference {
         Some(reference) => reference.clone(),
         None => store.default_model().to_string(),
     };
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: &reference,
         kind: chosen.kind,
     };

@@ -1,4 +1,4 @@
-//! Waiting: for the next event or for Ctrl-C, whichever comes first, and for many things at once.
+//! Waiting: for the next event or for Ctrl-C, whichever comes first.
 
 use std::future::Future;
 use std::pin::pin;
@@ -172,28 +172,6 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs futures side by side on one thread, and gives what each came to.
-pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
-    let mut outputs: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
-    std::future::poll_fn(move |context| {
-        for (slot, output) in pending.iter_mut().zip(&mut outputs) {
-            if let Some(future) = slot
-                && let Poll::Ready(ready) = future.as_mut().poll(context)
-            {
-                *output = Some(ready);
-                *slot = None;
-            }
-        }
-        if pending.iter().all(Option::is_none) {
-            Poll::Ready(outputs.drain(..).flatten().collect())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,16 +196,5 @@ mod tests {
             let found = [0.0, 1.5, 4.0].map(|at| presses.press(seconds(at)));
             assert_eq!(found, [first, soon, later], "{doing:?}");
         }
-    }
-
-    #[test]
-    fn all_are_waited_for_in_their_order() {
-        let (sender, receiver) = async_channel::bounded::<u32>(1);
-        let waits = async { receiver.recv().await.unwrap_or(0) };
-        let sends = async { sender.send(7).await.map_or(0, |()| 1) };
-        let futures: [std::pin::Pin<Box<dyn Future<Output = u32>>>; 2] =
-            [Box::pin(waits), Box::pin(sends)];
-        assert_eq!(block_on(join_all(futures)), [7, 1]);
-        assert_eq!(block_on(join_all(Vec::<std::future::Ready<()>>::new())), []);
     }
 }

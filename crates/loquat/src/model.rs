@@ -6,7 +6,7 @@ use std::thread;
 use loquat_chat::Message;
 use loquat_engine::{Engine, EngineOptions, SamplingParams};
 use loquat_session::SessionOptions;
-use loquat_store::{FileKind, NoProgress, Progress, Store, StoreOptions, Wanted};
+use loquat_store::{FileKind, ModelQuery, NoProgress, Progress, Store, StoreOptions};
 use loquat_text::ChatTemplate;
 
 use crate::{Chat, Continuation, Error, ModelFiles, backends};
@@ -21,7 +21,7 @@ pub struct Model {
 struct Inner {
     name: String,
     engine: Engine,
-    chat: loquat_chat::Chat,
+    chat: loquat_chat::ChatContext,
     sampling: SamplingParams,
 }
 
@@ -73,7 +73,7 @@ impl ModelOptions {
         // Before a download, which a misspelt backend would make vain.
         let backend = backends::select(&self.backend)?;
         let store = Store::open(self.store)?;
-        let wanted = Wanted {
+        let wanted = ModelQuery {
             reference,
             kind: self.kind,
         };
@@ -153,7 +153,7 @@ impl Model {
         &self.inner.engine
     }
 
-    pub(crate) fn manner(&self) -> &loquat_chat::Chat {
+    pub(crate) fn chat_context(&self) -> &loquat_chat::ChatContext {
         &self.inner.chat
     }
 

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use loquat::{
     Conversation, Error, Event, FinishReason, HubOptions, Message, Model, ModelOptions, Role,
 };
-use loquat_hubkit::{File, HubServer, Repo};
+use loquat_hubkit::{FakeFile, FakeRepo, HubServer};
 use serde_json::json;
 
 /// Random weights: what it says is noise, but what it is held to holds all the same.
@@ -232,9 +232,9 @@ fn a_model_of_the_hub_is_brought_and_called_by_its_name() {
     let files = fs::read_dir(golden()).unwrap().map(|entry| {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
-        File::large(&name, fs::read(entry.path()).unwrap())
+        FakeFile::large(&name, fs::read(entry.path()).unwrap())
     });
-    let hub = HubServer::start(vec![Repo::new("tiny/llama", files.collect())]).unwrap();
+    let hub = HubServer::start(vec![FakeRepo::new("tiny/llama", files.collect())]).unwrap();
     let machine = tempfile::tempdir().unwrap();
     let options = |offline| {
         let mut options = options();

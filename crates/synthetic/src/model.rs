@@ -11,7 +11,7 @@ use loquat_weights::{Blob, Checkpoint, Dtype, Mismatch, RawTensor, WeightsError}
 
 use crate::format::{Container, Encoding, Format, MatrixPosition};
 use crate::pool::{Drawing, Pools};
-use crate::random::Random;
+use crate::random::SplitMix64;
 use crate::save::config_text;
 use crate::shapes::Shape;
 use crate::{SyntheticError, gguf};
@@ -149,7 +149,7 @@ impl Tensors {
             .collect();
         let mut pools = Pools::new(&announced, drawing);
         // A separate stream: vectors do not depend on the size of pools.
-        let mut random = Random::new(!drawing.seed);
+        let mut random = SplitMix64::new(!drawing.seed);
         let mut tensors = Vec::new();
         for slot in &self.slots {
             for name in &slot.names {
@@ -232,7 +232,7 @@ fn shape(slot: &Slot) -> Vec<usize> {
 }
 
 /// Norms get a weight of one; other vectors get small values.
-fn values(slot: &Slot, deviation: f32, random: &mut Random) -> Vec<f32> {
+fn values(slot: &Slot, deviation: f32, random: &mut SplitMix64) -> Vec<f32> {
     let len = shape(slot).iter().product();
     let norm = match slot.transform {
         Transform::AddOne => 0.0,

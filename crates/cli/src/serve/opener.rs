@@ -4,12 +4,12 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{Engine, EngineOptions};
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
 use loquat_session::{Backend, Plan, Probe, SessionOptions};
-use loquat_store::{FileKind, Resolved, Store};
+use loquat_store::{FileKind, ResolvedReference, Store};
 use loquat_text::ChatTemplate;
 use loquat_weights::Format;
 
@@ -42,13 +42,13 @@ impl LocalModels {
     /// The same without a download.
     pub fn check_here(&self, wanted: &config::Model) -> Result<(), CliError> {
         backends::select(&wanted.backend)?;
-        let named = loquat_store::Wanted {
+        let named = loquat_store::ModelQuery {
             reference: &wanted.source,
             kind: wanted.kind.map(file_kind),
         };
         match self.store.resolve(&named)? {
-            Resolved::Local(_) => self.check(wanted),
-            Resolved::Catalog { .. } | Resolved::Hub(_) => wanted
+            ResolvedReference::Local(_) => self.check(wanted),
+            ResolvedReference::Catalog { .. } | ResolvedReference::Hub(_) => wanted
                 .template
                 .as_deref()
                 .map(template)
@@ -127,7 +127,7 @@ fn file_kind(kind: config::FileKind) -> FileKind {
 /// A model with everything known about it but its weights loaded.
 struct Found {
     fitting: Fitting,
-    chat: Chat,
+    chat: ChatContext,
 }
 
 impl Found {
