@@ -426,7 +426,7 @@ fn gemma_4_e_reads_lower_layers_keys() {
     assert_eq!(mixer(&spec, 0), &Mixer::Attention(local.clone()));
     let turned = Rope {
         scaling: RopeScaling::Proportional {
-            turning: 64,
+            rotating: 64,
             factor: 1.0,
         },
         ..Rope::plain(1e6, 512)

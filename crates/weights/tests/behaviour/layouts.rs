@@ -198,7 +198,7 @@ fn latent_key_rows_become_columns() {
     let ropes = laid_out([1, 8, HIDDEN], |_, row, col| (latent + row) * HIDDEN + col);
     assert_eq!(values(&bound, 1, RopeKey), ropes);
 
-    // As mlx-lm stores it, keys need no turning, and the older of its two ways is known too.
+    // mlx-lm stores keys transposed, and its older layout is supported too.
     let apart = Synthetic::new(&config, 1).bind().unwrap();
     let keys = laid_out([heads, latent, nope], |head, row, col| {
         (head * latent + row) * nope + col

@@ -22,8 +22,8 @@ pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let first_shared = first_shared(&sizes, field, shared)?;
     let global = gguf_rope(config, global_dim, RopePairs::Halves)?;
     let local_theta = config.f64_opt("rope.freq_base_swa")?.unwrap_or(10_000.0);
-    let local_turning = config.usize_opt("rope.dimension_count_swa")?;
-    let local = Rope::plain(local_theta as f32, local_turning.unwrap_or(local_dim));
+    let local_rotating = config.usize_opt("rope.dimension_count_swa")?;
+    let local = Rope::plain(local_theta as f32, local_rotating.unwrap_or(local_dim));
     let mut shapes = Vec::with_capacity(sizes.layers);
     for (layer, is_local) in windowed.iter().enumerate() {
         let key_is_value = !config.has(&format!("blk.{layer}.attn_v.weight"));
