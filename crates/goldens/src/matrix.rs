@@ -320,7 +320,7 @@ mod tests {
     fn notes_are_listed() {
         let reports = [committed("llama", Format::Mlx, measured(0.0).outcome())];
         let page = on_cpu(&reports).unwrap();
-        for (names, text) in UNSAID_IN_GGUF.iter().chain(UNSUPPORTED) {
+        for (names, text) in GGUF_DEFAULTS.iter().chain(UNSUPPORTED) {
             let names = names.replace(", ", "`, `");
             assert!(
                 page.contains(&format!("| `{names}` | {text} |\n")),

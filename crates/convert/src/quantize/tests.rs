@@ -28,7 +28,7 @@ fn weights(seed: u32) -> Vec<f32> {
 }
 
 fn relative(was: &[f32], is: &[f32]) -> f64 {
-    let mut error = crate::Error::default();
+    let mut error = crate::QuantizationError::default();
     error.add(was, is);
     error.relative()
 }
