@@ -116,17 +116,14 @@ impl CpuBackend {
                 max_context: limits.context,
                 max_sequences: limits.max_sequences,
                 max_step_tokens: options.max_step_tokens,
-                structured_output: true,
+                logits: true,
                 hidden_size: Some(spec.hidden_size),
                 draws: false,
-                speculative_decoding: !recurrent,
                 prefix_copy: if recurrent {
                     PrefixCopy::AtSnapshots
                 } else {
                     PrefixCopy::AnyLength
                 },
-                multimodal: false,
-                batched_serving: true,
                 export: true,
                 kv_format: T::NAME,
                 batch_invariant: true,

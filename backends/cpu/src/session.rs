@@ -75,7 +75,7 @@ impl Emitted {
             // No row that draws is accepted: capabilities say so.
             Emit::Nothing | Emit::Drawn(_) => output.push_nothing(),
             Emit::Greedy { positions } => {
-                output.push_greedy(positions);
+                output.push_tokens(positions);
                 self.greedy.extend(end - positions..end);
                 let row = output.rows().len() - 1;
                 self.greedy_rows.resize(self.greedy.len(), row);
@@ -175,7 +175,7 @@ impl<T: KvElement> CpuSession<T> {
             forward.logits(tokens, scratch);
             for (i, logits) in scratch.chunks_exact(vocab).enumerate() {
                 match argmax(logits) {
-                    Some(token) => output.all_greedy_mut()[block * HEAD_BLOCK + i] = token,
+                    Some(token) => output.all_tokens_mut()[block * HEAD_BLOCK + i] = token,
                     None => output.fail(rows[i], SessionError::NotANumber),
                 }
             }

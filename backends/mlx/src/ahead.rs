@@ -197,7 +197,7 @@ impl MlxSession {
             .zip(rooms)
             .map(|((index, row), (granted, states))| AheadRow {
                 sequence: row.sequence,
-                token: output.greedy(index).first().copied().unwrap_or(NO_TOKEN),
+                token: output.tokens(index).first().copied().unwrap_or(NO_TOKEN),
                 granted,
                 states,
             });

@@ -146,17 +146,14 @@ impl Draft {
                 max_context: self.limits.context,
                 max_sequences: self.limits.max_sequences,
                 max_step_tokens: options.max_step_tokens,
-                structured_output: true,
+                logits: true,
                 hidden_size: Some(source.spec.hidden_size),
                 draws: true,
-                speculative_decoding: !recurrent,
                 prefix_copy: if recurrent {
                     PrefixCopy::AtSnapshots
                 } else {
                     PrefixCopy::AnyLength
                 },
-                multimodal: false,
-                batched_serving: true,
                 export: true,
                 kv_format: self.dtype.name(),
                 batch_invariant: false,

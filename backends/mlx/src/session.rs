@@ -304,7 +304,7 @@ impl MlxSession {
             match row.emit {
                 Emit::Nothing => output.push_nothing(),
                 Emit::Greedy { .. } | Emit::Drawn(_) => {
-                    let given = output.push_greedy(row.emit.positions());
+                    let given = output.push_tokens(row.emit.positions());
                     for (place, token) in given.iter_mut().zip(tokens) {
                         *place = token;
                     }

@@ -128,7 +128,7 @@ impl Company {
             for (row, id) in ids.iter().enumerate() {
                 let line = self.line(*id);
                 line.given.push(line.text.len());
-                line.text.extend(output.greedy(row));
+                line.text.extend(output.tokens(row));
             }
         }
     }
@@ -256,7 +256,7 @@ fn a_sequence_that_was_foreseen_still_stands_in_a_batch_once() {
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
     batch.push(sequence, &[1, 2, 3], GREEDY);
     session.step(&batch, &mut output).unwrap();
-    let foreseen = output.greedy(0).to_vec();
+    let foreseen = output.tokens(0).to_vec();
     batch.clear();
     batch.push(sequence, &[4, 5], Emit::Nothing);
     batch.push(sequence, &foreseen, GREEDY);

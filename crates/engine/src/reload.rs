@@ -165,7 +165,7 @@ impl Worker {
     /// submitted while another one was there was checked against that one.
     pub(super) fn refuse(&self, sequence: &mut Sequence) -> Option<()> {
         let needs_logits = sequence.emit_logits || sequence.scores.is_some();
-        let checked = if needs_logits && !self.session.capabilities().structured_output {
+        let checked = if needs_logits && !self.session.capabilities().logits {
             Err(EngineError::Unsupported {
                 field: "sampling",
                 why: "this session gives no logits, only greedy tokens",

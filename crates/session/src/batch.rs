@@ -148,7 +148,7 @@ impl StepBatch {
 #[derive(Debug, Default)]
 pub struct StepOutput {
     rows: Vec<RowOutput>,
-    greedy: Vec<u32>,
+    tokens: Vec<u32>,
     logits: Vec<f32>,
     vocab_size: usize,
     hidden: Vec<f32>,
@@ -159,7 +159,7 @@ pub struct StepOutput {
 pub struct RowOutput {
     /// Why the row was refused; its sequence is then unchanged.
     pub error: Option<SessionError>,
-    greedy: Range<usize>,
+    tokens: Range<usize>,
     /// In units of whole vocabularies.
     logits: Range<usize>,
     /// In units of whole hidden states.
@@ -170,7 +170,7 @@ impl StepOutput {
     /// For sessions: forgets the last step.
     pub fn reset(&mut self, capabilities: &Capabilities) {
         self.rows.clear();
-        self.greedy.clear();
+        self.tokens.clear();
         self.logits.clear();
         self.vocab_size = capabilities.vocab_size;
         self.hidden.clear();
@@ -191,14 +191,14 @@ impl StepOutput {
     }
 
     /// For sessions: room for the next row's tokens, greedy or drawn, one per emitted position.
-    pub fn push_greedy(&mut self, positions: usize) -> &mut [u32] {
-        let range = self.greedy.len()..self.greedy.len() + positions;
-        self.greedy.resize(range.end, 0);
+    pub fn push_tokens(&mut self, positions: usize) -> &mut [u32] {
+        let range = self.tokens.len()..self.tokens.len() + positions;
+        self.tokens.resize(range.end, 0);
         self.rows.push(RowOutput {
-            greedy: range.clone(),
+            tokens: range.clone(),
             ..RowOutput::default()
         });
-        &mut self.greedy[range]
+        &mut self.tokens[range]
     }
 
     /// For sessions: room for the next row's logits, one vocabulary per emitted position.
@@ -234,8 +234,8 @@ impl StepOutput {
     }
 
     /// For sessions: all rows' tokens, in the order they were pushed.
-    pub fn all_greedy_mut(&mut self) -> &mut [u32] {
-        &mut self.greedy
+    pub fn all_tokens_mut(&mut self) -> &mut [u32] {
+        &mut self.tokens
     }
 
     /// For sessions: all rows' logits, in the order they were pushed.
@@ -253,8 +253,8 @@ impl StepOutput {
     }
 
     /// The row's tokens, greedy or drawn, oldest position first.
-    pub fn greedy(&self, row: usize) -> &[u32] {
-        &self.greedy[self.rows[row].greedy.clone()]
+    pub fn tokens(&self, row: usize) -> &[u32] {
+        &self.tokens[self.rows[row].tokens.clone()]
     }
 
     /// How many positions' logits the row has.

@@ -10,21 +10,15 @@ pub struct Capabilities {
     pub max_sequences: usize,
     /// New tokens in one step, over all rows.
     pub max_step_tokens: usize,
-    /// Rows' logits can be had, so masks and samplers can work on them.
-    pub structured_output: bool,
+    /// Rows can emit logits, which samplers and constraints need.
+    pub logits: bool,
     /// Values of a hidden state, where rows' hidden states can be had, at any of their positions;
     /// `None` where a session gives none, as one whose graph ends with the logits.
     pub hidden_size: Option<usize>,
     /// Rows can have their token drawn on the device ([`Emit::Drawn`](crate::Emit::Drawn)).
     pub draws: bool,
-    /// Several positions of one row can be emitted, and truncation undoes a rejected block.
-    pub speculative_decoding: bool,
     /// At which lengths `fork` and `truncate` work.
     pub prefix_copy: PrefixCopy,
-    /// Images and other inputs besides tokens.
-    pub multimodal: bool,
-    /// A step over many rows costs less than as many steps.
-    pub batched_serving: bool,
     pub export: bool,
     /// How KV is kept: `f32`, `f16`…
     pub kv_format: &'static str,

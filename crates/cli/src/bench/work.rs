@@ -214,7 +214,7 @@ pub fn bare(session: &mut dyn Session, work: Work) -> Result<f64, CliError> {
         }
         step(session, &batch, &mut output)?;
         for (row, (_, token)) in rows.iter_mut().enumerate() {
-            *token = output.greedy(row)[0];
+            *token = output.tokens(row)[0];
         }
     }
     let ended = Instant::now();
@@ -247,7 +247,7 @@ fn prefill(
         batch.push(sequence, tokens, emit);
         step(session, batch, output)?;
     }
-    Ok((sequence, output.greedy(0)[0]))
+    Ok((sequence, output.tokens(0)[0]))
 }
 
 fn step(

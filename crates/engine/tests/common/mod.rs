@@ -92,8 +92,8 @@ pub fn oracle(fake: FakeOptions, prompt: &[u32], count: usize) -> Vec<u32> {
             batch.push(sequence, &[token], Emit::Greedy { positions: 1 });
             session.step(&batch, &mut output).expect("a step");
         }
-        said.push(output.greedy(0)[0]);
-        next = vec![output.greedy(0)[0]];
+        said.push(output.tokens(0)[0]);
+        next = vec![output.tokens(0)[0]];
     }
     said
 }

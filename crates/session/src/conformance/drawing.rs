@@ -19,7 +19,7 @@ pub fn drawn_from_the_logits(subject: &Subject) -> Result<(), String> {
     for draw in draws() {
         let sequence = probe.create()?;
         probe.step(&[(sequence, &tokens, Emit::Drawn(draw))])?;
-        let drawn = probe.output.greedy(0).first().copied();
+        let drawn = probe.output.tokens(0).first().copied();
         let near = [-EDGE, 0.0, EDGE].map(|by| Draw {
             unit: (draw.unit + by).clamp(0.0, 1.0 - f32::EPSILON),
             ..draw
@@ -49,7 +49,7 @@ pub fn drawn_beside_others(subject: &Subject) -> Result<(), String> {
     let tokens = probe.tokens(62, 9);
     let alone = probe.create()?;
     probe.step(&[(alone, &tokens, Emit::Drawn(ANY))])?;
-    let expected = probe.output.greedy(0).to_vec();
+    let expected = probe.output.tokens(0).to_vec();
     let sequences = [probe.create()?, probe.create()?, probe.create()?];
     let greedy = Emit::Greedy { positions: 1 };
     probe.step(&[
@@ -62,7 +62,7 @@ pub fn drawn_beside_others(subject: &Subject) -> Result<(), String> {
         unit: ANY.unit + by,
         ..ANY
     });
-    let drawn = probe.output.greedy(1);
+    let drawn = probe.output.tokens(1);
     let right = near
         .iter()
         .any(|draw| draw.choose(&logits).as_slice() == drawn);

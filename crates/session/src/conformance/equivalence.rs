@@ -313,7 +313,7 @@ pub fn greedy_is_argmax(subject: &Subject) -> Result<(), String> {
             .map(|place| place as u32)
     };
     for (position, row) in logits.chunks(probe.vocab()).enumerate() {
-        if probe.output.greedy(0).get(position).copied() != argmax(row) {
+        if probe.output.tokens(0).get(position).copied() != argmax(row) {
             return Err(format!(
                 "greedy token of position {position} is not the argmax"
             ));

@@ -127,7 +127,7 @@ impl FakeSession {
         match emit {
             Emit::Nothing => output.push_nothing(),
             Emit::Greedy { positions } => {
-                let chosen = output.push_greedy(positions);
+                let chosen = output.push_tokens(positions);
                 for (slot, len) in chosen.iter_mut().zip(lengths) {
                     *slot = self.model.greedy(history, len);
                 }
@@ -136,7 +136,7 @@ impl FakeSession {
                 let mut logits = vec![0.0; self.options.vocab_size];
                 self.model.logits(history, history.len(), &mut logits);
                 let drawn = draw.choose(&logits);
-                output.push_greedy(1)[0] = drawn.unwrap_or_default();
+                output.push_tokens(1)[0] = drawn.unwrap_or_default();
             }
             Emit::Logits { positions } => {
                 let rows = output.push_logits(positions);
@@ -163,16 +163,13 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
         max_context: options.max_context,
         max_sequences: options.max_sequences,
         max_step_tokens: options.max_step_tokens,
-        structured_output: true,
+        logits: true,
         hidden_size: options.hidden_size,
         draws: options.draws,
-        speculative_decoding: options.snapshots.is_none(),
         prefix_copy: match options.snapshots {
             Some(_) => PrefixCopy::AtSnapshots,
             None => PrefixCopy::AnyLength,
         },
-        multimodal: false,
-        batched_serving: true,
         export: true,
         kv_format: "tokens",
         batch_invariant: true,

@@ -18,7 +18,7 @@ fn feed_all(
     session.step(&batch, &mut output)?;
     let row = |(index, row): (usize, &RowOutput)| match &row.error {
         Some(error) => Err(error.clone()),
-        None => Ok(output.greedy(index).first().copied().unwrap_or(u32::MAX)),
+        None => Ok(output.tokens(index).first().copied().unwrap_or(u32::MAX)),
     };
     Ok(output.rows().iter().enumerate().map(row).collect())
 }
@@ -201,7 +201,6 @@ fn a_recurrent_model_goes_back_only_where_it_kept_a_state() {
     let mut session = recurrent(8, 2, 64);
     let capabilities = session.capabilities();
     assert_eq!(capabilities.prefix_copy, PrefixCopy::AtSnapshots);
-    assert!(!capabilities.speculative_decoding);
     assert!(session.memory().state_bytes > 0);
 
     let id = session.create().unwrap();

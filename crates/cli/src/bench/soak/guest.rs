@@ -174,7 +174,7 @@ impl<'a> Guest<'a> {
             prompt_tokens: request.prompt.len(),
             max_tokens: request.max_tokens,
         };
-        let choices = if self.world.capabilities.structured_output && self.random.chance(0.1) {
+        let choices = if self.world.capabilities.logits && self.random.chance(0.1) {
             2 + self.random.below(3)
         } else {
             1
@@ -244,7 +244,7 @@ impl<'a> Guest<'a> {
         GenerateRequest {
             prompt,
             max_tokens: random.within(self.world.outputs),
-            sampling: if self.world.capabilities.structured_output && random.chance(0.5) {
+            sampling: if self.world.capabilities.logits && random.chance(0.5) {
                 SamplingParams {
                     seed: Some(random.next()),
                     ..SamplingParams::default()
