@@ -3,13 +3,14 @@
 //! MLX is lazy: a step's graph can be built from tokens that are still being computed. While every
 //! row is greedy with one token the device never waits for the engine.
 
+use loquat_session::sequences::RowGrant;
 use loquat_session::{Emit, SequenceId, StepBatch, StepOutput};
 
 use crate::array::Array;
 use crate::error::MlxError;
 use crate::pass::{NO_TOKEN, Outputs, Tokens};
-use crate::sequences::{Granted, States};
-use crate::session::{Asked, Launched, MlxSession, Source};
+use crate::session::{AcceptedRow, Launched, MlxSession, Source};
+use crate::storage::{self, ComputedStates};
 
 /// The step after the last one, started before anybody asked for it: each greedy row with the
 /// token it gave. A row that comes as foreseen finds its answer under way; of the others nothing
@@ -21,17 +22,16 @@ pub struct Ahead {
 }
 
 struct AheadRow {
-    sequence: SequenceId,
     /// What the last step gave.
     token: u32,
-    granted: Granted,
-    states: States,
+    grant: RowGrant,
+    states: ComputedStates,
 }
 
 /// [`Ahead`] before the tokens it was computed from are known.
 pub struct Pending {
-    pub granted: Vec<Granted>,
-    states: Vec<States>,
+    pub grants: Vec<RowGrant>,
+    states: Vec<ComputedStates>,
     greedy: Array,
 }
 
@@ -56,12 +56,15 @@ impl MlxSession {
             earlier += batch.tokens(asked).len();
             let is_asked = |row: &Option<AheadRow>| {
                 row.as_ref().is_some_and(|row| {
-                    asked.sequence == row.sequence
+                    let RowGrant {
+                        sequence, start, ..
+                    } = row.grant;
+                    asked.sequence == sequence
                         && asked.emit == ONE_TOKEN
                         && batch.tokens(asked) == [row.token]
-                        && self.sequences.len(row.sequence) == Ok(row.granted.start)
+                        && self.sequences.len(sequence) == Ok(start)
                         && batch
-                            .check(index, row.granted.start, planned, &self.capabilities)
+                            .check(index, start, planned, &self.capabilities)
                             .is_ok()
                 })
             };
@@ -71,12 +74,11 @@ impl MlxSession {
             if let Some(row) = rows[place].take() {
                 places.push(place as i32);
                 foreseen[index] = true;
-                self.sequences
-                    .commit(row.sequence, row.granted, 1, row.states);
+                storage::commit(&mut self.sequences, row.grant, row.states);
             }
         }
         for row in rows.into_iter().flatten() {
-            self.sequences.give_back(row.granted);
+            self.sequences.roll_back(row.grant);
         }
         Ok((foreseen, self.pick(&greedy, &places)?))
     }
@@ -109,20 +111,15 @@ impl MlxSession {
             return Ok(None);
         };
         let sequences: Vec<SequenceId> = batch.rows().iter().map(|row| row.sequence).collect();
-        let Some(granted) = self.grant_spare(&sequences) else {
+        let Some(grants) = self.grant_spare(&sequences) else {
             return Ok(None);
         };
-        let asked: Vec<Asked> = sequences
-            .iter()
-            .zip(&granted)
-            .map(|(sequence, granted)| Asked {
-                sequence: *sequence,
-                granted,
-                tokens: 1,
-                emit: ONE_TOKEN,
-            })
-            .collect();
-        match self.compute(&asked, Tokens::Device(&tokens)) {
+        let rows = grants.iter().map(|grant| AcceptedRow {
+            grant,
+            emit: ONE_TOKEN,
+        });
+        let rows: Vec<AcceptedRow> = rows.collect();
+        match self.compute(&rows, Tokens::Device(&tokens)) {
             Ok((
                 Outputs {
                     greedy: Some(greedy),
@@ -130,12 +127,12 @@ impl MlxSession {
                 },
                 states,
             )) => Ok(Some(Pending {
-                granted,
+                grants,
                 states,
                 greedy,
             })),
             other => {
-                self.give_back(granted);
+                self.roll_back(grants);
                 other.map(|_| None)
             }
         }
@@ -144,25 +141,24 @@ impl MlxSession {
     /// Room for one more token of each, or of none. While a step runs MLX holds the keys it reads,
     /// so that the step ahead writes into copies: they must fit into room that nobody uses, and
     /// copying must be little beside a step.
-    fn grant_spare(&mut self, sequences: &[SequenceId]) -> Option<Vec<Granted>> {
+    fn grant_spare(&mut self, sequences: &[SequenceId]) -> Option<Vec<RowGrant>> {
         const MOST_COPIED: u64 = 512 << 20;
         let copied = self.sequences.held(sequences).ok()?.kv_tokens;
         let bytes = copied as u64 * self.memory.kv_bytes_per_token;
-        if copied > self.sequences.room().available() || bytes > MOST_COPIED {
+        if copied > self.sequences.available_tokens() || bytes > MOST_COPIED {
             return None;
         }
-        let mut granted = Vec::with_capacity(sequences.len());
+        let mut grants = Vec::with_capacity(sequences.len());
         for sequence in sequences {
-            let room = self.sequences.grant_spare(*sequence);
-            match room {
-                Some(room) if room.start < self.capabilities.max_context => granted.push(room),
+            match self.sequences.grant_spare(*sequence) {
+                Some(grant) if grant.start < self.capabilities.max_context => grants.push(grant),
                 other => {
-                    self.give_back(granted.into_iter().chain(other));
+                    self.roll_back(grants.into_iter().chain(other));
                     return None;
                 }
             }
         }
-        Some(granted)
+        Some(grants)
     }
 
     /// The tokens of all rows on the device, in the batch's order, where each gives one.
@@ -186,21 +182,17 @@ impl MlxSession {
     }
 
     /// Keeps what was started ahead, now that the tokens it goes on from are known.
-    pub fn foresee(&mut self, batch: &StepBatch, pending: Pending, output: &StepOutput) {
+    pub fn foresee(&mut self, pending: Pending, output: &StepOutput) {
         let failed = output.rows().iter().any(|row| row.error.is_some());
         if failed {
-            return self.give_back(pending.granted);
+            return self.roll_back(pending.grants);
         }
-        let rows = batch.rows().iter().enumerate();
-        let rooms = pending.granted.into_iter().zip(pending.states);
-        let rows = rows
-            .zip(rooms)
-            .map(|((index, row), (granted, states))| AheadRow {
-                sequence: row.sequence,
-                token: output.tokens(index).first().copied().unwrap_or(NO_TOKEN),
-                granted,
-                states,
-            });
+        let rows = pending.grants.into_iter().zip(pending.states).enumerate();
+        let rows = rows.map(|(index, (grant, states))| AheadRow {
+            token: output.tokens(index).first().copied().unwrap_or(NO_TOKEN),
+            grant,
+            states,
+        });
         self.ahead = Some(Ahead {
             rows: rows.collect(),
             greedy: pending.greedy,
@@ -217,7 +209,7 @@ impl MlxSession {
 
     pub fn forget_ahead(&mut self) {
         if let Some(ahead) = self.ahead.take() {
-            self.give_back(ahead.rows.into_iter().map(|row| row.granted));
+            self.roll_back(ahead.rows.into_iter().map(|row| row.grant));
         }
     }
 }

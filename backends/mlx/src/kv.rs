@@ -1,10 +1,10 @@
 //! What sequences remember: keys and values in arrays with room to grow, recurrent states.
 //!
-//! Sequences that decode together keep their keys in one array, a [`Herd`], so that a layer writes
-//! and reads them in a few operations however many they are. A sequence alone is a herd of one.
+//! Sequences that decode together keep their keys in one array, a [`KvBatch`], so that a layer writes
+//! and reads them in a few operations however many they are. A sequence alone is a batch of one.
 //!
 //! MLX's arrays are values: forks share them until one of the two writes, and only then does MLX
-//! copy. A write happens in place where nobody else holds the array, so herds are moved through a
+//! copy. A write happens in place where nobody else holds the array, so batches are moved through a
 //! step, never cloned.
 
 use crate::array::{Array, Ops};
@@ -98,13 +98,13 @@ impl KvSlot {
 
 /// Sequences' keys and values of all layers, in arrays of [rows, heads, room, dim].
 #[derive(Clone, Default)]
-pub struct Herd {
+pub struct KvBatch {
     pub rows: usize,
     /// For each of the model's layers.
     pub layers: Vec<KvSlot>,
 }
 
-impl Herd {
+impl KvBatch {
     pub fn empty(rows: usize, layers: usize) -> Self {
         Self {
             rows,
@@ -112,7 +112,7 @@ impl Herd {
         }
     }
 
-    /// One of its sequences as a herd of its own: views of the same arrays.
+    /// One of its sequences as a batch of its own: views of the same arrays.
     pub fn row(&self, ops: &Ops, row: usize) -> Result<Self, MlxError> {
         if self.rows == 1 {
             return Ok(self.clone());
@@ -125,7 +125,7 @@ impl Herd {
     }
 
     /// The same in arrays of its own, which hold no others' memory.
-    pub fn apart(&self, ops: &Ops) -> Result<Self, MlxError> {
+    pub fn detach(&self, ops: &Ops) -> Result<Self, MlxError> {
         self.map(self.rows, |array| ops.contiguous(array))
     }
 
@@ -156,11 +156,14 @@ impl Herd {
     pub fn join(ops: &Ops, members: &[(Self, usize)], capacity: usize) -> Result<Self, MlxError> {
         let members = members
             .iter()
-            .map(|(herd, len)| herd.fitted(ops, *len, capacity));
+            .map(|(kv_batch, len)| kv_batch.fitted(ops, *len, capacity));
         let members = members.collect::<Result<Vec<Self>, _>>()?;
-        let layers = members.first().map_or(0, |herd| herd.layers.len());
+        let layers = members.first().map_or(0, |kv_batch| kv_batch.layers.len());
         let layers = (0..layers).map(|layer| {
-            let slots: Vec<&KvSlot> = members.iter().map(|herd| &herd.layers[layer]).collect();
+            let slots: Vec<&KvSlot> = members
+                .iter()
+                .map(|kv_batch| &kv_batch.layers[layer])
+                .collect();
             KvSlot::join(ops, &slots)
         });
         Ok(Self {
@@ -206,11 +209,11 @@ pub fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Arr
 
 impl Recurrent {
     /// The same in arrays of its own, which hold no others' memory.
-    pub fn apart(&self, ops: &Ops) -> Result<Self, MlxError> {
-        let apart = |array: &Array| ops.contiguous(array);
+    pub fn detach(&self, ops: &Ops) -> Result<Self, MlxError> {
+        let detach = |array: &Array| ops.contiguous(array);
         Ok(Self {
-            conv: self.conv.as_ref().map(apart).transpose()?,
-            memory: self.memory.as_ref().map(apart).transpose()?,
+            conv: self.conv.as_ref().map(detach).transpose()?,
+            memory: self.memory.as_ref().map(detach).transpose()?,
         })
     }
 
@@ -219,7 +222,7 @@ impl Recurrent {
     }
 }
 
-/// Where the new tokens of a herd's rows go.
+/// Where the new tokens of a batch's rows go.
 pub enum Places {
     /// All rows' after the first `start`, in arrays with room for `capacity`.
     Level { start: usize, capacity: usize },

@@ -12,10 +12,9 @@ mod device;
 mod draw;
 mod error;
 mod ffi;
-mod herds;
 mod kv;
+mod kv_batches;
 mod layout;
-mod ledger;
 mod library;
 mod linear;
 mod loader;
@@ -24,19 +23,19 @@ mod model;
 mod norm;
 mod pack;
 mod pass;
-mod sequences;
 mod session;
 mod step;
+mod storage;
 #[cfg(test)]
 mod testing;
 mod transfer;
 mod worker;
 
 use loquat_session::limits::{Limits, Sizes};
+use loquat_session::sequences::SequenceLimits;
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, Capabilities, Memory, ModelSource, OpenError, Plan, PrefixCopy, Probe, Session,
-    SessionOptions,
+    Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
 };
 
 use array::{DeviceKind, Ops, Type};
@@ -47,8 +46,8 @@ use loader::Loader;
 use memory::Share;
 use model::Model;
 use pack::Note;
-use sequences::{RUN, Sequences};
 use session::MlxSession;
+use storage::{ArrayStorage, MlxSequences, PAGE};
 use worker::Remote;
 
 const REMEDY: &str = "Run `cargo xtask mlx` to fetch MLX and build with `--features mlx`, or put \
@@ -101,15 +100,15 @@ impl MlxBackend {
             kept.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
         let odd_places = (options.max_sequences as u64)
             .saturating_mul((kv::ODD_PLACES * layout.token_bytes(dtype)) as u64);
-        let buffers =
-            model::buffer_bytes(spec, options.max_step_tokens, dtype).saturating_add(odd_places);
+        let buffers = model::buffer_bytes(spec, options.max_step_tokens, dtype);
         let sizes = Sizes {
             device_bytes: Some(device.memory_bytes()),
             kv_bytes_per_token: layout.token_bytes(dtype) as u64,
-            granularity: RUN,
+            granularity: PAGE,
             state_bytes: layout.state_bytes(dtype) as u64,
-            own_bytes: weight_bytes.saturating_add(buffers),
+            weight_bytes,
             mapped_bytes: 0,
+            buffer_bytes: buffers.saturating_add(odd_places),
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         Ok(Draft {
@@ -117,8 +116,6 @@ impl MlxBackend {
             dtype,
             layout,
             kept,
-            weight_bytes,
-            sizes,
             limits,
         })
     }
@@ -131,44 +128,20 @@ struct Draft {
     layout: Layout,
     /// How the matrices will be kept.
     kept: Vec<Note>,
-    weight_bytes: u64,
-    sizes: Sizes,
     limits: Limits,
 }
 
 impl Draft {
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Plan {
-        let recurrent = source.spec.is_recurrent();
+        let traits = BackendTraits {
+            device: self.device.label(),
+            kv_format: self.dtype.name(),
+            draws: true,
+            batch_invariant: false,
+        };
         Plan {
-            capabilities: Capabilities {
-                device: self.device.label(),
-                vocab_size: source.spec.vocab_size,
-                max_context: self.limits.context,
-                max_sequences: self.limits.max_sequences,
-                max_step_tokens: options.max_step_tokens,
-                logits: true,
-                hidden_size: Some(source.spec.hidden_size),
-                draws: true,
-                prefix_copy: if recurrent {
-                    PrefixCopy::AtSnapshots
-                } else {
-                    PrefixCopy::AnyLength
-                },
-                export: true,
-                kv_format: self.dtype.name(),
-                batch_invariant: false,
-            },
-            memory: Memory {
-                weight_bytes: self.weight_bytes,
-                kv_bytes_per_token: self.sizes.kv_bytes_per_token,
-                kv_capacity: self.limits.kv_tokens,
-                kv_in_use: 0,
-                kv_granularity: RUN,
-                state_bytes: self.sizes.state_bytes,
-                states_in_use: 0,
-            },
-            resident_bytes: self.limits.resident_bytes,
             notes: self.kept.iter().map(Note::to_string).collect(),
+            ..Plan::new(&source.spec, options, &self.limits, traits)
         }
     }
 }
@@ -213,13 +186,8 @@ impl Draft {
         drop(loader);
         // What the upload passed through.
         share.clear_cache();
-        let sequences = Sequences::new(
-            source.spec.layers.len(),
-            source.spec.is_recurrent(),
-            self.limits.kv_tokens,
-            self.limits.states,
-            self.limits.max_sequences,
-        );
+        let storage = ArrayStorage::new(source.spec.layers.len());
+        let sequences = MlxSequences::new(storage, SequenceLimits::from(&self.limits));
         Ok(Box::new(MlxSession {
             fingerprint: fingerprint(source, self.dtype.name()),
             ops,
@@ -229,7 +197,7 @@ impl Draft {
             capabilities: plan.capabilities,
             memory: plan.memory,
             ahead: None,
-            parted: Vec::new(),
+            split_off: Vec::new(),
             share,
         }))
     }

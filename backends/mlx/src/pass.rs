@@ -5,9 +5,9 @@ use loquat_session::{Draw, Emit};
 use crate::array::{Array, Binary, Ops, Reduce, Type};
 use crate::draw;
 use crate::error::MlxError;
-use crate::kv::{Herd, Recurrent};
+use crate::kv::{KvBatch, Recurrent};
 use crate::model::Model;
-use crate::step::{Group, HerdState, RowState, Step};
+use crate::step::{Group, KvBatchState, RowState, Step};
 
 /// What a greedy row gives where its logits are no numbers.
 pub const NO_TOKEN: u32 = u32::MAX;
@@ -22,15 +22,15 @@ pub struct PassRow {
     pub state: RowState,
     /// The states at the stops.
     pub on_the_way: Vec<Vec<Recurrent>>,
-    /// Its herd, in the pass's.
-    pub herd: usize,
+    /// Its batch, in the pass's.
+    pub kv_batch: usize,
 }
 
-/// Rows whose keys and values stand in the same arrays: neighbours in the herd's order.
-pub struct PassHerd {
+/// Rows whose keys and values stand in the same arrays: neighbours in the batch's order.
+pub struct PassKvBatch {
     pub rows: Vec<usize>,
     pub capacity: usize,
-    pub herd: Herd,
+    pub kv_batch: KvBatch,
 }
 
 /// Where a pass takes its tokens from.
@@ -66,7 +66,7 @@ pub fn run(
     ops: &Ops,
     model: &Model,
     rows: &mut [PassRow],
-    herds: &mut [PassHerd],
+    kv_batches: &mut [PassKvBatch],
     tokens: Tokens,
 ) -> Result<Outputs, MlxError> {
     let mut segments: Vec<Vec<Segment>> = rows.iter().map(|_| Vec::new()).collect();
@@ -80,7 +80,7 @@ pub fn run(
             Tokens::Device(ids) => in_order(ops, ids, &wave)?,
             Tokens::Host(all) => upload_ids(ops, all, rows, &segments, &wave)?,
         };
-        let stream = run_wave(ops, model, (rows, herds), &wave, &wave_ids)?;
+        let stream = run_wave(ops, model, (rows, kv_batches), &wave, &wave_ids)?;
         let mut first = 0;
         for (row, len) in &wave {
             segments[*row].push(Segment {
@@ -110,19 +110,19 @@ fn next_wave(rows: &[PassRow], segments: &[Vec<Segment>]) -> Vec<(usize, usize)>
             wave.push((index, end - done));
         }
     }
-    wave.sort_by_key(|(index, len)| (*len, rows[*index].herd));
+    wave.sort_by_key(|(index, len)| (*len, rows[*index].kv_batch));
     wave
 }
 
 fn run_wave(
     ops: &Ops,
     model: &Model,
-    (rows, herds): (&mut [PassRow], &mut [PassHerd]),
+    (rows, kv_batches): (&mut [PassRow], &mut [PassKvBatch]),
     wave: &[(usize, usize)],
     ids: &Array,
 ) -> Result<Array, MlxError> {
-    let mut herd_states = enter_herds(ops, rows, herds, wave)?;
-    let groups = group(ops, rows, wave, &herd_states)?;
+    let mut kv_batch_states = enter_kv_batches(ops, rows, kv_batches, wave)?;
+    let groups = group(ops, rows, wave, &kv_batch_states)?;
     let mut states: Vec<RowState> = Vec::with_capacity(wave.len());
     for (row, _) in wave {
         let state = &mut rows[*row].state;
@@ -131,7 +131,7 @@ fn run_wave(
             recurrent: std::mem::take(&mut state.recurrent),
         });
     }
-    let mut step = Step::new(ops, model.dtype, &groups, &mut states, &mut herd_states);
+    let mut step = Step::new(ops, model.dtype, &groups, &mut states, &mut kv_batch_states);
     let stream = model.run(&mut step, ids)?;
     for ((row, len), mut state) in wave.iter().zip(states) {
         let row = &mut rows[*row];
@@ -141,28 +141,34 @@ fn run_wave(
         }
         row.state = state;
     }
-    for state in herd_states {
+    for state in kv_batch_states {
         let (first, _) = wave[state.rows.start];
-        herds[rows[first].herd].herd = state.herd;
+        kv_batches[rows[first].kv_batch].kv_batch = state.kv_batch;
     }
     Ok(stream)
 }
 
-/// The herds of the wave's rows, in its order.
-fn enter_herds(
+/// The batches of the wave's rows, in its order.
+fn enter_kv_batches(
     ops: &Ops,
     rows: &[PassRow],
-    herds: &mut [PassHerd],
+    kv_batches: &mut [PassKvBatch],
     wave: &[(usize, usize)],
-) -> Result<Vec<HerdState>, MlxError> {
+) -> Result<Vec<KvBatchState>, MlxError> {
     let mut states = Vec::new();
     let mut first = 0;
-    for run in wave.chunk_by(|a, b| rows[a.0].herd == rows[b.0].herd) {
-        let herd = &mut herds[rows[run[0].0].herd];
+    for run in wave.chunk_by(|a, b| rows[a.0].kv_batch == rows[b.0].kv_batch) {
+        let kv_batch = &mut kv_batches[rows[run[0].0].kv_batch];
         let starts: Vec<usize> = run.iter().map(|(row, _)| rows[*row].state.start).collect();
         let members = first..first + run.len();
-        let kv = std::mem::take(&mut herd.herd);
-        states.push(HerdState::new(ops, kv, members, &starts, herd.capacity)?);
+        let kv = std::mem::take(&mut kv_batch.kv_batch);
+        states.push(KvBatchState::new(
+            ops,
+            kv,
+            members,
+            &starts,
+            kv_batch.capacity,
+        )?);
         first += run.len();
     }
     Ok(states)
@@ -209,7 +215,7 @@ fn group(
     ops: &Ops,
     rows: &[PassRow],
     wave: &[(usize, usize)],
-    herds: &[HerdState],
+    kv_batches: &[KvBatchState],
 ) -> Result<Vec<Group>, MlxError> {
     let mut groups = Vec::new();
     let (mut row, mut first) = (0, 0);
@@ -219,12 +225,13 @@ fn group(
             .iter()
             .map(|(index, _)| rows[*index].state.start as i32)
             .collect();
-        let herd_at = |row: usize| herds.partition_point(|herd| herd.rows.end <= row);
+        let kv_batch_at =
+            |row: usize| kv_batches.partition_point(|kv_batch| kv_batch.rows.end <= row);
         groups.push(Group {
             first,
             tokens: run[0].1,
             offsets: ops.upload_i32(&offsets, &[offsets.len() as i32])?,
-            herds: herd_at(members.start)..herd_at(members.end),
+            kv_batches: kv_batch_at(members.start)..kv_batch_at(members.end),
             rows: members,
         });
         row += run.len();

@@ -9,7 +9,7 @@ use loquat_spec::{Reach, Temperature};
 
 use crate::array::{Array, Binary, Ops, Type};
 use crate::error::MlxError;
-use crate::kv::{Herd, Places, Recurrent};
+use crate::kv::{KvBatch, Places, Recurrent};
 
 pub struct Step<'a> {
     pub ops: &'a Ops,
@@ -18,11 +18,11 @@ pub struct Step<'a> {
     pub groups: &'a [Group],
     pub rows: &'a mut [RowState],
     /// What the rows remember of earlier tokens, in the rows' order.
-    pub herds: &'a mut [HerdState],
+    pub kv_batches: &'a mut [KvBatchState],
     /// Every token's inputs for every layer, [tokens, layers, dim], where the model has such.
     pub per_layer: Option<Array>,
     masks: Vec<(MaskKey, Array)>,
-    herd_masks: Vec<(usize, Reach, Array)>,
+    kv_batch_masks: Vec<(usize, Reach, Array)>,
     /// By a group's first token.
     warmths: Vec<(usize, Temperature, Option<Array>)>,
 }
@@ -37,8 +37,8 @@ pub struct Group {
     pub tokens: usize,
     /// The rows' first positions, [rows], int32.
     pub offsets: Array,
-    /// Whose rows they are, in the step's herds: each herd's rows are neighbours.
-    pub herds: Range<usize>,
+    /// Whose rows they are, in the step's batches: each batch's rows are neighbours.
+    pub kv_batches: Range<usize>,
 }
 
 /// A sequence during a step.
@@ -49,20 +49,20 @@ pub struct RowState {
     pub recurrent: Vec<Recurrent>,
 }
 
-/// A herd during a step.
-pub struct HerdState {
-    pub herd: Herd,
+/// A batch during a step.
+pub struct KvBatchState {
+    pub kv_batch: KvBatch,
     /// In the step's rows.
     pub rows: Range<usize>,
     /// Where the rows' new tokens go.
     pub places: Places,
 }
 
-impl HerdState {
-    /// Rows of one token each may have different lengths; others stand in herds of one.
+impl KvBatchState {
+    /// Rows of one token each may have different lengths; others stand in batches of one.
     pub fn new(
         ops: &Ops,
-        herd: Herd,
+        kv_batch: KvBatch,
         rows: Range<usize>,
         starts: &[usize],
         capacity: usize,
@@ -82,7 +82,11 @@ impl HerdState {
                 places: ops.upload_i32(&starts, &[count])?,
             }
         };
-        Ok(Self { herd, rows, places })
+        Ok(Self {
+            kv_batch,
+            rows,
+            places,
+        })
     }
 
     /// Whether all rows are as long.
@@ -113,17 +117,17 @@ impl<'a> Step<'a> {
         dtype: Type,
         groups: &'a [Group],
         rows: &'a mut [RowState],
-        herds: &'a mut [HerdState],
+        kv_batches: &'a mut [KvBatchState],
     ) -> Self {
         Self {
             ops,
             dtype,
             groups,
             rows,
-            herds,
+            kv_batches,
             per_layer: None,
             masks: Vec::new(),
-            herd_masks: Vec::new(),
+            kv_batch_masks: Vec::new(),
             warmths: Vec::new(),
         }
     }
@@ -169,16 +173,18 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Puts a herd's new keys (and values) of [rows, heads, tokens, dim] after the layer's others.
+    /// Puts a batch's new keys (and values) of [rows, heads, tokens, dim] after the layer's others.
     pub fn append(
         &mut self,
-        herd: usize,
+        kv_batch: usize,
         layer: usize,
         keys: &Array,
         values: Option<&Array>,
     ) -> Result<(), MlxError> {
-        let HerdState { herd, places, .. } = &mut self.herds[herd];
-        herd.layers[layer].append(self.ops, places, keys, values)
+        let KvBatchState {
+            kv_batch, places, ..
+        } = &mut self.kv_batches[kv_batch];
+        kv_batch.layers[layer].append(self.ops, places, keys, values)
     }
 
     /// What a temperature multiplies the group's queries by, [rows, 1, tokens, 1]; `None` where
@@ -210,15 +216,20 @@ impl<'a> Step<'a> {
         Ok(warmth)
     }
 
-    /// Which of the first `keys` places each row of a herd sees with its one token, as booleans of
+    /// Which of the first `keys` places each row of a batch sees with its one token, as booleans of
     /// [rows, 1, 1, keys]. Made once for all layers that ask alike.
-    pub fn herd_mask(&mut self, herd: usize, keys: usize, reach: Reach) -> Result<Array, MlxError> {
-        let mut known = self.herd_masks.iter();
-        let same = known.find(|(of, seen, _)| *of == herd && *seen == reach);
+    pub fn kv_batch_mask(
+        &mut self,
+        kv_batch: usize,
+        keys: usize,
+        reach: Reach,
+    ) -> Result<Array, MlxError> {
+        let mut known = self.kv_batch_masks.iter();
+        let same = known.find(|(of, seen, _)| *of == kv_batch && *seen == reach);
         if let Some((_, _, mask)) = same {
             return Ok(mask.clone());
         }
-        let rows = &self.rows[self.herds[herd].rows.clone()];
+        let rows = &self.rows[self.kv_batches[kv_batch].rows.clone()];
         let count = rows.len() as i32;
         let of_rows = |place: &dyn Fn(usize) -> usize| {
             let places: Vec<i32> = rows.iter().map(|row| place(row.start) as i32).collect();
@@ -233,7 +244,7 @@ impl<'a> Step<'a> {
             let near = self.ops.binary(Binary::GreaterEqual, &all, &first)?;
             mask = self.ops.binary(Binary::And, &mask, &near)?;
         }
-        self.herd_masks.push((herd, reach, mask.clone()));
+        self.kv_batch_masks.push((kv_batch, reach, mask.clone()));
         Ok(mask)
     }
 

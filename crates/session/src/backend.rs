@@ -4,7 +4,7 @@ use std::sync::Arc;
 use loquat_spec::ModelSpec;
 use loquat_weights::Weights;
 
-use crate::{Capabilities, Memory, OpenError, Session};
+use crate::{OpenError, Plan, Session};
 
 /// A way to compute: one per kind of device or library.
 pub trait Backend: Send + Sync {
@@ -25,18 +25,6 @@ pub trait Backend: Send + Sync {
         options: &SessionOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, OpenError>;
-}
-
-/// A session's answers before it exists: nothing in use, and the same numbers it will give.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    pub capabilities: Capabilities,
-    pub memory: Memory,
-    /// All that will be allocated once everything is used: weights, KV, states, buffers. What a
-    /// step gives out is the caller's ([`StepOutput`](crate::StepOutput)), and not counted.
-    pub resident_bytes: u64,
-    /// What a person may want to know of how the model is kept, a line each.
-    pub notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,16 +13,19 @@ pub mod conformance;
 mod draw;
 mod error;
 pub mod limits;
+mod plan;
+pub mod sequences;
 pub mod transfer;
 
 pub use backend::{
-    Backend, Device, DeviceKind, KvFormat, MemoryBudget, ModelSource, Plan, Precision, Probe,
+    Backend, Device, DeviceKind, KvFormat, MemoryBudget, ModelSource, Precision, Probe,
     SessionOptions,
 };
 pub use batch::{Emit, Row, RowOutput, StepBatch, StepOutput};
 pub use capabilities::{Capabilities, Held, Memory, PrefixCopy};
 pub use draw::Draw;
 pub use error::{MemoryBound, OpenError, SessionError};
+pub use plan::{BackendTraits, Plan};
 
 /// Names a sequence inside the session that made it. Never reused within a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -26,24 +26,24 @@ pub struct Limits {
     pub max_sequences: usize,
     /// Bytes of weights, KV, states and buffers if all is used.
     pub resident_bytes: u64,
-    /// Of these, weights in the mapped file, which the system can drop and read again.
-    mapped_bytes: u64,
-    /// The device's memory, where it tells.
-    device_bytes: Option<u64>,
+    pub sizes: Sizes,
 }
 
-/// What a session's parts take, and what they are taken from.
+/// What the parts of a session take, and the memory they share.
+#[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// The device's memory; `None` where it does not tell.
+    /// The device's memory; `None` if the system does not report it.
     pub device_bytes: Option<u64>,
     pub kv_bytes_per_token: u64,
-    /// Tokens that KV is handed out in.
+    /// Tokens of a KV page.
     pub granularity: usize,
+    /// Bytes of one recurrent state; 0 without recurrent layers.
     pub state_bytes: u64,
-    /// Weights and buffers in memory of the session's own.
-    pub own_bytes: u64,
-    /// Weights in the mapped file.
+    /// Weights in memory that the session allocates.
+    pub weight_bytes: u64,
+    /// Weights in the mapped file, which the system can drop and read again.
     pub mapped_bytes: u64,
+    pub buffer_bytes: u64,
 }
 
 impl Limits {
@@ -60,13 +60,11 @@ impl Limits {
                 None => None,
             },
         };
-        let fixed = sizes.own_bytes.saturating_add(sizes.mapped_bytes);
+        let own_bytes = sizes.weight_bytes.saturating_add(sizes.buffer_bytes);
+        let fixed = own_bytes.saturating_add(sizes.mapped_bytes);
         let room = match budget(options.memory, sizes.device_bytes)? {
             Some(budget) => Room::within(budget, fixed, &wanted, sizes)?,
-            None => Room::shared(
-                sizes.device_bytes.unwrap_or(ASSUMED_MEMORY),
-                sizes.own_bytes,
-            ),
+            None => Room::shared(sizes.device_bytes.unwrap_or(ASSUMED_MEMORY), own_bytes),
         };
         let (states, max_sequences) = room.states(&wanted, sizes);
         let state_bytes = sizes.state_bytes.saturating_mul(states as u64);
@@ -80,15 +78,14 @@ impl Limits {
             states,
             max_sequences,
             resident_bytes: fixed.saturating_add(state_bytes).saturating_add(kv),
-            mapped_bytes: sizes.mapped_bytes,
-            device_bytes: sizes.device_bytes,
+            sizes: *sizes,
         })
     }
 
     /// Refuses what the device could only answer by failing later.
     pub fn check_memory(&self) -> Result<(), OpenError> {
-        let wanted = self.resident_bytes - self.mapped_bytes;
-        match self.device_bytes {
+        let wanted = self.resident_bytes - self.sizes.mapped_bytes;
+        match self.sizes.device_bytes {
             Some(available) if wanted > available => Err(OpenError::OutOfMemory {
                 what: "model with its KV memory",
                 wanted,
@@ -279,7 +276,8 @@ mod tests {
             kv_bytes_per_token,
             granularity: RUN,
             state_bytes,
-            own_bytes: 20 * MIB,
+            weight_bytes: 15 * MIB,
+            buffer_bytes: 5 * MIB,
             mapped_bytes: 10 * MIB,
         }
     }
@@ -409,7 +407,7 @@ mod tests {
         let sizes = sizes(Some(30 * MIB), 4096, 300_000);
         let limits = Limits::new(LONGEST, &SessionOptions::default(), &sizes);
         let limits = limits.unwrap();
-        assert!(limits.resident_bytes - limits.mapped_bytes <= 30 * MIB);
+        assert!(limits.resident_bytes - limits.sizes.mapped_bytes <= 30 * MIB);
         assert!(limits.max_sequences > 1 && limits.kv_tokens > LEAST_TOKENS);
     }
 }

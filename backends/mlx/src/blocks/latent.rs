@@ -129,20 +129,20 @@ impl Latent {
             _ => Mask::Causal,
         };
         let mut mixed = Vec::with_capacity(group.rows.len());
-        for herd in group.herds.clone() {
-            let rows = step.herds[herd].rows.clone();
+        for kv_batch in group.kv_batches.clone() {
+            let rows = step.kv_batches[kv_batch].rows.clone();
             let of_group = rows.start - group.rows.start..rows.end - group.rows.start;
             let latents = part(ops, latents, 0, of_group.clone())?;
-            step.append(herd, layer, &latents, None)?;
+            step.append(kv_batch, layer, &latents, None)?;
             let ends = step.rows[rows.clone()].iter().map(|row| row.start);
             let end = ends.max().unwrap_or(0) + group.tokens;
-            let apart = if step.herds[herd].is_level() {
+            let apart = if step.kv_batches[kv_batch].is_level() {
                 None
             } else {
-                Some(step.herd_mask(herd, end, Reach::All)?)
+                Some(step.kv_batch_mask(kv_batch, end, Reach::All)?)
             };
             let mask = apart.as_ref().map_or(mask, Mask::Given);
-            let all = &step.herds[herd].herd.layers[layer].get()?.keys;
+            let all = &step.kv_batches[kv_batch].kv_batch.layers[layer].get()?.keys;
             let keys = part(ops, all, 2, 0..end)?;
             let values = part(ops, &keys, 3, 0..self.spec.latent_dim)?;
             let queries = part(ops, queries, 0, of_group)?;

@@ -1,3 +1,4 @@
+use loquat_session::sequences::SnapshotPolicy;
 use loquat_session::{MemoryBudget, OpenError, RowOutput, SessionOptions, conformance};
 
 use super::*;
@@ -29,9 +30,9 @@ fn made(session: &mut FakeSession, tokens: &[u32]) -> SequenceId {
     id
 }
 
-fn recurrent(interval: usize, most: usize, max_states: usize) -> FakeSession {
+fn recurrent(interval: usize, max: usize, max_states: usize) -> FakeSession {
     FakeSession::new(FakeOptions {
-        snapshots: Some(Snapshots { interval, most }),
+        snapshots: Some(SnapshotPolicy { interval, max }),
         max_states,
         ..FakeOptions::default()
     })
@@ -94,7 +95,7 @@ fn open(model: FakeOptions, options: &SessionOptions) -> Result<Box<dyn Session>
 
 #[test]
 fn the_fake_keeps_the_contract() {
-    let snapshots = |interval, most| Some(Snapshots { interval, most });
+    let snapshots = |interval, max| Some(SnapshotPolicy { interval, max });
     let modes = [
         (None, 0, None),
         (None, 0, Some(8)),
