@@ -122,13 +122,13 @@ unsafe fn avx512_block<
             let weights = avx512_unpack::<CODES>(at);
             let parts = at.add(lines + planes);
             let scales = avx512_times_parts(elements[0], form.parts, parts);
-            let later_scales = match SPLIT {
+            let later_scales = if SPLIT {
                 // Nothing is read there where there are no parts.
-                true => {
-                    let parts = parts.wrapping_add(TILE_ROWS);
-                    avx512_times_parts(elements[0], form.parts, parts)
-                }
-                false => scales,
+
+                let parts = parts.wrapping_add(TILE_ROWS);
+                avx512_times_parts(elements[0], form.parts, parts)
+            } else {
+                scales
             };
             let mins = if MINS {
                 avx512_times_parts(elements[1], form.parts, parts.add(part_bytes))

@@ -30,10 +30,11 @@ fn model(typed: &str, store: &Store) -> Model {
 }
 
 fn file_name(path: &Path) -> String {
-    let named = match path.is_dir() {
+    let named = if path.is_dir() {
         // `.` and `..` have a name only when spelt out.
-        true => path.canonicalize().unwrap_or_else(|_| path.to_owned()),
-        false => path.with_extension(""),
+        path.canonicalize().unwrap_or_else(|_| path.to_owned())
+    } else {
+        path.with_extension("")
     };
     let name = named.file_name().unwrap_or(path.as_os_str());
     // Names in the configuration have no blanks either.

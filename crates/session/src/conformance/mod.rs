@@ -9,6 +9,7 @@ mod equivalence;
 mod hidden;
 mod holding;
 mod refusal;
+mod snapshots;
 
 use crate::{
     Emit, OpenError, SequenceId, Session, SessionError, SessionOptions, StepBatch, StepOutput,
@@ -62,6 +63,10 @@ const CHECKS: &[(&str, Check)] = &[
     (
         "long prefixes can be shared where the session says so",
         equivalence::long_prefixes_are_reusable,
+    ),
+    (
+        "the last row can be undone",
+        snapshots::last_row_can_be_undone,
     ),
     (
         "nothing is kept once sequences end",

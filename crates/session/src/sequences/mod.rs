@@ -428,11 +428,7 @@ impl<S: SequenceStorage> Sequences<S> {
     }
 
     /// The sequence as it was after `len` tokens, with references of its own.
-    fn share(
-        &mut self,
-        id: SequenceId,
-        len: usize,
-    ) -> Result<Sequence<S::Sequence>, SessionError> {
+    fn share(&mut self, id: SequenceId, len: usize) -> Result<Sequence<S::Sequence>, SessionError> {
         let source = self.alive.get(&id);
         let source = source.ok_or(SessionError::UnknownSequence(id))?;
         let pages = match S::COPY_ON_WRITE {
