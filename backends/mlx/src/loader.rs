@@ -6,11 +6,15 @@ mod tests;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use loquat_session::loading::{LayerParts, LayerWeights, load_norm, matrix, stack, vector};
 use loquat_session::{OpenError, Precision};
-use loquat_spec::{LayerRole, ModelSpec, Norm as NormSpec, Role, Rope as RopeSpec};
-use loquat_weights::{Dtype, Matrix, Storage, Weights, WeightsError};
+use loquat_spec::{
+    Inner as InnerSpec, LayerRole, ModelSpec, Norm as NormSpec, Role, Rope as RopeSpec,
+};
+use loquat_weights::{Dtype, Matrix, Storage, Weights};
 
 use crate::array::{Array, Ops, Type};
+use crate::blocks::Block;
 use crate::linear::{Joined, JoinedStack, Kernel, Linear, Run, Stack, Table};
 use crate::norm::{Norm, Rope};
 use crate::pack::{self, Form, Kept};
@@ -31,7 +35,7 @@ pub struct Loader<'a> {
 #[derive(Clone, Copy)]
 pub struct LayerLoader<'a> {
     loader: &'a Loader<'a>,
-    index: usize,
+    weights: LayerWeights<'a>,
 }
 
 /// A role's matrices and their biases, and how they will be kept.
@@ -68,13 +72,6 @@ impl<'a> Loader<'a> {
         }
     }
 
-    pub fn layer(&'a self, index: usize) -> LayerLoader<'a> {
-        LayerLoader {
-            loader: self,
-            index,
-        }
-    }
-
     pub fn linear(&self, role: Role, bias: Option<Role>) -> Result<Linear, OpenError> {
         Ok(Linear {
             kernel: self.kept(role)?.kernel(self.ops)?,
@@ -90,7 +87,7 @@ impl<'a> Loader<'a> {
         if let Some(kept) = self.kept.borrow().get(&role) {
             return Ok(kept.clone());
         }
-        let matrix = self.weights.matrix(role).ok_or_else(|| unbound(role))?;
+        let matrix = matrix(self.weights, role)?;
         let form = Form::of(matrix, self.dtype);
         let kept = Kept::upload(self.ops, form, &[matrix], &[matrix.rows()])?;
         self.kept.borrow_mut().insert(role, kept.clone());
@@ -138,7 +135,7 @@ impl<'a> Loader<'a> {
 
     fn parts(&self, roles: &[(Role, Option<Role>)]) -> Result<Vec<Part<'a>>, OpenError> {
         let parts = roles.iter().map(|(role, bias)| {
-            let stack = self.weights.stack(*role).ok_or_else(|| unbound(*role))?;
+            let stack = stack(self.weights, *role)?;
             Ok(Part {
                 stack,
                 bias: bias.and_then(|role| self.weights.vector(role)),
@@ -181,8 +178,8 @@ impl<'a> Loader<'a> {
 
     /// [len], of the activations' type.
     pub fn vector(&self, role: Role) -> Result<Array, OpenError> {
-        let found = self.optional(role)?;
-        Ok(found.ok_or_else(|| unbound(role))?)
+        let values = vector(self.weights, role)?;
+        self.upload(values, &[values.len()], self.dtype)
     }
 
     pub fn optional(&self, role: Role) -> Result<Option<Array>, OpenError> {
@@ -194,13 +191,8 @@ impl<'a> Loader<'a> {
 
     /// [len], float32.
     pub fn exact(&self, role: Role) -> Result<Array, OpenError> {
-        let values = self.weights.vector(role).ok_or_else(|| unbound(role))?;
+        let values = vector(self.weights, role)?;
         self.upload(values, &[values.len()], Type::F32)
-    }
-
-    /// The values as the checkpoint has them.
-    pub fn values(&self, role: Role) -> Result<&'a [f32], OpenError> {
-        Ok(self.weights.vector(role).ok_or_else(|| unbound(role))?)
     }
 
     fn upload(&self, values: &[f32], dims: &[usize], to: Type) -> Result<Array, OpenError> {
@@ -216,19 +208,8 @@ impl<'a> Loader<'a> {
         weight: Role,
         bias: Option<Role>,
     ) -> Result<Norm, OpenError> {
-        Ok(Norm {
-            kind: norm.kind,
-            eps: norm.eps,
-            weight: if norm.weight {
-                Some(self.vector(weight)?)
-            } else {
-                None
-            },
-            bias: match bias.filter(|_| norm.bias) {
-                Some(role) => Some(self.vector(role)?),
-                None => None,
-            },
-        })
+        let mut parts = self;
+        load_norm(&mut parts, self.weights, norm, weight, bias)
     }
 
     /// For heads of `head_dim` values.
@@ -253,17 +234,47 @@ impl<'a> Loader<'a> {
     }
 }
 
+impl LayerParts for &Loader<'_> {
+    type Norm = Norm;
+    type Inner = Block;
+    type Scale = Array;
+
+    fn norm(
+        &mut self,
+        spec: &NormSpec,
+        weight: Option<&[f32]>,
+        bias: Option<&[f32]>,
+    ) -> Result<Norm, OpenError> {
+        let upload = |values: &[f32]| self.upload(values, &[values.len()], self.dtype);
+        Ok(Norm {
+            kind: spec.kind,
+            eps: spec.eps,
+            weight: weight.map(upload).transpose()?,
+            bias: bias.map(upload).transpose()?,
+        })
+    }
+
+    fn inner(&mut self, weights: LayerWeights, spec: &InnerSpec) -> Result<Block, OpenError> {
+        Block::load(LayerLoader::new(self, weights), spec)
+    }
+
+    fn scale(&mut self, values: &[f32]) -> Result<Array, OpenError> {
+        self.upload(values, &[values.len()], self.dtype)
+    }
+}
+
 impl<'a> LayerLoader<'a> {
+    pub fn new(loader: &'a Loader<'a>, weights: LayerWeights<'a>) -> Self {
+        Self { loader, weights }
+    }
+
     pub fn loader(&self) -> &'a Loader<'a> {
         self.loader
     }
 
-    fn role(&self, role: LayerRole) -> Role {
-        Role::Layer(self.index, role)
-    }
-
     fn with_bias(&self, role: LayerRole) -> (Role, Option<Role>) {
-        (self.role(role), role.bias().map(|bias| self.role(bias)))
+        let bias = role.bias().map(|bias| self.weights.role(bias));
+        (self.weights.role(role), bias)
     }
 
     /// With its bias, where the checkpoint has one.
@@ -277,11 +288,7 @@ impl<'a> LayerLoader<'a> {
         wanted: bool,
         role: LayerRole,
     ) -> Result<Option<Linear>, OpenError> {
-        if wanted {
-            self.linear(role).map(Some)
-        } else {
-            Ok(None)
-        }
+        wanted.then(|| self.linear(role)).transpose()
     }
 
     pub fn joined(&self, roles: &[LayerRole]) -> Result<Joined, OpenError> {
@@ -301,25 +308,26 @@ impl<'a> LayerLoader<'a> {
 
     /// Of the activations' type.
     pub fn vector(&self, role: LayerRole) -> Result<Array, OpenError> {
-        self.loader.vector(self.role(role))
+        self.loader.vector(self.weights.role(role))
     }
 
     pub fn optional(&self, role: LayerRole) -> Result<Option<Array>, OpenError> {
-        self.loader.optional(self.role(role))
+        self.loader.optional(self.weights.role(role))
     }
 
     /// float32.
     pub fn exact(&self, role: LayerRole) -> Result<Array, OpenError> {
-        self.loader.exact(self.role(role))
+        self.loader.exact(self.weights.role(role))
     }
 
+    /// The values as the checkpoint has them.
     pub fn values(&self, role: LayerRole) -> Result<&'a [f32], OpenError> {
-        self.loader.values(self.role(role))
+        self.weights.vector(role)
     }
 
     pub fn norm(&self, role: LayerRole, norm: &NormSpec) -> Result<Norm, OpenError> {
-        let (weight, bias) = self.with_bias(role);
-        self.loader.norm(norm, weight, bias)
+        let mut parts = self.loader;
+        self.weights.required_norm(&mut parts, role, norm)
     }
 
     pub fn optional_norm(
@@ -365,12 +373,4 @@ fn own_type(storage: &Storage) -> Type {
         // GGUF's blocks have halves for scales.
         None => Type::F16,
     }
-}
-
-/// Weights that were bound to another spec.
-pub fn unbound(role: Role) -> WeightsError {
-    WeightsError::Binding(loquat_weights::Mismatch {
-        missing: vec![role.to_string()],
-        ..Default::default()
-    })
 }

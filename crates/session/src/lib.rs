@@ -13,6 +13,7 @@ pub mod conformance;
 mod draw;
 mod error;
 pub mod limits;
+pub mod loading;
 mod plan;
 pub mod sequences;
 pub mod transfer;
