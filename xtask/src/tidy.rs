@@ -1,6 +1,7 @@
 //! The repository's rules as code: each rule is a function from the tree to its violations, and
 //! the table below is all of them.
 
+mod families;
 mod layers;
 mod links;
 mod rust_code;
@@ -16,6 +17,7 @@ use tree::Tree;
 type Rule = fn(&Tree) -> Vec<Violation>;
 
 const RULES: &[Rule] = &[
+    families::family_facts,
     layers::dependency_direction,
     links::dead_links,
     source::file_size,

@@ -1,6 +1,6 @@
 //! Which type each tensor gets: mlx-lm's and llama.cpp's own rules.
 
-use loquat_spec::{FeedForward, Inner, LayerRole, ModelSpec, Role};
+use loquat_spec::{FeedForward, Inner, LayerRole, ModelSpec, Role, RouterPrecision};
 use loquat_weights::Dtype;
 use loquat_weights::decode::MlxMode;
 use serde_json::{Map, Value, json};
@@ -45,15 +45,19 @@ impl Choice<'_> {
     /// `nn.Linear`, `nn.Embedding` and `SwitchLinear` are quantized, norms and vectors are not;
     /// some families have modules that keep more bits, or are none of these.
     fn mlx(&self, planned: &Planned<'_>, mode: MlxMode) -> Option<Chosen> {
-        let plain_router = is_router(planned.role) && PLAIN_ROUTERS.contains(&self.spec.family);
         let is_module = planned.name.ends_with(".weight");
-        if !matches!(planned.content, Content::Matrix(_)) || !is_module || plain_router {
+        if !matches!(planned.content, Content::Matrix(_)) || !is_module {
             return self.plain();
         }
-        let mode = if keeps_eight_bits(self.spec.family, planned.role) {
-            eight_bits(planned.cols(), mode)
-        } else {
-            mode
+        let facts = &self.spec.facts().mlx;
+        let router = facts.router.filter(|_| is_router(planned.role));
+        let mode = match router {
+            Some(RouterPrecision::Unquantized) => return self.plain(),
+            Some(RouterPrecision::EightBits) => eight_bits(planned.cols(), mode),
+            _ if facts.eight_bit_outputs && is_output(planned.role) => {
+                eight_bits(planned.cols(), mode)
+            }
+            Some(RouterPrecision::Uniform) | None => mode,
         };
         let encoding = Encoding::Mlx {
             mode,
@@ -127,34 +131,6 @@ fn settled(encoding: Encoding) -> Option<Chosen> {
     })
 }
 
-/// Families whose routers are no `nn.Linear` in mlx-lm.
-const PLAIN_ROUTERS: &[&str] = &[
-    "afmoe",
-    "deepseek_v2",
-    "deepseek_v3",
-    "glm4_moe",
-    "glm4_moe_lite",
-    "mimo_v2_flash",
-    "nemotron_h",
-];
-
-/// Families whose `quant_predicate` gives routers eight bits.
-const EIGHT_BIT_ROUTERS: &[&str] = &[
-    "gemma4_text",
-    "gpt_oss",
-    "granitemoe",
-    "granitemoehybrid",
-    "kimi_linear",
-    "lfm2_moe",
-    "minimax_m2",
-    "qwen3_5_moe",
-    "qwen3_moe",
-    "qwen3_next",
-];
-
-/// Families whose `quant_predicate` gives eight bits to what writes to the stream.
-const EIGHT_BIT_OUTPUTS: &[&str] = &["granite", "granitemoe"];
-
 fn is_router(role: Role) -> bool {
     matches!(
         role,
@@ -162,14 +138,13 @@ fn is_router(role: Role) -> bool {
     )
 }
 
-fn keeps_eight_bits(family: &str, role: Role) -> bool {
+/// Whether the role writes to the residual stream or to the logits.
+fn is_output(role: Role) -> bool {
     use LayerRole::*;
-    let output = matches!(
+    matches!(
         role,
         Role::Head | Role::Layer(_, Output | Down | ExpertDown)
-    );
-    (is_router(role) && EIGHT_BIT_ROUTERS.contains(&family))
-        || (output && EIGHT_BIT_OUTPUTS.contains(&family))
+    )
 }
 
 /// As mlx-lm's predicates ask, where the rows allow.
@@ -180,6 +155,13 @@ fn eight_bits(cols: usize, mode: MlxMode) -> MlxMode {
         (false, _) => 32,
     };
     MlxMode::Affine { bits: 8, group }
+}
+
+/// Why the model cannot be quantized as mlx-lm does, if it cannot: its family's row does not say
+/// what mlx-lm does with its routers.
+pub(crate) fn unlisted_router(spec: &ModelSpec) -> Option<&'static str> {
+    let unlisted = spec.has_experts() && spec.facts().mlx.router.is_none();
+    unlisted.then_some("how mlx-lm quantizes its routers is not known here")
 }
 
 /// The table that `config.json` gets, with the modules that differ.
@@ -258,5 +240,23 @@ pub(crate) fn file_type(quant: Quant, float: Dtype) -> u32 {
             Dtype::F16 => 1,
             _ => 32,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_testkit::goldens;
+
+    use super::*;
+
+    #[test]
+    fn unlisted_expert_family_is_refused() {
+        let open = |name| goldens::source(&goldens::family(name)).unwrap().spec;
+        for (name, refused) in [("mixtral", true), ("llama", false)] {
+            let mut spec = ModelSpec::clone(&open(name));
+            assert_eq!(unlisted_router(&spec), None, "{name}");
+            spec.family = "unlisted";
+            assert_eq!(unlisted_router(&spec).is_some(), refused, "{name}");
+        }
     }
 }

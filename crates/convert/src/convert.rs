@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use loquat_spec::families::{self, Described};
-use loquat_spec::{Config, ModelSpec, Naming, Role};
+use loquat_spec::{Config, FamilyFacts, ModelSpec, Naming, Role};
 use loquat_weights::gguf::{Metadata, Value as Field};
 use loquat_weights::{Dtype, TensorInfo};
 use serde_json::{Map, Value, json};
 
-use crate::choose::{Choice, file_type, mlx_table};
+use crate::choose::{Choice, file_type, mlx_table, unlisted_router};
 use crate::describe::{self, gguf};
 use crate::measure::{Report, TensorReport};
 use crate::place::{Place, Shape, Site};
@@ -85,6 +85,12 @@ pub fn convert(
         Target::Gguf => Model::gguf(&source, wanted, float, &mut notes)?,
         Target::Mlx | Target::Safetensors => Model::folder(&source, wanted, float, &mut notes)?,
     };
+    if let (Target::Mlx, Quant::Mlx(_)) = (wanted.target, wanted.quant)
+        && let Some(why) = unlisted_router(&model.spec)
+    {
+        let instead = "convert without --quant, or with mlx-lm".to_owned();
+        return Err(family_error(model.spec.family, "MLX", why, instead));
+    }
     let planned = plan::plan(
         &source,
         &plan::Target {
@@ -138,10 +144,10 @@ impl Model {
         }
         let family = source.spec().family;
         let refuse = |why: &str| family_error(family, "GGUF", why, gguf_families());
-        let writer = gguf::WRITERS.iter().find(|writer| writer.family == family);
-        let writer =
-            writer.ok_or_else(|| refuse("what llama.cpp calls its numbers is not known here"))?;
-        if let Some(window) = gguf::ignored_window(source.spec(), writer) {
+        let export = source.spec().facts().gguf_export.as_ref();
+        let export =
+            export.ok_or_else(|| refuse("what llama.cpp calls its numbers is not known here"))?;
+        if let Some(window) = gguf::ignored_window(source.spec(), export) {
             let context = source.spec().max_context;
             let why = format!(
                 "llama.cpp would not keep to its window of {window} positions in a context of \
@@ -151,13 +157,13 @@ impl Model {
             return Err(family_error(family, "GGUF", &why, instead));
         }
         let (mut spec, made) = describe::carried_factors(source.spec());
-        let mut metadata = gguf::metadata(&spec, writer)
+        let mut metadata = gguf::metadata(&spec, export)
             .ok_or_else(|| refuse("it is not attention throughout"))?;
         metadata.insert("general.file_type", file_type);
         let name = wanted.name.map(str::to_owned);
         let name = name.unwrap_or_else(|| model_name(&source.path));
         metadata.insert("general.name", Field::String(name));
-        let naming = families::gguf_naming(writer.architecture)?;
+        let naming = families::gguf_naming(export.architecture)?;
         let infos = shapes(&naming, &spec);
         let header = gguf::Header {
             metadata: &metadata,
@@ -213,7 +219,7 @@ impl Model {
             return Err(family_error(family, wanted.target.name(), why, instead));
         }
         if wanted.target == Target::Mlx
-            && let Some(why) = describe::mlx::unreadable(family, fields)
+            && let Some(why) = describe::mlx::unreadable(fields, &source.spec().facts().mlx)
         {
             let instead = "convert to safetensors, or the original with mlx-lm".to_owned();
             return Err(family_error(family, wanted.target.name(), &why, instead));
@@ -255,12 +261,12 @@ impl Model {
     ) -> Result<Self, ConvertError> {
         let (family, target) = (source.spec().family, wanted.target.name());
         let refuse = |why: &str| family_error(family, target, why, config_families());
-        let writer = describe::config::writer(source.spec());
-        let writer =
-            writer.ok_or_else(|| refuse("a config.json cannot be made from its GGUF keys"))?;
+        let export = source.spec().config_export();
+        let export =
+            export.ok_or_else(|| refuse("a config.json cannot be made from its GGUF keys"))?;
         let tensor = |role| source.stored(role).map(|(values, _)| values);
         let mut config =
-            describe::config::fields(source.spec(), writer, float, tensor).map_err(refuse)?;
+            describe::config::fields(source.spec(), export, float, tensor).map_err(refuse)?;
         let text = Value::Object(config.clone()).to_string();
         let described = families::from_config(&Config::parse(&text, "config.json")?)?;
         describe::same("config.json", source.spec(), &described.spec)?;
@@ -297,20 +303,23 @@ fn family_error(family: &str, target: &'static str, why: &str, instead: String) 
 }
 
 fn gguf_families() -> String {
-    let names: Vec<&str> = gguf::WRITERS.iter().map(|writer| writer.family).collect();
     format!(
         "--to gguf takes {}; for the others there are --to mlx and --to safetensors",
-        names.join(", ")
+        families_with(|facts| facts.gguf_export.is_some())
     )
 }
 
 fn config_families() -> String {
-    let writers = describe::config::WRITERS.iter();
-    let names: Vec<&str> = writers.map(|writer| writer.model_type).collect();
     format!(
         "from GGUF there are {}; others need their safetensors",
-        names.join(", ")
+        families_with(|facts| facts.config_export.is_some())
     )
+}
+
+fn families_with(has: impl Fn(&FamilyFacts) -> bool) -> String {
+    let families = families::all().filter(|family| has(&family.facts));
+    let names: Vec<&str> = families.map(|family| family.model_types[0]).collect();
+    names.join(", ")
 }
 
 /// What the model is called: the folder's or the file's name.
@@ -410,7 +419,7 @@ impl<'a> Outcome<'a> {
         };
         place.has_room(layout.bytes)?;
         if let Written::Folder { config, files } = &model.about {
-            self.write_beside(&place.whole(), config, files, wanted)?;
+            self.write_beside(&place.whole(), &model.spec, (config, files), wanted)?;
         }
         let mut open = layout.create()?;
         let values = self
@@ -481,8 +490,8 @@ impl<'a> Outcome<'a> {
     fn write_beside(
         &self,
         folder: &Path,
-        config: &Map<String, Value>,
-        files: &[(String, Vec<u8>)],
+        spec: &ModelSpec,
+        (config, files): (&Map<String, Value>, &[(String, Vec<u8>)]),
         wanted: &Conversion<'_>,
     ) -> Result<(), ConvertError> {
         std::fs::create_dir(folder).map_err(ConvertError::writing(folder))?;
@@ -499,7 +508,7 @@ impl<'a> Outcome<'a> {
             config.insert(field.into(), json!(describe::config::torch_name(dtype)));
         }
         if wanted.target == Target::Mlx {
-            config = describe::mlx::styled(config);
+            config = describe::mlx::styled(config, &spec.facts().mlx);
         }
         if let Quant::Mlx(mode) = wanted.quant {
             let modules = self.planned.iter().zip(&self.encodings);

@@ -74,7 +74,7 @@ impl ModelFiles {
             return Ok(Some((Origin::Checkpoint, own)));
         }
         let has_token = |text: &str| tokenizer.token_id(text).is_some();
-        let builtin = ChatTemplate::builtin(self.source.spec.family, &has_token);
+        let builtin = ChatTemplate::builtin(self.source.spec.facts().templates, &has_token);
         Ok(builtin.map(|(name, template)| (Origin::BuiltIn(name), template)))
     }
 

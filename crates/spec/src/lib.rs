@@ -1,12 +1,13 @@
 //! Model families as data: a checkpoint's config becomes one block-level [`ModelSpec`].
 //!
 //! A family is a function from a config (Hugging Face `config.json` or a GGUF header) to a
-//! spec, plus the names its tensors go by. This crate reads no tensor, knows no backend and
+//! spec, plus the names of its tensors and what converters and chat templates need to know of it. This crate reads no tensor, knows no backend and
 //! multiplies nothing; it says *what* a model computes, and leaves *how* to the backends.
 
 mod config;
 mod error;
 mod experts;
+mod facts;
 pub mod families;
 mod mixers;
 mod model;
@@ -18,6 +19,10 @@ mod validate;
 pub use config::{Config, GgufHeader};
 pub use error::SpecError;
 pub use experts::{ExpertGroups, Experts, GroupScore, Router, RouterInput, Scores, SharedExpert};
+pub use facts::{
+    ConfigExport, ConfigFields, FamilyFacts, GgufExport, GgufKeys, GgufVariant, MlxFacts,
+    MlxLayerTypes, RouterPrecision, VariantTrait,
+};
 pub use mixers::{
     Attention, Decay, DeltaOutputGate, DeltaRule, KeySharing, KvSource, LatentAttention, Mamba2,
     MambaNorm, Mixer, QkNorm, QkSpan, Reach, ShortConv, Temperature,

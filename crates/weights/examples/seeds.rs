@@ -1,7 +1,7 @@
 //! Writes the fuzz targets' seed files: `cargo run -p loquat-weights --example
 //! seeds -- fuzz/seeds`.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/behaviour/common.rs"]
 mod common;
 
 use std::error::Error;

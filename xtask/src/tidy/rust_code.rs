@@ -1,5 +1,9 @@
 //! Just enough of Rust's lexical grammar to tell code from comments and string literals.
 
+use std::collections::BTreeSet;
+
+use super::line_of;
+
 /// The same source, line for line, with comments and the contents of string and character
 /// literals turned into spaces: what is left is what the compiler sees as code.
 pub fn code_only(source: &str) -> String {
@@ -24,6 +28,48 @@ pub fn code_only(source: &str) -> String {
         rest = &rest[length..];
     }
     code
+}
+
+/// The contents of every string literal, with the line it starts on; escapes stay as written.
+pub fn string_literals(source: &str) -> Vec<(usize, &str)> {
+    let (mut literals, mut line, mut at) = (Vec::new(), 1, 0);
+    while let Some(first) = source[at..].chars().next() {
+        let rest = &source[at..];
+        let string = raw_string_length(rest, source[..at].chars().next_back())
+            .or_else(|| string_length(rest));
+        if let Some(length) = string {
+            let is_quote = |c: char| matches!(c, '"' | '#');
+            let text = rest[..length].trim_start_matches('r');
+            literals.push((line, text.trim_matches(is_quote)));
+        }
+        let skipped = string
+            .or_else(|| comment_length(rest))
+            .or_else(|| character_length(rest));
+        let length = skipped.unwrap_or(first.len_utf8());
+        line += rest[..length].matches('\n').count();
+        at += length;
+    }
+    literals
+}
+
+/// The lines of items under `#[cfg(test)]`, in code without comments and literals.
+pub fn test_lines(code: &str) -> BTreeSet<usize> {
+    let mut lines = BTreeSet::new();
+    for (at, attribute) in code.match_indices("#[cfg(test)]") {
+        let item = &code[at + attribute.len()..];
+        let mut depth = 0usize;
+        let end = item.find(|c| {
+            match c {
+                '{' => depth += 1,
+                '}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            depth == 0 && matches!(c, '}' | ';')
+        });
+        let end = end.map_or(code.len(), |end| at + attribute.len() + end);
+        lines.extend(line_of(code, at)..=line_of(code, end));
+    }
+    lines
 }
 
 /// Offsets at which `word` stands in `code` as a whole identifier, not as a part of one.
@@ -129,6 +175,21 @@ mod tests {
             assert_eq!(words.join(" "), kept, "{source}");
             assert_eq!(code.chars().count(), source.chars().count(), "{source}");
         }
+    }
+
+    #[test]
+    fn string_literals_have_lines() {
+        let source = "f(\"a\") // \"b\"\n'\"' r#\"c\"# br\"d\" \"\"";
+        let expected = [(1, "a"), (2, "c"), (2, "d"), (2, "")];
+        assert_eq!(string_literals(source), expected);
+    }
+
+    #[test]
+    fn test_items_end_at_their_brace() {
+        let code = "fn f() {}\n#[cfg(test)]\nmod tests {\n  { }\n}\nfn g() {}\n\
+                    #[cfg(test)]\nmod more;\nfn h() {}";
+        let lines: Vec<usize> = test_lines(code).into_iter().collect();
+        assert_eq!(lines, [2, 3, 4, 5, 7, 8]);
     }
 
     #[test]

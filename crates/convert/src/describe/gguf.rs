@@ -1,67 +1,18 @@
 //! A spec as GGUF metadata.
 
 use loquat_spec::{
-    Activation, Experts, FeedForward, GgufHeader, Inner, ModelSpec, NormKind, Reach, RopeScaling,
-    Scores,
+    Activation, Experts, FeedForward, GgufExport, GgufHeader, GgufKeys, Inner, ModelSpec, NormKind,
+    Reach, RopeScaling, Scores,
 };
 use loquat_weights::TensorInfo;
 use loquat_weights::gguf::{Array, Metadata, Value};
 
-use super::parts::Parts;
-
-/// A family that can be written.
-pub(crate) struct Writer {
-    pub family: &'static str,
-    pub architecture: &'static str,
-    /// What is said of this architecture beyond the sizes.
-    extra: fn(&Parts<'_>, &mut Keys),
-}
-
-const fn plain(family: &'static str, architecture: &'static str) -> Writer {
-    with(family, architecture, |_, _| {})
-}
-
-const fn with(
-    family: &'static str,
-    architecture: &'static str,
-    extra: fn(&Parts<'_>, &mut Keys),
-) -> Writer {
-    Writer {
-        family,
-        architecture,
-        extra,
-    }
-}
-
-/// Tested against files that llama.cpp's own converter wrote.
-pub(crate) const WRITERS: &[Writer] = &[
-    plain("ernie4_5", "ernie4_5"),
-    plain("gemma", "gemma"),
-    with("gemma2", "gemma2", softcaps),
-    with("gemma3_text", "gemma3", local_rope),
-    with("granite", "granite", multipliers),
-    with("granitemoe", "granitemoe", multipliers),
-    plain("llama", "llama"),
-    plain("mistral", "llama"),
-    plain("mixtral", "llama"),
-    plain("olmo2", "olmo2"),
-    plain("olmoe", "olmoe"),
-    plain("phi3", "phi3"),
-    plain("qwen2", "qwen2"),
-    plain("qwen3", "qwen3"),
-    plain("qwen3_moe", "qwen3moe"),
-    plain("seed_oss", "seed_oss"),
-    plain("smollm3", "smollm3"),
-    plain("starcoder2", "starcoder2"),
-];
-
-/// Architectures whose windows llama.cpp keeps to; in the others it attends to everything.
-const WINDOWED: &[&str] = &["gemma2", "gemma3"];
+use super::summary::Summary;
 
 /// The window that llama.cpp would look beyond, if there is one.
-pub(crate) fn ignored_window(spec: &ModelSpec, writer: &Writer) -> Option<usize> {
-    let window = Parts::of(spec)?.window()?;
-    let ignored = !WINDOWED.contains(&writer.architecture) && window < spec.max_context;
+pub(crate) fn ignored_window(spec: &ModelSpec, export: &GgufExport) -> Option<usize> {
+    let window = Summary::from_spec(spec)?.window()?;
+    let ignored = !export.windowed && window < spec.max_context;
     ignored.then_some(window)
 }
 
@@ -87,36 +38,42 @@ impl Keys {
 }
 
 /// The sizes and numbers of `spec`, or `None` for a spec that is not attention throughout.
-pub(crate) fn metadata(spec: &ModelSpec, writer: &Writer) -> Option<Metadata> {
-    let parts = Parts::of(spec)?;
+pub(crate) fn metadata(spec: &ModelSpec, export: &GgufExport) -> Option<Metadata> {
+    let summary = Summary::from_spec(spec)?;
     let mut keys = Keys {
-        architecture: writer.architecture,
+        architecture: export.architecture,
         metadata: Metadata::default(),
     };
-    let name = Value::String(writer.architecture.to_owned());
+    let name = Value::String(export.architecture.to_owned());
     keys.metadata.insert("general.architecture", name);
     // The layout of blocks that ggml has had since 2023.
     keys.metadata
         .insert("general.quantization_version", Value::U32(2));
-    sizes(&parts, &mut keys);
-    rope(&parts, &mut keys);
-    if let Some(experts) = parts.experts {
-        experts_keys(&parts, experts, &mut keys);
+    sizes(&summary, &mut keys);
+    rope(&summary, &mut keys);
+    if let Some(experts) = summary.experts {
+        experts_keys(&summary, experts, &mut keys);
     }
-    (writer.extra)(&parts, &mut keys);
+    for group in export.keys {
+        match group {
+            GgufKeys::Softcaps => softcaps(&summary, &mut keys),
+            GgufKeys::LocalRope => local_rope(&summary, &mut keys),
+            GgufKeys::Multipliers => multipliers(&summary, &mut keys),
+        }
+    }
     Some(keys.metadata)
 }
 
-fn sizes(parts: &Parts<'_>, keys: &mut Keys) {
-    let Parts {
+fn sizes(summary: &Summary<'_>, keys: &mut Keys) {
+    let Summary {
         spec, attention, ..
-    } = parts;
+    } = summary;
     keys.count("vocab_size", spec.vocab_size);
     keys.count("context_length", spec.max_context);
     keys.count("embedding_length", spec.hidden_size);
     keys.count("block_count", spec.layers.len());
-    let expert_size = parts.experts.map(|experts| experts.expert.size);
-    if let Some(size) = parts.dense.map(|dense| dense.size).or(expert_size) {
+    let expert_size = summary.experts.map(|experts| experts.expert.size);
+    if let Some(size) = summary.dense.map(|dense| dense.size).or(expert_size) {
         keys.count("feed_forward_length", size);
     }
     keys.count("attention.head_count", attention.heads);
@@ -128,13 +85,13 @@ fn sizes(parts: &Parts<'_>, keys: &mut Keys) {
         NormKind::Layer => "attention.layer_norm_epsilon",
     };
     keys.number(epsilon, spec.final_norm.eps);
-    if let Some(window) = parts.window() {
+    if let Some(window) = summary.window() {
         keys.count("attention.sliding_window", window);
     }
 }
 
-fn rope(parts: &Parts<'_>, keys: &mut Keys) {
-    let Some(rope) = &parts.attention.rope else {
+fn rope(summary: &Summary<'_>, keys: &mut Keys) {
+    let Some(rope) = &summary.attention.rope else {
         return;
     };
     keys.count("rope.dimension_count", rope.dims);
@@ -170,11 +127,11 @@ fn rope(parts: &Parts<'_>, keys: &mut Keys) {
     }
 }
 
-fn experts_keys(parts: &Parts<'_>, experts: &Experts, keys: &mut Keys) {
+fn experts_keys(summary: &Summary<'_>, experts: &Experts, keys: &mut Keys) {
     keys.count("expert_count", experts.count);
     keys.count("expert_used_count", experts.top_k);
     keys.count("expert_feed_forward_length", experts.expert.size);
-    let dense = parts.spec.layers.iter().take_while(|layer| {
+    let dense = summary.spec.layers.iter().take_while(|layer| {
         let mut branches = layer.blocks.iter().flat_map(|block| &block.branches);
         branches.all(|branch| !matches!(branch.inner, Inner::FeedForward(FeedForward::Experts(_))))
     });
@@ -192,22 +149,21 @@ fn experts_keys(parts: &Parts<'_>, experts: &Experts, keys: &mut Keys) {
     }
 }
 
-fn softcaps(parts: &Parts<'_>, keys: &mut Keys) {
-    if let Some(cap) = parts.attention.softcap {
+fn softcaps(summary: &Summary<'_>, keys: &mut Keys) {
+    if let Some(cap) = summary.attention.softcap {
         keys.number("attn_logit_softcapping", cap);
     }
-    if let Some(cap) = parts.spec.head.softcap {
+    if let Some(cap) = summary.spec.head.softcap {
         keys.number("final_logit_softcapping", cap);
     }
 }
 
-/// Layers that look through a window turn at another pace, and stand where their flags say.
-fn local_rope(parts: &Parts<'_>, keys: &mut Keys) {
-    softcaps(parts, keys);
-    if let Some(rope) = parts.local.and_then(|local| local.rope.as_ref()) {
+/// Windowed layers have their own rope base; flags list them unless the pattern is the usual one.
+fn local_rope(summary: &Summary<'_>, keys: &mut Keys) {
+    if let Some(rope) = summary.local.and_then(|local| local.rope.as_ref()) {
         keys.number("rope.freq_base_swa", rope.theta);
     }
-    let windowed = parts
+    let windowed = summary
         .attentions
         .iter()
         .map(|attention| attention.reach != Reach::All);
@@ -223,11 +179,11 @@ fn local_rope(parts: &Parts<'_>, keys: &mut Keys) {
     }
 }
 
-fn multipliers(parts: &Parts<'_>, keys: &mut Keys) {
-    keys.number("attention.scale", parts.attention.scale);
-    keys.number("embedding_scale", parts.spec.embedding.scale);
-    keys.number("logit_scale", 1.0 / parts.spec.head.scale);
-    keys.number("residual_scale", parts.residual_scale());
+fn multipliers(summary: &Summary<'_>, keys: &mut Keys) {
+    keys.number("attention.scale", summary.attention.scale);
+    keys.number("embedding_scale", summary.spec.embedding.scale);
+    keys.number("logit_scale", 1.0 / summary.spec.head.scale);
+    keys.number("residual_scale", summary.residual_scale());
 }
 
 /// A file's header as its reader will see it: the metadata, and its tensors' names and shapes.

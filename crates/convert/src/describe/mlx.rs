@@ -1,99 +1,73 @@
 //! `config.json` in the words that mlx-lm reads: those that the hub had before `rope_parameters`.
 
+use loquat_spec::{MlxFacts, MlxLayerTypes};
 use serde_json::{Map, Value, json};
 
-/// Text models that mlx-lm knows only as a part of a larger one, and what that is called.
-const WRAPPED: &[(&str, &str)] = &[
-    ("qwen3_5_text", "qwen3_5"),
-    ("qwen3_5_moe_text", "qwen3_5_moe"),
-];
-/// Text models that mlx-lm has no name for, or the name of another model.
-const UNKNOWN: &[&str] = &["llama4_text"];
-/// Other names for the same number: the family, mlx-lm's field, the one it is taken from.
-const COPIED: &[(&str, &str, &str)] = &[
-    ("gpt2", "n_ctx", "n_positions"),
-    ("lfm2", "block_dim", "hidden_size"),
-    ("qwen3_moe", "num_experts", "num_local_experts"),
-];
-/// Fields that published configs of a family have, that mlx-lm needs, and that newer ones say in
-/// another way.
-const NEEDED: &[(&str, &str)] = &[
-    ("gemma4_text", "global_head_dim"),
-    ("kimi_linear", "linear_attn_config"),
-    ("mimo_v2_flash", "hybrid_layer_pattern"),
-    ("minimax_m2", "shared_intermediate_size"),
-];
-/// What stands outside the text model's own config too.
+/// Fields that the wrapper repeats from the text model's config.
 const OUTSIDE: &[&str] = &["tie_word_embeddings", "bos_token_id", "eos_token_id"];
-/// What a rope has fields of its own for, outside `rope_scaling`.
+/// Rope fields kept outside `rope_scaling`.
 const OWN_FIELDS: &[&str] = &["rope_theta", "partial_rotary_factor"];
 
-/// GPT-NeoX's words for a rope.
-const NEOX: &[(&str, &str)] = &[
-    ("rotary_emb_base", "rope_theta"),
-    ("rotary_pct", "partial_rotary_factor"),
-];
-
 /// The same config with everything that mlx-lm looks for.
-pub(crate) fn styled(mut config: Map<String, Value>) -> Map<String, Value> {
-    for (field, value) in older_rope(&config) {
+pub(crate) fn styled(mut config: Map<String, Value>, facts: &MlxFacts) -> Map<String, Value> {
+    for (field, value) in older_rope(&config, facts) {
         config.entry(field).or_insert(value);
     }
-    let family = family_of(&config).to_owned();
-    for (_, theirs, ours) in COPIED.iter().filter(|(of, ..)| *of == family) {
+    for (theirs, ours) in facts.copied_fields {
         if let Some(value) = config.get(*ours).cloned() {
             config.entry(*theirs).or_insert(value);
         }
     }
-    if let Some((field, value)) = older_layers(&config) {
+    if let Some((field, value)) = older_layers(&config, facts) {
         config.insert(field.into(), value);
     }
-    wrapped(config)
+    match facts.wrapper {
+        Some(outer) if model_type(&config) != Some(outer) => wrapped(config, outer),
+        _ => config,
+    }
+}
+
+fn model_type(config: &Map<String, Value>) -> Option<&str> {
+    config.get("model_type")?.as_str()
 }
 
 /// What newer configs say of layers in words that mlx-lm does not know.
-fn older_layers(config: &Map<String, Value>) -> Option<(&'static str, Value)> {
+fn older_layers(config: &Map<String, Value>, facts: &MlxFacts) -> Option<(&'static str, Value)> {
     let kinds = config.get("layer_types")?.as_array()?;
     let kinds = kinds.iter().map(|kind| kind.as_str().unwrap_or_default());
-    match family_of(config) {
-        "exaone4" => {
+    Some(match facts.layer_types? {
+        MlxLayerTypes::Letters => {
             let letters = kinds.map(|kind| match kind {
                 "sliding_attention" => 'L',
                 _ => 'G',
             });
-            Some(("sliding_window_pattern", letters.collect::<String>().into()))
+            ("sliding_window_pattern", letters.collect::<String>().into())
         }
-        "granitemoehybrid" => {
+        MlxLayerTypes::Mamba => {
             let names = kinds.map(|kind| match kind {
                 "linear_attention" => "mamba",
                 "full_attention" => "attention",
                 other => other,
             });
-            Some(("layer_types", names.collect()))
+            ("layer_types", names.collect())
         }
-        _ => None,
-    }
-}
-
-fn family_of(config: &Map<String, Value>) -> &str {
-    let kind = config.get("model_type").and_then(Value::as_str);
-    kind.unwrap_or_default()
+    })
 }
 
 /// Why mlx-lm would not load the model, if it would not.
-pub(crate) fn unreadable(family: &str, config: &Map<String, Value>) -> Option<String> {
-    if UNKNOWN.contains(&family) {
+pub(crate) fn unreadable(config: &Map<String, Value>, facts: &MlxFacts) -> Option<String> {
+    if !facts.text_model {
         return Some("mlx-lm does not read its text model alone".to_owned());
     }
-    let missing = |(of, field): &&(&str, &str)| *of == family && !config.contains_key(*field);
-    let (_, field) = NEEDED.iter().find(missing)?;
+    let mut required = facts.required_fields.iter();
+    let field = required.find(|field| !config.contains_key(**field))?;
     Some(format!(
         "its config.json has no `{field}`, which mlx-lm needs and published ones have"
     ))
 }
 
 /// What `rope_parameters` says, for all layers or by their kind, in the older fields.
-fn older_rope(config: &Map<String, Value>) -> Vec<(&'static str, Value)> {
+fn older_rope(config: &Map<String, Value>, facts: &MlxFacts) -> Vec<(&'static str, Value)> {
     let Some(Value::Object(all)) = config.get("rope_parameters") else {
         return Vec::new();
     };
@@ -105,15 +79,8 @@ fn older_rope(config: &Map<String, Value>) -> Vec<(&'static str, Value)> {
             fields.push((*field, value.clone()));
         }
     }
-    if config
-        .get("model_type")
-        .is_some_and(|kind| kind == "gpt_neox")
-    {
-        let theirs = NEOX
-            .iter()
-            .filter_map(|(theirs, ours)| Some((*theirs, rope.get(*ours)?)));
-        fields.extend(theirs.map(|(theirs, value)| (theirs, value.clone())));
-    }
+    let theirs = facts.rope_fields.iter();
+    fields.extend(theirs.filter_map(|(theirs, ours)| Some((*theirs, rope.get(*ours)?.clone()))));
     fields.push(("rope_scaling", scaling(rope)));
     let local = kind("sliding_attention").and_then(|local| local.get("rope_theta"));
     if let Some(theta) = local {
@@ -136,12 +103,7 @@ fn scaling(rope: &Map<String, Value>) -> Value {
     Value::Object(scaling)
 }
 
-fn wrapped(config: Map<String, Value>) -> Map<String, Value> {
-    let own = family_of(&config);
-    let outer = WRAPPED.iter().find(|(inner, _)| *inner == own);
-    let Some((_, outer)) = outer else {
-        return config;
-    };
+fn wrapped(config: Map<String, Value>, outer: &str) -> Map<String, Value> {
     let mut whole = Map::new();
     whole.insert("model_type".into(), json!(outer));
     for field in OUTSIDE {

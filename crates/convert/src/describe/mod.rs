@@ -4,8 +4,8 @@
 pub(crate) mod config;
 pub(crate) mod gguf;
 pub(crate) mod mlx;
-mod parts;
 mod rope;
+mod summary;
 
 use loquat_spec::{Mixer, ModelSpec, Rope, RopePairs, RopeScaling};
 

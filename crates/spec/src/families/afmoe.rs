@@ -12,6 +12,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
+use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::mixers::{Attention, Mixer, QkNorm};
 use crate::model::{ModelSpec, Norm};
 use crate::naming::{LayerNames, Naming};
@@ -40,6 +41,7 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts::with_router(RouterPrecision::EightBits),
 };
 
 const NAMES: LayerNames = &[

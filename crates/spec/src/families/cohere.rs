@@ -7,6 +7,7 @@ use super::parts::{Sizes, activation, gguf_rope, gguf_scale, gguf_tied, parallel
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::mixers::{Attention, Mixer, QkNorm, QkSpan};
 use crate::model::{Activation, FeedForward, ModelSpec, Norm};
 use crate::naming::Naming;
@@ -23,6 +24,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: GGUF_NAMING,
     }),
+    facts: FamilyFacts::PLAIN,
 };
 
 /// Both branches read through the one norm there is.

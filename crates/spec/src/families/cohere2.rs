@@ -9,6 +9,7 @@ use super::parts::{
 use super::{Family, GgufFamily, cohere};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::rope::{Rope, RopePairs};
@@ -23,6 +24,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: cohere::GGUF_NAMING,
     }),
+    facts: FamilyFacts::PLAIN,
 };
 
 /// Every fourth layer sees everything unless the config says otherwise.

@@ -12,6 +12,7 @@ use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::experts::{ExpertGroups, GroupScore, Router};
+use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::model::ModelSpec;
 use crate::naming::Naming;
 
@@ -25,6 +26,11 @@ pub(super) const FAMILY: Family = Family {
     mlx: Some(OLDER_MLX),
     // Written as DeepSeek-V3.
     gguf: None,
+    facts: FamilyFacts {
+        templates: &["deepseek-v2"],
+        mlx: MlxFacts::with_router(RouterPrecision::Unquantized),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -12,6 +12,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
+use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::mixers::Mixer;
 use crate::model::ModelSpec;
 use crate::naming::Naming;
@@ -35,6 +36,7 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts::with_router(RouterPrecision::Unquantized),
 };
 
 pub(super) const HUGGING_FACE: Naming = Naming {

@@ -10,6 +10,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
+use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::mixers::Mixer;
 use crate::model::{FeedForward, Inner, ModelSpec};
 use crate::naming::{Ignored, Naming};
@@ -37,6 +38,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts::with_router(RouterPrecision::Uniform),
 };
 
 /// mlx-lm leaves it out of the file.

@@ -10,6 +10,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN, olmo2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, MlxFacts, MlxLayerTypes};
 use crate::mixers::{Attention, QkNorm};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::rope::{Rope, RopePairs};
@@ -24,6 +25,13 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            layer_types: Some(MlxLayerTypes::Letters),
+            ..MlxFacts::PLAIN
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 /// Every fourth layer sees everything.

@@ -10,6 +10,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::mixers::{Attention, Mamba2, MambaNorm, Mixer};
 use crate::model::{Activation, Block, Branch, Dense, FeedForward, Inner, Layer, ModelSpec, Norm};
 use crate::naming::{ConvShape, Naming};
@@ -34,6 +35,7 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts::PLAIN,
 };
 
 const HUGGING_FACE: Naming = Naming {

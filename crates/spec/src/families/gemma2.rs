@@ -9,6 +9,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport, GgufKeys};
 use crate::mixers::{Attention, Mixer};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::Naming;
@@ -25,6 +26,18 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        gguf_export: Some(GgufExport {
+            keys: &[GgufKeys::Softcaps],
+            windowed: true,
+            ..GgufExport::plain("gemma2")
+        }),
+        config_export: Some(ConfigExport {
+            class: "Gemma2ForCausalLM",
+            fields: &[ConfigFields::HiddenActivation, ConfigFields::GemmaAttention],
+        }),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 pub(super) const NAMING: Naming = Naming {

@@ -11,6 +11,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport, GgufKeys};
 use crate::mixers::{Attention, QkNorm};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::rope::{Rope, RopePairs};
@@ -25,6 +26,22 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        gguf_export: Some(GgufExport {
+            keys: &[GgufKeys::Softcaps, GgufKeys::LocalRope],
+            windowed: true,
+            ..GgufExport::plain("gemma3")
+        }),
+        config_export: Some(ConfigExport {
+            class: "Gemma3ForCausalLM",
+            fields: &[
+                ConfigFields::HiddenActivation,
+                ConfigFields::GemmaAttention,
+                ConfigFields::LocalRope,
+            ],
+        }),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 const LOCAL_THETA: f64 = 10_000.0;

@@ -8,6 +8,7 @@ mod model;
 
 use super::parts::EXPERT_GATE_UP;
 use super::{Family, GgufFamily, PLAIN};
+use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::naming::{Fused, Naming};
 use crate::roles::LayerRole::*;
 use crate::roles::Role;
@@ -33,6 +34,13 @@ pub(super) const FAMILY: Family = Family {
             ..GGUF_NAMING
         },
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            required_fields: &["global_head_dim"],
+            ..MlxFacts::with_router(RouterPrecision::EightBits)
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 /// The experts' names are mlx-lm's; transformers fuses them.

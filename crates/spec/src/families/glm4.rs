@@ -9,6 +9,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::mixers::{Attention, Mixer};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::Naming;
@@ -35,6 +36,7 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts::PLAIN,
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

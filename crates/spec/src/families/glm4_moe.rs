@@ -10,6 +10,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
+use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::mixers::{Attention, Mixer, QkNorm};
 use crate::model::{ModelSpec, Norm};
 use crate::naming::Naming;
@@ -36,6 +37,7 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts::with_router(RouterPrecision::Unquantized),
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

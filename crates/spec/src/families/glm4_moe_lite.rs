@@ -7,6 +7,7 @@ use super::deepseek_v3::{HUGGING_FACE, MLX, latent_model, latent_sizes};
 use super::parts::{CorrectedDefaults, Mixture, UNGROUPED, corrected_experts, sparse_layers};
 use crate::config::Config;
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::model::ModelSpec;
 
 pub(super) const FAMILY: Family = Family {
@@ -16,6 +17,7 @@ pub(super) const FAMILY: Family = Family {
     mlx: Some(MLX),
     // Written as DeepSeek-V3.
     gguf: None,
+    facts: FamilyFacts::with_router(RouterPrecision::Unquantized),
 };
 
 const DEFAULTS: CorrectedDefaults = CorrectedDefaults {

@@ -8,6 +8,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, MlxFacts};
 use crate::mixers::{Attention, Mixer};
 use crate::model::{Activation, Inner, ModelSpec};
 use crate::naming::{Fused, Ignored, Naming};
@@ -64,6 +65,13 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            copied_fields: &[("n_ctx", "n_positions")],
+            ..MlxFacts::PLAIN
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 const TRANSPOSED: &[LayerRole] = &[Query, Key, Value, Output, Up, Down];

@@ -9,6 +9,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, MlxFacts};
 use crate::mixers::{Attention, Mixer};
 use crate::model::{Activation, FeedForward, ModelSpec, Norm};
 use crate::naming::{Fused, Ignored, Naming};
@@ -62,6 +63,16 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            rope_fields: &[
+                ("rotary_emb_base", "rope_theta"),
+                ("rotary_pct", "partial_rotary_factor"),
+            ],
+            ..MlxFacts::PLAIN
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

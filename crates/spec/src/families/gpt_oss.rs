@@ -12,6 +12,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router};
+use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::mixers::Attention;
 use crate::model::{Activation, FeedForward, ModelSpec};
 use crate::naming::{Fused, LayerNames, Naming, Split};
@@ -44,6 +45,7 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts::with_router(RouterPrecision::EightBits),
 };
 
 const NAMES: LayerNames = &[

@@ -7,6 +7,7 @@ use super::parts::{Multipliers, Sizes, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport, GgufKeys, MlxFacts};
 use crate::model::{Activation, ModelSpec};
 use crate::rope::{Rope, RopePairs};
 
@@ -20,6 +21,21 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        gguf_export: Some(GgufExport {
+            keys: &[GgufKeys::Multipliers],
+            ..GgufExport::plain("granite")
+        }),
+        config_export: Some(ConfigExport {
+            class: "GraniteForCausalLM",
+            fields: &[ConfigFields::Biases, ConfigFields::Multipliers],
+        }),
+        mlx: MlxFacts {
+            eight_bit_outputs: true,
+            ..MlxFacts::PLAIN
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

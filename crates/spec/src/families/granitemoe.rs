@@ -10,6 +10,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router, SharedExpert};
+use crate::facts::{FamilyFacts, GgufExport, GgufKeys, MlxFacts, RouterPrecision};
 use crate::model::{Activation, Dense, FeedForward, ModelSpec};
 use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
@@ -31,6 +32,17 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        gguf_export: Some(GgufExport {
+            keys: &[GgufKeys::Multipliers],
+            ..GgufExport::plain("granitemoe")
+        }),
+        mlx: MlxFacts {
+            eight_bit_outputs: true,
+            ..MlxFacts::with_router(RouterPrecision::EightBits)
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

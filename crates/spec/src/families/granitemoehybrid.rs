@@ -11,6 +11,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router, SharedExpert};
+use crate::facts::{FamilyFacts, MlxFacts, MlxLayerTypes, RouterPrecision};
 use crate::mixers::{Mamba2, MambaNorm, Mixer};
 use crate::model::{Activation, Dense, FeedForward, ModelSpec, Norm};
 use crate::naming::{ConvShape, Fused, LayerNames, Naming};
@@ -50,6 +51,13 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            layer_types: Some(MlxLayerTypes::Mamba),
+            ..MlxFacts::with_router(RouterPrecision::EightBits)
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 const SHARED_INPUT: Fused =

@@ -6,6 +6,7 @@ use super::parts::Sizes;
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::mixers::Attention;
 use crate::model::ModelSpec;
 use crate::rope::Rope;
@@ -16,6 +17,7 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: PLAIN.0,
     mlx: None,
     gguf: None,
+    facts: FamilyFacts::PLAIN,
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -7,6 +7,7 @@ use super::parts::{Sizes, activation, expect_switch, gguf_rope, gguf_tied, rope_
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::mixers::{Attention, QkNorm};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::Naming;
@@ -29,6 +30,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts::PLAIN,
 };
 
 const THETA: f64 = 10_000.0;

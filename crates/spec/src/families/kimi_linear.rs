@@ -12,6 +12,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::mixers::{Decay, DeltaOutputGate, DeltaRule, KeySharing, Mixer};
 use crate::model::{ModelSpec, Norm};
 use crate::naming::{ConvShape, LayerNames, Naming};
@@ -50,6 +51,13 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            required_fields: &["linear_attn_config"],
+            ..MlxFacts::with_router(RouterPrecision::EightBits)
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 const DELTA: LayerNames = &[

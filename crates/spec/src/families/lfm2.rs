@@ -7,6 +7,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, MlxFacts};
 use crate::mixers::{Attention, Mixer, QkNorm, ShortConv};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::{ConvShape, LayerNames, Naming};
@@ -27,6 +28,14 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: GGUF,
     }),
+    facts: FamilyFacts {
+        templates: &["lfm2"],
+        mlx: MlxFacts {
+            copied_fields: &[("block_dim", "hidden_size")],
+            ..MlxFacts::PLAIN
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 const HUGGING_FACE: Naming = Naming {

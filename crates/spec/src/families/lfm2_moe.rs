@@ -9,6 +9,7 @@ use super::{Family, GgufFamily, lfm2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
+use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::model::ModelSpec;
 use crate::naming::{ConvShape, LayerNames, Naming};
 use crate::roles::LayerRole::{self, *};
@@ -23,6 +24,11 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: lfm2::GGUF,
     }),
+    facts: FamilyFacts {
+        templates: &["lfm2"],
+        mlx: MlxFacts::with_router(RouterPrecision::EightBits),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 const HUGGING_FACE: Naming = Naming {

@@ -5,6 +5,9 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
+use crate::facts::{
+    ConfigExport, ConfigFields, FamilyFacts, GgufExport, GgufVariant, VariantTrait,
+};
 use crate::mixers::Attention;
 use crate::model::{Activation, FeedForward, ModelSpec};
 use crate::rope::{Rope, RopePairs};
@@ -19,6 +22,25 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        templates: &["llama2"],
+        gguf_export: Some(GgufExport::plain("llama")),
+        config_export: Some(ConfigExport {
+            class: "LlamaForCausalLM",
+            fields: &[ConfigFields::Biases],
+        }),
+        gguf_variants: &[
+            GgufVariant {
+                when: VariantTrait::Experts,
+                model_type: "mixtral",
+            },
+            GgufVariant {
+                when: VariantTrait::Windowed,
+                model_type: "mistral",
+            },
+        ],
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -13,6 +13,7 @@ use super::{Family, GgufFamily, PLAIN, smollm3};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::experts::{Router, SharedExpert};
+use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::mixers::{Attention, Mixer, QkNorm, Reach, Temperature};
 use crate::model::{Dense, FeedForward, ModelSpec, Norm};
 use crate::naming::{Fused, LayerNames, Naming};
@@ -44,6 +45,13 @@ pub(super) const FAMILY: Family = Family {
         from_gguf: gguf::from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            text_model: false,
+            ..MlxFacts::with_router(RouterPrecision::Uniform)
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 const SPARSE: LayerNames = &[

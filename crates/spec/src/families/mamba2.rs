@@ -4,6 +4,7 @@ use super::parts::{MambaFields, Sizes, bounded_layers, gguf_mamba2, gguf_tied, r
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::mixers::{Mamba2, MambaNorm, Mixer};
 use crate::model::{Branch, Layer, ModelSpec, Norm};
 use crate::naming::{ConvShape, LayerNames, Naming};
@@ -23,6 +24,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts::PLAIN,
 };
 
 pub(super) const BACKBONE: Naming = Naming {

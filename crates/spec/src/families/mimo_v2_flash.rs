@@ -12,6 +12,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::mixers::{Attention, Mixer};
 use crate::model::ModelSpec;
 use crate::naming::{Ignored, LayerNames, Naming};
@@ -39,6 +40,13 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            required_fields: &["hybrid_layer_pattern"],
+            ..MlxFacts::with_router(RouterPrecision::Unquantized)
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 const SINKS: LayerNames = &[(Sinks, "self_attn.attention_sink_bias")];

@@ -12,6 +12,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router};
+use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::mixers::{Attention, QkNorm};
 use crate::model::{FeedForward, ModelSpec, Norm};
 use crate::naming::Naming;
@@ -34,6 +35,13 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            required_fields: &["shared_intermediate_size"],
+            ..MlxFacts::with_router(RouterPrecision::EightBits)
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

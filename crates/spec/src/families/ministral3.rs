@@ -6,6 +6,7 @@ use super::parts::{Sizes, activation, gguf_rope, gguf_scale, gguf_tied, reach, r
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::mixers::{Attention, Temperature};
 use crate::model::{Activation, ModelSpec};
 use crate::rope::{Rope, RopePairs, RopeScaling, yarn_magnitude};
@@ -20,6 +21,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts::PLAIN,
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -6,6 +6,7 @@ use super::parts::{Sizes, activation, reach};
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
+use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport};
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::rope::Rope;
@@ -17,6 +18,15 @@ pub(super) const FAMILY: Family = Family {
     mlx: None,
     // Written as `llama`.
     gguf: None,
+    facts: FamilyFacts {
+        templates: &["llama2"],
+        gguf_export: Some(GgufExport::plain("llama")),
+        config_export: Some(ConfigExport {
+            class: "MistralForCausalLM",
+            fields: &[ConfigFields::SlidingWindow],
+        }),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -10,6 +10,9 @@ use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::experts::Router;
+use crate::facts::{
+    ConfigExport, ConfigFields, FamilyFacts, GgufExport, MlxFacts, RouterPrecision,
+};
 use crate::mixers::Attention;
 use crate::model::{FeedForward, ModelSpec};
 use crate::naming::Naming;
@@ -28,6 +31,16 @@ pub(super) const FAMILY: Family = Family {
     }),
     // Written as `llama`.
     gguf: None,
+    facts: FamilyFacts {
+        templates: &["llama2"],
+        gguf_export: Some(GgufExport::plain("llama")),
+        config_export: Some(ConfigExport {
+            class: "MixtralForCausalLM",
+            fields: &[ConfigFields::SlidingWindow, ConfigFields::LocalExperts],
+        }),
+        mlx: MlxFacts::with_router(RouterPrecision::Uniform),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

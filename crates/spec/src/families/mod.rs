@@ -1,4 +1,7 @@
-//! One file per family, named for its `model_type`; this table is the only list of them.
+//! One file per family, named for its `model_type`, with the family's row: its [`Family`].
+//!
+//! The rows hold everything that is known of a family by name. Code outside this crate asks a
+//! [`ModelSpec`] what to compute and its [`FamilyFacts`] how other tools treat it.
 
 mod afmoe;
 mod cohere;
@@ -58,20 +61,23 @@ use serde_json::json;
 
 use crate::config::{Config, GgufConfig, GgufHeader};
 use crate::error::SpecError;
+use crate::facts::{ConfigExport, FamilyFacts};
 use crate::model::ModelSpec;
 use crate::naming::{GGUF, HUGGING_FACE, Naming};
 
-/// A family: how each kind of config becomes a spec, and what its tensors are called there.
-pub(crate) struct Family {
-    /// `model_type`s in `config.json`. A config that wraps the text model's own in
-    /// `text_config` may say either its own type or that one's.
+/// A family's row: how each kind of config becomes a spec, what its tensors are called there, and
+/// how other tools treat the family.
+pub struct Family {
+    /// `model_type`s in `config.json`, the text model's own first. A config that wraps the text
+    /// model's in `text_config` may say either its own type or that one's.
     pub model_types: &'static [&'static str],
-    pub from_config: fn(&Config) -> Result<ModelSpec, SpecError>,
+    pub(crate) from_config: fn(&Config) -> Result<ModelSpec, SpecError>,
     /// As transformers names tensors.
-    pub hugging_face: Naming,
+    pub(crate) hugging_face: Naming,
     /// As mlx-lm names them, where that differs.
-    pub mlx: Option<Naming>,
-    pub gguf: Option<GgufFamily>,
+    pub(crate) mlx: Option<Naming>,
+    pub(crate) gguf: Option<GgufFamily>,
+    pub facts: FamilyFacts,
 }
 
 /// A family as llama.cpp writes it.
@@ -159,11 +165,7 @@ pub fn from_config(config: &Config) -> Result<Described, SpecError> {
         field: field.into(),
     })?;
     let inner_type = text.str(field)?.unwrap_or(outer_type);
-    let named = |name: &str| {
-        let mut families = FAMILIES.iter();
-        families.find(|family| family.model_types.contains(&name))
-    };
-    let family = named(inner_type).or_else(|| named(outer_type));
+    let family = by_model_type(inner_type).or_else(|| by_model_type(outer_type));
     let family = family.ok_or_else(|| SpecError::UnknownFamily {
         field,
         found: inner_type.to_owned(),
@@ -181,6 +183,33 @@ pub fn from_config(config: &Config) -> Result<Described, SpecError> {
         wrapped: inner.is_some(),
         mlx: family.mlx,
     })
+}
+
+/// The rows of all families.
+pub fn all() -> impl Iterator<Item = &'static Family> {
+    FAMILIES.iter()
+}
+
+fn by_model_type(name: &str) -> Option<&'static Family> {
+    all().find(|family| family.model_types.contains(&name))
+}
+
+impl ModelSpec {
+    /// How other tools treat the family. A spec of no listed family has plain facts.
+    pub fn facts(&self) -> &'static FamilyFacts {
+        by_model_type(self.family).map_or(&FamilyFacts::PLAIN, |family| &family.facts)
+    }
+
+    /// The `model_type` under which the hub lists a model read from GGUF, and how to write its
+    /// config.
+    pub fn config_export(&self) -> Option<(&'static str, &'static ConfigExport)> {
+        let mut variants = self.facts().gguf_variants.iter();
+        let variant = variants.find(|variant| variant.when.applies(self));
+        let name = variant.map_or(self.family, |variant| variant.model_type);
+        let family = by_model_type(name)?;
+        let export = family.facts.config_export.as_ref()?;
+        Some((family.model_types[0], export))
+    }
 }
 
 /// The text model's own config, where one for a larger model wraps it.
@@ -222,7 +251,7 @@ pub fn gguf_naming(architecture: &str) -> Result<Naming, SpecError> {
 }
 
 fn gguf_family(architecture: &str) -> Result<&'static GgufFamily, SpecError> {
-    let mut families = FAMILIES.iter().filter_map(|family| family.gguf.as_ref());
+    let mut families = all().filter_map(|family| family.gguf.as_ref());
     let family = families.find(|family| family.architectures.contains(&architecture));
     family.ok_or_else(|| SpecError::UnknownFamily {
         field: "general.architecture",
@@ -233,13 +262,13 @@ fn gguf_family(architecture: &str) -> Result<&'static GgufFamily, SpecError> {
 
 /// The `model_type`s that load.
 pub fn model_types() -> Vec<&'static str> {
-    let types = FAMILIES.iter().flat_map(|family| family.model_types);
+    let types = all().flat_map(|family| family.model_types);
     types.copied().collect()
 }
 
 /// The GGUF architectures that load.
 pub fn architectures() -> Vec<&'static str> {
-    let families = FAMILIES.iter().filter_map(|family| family.gguf.as_ref());
+    let families = all().filter_map(|family| family.gguf.as_ref());
     families
         .flat_map(|family| family.architectures)
         .copied()

@@ -7,6 +7,7 @@ use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::model::{Activation, ModelSpec};
 use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
@@ -24,6 +25,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts::PLAIN,
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -14,6 +14,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::experts::{Experts, SharedExpert};
+use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::mixers::{Attention, Mamba2, MambaNorm, Mixer};
 use crate::model::{Activation, Branch, Dense, FeedForward, Inner, Layer, ModelSpec, Norm};
 use crate::naming::{ConvShape, LayerNames, Naming};
@@ -43,6 +44,7 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts::with_router(RouterPrecision::Unquantized),
 };
 
 const OTHERS: LayerNames = &[

@@ -7,6 +7,7 @@ use super::parts::{Sizes, activation, post_norm_layer};
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
+use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport};
 use crate::mixers::{Attention, Mixer, QkNorm};
 use crate::model::{Activation, FeedForward, ModelSpec, Norm};
 use crate::naming::Naming;
@@ -20,6 +21,15 @@ pub(super) const FAMILY: Family = Family {
     mlx: None,
     // Read with OLMo 3's, which has the same architecture.
     gguf: None,
+    facts: FamilyFacts {
+        templates: &["tulu"],
+        gguf_export: Some(GgufExport::plain("olmo2")),
+        config_export: Some(ConfigExport {
+            class: "Olmo2ForCausalLM",
+            fields: &[ConfigFields::Biases],
+        }),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 pub(super) const NAMING: Naming = Naming {

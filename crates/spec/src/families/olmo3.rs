@@ -9,6 +9,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN, olmo2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, GgufVariant, VariantTrait};
 use crate::mixers::{Attention, QkNorm};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::rope::{Rope, RopePairs, RopeScaling};
@@ -23,6 +24,13 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        gguf_variants: &[GgufVariant {
+            when: VariantTrait::NotWindowed,
+            model_type: "olmo2",
+        }],
+        ..FamilyFacts::PLAIN
+    },
 };
 
 const THETA: f64 = 500_000.0;

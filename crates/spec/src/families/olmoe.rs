@@ -10,6 +10,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
+use crate::facts::{FamilyFacts, GgufExport, MlxFacts, RouterPrecision};
 use crate::mixers::{Attention, QkNorm};
 use crate::model::{FeedForward, ModelSpec, Norm};
 use crate::naming::Naming;
@@ -28,6 +29,12 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        templates: &["tulu"],
+        gguf_export: Some(GgufExport::plain("olmoe")),
+        mlx: MlxFacts::with_router(RouterPrecision::Uniform),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -7,6 +7,7 @@ use super::parts::{GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, parallel_l
 use super::{Family, GgufFamily, PLAIN, cohere};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::FamilyFacts;
 use crate::mixers::{Attention, Mixer, QkNorm};
 use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::Naming;
@@ -42,6 +43,7 @@ pub(super) const FAMILY: Family = Family {
             ..cohere::GGUF_NAMING
         },
     }),
+    facts: FamilyFacts::PLAIN,
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -9,6 +9,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport};
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::naming::{Fused, Naming};
@@ -34,6 +35,15 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts {
+        templates: &["phi3"],
+        gguf_export: Some(GgufExport::plain("phi3")),
+        config_export: Some(ConfigExport {
+            class: "Phi3ForCausalLM",
+            fields: &[ConfigFields::SlidingWindow, ConfigFields::PartialRope],
+        }),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -4,6 +4,7 @@ use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach, windowed_laye
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport};
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::rope::{Rope, RopePairs};
@@ -18,6 +19,14 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        gguf_export: Some(GgufExport::plain("qwen2")),
+        config_export: Some(ConfigExport {
+            class: "Qwen2ForCausalLM",
+            fields: &[ConfigFields::NoSlidingWindow],
+        }),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

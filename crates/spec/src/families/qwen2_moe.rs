@@ -10,6 +10,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router, SharedExpert};
+use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::mixers::{Attention, Mixer};
 use crate::model::{Dense, FeedForward, ModelSpec};
 use crate::naming::Naming;
@@ -31,6 +32,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts::with_router(RouterPrecision::Uniform),
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -9,6 +9,7 @@ use super::parts::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, MlxFacts};
 use crate::mixers::KeySharing;
 use crate::model::{Activation, ModelSpec};
 use crate::naming::{ConvShape, Naming};
@@ -23,6 +24,13 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: GGUF,
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            wrapper: Some("qwen3_5"),
+            ..MlxFacts::PLAIN
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 pub(super) const HUGGING_FACE: Naming = Naming {

@@ -7,6 +7,7 @@ use super::parts::{
 use super::{Family, GgufFamily, qwen3_5, qwen3_next};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::mixers::KeySharing;
 use crate::model::{FeedForward, ModelSpec};
 use crate::naming::{Fused, Naming};
@@ -29,6 +30,13 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: qwen3_5::GGUF,
     }),
+    facts: FamilyFacts {
+        mlx: MlxFacts {
+            wrapper: Some("qwen3_5_moe"),
+            ..MlxFacts::with_router(RouterPrecision::EightBits)
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 /// As Qwen's own checkpoints have it: a layer's experts stand in two tensors.

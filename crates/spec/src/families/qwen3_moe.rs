@@ -10,6 +10,9 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::Router;
+use crate::facts::{
+    ConfigExport, ConfigFields, FamilyFacts, GgufExport, MlxFacts, RouterPrecision,
+};
 use crate::mixers::{Attention, Mixer, QkNorm};
 use crate::model::{FeedForward, ModelSpec, Norm};
 use crate::naming::Naming;
@@ -28,6 +31,18 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        gguf_export: Some(GgufExport::plain("qwen3moe")),
+        config_export: Some(ConfigExport {
+            class: "Qwen3MoeForCausalLM",
+            fields: &[ConfigFields::NoSlidingWindow, ConfigFields::SparseExperts],
+        }),
+        mlx: MlxFacts {
+            copied_fields: &[("num_experts", "num_local_experts")],
+            ..MlxFacts::with_router(RouterPrecision::EightBits)
+        },
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -12,6 +12,7 @@ use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router};
+use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::mixers::KeySharing;
 use crate::model::{FeedForward, ModelSpec};
 use crate::naming::{ConvShape, Fused, Naming};
@@ -32,6 +33,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: GGUF,
     }),
+    facts: FamilyFacts::with_router(RouterPrecision::EightBits),
 };
 
 const HUGGING_FACE: Naming = Naming {

@@ -6,6 +6,7 @@ use super::parts::{GGUF_POST_ATTENTION, Sizes, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, GgufExport};
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::naming::Naming;
@@ -24,6 +25,10 @@ pub(super) const FAMILY: Family = Family {
             ..PLAIN.1
         },
     }),
+    facts: FamilyFacts {
+        gguf_export: Some(GgufExport::plain("seed_oss")),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

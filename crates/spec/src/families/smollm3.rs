@@ -4,6 +4,7 @@ use super::parts::{Sizes, all_but_each, gguf_rope, gguf_tied, interval, reach};
 use super::{Family, GgufFamily, PLAIN, qwen2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport};
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::rope::{Rope, RopePairs};
@@ -18,6 +19,18 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        gguf_export: Some(GgufExport::plain("smollm3")),
+        config_export: Some(ConfigExport {
+            class: "SmolLM3ForCausalLM",
+            fields: &[
+                ConfigFields::NoRopeLayers,
+                ConfigFields::NoSlidingWindow,
+                ConfigFields::Biases,
+            ],
+        }),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 /// GGUF has no key for it; llama.cpp fixes the interval.

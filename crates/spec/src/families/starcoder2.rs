@@ -6,6 +6,7 @@ use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
+use crate::facts::{FamilyFacts, GgufExport};
 use crate::mixers::Attention;
 use crate::model::{Activation, ModelSpec};
 use crate::naming::Naming;
@@ -25,6 +26,10 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: PLAIN.1,
     }),
+    facts: FamilyFacts {
+        gguf_export: Some(GgufExport::plain("starcoder2")),
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -1,5 +1,5 @@
-//! Templates for models that bring none: one per published format, chosen by family and by the
-//! tokens the model's vocabulary has.
+//! Templates for models that bring none: one per published format, chosen by the tokens of
+//! the model's vocabulary and by the templates that its family lists.
 //!
 //! They write plain turns of system, user and assistant. Tools, parts and thinking need the model's
 //! own template.
@@ -8,62 +8,54 @@ use super::ChatTemplate;
 
 struct Builtin {
     name: &'static str,
-    families: Families,
+    /// Whether the tokens alone identify the format. If not, the model's family must list it.
+    any_family: bool,
     /// Tokens the vocabulary must have for the format to mean anything to the model.
     tokens: &'static [&'static str],
     text: &'static str,
-}
-
-enum Families {
-    /// These, by their `model_type`.
-    Of(&'static [&'static str]),
-    /// Whichever has the tokens.
-    Any,
-    /// None by itself; only where someone asks for it by name.
-    Named,
 }
 
 /// In order: the first one that fits is taken.
 const TEMPLATES: &[Builtin] = &[
     Builtin {
         name: "llama3",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
         text: include_str!("builtin/llama3.jinja"),
     },
     Builtin {
         name: "llama4",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<|header_start|>", "<|header_end|>", "<|eot|>"],
         text: include_str!("builtin/llama4.jinja"),
     },
     Builtin {
         name: "gemma",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<start_of_turn>", "<end_of_turn>"],
         text: include_str!("builtin/gemma.jinja"),
     },
     Builtin {
         name: "gemma4",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<|turn>", "<turn|>"],
         text: include_str!("builtin/gemma4.jinja"),
     },
     Builtin {
         name: "mistral-v7",
-        families: Families::Any,
+        any_family: true,
         tokens: &["[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"],
         text: include_str!("builtin/mistral-v7.jinja"),
     },
     Builtin {
         name: "mistral-v3",
-        families: Families::Any,
+        any_family: true,
         tokens: &["[INST]", "[/INST]"],
         text: include_str!("builtin/mistral-v3.jinja"),
     },
     Builtin {
         name: "command-r",
-        families: Families::Any,
+        any_family: true,
         tokens: &[
             "<|START_OF_TURN_TOKEN|>",
             "<|END_OF_TURN_TOKEN|>",
@@ -75,55 +67,55 @@ const TEMPLATES: &[Builtin] = &[
     },
     Builtin {
         name: "granite",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"],
         text: include_str!("builtin/granite.jinja"),
     },
     Builtin {
         name: "glm4",
-        families: Families::Any,
+        any_family: true,
         tokens: &["[gMASK]", "<sop>", "<|user|>", "<|assistant|>"],
         text: include_str!("builtin/glm4.jinja"),
     },
     Builtin {
         name: "gpt-oss",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<|start|>", "<|message|>", "<|channel|>", "<|end|>"],
         text: include_str!("builtin/gpt-oss.jinja"),
     },
     Builtin {
         name: "deepseek",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"],
         text: include_str!("builtin/deepseek.jinja"),
     },
     Builtin {
         name: "deepseek-v2",
-        families: Families::Of(&["deepseek_v2"]),
+        any_family: false,
         tokens: &["<｜end▁of▁sentence｜>"],
         text: include_str!("builtin/deepseek-v2.jinja"),
     },
     Builtin {
         name: "exaone4",
-        families: Families::Any,
+        any_family: true,
         tokens: &["[|user|]", "[|assistant|]", "[|endofturn|]"],
         text: include_str!("builtin/exaone4.jinja"),
     },
     Builtin {
         name: "minimax-m2",
-        families: Families::Any,
+        any_family: true,
         tokens: &["]~!b[", "]~b]", "[e~["],
         text: include_str!("builtin/minimax-m2.jinja"),
     },
     Builtin {
         name: "seed-oss",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<seed:bos>", "<seed:eos>"],
         text: include_str!("builtin/seed-oss.jinja"),
     },
     Builtin {
         name: "kimi",
-        families: Families::Any,
+        any_family: true,
         tokens: &[
             "<|im_system|>",
             "<|im_user|>",
@@ -135,69 +127,65 @@ const TEMPLATES: &[Builtin] = &[
     },
     Builtin {
         name: "phi3",
-        families: Families::Of(&["phi3"]),
+        any_family: false,
         tokens: &["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"],
         text: include_str!("builtin/phi3.jinja"),
     },
     Builtin {
         name: "phi4",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<|im_start|>", "<|im_sep|>", "<|im_end|>"],
         text: include_str!("builtin/phi4.jinja"),
     },
     Builtin {
         name: "lfm2",
-        families: Families::Of(&["lfm2", "lfm2_moe"]),
+        any_family: false,
         tokens: &["<|startoftext|>", "<|im_start|>", "<|im_end|>"],
         text: include_str!("builtin/lfm2.jinja"),
     },
     Builtin {
         name: "chatml",
-        families: Families::Any,
+        any_family: true,
         tokens: &["<|im_start|>", "<|im_end|>"],
         text: include_str!("builtin/chatml.jinja"),
     },
     Builtin {
         name: "tulu",
-        families: Families::Of(&["olmo2", "olmoe"]),
+        any_family: false,
         tokens: &["<|endoftext|>"],
         text: include_str!("builtin/tulu.jinja"),
     },
     Builtin {
         name: "llama2",
-        families: Families::Of(&["llama", "mistral", "mixtral"]),
+        any_family: false,
         // The vocabulary of Llama 2, whose turns are spelt out.
         tokens: &["<s>", "</s>", "<0x0A>", "▁the"],
         text: include_str!("builtin/llama2.jinja"),
     },
     Builtin {
         name: "zephyr",
-        families: Families::Named,
+        any_family: false,
         tokens: &[],
         text: include_str!("builtin/zephyr.jinja"),
     },
     Builtin {
         name: "vicuna",
-        families: Families::Named,
+        any_family: false,
         tokens: &[],
         text: include_str!("builtin/vicuna.jinja"),
     },
 ];
 
 impl ChatTemplate {
-    /// A template for a model of this family that brings none, with its name: the first of its
-    /// family's all of whose special tokens the vocabulary has.
+    /// A template for a model that brings none, with its name: the first one all of whose special
+    /// tokens the vocabulary has. `listed` names those that only the model's family uses.
     pub fn builtin(
-        family: &str,
+        listed: &[&str],
         has_token: &dyn Fn(&str) -> bool,
     ) -> Option<(&'static str, ChatTemplate)> {
         let fits = |builtin: &&Builtin| {
-            let of_family = match builtin.families {
-                Families::Of(families) => families.contains(&family),
-                Families::Any => true,
-                Families::Named => false,
-            };
-            of_family && builtin.tokens.iter().all(|token| has_token(token))
+            let allowed = builtin.any_family || listed.contains(&builtin.name);
+            allowed && builtin.tokens.iter().all(|token| has_token(token))
         };
         let builtin = TEMPLATES.iter().find(fits)?;
         Some((builtin.name, Self::new(builtin.text).ok()?))
@@ -378,37 +366,46 @@ mod tests {
     }
 
     #[test]
-    fn family_and_vocabulary_choose() {
-        let cases: [(&str, &[&str], Option<&str>); 9] = [
-            ("qwen3", &["<|im_start|>", "<|im_end|>"], Some("chatml")),
+    fn family_and_vocabulary_choose_template() {
+        let chatml = &["<|im_start|>", "<|im_end|>"][..];
+        let llama2 = &["<s>", "</s>", "<0x0A>", "▁the"][..];
+        let phi3 = &["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"][..];
+        let lfm2 = &["<|startoftext|>", "<|im_start|>", "<|im_end|>"][..];
+        let llama3 = &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"][..];
+        let phi4 = &["<|im_start|>", "<|im_sep|>", "<|im_end|>"][..];
+        let cases: [(&[&str], &[&str], Option<&str>); 12] = [
+            (&[], chatml, Some("chatml")),
+            (&["llama2"], llama3, Some("llama3")),
+            (&["llama2"], llama2, Some("llama2")),
+            (&[], llama2, None),
             (
-                "llama",
-                &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
-                Some("llama3"),
+                &["llama2"],
+                &["<s>", "[INST]", "[/INST]"],
+                Some("mistral-v3"),
             ),
-            ("llama", &["<s>", "</s>", "<0x0A>", "▁the"], Some("llama2")),
-            ("mistral", &["<s>", "[INST]", "[/INST]"], Some("mistral-v3")),
-            (
-                "lfm2",
-                &["<|startoftext|>", "<|im_start|>", "<|im_end|>"],
-                Some("lfm2"),
-            ),
-            (
-                "phi3",
-                &["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"],
-                Some("phi3"),
-            ),
-            (
-                "phi3",
-                &["<|im_start|>", "<|im_sep|>", "<|im_end|>"],
-                Some("phi4"),
-            ),
-            ("gpt2", &["<|endoftext|>"], None),
-            ("olmo2", &["<|endoftext|>"], Some("tulu")),
+            (&["lfm2"], lfm2, Some("lfm2")),
+            (&[], lfm2, Some("chatml")),
+            (&["phi3"], phi3, Some("phi3")),
+            (&["phi3"], phi4, Some("phi4")),
+            (&[], phi3, None),
+            (&[], &["<|endoftext|>"], None),
+            (&["tulu"], &["<|endoftext|>"], Some("tulu")),
         ];
-        for (family, tokens, wanted) in cases {
-            let chosen = ChatTemplate::builtin(family, &|token| tokens.contains(&token));
-            assert_eq!(chosen.map(|(name, _)| name), wanted, "{family} {tokens:?}");
+        for (listed, tokens, expected) in cases {
+            let chosen = ChatTemplate::builtin(listed, &|token| tokens.contains(&token));
+            let chosen = chosen.map(|(name, _)| name);
+            assert_eq!(chosen, expected, "{listed:?} {tokens:?}");
+        }
+    }
+
+    #[test]
+    fn families_list_existing_templates() {
+        for family in loquat_spec::families::all() {
+            for name in family.facts.templates {
+                let found = TEMPLATES.iter().find(|builtin| builtin.name == *name);
+                let needs_family = found.is_some_and(|builtin| !builtin.any_family);
+                assert!(needs_family, "{:?}: {name}", family.model_types);
+            }
         }
     }
 }

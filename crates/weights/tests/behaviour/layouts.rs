@@ -1,13 +1,11 @@
 //! How formats lay out one role's values: stacked, fused, by heads, in turns, transposed,
 //! quantized. Every expected value is computed from its place in the file.
 
-mod synthetic;
-
+use crate::synthetic::{Synthetic, values, vector};
 use loquat_spec::LayerRole::{self, *};
 use loquat_weights::safetensors::write_safetensors;
 use loquat_weights::{Checkpoint, Dtype, Mismatch, WeightsError};
 use serde_json::{Value, json};
-use synthetic::{Synthetic, values, vector};
 
 const HIDDEN: usize = 64;
 

@@ -1,9 +1,7 @@
 //! Recurrent models and those that mix kinds of layers, as published: the fields that matter,
 //! and the blocks they are.
 
-mod blocks;
-
-use blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
+use crate::blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
 use loquat_spec::{
     Activation, Attention, Branch, Config, Decay, DeltaOutputGate, DeltaRule, Dense, Experts,
     FeedForward, Inner, KeySharing, KvSource, LatentAttention, Mamba2, MambaNorm, Mixer, ModelSpec,

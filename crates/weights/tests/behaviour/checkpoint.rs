@@ -1,13 +1,10 @@
 //! Opening a model, however it lies on disk.
 
-mod bound;
-mod folder;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bound::values;
-use folder::{Folder, golden};
+use crate::bound::values;
+use crate::folder::{Folder, golden};
 use loquat_weights::gguf::{Metadata, Value, write_gguf};
 use loquat_weights::safetensors::write_safetensors;
 use loquat_weights::{Checkpoint, Format, IndexFault, WeightsError};

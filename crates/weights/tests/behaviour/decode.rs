@@ -36,7 +36,7 @@ fn assert_bits(found: &[f32], expected: &[f32], label: &str) {
 #[test]
 fn ggml_rows_match_gguf_py() {
     let mut seen = 0;
-    for row in rows(include_str!("golden/ggml.txt")) {
+    for row in rows(include_str!("../golden/ggml.txt")) {
         let [name, row, values] = row[..] else {
             panic!("{row:?}")
         };
@@ -52,7 +52,7 @@ fn ggml_rows_match_gguf_py() {
 #[test]
 fn mlx_rows_match_mlx() {
     let mut seen = 0;
-    for row in rows(include_str!("golden/mlx.txt")) {
+    for row in rows(include_str!("../golden/mlx.txt")) {
         let [
             mode,
             bits,

@@ -1,22 +1,22 @@
-//! What a spec's description is taken from, whatever the format.
+//! The parts of a spec that configs of every format describe.
 
 use loquat_spec::{Attention, Dense, Experts, FeedForward, Inner, Mixer, ModelSpec, Reach};
 
-pub(crate) struct Parts<'a> {
+pub(crate) struct Summary<'a> {
     pub spec: &'a ModelSpec,
     /// Every layer's.
     pub attentions: Vec<&'a Attention>,
-    /// The one that says most of the others: it sees everything and knows positions.
+    /// The one whose numbers go into the config: attends to everything and has a rope.
     pub attention: &'a Attention,
-    /// One that looks through a window.
+    /// The first windowed one.
     pub local: Option<&'a Attention>,
     pub dense: Option<&'a Dense>,
     pub experts: Option<&'a Experts>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> Summary<'a> {
     /// `None` for a spec that is not attention throughout.
-    pub fn of(spec: &'a ModelSpec) -> Option<Self> {
+    pub fn from_spec(spec: &'a ModelSpec) -> Option<Self> {
         let attentions: Option<Vec<&Attention>> = spec
             .mixers()
             .map(|(_, mixer)| match mixer {

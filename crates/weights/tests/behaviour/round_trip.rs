@@ -1,7 +1,6 @@
 //! What is written is read back, through files and maps.
 
-mod common;
-
+use crate::common;
 use std::path::Path;
 
 use loquat_weights::gguf::{Gguf, Metadata, Value, save_gguf, write_gguf};

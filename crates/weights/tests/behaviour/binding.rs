@@ -1,9 +1,7 @@
 //! Binding: all that is wrong in one report, and MLX's quantized modules.
 
-mod bound;
-mod folder;
-
-use folder::Folder;
+use crate::bound;
+use crate::folder::Folder;
 use loquat_spec::{Config, Fused, LayerRole, Naming, Role, Split, families};
 use loquat_weights::{Blob, Dtype, Mismatch, RawTensor, Weights, WeightsError, bind};
 use serde_json::{Value, json};

@@ -1,8 +1,6 @@
 //! The hub's block-scaled 8-bit floats, as DeepSeek-V3 and Qwen's FP8 models are published.
 
-mod folder;
-
-use folder::Folder;
+use crate::folder::Folder;
 use loquat_spec::{LayerRole, Role};
 use loquat_weights::{Blob, Dtype, RawTensor, WeightsError};
 use serde_json::json;

@@ -1,8 +1,6 @@
 //! Configs as people download them, and the spec each one is.
 
-mod common;
-
-use common::{load, tiny, with};
+use crate::common::{load, tiny, with};
 use loquat_spec::{
     Activation, Attention, Branch, FeedForward, Inner, ModelSpec, Norm, QkNorm, Reach, Rope,
     RopeScaling,

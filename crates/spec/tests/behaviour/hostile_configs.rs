@@ -1,8 +1,7 @@
 //! Every number of every golden's config replaced by ones that no model has: each is refused or
 //! read, and nothing panics.
 
-mod goldens;
-
+use crate::goldens;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use loquat_spec::{Config, families};

@@ -1,10 +1,8 @@
 //! Roles and the tensors that fill them.
 
-mod common;
-
 use std::collections::HashSet;
 
-use common::{load, tiny, with};
+use crate::common::{load, tiny, with};
 use loquat_spec::families::Described;
 use loquat_spec::{
     ConvShape, Fused, Kind, LayerRole, Layout, ModelSpec, Naming, Orientation, Role, RowMap, Slot,

@@ -1,8 +1,7 @@
 //! Random damage to whole files: each damaged file is an error or loads to
 //! tensors that decode within bounds, and none panics.
 
-mod common;
-
+use crate::common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 

@@ -1,10 +1,7 @@
 //! Text models that stand inside larger ones.
 
-mod bound;
-mod folder;
-
-use bound::values;
-use folder::Folder;
+use crate::bound::values;
+use crate::folder::Folder;
 use loquat_weights::{Blob, Dtype, RawTensor};
 use serde_json::json;
 

@@ -1,12 +1,9 @@
 //! Configs that must not load, and what each refusal says.
 
-mod common;
-mod refused;
-
-use common::{load, tiny, with};
+use crate::common::{load, tiny, with};
+use crate::refused::Variant::{Invalid, Missing, Unsupported};
+use crate::refused::refused;
 use loquat_spec::{Config, SpecError, families};
-use refused::Variant::{Invalid, Missing, Unsupported};
-use refused::refused;
 use serde_json::{Value, json};
 
 fn error(config: &Value) -> SpecError {

@@ -1,8 +1,6 @@
 //! Mixtures of experts as published: the fields that matter, and the blocks they are.
 
-mod blocks;
-
-use blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
+use crate::blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
 use loquat_spec::{
     Activation, Attention, Dense, ExpertGroups, Experts, FeedForward, GroupScore, LatentAttention,
     Mixer, ModelSpec, Norm, QkNorm, Reach, Rope, RopeScaling, Router, SharedExpert, Yarn,

@@ -1,9 +1,7 @@
 //! Dense models whose attention, norms or rope go their own ways, as published: the fields that
 //! matter, and the blocks they are.
 
-mod blocks;
-
-use blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
+use crate::blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
 use loquat_spec::{
     Activation, Attention, Block, Branch, Dense, FeedForward, Mixer, ModelSpec, Norm, QkNorm,
     Reach, Rope, RopeScaling, Yarn,

@@ -1,7 +1,6 @@
 //! Every golden's config, as transformers 5 writes it and as older checkpoints have it.
 
-mod goldens;
-
+use crate::goldens;
 use loquat_spec::{Config, ModelSpec, SpecError, families};
 
 fn read(text: &str) -> Result<ModelSpec, SpecError> {

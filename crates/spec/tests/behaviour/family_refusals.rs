@@ -1,11 +1,8 @@
 //! What only some families' configs can say, said wrongly.
 
-mod common;
-mod refused;
-
-use common::{tiny, with};
-use refused::Variant::{Invalid, Missing, Unsupported};
-use refused::refused;
+use crate::common::{tiny, with};
+use crate::refused::Variant::{Invalid, Missing, Unsupported};
+use crate::refused::refused;
 use serde_json::{Value, json};
 
 #[test]

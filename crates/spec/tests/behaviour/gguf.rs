@@ -1,9 +1,7 @@
 //! GGUF headers of every architecture, whole and broken.
 
-mod header;
-
-use header::Entry::{Flag, Float, List, Other, Text, Whole};
-use header::{Header, header};
+use crate::header::Entry::{Flag, Float, List, Other, Text, Whole};
+use crate::header::{Header, header};
 use loquat_spec::{
     Activation, Attention, Dense, ExpertGroups, Experts, FeedForward, GroupScore, Inner, MambaNorm,
     Mixer, ModelSpec, Reach, RopePairs, RopeScaling, Router, SpecError, families,
