@@ -1,4 +1,5 @@
 use super::*;
+use crate::StepOutput;
 
 const PAGE: usize = 16;
 
@@ -196,11 +197,9 @@ fn rolled_back_row_frees_its_pages_and_states() {
         taken.map(|(len, _)| len).collect::<Vec<_>>(),
         [28, 32, 36, 40]
     );
-    let failed = RowOutput {
-        error: Some(SessionError::NotANumber),
-        ..RowOutput::default()
-    };
-    sequences.settle(grant, &failed);
+    let mut output = StepOutput::default();
+    output.push_error(SessionError::NotANumber);
+    sequences.settle(grant, &output.rows()[0]);
     assert_eq!((sequences.held(&[id]), cuts(&sequences, id)), before);
     assert_eq!(sequences.states.in_use(), 1);
     assert_eq!(sequences.len(id), Ok(3));
