@@ -8,12 +8,13 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use loquat_chat::{Chat, ChatRequest, Message, Reply, Role};
+use loquat_chat::{ChatContext, ChatRequest, Message, Reply, Role};
 use loquat_cpu::CpuBackend;
 use loquat_engine::{Engine, EngineOptions, FinishReason, SamplingParams};
 use loquat_grammar::{GrammarSource, Grammars};
 use loquat_session::{Backend, ModelSource, SessionOptions};
 use loquat_store::{NoProgress, Store, StoreOptions};
+use loquat_text::format::FormatOverrides;
 use loquat_text::{ChatTemplate, Tokenizer};
 use loquat_weights::Checkpoint;
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn open() -> Result<(Engine, Chat)> {
+fn open() -> Result<(Engine, ChatContext)> {
     let store = Store::open(StoreOptions::default())?;
     let located = store.locate(&MODEL.into(), &mut NoProgress)?;
     let checkpoint = Checkpoint::open(&located.path)?;
@@ -51,11 +52,19 @@ fn open() -> Result<(Engine, Chat)> {
     let session = CpuBackend::AUTO.open(source, &SessionOptions::default(), &mut |_| {})?;
     let grammars = Grammars::new(tokenizer.clone(), session.capabilities().vocab_size);
     let engine = Engine::start(session, Some(tokenizer.clone()), EngineOptions::default())?;
-    Ok((engine, Chat::new(tokenizer, Some(template), grammars)))
+    Ok((
+        engine,
+        ChatContext::new(
+            tokenizer,
+            Some(template),
+            grammars,
+            FormatOverrides::default(),
+        ),
+    ))
 }
 
 /// Each of so many threads takes the next case until none is left.
-fn answer_all(engine: &Engine, chat: &Chat, cases: &[Value]) -> Vec<Value> {
+fn answer_all(engine: &Engine, chat: &ChatContext, cases: &[Value]) -> Vec<Value> {
     let queue = Mutex::new(cases.iter().enumerate());
     let next = || queue.lock().ok()?.next();
     let work = || {
@@ -76,7 +85,7 @@ fn answer_all(engine: &Engine, chat: &Chat, cases: &[Value]) -> Vec<Value> {
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-fn answer(engine: &Engine, chat: &Chat, index: usize, schema: &Value) -> Result<Value> {
+fn answer(engine: &Engine, chat: &ChatContext, index: usize, schema: &Value) -> Result<Value> {
     let mut lowered = chat.lower(ChatRequest {
         messages: vec![Message::new(Role::User, "Give me an example, in JSON.")],
         answer: Some(GrammarSource::JsonSchema(schema.clone())),

@@ -1,14 +1,17 @@
+//! A conversation's turns.
+
 use crate::{Message, Role};
 
 /// A conversation that grows turn by turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Conversation {
     system: Option<String>,
     turns: Vec<Message>,
 }
 
 impl Conversation {
-    /// `system` says how the model is to behave, and outlives [`clear`](Self::clear).
+    /// `system` is the system message. [`clear`](Self::clear) keeps it.
     pub fn new(system: Option<String>) -> Self {
         Self {
             system,
@@ -16,7 +19,7 @@ impl Conversation {
         }
     }
 
-    /// What was said elsewhere. A system message at its beginning says how to behave.
+    /// Continues from messages. A leading system message becomes the conversation's.
     pub fn from_messages(messages: Vec<Message>) -> Self {
         let mut turns = messages;
         let leads = turns
@@ -30,7 +33,7 @@ impl Conversation {
         self.system.as_deref()
     }
 
-    /// From the next question on, with every turn kept.
+    /// Replaces the system message and keeps the turns.
     pub fn set_system(&mut self, system: Option<String>) {
         self.system = system;
     }
@@ -43,34 +46,33 @@ impl Conversation {
         self.push(Message::new(Role::User, content.into()));
     }
 
-    /// Any other turn: what the assistant said, or a tool's result.
+    /// Adds any other turn, such as a reply or a tool's result.
     pub fn push(&mut self, message: Message) {
         self.turns.push(message);
     }
 
-    /// Takes the last turn back: a question whose answer was refused or cancelled.
+    /// Removes the last turn, such as a question whose answer was refused or cancelled.
     pub fn pop(&mut self) -> Option<Message> {
         self.turns.pop()
     }
 
-    /// Takes the last question back with all that came of it, and gives the question.
-    pub fn take_back(&mut self) -> Option<Message> {
-        let asked = |message: &Message| message.role == Role::User;
-        let last = self.turns.iter().rposition(asked)?;
+    /// Removes the last question and all turns after it. Returns the question.
+    pub fn undo(&mut self) -> Option<Message> {
+        let is_question = |message: &Message| message.role == Role::User;
+        let last = self.turns.iter().rposition(is_question)?;
         self.turns.drain(last..).next()
     }
 
-    /// Forgets every turn.
+    /// Removes every turn.
     pub fn clear(&mut self) {
         self.turns.clear();
     }
 
-    /// Whether nothing has been said yet.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
 
-    /// What to ask the model with.
+    /// The system message and the turns.
     pub fn messages(&self) -> Vec<Message> {
         let system = self.system.iter();
         let system = system.map(|content| Message::new(Role::System, content.as_str()));
@@ -83,26 +85,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_message_outlives_the_turns() {
+    fn clear_keeps_the_system_message() {
         let mut conversation = Conversation::new(Some("be kind".into()));
         conversation.push_user("hi");
         conversation.push(Message::new(Role::Assistant, "hello"));
         conversation.push_user("what?");
         assert_eq!(conversation.pop(), Some(Message::new(Role::User, "what?")));
-        let said = [
+        let expected = [
             Message::new(Role::System, "be kind"),
             Message::new(Role::User, "hi"),
             Message::new(Role::Assistant, "hello"),
         ];
-        assert_eq!(conversation.messages(), said);
+        assert_eq!(conversation.messages(), expected);
         conversation.clear();
         assert!(conversation.is_empty());
-        assert_eq!(conversation.messages(), said[..1]);
+        assert_eq!(conversation.messages(), expected[..1]);
         assert!(Conversation::default().messages().is_empty());
     }
 
     #[test]
-    fn an_exchange_is_taken_back_whole() {
+    fn undo_removes_a_whole_exchange() {
         let turns = vec![
             Message::new(Role::User, "one"),
             Message::new(Role::Assistant, "1"),
@@ -113,29 +115,29 @@ mod tests {
         ];
         let mut conversation = Conversation::from_messages(turns.clone());
         for (question, left) in [("two", 2), ("one", 0)] {
-            let taken = conversation.take_back();
+            let taken = conversation.undo();
             assert_eq!(taken, Some(Message::new(Role::User, question)));
             assert_eq!(conversation.turns(), &turns[..left]);
         }
-        assert_eq!(conversation.take_back(), None);
+        assert_eq!(conversation.undo(), None);
     }
 
     #[test]
-    fn a_system_message_at_the_beginning_is_the_conversation_s() {
-        let said = vec![
+    fn leading_system_message_becomes_the_conversations() {
+        let expected = vec![
             Message::new(Role::System, "be kind"),
             Message::new(Role::User, "hi"),
         ];
-        let mut conversation = Conversation::from_messages(said.clone());
+        let mut conversation = Conversation::from_messages(expected.clone());
         assert_eq!(conversation.system(), Some("be kind"));
-        assert_eq!(conversation.messages(), said);
+        assert_eq!(conversation.messages(), expected);
         conversation.set_system(Some("be brief".into()));
-        assert_eq!(conversation.turns(), &said[1..]);
+        assert_eq!(conversation.turns(), &expected[1..]);
         assert_eq!(
             conversation.messages()[0],
             Message::new(Role::System, "be brief")
         );
         conversation.set_system(None);
-        assert_eq!(conversation.messages(), said[1..]);
+        assert_eq!(conversation.messages(), expected[1..]);
     }
 }

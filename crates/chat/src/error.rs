@@ -1,3 +1,5 @@
+//! Errors of this crate.
+
 use loquat_grammar::GrammarError;
 use loquat_text::{Blame, TextError};
 
@@ -40,10 +42,10 @@ pub enum ChatError {
     )]
     ToolParameters { index: usize },
 
-    #[error("`template_variables` has `{name}`, which the request itself sets")]
+    #[error("`template_variables` sets `{name}`, which is reserved for the request")]
     ReservedVariable { name: &'static str },
 
-    #[error("`{field}` cannot be had from this model: {why}")]
+    #[error("this model does not support `{field}`: {why}")]
     Unsupported { field: &'static str, why: String },
 
     #[error("`{field}`: {source}")]

@@ -1,36 +1,37 @@
-//! Conversations on top of the engine: messages become a prompt, and a reply becomes thinking,
-//! words and tool calls, held to what the request asks of them.
+//! Chat on top of the engine: renders messages into a prompt, constrains the reply, and parses it
+//! into reasoning, text and tool calls.
 //!
-//! What it leaves to others: templates, tokenizers and the formats themselves (`text`), grammars
-//! (`grammar`), generating (`engine`), wire formats (`server`).
+//! It does not implement templates, tokenizers or output formats (`text`), grammars (`grammar`),
+//! generation (`engine`) or wire formats (`server`).
 
-mod chat;
+mod call_or_answer;
+mod context;
 mod conversation;
 mod decoder;
-mod either;
 mod error;
-mod gate;
+mod forbidden_text;
 mod lower;
 mod message;
 mod plain_tools;
-mod prefixed;
+mod prefixed_answer;
 mod prompt;
 mod quote;
+mod reasoning_gate;
 mod reply;
+mod reply_rules;
 mod request;
-mod rules;
+mod template_traits;
 #[cfg(test)]
 mod testing;
 mod thinking;
 mod tool;
-mod without;
 
-pub use chat::Chat;
+pub use context::ChatContext;
 pub use conversation::Conversation;
 pub use decoder::{Finish, ReplyDecoder, ReplyDelta};
 pub use error::ChatError;
-pub use lower::{Ends, Lowered, render};
-pub use message::{Content, Message, Role, ToolCall};
+pub use lower::{BoundaryTokens, LoweredChat, render};
+pub use message::{Message, MessageContent, Role, ToolCall};
 pub use reply::{Reply, ReplyEvent, ReplyParser};
 pub use request::{ChatRequest, Effort, Thinking};
 pub use tool::{Tool, ToolChoice};

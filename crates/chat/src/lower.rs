@@ -1,35 +1,35 @@
-//! From a chat request to a generate request.
+//! Lowers a chat request to a generate request.
 
 use std::collections::HashSet;
 
 use loquat_engine::GenerateRequest;
-use loquat_text::format::{OutputFormat, Start, ToolSignature};
+use loquat_text::format::{CallFormat, HERMES, OutputFormat, ParseOptions, ToolSignature};
 use loquat_text::{ChatInput, ChatTemplate, Tokenizer};
 use serde_json::{Map, Value};
 
-use crate::chat::Chat;
-use crate::gate::Beginning;
-use crate::prompt::{Quoters, Taste};
-use crate::quote::Written;
-use crate::rules::Rules;
+use crate::context::ChatContext;
+use crate::prompt::Quoters;
+use crate::quote::RenderedPrompt;
+use crate::reasoning_gate::ReplyStart;
+use crate::reply_rules::ReplyRules;
+use crate::template_traits::TemplateTraits;
 use crate::{
     ChatError, ChatRequest, Effort, Message, ReplyParser, Role, Thinking, Tool, ToolChoice,
     plain_tools, prompt, thinking,
 };
 
-/// A chat request on its way: what to generate, and how to read it.
+/// A chat request lowered for the engine, and the parser of its reply.
 #[derive(Debug)]
-pub struct Lowered {
+pub struct LoweredChat {
     pub generate: GenerateRequest,
     pub reply: ReplyParser,
 }
 
-impl Chat {
-    /// Writes the conversation out, opens the assistant's turn, and ends it at the model's own
-    /// end tokens.
-    pub fn lower(&self, request: ChatRequest) -> Result<Lowered, ChatError> {
-        let written = self.write(&request, true)?;
-        let rendered = written.text();
+impl ChatContext {
+    /// Renders the conversation and opens the assistant's turn, which the model's end tokens end.
+    pub fn lower(&self, request: ChatRequest) -> Result<LoweredChat, ChatError> {
+        let prompt = self.render_prompt(&request, true)?;
+        let text = prompt.text();
         let ChatRequest {
             messages: _,
             tools,
@@ -46,18 +46,18 @@ impl Chat {
         } = request;
         let tokenizer = self.tokenizer();
         let format = self.format();
-        let beginning = beginning(format, &rendered, thinking);
-        let rules = Rules {
+        let start = reply_start(format, &text, thinking);
+        let rules = ReplyRules {
             tools: &tools,
             choice: &tool_choice,
             parallel: parallel_tool_calls,
             thinking,
             answer: answer.as_ref(),
-            beginning,
+            start,
         };
-        let offers = rules.offers_calls();
+        let offers_calls = rules.offers_calls();
         let generate = GenerateRequest {
-            prompt: written.encode(tokenizer)?,
+            prompt: prompt.encode(tokenizer)?,
             max_tokens,
             sampling,
             stop_ids: tokenizer.eos_ids().to_vec(),
@@ -72,58 +72,65 @@ impl Chat {
             ..GenerateRequest::default()
         };
         let forced = matches!(tool_choice, ToolChoice::Required | ToolChoice::Named(_));
-        let start = Start {
-            in_reasoning: beginning == Beginning::Thinking,
-            calls: offers,
-            calls_forced: offers && forced,
+        let options = ParseOptions {
+            in_reasoning: start == ReplyStart::Thinking,
+            calls: offers_calls,
+            calls_forced: offers_calls && forced,
             tools: tools.into_iter().map(signature).collect(),
         };
-        Ok(Lowered {
+        Ok(LoweredChat {
             generate,
-            reply: ReplyParser::new(format, start),
+            reply: ReplyParser::new(format, options),
         })
     }
 
-    /// The conversation as the model is given it. `reply` opens the assistant's turn.
+    /// The prompt as text. `reply` opens the assistant's turn.
     pub fn render(&self, request: &ChatRequest, reply: bool) -> Result<String, ChatError> {
-        Ok(self.write(request, reply)?.text().into_owned())
+        Ok(self.render_prompt(request, reply)?.text().into_owned())
     }
 
-    /// The same as tokens.
+    /// The prompt as tokens.
     pub fn tokens(&self, request: &ChatRequest, reply: bool) -> Result<Vec<u32>, ChatError> {
-        Ok(self.write(request, reply)?.encode(self.tokenizer())?)
+        Ok(self
+            .render_prompt(request, reply)?
+            .encode(self.tokenizer())?)
     }
 
-    fn write(&self, request: &ChatRequest, reply: bool) -> Result<Written, ChatError> {
-        let writer = Writer {
+    fn render_prompt(
+        &self,
+        request: &ChatRequest,
+        reply: bool,
+    ) -> Result<RenderedPrompt, ChatError> {
+        let writer = PromptWriter {
             template: self.template().ok_or(ChatError::NoTemplate)?,
-            ends: &Ends::of(self.tokenizer()),
-            taste: self.taste(),
+            boundaries: &BoundaryTokens::from_tokenizer(self.tokenizer()),
+            traits: self.template_traits(),
+            calls: self.format().calls,
             quoters: (!request.read_special).then(|| self.quoters()),
         };
         writer.write(request, reply)
     }
 }
 
-/// Whether the reply thinks first, as far as the prompt and the request tell.
-fn beginning(format: OutputFormat, prompt: &str, thinking: Thinking) -> Beginning {
+/// How the reply starts, judged by the prompt and the request.
+fn reply_start(format: OutputFormat, prompt: &str, thinking: Thinking) -> ReplyStart {
     match format.reasoning {
-        Some(reasoning) if reasoning.is_open(prompt) => Beginning::Thinking,
-        Some(reasoning) if reasoning.is_closed(prompt) => Beginning::Answer,
-        Some(_) if thinking.effort != Some(Effort::None) => Beginning::Open,
-        _ => Beginning::Answer,
+        Some(reasoning) if reasoning.is_open(prompt) => ReplyStart::Thinking,
+        Some(reasoning) if reasoning.is_closed(prompt) => ReplyStart::Answer,
+        Some(_) if thinking.effort != Some(Effort::Off) => ReplyStart::Undecided,
+        _ => ReplyStart::Answer,
     }
 }
 
-/// The tokens that begin and end a text, as templates name them; empty where there are none.
+/// The texts of the BOS and EOS tokens, under the names templates use; empty if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct BoundaryTokens {
     pub bos_token: String,
     pub eos_token: String,
 }
 
-impl Ends {
-    pub fn of(tokenizer: &Tokenizer) -> Self {
+impl BoundaryTokens {
+    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
         Self {
             bos_token: text(tokenizer.bos()).unwrap_or_default(),
@@ -132,36 +139,39 @@ impl Ends {
     }
 }
 
-/// The conversation as a template alone writes it, where there is no model to tell which of its
-/// words are special tokens.
+/// Renders a conversation with a template alone. Without a vocabulary, special tokens in messages
+/// are not escaped.
 pub fn render(
     template: &ChatTemplate,
     request: &ChatRequest,
-    ends: &Ends,
+    boundaries: &BoundaryTokens,
     reply: bool,
 ) -> Result<String, ChatError> {
-    let writer = Writer {
+    let writer = PromptWriter {
         template,
-        ends,
-        taste: Taste::of(template),
+        boundaries,
+        traits: TemplateTraits::probe(template),
+        calls: None,
         quoters: None,
     };
     Ok(writer.write(request, reply)?.text().into_owned())
 }
 
-/// Variables of a template that are a request's own.
+/// Template variables that the request itself sets.
 const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 
-struct Writer<'a> {
+struct PromptWriter<'a> {
     template: &'a ChatTemplate,
-    ends: &'a Ends,
-    taste: Taste,
+    boundaries: &'a BoundaryTokens,
+    traits: TemplateTraits,
+    /// The format the reply is parsed in, if it is parsed.
+    calls: Option<&'static CallFormat>,
     quoters: Option<Quoters<'a>>,
 }
 
-impl Writer<'_> {
-    fn write(&self, request: &ChatRequest, reply: bool) -> Result<Written, ChatError> {
-        check(request)?;
+impl PromptWriter<'_> {
+    fn write(&self, request: &ChatRequest, reply: bool) -> Result<RenderedPrompt, ChatError> {
+        validate(request)?;
         let offered: &[Tool] = match request.tool_choice {
             ToolChoice::None => &[],
             _ => &request.tools,
@@ -171,29 +181,43 @@ impl Writer<'_> {
         if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
             return Err(ChatError::ReservedVariable { name });
         }
-        let given = !offered.is_empty() && self.template.supports_tools();
-        let tools = given.then(|| prompt::tools(offered, self.quoters));
-        let has_words = given || offered.is_empty() && !self.needs_words(&request.messages);
-        if has_words {
+        let native = !offered.is_empty() && self.template.supports_tools();
+        let tools = native.then(|| prompt::tools(offered, self.quoters));
+        if native || offered.is_empty() && !self.needs_words(&request.messages) {
             let rendered = self.render(&request.messages, tools.clone(), &variables, reply)?;
-            if tells(&rendered, offered) {
-                return Ok(Written::new(rendered));
+            if mentions_all(&rendered, offered) {
+                return Ok(RenderedPrompt::new(rendered));
             }
-            // Some templates tell of tools in the system message only, and there is none.
+            // Some templates list tools only in a system message, and there is none.
             let mut messages = vec![Message::new(Role::System, "")];
             messages.extend_from_slice(&request.messages);
             let rendered = self.render(&messages, tools.clone(), &variables, reply);
-            if let Some(rendered) = rendered.ok().filter(|rendered| tells(rendered, offered)) {
-                return Ok(Written::new(rendered));
+            if let Some(rendered) = rendered
+                .ok()
+                .filter(|rendered| mentions_all(rendered, offered))
+            {
+                return Ok(RenderedPrompt::new(rendered));
             }
         }
+        let unlike = |calls: &&CallFormat| calls.name != HERMES.name;
+        if let Some(calls) = self.calls.filter(unlike).filter(|_| !offered.is_empty()) {
+            let name = calls.name;
+            return Err(ChatError::Unsupported {
+                field: "tools",
+                why: format!(
+                    "its chat template leaves them out, and words cannot describe `{name}` calls; \
+                     use a template that supports tools, or the tool format `{}`",
+                    HERMES.name
+                ),
+            });
+        }
         let has_system = self.template.supports_system();
-        let messages = plain_tools::write_in(&request.messages, offered, has_system)?;
+        let messages = plain_tools::describe(&request.messages, offered, has_system)?;
         let rendered = self.render(&messages, tools, &variables, reply)?;
-        Ok(Written::new(rendered))
+        Ok(RenderedPrompt::new(rendered))
     }
 
-    /// Whether messages hold calls or results that the template would leave out.
+    /// Whether messages have calls or results that the template would leave out.
     fn needs_words(&self, messages: &[Message]) -> bool {
         let is_call =
             |message: &Message| !message.tool_calls.is_empty() || message.role == Role::Tool;
@@ -208,17 +232,17 @@ impl Writer<'_> {
         reply: bool,
     ) -> Result<String, ChatError> {
         Ok(self.template.render(&ChatInput {
-            messages: prompt::messages(messages, self.taste, self.quoters)?,
+            messages: prompt::messages(messages, self.traits, self.quoters)?,
             tools,
             add_generation_prompt: reply,
-            bos_token: self.ends.bos_token.clone(),
-            eos_token: self.ends.eos_token.clone(),
+            bos_token: self.boundaries.bos_token.clone(),
+            eos_token: self.boundaries.eos_token.clone(),
             kwargs: variables.clone(),
         })?)
     }
 }
 
-fn tells(rendered: &str, tools: &[Tool]) -> bool {
+fn mentions_all(rendered: &str, tools: &[Tool]) -> bool {
     tools.iter().all(|tool| rendered.contains(&tool.name))
 }
 
@@ -229,8 +253,8 @@ fn signature(tool: Tool) -> ToolSignature {
     }
 }
 
-/// Refuses what no template is needed to refuse.
-fn check(request: &ChatRequest) -> Result<(), ChatError> {
+/// Checks that need no template.
+fn validate(request: &ChatRequest) -> Result<(), ChatError> {
     let ChatRequest {
         messages,
         tools,
@@ -245,7 +269,7 @@ fn check(request: &ChatRequest) -> Result<(), ChatError> {
         let why = if !is_name(&tool.name) {
             "which must be 1 to 64 letters, digits, `_`, `-` or `.`"
         } else if !names.insert(tool.name.as_str()) {
-            "which another tool has already"
+            "which another tool already has"
         } else if !describes_object(&tool.parameters) {
             return Err(ChatError::ToolParameters { index });
         } else {
@@ -271,7 +295,7 @@ fn check(request: &ChatRequest) -> Result<(), ChatError> {
     }
 }
 
-/// Arguments are an object, whatever else a schema says of them.
+/// Whether the schema admits objects, the only arguments tools have.
 fn describes_object(schema: &Value) -> bool {
     match schema.get("type") {
         Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),

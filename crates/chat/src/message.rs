@@ -1,12 +1,14 @@
-//! What was said in a conversation, and by whom.
+//! Messages of a conversation.
 
 use std::fmt;
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Role {
     System,
-    /// The application, where a model tells it from the system.
+    /// The application, for models that distinguish it from the system.
     Developer,
     User,
     Assistant,
@@ -15,7 +17,7 @@ pub enum Role {
 }
 
 impl fmt::Display for Role {
-    /// The name templates know the role by.
+    /// The name templates use.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Role::System => "system",
@@ -27,23 +29,55 @@ impl fmt::Display for Role {
     }
 }
 
-/// One turn.
+/// One message.
+///
+/// With the feature `serde` an application can store conversations. The stored form is Loquat's
+/// own, not the format of any API.
+///
+/// ```
+/// use loquat_chat::{Message, Role};
+///
+/// let messages = [
+///     Message::system("Answer in one word."),
+///     Message::user("What is the capital of France?"),
+///     Message::assistant("Paris."),
+/// ];
+/// assert_eq!(messages[1].role, Role::User);
+/// assert_eq!(Message::tool("call00001", "21 °C").tool_call_id.as_deref(), Some("call00001"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Message {
     pub role: Role,
-    pub content: Content,
-    /// What the assistant thought before it answered.
+    pub content: MessageContent,
+    /// The assistant's reasoning before its answer.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
     pub reasoning: Option<String>,
-    /// What the assistant asked tools for.
+    /// The tools the assistant calls.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Vec::is_empty")
+    )]
     pub tool_calls: Vec<ToolCall>,
-    /// Which call a tool's result answers.
+    /// The call that a tool's result answers.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
     pub tool_call_id: Option<String>,
     /// A participant's or a tool's name.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
     pub name: Option<String>,
 }
 
 impl Message {
-    pub fn new(role: Role, content: impl Into<Content>) -> Self {
+    pub fn new(role: Role, content: impl Into<MessageContent>) -> Self {
         Self {
             role,
             content: content.into(),
@@ -53,17 +87,39 @@ impl Message {
             name: None,
         }
     }
+
+    pub fn system(content: impl Into<MessageContent>) -> Self {
+        Self::new(Role::System, content)
+    }
+
+    pub fn user(content: impl Into<MessageContent>) -> Self {
+        Self::new(Role::User, content)
+    }
+
+    pub fn assistant(content: impl Into<MessageContent>) -> Self {
+        Self::new(Role::Assistant, content)
+    }
+
+    /// The result of the call with this id.
+    pub fn tool(call_id: impl Into<String>, result: impl Into<MessageContent>) -> Self {
+        Self {
+            tool_call_id: Some(call_id.into()),
+            ..Self::new(Role::Tool, result)
+        }
+    }
 }
 
-/// The words of a message.
+/// The text of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(untagged))]
+pub enum MessageContent {
     Text(String),
-    /// Several texts, which templates may write out apart.
+    /// Several texts, which a template may render separately.
     Parts(Vec<String>),
 }
 
-impl Content {
+impl MessageContent {
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Text(text) => text.is_empty(),
@@ -71,7 +127,7 @@ impl Content {
         }
     }
 
-    /// As one text, a line for each part.
+    /// One text, with parts joined by line breaks.
     pub fn joined(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -80,19 +136,20 @@ impl Content {
     }
 }
 
-impl<T: Into<String>> From<T> for Content {
+impl<T: Into<String>> From<T> for MessageContent {
     fn from(text: T) -> Self {
         Self::Text(text.into())
     }
 }
 
-/// A tool that the assistant wants called.
+/// A tool call by the assistant.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ToolCall {
-    /// By which the result is told to belong to the call.
+    /// Links the result to the call.
     pub id: String,
     pub name: String,
-    /// A JSON object as text: exactly what the model wrote, which need not be whole where the
-    /// reply was cut short.
+    /// A JSON object as text, exactly as the model wrote it. It is incomplete if the reply was
+    /// cut short.
     pub arguments: String,
 }

@@ -1,14 +1,15 @@
-//! Tools for templates that know none: told in the system message, called and answered in text.
+//! Tools for templates without tool support: the system message describes them, and calls and
+//! results are text.
 //!
-//! The words are those of the Hermes format, which more models have seen than any other.
+//! Calls use the Hermes format, the most common one in training data.
 
 use serde_json::json;
 
-use crate::{ChatError, Content, Message, Role, Tool, prompt};
+use crate::{ChatError, Message, MessageContent, Role, Tool, prompt};
 
-/// The conversation with tools written into it. Where a template drops system messages, the first
-/// user's has the words.
-pub(crate) fn write_in(
+/// Writes tools, calls and results into the messages. If the template drops system messages, the
+/// first user message describes the tools.
+pub(crate) fn describe(
     messages: &[Message],
     tools: &[Tool],
     has_system: bool,
@@ -19,22 +20,22 @@ pub(crate) fn write_in(
     if tools.is_empty() {
         return Ok(written);
     }
-    let told = instructions(tools);
+    let instructions = instructions(tools);
     let is_system = |message: &Message| matches!(message.role, Role::System | Role::Developer);
     let first_user = written
         .iter_mut()
         .find(|message| message.role == Role::User);
     match (has_system, first_user) {
         (false, Some(user)) => {
-            let said = user.content.joined();
-            user.content = Content::Text(format!("{told}\n\n{said}"));
+            let text = user.content.joined();
+            user.content = MessageContent::Text(format!("{instructions}\n\n{text}"));
         }
         _ => match written.first_mut().filter(|first| is_system(first)) {
             Some(first) => {
-                let said = first.content.joined();
-                first.content = Content::Text(format!("{said}\n\n{told}"));
+                let text = first.content.joined();
+                first.content = MessageContent::Text(format!("{text}\n\n{instructions}"));
             }
-            None => written.insert(0, Message::new(Role::System, told)),
+            None => written.insert(0, Message::system(instructions)),
         },
     }
     Ok(written)
@@ -64,16 +65,16 @@ fn plain(index: usize, message: &Message) -> Result<Message, ChatError> {
         }
         text.push_str(&format!("<tool_call>\n{call}\n</tool_call>"));
     }
-    let spoken = |role, text| Message {
+    let with_text = |role, text| Message {
         reasoning: message.reasoning.clone(),
         ..Message::new(role, text)
     };
     Ok(match message.role {
-        Role::Tool => spoken(
+        Role::Tool => with_text(
             Role::User,
             format!("<tool_response>\n{text}\n</tool_response>"),
         ),
-        role if !message.tool_calls.is_empty() => spoken(role, text),
+        role if !message.tool_calls.is_empty() => with_text(role, text),
         _ => message.clone(),
     })
 }
@@ -102,12 +103,12 @@ mod tests {
             }],
             ..Message::new(Role::Assistant, "Let me see.")
         };
-        let said = [
+        let messages = [
             Message::new(Role::User, "1+1?"),
             call,
             Message::new(Role::Tool, "2"),
         ];
-        let written = write_in(&said, &[tool()], true).unwrap();
+        let written = describe(&messages, &[tool()], true).unwrap();
         let roles: Vec<Role> = written.iter().map(|message| message.role).collect();
         assert_eq!(
             roles,
@@ -126,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn a_system_message_keeps_its_words() {
-        let said = [
+    fn system_message_keeps_its_text() {
+        let messages = [
             Message::new(Role::System, "Be kind."),
             Message::new(Role::User, "hi"),
         ];
-        let written = write_in(&said, &[tool()], true).unwrap();
+        let written = describe(&messages, &[tool()], true).unwrap();
         assert_eq!(written.len(), 2);
         assert!(
             written[0]
@@ -139,14 +140,14 @@ mod tests {
                 .joined()
                 .starts_with("Be kind.\n\nYou may call")
         );
-        assert_eq!(written[1], said[1]);
+        assert_eq!(written[1], messages[1]);
 
-        let written = write_in(&said, &[tool()], false).unwrap();
-        assert_eq!(written[0], said[0]);
-        let told = written[1].content.joined();
+        let written = describe(&messages, &[tool()], false).unwrap();
+        assert_eq!(written[0], messages[0]);
+        let text = written[1].content.joined();
         assert!(
-            told.starts_with("You may call") && told.ends_with("\n\nhi"),
-            "{told}"
+            text.starts_with("You may call") && text.ends_with("\n\nhi"),
+            "{text}"
         );
     }
 }

@@ -1,70 +1,23 @@
-//! Messages as templates expect them.
+//! Converts messages to the form templates expect.
 
-use loquat_text::{ChatInput, ChatTemplate};
 use serde_json::{Map, Value, json};
 
 use crate::quote::Quoter;
-use crate::{ChatError, Content, Message, Role, Tool, ToolCall};
+use crate::template_traits::TemplateTraits;
+use crate::{ChatError, Message, MessageContent, Role, Tool, ToolCall};
 
-/// How a template likes its messages.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Taste {
-    pub parts: bool,
-    pub arguments_as_text: bool,
-    pub developer: bool,
-    /// Whether a message may have thinking, words and calls at once: gpt-oss takes two of them.
-    pub thinking_beside_words: bool,
-}
-
-impl Taste {
-    pub fn of(template: &ChatTemplate) -> Self {
-        Self {
-            parts: template.takes_parts(),
-            arguments_as_text: template.arguments_as_text(),
-            developer: template.source(true).contains("developer"),
-            thinking_beside_words: takes_thinking_beside_words(template),
-        }
-    }
-}
-
-/// By trying: without the thinking it renders, with it only perhaps.
-fn takes_thinking_beside_words(template: &ChatTemplate) -> bool {
-    let renders = |thinking: bool| {
-        let mut reply = json!({
-            "role": "assistant",
-            "content": "so",
-            "tool_calls": [{
-                "id": "call00001",
-                "type": "function",
-                "function": { "name": "f", "arguments": {} },
-            }],
-        });
-        if thinking {
-            reply["reasoning_content"] = json!("hm");
-            reply["thinking"] = json!("hm");
-        }
-        let user = json!({ "role": "user", "content": "?" });
-        let result = json!({ "role": "tool", "tool_call_id": "call00001", "content": "0" });
-        let input = ChatInput {
-            messages: json!([user, reply, result]),
-            ..ChatInput::default()
-        };
-        template.render(&input).is_ok()
-    };
-    renders(true) || !renders(false)
-}
-
-/// Who keeps special tokens out of whose words.
+/// Escape special tokens in messages, by role.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quoters<'a> {
     pub others: &'a Quoter,
+    /// For assistant messages.
     pub replies: &'a Quoter,
 }
 
-/// The conversation as a template's `messages`, quoted where `quoters` are given.
+/// A template's `messages`, with special tokens escaped by `quoters`.
 pub(crate) fn messages(
     messages: &[Message],
-    taste: Taste,
+    traits: TemplateTraits,
     quoters: Option<Quoters<'_>>,
 ) -> Result<Value, ChatError> {
     let written = messages.iter().enumerate().map(|(index, message)| {
@@ -72,7 +25,7 @@ pub(crate) fn messages(
             Role::Assistant => quoters.replies,
             _ => quoters.others,
         });
-        self::message(index, message, taste, quoter)
+        self::message(index, message, traits, quoter)
     });
     written.collect()
 }
@@ -80,7 +33,7 @@ pub(crate) fn messages(
 fn message(
     index: usize,
     message: &Message,
-    taste: Taste,
+    traits: TemplateTraits,
     quoter: Option<&Quoter>,
 ) -> Result<Value, ChatError> {
     let Message {
@@ -92,22 +45,23 @@ fn message(
         name,
     } = message;
     let role = match role {
-        Role::Developer if !taste.developer => Role::System,
+        Role::Developer if !traits.developer_role => Role::System,
         role => *role,
     };
     let mut written = Map::new();
     written.insert("role".into(), role.to_string().into());
-    written.insert("content".into(), self::content(content, taste, quoter));
-    let crowded = !tool_calls.is_empty() && !content.is_empty() && !taste.thinking_beside_words;
-    if let Some(reasoning) = reasoning.as_ref().filter(|_| !crowded) {
-        // Templates know it by either name.
+    written.insert("content".into(), self::content(content, traits, quoter));
+    let drops_reasoning =
+        !tool_calls.is_empty() && !content.is_empty() && !traits.thinking_with_text_and_calls;
+    if let Some(reasoning) = reasoning.as_ref().filter(|_| !drops_reasoning) {
+        // Templates use either name.
         written.insert("reasoning_content".into(), reasoning.as_str().into());
         written.insert("thinking".into(), reasoning.as_str().into());
     }
     if !tool_calls.is_empty() {
         let calls = tool_calls.iter().enumerate();
         let calls = calls
-            .map(|(at, call)| Ok(self::call(call, arguments(index, at, call)?, taste)))
+            .map(|(at, call)| Ok(self::call(call, arguments(index, at, call)?, traits)))
             .collect::<Result<_, ChatError>>()?;
         written.insert("tool_calls".into(), Value::Array(calls));
     }
@@ -123,13 +77,13 @@ fn message(
     Ok(Value::Object(written))
 }
 
-fn content(content: &Content, taste: Taste, quoter: Option<&Quoter>) -> Value {
+fn content(content: &MessageContent, traits: TemplateTraits, quoter: Option<&Quoter>) -> Value {
     let quoted = |text: &str| match quoter {
         Some(quoter) => quoter.quote(text).into_owned(),
         None => text.to_owned(),
     };
     match content {
-        Content::Parts(parts) if taste.parts => {
+        MessageContent::Parts(parts) if traits.content_parts => {
             let parts = match quoter {
                 Some(quoter) => quoter.quote_parts(parts),
                 None => parts.clone(),
@@ -143,8 +97,8 @@ fn content(content: &Content, taste: Taste, quoter: Option<&Quoter>) -> Value {
     }
 }
 
-fn call(call: &ToolCall, object: Map<String, Value>, taste: Taste) -> Value {
-    let arguments = if taste.arguments_as_text {
+fn call(call: &ToolCall, object: Map<String, Value>, traits: TemplateTraits) -> Value {
+    let arguments = if traits.arguments_as_text {
         Value::String(Value::Object(object).to_string())
     } else {
         Value::Object(object)
@@ -156,7 +110,7 @@ fn call(call: &ToolCall, object: Map<String, Value>, taste: Taste) -> Value {
     })
 }
 
-/// The arguments of a message's call; none at all are an empty object.
+/// A call's arguments. Empty text is an empty object.
 pub(crate) fn arguments(
     message: usize,
     at: usize,

@@ -1,11 +1,15 @@
-//! What a reply says: thinking, words, tool calls.
+//! A reply: reasoning, text and tool calls.
 
-use loquat_text::format::{OutputFormat, OutputParser, Piece, Start};
+use loquat_text::format::{OutputFormat, OutputParser, ParseOptions, Piece};
 
-use crate::{Content, Message, Role, ToolCall};
+use crate::{Message, MessageContent, Role, ToolCall};
 
 /// One piece of a reply, in the order the model wrote it.
+///
+/// With the feature `serde` it can be stored, in Loquat's own form.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum ReplyEvent {
     Reasoning(String),
     Text(String),
@@ -15,19 +19,19 @@ pub enum ReplyEvent {
         id: String,
         name: String,
     },
-    /// More of its arguments; all of them together are a JSON object.
+    /// More of its arguments. All of them joined are a JSON object.
     CallArguments {
         index: usize,
         json: String,
     },
-    /// Its arguments are whole. A call that is cut short or malformed has no such event.
+    /// Its arguments are complete. A malformed call or one cut short has no such event.
     CallEnd {
         index: usize,
     },
 }
 
 impl ReplyEvent {
-    /// The words that it brings to the answer; none where it is thinking or calls a tool.
+    /// The answer text of this event; empty for reasoning and tool calls.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
@@ -36,40 +40,40 @@ impl ReplyEvent {
     }
 }
 
-/// Takes a reply's text as it comes, and tells its parts apart.
+/// Parses a reply's text incrementally.
 #[derive(Debug)]
 pub struct ReplyParser {
     format: OutputFormat,
-    start: Start,
+    options: ParseOptions,
     parser: OutputParser,
 }
 
 impl ReplyParser {
-    pub(crate) fn new(format: OutputFormat, start: Start) -> Self {
+    pub(crate) fn new(format: OutputFormat, options: ParseOptions) -> Self {
         Self {
             format,
-            parser: OutputParser::new(format, start.clone()),
-            start,
+            parser: OutputParser::new(format, options.clone()),
+            options,
         }
     }
 
-    /// One that has heard nothing yet, for another choice of the same request.
-    pub fn another(&self) -> Self {
-        Self::new(self.format, self.start.clone())
+    /// A parser in the initial state, for another choice of the same request.
+    pub fn restarted(&self) -> Self {
+        Self::new(self.format, self.options.clone())
     }
 
-    /// Takes more text; gives what it settled, which may be nothing yet.
+    /// Consumes more text. Returns the events it completes, if any.
     pub fn push(&mut self, text: &str) -> Vec<ReplyEvent> {
-        named(self.parser.push(text))
+        to_events(self.parser.push(text))
     }
 
-    /// Ends the reply; gives what was held back.
+    /// Ends the reply. Returns what was held back.
     pub fn finish(&mut self) -> Vec<ReplyEvent> {
-        named(self.parser.finish())
+        to_events(self.parser.finish())
     }
 }
 
-fn named(pieces: Vec<Piece>) -> Vec<ReplyEvent> {
+fn to_events(pieces: Vec<Piece>) -> Vec<ReplyEvent> {
     let event = |piece| match piece {
         Piece::Reasoning(text) => ReplyEvent::Reasoning(text),
         Piece::Text(text) => ReplyEvent::Text(text),
@@ -84,7 +88,7 @@ fn named(pieces: Vec<Piece>) -> Vec<ReplyEvent> {
     pieces.into_iter().map(event).collect()
 }
 
-/// Nine letters and digits: Mistral's templates take no other length.
+/// Nine letters and digits, the only form Mistral's templates accept.
 fn fresh_id() -> String {
     use std::hash::{BuildHasher, RandomState};
     const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -97,8 +101,9 @@ fn fresh_id() -> String {
     (0..9).map(|_| next()).collect()
 }
 
-/// A whole reply, gathered from its events.
+/// A complete reply, accumulated from its events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Reply {
     pub reasoning: String,
     pub text: String,
@@ -106,7 +111,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Takes what one event brings.
+    /// Appends one event.
     pub fn add(&mut self, event: &ReplyEvent) {
         match event {
             ReplyEvent::Reasoning(text) => self.reasoning.push_str(text),
@@ -125,7 +130,7 @@ impl Reply {
         }
     }
 
-    /// As a turn of the conversation.
+    /// The assistant message of this reply.
     pub fn into_message(self) -> Message {
         let Self {
             reasoning,
@@ -135,7 +140,7 @@ impl Reply {
         Message {
             reasoning: Some(reasoning).filter(|reasoning| !reasoning.is_empty()),
             tool_calls,
-            ..Message::new(Role::Assistant, Content::Text(text))
+            ..Message::new(Role::Assistant, MessageContent::Text(text))
         }
     }
 }
@@ -145,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_are_nine_letters_and_digits_and_differ() {
+    fn call_ids_are_alphanumeric_and_unique() {
         let ids: std::collections::HashSet<String> = (0..100).map(|_| fresh_id()).collect();
         assert_eq!(ids.len(), 100);
         for id in ids {

@@ -1,4 +1,4 @@
-//! A reply wanted.
+//! A chat request.
 
 use loquat_engine::{Logprobs, SamplingParams};
 use loquat_grammar::GrammarSource;
@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::{Message, Tool, ToolChoice};
 
+/// Asks for one reply to a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRequest {
     /// At least one.
@@ -15,19 +16,19 @@ pub struct ChatRequest {
     /// Whether one reply may call several tools.
     pub parallel_tool_calls: bool,
     pub thinking: Thinking,
-    /// What the answer must be; thinking comes before it and is free.
+    /// The grammar of the answer. Reasoning before it is unconstrained.
     pub answer: Option<GrammarSource>,
-    /// Longest reply. What does not fit the context together with the prompt is refused by the
-    /// engine, never cut.
+    /// The longest reply. The engine refuses a request that does not fit the context; it never
+    /// truncates.
     pub max_tokens: usize,
     pub sampling: SamplingParams,
     /// Strings that end the reply, besides the model's own end-of-turn tokens.
     pub stop: Vec<String>,
     pub logprobs: Option<Logprobs>,
-    /// Read special tokens that messages spell out as such, as most others do. Otherwise only
-    /// the template writes them, and nobody's words can end a turn or begin another's.
+    /// Encode special tokens spelled out in messages as special, as most engines do. By default
+    /// only the template writes them, so no message can end a turn or start another.
     pub read_special: bool,
-    /// Further variables of the template; they win over those that other fields set.
+    /// Further template variables. They override those that other fields set.
     pub template_variables: Map<String, Value>,
 }
 
@@ -50,21 +51,23 @@ impl Default for ChatRequest {
     }
 }
 
-/// How much the model is to think before it answers; what is left out is the model's own way.
+/// How much the model thinks before it answers. Unset fields keep the model's default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Thinking {
     pub effort: Option<Effort>,
-    /// Most tokens to think; then thinking is closed and the answer begins.
+    /// The most thinking tokens. At the limit thinking is closed and the answer begins.
     pub budget: Option<usize>,
 }
 
 /// How hard to think.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Effort {
-    /// Not at all.
-    None,
-    /// On, as the model likes it.
-    Some,
+    Off,
+    /// As much as the model chooses.
+    On,
     Low,
     Medium,
     High,

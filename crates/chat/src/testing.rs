@@ -1,8 +1,8 @@
-//! For tests: rules that admit one text, and a model with a will of its own.
+//! Test helpers: a constraint that admits one text, and a loop that drives a constraint.
 
 use std::path::Path;
 
-use loquat_engine::{Allowed, Constraint, TokenMask};
+use loquat_engine::{Allowed, Constraint, ConstraintError, TokenMask};
 use loquat_text::{Special, Tokenizer};
 
 /// A byte-level tokenizer: one token a byte.
@@ -29,7 +29,7 @@ impl Script {
 }
 
 impl Constraint for Script {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         match self.left.first() {
             Some(next) => mask.allow(*next),
             None => mask.allow(tokenizer().eos_ids()[0]),
@@ -37,16 +37,16 @@ impl Constraint for Script {
         Ok(Allowed::Masked)
     }
 
-    fn accept(&mut self, token: u32) -> Result<(), String> {
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         if self.left.first() == Some(&token) {
             self.left.remove(0);
             Ok(())
         } else {
-            Err("not in the script".into())
+            Err(ConstraintError::failed("not in the script"))
         }
     }
 
-    fn forced(&mut self) -> Result<Vec<u32>, String> {
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         Ok(self.left.clone())
     }
 
@@ -59,32 +59,33 @@ impl Constraint for Script {
     }
 }
 
-/// What is said where the model wants to say `wanted`: each forced run stands in brackets. Ends
-/// with the rules or with what is wanted.
-pub fn drive(mut rules: impl Constraint, wanted: &str) -> Result<String, String> {
+/// Generates with a model that prefers `wanted`. Forced runs are bracketed in the result. Stops when
+/// the constraint is complete or `wanted` is used up.
+pub fn drive(mut constraint: impl Constraint, wanted: &str) -> Result<String, String> {
+    let failed = |error: ConstraintError| error.to_string();
     let tokenizer = tokenizer();
     let mut wanted = tokens(wanted).into_iter();
-    let mut said = String::new();
-    while !rules.is_complete() {
-        let forced = rules.forced()?;
+    let mut generated = String::new();
+    while !constraint.is_complete() {
+        let forced = constraint.forced().map_err(failed)?;
         if !forced.is_empty() {
             for &token in &forced {
-                rules.accept(token)?;
+                constraint.accept(token).map_err(failed)?;
             }
-            said.push_str(&format!("[{}]", tokenizer.decode(&forced, false)));
+            generated.push_str(&format!("[{}]", tokenizer.decode(&forced, false)));
             continue;
         }
         let Some(next) = wanted.next() else {
             break;
         };
         let mut mask = TokenMask::none(tokenizer.vocab_size());
-        let allowed = rules.allowed(&mut mask)?;
+        let allowed = constraint.allowed(&mut mask).map_err(failed)?;
         let text = tokenizer.decode(&[next], false);
         if allowed == Allowed::Masked && !mask.contains(next) {
             return Err(format!("`{text}` is forbidden"));
         }
-        rules.accept(next)?;
-        said.push_str(&text);
+        constraint.accept(next).map_err(failed)?;
+        generated.push_str(&text);
     }
-    Ok(said)
+    Ok(generated)
 }

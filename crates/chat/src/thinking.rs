@@ -1,11 +1,11 @@
-//! A request's wish to think, in the words of a template.
+//! Maps a request's thinking options to template variables.
 
 use loquat_text::{ChatTemplate, ThinkingSwitch, ThinkingValues};
 use serde_json::{Map, Value, json};
 
 use crate::{ChatError, Effort, Thinking};
 
-/// The template's variables for what a request asks.
+/// The template variables that express the options.
 pub(crate) fn variables(
     template: &ChatTemplate,
     thinking: Thinking,
@@ -14,31 +14,30 @@ pub(crate) fn variables(
     let switches = template.thinking_switches();
     let mut set = Map::new();
     if let (Some(budget), Some(switch)) = (budget, switches.iter().find(is_budget)) {
-        // So that the model knows; the engine closes its thinking all the same.
+        // Tells the model. The engine enforces the budget in any case.
         set.insert(switch.variable.to_owned(), json!(budget));
     }
     let Some(effort) = effort else {
         return Ok(set);
     };
     let degree = match effort {
-        Effort::None | Effort::Some => None,
+        Effort::Off | Effort::On => None,
         Effort::Low => Some("low"),
         Effort::Medium => Some("medium"),
         Effort::High => Some("high"),
     };
     for switch in switches {
         let value = match switch.values {
-            ThinkingValues::Flag => Some(json!(effort != Effort::None)),
+            ThinkingValues::Flag => Some(json!(effort != Effort::Off)),
             ThinkingValues::Effort => degree.map(|degree| json!(degree)),
-            ThinkingValues::Budget => (effort == Effort::None).then(|| json!(0)),
+            ThinkingValues::Budget => (effort == Effort::Off).then(|| json!(0)),
         };
         set.extend(value.map(|value| (switch.variable.to_owned(), value)));
     }
     if set.is_empty() {
         Err(ChatError::Unsupported {
             field: "thinking",
-            why: "its template has no variable that sets it so; where it thinks anyway, a budget \
-                  bounds it"
+            why: "its template has no variable for it; a thinking budget still limits reasoning"
                 .into(),
         })
     } else {
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_is_told_in_the_words_it_knows() {
+    fn options_become_the_templates_variables() {
         let switch = "{% if enable_thinking is defined and not enable_thinking %}off{% endif %}";
         let effort = "{{ reasoning_effort or 'medium' }}";
         let both = "{{ reasoning_effort or 'low' if thinking else 'off' }}{{ thinking }}";
@@ -64,7 +63,7 @@ mod tests {
             (switch, None, Some(json!({}))),
             (
                 switch,
-                Some(Effort::None),
+                Some(Effort::Off),
                 Some(json!({"enable_thinking": false})),
             ),
             (
@@ -77,15 +76,15 @@ mod tests {
                 Some(Effort::Low),
                 Some(json!({"reasoning_effort": "low"})),
             ),
-            (effort, Some(Effort::None), None),
-            (effort, Some(Effort::Some), None),
-            (both, Some(Effort::None), Some(json!({"thinking": false}))),
+            (effort, Some(Effort::Off), None),
+            (effort, Some(Effort::On), None),
+            (both, Some(Effort::Off), Some(json!({"thinking": false}))),
             (
                 tokens,
-                Some(Effort::None),
+                Some(Effort::Off),
                 Some(json!({"thinking_budget": 0})),
             ),
-            ("always", Some(Effort::None), None),
+            ("always", Some(Effort::Off), None),
             ("always", Some(Effort::High), None),
             ("always", None, Some(json!({}))),
         ];

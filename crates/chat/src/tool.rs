@@ -1,20 +1,26 @@
-//! What the model may ask to have done.
+//! Tools the model may call.
 
 use serde_json::{Value, json};
 
-/// A function that the model may call.
+/// A function the model may call.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tool {
     pub name: String,
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
     pub description: Option<String>,
-    /// A JSON schema of an object: the arguments.
+    /// The JSON schema of the arguments, an object.
     pub parameters: Value,
-    /// Hold the arguments to the schema while they are generated.
+    /// Constrain the arguments to the schema during generation.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub strict: bool,
 }
 
 impl Tool {
-    /// As templates expect it.
+    /// The definition in the form templates expect.
     pub(crate) fn definition(&self) -> Value {
         let Self {
             name,
@@ -31,13 +37,14 @@ impl Tool {
     }
 }
 
-/// Whether tools are called.
+/// Which tools a reply must or may call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum ToolChoice {
-    /// As the model likes.
+    /// The model decides.
     #[default]
     Auto,
-    /// Not at all.
     None,
     /// At least one.
     Required,

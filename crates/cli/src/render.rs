@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use loquat_chat::{Chat, ChatRequest, Ends};
+use loquat_chat::{BoundaryTokens, ChatContext, ChatRequest};
 use loquat_store::Store;
 use loquat_text::{ChatInput, ChatTemplate, Clock, Special};
 use serde_json::{Value, json};
@@ -87,8 +87,8 @@ fn raw_tools(args: &RenderArgs) -> Result<Option<Value>, CliError> {
 /// Who writes it out: a model, or a template alone.
 struct Subject {
     template: ChatTemplate,
-    ends: Ends,
-    chat: Option<Chat>,
+    ends: BoundaryTokens,
+    chat: Option<ChatContext>,
 }
 
 impl Subject {
@@ -102,7 +102,7 @@ impl Subject {
             let text = |given: &Option<String>| given.clone().unwrap_or_default();
             return Ok(Self {
                 template: set_clock(voice::named_template("--template", path)?),
-                ends: Ends {
+                ends: BoundaryTokens {
                     bos_token: text(&args.bos_token),
                     eos_token: text(&args.eos_token),
                 },
@@ -120,7 +120,7 @@ impl Subject {
         let template = set_clock(voice::required_template(&model, &tokenizer, file)?);
         Ok(Self {
             template: template.clone(),
-            ends: Ends::of(&tokenizer),
+            ends: BoundaryTokens::from_tokenizer(&tokenizer),
             chat: Some(voice::chat(
                 &model,
                 tokenizer,

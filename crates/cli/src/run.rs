@@ -1,6 +1,6 @@
 //! `loquat run`: one answer, or a conversation.
 
-use loquat_chat::{Chat, ChatRequest, Conversation, Lowered, ToolChoice};
+use loquat_chat::{ChatContext, ChatRequest, Conversation, LoweredChat, ToolChoice};
 use loquat_engine::{Engine, SamplingParams};
 use loquat_session::Backend;
 use loquat_store::Store;
@@ -151,7 +151,7 @@ impl Opener<'_> {
 struct Asked {
     attempt: Attempt,
     model: Model,
-    chat: Chat,
+    chat: ChatContext,
     /// Everything but the messages.
     request: ChatRequest,
     /// How the checkpoint's authors want it sampled.
@@ -171,7 +171,7 @@ impl Asked {
         Ok(())
     }
 
-    fn lower(&self, conversation: &Conversation) -> Result<Lowered, CliError> {
+    fn lower(&self, conversation: &Conversation) -> Result<LoweredChat, CliError> {
         self.lower_with(conversation, self.request.tool_choice.clone())
     }
 
@@ -179,7 +179,7 @@ impl Asked {
         &self,
         conversation: &Conversation,
         tool_choice: ToolChoice,
-    ) -> Result<Lowered, CliError> {
+    ) -> Result<LoweredChat, CliError> {
         let request = ChatRequest {
             messages: conversation.messages(),
             tool_choice,
@@ -272,8 +272,8 @@ impl Talk {
         self.answer(lowered, interrupts)
     }
 
-    fn answer(&self, lowered: Lowered, interrupts: &Interrupts) -> Result<Heard, CliError> {
-        let Lowered {
+    fn answer(&self, lowered: LoweredChat, interrupts: &Interrupts) -> Result<Heard, CliError> {
+        let LoweredChat {
             mut generate,
             reply,
         } = lowered;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use loquat::{Origin, format};
-use loquat_chat::{Chat, ChatError};
+use loquat::Origin;
+use loquat_chat::{ChatContext, ChatError};
 use loquat_grammar::{Grammar, Grammars};
 use loquat_text::{ChatTemplate, Tokenizer};
 
@@ -50,10 +50,9 @@ pub fn chat(
     tokenizer: Tokenizer,
     template: ChatTemplate,
     formats: &FormatArgs,
-) -> Chat {
-    let format = formats.over(format(Some(&template), &tokenizer));
+) -> ChatContext {
     let grammars = model.grammars(tokenizer.clone());
-    Chat::with_format(tokenizer, Some(template), grammars, format)
+    ChatContext::new(tokenizer, Some(template), grammars, formats.overrides())
 }
 
 /// Compiles what an answer must be, or says what is wrong with it by its flag.

@@ -1,8 +1,46 @@
 //! What may be said next: the door for grammars, schemas and budgets.
 
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::TokenMask;
+
+/// Why a constraint cannot continue.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ConstraintError {
+    #[error("it leaves no token to choose")]
+    NoToken,
+
+    #[error("with `bad_words`, `allowed_tokens` and `min_tokens` it leaves no token to choose")]
+    AllTokensExcluded,
+
+    #[error("its mask was not computed in time")]
+    MaskMissing,
+
+    #[error("it was lost after a panic")]
+    Lost,
+
+    /// The constraint's own failure.
+    #[error(transparent)]
+    Failed(Arc<dyn Error + Send + Sync>),
+}
+
+impl ConstraintError {
+    pub fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Failed(cause.into().into())
+    }
+}
+
+/// Failures are equal if they read the same.
+impl PartialEq for ConstraintError {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Failed(one), Self::Failed(other)) => one.to_string() == other.to_string(),
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+}
 
 /// Narrows the choice of the next token.
 ///
@@ -11,14 +49,14 @@ pub trait Constraint: Send {
     /// Says which tokens may come next. `mask` comes with every token forbidden. Called at most
     /// once before each token, while the step that it is for runs, on another thread than the
     /// engine's.
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String>;
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError>;
 
     /// A token was chosen, or forced, and stands.
-    fn accept(&mut self, token: u32) -> Result<(), String>;
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError>;
 
     /// Tokens that must come next whatever the model thinks. They need no choice, so they are
     /// computed together; each is [`accept`](Self::accept)ed like any other.
-    fn forced(&mut self) -> Result<Vec<u32>, String> {
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         Ok(Vec::new())
     }
 
@@ -51,15 +89,15 @@ impl Constrained {
 
 /// So that one constraint can be made of others.
 impl Constraint for Constrained {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         self.0.allowed(mask)
     }
 
-    fn accept(&mut self, token: u32) -> Result<(), String> {
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         self.0.accept(token)
     }
 
-    fn forced(&mut self) -> Result<Vec<u32>, String> {
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         self.0.forced()
     }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use loquat_session::SessionError;
 use thiserror::Error;
 
+use crate::ConstraintError;
+
 /// Who is at fault when a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
@@ -77,7 +79,7 @@ pub enum EngineError {
     NoCandidate,
 
     #[error("the request's constraint cannot go on: {0}")]
-    Constraint(String),
+    Constraint(#[from] ConstraintError),
 
     #[error("a bug while {doing}: {message}")]
     Panicked {

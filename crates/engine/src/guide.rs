@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{Allowed, Constrained, Constraint, EngineError, TokenMask};
+use crate::{Allowed, Constrained, Constraint, ConstraintError, EngineError, TokenMask};
 
 #[derive(Debug)]
 pub(crate) struct Guide {
@@ -39,7 +39,7 @@ impl Guide {
         } else {
             self.mask = TokenMask::none(vocab_size)
         }
-        let allowed = self.constraint.allowed(&mut self.mask).map_err(failed)?;
+        let allowed = self.constraint.allowed(&mut self.mask)?;
         self.found = Some(Ok(allowed));
         Ok(())
     }
@@ -60,7 +60,7 @@ impl Guide {
             Some(Ok(Allowed::All)) => Ok(None),
             Some(Ok(Allowed::Masked)) => Ok(Some(&self.mask)),
             Some(Err(error)) => Err(error.clone()),
-            None => Err(failed("it was not asked in time".into())),
+            None => Err(ConstraintError::MaskMissing.into()),
         }
     }
 
@@ -68,13 +68,13 @@ impl Guide {
     pub fn accept(&mut self, token: u32) -> Result<(), EngineError> {
         self.found = None;
         self.asked = false;
-        self.constraint.accept(token).map_err(failed)
+        Ok(self.constraint.accept(token)?)
     }
 
     /// Finds out what is forced, unless that is known.
     pub fn ask(&mut self) -> Result<(), EngineError> {
         if self.forced.is_empty() && !self.asked {
-            self.forced = self.constraint.forced().map_err(failed)?.into();
+            self.forced = self.constraint.forced()?.into();
             self.asked = true;
         }
         Ok(())
@@ -83,8 +83,4 @@ impl Guide {
     pub fn is_complete(&self) -> bool {
         self.constraint.is_complete()
     }
-}
-
-fn failed(why: String) -> EngineError {
-    EngineError::Constraint(why)
 }

@@ -39,7 +39,7 @@ mod usage;
 mod worker;
 
 pub use choices::Choices;
-pub use constraint::{Allowed, Constrained, Constraint};
+pub use constraint::{Allowed, Constrained, Constraint, ConstraintError};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Blame, EngineError};
 pub use event::{Distribution, Event, FinishReason, Logprobs, TokenInfo};

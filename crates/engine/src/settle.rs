@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::pooling::Pool;
 use crate::sampling::Scratch;
 use crate::sequence::{Ending, Sequence};
-use crate::{EngineError, Event, FinishReason, TokenInfo};
+use crate::{ConstraintError, EngineError, Event, FinishReason, TokenInfo};
 
 impl Sequence {
     /// Tells the reader what the step brought, and decides whether that was all.
@@ -94,7 +94,7 @@ impl Sequence {
     ) -> Result<TokenInfo, EngineError> {
         let Some(guide) = &mut self.guide else {
             if self.is_guided {
-                return Err(EngineError::Constraint("it was lost".into()));
+                return Err(ConstraintError::Lost.into());
             }
             return self.sampler.sample(logits, None, self.logprobs, scratch);
         };

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use loquat_engine::{
-    Allowed, Constrained, Constraint, Engine, EngineError, EngineOptions, Event, GenerateRequest,
-    Generation, TokenMask,
+    Allowed, Constrained, Constraint, ConstraintError, Engine, EngineError, EngineOptions, Event,
+    GenerateRequest, Generation, TokenMask,
 };
 use loquat_session::Session;
 use loquat_testkit::fake_session::{FakeOptions, FakeSession, Fault};
@@ -199,11 +199,11 @@ fn whoever_stops_the_engine_second_finds_the_session_gone_too() {
 struct Bomb;
 
 impl Constraint for Bomb {
-    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<Allowed, String> {
+    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         Ok(Allowed::All)
     }
 
-    fn accept(&mut self, _token: u32) -> Result<(), String> {
+    fn accept(&mut self, _token: u32) -> Result<(), ConstraintError> {
         Ok(())
     }
 

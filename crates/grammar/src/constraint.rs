@@ -1,12 +1,13 @@
-//! A grammar's state after the tokens so far, behind the engine's door.
+//! A grammar's matcher as an engine constraint.
 
 use llguidance::Matcher;
 use llguidance::api::StopReason;
-use loquat_engine::{Allowed, Constraint, TokenMask};
+use loquat_engine::{Allowed, Constraint, ConstraintError, TokenMask};
 
+use crate::GrammarError;
 use crate::error::reason;
 
-/// Where one answer stands in its grammar.
+/// Matches one answer against its grammar.
 pub(crate) struct GrammarConstraint {
     matcher: Matcher,
 }
@@ -18,26 +19,26 @@ impl GrammarConstraint {
 }
 
 impl Constraint for GrammarConstraint {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         let tokens = self.matcher.compute_mask_or_eos();
-        let tokens = tokens.map_err(|error| explain(&error.to_string()))?;
+        let tokens = tokens.map_err(|error| stuck(&error.to_string()))?;
         mask.copy_from_words(tokens.as_slice());
         Ok(Allowed::Masked)
     }
 
-    fn accept(&mut self, token: u32) -> Result<(), String> {
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         let consumed = self.matcher.consume_token(token);
-        consumed.map_err(|error| explain(&error.to_string()))
+        consumed.map_err(|error| stuck(&error.to_string()))
     }
 
-    fn forced(&mut self) -> Result<Vec<u32>, String> {
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         if self.matcher.is_stopped() {
             return Ok(Vec::new());
         }
         let tokens = self.matcher.compute_ff_tokens();
         match self.matcher.get_error() {
             None => Ok(tokens),
-            Some(error) => Err(explain(&error)),
+            Some(error) => Err(stuck(&error)),
         }
     }
 
@@ -52,7 +53,8 @@ impl Constraint for GrammarConstraint {
     }
 }
 
-fn explain(error: &str) -> String {
-    let reason = reason(error);
-    format!("the answer cannot follow its grammar any further: {reason}")
+fn stuck(error: &str) -> ConstraintError {
+    ConstraintError::failed(GrammarError::Stuck {
+        reason: reason(error),
+    })
 }

@@ -47,6 +47,9 @@ pub enum GrammarError {
     #[error("the choice is empty; it needs at least one string")]
     EmptyChoice,
 
+    #[error("the answer cannot follow its grammar any further: {reason}")]
+    Stuck { reason: String },
+
     #[error("the model's vocabulary cannot be constrained: {reason}")]
     Vocabulary { reason: String },
 }

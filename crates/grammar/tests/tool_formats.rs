@@ -9,8 +9,8 @@ use common::Walker;
 use loquat_engine::Constraint;
 use loquat_grammar::{Grammar, GrammarSource, Grammars};
 use loquat_text::format::{
-    CALLS, CallFormat, CallRules, CallSyntax, Framing, OutputFormat, OutputParser, Piece, Start,
-    ToolRule, ToolSignature,
+    CALLS, CallFormat, CallRules, CallSyntax, Framing, OutputFormat, OutputParser, ParseOptions,
+    Piece, ToolRule, ToolSignature,
 };
 use loquat_text::{Special, Tokenizer};
 use serde_json::{Value, json};
@@ -137,14 +137,14 @@ fn parse(format: &CallFormat, schema: &Value, text: &str, forced: bool) -> (Stri
         name: name.to_string(),
         parameters: schema.clone(),
     };
-    let start = Start {
+    let start = ParseOptions {
         calls: true,
         tools: vec![
             signature("get_weather", schema),
             signature("ping", &nothing()),
         ],
         calls_forced: forced,
-        ..Start::default()
+        ..ParseOptions::default()
     };
     let mut parser = OutputParser::new(output(format), start);
     let mut pieces = parser.push(text);

@@ -1,6 +1,6 @@
 //! What is asked of a model, put together piece by piece.
 
-use loquat_chat::{ChatRequest, Lowered, Message, Reply, Role, Thinking, Tool, ToolChoice};
+use loquat_chat::{ChatRequest, LoweredChat, Message, Reply, Role, Thinking, Tool, ToolChoice};
 use loquat_engine::{GenerateRequest, SamplingParams};
 use loquat_grammar::GrammarSource;
 use loquat_text::Special;
@@ -168,10 +168,10 @@ impl Chat {
         request.answer.clone_from(&wish.form);
         request.sampling.clone_from(&wish.sampling);
         request.stop.clone_from(&wish.stop);
-        let Lowered {
+        let LoweredChat {
             mut generate,
             reply,
-        } = wish.model.manner().lower(request)?;
+        } = wish.model.chat_context().lower(request)?;
         generate.max_tokens = wish.max_tokens(generate.prompt.len());
         let generation = wish.model.engine().submit(generate)?;
         Ok(Answer::new(generation, Some(reply), wish))
@@ -196,13 +196,13 @@ impl Continuation {
     /// Begins; the text is read as it comes.
     pub fn stream(self) -> Result<Answer, Error> {
         let Self { wish, text } = self;
-        let manner = wish.model.manner();
-        let tokenizer = manner.tokenizer();
+        let context = wish.model.chat_context();
+        let tokenizer = context.tokenizer();
         let prompt = tokenizer.encode(&text, Special::PROMPT)?;
         let grammar = wish
             .form
             .as_ref()
-            .map(|form| manner.grammars().compile(form));
+            .map(|form| context.grammars().compile(form));
         let grammar = grammar.transpose()?;
         let generation = wish.model.engine().submit(GenerateRequest {
             max_tokens: wish.max_tokens(prompt.len()),

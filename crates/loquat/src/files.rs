@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::SamplingParams;
 use loquat_grammar::Grammars;
 use loquat_session::{Backend, ModelSource, Session, SessionOptions};
 use loquat_store::Located;
-use loquat_text::format::OutputFormat;
+use loquat_text::format::FormatOverrides;
 use loquat_text::{ChatTemplate, GenerationConfig, TextError, Tokenizer};
 use loquat_weights::{Checkpoint, Format};
 
@@ -96,15 +96,15 @@ impl ModelFiles {
     }
 
     /// How the model is spoken to. Without a template it can only complete texts.
-    pub fn chat(&self, template: Option<ChatTemplate>) -> Result<Chat, Error> {
+    pub fn chat(&self, template: Option<ChatTemplate>) -> Result<ChatContext, Error> {
         let tokenizer = self.tokenizer()?;
         let template = match template {
             Some(template) => Some(template),
             None => self.template(&tokenizer)?.map(|(_, template)| template),
         };
-        let format = format(template.as_ref(), &tokenizer);
         let grammars = self.grammars(tokenizer.clone());
-        Ok(Chat::with_format(tokenizer, template, grammars, format))
+        let overrides = FormatOverrides::default();
+        Ok(ChatContext::new(tokenizer, template, grammars, overrides))
     }
 
     /// How the checkpoint's authors want it sampled.
@@ -140,12 +140,6 @@ impl ModelFiles {
         );
         Ok(session)
     }
-}
-
-/// How the model marks its thinking and its calls, as its template and its vocabulary tell.
-pub fn format(template: Option<&ChatTemplate>, tokenizer: &Tokenizer) -> OutputFormat {
-    let source = template.map_or("", |template| template.source(true));
-    OutputFormat::detect(source, &|text| tokenizer.token_id(text).is_some())
 }
 
 /// Whose template it is.

@@ -48,12 +48,12 @@ pub mod sampling;
 pub use answer::{Answer, AnswerStream, Canceller, Ended};
 pub use ask::{Chat, Continuation};
 pub use error::Error;
-pub use files::{ModelFiles, Origin, format};
+pub use files::{ModelFiles, Origin};
 pub use model::{Model, ModelOptions};
 
 pub use loquat_chat::{
-    Content, Conversation, Effort, Message, Reply, ReplyEvent as Event, Role, Thinking, Tool,
-    ToolCall, ToolChoice,
+    Conversation, Effort, Message, MessageContent, Reply, ReplyEvent as Event, Role, Thinking,
+    Tool, ToolCall, ToolChoice,
 };
 pub use loquat_engine::{EngineOptions, FinishReason, SamplingParams, Timings, Usage};
 pub use loquat_grammar::GrammarSource;

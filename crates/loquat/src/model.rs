@@ -21,7 +21,7 @@ pub struct Model {
 struct Inner {
     name: String,
     engine: Engine,
-    chat: loquat_chat::Chat,
+    chat: loquat_chat::ChatContext,
     sampling: SamplingParams,
 }
 
@@ -153,7 +153,7 @@ impl Model {
         &self.inner.engine
     }
 
-    pub(crate) fn manner(&self) -> &loquat_chat::Chat {
+    pub(crate) fn chat_context(&self) -> &loquat_chat::ChatContext {
         &self.inner.chat
     }
 

@@ -1,6 +1,6 @@
 //! A conversation's turn at the engine: each choice's thinking, words and calls as they come.
 
-use loquat_chat::{ChatRequest, Content, Lowered, Message, ReplyEvent, ReplyParser};
+use loquat_chat::{ChatRequest, LoweredChat, Message, MessageContent, ReplyEvent, ReplyParser};
 use loquat_engine::{Event, FinishReason, GenerateRequest, Timings, TokenInfo, Usage};
 
 use crate::error::ApiError;
@@ -55,7 +55,7 @@ impl ChatTurn {
         let lowered = tokio::task::spawn_blocking(move || chat.lower(request))
             .await
             .map_err(|error| ApiError::internal(&error))?;
-        let Lowered { generate, reply } = lowered?;
+        let LoweredChat { generate, reply } = lowered?;
         let Terms {
             max_tokens,
             up_to,
@@ -79,7 +79,7 @@ impl ChatTurn {
             },
             ..generate
         };
-        let parsers = (0..ask.choices).map(|_| reply.another()).collect();
+        let parsers = (0..ask.choices).map(|_| reply.restarted()).collect();
         let turn = Turn::start(ask, generate)?;
         Ok(Self { turn, parsers })
     }
@@ -139,8 +139,8 @@ impl ChatTurn {
 /// How many bytes the messages' own words are.
 fn words(messages: &[Message]) -> usize {
     let content = |message: &Message| match &message.content {
-        Content::Text(text) => text.len(),
-        Content::Parts(parts) => parts.iter().map(String::len).sum(),
+        MessageContent::Text(text) => text.len(),
+        MessageContent::Parts(parts) => parts.iter().map(String::len).sum(),
     };
     messages.iter().map(content).sum()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use loquat_chat::{ChatRequest, Ends};
+use loquat_chat::{BoundaryTokens, ChatRequest};
 use loquat_text::Special;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -232,10 +232,10 @@ pub async fn describe(
     let Query(query) = query.map_err(|error| ApiError::invalid("model", error.body_text()))?;
     let lease = lease(&app, &caller, query.model.as_deref()).await?;
     let tokenizer = lease.chat.tokenizer();
-    let Ends {
+    let BoundaryTokens {
         bos_token,
         eos_token,
-    } = Ends::of(tokenizer);
+    } = BoundaryTokens::from_tokenizer(tokenizer);
     let given = |text: String| Some(text).filter(|text| !text.is_empty());
     let template = lease.chat.template();
     Ok(Json(TokenizerInfo {

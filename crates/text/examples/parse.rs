@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{self, BufRead, Write};
 
 use loquat_text::TextError;
-use loquat_text::format::{OutputFormat, OutputParser, Piece, Start, ToolSignature};
+use loquat_text::format::{OutputFormat, OutputParser, ParseOptions, Piece, ToolSignature};
 use serde_json::{Value, json};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn parse(case: &Value) -> Result<Vec<Piece>, TextError> {
     let format = OutputFormat::named(case["reasoning"].as_str(), case["calls"].as_str())?;
-    let start = Start {
+    let start = ParseOptions {
         in_reasoning: case["in_reasoning"].as_bool().unwrap_or(false),
         calls: true,
         tools: list(&case["tools"]).map(signature).collect(),

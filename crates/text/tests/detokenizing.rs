@@ -2,6 +2,7 @@
 
 mod common;
 
+use loquat_synthetic::SplitMix64;
 use loquat_text::{Detokenizer, DetokenizerOptions, Special, Tokenizer};
 
 fn stream(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizerOptions) -> Vec<String> {
@@ -11,28 +12,15 @@ fn stream(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizerOptions) -> Ve
     texts
 }
 
-/// Sebastiano Vigna's splitmix64: random enough, and the same on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
 #[test]
 fn random_tokens_stream_to_what_they_decode_to() {
     for (name, tokenizer) in [
         ("byte level", common::byte_level()),
         ("sentencepiece", common::sentencepiece()),
     ] {
-        let mut random = Random(7);
+        let mut random = SplitMix64::new(7);
         // Past the end as well: models pad their vocabulary.
-        let bound = tokenizer.vocab_size() as u64 + 3;
+        let bound = tokenizer.vocab_size() + 3;
         for _ in 0..4000 {
             let length = random.below(12);
             let ids: Vec<u32> = (0..length).map(|_| random.below(bound) as u32).collect();
@@ -61,10 +49,10 @@ fn random_text_comes_back() {
         ("byte level", common::byte_level()),
         ("sentencepiece", common::sentencepiece()),
     ] {
-        let mut random = Random(11);
+        let mut random = SplitMix64::new(11);
         for _ in 0..2000 {
             let length = random.below(20);
-            let pick = |_| alphabet[random.below(alphabet.len() as u64) as usize];
+            let pick = |_| alphabet[random.below(alphabet.len())];
             let text: String = (0..length).map(pick).collect();
             if text.contains("<tool>") {
                 // A matched token takes a space of its own after it, which decoding shows.

@@ -3,7 +3,7 @@
 mod format_support;
 
 use format_support::{Case, both, calls, case, check, tools, with_calls};
-use loquat_text::format::Start;
+use loquat_text::format::ParseOptions;
 
 fn check_all(format: &str, cases: &[Case]) {
     for each in cases {
@@ -210,7 +210,7 @@ fn llama_json() {
 
 #[test]
 fn a_forced_call_needs_no_known_tool() {
-    let start = Start {
+    let start = ParseOptions {
         calls_forced: true,
         ..with_calls()
     };
@@ -220,7 +220,7 @@ fn a_forced_call_needs_no_known_tool() {
 
 #[test]
 fn a_forced_call_that_is_cut_before_its_name_is_no_text() {
-    let start = Start {
+    let start = ParseOptions {
         calls_forced: true,
         ..with_calls()
     };
@@ -673,7 +673,7 @@ fn harmony() {
     ] {
         check(format, &with_calls(), &each);
     }
-    let off = Start {
+    let off = ParseOptions {
         calls: false,
         ..with_calls()
     };
@@ -690,9 +690,9 @@ fn harmony() {
 
 #[test]
 fn calls_that_nobody_asked_for_are_text() {
-    let off = Start {
+    let off = ParseOptions {
         tools: tools(),
-        ..Start::default()
+        ..ParseOptions::default()
     };
     for (format, output, wanted) in [
         (

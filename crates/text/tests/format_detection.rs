@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use format_support::{parse, show};
 use loquat_text::TextError;
-use loquat_text::format::{CALLS, OutputFormat, Piece, REASONING, Start, ToolSignature};
+use loquat_text::format::{CALLS, OutputFormat, ParseOptions, Piece, REASONING, ToolSignature};
 use serde_json::{Value, json};
 
 fn detect(template: &str, tokens: &[&str]) -> (Option<&'static str>, Option<&'static str>) {
@@ -235,13 +235,13 @@ fn rendered_calls_are_read_back() {
     let Some(corpus) = corpus() else {
         return;
     };
-    let start = Start {
+    let start = ParseOptions {
         calls: true,
         tools: vec![ToolSignature {
             name: "get_weather".to_owned(),
             parameters: json!({"properties": {"city": {"type": "string"}, "unit": {"type": "string"}}}),
         }],
-        ..Start::default()
+        ..ParseOptions::default()
     };
     let (mut read, mut unread) = (0, Vec::new());
     for (id, template) in &corpus.templates {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use format_support::{Random, both, check_calls, parse, show, with_calls};
 use loquat_text::format::{
-    CALLS, CallFormat, CallSyntax, Framing, OutputFormat, Piece, REASONING, Start,
+    CALLS, CallFormat, CallSyntax, Framing, OutputFormat, ParseOptions, Piece, REASONING,
 };
 
 /// Text that means something to some format, besides the format's own markers.
@@ -104,7 +104,7 @@ fn nothing_is_lost_and_no_cut_matters() {
     for (calls, format) in formats {
         for round in 0..60 {
             let output = random_output(format, &mut random);
-            let start = Start {
+            let start = ParseOptions {
                 in_reasoning: round % 5 == 4,
                 calls_forced: round % 7 == 6,
                 ..with_calls()

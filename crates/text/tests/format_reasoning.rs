@@ -3,7 +3,7 @@
 mod format_support;
 
 use format_support::{both, case, check, with_calls};
-use loquat_text::format::{OutputFormat, REASONING, Start};
+use loquat_text::format::{OutputFormat, ParseOptions, REASONING};
 
 fn reasoning(name: &str) -> OutputFormat {
     OutputFormat::named(Some(name), None).unwrap()
@@ -92,15 +92,19 @@ fn thinking_and_answer() {
             "R[a\n]T[b]",
         ),
     ] {
-        check(reasoning(format), &Start::default(), &case(output, wanted));
+        check(
+            reasoning(format),
+            &ParseOptions::default(),
+            &case(output, wanted),
+        );
     }
 }
 
 #[test]
 fn a_prompt_that_ends_in_thinking() {
-    let start = Start {
+    let start = ParseOptions {
         in_reasoning: true,
-        ..Start::default()
+        ..ParseOptions::default()
     };
     for (format, output, wanted) in [
         ("think", "\nHm.\n</think>\n\nYes", "R[Hm.]T[Yes]"),
@@ -211,6 +215,6 @@ fn texts_that_open_and_close_are_understood() {
             output: output.leak(),
             wanted: "R[think]T[answer]",
         };
-        check(reasoning(format.name), &Start::default(), &case);
+        check(reasoning(format.name), &ParseOptions::default(), &case);
     }
 }

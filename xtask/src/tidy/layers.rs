@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("text", &["spec", "weights"]),
     ("convert", &["spec", "weights", "text"]),
     ("session", &["spec", "weights", "text"]),
-    ("testkit", &["spec", "weights", "session"]),
+    ("testkit", &["spec", "weights", "synthetic", "session"]),
     ("hubkit", &[]),
     ("store", &[]),
     ("engine", &["spec", "weights", "text", "session"]),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use loquat_chat::{Effort, ToolChoice};
 use loquat_text::ChatTemplate;
-use loquat_text::format::{CallFormat, OutputFormat, ReasoningFormat};
+use loquat_text::format::{CallFormat, FormatOverrides, OutputFormat, ReasoningFormat};
 use serde_json::Value;
 
 use super::values::variable;
@@ -57,8 +57,8 @@ pub enum ThinkingArg {
 impl From<ThinkingArg> for Effort {
     fn from(thinking: ThinkingArg) -> Self {
         match thinking {
-            ThinkingArg::Off => Effort::None,
-            ThinkingArg::On => Effort::Some,
+            ThinkingArg::Off => Effort::Off,
+            ThinkingArg::On => Effort::On,
             ThinkingArg::Low => Effort::Low,
             ThinkingArg::Medium => Effort::Medium,
             ThinkingArg::High => Effort::High,
@@ -123,15 +123,10 @@ fn tool_format(name: &str) -> Result<Named<CallFormat>, String> {
 }
 
 impl FormatArgs {
-    /// What was found, but for what was said.
-    pub fn over(&self, found: OutputFormat) -> OutputFormat {
-        let OutputFormat { reasoning, calls } = found;
-        OutputFormat {
-            reasoning: self
-                .reasoning_format
-                .as_ref()
-                .map_or(reasoning, |said| said.0),
-            calls: self.tool_format.as_ref().map_or(calls, |said| said.0),
+    pub fn overrides(&self) -> FormatOverrides {
+        FormatOverrides {
+            reasoning: self.reasoning_format.as_ref().map(|named| named.0),
+            calls: self.tool_format.as_ref().map(|named| named.0),
         }
     }
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use loquat_engine::{
-    self as engine, Allowed, Constraint, Engine, EngineOptions, GenerateRequest, SamplingParams,
-    TokenMask,
+    self as engine, Allowed, Constraint, ConstraintError, Engine, EngineOptions, GenerateRequest,
+    SamplingParams, TokenMask,
 };
 use loquat_grammar::{Grammar, GrammarSource};
 use loquat_session::{Capabilities, Memory, Session};
@@ -330,18 +330,18 @@ struct Timed {
 }
 
 impl Constraint for Timed {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         let started = Instant::now();
         let allowed = self.inner.allowed(mask);
         self.watch.add(started.elapsed());
         allowed
     }
 
-    fn accept(&mut self, token: u32) -> Result<(), String> {
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         self.inner.accept(token)
     }
 
-    fn forced(&mut self) -> Result<Vec<u32>, String> {
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         self.inner.forced()
     }
 

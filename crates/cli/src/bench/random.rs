@@ -1,34 +1,27 @@
 //! Seeded draws, so that a run can be repeated request by request.
 
+use loquat_synthetic::SplitMix64;
+
 use crate::args::Span;
 
-/// SplitMix64: enough to draw tokens and lengths, and the same on every machine.
-pub struct Random(u64);
+/// Tokens and lengths, the same on every machine.
+pub struct Random(SplitMix64);
 
 impl Random {
-    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
     /// Streams of one seed have nothing in common.
     pub fn new(seed: u64, stream: u64) -> Self {
-        let mut mixed = Self(seed);
-        Self(
-            mixed
-                .next()
-                .wrapping_add(stream.wrapping_mul(0xd134_2543_de82_ef95)),
-        )
+        let start = SplitMix64::new(seed).next_u64();
+        let offset = stream.wrapping_mul(0xd134_2543_de82_ef95);
+        Self(SplitMix64::new(start.wrapping_add(offset)))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(Self::GOLDEN);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     /// From 0 up to, not including, `bound`; 0 where there is nothing below it.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        self.0.below(bound)
     }
 
     /// From 0 up to, not including, 1.

@@ -149,13 +149,13 @@ impl Chat<'_> {
                 remark(&stats::stats(engine, self.last.as_ref(), talk.room()));
             }
             Command::Reasoning => self.reasoning(argument)?,
-            Command::Undo => match self.conversation.take_back() {
+            Command::Undo => match self.conversation.undo() {
                 Some(question) => remark(&format!("Taken back: {}", brief(&question))),
                 None => remark("There is nothing to take back."),
             },
             Command::Retry => {
                 let before = self.conversation.clone();
-                match self.conversation.take_back() {
+                match self.conversation.undo() {
                     Some(question) => self.answer_or(question, before)?,
                     None => remark("There is nothing to ask again."),
                 }

@@ -2,7 +2,7 @@
 
 use loquat::Origin;
 use loquat_text::ChatTemplate;
-use loquat_text::format::OutputFormat;
+use loquat_text::format::{FormatOverrides, OutputFormat};
 use serde_json::{Value, json};
 
 use crate::error::CliError;
@@ -68,7 +68,7 @@ fn spoken(model: &Model) -> Result<Option<Spoken>, CliError> {
     let tokenizer = model.tokenizer()?;
     let found = model.template(&tokenizer)?;
     Ok(found.map(|(origin, template)| Spoken {
-        format: loquat::format(Some(&template), &tokenizer),
+        format: OutputFormat::for_model(Some(&template), &tokenizer, FormatOverrides::default()),
         origin,
         template,
     }))

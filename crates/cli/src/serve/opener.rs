@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{Engine, EngineOptions};
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
@@ -127,7 +127,7 @@ fn file_kind(kind: config::FileKind) -> FileKind {
 /// A model with everything known about it but its weights loaded.
 struct Found {
     fitting: Fitting,
-    chat: Chat,
+    chat: ChatContext,
 }
 
 impl Found {

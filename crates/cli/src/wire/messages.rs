@@ -1,6 +1,6 @@
 //! Messages.
 
-use loquat_chat::{Content, Message, Role, ToolCall};
+use loquat_chat::{Message, MessageContent, Role, ToolCall};
 use serde_json::{Map, Value, json};
 
 use super::object::{Object, Place};
@@ -53,8 +53,8 @@ fn message_to_json(message: &Message) -> Value {
     put(
         "content",
         match content {
-            Content::Text(text) => text.as_str().into(),
-            Content::Parts(parts) => parts.iter().map(part).collect(),
+            MessageContent::Text(text) => text.as_str().into(),
+            MessageContent::Parts(parts) => parts.iter().map(part).collect(),
         },
     );
     if !tool_calls.is_empty() {
@@ -118,13 +118,13 @@ fn reasoning(fields: &mut Object) -> Result<Option<String>, CliError> {
     }
 }
 
-fn content(place: &Place, value: Value) -> Result<Content, CliError> {
+fn content(place: &Place, value: Value) -> Result<MessageContent, CliError> {
     match value {
-        Value::String(text) => Ok(Content::Text(text)),
+        Value::String(text) => Ok(MessageContent::Text(text)),
         Value::Array(parts) => {
             let parts = parts.into_iter().enumerate();
             let texts = parts.map(|(index, value)| part(&place.item(index), value));
-            texts.collect::<Result<_, _>>().map(Content::Parts)
+            texts.collect::<Result<_, _>>().map(MessageContent::Parts)
         }
         other => Err(place.wrong(&other, "a string or a list of parts")),
     }

@@ -1,4 +1,4 @@
-use loquat_chat::{Content, Message, Role, Tool, ToolCall};
+use loquat_chat::{Message, MessageContent, Role, Tool, ToolCall};
 use serde_json::{Value, json};
 
 use super::{messages, to_json, tools};
@@ -35,7 +35,7 @@ fn messages_are_read_as_clients_write_them() {
         Message::new(Role::System, "Be kind."),
         Message::new(
             Role::Developer,
-            Content::Parts(vec!["a".into(), "b".into()]),
+            MessageContent::Parts(vec!["a".into(), "b".into()]),
         ),
         Message {
             name: Some("ann".into()),

@@ -32,7 +32,7 @@ pub use slots::{Slot, word_sequences};
 
 pub(crate) use params::check_token;
 
-use crate::{Distribution, EngineError, Logprobs, TokenInfo, TokenMask};
+use crate::{ConstraintError, Distribution, EngineError, Logprobs, TokenInfo, TokenMask};
 use dry::Dry;
 use logits::LogSoftmax;
 use mirostat::Mirostat;
@@ -349,11 +349,8 @@ impl Sampler {
     /// Why there is nothing to draw from.
     fn nothing_left(&self, constrained: bool) -> EngineError {
         match (constrained, self.params.excludes()) {
-            (true, true) => EngineError::Constraint(
-                "with `bad_words`, `allowed_tokens` and `min_tokens` it leaves no token to choose"
-                    .into(),
-            ),
-            (true, false) => EngineError::Constraint("it leaves no token to choose".into()),
+            (true, true) => ConstraintError::AllTokensExcluded.into(),
+            (true, false) => ConstraintError::NoToken.into(),
             (false, true) => EngineError::Unsupported {
                 field: "sampling",
                 why: "`bad_words`, `allowed_tokens` and `min_tokens` leave no token to choose",

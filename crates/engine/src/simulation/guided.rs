@@ -3,8 +3,8 @@
 
 use super::harness::{End, Harness, alone, even_steps, greedy, prompt, recurrent, sampled};
 use crate::{
-    Allowed, Constrained, Constraint, EngineError, EngineOptions, FinishReason, GenerateRequest,
-    Logprobs, TokenMask,
+    Allowed, Constrained, Constraint, ConstraintError, EngineError, EngineOptions, FinishReason,
+    GenerateRequest, Logprobs, TokenMask,
 };
 
 /// Lets every third token be chosen, from a third of the vocabulary that depends on the token
@@ -44,9 +44,9 @@ impl Rhythm {
 }
 
 impl Constraint for Rhythm {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         if std::mem::replace(&mut self.asked, true) {
-            return Err("asked twice".into());
+            return Err(ConstraintError::failed("asked twice"));
         }
         if self.last() % 5 == 4 {
             return Ok(Allowed::All);
@@ -58,10 +58,10 @@ impl Constraint for Rhythm {
         Ok(Allowed::Masked)
     }
 
-    fn accept(&mut self, token: u32) -> Result<(), String> {
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         if !self.is_chosen(self.said.len()) {
             if self.forced == 0 {
-                return Err("a token came before it was forced".into());
+                return Err(ConstraintError::failed("a token came before it was forced"));
             }
             self.forced -= 1;
         }
@@ -70,7 +70,7 @@ impl Constraint for Rhythm {
         Ok(())
     }
 
-    fn forced(&mut self) -> Result<Vec<u32>, String> {
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         let at = self.said.len();
         if self.is_chosen(at) {
             return Ok(Vec::new());

@@ -2,7 +2,8 @@
 
 use super::harness::{Harness, alone, even_steps, greedy, sampled};
 use crate::{
-    Allowed, Constrained, Constraint, EngineError, EngineOptions, GenerateRequest, TokenMask,
+    Allowed, Constrained, Constraint, ConstraintError, EngineError, EngineOptions, GenerateRequest,
+    TokenMask,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,33 +25,33 @@ struct Rogue {
 }
 
 impl Constraint for Rogue {
-    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<Allowed, String> {
+    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         match self.trouble {
             _ if self.left > 0 => Ok(Allowed::All),
-            Trouble::FailsToMask => Err("no grammar".into()),
+            Trouble::FailsToMask => Err(ConstraintError::failed("no grammar")),
             Trouble::PanicsInMask => panic!("a bug in the mask"),
             Trouble::ForbidsAll => Ok(Allowed::Masked),
             _ => Ok(Allowed::All),
         }
     }
 
-    fn forced(&mut self) -> Result<Vec<u32>, String> {
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         match self.trouble {
             _ if self.left > 0 => Ok(Vec::new()),
-            Trouble::FailsToForce => Err("no force".into()),
+            Trouble::FailsToForce => Err(ConstraintError::failed("no force")),
             Trouble::PanicsInForce => panic!("a bug in forcing"),
             _ => Ok(Vec::new()),
         }
     }
 
-    fn accept(&mut self, _token: u32) -> Result<(), String> {
+    fn accept(&mut self, _token: u32) -> Result<(), ConstraintError> {
         if self.left > 0 {
             self.left -= 1;
             return Ok(());
         }
         match self.trouble {
             Trouble::PanicsInAccept => panic!("a bug in accepting"),
-            _ => Err("not a word".into()),
+            _ => Err(ConstraintError::failed("not a word")),
         }
     }
 
@@ -82,13 +83,13 @@ fn a_rogue_constraint_ends_its_own_request_only() {
 
         let rogue = &harness.readers[rogue];
         let expected = match trouble {
-            Trouble::FailsToMask => EngineError::Constraint("no grammar".into()),
-            Trouble::FailsToAccept => EngineError::Constraint("not a word".into()),
+            Trouble::FailsToMask => ConstraintError::failed("no grammar").into(),
+            Trouble::FailsToAccept => ConstraintError::failed("not a word").into(),
             Trouble::PanicsInMask => EngineError::Panicked {
                 doing: "constraining",
                 message: "a bug in the mask".into(),
             },
-            Trouble::FailsToForce => EngineError::Constraint("no force".into()),
+            Trouble::FailsToForce => ConstraintError::failed("no force").into(),
             Trouble::PanicsInForce => EngineError::Panicked {
                 doing: "settling",
                 message: "a bug in forcing".into(),
@@ -97,7 +98,7 @@ fn a_rogue_constraint_ends_its_own_request_only() {
                 doing: "settling",
                 message: "a bug in accepting".into(),
             },
-            Trouble::ForbidsAll => EngineError::Constraint("it leaves no token to choose".into()),
+            Trouble::ForbidsAll => ConstraintError::NoToken.into(),
         };
         assert_eq!(*rogue.error(), expected);
         // What panics while a token is settled takes that token with it.

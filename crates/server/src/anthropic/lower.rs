@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use loquat_chat::{
-    Chat, ChatRequest, Content, Effort, Message, Role, Thinking, Tool, ToolCall, ToolChoice,
+    ChatContext, ChatRequest, Effort, Message, MessageContent, Role, Thinking, Tool, ToolCall,
+    ToolChoice,
 };
 use loquat_grammar::GrammarSource;
 use serde_json::Value;
@@ -34,7 +35,7 @@ pub struct Lowered {
 }
 
 /// `chat` is the model's: how a wish to think is written is its own.
-pub fn lower(conversation: Conversation, chat: &Chat) -> Result<Lowered, ApiError> {
+pub fn lower(conversation: Conversation, chat: &ChatContext) -> Result<Lowered, ApiError> {
     let Conversation {
         messages,
         system,
@@ -107,7 +108,7 @@ impl Lowering {
     fn system(&mut self, system: Option<TextOr<SystemBlock>>) {
         let content = match system {
             None => return,
-            Some(TextOr::Text(text)) => Content::Text(text),
+            Some(TextOr::Text(text)) => MessageContent::Text(text),
             Some(TextOr::Many(blocks)) => {
                 let texts = blocks
                     .into_iter()
@@ -166,7 +167,8 @@ impl Lowering {
         let last = self.messages.last_mut();
         match last.filter(|last| last.role == role && last.tool_calls.is_empty()) {
             Some(last) => {
-                let so_far = std::mem::replace(&mut last.content, Content::Parts(Vec::new()));
+                let so_far =
+                    std::mem::replace(&mut last.content, MessageContent::Parts(Vec::new()));
                 last.content = joined(so_far, texts);
             }
             None => self.messages.push(Message::new(role, parts(texts))),
@@ -293,14 +295,14 @@ impl Lowering {
         &mut self,
         thinking: Option<wire::Thinking>,
         effort: Option<wire::Effort>,
-        chat: &Chat,
+        chat: &ChatContext,
     ) -> Result<Thinking, ApiError> {
         let wished = effort.map(|effort| match effort {
             wire::Effort::Low => Effort::Low,
             wire::Effort::Medium => Effort::Medium,
             wire::Effort::High | wire::Effort::Xhigh | wire::Effort::Max => Effort::High,
         });
-        let effort = wished.filter(|effort| chat.takes_effort(*effort));
+        let effort = wished.filter(|effort| chat.supports_effort(*effort));
         if wished != effort {
             self.ignore("output_config.effort");
         }
@@ -315,7 +317,7 @@ impl Lowering {
                 ));
             }
             // A model that never thinks does as it is told already.
-            Some(wire::Thinking::Disabled {}) => (thinks.then_some(Effort::None), None),
+            Some(wire::Thinking::Disabled {}) => (thinks.then_some(Effort::Off), None),
             Some(wire::Thinking::Enabled { .. }) if !thinks => {
                 return Err(ApiError::unsupported(
                     "thinking",
@@ -328,7 +330,7 @@ impl Lowering {
                 display: _,
             }) => {
                 // Models without a switch think by themselves; the budget bounds it.
-                let switched = chat.takes_effort(Effort::Some).then_some(Effort::Some);
+                let switched = chat.supports_effort(Effort::On).then_some(Effort::On);
                 (effort.or(switched), Some(budget_tokens))
             }
         };
@@ -348,19 +350,19 @@ impl Lowering {
     }
 }
 
-fn parts(mut texts: Vec<String>) -> Content {
+fn parts(mut texts: Vec<String>) -> MessageContent {
     match texts.len() {
-        0 => Content::Text(String::new()),
-        1 => Content::Text(texts.remove(0)),
-        _ => Content::Parts(texts),
+        0 => MessageContent::Text(String::new()),
+        1 => MessageContent::Text(texts.remove(0)),
+        _ => MessageContent::Parts(texts),
     }
 }
 
-fn joined(content: Content, more: Vec<String>) -> Content {
+fn joined(content: MessageContent, more: Vec<String>) -> MessageContent {
     let mut texts = match content {
-        Content::Text(text) if text.is_empty() => Vec::new(),
-        Content::Text(text) => vec![text],
-        Content::Parts(texts) => texts,
+        MessageContent::Text(text) if text.is_empty() => Vec::new(),
+        MessageContent::Text(text) => vec![text],
+        MessageContent::Parts(texts) => texts,
     };
     texts.extend(more);
     parts(texts)

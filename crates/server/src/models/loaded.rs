@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{Engine, SamplingParams};
 use loquat_text::Tokenizer;
 
@@ -16,7 +16,7 @@ pub struct Loaded {
     /// The configuration's name for it.
     pub id: String,
     pub engine: Engine,
-    pub chat: Chat,
+    pub chat: ChatContext,
     /// In force where a request does not say otherwise.
     pub sampling: SamplingParams,
     pub info: Arc<ModelInfo>,

@@ -17,7 +17,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{Engine, SamplingParams};
 
 use crate::config::Model;
@@ -48,7 +48,7 @@ pub struct Planned {
 /// A model at work.
 pub struct Opened {
     pub engine: Engine,
-    pub chat: Chat,
+    pub chat: ChatContext,
     /// How to sample where neither a request nor the configuration says.
     pub sampling: SamplingParams,
     pub info: ModelInfo,

@@ -32,13 +32,13 @@ pub enum OllamaEffort {
 impl OllamaThink {
     pub fn lower(self, model: &Loaded) -> Result<Thinking, ApiError> {
         let effort = match self {
-            Self::Whether(false) => model.info.thinking.then_some(Effort::None),
+            Self::Whether(false) => model.info.thinking.then_some(Effort::Off),
             _ if !model.info.thinking => {
                 let what = format!("`think`: the model `{}` does not think", model.id);
                 return Err(ApiError::invalid("think", what).code("unsupported_parameter"));
             }
             // A model that always thinks has nothing to switch on.
-            Self::Whether(true) => (model.chat.takes_effort(Effort::Some)).then_some(Effort::Some),
+            Self::Whether(true) => (model.chat.supports_effort(Effort::On)).then_some(Effort::On),
             Self::Effort(OllamaEffort::Low) => Some(Effort::Low),
             Self::Effort(OllamaEffort::Medium) => Some(Effort::Medium),
             Self::Effort(OllamaEffort::High) => Some(Effort::High),

@@ -1,6 +1,6 @@
 //! What an answer must be: OpenAI's `response_format`, and what others call it.
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_grammar::{Grammar, GrammarSource};
 use serde::Deserialize;
 use serde_json::Value;
@@ -83,7 +83,7 @@ pub struct AnswerRule {
 
 impl AnswerRule {
     /// For a text without a conversation around it. May take long.
-    pub fn compile(&self, chat: &Chat) -> Result<Grammar, ApiError> {
+    pub fn compile(&self, chat: &ChatContext) -> Result<Grammar, ApiError> {
         let Self { field, source } = self;
         let grammar = chat.grammars().compile(source);
         grammar.map_err(|error| {
@@ -247,7 +247,7 @@ mod tests {
         ];
         for (source, vocab_size, kind, param) in cases {
             let grammars = Grammars::new(tokenizer(), vocab_size);
-            let chat = Chat::new(tokenizer(), None, grammars);
+            let chat = ChatContext::new(tokenizer(), None, grammars, Default::default());
             let field = "format";
             let error = AnswerRule { field, source }.compile(&chat).err();
             let error = error.expect("an error");

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use loquat_chat::{Chat, ReplyEvent};
+use loquat_chat::{ChatContext, ReplyEvent};
 use loquat_engine::TokenInfo;
 use loquat_text::Tokenizer;
 
@@ -27,7 +27,7 @@ struct Spelled {
 }
 
 impl Attribution {
-    pub fn new(chat: &Chat) -> Self {
+    pub fn new(chat: &ChatContext) -> Self {
         Self {
             tokenizer: chat.tokenizer().clone(),
             markers: chat.format().markers(),

@@ -1,6 +1,6 @@
 //! Messages of a conversation, as OpenAI writes them.
 
-use loquat_chat::{Content, Message, Role, ToolCall};
+use loquat_chat::{Message, MessageContent, Role, ToolCall};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -140,7 +140,7 @@ fn one(place: &str, message: ChatMessage) -> Result<Message, ApiError> {
         None => None,
     };
     let silent = !tool_calls.is_empty() || reasoning.is_some();
-    let content = words(content, refusal).or_else(|| silent.then(|| Content::from("")));
+    let content = words(content, refusal).or_else(|| silent.then(|| MessageContent::from("")));
     Ok(Message {
         role: match role {
             ChatRole::System => Role::System,
@@ -200,12 +200,12 @@ fn check_place(place: &str, message: &ChatMessage) -> Result<(), ApiError> {
 }
 
 /// What was said, a refusal included.
-fn words(content: Option<Content>, refusal: Option<String>) -> Option<Content> {
+fn words(content: Option<MessageContent>, refusal: Option<String>) -> Option<MessageContent> {
     match (content, refusal) {
         (Some(content), Some(refusal)) if !content.is_empty() => {
-            Some(Content::Parts(vec![content.joined(), refusal]))
+            Some(MessageContent::Parts(vec![content.joined(), refusal]))
         }
-        (_, Some(refusal)) => Some(Content::Text(refusal)),
+        (_, Some(refusal)) => Some(MessageContent::Text(refusal)),
         (content, None) => content,
     }
 }
@@ -216,13 +216,17 @@ fn misplaced(place: &str, field: &str, whose: &str) -> ApiError {
     ApiError::invalid(field, what)
 }
 
-fn content(place: &str, role: ChatRole, content: TextOr<ContentPart>) -> Result<Content, ApiError> {
+fn content(
+    place: &str,
+    role: ChatRole,
+    content: TextOr<ContentPart>,
+) -> Result<MessageContent, ApiError> {
     match content {
-        TextOr::Text(text) => Ok(Content::Text(text)),
+        TextOr::Text(text) => Ok(MessageContent::Text(text)),
         TextOr::Many(parts) => {
             let parts = parts.into_iter().enumerate();
             let texts = parts.map(|(index, each)| part(&format!("{place}[{index}]"), role, each));
-            texts.collect::<Result<_, _>>().map(Content::Parts)
+            texts.collect::<Result<_, _>>().map(MessageContent::Parts)
         }
     }
 }

@@ -4,13 +4,14 @@
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{Engine, EngineOptions, SamplingParams};
 use loquat_grammar::Grammars;
 use loquat_server::config::Model;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
 use loquat_testkit::fake_session::{FakeOptions, FakeSession};
 use loquat_testkit::goldens;
+use loquat_text::format::FormatOverrides;
 use loquat_text::{ChatTemplate, Special, Tokenizer};
 
 /// The model's name in tests.
@@ -30,11 +31,16 @@ pub fn tokenizer() -> Tokenizer {
 }
 
 /// How the tests' model writes conversations.
-pub fn chat() -> Chat {
+pub fn chat() -> ChatContext {
     let tokenizer = tokenizer();
     let template = ChatTemplate::new(TEMPLATE).expect("a template");
     let grammars = Grammars::new(tokenizer.clone(), tokenizer.vocab_size());
-    Chat::new(tokenizer, Some(template), grammars)
+    ChatContext::new(
+        tokenizer,
+        Some(template),
+        grammars,
+        FormatOverrides::default(),
+    )
 }
 
 /// Opens a fake model that answers every conversation with the same words, then ends its turn.

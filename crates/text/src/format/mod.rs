@@ -17,10 +17,10 @@ pub use data::{
     Span, Tagged, Value,
 };
 pub use lark::{CallRules, ToolRule};
-pub use parse::{OutputParser, Piece, Start, ToolSignature};
+pub use parse::{OutputParser, ParseOptions, Piece, ToolSignature};
 pub use reasoning::{REASONING, THINK};
 
-use crate::{Result, TextError};
+use crate::{ChatTemplate, Result, TextError, Tokenizer};
 
 /// The formats that one model speaks.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,34 @@ pub struct OutputFormat {
     pub calls: Option<&'static CallFormat>,
 }
 
+/// Formats to use instead of the detected ones. `Some(None)` reads everything as plain text.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FormatOverrides {
+    pub reasoning: Option<Option<&'static ReasoningFormat>>,
+    pub calls: Option<Option<&'static CallFormat>>,
+}
+
 impl OutputFormat {
+    /// The formats of a model with this chat template and vocabulary.
+    ///
+    /// If the template cannot describe tools, the prompt describes them in words and asks for
+    /// Hermes calls, whatever the vocabulary has.
+    pub fn for_model(
+        template: Option<&ChatTemplate>,
+        tokenizer: &Tokenizer,
+        overrides: FormatOverrides,
+    ) -> Self {
+        let source = template.map_or("", |template| template.source(true));
+        let mut format = Self::detect(source, &|text| tokenizer.token_id(text).is_some());
+        if template.is_some_and(|template| !template.supports_tools()) {
+            format.calls = Some(&HERMES);
+        }
+        Self {
+            reasoning: overrides.reasoning.unwrap_or(format.reasoning),
+            calls: overrides.calls.unwrap_or(format.calls),
+        }
+    }
+
     /// Tells a model's formats by the markers in its chat template, and where that shows none, by
     /// the tokens of its vocabulary.
     ///

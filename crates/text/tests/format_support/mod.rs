@@ -1,7 +1,7 @@
 //! What the format tests share: a short way to write what a parser should give.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use loquat_text::format::{OutputFormat, OutputParser, Piece, Start, ToolSignature};
+use loquat_text::format::{OutputFormat, OutputParser, ParseOptions, Piece, ToolSignature};
 use serde_json::json;
 
 /// One output and what it means.
@@ -39,11 +39,11 @@ pub fn tools() -> Vec<ToolSignature> {
     ]
 }
 
-pub fn with_calls() -> Start {
-    Start {
+pub fn with_calls() -> ParseOptions {
+    ParseOptions {
         calls: true,
         tools: tools(),
-        ..Start::default()
+        ..ParseOptions::default()
     }
 }
 
@@ -58,7 +58,7 @@ pub fn both(reasoning: &str, calls: &str) -> OutputFormat {
 /// What the parser makes of an output that comes in these parts.
 pub fn parse<'a>(
     format: OutputFormat,
-    start: &Start,
+    start: &ParseOptions,
     parts: impl IntoIterator<Item = &'a str>,
 ) -> Vec<Piece> {
     let mut parser = OutputParser::new(format, start.clone());
@@ -142,7 +142,7 @@ pub fn check_calls(pieces: &[Piece]) {
 
 /// Judges a case whole and under every cut: in two at every character, into single characters, and
 /// in three at some.
-pub fn check(format: OutputFormat, start: &Start, case: &Case) {
+pub fn check(format: OutputFormat, start: &ParseOptions, case: &Case) {
     let Case { output, wanted } = *case;
     let whole = parse(format, start, [output]);
     assert_eq!(show(&whole), wanted, "the output was {output:?}");

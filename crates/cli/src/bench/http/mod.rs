@@ -15,11 +15,12 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{Engine, EngineOptions, SamplingParams};
 use loquat_server::config::{Config, Model as Served};
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, Server, resident_bytes};
 use loquat_session::{Capabilities, Memory, Session};
+use loquat_text::format::FormatOverrides;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -154,18 +155,19 @@ fn runtime(mut builder: Builder) -> Result<Runtime, CliError> {
 
 impl Http {
     /// Enough to complete texts.
-    fn chat(&self) -> Result<Chat, CliError> {
+    fn chat(&self) -> Result<ChatContext, CliError> {
         let model = Model::open(&locate(&open_store_on(self.network)?, &self.model)?)?;
         let tokenizer = model.tokenizer()?;
         let grammars = model.grammars(tokenizer.clone());
-        Ok(Chat::new(tokenizer, None, grammars))
+        let overrides = FormatOverrides::default();
+        Ok(ChatContext::new(tokenizer, None, grammars, overrides))
     }
 
     async fn measure(
         &self,
         server: &Runtime,
         session: SharedSession,
-        chat: Chat,
+        chat: ChatContext,
         session_alone: Option<u64>,
     ) -> Result<Measured, CliError> {
         let bar = ShareBar::start("measuring");
@@ -347,7 +349,7 @@ impl Running {
 /// Gives the server the session that is measured.
 struct SharedOpener {
     session: SharedSession,
-    chat: Chat,
+    chat: ChatContext,
     clients: usize,
     threads: Option<usize>,
 }

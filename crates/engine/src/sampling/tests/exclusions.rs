@@ -72,20 +72,18 @@ fn who_left_nothing_is_named() {
         ..p
     };
     let none = mask(&[]);
-    let constraint = |why: &str| EngineError::Constraint(why.into());
     let unsupported = EngineError::Unsupported {
         field: "sampling",
         why: "`bad_words`, `allowed_tokens` and `min_tokens` leave no token to choose",
     };
-    let both = "with `bad_words`, `allowed_tokens` and `min_tokens` it leaves no token to choose";
     for params in [greedy(), SamplingParams::default()] {
         let cases = [
+            (params.clone(), Some(&none), ConstraintError::NoToken.into()),
             (
-                params.clone(),
+                forbids(params.clone()),
                 Some(&none),
-                constraint("it leaves no token to choose"),
+                ConstraintError::AllTokensExcluded.into(),
             ),
-            (forbids(params.clone()), Some(&none), constraint(both)),
             (forbids(params.clone()), None, unsupported.clone()),
         ];
         for (params, allowed, expected) in cases {

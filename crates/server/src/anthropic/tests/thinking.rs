@@ -1,7 +1,7 @@
-use loquat_chat::{Chat, Effort};
+use loquat_chat::{ChatContext, Effort};
 use loquat_grammar::Grammars;
 use loquat_text::ChatTemplate;
-use loquat_text::format::OutputFormat;
+use loquat_text::format::{FormatOverrides, OutputFormat};
 use serde_json::{Value, json};
 
 use super::conversation;
@@ -12,17 +12,21 @@ const BUDGET: usize = 100;
 const EFFORT: &str = "output_config.effort";
 
 /// A model whose template has nothing to set.
-fn unswitched(reasoning: Option<&str>) -> Chat {
+fn unswitched(reasoning: Option<&str>) -> ChatContext {
     let template = ChatTemplate::new("{{ messages[0].content }}").expect("a template");
     let grammars = Grammars::new(tokenizer(), tokenizer().vocab_size());
     let format = OutputFormat::named(reasoning, None).expect("known");
-    Chat::with_format(tokenizer(), Some(template), grammars, format)
+    let overrides = FormatOverrides {
+        reasoning: Some(format.reasoning),
+        ..FormatOverrides::default()
+    };
+    ChatContext::new(tokenizer(), Some(template), grammars, overrides)
 }
 
 /// How hard to think, whether within a budget, and what was ignored; or the field at fault.
 type Came = Result<(Option<Effort>, bool, Vec<&'static str>), String>;
 
-fn came(fields: &Value, chat: &Chat) -> Came {
+fn came(fields: &Value, chat: &ChatContext) -> Came {
     let mut body = json!({
         "model": MODEL,
         "messages": [{ "role": "user", "content": "hi" }],
@@ -68,7 +72,7 @@ fn models_are_asked_to_think_as_far_as_they_can_be() {
         (
             json!({ "thinking": enabled }),
             [
-                came_to(Some(Effort::Some), true, &[]),
+                came_to(Some(Effort::On), true, &[]),
                 came_to(None, true, &[]),
                 fault("thinking"),
             ],
@@ -85,8 +89,8 @@ fn models_are_asked_to_think_as_far_as_they_can_be() {
             // Whether that can be is for the template to say.
             json!({ "thinking": disabled }),
             [
-                came_to(Some(Effort::None), false, &[]),
-                came_to(Some(Effort::None), false, &[]),
+                came_to(Some(Effort::Off), false, &[]),
+                came_to(Some(Effort::Off), false, &[]),
                 came_to(None, false, &[]),
             ],
         ),

@@ -167,8 +167,8 @@ fn what_stands_in_the_wrong_message_is_refused() {
 async fn thinking_is_asked_for_where_there_is_any() {
     let model = model().await;
     let cases = [
-        (json!(true), Some(Effort::Some)),
-        (json!(false), Some(Effort::None)),
+        (json!(true), Some(Effort::On)),
+        (json!(false), Some(Effort::Off)),
         (json!("low"), Some(Effort::Low)),
         (json!("medium"), Some(Effort::Medium)),
         (json!("high"), Some(Effort::High)),

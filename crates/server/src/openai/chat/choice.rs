@@ -1,6 +1,6 @@
 //! One choice of a reply as it comes: what a stream sends on, and an answer gathers.
 
-use loquat_chat::{Chat, ReplyEvent};
+use loquat_chat::{ChatContext, ReplyEvent};
 use loquat_engine::{FinishReason, TokenInfo};
 
 use crate::chat_turn::Said;
@@ -39,7 +39,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    pub fn new(chat: &Chat, logprobs: bool) -> Self {
+    pub fn new(chat: &ChatContext, logprobs: bool) -> Self {
         let thinks = chat.format().reasoning.is_some();
         Self {
             attribution: (thinks || logprobs).then(|| Attribution::new(chat)),

@@ -1,6 +1,6 @@
 //! From a chat completion's request to a chat request.
 
-use loquat_chat::{Chat, ChatRequest, Effort, Thinking, ToolChoice};
+use loquat_chat::{ChatContext, ChatRequest, Effort, Thinking, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
 use serde_json::{Map, Value};
 
@@ -29,7 +29,7 @@ pub struct Lowered {
 pub fn lower(
     request: ChatCompletionRequest,
     given: &Map<String, Value>,
-    chat: &Chat,
+    chat: &ChatContext,
     in_force: &SamplingParams,
 ) -> Result<Lowered, ApiError> {
     let ChatCompletionRequest {
@@ -126,10 +126,10 @@ fn text_only(modalities: Option<Vec<Modality>>) -> Result<(), ApiError> {
 }
 
 /// Not to think is no wish where a model never does.
-pub fn effort(effort: ReasoningEffort, chat: &Chat) -> Option<Effort> {
+pub fn effort(effort: ReasoningEffort, chat: &ChatContext) -> Option<Effort> {
     match effort {
         ReasoningEffort::None if chat.format().reasoning.is_none() => None,
-        ReasoningEffort::None => Some(Effort::None),
+        ReasoningEffort::None => Some(Effort::Off),
         ReasoningEffort::Minimal | ReasoningEffort::Low => Some(Effort::Low),
         ReasoningEffort::Medium => Some(Effort::Medium),
         ReasoningEffort::High | ReasoningEffort::Xhigh | ReasoningEffort::Max => Some(Effort::High),

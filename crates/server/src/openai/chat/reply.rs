@@ -1,6 +1,6 @@
 //! A chat completion in one piece.
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{TokenInfo, Usage};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -125,7 +125,7 @@ struct Gathering {
 }
 
 impl Gathering {
-    fn new(chat: &Chat, logprobs: bool) -> Self {
+    fn new(chat: &ChatContext, logprobs: bool) -> Self {
         Self {
             choice: Choice::new(chat, logprobs),
             words: String::new(),
@@ -159,7 +159,12 @@ impl Gathering {
         }
     }
 
-    fn whole(self, index: usize, chat: &Chat, logprobs: bool) -> Result<ChatChoice, ApiError> {
+    fn whole(
+        self,
+        index: usize,
+        chat: &ChatContext,
+        logprobs: bool,
+    ) -> Result<ChatChoice, ApiError> {
         let Self {
             choice,
             words,

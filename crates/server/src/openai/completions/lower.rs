@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquat_chat::Chat;
+use loquat_chat::ChatContext;
 use loquat_engine::{GenerateRequest, Logprobs, SamplingParams};
 use loquat_grammar::Grammar;
 use loquat_text::{Special, Tokenizer};
@@ -56,7 +56,7 @@ pub struct Telling {
 pub fn lower(
     request: CompletionRequest,
     given: &Map<String, Value>,
-    chat: &Chat,
+    chat: &ChatContext,
     in_force: &SamplingParams,
 ) -> Result<Lowered, ApiError> {
     let CompletionRequest {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use loquat_chat::{Content, Message, Role, ToolCall};
+use loquat_chat::{Message, MessageContent, Role, ToolCall};
 
 use super::item::{
     FunctionCallItem, FunctionCallOutputItem, Item, ItemReference, MessageItem, Part,
@@ -144,15 +144,15 @@ impl Conversation {
     }
 }
 
-fn content(content: &TextOr<Part>) -> Content {
+fn content(content: &TextOr<Part>) -> MessageContent {
     match content {
-        TextOr::Text(text) => Content::Text(text.clone()),
+        TextOr::Text(text) => MessageContent::Text(text.clone()),
         TextOr::Many(parts) => {
             let mut texts: Vec<_> = parts.iter().cloned().map(Part::into_text).collect();
             match texts.len() {
-                0 => Content::Text(String::new()),
-                1 => Content::Text(texts.remove(0)),
-                _ => Content::Parts(texts),
+                0 => MessageContent::Text(String::new()),
+                1 => MessageContent::Text(texts.remove(0)),
+                _ => MessageContent::Parts(texts),
             }
         }
     }
@@ -216,7 +216,7 @@ mod tests {
             let messages = messages(None, read.iter().collect(), &mut ignored);
             let messages = messages.expect("messages");
             let told = messages.iter().map(|message| {
-                let Content::Text(text) = &message.content else {
+                let MessageContent::Text(text) = &message.content else {
                     panic!("{message:?}");
                 };
                 (

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loquat_chat::{Chat, ChatRequest, Thinking, ToolChoice};
+use loquat_chat::{ChatContext, ChatRequest, Thinking, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
 use loquat_grammar::{GrammarSource, check_schema};
 use serde_json::{Map, Value};
@@ -34,7 +34,7 @@ pub struct Lowered {
 /// What a request is lowered with.
 pub struct Given<'a> {
     pub sampling: &'a Map<String, Value>,
-    pub chat: &'a Chat,
+    pub chat: &'a ChatContext,
     /// How to sample where the request does not say.
     pub in_force: &'a SamplingParams,
     pub model: &'a str,
@@ -166,7 +166,7 @@ fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {
     }
 }
 
-fn thinking(reasoning: Reasoning, chat: &Chat, ignored: &mut Vec<&'static str>) -> Thinking {
+fn thinking(reasoning: Reasoning, chat: &ChatContext, ignored: &mut Vec<&'static str>) -> Thinking {
     let Reasoning {
         effort,
         summary,

@@ -1,7 +1,7 @@
 //! A reply as a response: its items, and the events that tell of them.
 
 use bytes::{Bytes, BytesMut};
-use loquat_chat::{Chat, ReplyEvent};
+use loquat_chat::{ChatContext, ReplyEvent};
 use loquat_engine::{FinishReason, TokenInfo};
 use loquat_text::Tokenizer;
 
@@ -33,7 +33,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn new(response: ResponseObject, chat: &Chat, scores: bool, streams: bool) -> Self {
+    pub fn new(response: ResponseObject, chat: &ChatContext, scores: bool, streams: bool) -> Self {
         Self {
             response,
             tokenizer: chat.tokenizer().clone(),

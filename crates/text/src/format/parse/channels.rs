@@ -4,7 +4,7 @@
 //! first `<|start|>assistant` already. A message for `functions.name` is a call; the recipient
 //! stands behind the channel or behind the role.
 
-use super::Start;
+use super::ParseOptions;
 use super::json::{JsonReader, Step};
 use super::matching::{Choice, Chosen, Scan};
 use super::piece::Sink;
@@ -74,7 +74,7 @@ impl Channels {
         Self { state }
     }
 
-    pub fn push(&mut self, text: &str, sink: &mut Sink, start: &Start) {
+    pub fn push(&mut self, text: &str, sink: &mut Sink, start: &ParseOptions) {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             let plain = match &mut self.state {
@@ -92,7 +92,7 @@ impl Channels {
         }
     }
 
-    fn one(&mut self, c: char, sink: &mut Sink, start: &Start) {
+    fn one(&mut self, c: char, sink: &mut Sink, start: &ParseOptions) {
         match &mut self.state {
             State::Opening(choice) => match choice.push(c) {
                 Chosen::More => {}
@@ -143,7 +143,7 @@ impl Channels {
     }
 
     /// Looks at a header as far as it has come.
-    fn header(&mut self, header: String, sink: &mut Sink, start: &Start) {
+    fn header(&mut self, header: String, sink: &mut Sink, start: &ParseOptions) {
         self.state = if header.ends_with(MESSAGE) {
             let part = Part::of_header(&header, start);
             if matches!(part, Part::Text) && recipient(&header).is_some() {
@@ -189,7 +189,7 @@ fn channel(header: &str) -> &str {
 }
 
 impl Part {
-    fn of_header(header: &str, start: &Start) -> Self {
+    fn of_header(header: &str, start: &ParseOptions) -> Self {
         let known = |name: &str| start.tools.iter().any(|tool| tool.name == name);
         let called = recipient(header).and_then(|to| match to.strip_prefix(FUNCTIONS) {
             Some(name) => Some(name),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::OutputFormat;
-use super::Start;
+use super::ParseOptions;
 use super::body::{Body, Mark};
 use super::piece::Sink;
 use super::section::{Entry, Outcome, Section};
@@ -21,7 +21,7 @@ pub(super) struct Inline {
 }
 
 impl Inline {
-    pub fn new(format: OutputFormat, start: &Start) -> Self {
+    pub fn new(format: OutputFormat, start: &ParseOptions) -> Self {
         let body = if start.in_reasoning && format.reasoning.is_some() {
             Body::thinking(&format, start.calls).skip_breaks()
         } else {
@@ -36,7 +36,7 @@ impl Inline {
         }
     }
 
-    pub fn push(&mut self, text: &str, sink: &mut Sink, start: &Start) {
+    pub fn push(&mut self, text: &str, sink: &mut Sink, start: &ParseOptions) {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             let plain = self.plain(rest);
@@ -61,7 +61,7 @@ impl Inline {
     }
 
     /// Takes one character, and again those that it makes worth a second look.
-    fn one(&mut self, c: char, sink: &mut Sink, start: &Start) {
+    fn one(&mut self, c: char, sink: &mut Sink, start: &ParseOptions) {
         let mut unread: VecDeque<char> = self.step(c, sink, start).chars().collect();
         while let Some(c) = unread.pop_front() {
             let again = self.step(c, sink, start);
@@ -70,7 +70,7 @@ impl Inline {
     }
 
     /// Takes one character; gives those that have to be read once more.
-    fn step(&mut self, c: char, sink: &mut Sink, start: &Start) -> String {
+    fn step(&mut self, c: char, sink: &mut Sink, start: &ParseOptions) -> String {
         match &mut self.section {
             Some(section) => {
                 let outcome = section.push(c, sink, &start.tools);
@@ -92,7 +92,7 @@ impl Inline {
     }
 
     /// Takes a character outside calls; gives back what belongs to a call without a marker.
-    fn character(&mut self, c: char, sink: &mut Sink, start: &Start) -> String {
+    fn character(&mut self, c: char, sink: &mut Sink, start: &ParseOptions) -> String {
         let mut text = String::new();
         let found = self.body.scan.push(c, &mut text);
         if self.begins_bare(&text) {
@@ -123,7 +123,7 @@ impl Inline {
             && matches!(text, "{" | "[")
     }
 
-    fn marker(&mut self, marker: &'static str, mark: Mark, sink: &mut Sink, start: &Start) {
+    fn marker(&mut self, marker: &'static str, mark: Mark, sink: &mut Sink, start: &ParseOptions) {
         let thinking = match (mark, self.body.thinking) {
             (Mark::Calls(entry), _) => return self.enter(entry, marker, start),
             (Mark::ThinkingClose, true) | (Mark::Silent, _) => false,
@@ -142,7 +142,7 @@ impl Inline {
     }
 
     /// Begins calls behind their marker, or where there is none, before their first character.
-    fn enter(&mut self, entry: Entry, marker: &str, start: &Start) {
+    fn enter(&mut self, entry: Entry, marker: &str, start: &ParseOptions) {
         if let Some(calls) = self.format.calls {
             let raw = self.body.take_space() + marker;
             let known_only = entry == Entry::Bare && !start.calls_forced;

@@ -27,7 +27,7 @@ use super::data::Framing;
 
 /// Where the output begins, and what may come.
 #[derive(Debug, Clone, Default)]
-pub struct Start {
+pub struct ParseOptions {
     /// Whether the prompt ended within thinking.
     pub in_reasoning: bool,
     /// Whether calls are looked for; if not, they are text like any other.
@@ -50,7 +50,7 @@ pub struct Start {
 /// To go on from an answer that was begun already, push that beginning first and drop what comes.
 #[derive(Debug)]
 pub struct OutputParser {
-    start: Start,
+    start: ParseOptions,
     machine: Machine,
     sink: Sink,
 }
@@ -62,7 +62,7 @@ enum Machine {
 }
 
 impl OutputParser {
-    pub fn new(format: OutputFormat, start: Start) -> Self {
+    pub fn new(format: OutputFormat, start: ParseOptions) -> Self {
         let machine = match format.framing() {
             Framing::Inline => Machine::Inline(Inline::new(format, &start)),
             Framing::Channels => Machine::Channels(Channels::new(start.in_reasoning)),

@@ -1,4 +1,4 @@
-use loquat_chat::{Content, Effort, Message, Role, Thinking, Tool, ToolCall, ToolChoice};
+use loquat_chat::{Effort, Message, MessageContent, Role, Thinking, Tool, ToolCall, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
 use loquat_grammar::GrammarSource;
 use serde_json::{Value, json};
@@ -54,7 +54,8 @@ fn messages_say_who_said_what() {
         reasoning: Some("hm".to_owned()),
         ..Message::new(Role::Assistant, "yes")
     };
-    let parts = |parts: &[&str]| Content::Parts(parts.iter().map(|&part| part.into()).collect());
+    let parts =
+        |parts: &[&str]| MessageContent::Parts(parts.iter().map(|&part| part.into()).collect());
     let cases = [
         (
             json!({ "role": "system", "content": "be" }),
@@ -400,7 +401,7 @@ fn thinking_is_asked_for_in_steps() {
         (json!({}), None, None),
         (
             json!({ "reasoning_effort": "none" }),
-            Some(Effort::None),
+            Some(Effort::Off),
             None,
         ),
         (

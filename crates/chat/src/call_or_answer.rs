@@ -1,11 +1,11 @@
-//! One of two: a tool call or an answer, whichever the model begins.
+//! Lets the model choose between a tool call and an answer by starting one.
 
-use loquat_engine::{Allowed, Constrained, Constraint, TokenMask};
+use loquat_engine::{Allowed, Constrained, Constraint, ConstraintError, TokenMask};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Either {
+pub(crate) struct CallOrAnswer {
     branches: Vec<Branch>,
-    /// A branch that was whole was ended.
+    /// The model ended a complete branch.
     ended: bool,
 }
 
@@ -13,57 +13,57 @@ pub(crate) struct Either {
 struct Branch {
     rules: Constrained,
     mask: TokenMask,
-    found: Allowed,
+    allowed: Allowed,
 }
 
-impl Either {
-    pub fn new(one: Constrained, other: Constrained) -> Self {
+impl CallOrAnswer {
+    pub fn new(calls: Constrained, answer: Constrained) -> Self {
         let branch = |rules| Branch {
             rules,
             mask: TokenMask::default(),
-            found: Allowed::All,
+            allowed: Allowed::All,
         };
         Self {
-            branches: vec![branch(one), branch(other)],
+            branches: vec![branch(calls), branch(answer)],
             ended: false,
         }
     }
 }
 
 impl Branch {
-    fn look(&mut self, vocab_size: usize) -> Result<(), String> {
+    fn compute_mask(&mut self, vocab_size: usize) -> Result<(), ConstraintError> {
         self.mask = TokenMask::none(vocab_size);
-        self.found = self.rules.allowed(&mut self.mask)?;
+        self.allowed = self.rules.allowed(&mut self.mask)?;
         Ok(())
     }
 
     fn admits(&self, token: u32) -> bool {
-        self.found == Allowed::All || self.mask.contains(token)
+        self.allowed == Allowed::All || self.mask.contains(token)
     }
 }
 
-impl Constraint for Either {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+impl Constraint for CallOrAnswer {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         if let [only] = self.branches.as_mut_slice() {
             return only.rules.allowed(mask);
         }
-        let mut found = Allowed::Masked;
+        let mut allowed = Allowed::Masked;
         for branch in &mut self.branches {
-            branch.look(mask.vocab_size())?;
-            match branch.found {
-                Allowed::All => found = Allowed::All,
+            branch.compute_mask(mask.vocab_size())?;
+            match branch.allowed {
+                Allowed::All => allowed = Allowed::All,
                 Allowed::Masked => mask.merge(&branch.mask),
             }
         }
-        Ok(found)
+        Ok(allowed)
     }
 
-    fn accept(&mut self, token: u32) -> Result<(), String> {
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         if self.branches.len() > 1 {
             self.branches.retain(|branch| branch.admits(token));
-            // Nothing but an end can follow what is whole.
-            let is_whole = |branch: &Branch| branch.rules.is_complete();
-            if self.branches.iter().any(is_whole) {
+            // Only an end token can follow a complete branch.
+            let is_complete = |branch: &Branch| branch.rules.is_complete();
+            if self.branches.iter().any(is_complete) {
                 self.ended = true;
                 return Ok(());
             }
@@ -74,8 +74,8 @@ impl Constraint for Either {
         Ok(())
     }
 
-    /// Nothing is forced while there is a choice.
-    fn forced(&mut self) -> Result<Vec<u32>, String> {
+    /// Forces nothing while both branches are open.
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         match self.branches.as_mut_slice() {
             [only] => only.rules.forced(),
             _ => Ok(Vec::new()),
@@ -98,10 +98,10 @@ mod tests {
     use crate::testing::{Script, drive, tokenizer, tokens};
 
     #[test]
-    fn the_model_picks_by_beginning_one() {
-        let either = || {
+    fn first_tokens_choose_the_branch() {
+        let both = || {
             let script = |text| Constrained::new(Script::new(text));
-            Either::new(script("call(1)"), script("cab"))
+            CallOrAnswer::new(script("call(1)"), script("cab"))
         };
         let cases = [
             ("cal", Ok("cal[l(1)]")),
@@ -110,27 +110,27 @@ mod tests {
             ("d", Err("`d` is forbidden")),
             ("cax", Err("`x` is forbidden")),
         ];
-        for (wanted, said) in cases {
-            let said = said.map(str::to_owned).map_err(str::to_owned);
-            assert_eq!(drive(either(), wanted), said, "{wanted}");
+        for (wanted, expected) in cases {
+            let expected = expected.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(drive(both(), wanted), expected, "{wanted}");
         }
     }
 
     #[test]
-    fn what_is_whole_may_end_though_the_other_could_go_on() {
+    fn complete_branch_may_end_while_other_continues() {
         let script = |text| Constrained::new(Script::new(text));
         let end = tokenizer().eos_ids()[0];
-        let mut either = Either::new(script("ca"), script("cab"));
+        let mut both = CallOrAnswer::new(script("ca"), script("cab"));
         for token in tokens("ca") {
             let mut mask = TokenMask::none(tokenizer().vocab_size());
-            either.allowed(&mut mask).expect("a mask");
-            either.accept(token).expect("allowed");
+            both.allowed(&mut mask).expect("a mask");
+            both.accept(token).expect("allowed");
         }
-        assert!(!either.is_complete(), "it may go on");
+        assert!(!both.is_complete(), "it may continue");
         let mut mask = TokenMask::none(tokenizer().vocab_size());
-        either.allowed(&mut mask).expect("a mask");
+        both.allowed(&mut mask).expect("a mask");
         assert!(mask.contains(end) && mask.contains(tokens("b")[0]));
-        either.accept(end).expect("an end");
-        assert!(either.is_complete());
+        both.accept(end).expect("an end");
+        assert!(both.is_complete());
     }
 }

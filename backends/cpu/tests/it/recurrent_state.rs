@@ -1,4 +1,4 @@
-//! Recurrent state beside KV: undone with a failed row, kept at snapshots, bounded.
+//! Recurrent state: undone with a failed row, kept at snapshots, bounded.
 
 use loquat_cpu::CpuBackend;
 use loquat_session::{
@@ -39,14 +39,19 @@ fn tokens(count: u32) -> Vec<u32> {
     (0..count).map(|i| i * 7 % 31 + 1).collect()
 }
 
-/// A copy of the golden that takes longer sequences.
+/// The config with another number in `field`.
+fn with_number(config: &str, field: &str, number: usize) -> String {
+    let field = format!("\"{field}\": ");
+    let (before, after) = config.split_once(&field).unwrap();
+    let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
+    format!("{before}{field}{number}{after}")
+}
+
+/// A copy of the golden with a longer context.
 fn with_context(family: &str, context: usize) -> tempfile::TempDir {
     let (golden, folder) = (goldens::family(family), tempfile::tempdir().unwrap());
     let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
-    let field = "\"max_position_embeddings\": ";
-    let (before, after) = config.split_once(field).unwrap();
-    let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
-    let config = format!("{before}{field}{context}{after}");
+    let config = with_number(&config, "max_position_embeddings", context);
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     let weights = "model.safetensors";
     std::fs::copy(golden.join(weights), folder.path().join(weights)).unwrap();
@@ -82,7 +87,7 @@ fn with_broken_token(family: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn a_failed_row_leaves_the_state_as_it_was() {
+fn failed_row_leaves_state_unchanged() {
     for family in FAMILIES {
         let folder = with_broken_token(family);
         let mut session = open(folder.path(), &SessionOptions::default());
@@ -106,7 +111,7 @@ fn a_failed_row_leaves_the_state_as_it_was() {
 }
 
 #[test]
-fn snapshots_stand_at_intervals_and_before_the_last_step() {
+fn snapshots_are_kept_at_intervals_and_last_step() {
     for family in FAMILIES {
         let folder = with_context(family, 1024);
         let mut session = open(folder.path(), &SessionOptions::default());
@@ -130,7 +135,7 @@ fn snapshots_stand_at_intervals_and_before_the_last_step() {
 }
 
 #[test]
-fn a_long_step_keeps_its_latest_snapshots() {
+fn long_step_keeps_latest_snapshots() {
     let folder = with_context("mamba2", 2048);
     let options = SessionOptions {
         max_step_tokens: 2048,
@@ -148,7 +153,7 @@ fn a_long_step_keeps_its_latest_snapshots() {
     }
 }
 
-/// LFM2 with the given taps of its convolutions.
+/// LFM2 with these convolution taps.
 fn with_taps(taps: impl Fn(&[u8]) -> Vec<u8>, kernel: usize) -> tempfile::TempDir {
     let (golden, folder) = (goldens::family("lfm2"), tempfile::tempdir().unwrap());
     let checkpoint = Checkpoint::open(&golden).unwrap();
@@ -167,16 +172,13 @@ fn with_taps(taps: impl Fn(&[u8]) -> Vec<u8>, kernel: usize) -> tempfile::TempDi
     let weights = write_safetensors(&tensors).unwrap();
     std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
     let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
-    let field = "\"conv_L_cache\": ";
-    let (before, after) = config.split_once(field).unwrap();
-    let after = after.trim_start_matches(|c: char| c.is_ascii_digit());
-    let config = format!("{before}{field}{kernel}{after}");
+    let config = with_number(&config, "conv_L_cache", kernel);
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     folder
 }
 
 #[test]
-fn a_convolution_over_one_token_needs_no_state() {
+fn convolution_over_one_token_needs_no_state() {
     let last = |taps: &[u8]| taps[taps.len() - 2..].to_vec();
     let zeros_before = |taps: &[u8]| {
         let zeros = vec![0; taps.len() - 2];
@@ -192,7 +194,7 @@ fn a_convolution_over_one_token_needs_no_state() {
 }
 
 #[test]
-fn every_sequence_that_may_live_can_step() {
+fn every_allowed_sequence_can_step() {
     let options = SessionOptions {
         max_sequences: 3,
         ..SessionOptions::default()

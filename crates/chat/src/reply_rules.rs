@@ -1,41 +1,44 @@
-//! What a reply is held to: the rules of its tool calls, of its answer and of its thinking.
+//! Builds a reply's constraint from the rules for its tool calls, answer and reasoning.
 
 use loquat_engine::Constrained;
 use loquat_grammar::GrammarSource;
 use loquat_text::format::{CallFormat, CallRules, ReasoningFormat, ToolRule};
 use loquat_text::{Special, Tokenizer};
 
-use crate::chat::Chat;
-use crate::either::Either;
-use crate::gate::{Beginning, Gate, Marks};
-use crate::prefixed::Prefixed;
+use crate::call_or_answer::CallOrAnswer;
+use crate::context::ChatContext;
+use crate::prefixed_answer::PrefixedAnswer;
+use crate::reasoning_gate::{ReasoningGate, ReasoningMarks, ReplyStart};
 use crate::{ChatError, Thinking, Tool, ToolChoice};
 
-/// What a request asks of its reply.
-pub(crate) struct Rules<'a> {
+/// What a request requires of its reply.
+pub(crate) struct ReplyRules<'a> {
     pub tools: &'a [Tool],
     pub choice: &'a ToolChoice,
     pub parallel: bool,
     pub thinking: Thinking,
     pub answer: Option<&'a GrammarSource>,
-    pub beginning: Beginning,
+    pub start: ReplyStart,
 }
 
-impl Rules<'_> {
+impl ReplyRules<'_> {
     pub fn offers_calls(&self) -> bool {
         !self.tools.is_empty() && *self.choice != ToolChoice::None
     }
 }
 
-impl Chat {
-    /// `None` where the reply is free.
-    pub(crate) fn constraint(&self, rules: &Rules<'_>) -> Result<Option<Constrained>, ChatError> {
+impl ChatContext {
+    /// `None` if the reply is unconstrained.
+    pub(crate) fn constraint(
+        &self,
+        rules: &ReplyRules<'_>,
+    ) -> Result<Option<Constrained>, ChatError> {
         let answer = self.answer_or_calls(rules)?;
         let Some(reasoning) = self.format().reasoning else {
             return match rules.thinking.budget {
                 Some(_) => Err(ChatError::Unsupported {
                     field: "thinking budget",
-                    why: "it marks no thinking".into(),
+                    why: "it does not mark its reasoning".into(),
                 }),
                 None => Ok(answer),
             };
@@ -43,9 +46,9 @@ impl Chat {
         if answer.is_none() && rules.thinking.budget.is_none() {
             return Ok(None);
         }
-        let beginning = match (rules.beginning, rules.thinking.budget) {
-            (Beginning::Open, Some(0)) if answer.is_some() => Beginning::Answer,
-            (beginning, _) => beginning,
+        let start = match (rules.start, rules.thinking.budget) {
+            (ReplyStart::Undecided, Some(0)) if answer.is_some() => ReplyStart::Answer,
+            (start, _) => start,
         };
         let mut marks = marks(reasoning, self.tokenizer())?;
         let calls = self.format().calls.filter(|calls| calls.ends_reasoning);
@@ -53,26 +56,26 @@ impl Chat {
             let opening = calls.opening_marks().into_iter();
             marks.calls = opening.map(str::to_owned).collect();
         }
-        let mut without = Vec::new();
+        let mut forbidden = Vec::new();
         if answer.is_some() {
-            without.push(self.closing_exactly(reasoning).clone());
-            without.extend(
+            forbidden.push(self.closing_exactly(reasoning).clone());
+            forbidden.extend(
                 self.without_calls()
                     .filter(|_| !marks.calls.is_empty())
                     .cloned(),
             );
         }
-        let gate = Gate::new(
+        let gate = ReasoningGate::new(
             self.tokenizer().clone(),
             marks,
-            beginning,
+            start,
             rules.thinking.budget,
             answer,
         );
-        Ok(Some(Constrained::new(gate.without(without))))
+        Ok(Some(Constrained::new(gate.forbidding(forbidden))))
     }
 
-    fn answer_or_calls(&self, rules: &Rules<'_>) -> Result<Option<Constrained>, ChatError> {
+    fn answer_or_calls(&self, rules: &ReplyRules<'_>) -> Result<Option<Constrained>, ChatError> {
         let answer = rules.answer.map(|source| self.answer(source)).transpose()?;
         if rules.tools.is_empty() {
             return Ok(answer);
@@ -83,8 +86,8 @@ impl Chat {
             (ToolChoice::None, None) => Ok(self.without_calls().cloned().map(Constrained::new)),
             (ToolChoice::Required | ToolChoice::Named(_), _) => self.calls(rules, true).map(Some),
             (ToolChoice::Auto, Some(answer)) => {
-                let either = Either::new(self.calls(rules, true)?, answer);
-                Ok(Some(Constrained::new(either)))
+                let rules = CallOrAnswer::new(self.calls(rules, true)?, answer);
+                Ok(Some(Constrained::new(rules)))
             }
             (ToolChoice::Auto, None) if strict || !rules.parallel => {
                 self.calls(rules, false).map(Some)
@@ -105,7 +108,7 @@ impl Chat {
             "" => Ok(grammar.constraint()),
             prefix => {
                 let prefix = self.tokenizer().encode_inner(prefix, Special::RENDERED)?;
-                Ok(Constrained::new(Prefixed::new(
+                Ok(Constrained::new(PrefixedAnswer::new(
                     prefix,
                     grammar.constraint(),
                 )))
@@ -113,9 +116,8 @@ impl Chat {
         }
     }
 
-    /// One call or more, as the model's format writes them; with text around them unless
-    /// `required`.
-    fn calls(&self, rules: &Rules<'_>, required: bool) -> Result<Constrained, ChatError> {
+    /// One or more calls in the model's format, with text around them unless `required`.
+    fn calls(&self, rules: &ReplyRules<'_>, required: bool) -> Result<Constrained, ChatError> {
         let format = self.call_format()?;
         let named = |tool: &&Tool| match rules.choice {
             ToolChoice::Named(name) => tool.name == *name,
@@ -161,21 +163,21 @@ impl Chat {
     fn call_format(&self) -> Result<&'static CallFormat, ChatError> {
         self.format().calls.ok_or_else(|| ChatError::Unsupported {
             field: "tools",
-            why: "it has no way of writing calls".into(),
+            why: "its tool format is turned off".into(),
         })
     }
 }
 
-fn marks(reasoning: &ReasoningFormat, tokenizer: &Tokenizer) -> Result<Marks, ChatError> {
+fn marks(reasoning: &ReasoningFormat, tokenizer: &Tokenizer) -> Result<ReasoningMarks, ChatError> {
     let close_text = reasoning.close_text;
-    // The mark itself is the model's; what its format puts after it is missing still.
+    // The model writes the mark itself; the text after it is still missing.
     let after = reasoning.close.iter().find_map(|close| {
         let (_, after) = close_text.split_once(close)?;
         Some(after)
     });
     let tokens = |text: &str| tokenizer.encode_inner(text, Special::RENDERED);
     let open = reasoning.open.first().copied().unwrap_or_default();
-    Ok(Marks {
+    Ok(ReasoningMarks {
         open: tokens(open)?,
         open_texts: reasoning.open.to_vec(),
         close_texts: reasoning.close.to_vec(),

@@ -1,20 +1,21 @@
-//! A model's way of writing conversations down and of saying things.
+//! What all chats with one model share.
 
 use std::sync::{Arc, OnceLock};
 
 use loquat_grammar::Grammars;
-use loquat_text::format::{HERMES, OutputFormat, ReasoningFormat};
+use loquat_text::format::{FormatOverrides, OutputFormat, ReasoningFormat};
 use loquat_text::{ChatTemplate, Tokenizer};
 
-use crate::prompt::{Quoters, Taste};
+use crate::forbidden_text::{ForbiddenText, Forbids};
+use crate::prompt::Quoters;
 use crate::quote::Quoter;
+use crate::template_traits::TemplateTraits;
 use crate::thinking;
-use crate::without::{Forbids, Without};
 use crate::{Effort, Thinking};
 
-/// What one model's chats have in common; cloning shares it.
+/// A model's tokenizer, chat template, output formats and grammars. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Chat {
+pub struct ChatContext {
     inner: Arc<Inner>,
 }
 
@@ -24,39 +25,24 @@ struct Inner {
     template: Option<ChatTemplate>,
     format: OutputFormat,
     grammars: Grammars,
-    /// Special tokens that are marks of the format, which its parser has to see.
+    /// Special tokens that are marks of the format; the parser needs their text.
     shown: Vec<u32>,
-    taste: OnceLock<Taste>,
+    traits: OnceLock<TemplateTraits>,
     others: OnceLock<Quoter>,
     replies: OnceLock<Quoter>,
-    without_calls: OnceLock<Option<Without>>,
-    closing_exactly: OnceLock<Without>,
+    without_calls: OnceLock<Option<ForbiddenText>>,
+    closing_exactly: OnceLock<ForbiddenText>,
 }
 
-impl Chat {
-    /// A model without a template refuses every chat. `grammars` are those of the same tokenizer.
-    pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, grammars: Grammars) -> Self {
-        let source = template
-            .as_ref()
-            .map_or("", |template| template.source(true));
-        let mut format = OutputFormat::detect(source, &|text| tokenizer.token_id(text).is_some());
-        if template
-            .as_ref()
-            .is_some_and(|template| !template.supports_tools())
-        {
-            // Tools are told in the words of this format, whatever else the vocabulary has.
-            format.calls = Some(&HERMES);
-        }
-        Self::with_format(tokenizer, template, grammars, format)
-    }
-
-    /// The same where the model speaks otherwise than its template and vocabulary tell.
-    pub fn with_format(
+impl ChatContext {
+    /// `grammars` must use the same tokenizer. A model without a template refuses every chat.
+    pub fn new(
         tokenizer: Tokenizer,
         template: Option<ChatTemplate>,
         grammars: Grammars,
-        format: OutputFormat,
+        overrides: FormatOverrides,
     ) -> Self {
+        let format = OutputFormat::for_model(template.as_ref(), &tokenizer, overrides);
         let shown = shown_special(&tokenizer, format);
         let inner = Inner {
             tokenizer,
@@ -64,7 +50,7 @@ impl Chat {
             format,
             grammars,
             shown,
-            taste: OnceLock::new(),
+            traits: OnceLock::new(),
             others: OnceLock::new(),
             replies: OnceLock::new(),
             without_calls: OnceLock::new(),
@@ -83,19 +69,19 @@ impl Chat {
         self.inner.template.as_ref()
     }
 
-    /// How the model marks its thinking and its tool calls.
+    /// How the model marks reasoning and tool calls.
     pub fn format(&self) -> OutputFormat {
         self.inner.format
     }
 
-    /// Whether the template has a variable that makes the model think so.
-    pub fn takes_effort(&self, effort: Effort) -> bool {
+    /// Whether the template has a variable that sets this effort.
+    pub fn supports_effort(&self, effort: Effort) -> bool {
         let thinking = Thinking {
             effort: Some(effort),
             budget: None,
         };
-        let said = |template| thinking::variables(template, thinking).is_ok();
-        self.template().is_some_and(said)
+        let sets = |template| thinking::variables(template, thinking).is_ok();
+        self.template().is_some_and(sets)
     }
 
     pub fn grammars(&self) -> &Grammars {
@@ -106,11 +92,11 @@ impl Chat {
         &self.inner.shown
     }
 
-    /// What the template likes; found out once, by trying.
-    pub(crate) fn taste(&self) -> Taste {
+    /// Probed once.
+    pub(crate) fn template_traits(&self) -> TemplateTraits {
         let template = self.template();
-        let found = || template.map(Taste::of).unwrap_or_default();
-        *self.inner.taste.get_or_init(found)
+        let probe = || template.map(TemplateTraits::probe).unwrap_or_default();
+        *self.inner.traits.get_or_init(probe)
     }
 
     pub(crate) fn quoters(&self) -> Quoters<'_> {
@@ -123,24 +109,24 @@ impl Chat {
         }
     }
 
-    /// Rules that keep a reply from calling tools; `None` where calls have no mark.
-    pub(crate) fn without_calls(&self) -> Option<&Without> {
+    /// Keeps a reply from calling tools; `None` if calls have no mark.
+    pub(crate) fn without_calls(&self) -> Option<&ForbiddenText> {
         let make = || {
             let opens = self.format().calls?.opening_marks();
-            (!opens.is_empty()).then(|| self.without(&opens, Forbids::Completing))
+            (!opens.is_empty()).then(|| self.forbidden(&opens, Forbids::Completing))
         };
         self.inner.without_calls.get_or_init(make).as_ref()
     }
 
-    /// Rules by which thinking ends with the mark that closes it, and not behind it.
-    pub(crate) fn closing_exactly(&self, reasoning: &ReasoningFormat) -> &Without {
-        let make = || self.without(reasoning.close, Forbids::Overrunning);
+    /// Makes thinking end with its closing mark, with nothing after it in the same token.
+    pub(crate) fn closing_exactly(&self, reasoning: &ReasoningFormat) -> &ForbiddenText {
+        let make = || self.forbidden(reasoning.close, Forbids::Overrunning);
         self.inner.closing_exactly.get_or_init(make)
     }
 
-    fn without(&self, texts: &[&str], forbids: Forbids) -> Without {
+    fn forbidden(&self, texts: &[&str], forbids: Forbids) -> ForbiddenText {
         let texts = texts.iter().map(|text| (*text).to_owned()).collect();
-        Without::new(self.tokenizer().clone(), texts, forbids)
+        ForbiddenText::new(self.tokenizer().clone(), texts, forbids)
     }
 }
 

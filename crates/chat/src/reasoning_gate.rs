@@ -1,98 +1,97 @@
-//! Thinking before an answer: it is free, it may be bounded, and the rules of the answer count
-//! from its end.
+//! Applies the answer's constraint only after the reasoning, which may have a token budget.
 
-use loquat_engine::{Allowed, Constrained, Constraint, TokenMask};
+use loquat_engine::{Allowed, Constrained, Constraint, ConstraintError, TokenMask};
 use loquat_text::Tokenizer;
 
-use crate::without::Without;
+use crate::forbidden_text::ForbiddenText;
 
-/// The marks of a model's thinking.
+/// The marks around a model's reasoning.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Marks {
-    /// Begins thinking, as tokens.
+pub(crate) struct ReasoningMarks {
+    /// Opens reasoning, as tokens.
     pub open: Vec<u32>,
-    /// Texts that begin it.
+    /// Texts that open it.
     pub open_texts: Vec<&'static str>,
-    /// Texts that end it.
+    /// Texts that close it.
     pub close_texts: Vec<&'static str>,
-    /// Ends it cleanly, up to where the answer begins.
+    /// Closes it, up to the start of the answer.
     pub close: Vec<u32>,
-    /// What still stands between the model's own closing and the answer.
+    /// Comes between the model's own closing mark and the answer.
     pub gap: Vec<u32>,
-    /// Texts that begin a tool call in the midst of it, which ends thereby.
+    /// Texts that start a tool call within reasoning and so end it.
     pub calls: Vec<String>,
 }
 
-/// How the reply begins.
+/// How the reply starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beginning {
-    /// The prompt opened the thinking.
+pub(crate) enum ReplyStart {
+    /// The prompt opened the reasoning.
     Thinking,
-    /// The model may think or not.
-    Open,
-    /// There is no thinking.
+    /// The model decides whether to think.
+    Undecided,
+    /// Without reasoning.
     Answer,
 }
 
-/// Holds a reply to its budget of thinking and to the rules of its answer.
+/// Enforces a reply's reasoning budget and the constraint of its answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Gate {
+pub(crate) struct ReasoningGate {
     tokenizer: Tokenizer,
-    marks: Marks,
+    marks: ReasoningMarks,
     budget: Option<usize>,
-    /// The rules of the answer, at its beginning until it begins.
+    /// The answer's constraint, in its initial state until the answer starts.
     answer: Option<Constrained>,
-    /// What thinking may not hold where the answer has rules: calls, which have to wait for
-    /// them, and the beginning of an answer in the token that closes it.
-    without: Vec<Without>,
-    state: State,
+    /// Texts kept out of the reasoning if the answer is constrained: calls, which must come
+    /// after it, and the start of an answer in the token that closes it.
+    forbidden: Vec<ForbiddenText>,
+    state: GateState,
 }
 
 #[derive(Debug, Clone)]
-enum State {
+enum GateState {
     Start(Start),
     Thinking {
         used: usize,
-        /// The end of what was said, long enough to find a closing text in.
+        /// The end of the reasoning so far, long enough to find a closing text in.
         tail: Vec<u8>,
     },
-    /// The last so many tokens of the gap are still to come.
+    /// This many tokens of the gap are left.
     Gap {
         left: usize,
     },
     Answer,
 }
 
-/// Nothing is said yet that tells thinking from an answer.
+/// The text so far could be reasoning or an answer.
 #[derive(Debug, Clone, Default)]
 struct Start {
     text: Vec<u8>,
-    /// Tokens so far; all of them may open thinking.
-    said: usize,
-    /// The answer after these tokens; `None` where they cannot be its beginning.
+    /// Tokens so far, all of which match the opening mark.
+    matched: usize,
+    /// The answer's constraint after these tokens; `None` if they cannot start it.
     answer: Option<Constrained>,
-    /// Whether the next token that opens thinking may also go on with the answer.
+    /// Whether the mark's next token may also continue the answer.
     ambiguous: bool,
 }
 
-impl Gate {
+impl ReasoningGate {
     pub fn new(
         tokenizer: Tokenizer,
-        marks: Marks,
-        beginning: Beginning,
+        marks: ReasoningMarks,
+        start: ReplyStart,
         budget: Option<usize>,
         answer: Option<Constrained>,
     ) -> Self {
-        let state = match beginning {
-            Beginning::Thinking => thinking(),
-            Beginning::Open => State::Start(Start {
+        let state = match start {
+            ReplyStart::Thinking => thinking(),
+            ReplyStart::Undecided => GateState::Start(Start {
                 answer: answer.clone(),
                 ..Start::default()
             }),
-            Beginning::Answer => State::Answer,
+            ReplyStart::Answer => GateState::Answer,
         };
         Self {
-            without: Vec::new(),
+            forbidden: Vec::new(),
             tokenizer,
             marks,
             budget,
@@ -101,72 +100,75 @@ impl Gate {
         }
     }
 
-    /// Keeps thinking from holding what these forbid.
-    pub fn without(mut self, without: Vec<Without>) -> Self {
-        self.without = without;
+    /// Keeps these texts out of the reasoning.
+    pub fn forbidding(mut self, forbidden: Vec<ForbiddenText>) -> Self {
+        self.forbidden = forbidden;
         self
     }
 
-    /// Where the answer has no rules, its text tells whether it is thinking.
-    fn listen(&mut self, token: u32) {
-        let State::Start(start) = &mut self.state else {
+    /// Decides by text whether the reply starts with reasoning, if the answer is unconstrained.
+    fn start_by_text(&mut self, token: u32) {
+        let GateState::Start(start) = &mut self.state else {
             return;
         };
         let bytes = self.tokenizer.token_bytes(token);
         start.text.extend(bytes.unwrap_or_default());
-        let spoken = start.text.trim_ascii_start();
+        let text = start.text.trim_ascii_start();
         let mut opens = self.marks.open_texts.iter().map(|open| open.as_bytes());
-        if opens.clone().any(|open| spoken.starts_with(open)) {
+        if opens.clone().any(|open| text.starts_with(open)) {
             self.state = thinking();
-        } else if !opens.any(|open| open.starts_with(spoken)) {
-            self.state = State::Answer;
+        } else if !opens.any(|open| open.starts_with(text)) {
+            self.state = GateState::Answer;
         }
     }
 
-    /// Where it has, the tokens tell.
-    fn begin(&mut self, token: u32) -> Result<(), String> {
-        let State::Start(start) = &mut self.state else {
+    /// Decides by tokens, if the answer is constrained.
+    fn start_by_token(&mut self, token: u32) -> Result<(), ConstraintError> {
+        let GateState::Start(start) = &mut self.state else {
             return Ok(());
         };
-        let opens = self.marks.open.get(start.said) == Some(&token);
+        let opens = self.marks.open.get(start.matched) == Some(&token);
         if !opens || start.ambiguous {
             let answer = start.answer.as_mut();
-            answer.ok_or("nothing may be said")?.accept(token)?;
+            answer.ok_or(ConstraintError::NoToken)?.accept(token)?;
         } else {
             start.answer = None;
         }
         if !opens {
             self.answer = start.answer.take();
-            self.state = State::Answer;
+            self.state = GateState::Answer;
             return Ok(());
         }
-        start.said += 1;
-        if start.said == self.marks.open.len() {
+        start.matched += 1;
+        if start.matched == self.marks.open.len() {
             self.state = thinking();
         }
         Ok(())
     }
 
-    /// Where thinking was ended by the model itself. An answer without rules is the model's own
-    /// to begin.
-    fn closed(&mut self) {
+    /// The model closed its reasoning. It starts an unconstrained answer itself.
+    fn close(&mut self) {
         let left = match self.answer {
             Some(_) => self.marks.gap.len(),
             None => 0,
         };
-        self.state = State::Gap { left };
+        self.state = GateState::Gap { left };
         self.pass_gap();
     }
 
     fn pass_gap(&mut self) {
-        if matches!(self.state, State::Gap { left: 0 }) {
-            self.state = State::Answer;
+        if matches!(self.state, GateState::Gap { left: 0 }) {
+            self.state = GateState::Answer;
         }
     }
 }
 
 impl Start {
-    fn allowed(&mut self, opener: Option<&u32>, mask: &mut TokenMask) -> Result<Allowed, String> {
+    fn allowed(
+        &mut self,
+        opener: Option<&u32>,
+        mask: &mut TokenMask,
+    ) -> Result<Allowed, ConstraintError> {
         let allowed = match &mut self.answer {
             Some(answer) => answer.allowed(mask)?,
             None => Allowed::Masked,
@@ -179,26 +181,26 @@ impl Start {
     }
 }
 
-fn thinking() -> State {
-    State::Thinking {
+fn thinking() -> GateState {
+    GateState::Thinking {
         used: 0,
         tail: Vec::new(),
     }
 }
 
-impl Constraint for Gate {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+impl Constraint for ReasoningGate {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         let Some(answer) = &mut self.answer else {
             return Ok(Allowed::All);
         };
         match &mut self.state {
-            State::Answer | State::Gap { .. } => answer.allowed(mask),
-            State::Start(start) => start.allowed(self.marks.open.get(start.said), mask),
-            // An answer is wanted, so the reply may not end before it.
-            State::Thinking { .. } => {
+            GateState::Answer | GateState::Gap { .. } => answer.allowed(mask),
+            GateState::Start(start) => start.allowed(self.marks.open.get(start.matched), mask),
+            // The reply must not end before its answer.
+            GateState::Thinking { .. } => {
                 mask.fill();
-                for without in &self.without {
-                    without.narrow(mask);
+                for forbidden in &self.forbidden {
+                    forbidden.narrow(mask);
                 }
                 for &end in self.tokenizer.eos_ids() {
                     mask.forbid(end);
@@ -208,31 +210,31 @@ impl Constraint for Gate {
         }
     }
 
-    fn accept(&mut self, token: u32) -> Result<(), String> {
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         match &mut self.state {
-            State::Answer => {
+            GateState::Answer => {
                 if let Some(answer) = &mut self.answer {
                     answer.accept(token)?;
                 }
             }
-            State::Gap { left } => {
+            GateState::Gap { left } => {
                 *left = left.saturating_sub(1);
                 self.pass_gap();
             }
-            State::Start(_) if self.answer.is_none() => self.listen(token),
-            State::Start(_) => self.begin(token)?,
-            State::Thinking { used, tail } => {
+            GateState::Start(_) if self.answer.is_none() => self.start_by_text(token),
+            GateState::Start(_) => self.start_by_token(token)?,
+            GateState::Thinking { used, tail } => {
                 *used += 1;
                 tail.extend(self.tokenizer.token_bytes(token).unwrap_or_default());
-                for without in &mut self.without {
-                    without.accept(token)?;
+                for forbidden in &mut self.forbidden {
+                    forbidden.accept(token)?;
                 }
                 let closes = self.marks.close_texts.iter().map(|close| close.as_bytes());
                 let calls = self.marks.calls.iter().map(String::as_bytes);
                 if closes.clone().any(|close| contains(tail, close)) {
-                    self.closed();
+                    self.close();
                 } else if calls.clone().any(|call| contains(tail, call)) {
-                    self.state = State::Answer;
+                    self.state = GateState::Answer;
                 } else {
                     let longest = closes.chain(calls).map(<[u8]>::len).max().unwrap_or(0);
                     tail.drain(..tail.len().saturating_sub(longest));
@@ -242,26 +244,28 @@ impl Constraint for Gate {
         Ok(())
     }
 
-    fn forced(&mut self) -> Result<Vec<u32>, String> {
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         match (&self.state, &mut self.answer) {
-            (State::Thinking { used, .. }, _) if self.budget.is_some_and(|most| *used >= most) => {
+            (GateState::Thinking { used, .. }, _)
+                if self.budget.is_some_and(|most| *used >= most) =>
+            {
                 let close = self.marks.close.clone();
-                self.state = State::Gap { left: close.len() };
+                self.state = GateState::Gap { left: close.len() };
                 self.pass_gap();
                 Ok(close)
             }
-            (State::Gap { left }, _) => {
+            (GateState::Gap { left }, _) => {
                 let gap = &self.marks.gap;
                 Ok(gap[gap.len().saturating_sub(*left)..].to_vec())
             }
-            (State::Answer, Some(answer)) => answer.forced(),
+            (GateState::Answer, Some(answer)) => answer.forced(),
             _ => Ok(Vec::new()),
         }
     }
 
     fn is_complete(&self) -> bool {
         let answer = self.answer.as_ref();
-        matches!(self.state, State::Answer) && answer.is_some_and(Constraint::is_complete)
+        matches!(self.state, GateState::Answer) && answer.is_some_and(Constraint::is_complete)
     }
 
     fn fork(&self) -> Box<dyn Constraint> {
@@ -276,16 +280,16 @@ pub(crate) fn contains(text: &[u8], wanted: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prefixed::Prefixed;
+    use crate::forbidden_text::Forbids;
+    use crate::prefixed_answer::PrefixedAnswer;
     use crate::testing::{Script, drive, tokenizer, tokens};
-    use crate::without::Forbids;
 
-    /// One token each, and seven.
+    /// Marks of one token, and of several.
     const SPELLINGS: [(&str, &str); 2] = [("<think>", "</think>"), ("(think)", "(/think)")];
 
     /// A line before the closing mark and two after it.
-    fn marks((open, close): (&'static str, &'static str)) -> Marks {
-        Marks {
+    fn marks((open, close): (&'static str, &'static str)) -> ReasoningMarks {
+        ReasoningMarks {
             open: tokens(open),
             open_texts: vec![open],
             close_texts: vec![close],
@@ -300,9 +304,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_thinks_within_its_budget_and_answers_by_its_rules() {
-        use Beginning::{Answer, Open, Thinking};
-        // What the model would say, and what is said: what it is made to say stands in brackets.
+    fn budget_closes_reasoning_and_answer_is_constrained() {
+        use ReplyStart::{Answer, Thinking, Undecided as Open};
+        // The model's preference and the result, with forced tokens in brackets.
         let cases = [
             (Thinking, None, None, "hm</think>yes", "hm</think>yes"),
             (
@@ -364,35 +368,36 @@ mod tests {
                 let text = text.replace("<think>", spelling.0);
                 text.replace("</think>", spelling.1)
             };
-            for (beginning, budget, answer, wanted, said) in cases {
+            for (start, budget, answer, wanted, expected) in cases {
                 let answer = answer.map(script);
-                let gate = Gate::new(tokenizer(), marks(spelling), beginning, budget, answer);
+                let gate = ReasoningGate::new(tokenizer(), marks(spelling), start, budget, answer);
                 let found = drive(gate, &spelt(wanted));
                 assert_eq!(
                     found,
-                    Ok(spelt(said)),
-                    "{beginning:?} {budget:?} {wanted:?}"
+                    Ok(spelt(expected)),
+                    "{start:?} {budget:?} {wanted:?}"
                 );
             }
         }
-        // What begins like thinking and like the answer is decided where they part.
-        for (spelling, said) in SPELLINGS.into_iter().zip(["([a)]", "(a[)]"]) {
+        // A common start of reasoning and answer is decided where they differ.
+        for (spelling, expected) in SPELLINGS.into_iter().zip(["([a)]", "(a[)]"]) {
             let answer = Some(script("(a)"));
-            let gate = Gate::new(tokenizer(), marks(spelling), Open, None, answer);
-            assert_eq!(drive(gate, "(a"), Ok(said.into()));
+            let gate = ReasoningGate::new(tokenizer(), marks(spelling), Open, None, answer);
+            assert_eq!(drive(gate, "(a"), Ok(expected.into()));
         }
     }
 
     #[test]
-    fn a_call_ends_thinking_unless_rules_await_it() {
+    fn call_ends_reasoning_unless_answer_is_constrained() {
         let gate = |answer: Option<Constrained>| {
-            let marks = Marks {
+            let marks = ReasoningMarks {
                 calls: vec!["<call>".into()],
                 ..marks(SPELLINGS[1])
             };
-            let calls = Without::new(tokenizer(), marks.calls.clone(), Forbids::Completing);
-            let without = Vec::from_iter(answer.is_some().then_some(calls));
-            Gate::new(tokenizer(), marks, Beginning::Thinking, Some(9), answer).without(without)
+            let calls = ForbiddenText::new(tokenizer(), marks.calls.clone(), Forbids::Completing);
+            let forbidden = Vec::from_iter(answer.is_some().then_some(calls));
+            ReasoningGate::new(tokenizer(), marks, ReplyStart::Thinking, Some(9), answer)
+                .forbidding(forbidden)
         };
         let said = "hm<call>{} and more than the budget";
         assert_eq!(drive(gate(None), said), Ok(said.into()));
@@ -401,19 +406,19 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rules_forbid_cannot_be_said() {
-        let gate = |beginning| {
+    fn disallowed_tokens_are_masked() {
+        let gate = |start| {
             let answer = Some(script("{}"));
-            Gate::new(tokenizer(), marks(SPELLINGS[1]), beginning, None, answer)
+            ReasoningGate::new(tokenizer(), marks(SPELLINGS[1]), start, None, answer)
         };
         for (wanted, last) in [("x", "x"), ("(x", "x"), ("(thinx", "x"), ("{x", "[}]")] {
-            let found = drive(gate(Beginning::Open), wanted);
+            let found = drive(gate(ReplyStart::Undecided), wanted);
             match last {
                 "[}]" => assert_eq!(found, Ok("{[}]".into())),
                 last => assert_eq!(found, Err(format!("`{last}` is forbidden"))),
             }
         }
-        let mut gate = gate(Beginning::Thinking);
+        let mut gate = gate(ReplyStart::Thinking);
         let mut mask = TokenMask::none(tokenizer().vocab_size());
         assert_eq!(gate.allowed(&mut mask), Ok(Allowed::Masked));
         let ends = tokenizer().eos_ids().to_vec();
@@ -422,12 +427,18 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_comes_first() {
+    fn prefix_precedes_the_answer() {
         for spelling in SPELLINGS {
-            let answer = Prefixed::new(tokens("final:"), script("{}"));
+            let answer = PrefixedAnswer::new(tokens("final:"), script("{}"));
             assert_eq!(drive(answer.clone(), ""), Ok("[final:][{}]".into()));
             let answer = Some(Constrained::new(answer));
-            let gate = Gate::new(tokenizer(), marks(spelling), Beginning::Open, None, answer);
+            let gate = ReasoningGate::new(
+                tokenizer(),
+                marks(spelling),
+                ReplyStart::Undecided,
+                None,
+                answer,
+            );
             assert_eq!(drive(gate.clone(), "f"), Ok("f[inal:][{}]".into()));
             let thought = format!("{}x{}", spelling.0, spelling.1);
             let said = format!("{thought}[\n\n][final:][{{}}]");

@@ -1,14 +1,13 @@
-//! From what the model says to thinking, words and tool calls, under the request's rules.
+//! Model output becomes reasoning, text and tool calls, under the request's constraints.
 
-mod common;
-
-use common::{answer, chat};
 use loquat_chat::{
     ChatRequest, Effort, Message, Reply, ReplyEvent, Role, Thinking, Tool, ToolChoice,
 };
 use loquat_engine::FinishReason;
 use loquat_grammar::GrammarSource;
 use serde_json::json;
+
+use crate::support::{answer, chat};
 
 /// Knows tools and thinking as Qwen 3 does.
 const QWEN: &str = "{% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %}<tool_call>\
@@ -120,7 +119,7 @@ fn thinking_that_is_off_stays_off_under_rules() {
     let off = ChatRequest {
         answer: Some(schema()),
         thinking: Thinking {
-            effort: Some(Effort::None),
+            effort: Some(Effort::Off),
             budget: None,
         },
         ..request()

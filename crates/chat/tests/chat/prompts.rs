@@ -1,15 +1,14 @@
-//! From a conversation to what the model is given.
+//! A conversation becomes a prompt.
 
-mod common;
-
-use common::{chat, chat_with, tokenizer};
 use loquat_chat::{
-    ChatError, ChatRequest, Content, Effort, Ends, Message, Role, Thinking, Tool, ToolCall,
-    ToolChoice,
+    BoundaryTokens, ChatError, ChatRequest, Effort, Message, MessageContent, Role, Thinking, Tool,
+    ToolCall, ToolChoice,
 };
 use loquat_engine::Logprobs;
 use loquat_text::{Blame, ChatTemplate};
 use serde_json::json;
+
+use crate::support::{chat, chat_with, tokenizer};
 
 fn request() -> ChatRequest {
     ChatRequest {
@@ -164,7 +163,7 @@ fn parts_are_given_apart_where_the_template_takes_them() {
     let parts = ChatRequest {
         messages: vec![Message::new(
             Role::User,
-            Content::Parts(vec!["a".into(), "b".into()]),
+            MessageContent::Parts(vec!["a".into(), "b".into()]),
         )],
         ..ChatRequest::default()
     };
@@ -253,7 +252,7 @@ fn bad_requests_are_refused_by_field() {
         (
             TURNS,
             |r| _ = r.template_variables.insert("messages".into(), json!([])),
-            "`messages`, which the request",
+            "sets `messages`",
         ),
         (
             TURNS,
@@ -273,7 +272,7 @@ fn bad_requests_are_refused_by_field() {
 #[test]
 fn a_template_alone_renders_the_same() {
     let template = ChatTemplate::new(TURNS).expect("a template");
-    let ends = Ends::of(&tokenizer());
+    let ends = BoundaryTokens::from_tokenizer(&tokenizer());
     let alone = loquat_chat::render(&template, &request(), &ends, true).expect("rendered");
     assert_eq!(
         alone,
@@ -286,7 +285,7 @@ fn thinking_is_switched_by_the_templates_own_variable() {
     let template = "{% if enable_thinking is defined and not enable_thinking %}off{% endif %}";
     let mut request = request();
     request.thinking = Thinking {
-        effort: Some(Effort::None),
+        effort: Some(Effort::Off),
         budget: None,
     };
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Golden checkpoints rewritten as GGUF files are still the models they were.
+//! Golden checkpoints rewritten as GGUF files are the same models.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn relative_error(found: &[f32], expected: &[f32]) -> f32 {
     length(&mut difference) / length(&mut expected.iter().copied())
 }
 
-/// Every row's values by role, without the divisors that stand for a scaling in the config.
+/// Every row's values by role, without the divisors that replace a scaling in the config.
 fn values(weights: &Weights) -> Vec<(Role, Vec<Vec<u32>>)> {
     let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
     let matrices = weights.matrices().map(|(role, matrix)| {
@@ -73,8 +73,8 @@ fn values(weights: &Weights) -> Vec<(Role, Vec<Vec<u32>>)> {
     matrices.chain(vectors).collect()
 }
 
-/// The golden's values in the order in which the file has them.
-fn as_gguf_orders(golden: &ModelSource, family: &str) -> Vec<(Role, Vec<Vec<u32>>)> {
+/// The golden's values in the file's order.
+fn in_gguf_order(golden: &ModelSource, family: &str) -> Vec<(Role, Vec<Vec<u32>>)> {
     let mut all = values(&golden.weights);
     let attention = attentions(&mut (*golden.spec).clone())[0].clone();
     for (role, rows) in &mut all {
@@ -101,8 +101,8 @@ fn attentions(spec: &mut ModelSpec) -> Vec<&mut Attention> {
         .collect()
 }
 
-/// The golden's spec with what GGUF says otherwise, though it means the same.
-fn as_gguf_says(golden: &ModelSpec) -> ModelSpec {
+/// The golden's spec as GGUF expresses it.
+fn as_gguf_spec(golden: &ModelSpec) -> ModelSpec {
     let mut spec = golden.clone();
     let pairs = if gguf::is_interleaved(spec.family) {
         RopePairs::Neighbours
@@ -119,14 +119,14 @@ fn as_gguf_says(golden: &ModelSpec) -> ModelSpec {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_models_are_read_back() {
     for family in gguf::FAMILIES {
         let folder = goldens::family(family);
         let golden = goldens::source(&folder).unwrap();
         let source = open(family, Matrices::Golden);
-        assert_eq!(*source.spec, as_gguf_says(&golden.spec), "{family}");
+        assert_eq!(*source.spec, as_gguf_spec(&golden.spec), "{family}");
         assert!(
-            values(&source.weights) == as_gguf_orders(&golden, family),
+            values(&source.weights) == in_gguf_order(&golden, family),
             "{family}: bound values differ"
         );
         let arrays = Arrays::open(&folder).unwrap();
@@ -141,7 +141,7 @@ fn what_is_written_is_read() {
     }
 }
 
-/// The divisors are not only carried: without them the same prompt gives other logits.
+/// Without the divisors the same prompt gives other logits.
 #[test]
 fn rope_divisors_are_used() {
     let source = open("llama", Matrices::Golden);
@@ -170,7 +170,7 @@ const FAST_Q8_0_ERROR: f32 = 0.03;
 const FAST_F32_ERROR: f32 = 0.001;
 
 #[test]
-fn q8_0_is_exactly_the_values_it_stores() {
+fn q8_0_computes_with_stored_values() {
     let (q8_0, as_f32) = (
         open("qwen2", Matrices::Q8_0),
         open("qwen2", Matrices::Q8_0Values),

@@ -1,25 +1,14 @@
-//! Damaged models, from the file to the first token: each an error or a session that steps,
-//! never a panic.
+//! A damaged model is refused or steps; it never panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use loquat_cpu::CpuBackend;
 use loquat_session::{Backend, Emit, SessionOptions, StepBatch, StepOutput};
+use loquat_synthetic::SplitMix64;
 use loquat_testkit::{gguf, goldens};
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % limit
-    }
-}
-
-/// Loads as far as it goes; whether it went all the way.
+/// Whether the model loads and steps.
 fn load_and_step(path: &Path) -> bool {
     let options = SessionOptions {
         kv_tokens: Some(64),
@@ -40,9 +29,8 @@ fn load_and_step(path: &Path) -> bool {
     true
 }
 
-/// Cuts or flips bytes of `file`, half of the time among the first `header`, where structure
-/// lies.
-fn damage(file: &[u8], header: usize, random: &mut Random) -> Vec<u8> {
+/// Truncates `file` or flips bits of it, half of the time in its first `header` bytes.
+fn damage(file: &[u8], header: usize, random: &mut SplitMix64) -> Vec<u8> {
     let mut damaged = file.to_vec();
     if random.below(4) == 0 {
         damaged.truncate(random.below(file.len()));
@@ -54,17 +42,17 @@ fn damage(file: &[u8], header: usize, random: &mut Random) -> Vec<u8> {
         } else {
             file.len()
         };
-        let place = random.below(limit.min(file.len()));
-        damaged[place] ^= 1 << random.below(8);
+        let byte = random.below(limit.min(file.len()));
+        damaged[byte] ^= 1 << random.below(8);
     }
     damaged
 }
 
-/// Damages `file` of the model at `path` a thousand times over.
-fn survives(path: &Path, file: &Path, header: usize, seed: u64) {
+/// Loads the model at `path` with a thousand different damages to `file`.
+fn assert_no_panic(path: &Path, file: &Path, header: usize, seed: u64) {
     let whole = std::fs::read(file).unwrap();
     assert!(load_and_step(path), "the model works undamaged");
-    let mut random = Random(seed);
+    let mut random = SplitMix64::new(seed);
     let (mut loaded, mut refused) = (0, 0);
     for round in 0..1000 {
         std::fs::write(file, damage(&whole, header, &mut random)).unwrap();
@@ -79,23 +67,23 @@ fn survives(path: &Path, file: &Path, header: usize, seed: u64) {
 }
 
 #[test]
-fn damaged_gguf_models() {
+fn damaged_gguf_never_panics() {
     let folder = tempfile::tempdir().unwrap();
     for (family, seed) in [("llama", 1), ("gemma3_text", 2)] {
         let path = folder.path().join(format!("{family}.gguf"));
         std::fs::write(&path, gguf::from_golden(family)).unwrap();
-        survives(&path, &path, 4096, seed);
+        assert_no_panic(&path, &path, 4096, seed);
     }
 }
 
 #[test]
-fn damaged_safetensors_models() {
+fn damaged_safetensors_never_panics() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
         let golden = goldens::family("qwen3").join(file);
         std::fs::copy(golden, folder.path().join(file)).unwrap();
     }
-    survives(
+    assert_no_panic(
         folder.path(),
         &folder.path().join("model.safetensors"),
         3000,
@@ -103,11 +91,11 @@ fn damaged_safetensors_models() {
     );
     let golden = goldens::family("qwen3").join("model.safetensors");
     std::fs::copy(golden, folder.path().join("model.safetensors")).unwrap();
-    survives(folder.path(), &folder.path().join("config.json"), 900, 4);
+    assert_no_panic(folder.path(), &folder.path().join("config.json"), 900, 4);
 }
 
-/// Where each number of a JSON text stands.
-fn numbers(text: &str) -> Vec<std::ops::Range<usize>> {
+/// The ranges of the numbers in a JSON text.
+fn number_ranges(text: &str) -> Vec<std::ops::Range<usize>> {
     let is_number = |letter: char| letter.is_ascii_digit() || "+-.e".contains(letter);
     let mut found = Vec::new();
     let (mut start, mut quoted) = (None, false);
@@ -125,10 +113,9 @@ fn numbers(text: &str) -> Vec<std::ops::Range<usize>> {
     found
 }
 
-/// Numbers that weights of the same shapes may well go with: how many experts are chosen, how
-/// far a layer sees, what scales, steps and bases there are.
+/// Many numbers fit weights of the same shapes: experts per token, windows, scales, rope bases.
 #[test]
-fn models_whose_config_says_another_number() {
+fn changed_config_numbers_never_panic() {
     const OTHERS: [&str; 9] = [
         "0",
         "1",
@@ -149,10 +136,10 @@ fn models_whose_config_says_another_number() {
         let text = std::fs::read_to_string(golden.join("config.json")).unwrap();
         std::fs::write(&config, &text).unwrap();
         assert!(load_and_step(folder.path()), "{}", golden.display());
-        for place in numbers(&text) {
+        for range in number_ranges(&text) {
             for other in OTHERS {
                 let mut changed = text.clone();
-                changed.replace_range(place.clone(), other);
+                changed.replace_range(range.clone(), other);
                 std::fs::write(&config, &changed).unwrap();
                 match catch_unwind(AssertUnwindSafe(|| load_and_step(folder.path()))) {
                     Ok(true) => loaded += 1,
@@ -160,7 +147,7 @@ fn models_whose_config_says_another_number() {
                     Err(_) => panic!(
                         "{}: {other} for {:?}",
                         golden.display(),
-                        &text[place.start.saturating_sub(40)..place.end]
+                        &text[range.start.saturating_sub(40)..range.end]
                     ),
                 }
             }

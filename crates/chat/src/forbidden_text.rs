@@ -1,34 +1,34 @@
-//! Texts that a reply must not come to hold: the marks of tool calls where none are wanted.
+//! Keeps texts out of a reply, such as the marks of tool calls that are not allowed.
 
 use std::sync::Arc;
 
-use loquat_engine::{Allowed, Constraint, TokenMask};
+use loquat_engine::{Allowed, Constraint, ConstraintError, TokenMask};
 use loquat_text::Tokenizer;
 
-use crate::gate::contains;
+use crate::reasoning_gate::contains;
 
 /// Forbids tokens that would complete one of some texts, or run past its end.
 #[derive(Debug, Clone)]
-pub(crate) struct Without {
+pub(crate) struct ForbiddenText {
     tokenizer: Tokenizer,
     texts: Arc<[String]>,
     forbids: Forbids,
-    /// Tokens that are forbidden whatever was said.
+    /// Tokens forbidden regardless of the text before.
     always: Arc<[u32]>,
-    /// The end of what was said: as much as may begin one of the texts.
+    /// The end of the reply so far, long enough to hold the start of any of the texts.
     tail: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forbids {
-    /// The texts.
+    /// Forbids completing a text.
     Completing,
-    /// Only what goes on behind them in the same token.
+    /// Forbids only tokens that continue past a text's end.
     Overrunning,
 }
 
-impl Without {
-    /// Looks at the whole vocabulary. No text may be empty.
+impl ForbiddenText {
+    /// Scans the whole vocabulary. No text may be empty.
     pub fn new(tokenizer: Tokenizer, texts: Vec<String>, forbids: Forbids) -> Self {
         let ids = 0..tokenizer.vocab_size() as u32;
         let is_forbidden = |id: &u32| {
@@ -50,7 +50,7 @@ impl Without {
         }
     }
 
-    /// Takes what is forbidden out of the mask; says whether that was anything.
+    /// Removes forbidden tokens from the mask. Returns whether there were any.
     pub fn narrow(&self, mask: &mut TokenMask) -> bool {
         let missing = self.missing();
         for &id in self.always.iter() {
@@ -71,7 +71,7 @@ impl Without {
         !missing.is_empty() || !self.always.is_empty()
     }
 
-    /// What is missing of each text that the tail may be the beginning of.
+    /// The missing rest of each text that the tail may be the start of.
     fn missing(&self) -> Vec<&[u8]> {
         let mut missing = Vec::new();
         for text in self.texts.iter() {
@@ -86,8 +86,8 @@ impl Without {
     }
 }
 
-impl Constraint for Without {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, String> {
+impl Constraint for ForbiddenText {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
         mask.fill();
         Ok(if self.narrow(mask) {
             Allowed::Masked
@@ -96,7 +96,7 @@ impl Constraint for Without {
         })
     }
 
-    fn accept(&mut self, token: u32) -> Result<(), String> {
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         let bytes = self.tokenizer.token_bytes(token);
         self.tail.extend(bytes.unwrap_or_default());
         let longest = self.texts.iter().map(String::len).max().unwrap_or(0);
@@ -116,9 +116,9 @@ mod tests {
     use crate::testing::{drive, tokenizer};
 
     #[test]
-    fn a_forbidden_text_is_never_completed() {
+    fn forbidden_text_cannot_be_completed() {
         let texts = ["<tool_call>", "<|im_end|>", "aab"].map(str::to_owned);
-        let without = Without::new(tokenizer(), texts.to_vec(), Forbids::Completing);
+        let forbidden = ForbiddenText::new(tokenizer(), texts.to_vec(), Forbids::Completing);
         let cases = [
             ("a tool_call", true),
             ("<tool_call", true),
@@ -130,28 +130,28 @@ mod tests {
             ("ab", true),
         ];
         for (wanted, is_legal) in cases {
-            let said = drive(without.clone(), wanted);
-            assert_eq!(said.is_ok(), is_legal, "{wanted}: {said:?}");
+            let found = drive(forbidden.clone(), wanted);
+            assert_eq!(found.is_ok(), is_legal, "{wanted}: {found:?}");
         }
-        let mut without = without;
+        let mut forbidden = forbidden;
         let mut mask = TokenMask::none(tokenizer().vocab_size());
-        assert_eq!(without.allowed(&mut mask), Ok(Allowed::Masked));
+        assert_eq!(forbidden.allowed(&mut mask), Ok(Allowed::Masked));
         let end = tokenizer().token_id("<|im_end|>").expect("a token");
         assert!(!mask.contains(end), "a token that is the whole text");
     }
 
     #[test]
-    fn what_runs_past_the_end_of_a_text_is_forbidden() {
+    fn token_overrunning_a_text_is_forbidden() {
         // `>` ends the first; the second is a token that goes on.
         let texts = vec!["(x".to_owned(), "<thin".to_owned()];
-        let mut without = Without::new(tokenizer(), texts, Forbids::Overrunning);
+        let mut forbidden = ForbiddenText::new(tokenizer(), texts, Forbids::Overrunning);
         let think = tokenizer().token_id("<think>").expect("a token");
         let mut mask = TokenMask::none(tokenizer().vocab_size());
-        without.allowed(&mut mask).expect("a mask");
+        forbidden.allowed(&mut mask).expect("a mask");
         assert!(!mask.contains(think), "it holds the text and more");
         assert!(
-            drive(without, "(x<thin").is_ok(),
-            "the texts themselves may stand"
+            drive(forbidden, "(x<thin").is_ok(),
+            "the texts themselves are allowed"
         );
     }
 }

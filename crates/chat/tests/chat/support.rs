@@ -1,42 +1,46 @@
-//! A byte-level model and its chats.
-#![allow(
-    dead_code,
-    reason = "each test file is a program of its own and uses a part"
-)]
+//! A byte-level model and its chat contexts.
 
 use std::path::Path;
 
-use loquat_chat::{Chat, Lowered, Reply, ReplyEvent};
+use loquat_chat::{ChatContext, LoweredChat, Reply, ReplyEvent};
 use loquat_engine::{Completion, Engine, EngineOptions};
 use loquat_grammar::Grammars;
 use loquat_testkit::fake_session::{FakeOptions, FakeSession};
+use loquat_text::format::FormatOverrides;
 use loquat_text::{ChatTemplate, Special, Tokenizer};
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/goldens/llama");
+pub const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/goldens/llama");
 
 pub fn tokenizer() -> Tokenizer {
     Tokenizer::from_huggingface(Path::new(GOLDEN)).expect("the golden tokenizer")
 }
 
-pub fn chat(template: &str) -> Chat {
+pub fn chat(template: &str) -> ChatContext {
     chat_with(Some(ChatTemplate::new(template).expect("a template")))
 }
 
-pub fn chat_with(template: Option<ChatTemplate>) -> Chat {
+pub fn chat_with(template: Option<ChatTemplate>) -> ChatContext {
     let grammars = Grammars::new(tokenizer(), tokenizer().vocab_size());
-    Chat::new(tokenizer(), template, grammars)
+    ChatContext::new(tokenizer(), template, grammars, FormatOverrides::default())
 }
 
-/// What comes of a request when the model wants to say `script`, and how it was told.
-pub fn answer(lowered: Lowered, script: &str) -> (Completion, Vec<ReplyEvent>, Reply) {
-    let Lowered {
+/// Answers a request with a model that prefers to generate `script`.
+pub fn answer(lowered: LoweredChat, script: &str) -> (Completion, Vec<ReplyEvent>, Reply) {
+    answer_with(tokenizer(), lowered, script)
+}
+
+pub fn answer_with(
+    tokenizer: Tokenizer,
+    lowered: LoweredChat,
+    script: &str,
+) -> (Completion, Vec<ReplyEvent>, Reply) {
+    let LoweredChat {
         mut generate,
         mut reply,
     } = lowered;
     generate.sampling.temperature = 0.0;
-    let tokenizer = tokenizer();
     let mut script = tokenizer.encode(script, Special::RENDERED).expect("tokens");
-    // The script counts from the sequence's first token, so it is turned to start at the reply.
+    // The script counts from the sequence's first token: rotate it to start at the reply.
     let turn = (generate.prompt.len() - 1) % script.len();
     script.rotate_right(turn);
     let session = FakeSession::new(FakeOptions {

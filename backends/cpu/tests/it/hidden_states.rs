@@ -1,4 +1,4 @@
-//! Hidden states are what the head reads.
+//! Hidden states are the head's input.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use loquat_session::{
 use loquat_spec::Role;
 use loquat_testkit::goldens::{self, Arrays};
 
-/// Float sums in another order.
+/// The sums run in another order.
 const TOLERANCE: f32 = 2e-4;
 
 /// Every position's hidden state and logits.
@@ -42,7 +42,7 @@ fn compute(source: &ModelSource, tokens: &[u32]) -> Vec<(Vec<f32>, Vec<f32>)> {
     (0..positions).map(both).collect()
 }
 
-/// The head, written down once more.
+/// A second implementation of the head.
 fn head(source: &ModelSource, hidden: &[f32]) -> Vec<f32> {
     let (spec, weights) = (&source.spec, &source.weights);
     let role = if spec.head.tied {
@@ -69,7 +69,7 @@ fn prompt(folder: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn the_head_makes_logits_of_them() {
+fn head_maps_hidden_states_to_logits() {
     for folder in goldens::all().unwrap() {
         let source = goldens::source(&folder).unwrap();
         for (position, (hidden, logits)) in compute(&source, &prompt(&folder)).iter().enumerate() {
@@ -98,7 +98,7 @@ const EXPECTED: [(&str, [f32; 8]); 2] = [
 ];
 
 #[test]
-fn they_are_what_transformers_gives() {
+fn hidden_states_match_transformers() {
     for (family, expected) in EXPECTED {
         let folder = goldens::family(family);
         let source = goldens::source(&folder).unwrap();

@@ -1,5 +1,4 @@
-//! What stays in memory of a model's file.
-#![cfg(target_os = "linux")]
+//! Opening a model does not keep its file resident next to the packed weights.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,43 +8,43 @@ use loquat_session::{Backend, Emit, SessionOptions, StepBatch, StepOutput};
 use loquat_synthetic::{Container, Recipe};
 use loquat_testkit::goldens;
 
-/// Names the file to the process that opens it.
+/// Passes the file's path to the process that opens it.
 const MODEL: &str = "LOQUAT_TEST_MODEL";
 const STEP: usize = 256;
 
-/// The most that this process ever had resident, in bytes.
-fn peak() -> u64 {
+/// This process's peak resident memory in bytes.
+fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));
     let kibibytes = line.unwrap().split_whitespace().nth(1).unwrap();
     kibibytes.parse::<u64>().unwrap() << 10
 }
 
-/// A process of its own, as making the file takes memory too.
+/// Opens the model in another process, since making the file takes memory too.
 #[test]
-fn the_file_does_not_stay_beside_what_was_packed_of_it() {
+fn packed_file_does_not_stay_resident() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    // A fifth of it is one matrix, which is too much to have twice.
+    // A fifth of it is one matrix: keeping that twice would exceed the bound.
     let recipe: Recipe = "smollm2-135m:q8_0".parse().unwrap();
     let made = recipe.make(Container::of(&path), 0).unwrap();
     made.save(&path).unwrap();
     let test = std::env::current_exe().unwrap();
     let child = Command::new(test)
-        .args(["--ignored", "--exact", "opens_the_model_named"])
+        .args(["--ignored", "--exact", "resident_memory::open_model_from_environment"])
         .env(MODEL, &path)
         .output();
     let child = child.unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
+    let output = String::from_utf8_lossy(&child.stdout);
     assert!(
-        child.status.success() && said.contains("1 passed"),
-        "{said}"
+        child.status.success() && output.contains("1 passed"),
+        "{output}"
     );
 }
 
 #[test]
-#[ignore = "the other process of the test above"]
-fn opens_the_model_named() {
+#[ignore = "run in another process by the test above"]
+fn open_model_from_environment() {
     let path = std::env::var_os(MODEL).unwrap();
     let source = goldens::source(Path::new(&path)).unwrap();
     let options = SessionOptions {
@@ -66,7 +65,7 @@ fn opens_the_model_named() {
     session.step(&batch, &mut output).unwrap();
     assert!(output.rows()[0].error.is_none());
 
-    let (peak, planned) = (peak(), plan.resident_bytes);
+    let (peak, planned) = (peak_bytes(), plan.resident_bytes);
     assert!(planned > 140 << 20, "the model is too small to tell");
     assert!(
         peak as f64 <= 1.15 * planned as f64,
