@@ -96,7 +96,7 @@ fn cuts(sequences: &Paged, id: SequenceId) -> Vec<usize> {
 #[test]
 fn sequence_holds_whole_pages() {
     let mut sequences = Paged::new(TestStorage::default(), limits(64));
-    assert_eq!(sequences.held(&[]), Ok(Held::default()));
+    assert_eq!(sequences.held(&[]), Ok(HeldMemory::default()));
     for (tokens, expected) in [(0, 0), (1, 1), (PAGE, 1), (PAGE + 1, 2), (3 * PAGE, 3)] {
         let id = sequence(&mut sequences, tokens);
         assert_eq!(held(&sequences, &[id]), expected, "{tokens} tokens");
@@ -162,7 +162,7 @@ fn refused_row_changes_nothing() {
     let mut sequences = recurrent(4, 4, 8);
     let id = sequence(&mut sequences, 20);
     let before = (cuts(&sequences, id), sequences.held(&[id]));
-    let wanted = 63 * PAGE;
+    let wanted = 64 * PAGE;
     let refused = sequences.grant(id, 64 * PAGE, sequences.snapshots);
     assert_eq!(
         refused.err(),
