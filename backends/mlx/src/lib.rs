@@ -2,8 +2,8 @@
 //! (CUDA) and, for correctness, any CPU run the same code.
 //!
 //! MLX is loaded at run time through a small shim; without it everything else works, and
-//! [`Backend::probe`] says what is missing. Scheduling, sampling and text are the engine's; files
-//! are `weights`'.
+//! [`Backend::probe`] reports what is missing. Scheduling, sampling and text belong to the engine,
+//! files to `weights`.
 
 mod ahead;
 mod array;
@@ -39,21 +39,21 @@ use loquat_session::{
 };
 
 use array::{DeviceKind, Ops, Type};
-use device::Chosen;
+use device::MlxDevice;
 use error::LoadError;
 use layout::Layout;
 use loader::Loader;
-use memory::Share;
+use memory::MemoryShare;
 use model::Model;
-use pack::Note;
+use pack::MatrixNote;
 use session::MlxSession;
 use storage::{ArrayStorage, MlxSequences, PAGE};
-use worker::Remote;
+use worker::ThreadedSession;
 
 const REMEDY: &str = "Run `cargo xtask mlx` to fetch MLX and build with `--features mlx`, or put \
                       the shim and the library beside the program.";
 
-/// The backend on the best device that MLX has here: a GPU, or else its CPU.
+/// The backend on MLX's best device: a GPU, or else its CPU.
 pub struct MlxBackend {
     _private: (),
 }
@@ -61,9 +61,9 @@ pub struct MlxBackend {
 impl MlxBackend {
     pub const AUTO: Self = Self { _private: () };
 
-    fn device(&self) -> Result<Chosen, OpenError> {
+    fn device(&self) -> Result<MlxDevice, OpenError> {
         let api = library::api().map_err(|error| unavailable(self.name(), &error))?;
-        Ok(Chosen::best(api))
+        Ok(MlxDevice::best(api))
     }
 
     fn draft(&self, source: &ModelSource, options: &SessionOptions) -> Result<Draft, OpenError> {
@@ -71,12 +71,12 @@ impl MlxBackend {
             return Err(OpenError::Option {
                 option: "threads",
                 found: threads.to_string(),
-                expected: "absent: MLX decides that itself".to_owned(),
+                expected: "absent: MLX chooses its own threads".to_owned(),
             });
         }
         let device = self.device()?;
         let (spec, weights) = (&source.spec, &source.weights);
-        // MLX's CPU knows some products in float32 alone, and adds up others in what it is given.
+        // MLX's CPU computes some products only in float32, and sums others in their own type.
         let dtype = match device.kind() {
             DeviceKind::Cpu => Type::F32,
             DeviceKind::Gpu => loader::activation_type(spec, weights, options.precision),
@@ -88,18 +88,18 @@ impl MlxBackend {
             return Err(OpenError::Option {
                 option: "kv_format",
                 found: wanted.name().to_owned(),
-                expected: format!("{}, as MLX computes with here", dtype.name()),
+                expected: format!("{}, the type of this model's activations", dtype.name()),
             });
         }
         let layout = Layout::new(spec);
-        let kept = pack::report(weights, dtype);
+        let matrices = pack::report(weights, dtype);
         let vectors = weights
             .vectors()
             .map(|(_, vector)| vector.len() * dtype.bytes());
         let weight_bytes =
-            kept.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
-        let odd_places = (options.max_sequences as u64)
-            .saturating_mul((kv::ODD_PLACES * layout.token_bytes(dtype)) as u64);
+            matrices.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
+        let extra_positions = (options.max_sequences as u64)
+            .saturating_mul((kv::EXTRA_POSITIONS * layout.token_bytes(dtype)) as u64);
         let buffers = model::buffer_bytes(spec, options.max_step_tokens, dtype);
         let sizes = Sizes {
             device_bytes: Some(device.memory_bytes()),
@@ -108,26 +108,26 @@ impl MlxBackend {
             state_bytes: layout.state_bytes(dtype) as u64,
             weight_bytes,
             mapped_bytes: 0,
-            buffer_bytes: buffers.saturating_add(odd_places),
+            buffer_bytes: buffers.saturating_add(extra_positions),
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         Ok(Draft {
             device,
             dtype,
             layout,
-            kept,
+            matrices,
             limits,
         })
     }
 }
 
-/// What a session will be, before it is.
+/// A session that is not opened yet.
 struct Draft {
-    device: Chosen,
+    device: MlxDevice,
     dtype: Type,
     layout: Layout,
-    /// How the matrices will be kept.
-    kept: Vec<Note>,
+    /// How the matrices will be stored.
+    matrices: Vec<MatrixNote>,
     limits: Limits,
 }
 
@@ -140,24 +140,24 @@ impl Draft {
             batch_invariant: false,
         };
         Plan {
-            notes: self.kept.iter().map(Note::to_string).collect(),
+            notes: self.matrices.iter().map(MatrixNote::to_string).collect(),
             ..Plan::new(&source.spec, options, &self.limits, traits)
         }
     }
 }
 
-/// What MLX has of its device's memory now, for all sessions of the process, in bytes.
+/// MLX's memory on its device, for all sessions of the process, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// In arrays that somebody holds.
+    /// In live arrays.
     pub active: u64,
-    /// Kept for arrays to come.
+    /// Cached for new arrays.
     pub cached: u64,
-    /// The most that was ever active.
+    /// The most that was active so far.
     pub peak: u64,
 }
 
-/// `None` where MLX is not available.
+/// `None` if MLX is not available.
 pub fn device_memory() -> Option<DeviceMemory> {
     let api = library::api().ok()?;
     let (mut active, mut cached, mut peak) = (0, 0, 0);
@@ -178,13 +178,13 @@ impl Draft {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, OpenError> {
         let api = self.device.api();
-        let share = Share::take(api, plan.resident_bytes);
+        let share = MemoryShare::reserve(api, plan.resident_bytes);
         let ops = Ops::new(api, self.device.kind())?;
         self.device.prepare(&ops);
         let loader = Loader::new(&ops, &source.weights, self.dtype, self.limits.context);
         let model = Model::load(&loader, &source.spec, progress)?;
         drop(loader);
-        // What the upload passed through.
+        // Buffers of the upload.
         share.clear_cache();
         let storage = ArrayStorage::new(source.spec.layers.len());
         let sequences = MlxSequences::new(storage, SequenceLimits::from(&self.limits));
@@ -218,7 +218,7 @@ impl Backend for MlxBackend {
 
     fn probe(&self) -> Probe {
         match library::api() {
-            Ok(api) => Probe::Available(vec![Chosen::best(api).describe()]),
+            Ok(api) => Probe::Available(vec![MlxDevice::best(api).describe()]),
             Err(error) => Probe::Unavailable {
                 why: format!("{error}."),
                 remedy: REMEDY.to_owned(),
@@ -240,6 +240,6 @@ impl Backend for MlxBackend {
         draft.limits.check_memory()?;
         let plan = draft.plan(&source, options);
         let open = move |progress: &mut dyn FnMut(f32)| draft.open(plan, &source, progress);
-        Ok(Box::new(Remote::open(open, progress)?))
+        Ok(Box::new(ThreadedSession::open(open, progress)?))
     }
 }

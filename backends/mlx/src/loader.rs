@@ -15,9 +15,9 @@ use loquat_weights::{Dtype, Matrix, Storage, Weights};
 
 use crate::array::{Array, Ops, Type};
 use crate::blocks::Block;
-use crate::linear::{Joined, JoinedStack, Kernel, Linear, Run, Stack, Table};
+use crate::linear::{JoinedLinear, JoinedStack, Kernel, Linear, Run, Stack, Table};
 use crate::norm::{Norm, Rope};
-use crate::pack::{self, Form, Kept};
+use crate::pack::{self, Form, UploadedMatrix};
 
 /// Finds roles' weights and uploads them.
 pub struct Loader<'a> {
@@ -25,10 +25,10 @@ pub struct Loader<'a> {
     pub weights: &'a Weights,
     /// Of activations, and of weights that are not packed.
     pub dtype: Type,
-    /// The session's, which some ropes go by.
+    /// The session's, on which some ropes depend.
     pub context: usize,
-    /// Matrices that are there already: an embedding may be the head too.
-    kept: RefCell<BTreeMap<Role, Kept>>,
+    /// An embedding may be the head too.
+    uploaded: RefCell<BTreeMap<Role, UploadedMatrix>>,
 }
 
 /// The same for one layer's roles.
@@ -38,14 +38,14 @@ pub struct LayerLoader<'a> {
     weights: LayerWeights<'a>,
 }
 
-/// A role's matrices and their biases, and how they will be kept.
-struct Part<'a> {
+/// A role's matrices and biases, and how they will be stored.
+struct RoleMatrices<'a> {
     stack: &'a [Matrix],
     bias: Option<&'a [f32]>,
     form: Form,
 }
 
-impl Part<'_> {
+impl RoleMatrices<'_> {
     fn rows(&self) -> usize {
         self.stack.first().map_or(0, Matrix::rows)
     }
@@ -55,8 +55,8 @@ impl Part<'_> {
     }
 
     /// Whether both can be multiplied as one.
-    fn joins(&self, other: &Part) -> bool {
-        let shape = |part: &Part| (part.stack.len(), part.cols(), part.form);
+    fn joins(&self, other: &RoleMatrices) -> bool {
+        let shape = |part: &RoleMatrices| (part.stack.len(), part.cols(), part.form);
         shape(self) == shape(other)
     }
 }
@@ -68,37 +68,37 @@ impl<'a> Loader<'a> {
             weights,
             dtype,
             context,
-            kept: RefCell::default(),
+            uploaded: RefCell::default(),
         }
     }
 
     pub fn linear(&self, role: Role, bias: Option<Role>) -> Result<Linear, OpenError> {
         Ok(Linear {
-            kernel: self.kept(role)?.kernel(self.ops)?,
+            kernel: self.upload_matrix(role)?.kernel(self.ops)?,
             bias: bias.map_or(Ok(None), |role| self.optional(role))?,
         })
     }
 
     pub fn table(&self, role: Role) -> Result<Table, OpenError> {
-        Ok(self.kept(role)?.table())
+        Ok(self.upload_matrix(role)?.table())
     }
 
-    fn kept(&self, role: Role) -> Result<Kept, OpenError> {
-        if let Some(kept) = self.kept.borrow().get(&role) {
-            return Ok(kept.clone());
+    fn upload_matrix(&self, role: Role) -> Result<UploadedMatrix, OpenError> {
+        if let Some(uploaded) = self.uploaded.borrow().get(&role) {
+            return Ok(uploaded.clone());
         }
         let matrix = matrix(self.weights, role)?;
-        let form = Form::of(matrix, self.dtype);
-        let kept = Kept::upload(self.ops, form, &[matrix], &[matrix.rows()])?;
-        self.kept.borrow_mut().insert(role, kept.clone());
-        Ok(kept)
+        let form = Form::for_matrix(matrix, self.dtype);
+        let uploaded = UploadedMatrix::upload(self.ops, form, &[matrix], &[matrix.rows()])?;
+        self.uploaded.borrow_mut().insert(role, uploaded.clone());
+        Ok(uploaded)
     }
 
     /// Matrices that read the same input, and their biases.
-    pub fn joined(&self, roles: &[(Role, Option<Role>)]) -> Result<Joined, OpenError> {
+    pub fn joined(&self, roles: &[(Role, Option<Role>)]) -> Result<JoinedLinear, OpenError> {
         let parts = self.parts(roles)?;
-        let runs = parts.chunk_by(Part::joins).map(|run| {
-            let rows: Vec<usize> = run.iter().map(Part::rows).collect();
+        let runs = parts.chunk_by(RoleMatrices::joins).map(|run| {
+            let rows: Vec<usize> = run.iter().map(RoleMatrices::rows).collect();
             let dims = [rows.iter().sum()];
             let whole = Linear {
                 kernel: self.kernel(run, &dims)?,
@@ -106,37 +106,37 @@ impl<'a> Loader<'a> {
             };
             Ok(Run { whole, rows })
         });
-        Ok(Joined::new(runs.collect::<Result<_, OpenError>>()?))
+        Ok(JoinedLinear::new(runs.collect::<Result<_, OpenError>>()?))
     }
 
     /// Stacks that read the same input, and their biases.
     pub fn joined_stack(&self, roles: &[(Role, Option<Role>)]) -> Result<JoinedStack, OpenError> {
         let parts = self.parts(roles)?;
-        let runs = parts.chunk_by(Part::joins).map(|run| {
-            let rows = run.iter().map(Part::rows).collect();
-            let whole = self.stack_of(run)?;
+        let runs = parts.chunk_by(RoleMatrices::joins).map(|run| {
+            let rows = run.iter().map(RoleMatrices::rows).collect();
+            let whole = self.join_stacks(run)?;
             Ok(Run { whole, rows })
         });
         Ok(JoinedStack::new(runs.collect::<Result<_, OpenError>>()?))
     }
 
     pub fn stack(&self, role: Role, bias: Option<Role>) -> Result<Stack, OpenError> {
-        self.stack_of(&self.parts(&[(role, bias)])?)
+        self.join_stacks(&self.parts(&[(role, bias)])?)
     }
 
-    fn stack_of(&self, run: &[Part]) -> Result<Stack, OpenError> {
+    fn join_stacks(&self, run: &[RoleMatrices]) -> Result<Stack, OpenError> {
         let count = run.first().map_or(0, |part| part.stack.len());
-        let dims = [count, run.iter().map(Part::rows).sum()];
+        let dims = [count, run.iter().map(RoleMatrices::rows).sum()];
         Ok(Stack {
             kernel: self.kernel(run, &dims)?,
             bias: self.bias(run, &dims)?,
         })
     }
 
-    fn parts(&self, roles: &[(Role, Option<Role>)]) -> Result<Vec<Part<'a>>, OpenError> {
+    fn parts(&self, roles: &[(Role, Option<Role>)]) -> Result<Vec<RoleMatrices<'a>>, OpenError> {
         let parts = roles.iter().map(|(role, bias)| {
             let stack = stack(self.weights, *role)?;
-            Ok(Part {
+            Ok(RoleMatrices {
                 stack,
                 bias: bias.and_then(|role| self.weights.vector(role)),
                 form: Form::common(stack, self.dtype),
@@ -146,7 +146,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The parts one under another, for each member of their stacks.
-    fn kernel(&self, run: &[Part], dims: &[usize]) -> Result<Kernel, OpenError> {
+    fn kernel(&self, run: &[RoleMatrices], dims: &[usize]) -> Result<Kernel, OpenError> {
         let Some(first) = run.first() else {
             return Err(OpenError::Device("no matrices to multiply by".to_owned()));
         };
@@ -154,12 +154,12 @@ impl<'a> Loader<'a> {
         let matrices: Vec<&Matrix> = members
             .flat_map(|member| run.iter().map(move |part| &part.stack[member]))
             .collect();
-        let kept = Kept::upload(self.ops, first.form, &matrices, dims)?;
-        Ok(kept.kernel(self.ops)?)
+        let uploaded = UploadedMatrix::upload(self.ops, first.form, &matrices, dims)?;
+        Ok(uploaded.kernel(self.ops)?)
     }
 
     /// The biases in the same order, zero where a part has none.
-    fn bias(&self, run: &[Part], dims: &[usize]) -> Result<Option<Array>, OpenError> {
+    fn bias(&self, run: &[RoleMatrices], dims: &[usize]) -> Result<Option<Array>, OpenError> {
         if run.iter().all(|part| part.bias.is_none()) {
             return Ok(None);
         }
@@ -190,7 +190,7 @@ impl<'a> Loader<'a> {
     }
 
     /// [len], float32.
-    pub fn exact(&self, role: Role) -> Result<Array, OpenError> {
+    pub fn vector_f32(&self, role: Role) -> Result<Array, OpenError> {
         let values = vector(self.weights, role)?;
         self.upload(values, &[values.len()], Type::F32)
     }
@@ -291,7 +291,7 @@ impl<'a> LayerLoader<'a> {
         wanted.then(|| self.linear(role)).transpose()
     }
 
-    pub fn joined(&self, roles: &[LayerRole]) -> Result<Joined, OpenError> {
+    pub fn joined(&self, roles: &[LayerRole]) -> Result<JoinedLinear, OpenError> {
         let roles: Vec<_> = roles.iter().map(|role| self.with_bias(*role)).collect();
         self.loader.joined(&roles)
     }
@@ -316,8 +316,8 @@ impl<'a> LayerLoader<'a> {
     }
 
     /// float32.
-    pub fn exact(&self, role: LayerRole) -> Result<Array, OpenError> {
-        self.loader.exact(self.weights.role(role))
+    pub fn vector_f32(&self, role: LayerRole) -> Result<Array, OpenError> {
+        self.loader.vector_f32(self.weights.role(role))
     }
 
     /// The values as the checkpoint has them.
@@ -339,7 +339,7 @@ impl<'a> LayerLoader<'a> {
     }
 }
 
-/// The type of activations: what the checkpoint's own matrices are multiplied in, most of them.
+/// The type of activations: the one that most of the checkpoint's values use.
 pub fn activation_type(spec: &ModelSpec, weights: &Weights, precision: Precision) -> Type {
     if precision == Precision::Reference {
         return Type::F32;
@@ -353,7 +353,7 @@ pub fn activation_type(spec: &ModelSpec, weights: &Weights, precision: Precision
     }
     let most = values.into_iter().max_by_key(|(_, sum)| *sum);
     match most {
-        // A stream that starts out multiplied grows past what a half can hold.
+        // A scaled embedding makes the stream grow past the range of f16.
         Some((Type::F16, _)) if spec.embedding.scale != 1.0 => Type::BF16,
         Some((of, _)) => of,
         None => Type::F32,
@@ -368,9 +368,9 @@ fn own_type(storage: &Storage) -> Type {
     };
     match pack::float_type(dtype) {
         Some(of) => of,
-        // Powers of two and floats of eight bits are exact in it.
+        // Powers of two and 8-bit floats are exact in it.
         None if dtype == Dtype::Mxfp4 || dtype.block_len() == 1 => Type::BF16,
-        // GGUF's blocks have halves for scales.
+        // GGUF blocks have f16 scales.
         None => Type::F16,
     }
 }

@@ -1,4 +1,4 @@
-//! Rows through the model together: from tokens to lazy outputs. Nothing here waits.
+//! A pass of rows through the model, from tokens to lazy outputs. Nothing here waits.
 
 use loquat_session::{Draw, Emit};
 
@@ -9,39 +9,39 @@ use crate::kv::{KvBatch, Recurrent};
 use crate::model::Model;
 use crate::step::{Group, KvBatchState, RowState, Step};
 
-/// What a greedy row gives where its logits are no numbers.
+/// The token of a row whose logits are not numbers.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// A row on its way through the model.
+/// A row of a pass.
 pub struct PassRow {
     pub emit: Emit,
     /// New tokens.
     pub tokens: usize,
-    /// New tokens after which a state is wanted, ascending.
-    pub stops: Vec<usize>,
+    /// Numbers of new tokens after which a state is saved, ascending.
+    pub snapshot_at: Vec<usize>,
     pub state: RowState,
-    /// The states at the stops.
-    pub on_the_way: Vec<Vec<Recurrent>>,
-    /// Its batch, in the pass's.
+    /// The states at these tokens.
+    pub snapshots: Vec<Vec<Recurrent>>,
+    /// Index of its batch in the pass.
     pub kv_batch: usize,
 }
 
-/// Rows whose keys and values stand in the same arrays: neighbours in the batch's order.
+/// Rows whose keys and values are in the same arrays, in the batch's order.
 pub struct PassKvBatch {
     pub rows: Vec<usize>,
     pub capacity: usize,
     pub kv_batch: KvBatch,
 }
 
-/// Where a pass takes its tokens from.
+/// The tokens of a pass.
 pub enum Tokens<'a> {
-    /// All rows', one after another.
+    /// Of all rows, one after another.
     Host(&'a [u32]),
     /// One for each row, on the device.
     Device(&'a Array),
 }
 
-/// What the rows gave, in their order; not computed yet.
+/// What the rows emit, in their order; not computed yet.
 #[derive(Default)]
 pub struct Outputs {
     /// [positions]
@@ -61,7 +61,7 @@ struct Segment {
     len: usize,
 }
 
-/// Runs the rows. Those with stops take several waves, each as far as the next stop.
+/// Runs the rows. Those with snapshots take several waves, each up to the next snapshot.
 pub fn run(
     ops: &Ops,
     model: &Model,
@@ -104,8 +104,8 @@ fn next_wave(rows: &[PassRow], segments: &[Vec<Segment>]) -> Vec<(usize, usize)>
     let mut wave: Vec<(usize, usize)> = Vec::with_capacity(rows.len());
     for (index, row) in rows.iter().enumerate() {
         let done = done(&segments[index]);
-        let stop = row.stops.iter().copied().find(|stop| *stop > done);
-        let end = stop.unwrap_or(row.tokens);
+        let snapshot = row.snapshot_at.iter().copied().find(|at| *at > done);
+        let end = snapshot.unwrap_or(row.tokens);
         if end > done {
             wave.push((index, end - done));
         }
@@ -121,7 +121,7 @@ fn run_wave(
     wave: &[(usize, usize)],
     ids: &Array,
 ) -> Result<Array, MlxError> {
-    let mut kv_batch_states = enter_kv_batches(ops, rows, kv_batches, wave)?;
+    let mut kv_batch_states = batch_states(ops, rows, kv_batches, wave)?;
     let groups = group(ops, rows, wave, &kv_batch_states)?;
     let mut states: Vec<RowState> = Vec::with_capacity(wave.len());
     for (row, _) in wave {
@@ -136,8 +136,8 @@ fn run_wave(
     for ((row, len), mut state) in wave.iter().zip(states) {
         let row = &mut rows[*row];
         state.start += len;
-        if row.on_the_way.len() < row.stops.len() {
-            row.on_the_way.push(state.recurrent.clone());
+        if row.snapshots.len() < row.snapshot_at.len() {
+            row.snapshots.push(state.recurrent.clone());
         }
         row.state = state;
     }
@@ -149,7 +149,7 @@ fn run_wave(
 }
 
 /// The batches of the wave's rows, in its order.
-fn enter_kv_batches(
+fn batch_states(
     ops: &Ops,
     rows: &[PassRow],
     kv_batches: &mut [PassKvBatch],
@@ -240,9 +240,9 @@ fn group(
     Ok(groups)
 }
 
-/// The places of the emitted positions in the streams laid one after another: greedy ones, drawn
-/// ones, then logits, then hidden states.
-struct Places {
+/// Indices of the emitted positions in the concatenated streams: greedy ones, drawn ones, then
+/// logits, then hidden states.
+struct EmittedPositions {
     all: Vec<i32>,
     greedy: i32,
     draws: Vec<Draw>,
@@ -250,8 +250,8 @@ struct Places {
     hidden: i32,
 }
 
-impl Places {
-    fn of(rows: &[PassRow], segments: &[Vec<Segment>], starts: &[usize]) -> Self {
+impl EmittedPositions {
+    fn new(rows: &[PassRow], segments: &[Vec<Segment>], starts: &[usize]) -> Self {
         let mut kinds: [Vec<i32>; 4] = Default::default();
         let mut draws = Vec::new();
         for (row, segments) in rows.iter().zip(segments) {
@@ -266,7 +266,7 @@ impl Places {
                 Emit::Hidden { positions } => (3, positions),
             };
             for position in row.tokens - positions..row.tokens {
-                kinds[kind].push(place(segments, starts, position) as i32);
+                kinds[kind].push(index_of(segments, starts, position) as i32);
             }
         }
         let counts = kinds.each_ref().map(|kind| kind.len() as i32);
@@ -280,8 +280,8 @@ impl Places {
     }
 }
 
-/// Where a row's new token `position` stands.
-fn place(segments: &[Segment], starts: &[usize], position: usize) -> usize {
+/// Index of a row's new token `position`.
+fn index_of(segments: &[Segment], starts: &[usize], position: usize) -> usize {
     let mut before = 0;
     for segment in segments {
         if position < before + segment.len {
@@ -305,7 +305,7 @@ fn read_out(
         starts.push(total);
         total += tokens;
     }
-    let places = Places::of(rows, segments, &starts);
+    let places = EmittedPositions::new(rows, segments, &starts);
     if places.all.is_empty() {
         return Ok(Outputs::default());
     }
@@ -355,7 +355,7 @@ fn rows_of(ops: &Ops, matrix: &Array, start: i32, stop: i32) -> Result<Array, Ml
     ops.slice(matrix, &[start, 0], &[stop, matrix.dim(1)])
 }
 
-/// The most likely token of each row, [`NO_TOKEN`] where nothing is.
+/// The most likely token of each row, or [`NO_TOKEN`].
 fn greedy(ops: &Ops, logits: &Array) -> Result<Array, MlxError> {
     let best = ops.reduce(Reduce::ArgMax, logits, 1, true)?;
     let largest = ops.take_along(logits, &best, 1)?;

@@ -1,6 +1,6 @@
-//! The session contract over passes through the model: rows in, checked; outputs out.
+//! The session contract over passes through the model.
 //!
-//! While rows are greedy the next step is computed before it is asked for: see [`Ahead`].
+//! While rows are greedy, the next step is computed before it is requested: see [`StepAhead`].
 
 use loquat_session::sequences::{RowGrant, RowStates};
 use loquat_session::transfer::{Envelope, unseal};
@@ -9,12 +9,12 @@ use loquat_session::{
     delegate_sequences,
 };
 
-use crate::ahead::Ahead;
+use crate::ahead::StepAhead;
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
 use crate::kv::Recurrent;
 use crate::layout::Layout;
-use crate::memory::Share;
+use crate::memory::MemoryShare;
 use crate::model::Model;
 use crate::pass::{self, NO_TOKEN, Outputs, PassKvBatch, PassRow, Tokens};
 use crate::step::RowState;
@@ -30,26 +30,26 @@ pub struct MlxSession {
     /// As planned, with nothing in use.
     pub memory: Memory,
     pub fingerprint: u64,
-    pub ahead: Option<Ahead>,
+    pub ahead: Option<StepAhead>,
     /// Arrays of sequences that were split off their batches, to be computed with the next step.
     pub split_off: Vec<Array>,
-    /// Returned to MLX's limits when the session ends.
-    pub share: Share,
+    /// Returned when the session ends.
+    pub share: MemoryShare,
 }
 
-/// Where a row's answer comes from.
-pub enum Source {
+/// Where a row's output comes from.
+pub enum RowSource {
     Refused(SessionError),
-    /// Computed by the step before.
-    Foreseen,
+    /// Computed ahead by the last step.
+    Ahead,
     Fresh,
 }
 
-/// A step under way: what each row waits for.
-pub struct Launched {
-    pub sources: Vec<Source>,
-    /// The tokens of rows that were foreseen, in the batch's order.
-    pub foreseen: Option<Array>,
+/// A started step: what each row waits for.
+pub struct LaunchedStep {
+    pub sources: Vec<RowSource>,
+    /// The tokens of rows that were computed ahead, in the batch's order.
+    pub ahead: Option<Array>,
     pub fresh: Outputs,
 }
 
@@ -60,11 +60,11 @@ pub struct AcceptedRow<'a> {
 }
 
 impl MlxSession {
-    /// Starts everything that the batch asks for and that is not under way already.
-    fn launch(&mut self, batch: &StepBatch) -> Result<Launched, SessionError> {
-        let (claims, foreseen) = self.claim_ahead(batch)?;
-        let goes_on = |id| batch.rows().iter().any(|row| row.sequence == id);
-        let split_off = storage::split_off(&mut self.sequences, &self.ops, goes_on)?;
+    /// Starts all rows of the batch that were not computed ahead.
+    fn launch(&mut self, batch: &StepBatch) -> Result<LaunchedStep, SessionError> {
+        let (claims, ahead) = self.claim_ahead(batch)?;
+        let continues = |id| batch.rows().iter().any(|row| row.sequence == id);
+        let split_off = storage::split_off(&mut self.sequences, &self.ops, continues)?;
         self.split_off.extend(split_off);
         let mut planned = 0;
         let mut accepted = Vec::new();
@@ -72,7 +72,7 @@ impl MlxSession {
         for (index, claimed) in claims.into_iter().enumerate() {
             let row = &batch.rows()[index];
             let source = if claimed {
-                Source::Foreseen
+                RowSource::Ahead
             } else {
                 let accept = self
                     .sequences
@@ -80,12 +80,12 @@ impl MlxSession {
                 match accept {
                     Ok(grant) => {
                         accepted.push((index, grant));
-                        Source::Fresh
+                        RowSource::Fresh
                     }
-                    Err(error) => Source::Refused(error),
+                    Err(error) => RowSource::Refused(error),
                 }
             };
-            if !matches!(source, Source::Refused(_)) {
+            if !matches!(source, RowSource::Refused(_)) {
                 planned += batch.tokens(row).len();
             }
             sources.push(source);
@@ -95,9 +95,9 @@ impl MlxSession {
         } else {
             self.run_fresh(batch, accepted)?
         };
-        Ok(Launched {
+        Ok(LaunchedStep {
             sources,
-            foreseen,
+            ahead,
             fresh,
         })
     }
@@ -150,15 +150,15 @@ impl MlxSession {
         }
     }
 
-    /// Runs a pass and starts computing what it gave and what the rows will remember. Their keys
-    /// and values go back to the sequences; their states are given.
+    /// Runs a pass and starts computing its outputs and states. Keys and values return to the
+    /// sequences; states are returned.
     pub fn compute(
         &mut self,
         accepted: &[AcceptedRow],
         tokens: Tokens,
     ) -> Result<(Outputs, Vec<ComputedStates>), MlxError> {
         let mut kv_batches = self.form_kv_batches(accepted)?;
-        let mut rows = self.enter(accepted, &kv_batches)?;
+        let mut rows = self.pass_rows(accepted, &kv_batches)?;
         let outputs = pass::run(&self.ops, &self.model, &mut rows, &mut kv_batches, tokens)?;
         let Outputs {
             greedy,
@@ -166,19 +166,19 @@ impl MlxSession {
             logits,
             hidden,
         } = &outputs;
-        let given = [greedy, drawn, logits, hidden];
-        let mut wanted: Vec<&Array> = given.into_iter().flatten().collect();
+        let emitted = [greedy, drawn, logits, hidden];
+        let mut arrays: Vec<&Array> = emitted.into_iter().flatten().collect();
         for row in &rows {
-            let states = row.on_the_way.iter().flatten().chain(&row.state.recurrent);
-            wanted.extend(states.flat_map(Recurrent::arrays));
-            // The keys of a row that emits nothing are needed by nothing else yet.
+            let states = row.snapshots.iter().flatten().chain(&row.state.recurrent);
+            arrays.extend(states.flat_map(Recurrent::arrays));
+            // Nothing else needs the keys of a row that emits nothing yet.
             if row.emit == Emit::Nothing {
-                wanted.extend(kv_batches[row.kv_batch].kv_batch.arrays());
+                arrays.extend(kv_batches[row.kv_batch].kv_batch.arrays());
             }
         }
-        wanted.extend(&self.split_off);
-        self.ops.start(&wanted)?;
-        drop(wanted);
+        arrays.extend(&self.split_off);
+        self.ops.start(&arrays)?;
+        drop(arrays);
         self.split_off.clear();
         for PassKvBatch {
             rows: members,
@@ -192,15 +192,15 @@ impl MlxSession {
         }
         let together = rows.len() > 1;
         let states = rows.into_iter().map(|row| ComputedStates {
-            snapshots: row.on_the_way,
+            snapshots: row.snapshots,
             after: row.state.recurrent,
             are_slices: together,
         });
         Ok((outputs, states.collect()))
     }
 
-    /// Rows that go on with one token stand with those that have as much room; others alone, and
-    /// so do those for whose joining there is no memory.
+    /// Rows of one token join those with equally much room, if there is memory to copy them; other
+    /// rows get a batch of their own.
     fn form_kv_batches(&mut self, accepted: &[AcceptedRow]) -> Result<Vec<PassKvBatch>, MlxError> {
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         let mut formed = Vec::new();
@@ -239,8 +239,8 @@ impl MlxSession {
         kv_batches.collect()
     }
 
-    /// The rows with their states, each knowing its batch.
-    fn enter(
+    /// The rows of the pass.
+    fn pass_rows(
         &self,
         accepted: &[AcceptedRow],
         kv_batches: &[PassKvBatch],
@@ -260,27 +260,27 @@ impl MlxSession {
             Ok(PassRow {
                 emit: row.emit,
                 tokens: grant.tokens,
-                stops: snapshots.map(|(len, _)| len - grant.start).collect(),
+                snapshot_at: snapshots.map(|(len, _)| len - grant.start).collect(),
                 state: RowState {
                     start: grant.start,
                     recurrent: recurrent.map_err(gone)?,
                 },
-                on_the_way: Vec::new(),
+                snapshots: Vec::new(),
                 kv_batch,
             })
         });
         rows.collect()
     }
 
-    /// Waits for the step and writes what it gave. The rows whose logits were no numbers are
-    /// refused, and their sequences as they were.
-    fn deliver(
+    /// Waits for the step and writes its output. Rows whose logits are not numbers are refused and
+    /// their tokens undone.
+    fn read_outputs(
         &mut self,
         batch: &StepBatch,
-        launched: &Launched,
+        launched: &LaunchedStep,
         output: &mut StepOutput,
     ) -> Result<(), SessionError> {
-        let mut foreseen = self.read_tokens(launched.foreseen.as_ref())?.into_iter();
+        let mut ahead = self.read_tokens(launched.ahead.as_ref())?.into_iter();
         let mut fresh = self
             .read_tokens(launched.fresh.greedy.as_ref())?
             .into_iter();
@@ -288,22 +288,22 @@ impl MlxSession {
         let mut broken = Vec::new();
         for (index, (row, source)) in batch.rows().iter().zip(&launched.sources).enumerate() {
             let tokens = match source {
-                Source::Refused(error) => {
+                RowSource::Refused(error) => {
                     output.push_error(error.clone());
                     continue;
                 }
-                Source::Foreseen => &mut foreseen,
-                Source::Fresh if matches!(row.emit, Emit::Drawn(_)) => &mut drawn,
-                Source::Fresh => &mut fresh,
+                RowSource::Ahead => &mut ahead,
+                RowSource::Fresh if matches!(row.emit, Emit::Drawn(_)) => &mut drawn,
+                RowSource::Fresh => &mut fresh,
             };
             match row.emit {
                 Emit::Nothing => output.push_nothing(),
                 Emit::Greedy { .. } | Emit::Drawn(_) => {
-                    let given = output.push_tokens(row.emit.positions());
-                    for (place, token) in given.iter_mut().zip(tokens) {
-                        *place = token;
+                    let tokens_out = output.push_tokens(row.emit.positions());
+                    for (slot, token) in tokens_out.iter_mut().zip(tokens) {
+                        *slot = token;
                     }
-                    if given.contains(&NO_TOKEN) {
+                    if tokens_out.contains(&NO_TOKEN) {
                         broken.push(index);
                     }
                 }
@@ -359,7 +359,7 @@ impl Session for MlxSession {
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.sequences.release(sequence)?;
         if self.sequences.count() == 0 {
-            self.forget_ahead();
+            self.drop_ahead();
             self.share.clear_cache();
         }
         Ok(())
@@ -368,15 +368,15 @@ impl Session for MlxSession {
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(&self.capabilities);
         let launched = self.launch(batch)?;
-        let pending = self.look_ahead(batch, &launched)?;
+        let pending = self.start_ahead(batch, &launched)?;
         self.start_split_off()?;
-        let delivered = self.deliver(batch, &launched, output);
-        match (pending, &delivered) {
-            (Some(pending), Ok(())) => self.foresee(pending, output),
+        let written = self.read_outputs(batch, &launched, output);
+        match (pending, &written) {
+            (Some(pending), Ok(())) => self.keep_ahead(pending, output),
             (Some(pending), Err(_)) => self.roll_back(pending.grants),
             (None, _) => {}
         }
-        delivered
+        written
     }
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
@@ -396,8 +396,7 @@ impl Session for MlxSession {
             self.capabilities.max_context,
             |len| self.layout.export_len(len, dtype),
         )?;
-        // What only the step ahead holds is nobody's.
-        self.forget_ahead();
+        self.drop_ahead();
         let (ops, layout) = (&self.ops, &self.layout);
         self.sequences.import(len, |sequences, grant| {
             let read = transfer::import(ops, layout, dtype, (len, grant.capacity), contents);
@@ -418,7 +417,7 @@ impl Session for MlxSession {
 
 impl Drop for MlxSession {
     fn drop(&mut self) {
-        // What was started ahead must not outlive the arrays' limits.
+        // A step started ahead must not outlive the session's memory share.
         let _ = self.ops.synchronize();
     }
 }

@@ -190,13 +190,13 @@ pub fn put_batch(sequences: &mut MlxSequences, ids: &[SequenceId], batch: KvBatc
 pub fn split_off(
     sequences: &mut MlxSequences,
     ops: &Ops,
-    goes_on: impl Fn(SequenceId) -> bool,
+    continues: impl Fn(SequenceId) -> bool,
 ) -> Result<Vec<Array>, MlxError> {
     let mut arrays = Vec::new();
     // Forks of one row keep sharing it.
     let mut detached: HashMap<BatchRow, KvBatchId> = HashMap::new();
     let (storage, sequences) = sequences.storage_and_sequences();
-    for (_, stored, states) in sequences.filter(|(id, ..)| !goes_on(*id)) {
+    for (_, stored, states) in sequences.filter(|(id, ..)| !continues(*id)) {
         if let Some(from) = *stored
             && storage.batches.get(from.batch).is_some_and(|b| b.rows > 1)
         {

@@ -1,4 +1,4 @@
-//! What the unit tests share.
+//! Helpers of the unit tests.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::kv::{KvBatch, Recurrent};
 use crate::library;
 use crate::step::{Group, KvBatchState, RowState, Step};
 
-/// Operations on MLX's CPU; `None`, said aloud, where the build has no MLX.
+/// Operations on MLX's CPU; `None`, with a message, if the build has no MLX.
 pub fn ops() -> Option<Ops> {
     match library::api() {
         Ok(api) => {

@@ -18,8 +18,8 @@ pub struct Row {
     tokens: Range<usize>,
 }
 
-/// What a row gives back. Counts are of its last positions: 1 is the usual next token, as many
-/// as the row has tokens scores a prompt, in between verifies a speculative block.
+/// What a row emits. Counts are of its last positions: 1 is the usual next token, as many as the
+/// row has tokens scores a prompt, in between verifies a speculative block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Emit {
     Nothing,
@@ -27,8 +27,7 @@ pub enum Emit {
     Greedy {
         positions: usize,
     },
-    /// A token drawn after the last position, given where greedy ones are; for sessions that
-    /// [draw](Capabilities::draws).
+    /// A token drawn after the last position, for sessions that [draw](Capabilities::draws).
     Drawn(Draw),
     /// All logits at each of the last `positions`.
     Logits {
@@ -77,8 +76,8 @@ impl StepBatch {
         &self.tokens[row.tokens.clone()]
     }
 
-    /// For sessions: refuses row `index` where it asks for what no session of these capabilities
-    /// gives. Its sequence holds `len` tokens; rows accepted before it bring `planned`.
+    /// For sessions: refuses row `index` if no session of these capabilities can run it. Its
+    /// sequence holds `len` tokens; rows accepted before it bring `planned`.
     pub fn check(
         &self,
         index: usize,
@@ -143,7 +142,7 @@ impl StepBatch {
     }
 }
 
-/// What a step gave, one [`RowOutput`] per row in the batch's order. Owned by the caller and
+/// The output of a step, one [`RowOutput`] per row in the batch's order. Owned by the caller and
 /// reused; the session clears and fills it.
 #[derive(Debug, Default)]
 pub struct StepOutput {
@@ -167,7 +166,7 @@ pub struct RowOutput {
 }
 
 impl StepOutput {
-    /// For sessions: forgets the last step.
+    /// For sessions: clears the last step's output.
     pub fn reset(&mut self, capabilities: &Capabilities) {
         self.rows.clear();
         self.tokens.clear();
@@ -225,7 +224,7 @@ impl StepOutput {
         &mut self.hidden[range.start * self.hidden_size..]
     }
 
-    /// For sessions: a row that was pushed came to nothing after all.
+    /// For sessions: replaces a row's output with an error.
     pub fn fail(&mut self, row: usize, error: SessionError) {
         self.rows[row] = RowOutput {
             error: Some(error),

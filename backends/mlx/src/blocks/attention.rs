@@ -17,7 +17,7 @@ use loquat_spec::{Attention as Spec, KvSource, LayerRole, Reach};
 
 use crate::array::{Array, Fused, Mask, Ops};
 use crate::error::MlxError;
-use crate::linear::{Joined, Linear};
+use crate::linear::{JoinedLinear, Linear};
 use crate::loader::LayerLoader;
 use crate::norm::{Norm, Rope};
 use crate::step::{Group, Step};
@@ -28,7 +28,7 @@ pub use heads::{from_heads, part, to_heads};
 pub struct Attention {
     spec: Spec,
     /// Queries, then keys, values and the gate as far as the layer has them.
-    inputs: Joined,
+    inputs: JoinedLinear,
     /// `inputs` gives queries and keys as one array.
     paired: bool,
     qk_norm: Option<HeadNorm>,
@@ -143,7 +143,7 @@ impl Attention {
     /// Norms and rope.
     fn place(&self, step: &mut Step, group: &Group, inputs: &Inputs) -> Result<Heads, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
-        let mut heads = step.of_group(group, &inputs.queries_keys)?;
+        let mut heads = step.group_part(group, &inputs.queries_keys)?;
         heads = to_heads(ops, group, &heads, spec.head_dim)?;
         let after_rope = spec.qk_norm.is_some_and(|norm| norm.after_rope);
         let (before, after) = if after_rope {
@@ -162,9 +162,9 @@ impl Attention {
         }
         let mut queries = part(ops, &heads, 1, 0..spec.heads)?;
         if let Some(temperature) = &spec.temperature
-            && let Some(warmth) = step.warmth(group, temperature)?
+            && let Some(query_scale) = step.query_scale(group, temperature)?
         {
-            queries = ops.multiply(&queries, &warmth)?;
+            queries = ops.multiply(&queries, &query_scale)?;
         }
         let keys_values = match &inputs.values {
             Some(values) => {
@@ -181,7 +181,7 @@ impl Attention {
 
     fn place_values(&self, step: &Step, group: &Group, values: &Array) -> Result<Array, MlxError> {
         let ops = step.ops;
-        let values = step.of_group(group, values)?;
+        let values = step.group_part(group, values)?;
         let mut heads = to_heads(ops, group, &values, self.spec.value_dim)?;
         if let Some(norm) = &self.value_norm {
             heads = norm.apply(ops, &heads)?;
@@ -212,10 +212,10 @@ impl Attention {
                 let values = part(ops, values, 0, of_group)?;
                 step.append(kv_batch, layer, &keys, Some(&values))?;
             }
-            mixed.push(if step.kv_batches[kv_batch].is_level() {
+            mixed.push(if step.kv_batches[kv_batch].is_aligned() {
                 self.attend(step, layer, kv_batch, &queries)?
             } else {
-                self.attend_apart(step, layer, kv_batch, &queries)?
+                self.attend_masked(step, layer, kv_batch, &queries)?
             });
         }
         from_heads(ops, &step.gather(mixed)?)
@@ -223,7 +223,7 @@ impl Attention {
 
     /// The rows of a batch that are not equally long, each with one token: all read as far as the
     /// longest, and a mask says what each sees.
-    fn attend_apart(
+    fn attend_masked(
         &self,
         step: &mut Step,
         layer: usize,
@@ -242,7 +242,7 @@ impl Attention {
             None => ops.attention(
                 inputs,
                 self.spec.scale,
-                Mask::Given(&mask),
+                Mask::Array(&mask),
                 self.sinks.as_ref(),
             ),
         }
@@ -294,7 +294,7 @@ impl Attention {
             return self.attend_capped(ops, inputs, cap, mask.as_ref());
         }
         let mask = match (&mask, view) {
-            (Some(mask), _) => Mask::Given(mask),
+            (Some(mask), _) => Mask::Array(mask),
             (None, View::Causal) => Mask::Causal,
             (None, _) => Mask::None,
         };

@@ -27,7 +27,7 @@ fn input(ops: &Ops) -> Array {
 }
 
 #[test]
-fn joined_matrices_answer_as_each_alone() {
+fn joined_matrices_equal_single_ones() {
     let Some(ops) = testing::ops() else { return };
     let weights = mixed();
     let loader = Loader::new(&ops, &weights, Type::F32, 8);
@@ -79,7 +79,7 @@ fn neighbours_of_one_form_join() {
 }
 
 #[test]
-fn joined_stacks_answer_as_each_alone() {
+fn joined_stacks_equal_single_ones() {
     let Some(ops) = testing::ops() else { return };
     let folders = [
         "goldens/gpt_oss",
@@ -119,7 +119,7 @@ fn joined_stacks_answer_as_each_alone() {
 }
 
 #[test]
-fn an_embedding_that_is_the_head_goes_up_once() {
+fn tied_head_is_uploaded_once() {
     let Some(ops) = testing::ops() else { return };
     let weights = testing::weights(ROWS, COLS, |_| Dtype::Q8_0);
     let loader = Loader::new(&ops, &weights, Type::F32, 8);
@@ -137,7 +137,7 @@ fn an_embedding_that_is_the_head_goes_up_once() {
 }
 
 #[test]
-fn activations_are_of_the_checkpoints_own_type() {
+fn activation_type_follows_the_checkpoint() {
     let folder = |name: &str| goldens::source(&goldens::fixtures().join(name)).unwrap();
     let (plain, scaled) = (folder("goldens/llama").spec, folder("goldens/gemma2").spec);
     assert!(plain.embedding.scale == 1.0 && scaled.embedding.scale != 1.0);

@@ -1,13 +1,13 @@
 //! The snapshot rule that every backend gets from [`Sequences`](crate::sequences::Sequences).
 
-use super::{Probe, Subject};
+use super::{Subject, TestSession};
 use crate::{PrefixCopy, SessionOptions};
 
 /// The state before a row is kept until the next row, whatever the row's length.
 pub fn last_row_can_be_undone(subject: &Subject) -> Result<(), String> {
     /// More than the snapshots that a sequence keeps inside one row.
     const LONG: usize = 1100;
-    let mut probe = Probe::open(
+    let mut probe = TestSession::open(
         subject,
         &SessionOptions {
             max_step_tokens: LONG,

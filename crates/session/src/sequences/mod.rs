@@ -28,7 +28,8 @@ use slots::SlotPool;
 pub use storage::{CopyOnWrite, SequenceStorage};
 
 use crate::{
-    Capabilities, Held, Memory, RowOutput, SequenceId, SessionError, StepBatch, limits::Limits,
+    Capabilities, HeldMemory, Memory, RowOutput, SequenceId, SessionError, StepBatch,
+    limits::Limits,
 };
 
 /// All sequences of a session.
@@ -252,12 +253,12 @@ impl<S: SequenceStorage> Sequences<S> {
         Some((&mut self.storage, &mut sequence.stored))
     }
 
-    pub fn held(&self, ids: &[SequenceId]) -> Result<Held, SessionError> {
+    pub fn held(&self, ids: &[SequenceId]) -> Result<HeldMemory, SessionError> {
         let sequences = ids.iter().map(|id| self.get(*id));
         let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
         let pages = sequences.iter().flat_map(|held| held.pages.iter().copied());
         let states = sequences.iter().flat_map(|held| held.states());
-        Ok(Held {
+        Ok(HeldMemory {
             kv_tokens: self.pages.distinct(pages) * self.granularity,
             states: self.states.distinct(states),
         })
@@ -628,7 +629,7 @@ macro_rules! delegate_sequences {
         fn held(
             &self,
             sequences: &[$crate::SequenceId],
-        ) -> Result<$crate::Held, $crate::SessionError> {
+        ) -> Result<$crate::HeldMemory, $crate::SessionError> {
             self.$sequences.held(sequences)
         }
 

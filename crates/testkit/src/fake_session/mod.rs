@@ -20,7 +20,7 @@ use loquat_session::sequences::{
 };
 use loquat_session::transfer::{Envelope, unseal};
 use loquat_session::{
-    Capabilities, Emit, Held, Memory, PrefixCopy, Row, SequenceId, Session, SessionError,
+    Capabilities, Emit, HeldMemory, Memory, PrefixCopy, Row, SequenceId, Session, SessionError,
     StepBatch, StepOutput,
 };
 
@@ -250,7 +250,7 @@ impl Session for FakeSession {
         self.sequences.reusable(sequence, at_most)
     }
 
-    fn held(&self, sequences: &[SequenceId]) -> Result<Held, SessionError> {
+    fn held(&self, sequences: &[SequenceId]) -> Result<HeldMemory, SessionError> {
         self.sequences.held(sequences)
     }
 

@@ -11,7 +11,7 @@ use crate::blocks::attention::plain::{
 };
 use crate::blocks::memory::Memory;
 use crate::blocks::recurrent::plain::{PlainConv, sigmoid, silu, softplus};
-use crate::linear::{Joined, Run};
+use crate::linear::{JoinedLinear, Run};
 use crate::norm::Norm;
 use crate::testing::{noise, ops, two_sequences};
 
@@ -124,14 +124,14 @@ impl Weights {
     }
 
     /// Queries and keys in one run, values and the rest each in their own.
-    fn inputs(&self, ops: &Ops, spec: &Spec) -> Joined {
+    fn inputs(&self, ops: &Ops, spec: &Spec) -> JoinedLinear {
         let (both, values) = self.mixed.split_at(2 * spec.key_len() * HIDDEN);
         let matrices = [both, values, &self.gate[0], &self.beta, &self.decay[0]];
         let runs = matrices.map(|matrix| Run {
             whole: linear(ops, matrix, HIDDEN),
             rows: vec![matrix.len() / HIDDEN],
         });
-        Joined::new(runs.into())
+        JoinedLinear::new(runs.into())
     }
 
     /// What the block gives for a whole sequence.
@@ -221,7 +221,7 @@ const CASES: [Case; 6] = [
 ];
 
 #[test]
-fn it_gives_what_plain_arithmetic_gives() {
+fn delta_rule_equals_plain_arithmetic() {
     let Some(ops) = ops() else { return };
     for (name, change, native) in CASES {
         let mut spec = SPEC;

@@ -171,7 +171,7 @@ fn router(ops: &Ops, rules: &Rules, learned: &Learned) -> Router {
 }
 
 #[test]
-fn routers_choose_and_weigh_by_their_rules() {
+fn routers_choose_and_weigh_by_spec() {
     let Some(ops) = testing::ops() else { return };
     const TOKENS: usize = 9;
     let learned = Learned {
@@ -218,7 +218,7 @@ const FAMILIES: &[&str] = &[
 ];
 
 #[test]
-fn many_tokens_get_what_each_gets_alone() {
+fn sorted_experts_equal_unsorted_ones() {
     let Some(ops) = testing::ops() else { return };
     const TOKENS: i32 = 70;
     for family in FAMILIES {

@@ -1,8 +1,7 @@
-//! A library that is missing or damaged is an error that says so, and nothing worse.
+//! A missing or damaged library is a named error.
 //!
-//! Libraries are looked for beside the program, so each case is a program of its own: this one,
-//! linked into a folder with what is to be found there.
-#![cfg(all(feature = "mlx", target_os = "linux"))]
+//! Libraries are searched beside the program, so each case runs this program again, linked into a
+//! folder with that case's libraries.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,14 +16,14 @@ use loquat_testkit::goldens;
 const SHIM: &str = env!("LOQUAT_MLX_SHIM");
 const LIBRARY: &str = env!("LOQUAT_MLX_LIBRARY");
 
-/// What a program in a case's folder is to say; unset: this is no such program.
+/// What the program of a case should report; unset in a normal run.
 const EXPECTED: &str = "LOQUAT_TEST_EXPECTED";
 
 struct Case {
     name: &'static str,
     /// Puts libraries into the program's folder.
     prepare: fn(&Path),
-    /// In the reason why MLX is not available; empty where it is.
+    /// Part of the reason why MLX is not available; empty if it is.
     expected: &'static str,
 }
 
@@ -34,7 +33,7 @@ const CASES: &[Case] = &[
         prepare: |folder| {
             copy_shim(folder, |_| {});
             symlink(LIBRARY, folder.join("libmlx.so")).unwrap();
-            link_what_mlx_needs(folder);
+            link_dependencies(folder);
         },
         expected: "",
     },
@@ -68,7 +67,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "MLX is nowhere",
-        prepare: |folder| copy_shim(folder, |bytes| forget_where_mlx_is(bytes)),
+        prepare: |folder| copy_shim(folder, |bytes| erase_library_path(bytes)),
         expected: "cannot be loaded: libmlx.so",
     },
     Case {
@@ -90,8 +89,8 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// A wheel's library looks for others two folders up from its own.
-fn link_what_mlx_needs(folder: &Path) {
+/// A wheel's library searches for others two folders above its own.
+fn link_dependencies(folder: &Path) {
     let two_up = |path: &Path| path.ancestors().nth(2).unwrap().to_owned();
     let Ok(entries) = fs::read_dir(two_up(Path::new(LIBRARY).parent().unwrap())) else {
         return;
@@ -110,9 +109,8 @@ fn copy_shim(folder: &Path, alter: fn(&mut Vec<u8>)) {
     fs::write(folder.join("libloquat_mlx.so"), bytes).unwrap();
 }
 
-/// The shim has the build's folder of MLX written into it, for a program that runs where it was
-/// built.
-fn forget_where_mlx_is(shim: &mut [u8]) {
+/// The shim contains the path of the MLX it was built with.
+fn erase_library_path(shim: &mut [u8]) {
     let known = Path::new(LIBRARY).parent().unwrap();
     let known = known.as_os_str().as_encoded_bytes();
     let places: Vec<usize> = shim
@@ -128,7 +126,7 @@ fn forget_where_mlx_is(shim: &mut [u8]) {
 }
 
 fn run(case: &Case) -> Output {
-    // Where the build is, so that the program need not be copied.
+    // In the build directory, so that the program can be hard-linked.
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let folder = root.path().join("mlx/lib");
     fs::create_dir_all(&folder).unwrap();
@@ -136,23 +134,27 @@ fn run(case: &Case) -> Output {
     let program = folder.join("program");
     fs::hard_link(std::env::current_exe().unwrap(), &program).unwrap();
     Command::new(program)
-        .args(["--exact", "a_program_says_what_it_found", "--nocapture"])
+        .args([
+            "--exact",
+            "library::program_reports_the_library_it_found",
+            "--nocapture",
+        ])
         .env(EXPECTED, case.expected)
         .output()
         .unwrap()
 }
 
 #[test]
-fn damaged_libraries_are_told_apart_and_survived() {
+fn damaged_library_is_a_named_error() {
     for case in CASES {
         let output = run(case);
         assert!(output.status.success(), "{}: {output:#?}", case.name);
     }
 }
 
-/// The program of a case; as a test among others it finds what the build made.
+/// The program of a case; in a normal run it finds the build's libraries.
 #[test]
-fn a_program_says_what_it_found() {
+fn program_reports_the_library_it_found() {
     let expected = std::env::var(EXPECTED).unwrap_or_default();
     let source = goldens::source(&goldens::family("llama")).unwrap();
     let opened = MlxBackend::AUTO.open(source, &SessionOptions::default(), &mut |_| {});

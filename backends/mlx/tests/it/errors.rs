@@ -1,6 +1,4 @@
-//! What cannot be done is an error with its numbers or its remedy.
-// macOS has MLX without being asked for, but not for certain.
-#![cfg(any(feature = "mlx", not(target_os = "macos")))]
+//! Errors name their numbers or a remedy.
 
 use loquat_mlx::MlxBackend;
 use loquat_session::{Backend, OpenError, Probe, SessionOptions};
@@ -8,7 +6,7 @@ use loquat_testkit::goldens;
 
 #[cfg(not(any(feature = "mlx", target_os = "macos")))]
 #[test]
-fn without_mlx_the_remedy_is_named() {
+fn missing_mlx_names_the_remedy() {
     let Probe::Unavailable { why, remedy } = MlxBackend::AUTO.probe() else {
         panic!("a build without the feature has MLX");
     };
@@ -35,7 +33,7 @@ mod with_mlx {
     use super::*;
 
     #[test]
-    fn a_probe_names_the_device() {
+    fn probe_names_the_device() {
         let probe = MlxBackend::AUTO.probe();
         let Probe::Available(devices) = &probe else {
             panic!("{probe:?}");
@@ -45,7 +43,7 @@ mod with_mlx {
     }
 
     #[test]
-    fn a_budget_too_small_is_refused_with_the_numbers() {
+    fn small_budget_is_refused_with_numbers() {
         for family in ["llama", "qwen3_next", "mamba2", "mixtral"] {
             let source = goldens::source(&goldens::family(family)).unwrap();
             let options = |bytes| SessionOptions {
@@ -69,7 +67,7 @@ mod with_mlx {
     }
 
     #[test]
-    fn more_than_the_device_has_is_not_opened() {
+    fn model_beyond_device_memory_is_refused() {
         for kv_tokens in [1 << 40, usize::MAX] {
             let source = goldens::source(&goldens::family("llama")).unwrap();
             let options = SessionOptions {
@@ -82,7 +80,7 @@ mod with_mlx {
     }
 
     #[test]
-    fn threads_are_not_ours_to_choose() {
+    fn threads_option_is_refused() {
         let source = goldens::source(&goldens::family("llama")).unwrap();
         let options = SessionOptions {
             threads: Some(2),
@@ -113,7 +111,7 @@ mod with_mlx {
     }
 
     #[test]
-    fn broken_weights_fail_the_row_and_nothing_else() {
+    fn broken_weights_fail_only_their_row() {
         // The file ends with the final norm: two bytes of it become a bf16 NaN.
         let folder = altered_llama(|weights| {
             let end = weights.len();
@@ -136,7 +134,7 @@ mod with_mlx {
     }
 
     #[test]
-    fn another_models_sequence_is_not_imported() {
+    fn sequence_of_another_model_is_not_imported() {
         let open = |folder: &std::path::Path| {
             let source = goldens::source(folder).unwrap();
             MlxBackend::AUTO

@@ -1,5 +1,4 @@
 //! The session contract and the references' logits, judged on every block kind.
-#![cfg(feature = "mlx")]
 
 use std::path::{Path, PathBuf};
 
@@ -86,14 +85,14 @@ fn references(folder: &Path, precision: Precision, suffix: &str, tolerance: f32)
 }
 
 #[test]
-fn every_family_agrees_with_its_reference() {
+fn every_family_matches_its_reference() {
     each(goldens::all().unwrap(), |folder| {
         references(folder, Precision::Reference, "", SUMMATION)
     });
 }
 
 #[test]
-fn quantized_checkpoints_agree_with_their_reference() {
+fn quantized_checkpoints_match_their_reference() {
     each(goldens::mlx().unwrap(), |folder| {
         references(folder, Precision::Reference, "_f32", QUANTIZED)
     });
@@ -151,7 +150,7 @@ fn quantized_checkpoints_keep_the_contract() {
 }
 
 #[test]
-fn a_plan_foretells_the_session() {
+fn plan_equals_the_opened_session() {
     let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
     for folder in plain.into_iter().chain(quantized) {
         for precision in [Precision::Fast, Precision::Reference] {
@@ -162,13 +161,16 @@ fn a_plan_foretells_the_session() {
                 ..SessionOptions::default()
             };
             let plan = MlxBackend::AUTO.plan(&source, &options).unwrap();
-            let mut heard = Vec::new();
+            let mut shares = Vec::new();
             let session = MlxBackend::AUTO
-                .open(source, &options, &mut |share| heard.push(share))
+                .open(source, &options, &mut |share| shares.push(share))
                 .unwrap();
             assert_eq!(plan.memory, session.memory(), "{}", folder.display());
             assert_eq!(&plan.capabilities, session.capabilities());
-            assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
+            assert!(
+                shares.is_sorted() && shares.last() == Some(&1.0),
+                "{shares:?}"
+            );
         }
     }
 }
