@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use loquat_bench::BenchError;
 use loquat_chat::ChatError;
 use loquat_convert::ConvertError;
 use loquat_engine::EngineError;
@@ -30,12 +31,6 @@ pub enum CliError {
     Chat(#[from] ChatError),
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("no backend is called `{name}`; there are auto, which chooses, and{all}")]
-    UnknownBackend { name: String, all: String },
-    #[error("backend `{name}` cannot run here; there are{all}")]
-    UnavailableBackend { name: &'static str, all: String },
-    #[error("no backend can run here; there are{all}")]
-    NoBackend { all: String },
     #[error(
         "`{word}` is neither a model nor, being one word, taken for a prompt; {advice}; to ask it \
          of the default model: loquat run {default} {word:?}"
@@ -76,14 +71,10 @@ pub enum CliError {
     },
     #[error(transparent)]
     Library(loquat::Error),
-    #[error("the model's own sampling defaults cannot be used: {0}")]
-    Defaults(EngineError),
     #[error("cannot read the prompt from stdin: {0}")]
     Stdin(std::io::Error),
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
-    #[error("cannot write the figure {}: {why}", path.display())]
-    Figure { path: PathBuf, why: String },
     #[error("cannot write {}: {source}", path.display())]
     Write {
         path: PathBuf,
@@ -101,10 +92,8 @@ pub enum CliError {
         .0.join(", ")
     )]
     Damaged(Vec<String>),
-    #[error("over HTTP: {0}")]
-    Http(std::io::Error),
-    #[error("a start could not be measured: {0}")]
-    Start(std::io::Error),
+    #[error(transparent)]
+    Bench(BenchError),
     #[error("interrupted")]
     Interrupted,
     #[error("cannot read the terminal: {0}")]
@@ -148,11 +137,25 @@ impl From<loquat::Error> for CliError {
             Error::Text(error) => error.into(),
             Error::Chat(error) => error.into(),
             Error::Engine(error) => error.into(),
-            Error::UnknownBackend { name, all } => Self::UnknownBackend { name, all },
-            Error::UnavailableBackend { name, all } => Self::UnavailableBackend { name, all },
-            Error::NoBackend { all } => Self::NoBackend { all },
-            Error::Defaults(error) => Self::Defaults(error),
             error => Self::Library(error),
+        }
+    }
+}
+
+/// Under the same names as other commands' errors.
+impl From<BenchError> for CliError {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Usage { what, expected } => Self::Usage { what, expected },
+            BenchError::Library(error) => error.into(),
+            BenchError::Engine(error) => error.into(),
+            BenchError::Synthetic(error) => error.into(),
+            BenchError::Serve(error) => error.into(),
+            BenchError::Grammar(source) => Self::Grammar {
+                flag: "--constrained",
+                source,
+            },
+            error => Self::Bench(error),
         }
     }
 }
@@ -162,7 +165,7 @@ impl CliError {
     /// refused, 130 interrupted, 141 nobody reads the output any more.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::UnknownBackend { .. }
+            Self::Library(loquat::Error::UnknownBackend(_))
             | Self::OneWord { .. }
             | Self::NoPrompt
             | Self::Usage { .. }
@@ -174,7 +177,8 @@ impl CliError {
             | Self::Config(_)
             | Self::Serve(loquat_server::ServeError::Tls(_)) => 2,
             Self::OfModel { source, .. } | Self::Advised { source, .. } => source.exit_code(),
-            Self::Open(OpenError::Option { .. }) => 2,
+            Self::Open(OpenError::Option { .. })
+            | Self::Bench(BenchError::DoesNotFit { .. } | BenchError::FigureField(_)) => 2,
             Self::Synthetic(error) => match error {
                 SyntheticError::UnknownShape { .. }
                 | SyntheticError::UnknownFormat { .. }
@@ -206,11 +210,13 @@ impl CliError {
             Self::Store(_)
             | Self::Weights(_)
             | Self::Open(_)
-            | Self::UnavailableBackend { .. }
-            | Self::NoBackend { .. }
+            | Self::Library(
+                loquat::Error::UnavailableBackend { .. }
+                | loquat::Error::NoBackend { .. }
+                | loquat::Error::Defaults(_),
+            )
             | Self::Hopeless { .. }
-            | Self::Grammar { .. }
-            | Self::Defaults(_) => 3,
+            | Self::Grammar { .. } => 3,
             Self::Text(error) => match error.blame() {
                 loquat_text::Blame::Request => 4,
                 loquat_text::Blame::System => 3,
@@ -226,13 +232,11 @@ impl CliError {
             Self::Library(_)
             | Self::Stdin(_)
             | Self::Terminal(_)
-            | Self::Figure { .. }
             | Self::Write { .. }
             | Self::Unwell(_)
             | Self::Checks(_)
             | Self::Damaged(_)
-            | Self::Http(_)
-            | Self::Start(_)
+            | Self::Bench(_)
             | Self::Telemetry(_)
             | Self::Serve(_)
             | Self::Runtime(_) => 1,

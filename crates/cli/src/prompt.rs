@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Read};
 
-use loquat_store::{Store, StoreError, Wanted};
+use loquat_store::{ModelQuery, Store, StoreError};
 
 use crate::args::ModelArgs;
 use crate::error::CliError;
@@ -48,7 +48,7 @@ pub fn sort(
     if first.trim().is_empty() {
         return Err(CliError::NoPrompt);
     }
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: first,
         kind: source.chosen(None).kind,
     };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 
 use loquat_server::config;
-use loquat_store::{FileKind, Store, Wanted};
+use loquat_store::{FileKind, ModelQuery, Store};
 
 use crate::args::QuickstartArgs;
 use crate::backends;
@@ -200,12 +200,14 @@ impl Chosen {
     /// What starting the server downloads, in the words that follow its command; `None` where the
     /// model is here.
     fn download(&self, store: &Store) -> Option<String> {
-        let wanted = Wanted {
+        let wanted = ModelQuery {
             reference: &self.source,
             kind: self.kind,
         };
         // What cannot be looked up now is fetched then.
-        let is_here = store.here(&wanted).is_ok_and(|here| here.is_some());
+        let is_here = store
+            .locate_cached(&wanted)
+            .is_ok_and(|here| here.is_some());
         (!is_here).then(|| {
             let (source, size) = (&self.source, bytes(self.weight_bytes));
             format!(" (downloads {source}, about {size}, the first time)")

@@ -1,23 +1,22 @@
 //! The flags of `loquat bench`.
 
-use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
+use loquat_bench::{LengthRange, Workload};
 use loquat_engine::EngineOptions;
 use loquat_synthetic::Recipe;
 
-use super::model::{Chosen, MODEL_FLAGS, ModelArgs};
+use super::model::{MODEL_FLAGS, ModelArgs};
 use super::session::SessionArgs;
 use super::values::{at_least_one, nonzero, seed};
-use crate::bench::Work;
 
 /// Flags that choose a scenario exclude each other; all others name those they do not serve.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("scenario")
     .args([
-        "clients", "intruder", "turns", "soak", "constrained", "contended", "http", "work",
+        "clients", "prefill_interference", "turns", "soak", "constrained", "contended", "http", "work",
         "machine", "draw", "start",
     ]))]
 pub struct BenchArgs {
@@ -47,7 +46,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(default_values_t = [32, 512].map(nonzero), conflicts_with = "scenario")]
     pub prompt_tokens: Vec<NonZeroUsize>,
-    /// Tokens to decode in each measurement, before an intruder enters, or in each turn.
+    /// Tokens to decode in each measurement, before an prefill_interference enters, or in each turn.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     #[arg(default_value_t = nonzero(64), conflicts_with_all = ["clients", "soak", "start"])]
     pub decode_tokens: NonZeroUsize,
@@ -55,11 +54,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(default_values_t = [nonzero(1)], conflicts_with = "scenario")]
     pub depth: Vec<NonZeroUsize>,
-    /// Sequences decoding at once, such as 1,4 [default: 1, or 4 when an intruder enters].
+    /// Sequences decoding at once, such as 1,4 [default: 1, or 4 when an prefill_interference enters].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(conflicts_with_all = ["clients", "turns", "soak", "contended", "start"])]
     batch: Vec<NonZeroUsize>,
-    /// Rounds; the median is reported [default: 5, or 3 of an intruder's or of turns].
+    /// Rounds; the median is reported [default: 5, or 3 of an prefill_interference's or of turns].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     #[arg(conflicts_with_all = ["clients", "soak"])]
     rounds: Option<NonZeroUsize>,
@@ -72,27 +71,27 @@ pub struct BenchArgs {
     pub clients: Vec<NonZeroUsize>,
     /// Requests to serve at each count of clients [default: four for each of the most clients].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["seconds", "intruder", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["seconds", "prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     #[arg(help_heading = SCENARIOS)]
     pub requests: Option<NonZeroUsize>,
     /// How long to send requests at each count of clients, instead of a number of them.
     #[arg(long, value_name = "SECONDS", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     #[arg(help_heading = SCENARIOS)]
     pub seconds: Option<NonZeroUsize>,
     /// Lengths of clients' prompts, drawn so that doubling a length makes it half as frequent.
-    #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
-    #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 16, high: 512 })]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
-    pub prompt_range: Span,
+    #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
+    #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 16, high: 512 })]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    pub prompt_range: LengthRange,
     /// Lengths of clients' answers, drawn likewise.
-    #[arg(long, value_name = "LOW-HIGH", value_parser = span, requires = "clients")]
-    #[arg(help_heading = SCENARIOS, default_value_t = Span { low: 32, high: 128 })]
-    #[arg(conflicts_with_all = ["intruder", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
-    pub output_range: Span,
+    #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
+    #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 32, high: 128 })]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    pub output_range: LengthRange,
     /// What running streams suffer while a prompt of this length enters.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
-    pub intruder: Option<NonZeroUsize>,
+    pub prefill_interference: Option<NonZeroUsize>,
     /// How many times as long running streams may take for a token while prompts come in; `inf`
     /// is no bound.
     #[arg(long, value_name = "NUMBER", value_parser = slowdown, requires = "scenario")]
@@ -105,7 +104,7 @@ pub struct BenchArgs {
     /// New tokens in each turn's question.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, requires = "turns")]
     #[arg(help_heading = SCENARIOS, default_value_t = nonzero(64))]
-    #[arg(conflicts_with_all = ["clients", "intruder", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["clients", "prefill_interference", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     pub user_tokens: NonZeroUsize,
     /// Unreliable clients for this long, on little memory, and a check that nothing leaks.
     #[arg(long, value_name = "SECONDS", value_parser = soak_seconds, help_heading = SCENARIOS)]
@@ -126,7 +125,7 @@ pub struct BenchArgs {
     /// programs that compare processes.
     #[arg(long, value_name = "WORKS", value_delimiter = ',', help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["synthetic", "decode_tokens", "batch", "rounds", "svg", "seed"])]
-    pub work: Vec<Work>,
+    pub work: Vec<Workload>,
     /// What this machine can do at most: how fast its memory is read, and its int8 arithmetic.
     #[arg(long, help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "svg"])]
@@ -158,10 +157,6 @@ pub struct BenchArgs {
 const SCENARIOS: &str = "Scenarios";
 
 impl BenchArgs {
-    pub fn chosen(&self) -> Chosen {
-        self.source.chosen(self.model.as_deref())
-    }
-
     /// Sequences decoding at once, or as many as the scenario takes by itself.
     pub fn batches(&self, default: usize) -> Vec<usize> {
         if self.batch.is_empty() {
@@ -177,31 +172,6 @@ impl BenchArgs {
     }
 }
 
-/// Lengths from `low` to `high`, both at least 1 and both included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    pub low: usize,
-    pub high: usize,
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.low, self.high)
-    }
-}
-
-fn span(text: &str) -> Result<Span, String> {
-    let wanted = || "must be two lengths of at least 1, the shorter first, such as 16-512";
-    let (low, high) = text.split_once('-').unwrap_or((text, text));
-    let span = Span {
-        low: low.parse().map_err(|_| wanted())?,
-        high: high.parse().map_err(|_| wanted())?,
-    };
-    // One more must still be a number.
-    let sound = (1..=span.high).contains(&span.low) && span.high < usize::MAX;
-    sound.then_some(span).ok_or_else(|| wanted().to_owned())
-}
-
 fn soak_seconds(text: &str) -> Result<NonZeroUsize, String> {
     const MONTH: usize = 31 * 86_400;
     match text.parse() {
@@ -214,28 +184,5 @@ fn slowdown(text: &str) -> Result<f32, String> {
     match text.parse() {
         Ok(value) if (1.0..=f32::INFINITY).contains(&value) => Ok(value),
         _ => Err("must be a number of at least 1, or inf".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_parse_or_say_why() {
-        assert_eq!(span("16-512"), Ok(Span { low: 16, high: 512 }));
-        assert_eq!(span("7"), Ok(Span { low: 7, high: 7 }));
-        for text in [
-            "",
-            "-",
-            "0-4",
-            "5-4",
-            "x-4",
-            "4-x",
-            "1-18446744073709551615",
-        ] {
-            let error = span(text).unwrap_err();
-            assert!(error.contains("such as 16-512"), "{text}: {error}");
-        }
     }
 }

@@ -16,7 +16,7 @@ mod values;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use answer::{AnswerArgs, Wanted};
-pub use bench::{BenchArgs, Span};
+pub use bench::BenchArgs;
 pub use conversation::{ConversationArgs, FormatArgs, ThinkingArg};
 pub use convert::ConvertArgs;
 pub use model::{Chosen, KindArgs, ModelArgs, NetworkArgs};

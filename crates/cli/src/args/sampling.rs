@@ -98,7 +98,7 @@ fn help(parameter: &Parameter) -> String {
     } = parameter;
     match kind {
         Kind::Float | Kind::Integer => {
-            let default = sampling::usual(parameter);
+            let default = sampling::default_value(parameter);
             format!("{help} [{min} to {max}] [default: {default}]")
         }
         Kind::Biases => format!("{help} [{min} to {max}]"),

@@ -18,7 +18,7 @@ impl Models {
     /// Those of the catalog and those that are here.
     pub fn of(store: &Store) -> Self {
         // Without the ones that cannot be listed there is less to complete, and no more.
-        let held = store.held().unwrap_or_default();
+        let held = store.stored_models().unwrap_or_default();
         let held = held.into_iter().map(|held| held.name);
         let known = store.catalog().entries().iter().map(ToString::to_string);
         let mut names: Vec<String> = known.chain(held).collect();

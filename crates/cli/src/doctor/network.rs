@@ -84,7 +84,7 @@ fn reach(options: HubOptions) -> Hub {
     if hub.is_offline() {
         return Hub::Offline { name };
     }
-    match hub.reach(HUB_PATIENCE) {
+    match hub.ping(HUB_PATIENCE) {
         Ok(status) => Hub::Answers { name, status },
         Err(error) => Hub::Silent(error.to_string()),
     }

@@ -1,7 +1,7 @@
 //! What to do instead, for those whose model does not fit.
 
 use loquat_session::{Backend, MemoryBound, OpenError};
-use loquat_store::{Entry, FileKind, Form, Resolved, Store};
+use loquat_store::{CatalogEntry, FileKind, ModelForm, ResolvedReference, Store};
 
 use super::machine::{Machine, Measure};
 use super::outlook::Outlook;
@@ -24,10 +24,13 @@ const SURE_OF_RECKONED: u64 = 85;
 /// it would be in vain. What is doubtful is left to the backend, which knows the files.
 pub fn refuse_hopeless(store: &Store, attempt: &Attempt) -> Result<(), CliError> {
     let wanted = attempt.wanted();
-    let Ok(Resolved::Catalog { entry, form }) = store.resolve(&wanted) else {
+    let Ok(ResolvedReference::Catalog { entry, form }) = store.resolve(&wanted) else {
         return Ok(());
     };
-    if store.here(&wanted).is_ok_and(|here| here.is_some()) {
+    if store
+        .locate_cached(&wanted)
+        .is_ok_and(|here| here.is_some())
+    {
         return Ok(());
     }
     let backend = backends::select(&attempt.backend)?;
@@ -62,7 +65,7 @@ pub fn refuse_hopeless(store: &Store, attempt: &Attempt) -> Result<(), CliError>
 
 /// Plain weights are read where they lie, which the system can drop and read again: slow, and
 /// possible.
-fn stays_in_file(machine: &Machine, form: &Form, attempt: &Attempt) -> bool {
+fn stays_in_file(machine: &Machine, form: &ModelForm, attempt: &Attempt) -> bool {
     form.kind == FileKind::Safetensors && !machine.is_gpu && attempt.options.memory.is_none()
 }
 
@@ -99,7 +102,7 @@ fn advice(
             advice.push(format!("--memory {}MiB would do", wanted.div_ceil(1 << 20)));
         }
     }
-    let here = store.here(&attempt.wanted())?;
+    let here = store.locate_cached(&attempt.wanted())?;
     let model = here.map(|located| Model::open(&located)).transpose()?;
     if let Some(context) = model
         .as_ref()
@@ -148,7 +151,7 @@ struct Advisor<'a> {
 
 impl<'a> Advisor<'a> {
     /// Other files of the same model, then other models.
-    fn instead_of(&self, entry: Option<&Entry>) -> Vec<String> {
+    fn instead_of(&self, entry: Option<&CatalogEntry>) -> Vec<String> {
         let mut advice = Vec::new();
         if let Some(entry) = entry {
             let forms = of_entry(entry, self.machine, None).into_iter();
@@ -159,7 +162,7 @@ impl<'a> Advisor<'a> {
             }));
         }
         let all = of_catalog(self.store, self.machine, None);
-        let named = entry.map(Entry::to_string);
+        let named = entry.map(CatalogEntry::to_string);
         let others = all
             .iter()
             .filter(|outlook| outlook.fits.runs() && named.as_ref() != Some(&outlook.subject.name));
@@ -177,15 +180,15 @@ impl<'a> Advisor<'a> {
         &self,
         attempt: &Attempt,
         model: Option<&Model>,
-    ) -> Result<Option<&'a Entry>, CliError> {
-        if let Resolved::Catalog { entry, .. } = self.store.resolve(&attempt.wanted())? {
+    ) -> Result<Option<&'a CatalogEntry>, CliError> {
+        if let ResolvedReference::Catalog { entry, .. } = self.store.resolve(&attempt.wanted())? {
             return Ok(Some(entry));
         }
         let Some(model) = model else {
             return Ok(None);
         };
         let (family, parameters) = (model.source.spec.family, model.parameters() as f64);
-        let is_same = |entry: &&Entry| {
+        let is_same = |entry: &&CatalogEntry| {
             let known = entry.parameters as f64;
             entry.family == family && (parameters / known - 1.0).abs() < 0.02
         };

@@ -1,7 +1,7 @@
 //! What somebody wants opened, and within which bounds.
 
 use loquat_session::SessionOptions;
-use loquat_store::{FileKind, Store, Wanted};
+use loquat_store::{FileKind, ModelQuery, Store};
 
 use crate::args::{BenchArgs, Chosen, Command};
 use crate::prompt;
@@ -43,8 +43,8 @@ impl Attempt {
         }
     }
 
-    pub fn wanted(&self) -> Wanted<'_> {
-        Wanted {
+    pub fn wanted(&self) -> ModelQuery<'_> {
+        ModelQuery {
             reference: &self.reference,
             kind: self.kind,
         }

@@ -14,7 +14,7 @@ mod subject;
 use std::num::NonZeroUsize;
 
 use loquat_session::Backend;
-use loquat_store::{Entry, Form, Resolved, Store, Wanted};
+use loquat_store::{CatalogEntry, ModelForm, ModelQuery, ResolvedReference, Store};
 
 pub use advice::{advised, refuse_hopeless};
 pub use attempt::Attempt;
@@ -45,7 +45,7 @@ pub fn run(args: &FitArgs) -> Result<(), CliError> {
     let machine = Machine::look(backend, store.cache_dir(), measure)?;
     let outlooks = match &chosen.reference {
         Some(reference) => {
-            let wanted = Wanted {
+            let wanted = ModelQuery {
                 reference,
                 kind: chosen.kind,
             };
@@ -85,7 +85,7 @@ pub fn of_catalog(store: &Store, machine: &Machine, asked: Option<u64>) -> Vec<O
 }
 
 /// Each kind of files that an entry comes in, the usual one first.
-fn of_entry(entry: &Entry, machine: &Machine, asked: Option<u64>) -> Vec<Outlook> {
+fn of_entry(entry: &CatalogEntry, machine: &Machine, asked: Option<u64>) -> Vec<Outlook> {
     let usual = entry.usual_form().map(|form| form.kind);
     let mut kinds: Vec<_> = entry.forms.iter().map(|form| form.kind).collect();
     kinds.sort_by_key(|kind| (Some(*kind) != usual, *kind));
@@ -96,7 +96,12 @@ fn of_entry(entry: &Entry, machine: &Machine, asked: Option<u64>) -> Vec<Outlook
         .collect()
 }
 
-fn of_form(entry: &Entry, form: &Form, machine: &Machine, asked: Option<u64>) -> Outlook {
+fn of_form(
+    entry: &CatalogEntry,
+    form: &ModelForm,
+    machine: &Machine,
+    asked: Option<u64>,
+) -> Outlook {
     let context = asked.unwrap_or(USUAL_CONTEXT).min(u64::from(entry.context));
     let subject = Subject::of_entry(entry, form, context);
     Outlook::of(subject, machine, asked)
@@ -107,9 +112,9 @@ fn of_one(
     store: &Store,
     machine: &Machine,
     backend: &dyn Backend,
-    (wanted, context): (&Wanted<'_>, Option<NonZeroUsize>),
+    (wanted, context): (&ModelQuery<'_>, Option<NonZeroUsize>),
 ) -> Result<Vec<Outlook>, CliError> {
-    let Some(located) = store.here(wanted)? else {
+    let Some(located) = store.locate_cached(wanted)? else {
         let asked = context.map(|tokens| tokens.get() as u64);
         return of_absent(store, machine, wanted, asked);
     };
@@ -126,15 +131,17 @@ fn of_one(
 fn of_absent(
     store: &Store,
     machine: &Machine,
-    wanted: &Wanted<'_>,
+    wanted: &ModelQuery<'_>,
     asked: Option<u64>,
 ) -> Result<Vec<Outlook>, CliError> {
     match store.resolve(wanted)? {
-        Resolved::Catalog { entry, .. } if wanted.kind.is_none() => {
+        ResolvedReference::Catalog { entry, .. } if wanted.kind.is_none() => {
             Ok(of_entry(entry, machine, asked))
         }
-        Resolved::Catalog { entry, form } => Ok(vec![of_form(entry, form, machine, asked)]),
-        Resolved::Local(_) | Resolved::Hub(_) => Err(CliError::Usage {
+        ResolvedReference::Catalog { entry, form } => {
+            Ok(vec![of_form(entry, form, machine, asked)])
+        }
+        ResolvedReference::Local(_) | ResolvedReference::Hub(_) => Err(CliError::Usage {
             what: format!("the numbers of `{}` are not known, so it", wanted.reference),
             expected: format!("here first: loquat pull {}", wanted.reference),
         }),

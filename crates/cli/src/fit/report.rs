@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use loquat_bench::Table;
 use serde_json::{Value, json};
 
 use super::machine::Machine;
@@ -21,16 +22,19 @@ pub struct Report<'a> {
 const HEADINGS: [&str; 8] = [
     "model", "files", "size", "needs", "fits", "context", "tokens/s", "prompt",
 ];
-/// From here on, numbers stand under one another.
-const FIRST_NUMBER: usize = 2;
+/// Columns before the numbers.
+const TEXT_COLUMNS: usize = 2;
 
 impl Report<'_> {
     pub fn text(&self) -> String {
         let shown: Vec<&Outlook> = self.shown().collect();
         let mut text = format!("{}\n", self.about_machine());
         if !shown.is_empty() {
-            let rows = shown.iter().map(|outlook| row(outlook));
-            text += &format!("\n{}\n", table(rows.collect()));
+            let mut table = Table::with_text_columns(&HEADINGS, TEXT_COLUMNS);
+            for outlook in &shown {
+                table.row(row(outlook));
+            }
+            text += &format!("\n{}", table.text());
             text += &self.legend(&shown);
         }
         let hidden = self.outlooks.len() - shown.len();
@@ -172,27 +176,6 @@ fn rate(tokens_per_second: f64) -> String {
     } else {
         format!("{tokens_per_second:.0}")
     }
-}
-
-fn table(rows: Vec<[String; HEADINGS.len()]>) -> String {
-    let rows: Vec<_> = std::iter::once(HEADINGS.map(str::to_owned))
-        .chain(rows)
-        .collect();
-    let widths: Vec<usize> = (0..HEADINGS.len())
-        .map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0))
-        .collect();
-    let lines = rows.iter().map(|row| {
-        let cells = row.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(column, (cell, width))| {
-            if column < FIRST_NUMBER {
-                format!("{cell:<width$}")
-            } else {
-                format!("{cell:>width$}")
-            }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    });
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn as_json(outlook: &Outlook) -> Value {

@@ -1,9 +1,9 @@
 //! A model as the numbers that decide whether it fits and how fast it is.
 
+use loquat_bench::{Demand, ModelDemand, Workload};
 use loquat_session::{Backend, SessionOptions};
-use loquat_store::{Entry, FileKind, Form, Kind};
+use loquat_store::{CatalogEntry, FileKind, ModelForm, ModelKind};
 
-use crate::bench::{Demand, ModelDemand, Work};
 use crate::error::CliError;
 use crate::load::Model;
 
@@ -45,7 +45,7 @@ const BUFFERS_SHARE: u64 = 40;
 
 impl Subject {
     /// Reckoned from what the catalog says.
-    pub fn of_entry(entry: &Entry, form: &Form, context: u64) -> Self {
+    pub fn of_entry(entry: &CatalogEntry, form: &ModelForm, context: u64) -> Self {
         let weight_bytes = entry.size(form).bytes;
         let active_parameters = entry.active_parameters.unwrap_or(entry.parameters);
         let active = active_parameters as f64 / entry.parameters.max(1) as f64;
@@ -54,7 +54,7 @@ impl Subject {
             kind: (entry.usual_form().map(|usual| usual.kind) != Some(form.kind))
                 .then_some(form.kind),
             files: format!("{} {}", form.kind, form.quant),
-            is_instruct: entry.kind == Kind::Instruct,
+            is_instruct: entry.kind == ModelKind::Instruct,
             parameters: entry.parameters,
             active_parameters,
             is_quantized: form.bits_per_weight() < 16.0,
@@ -89,7 +89,7 @@ impl Subject {
             .saturating_mul(memory.kv_capacity as u64);
         let demand = ModelDemand::new(&model.source.spec, &model.source.weights);
         let at = |depth| {
-            demand.of(Work::Decode {
+            demand.per_token(Workload::Decode {
                 tokens: 0,
                 depth,
                 batch: 1,

@@ -2,11 +2,11 @@
 
 mod age;
 mod show;
-mod table;
 
+use loquat_bench::Table;
 use loquat_store::{
-    Candidate, Candidates, Held, Owner, Prunable, PruneOptions, Store, StoreError, Verdict,
-    Verified, Wanted,
+    HashSource, ModelCandidate, ModelCandidates, ModelQuery, Owner, Prunable, PruneOptions, Store,
+    StoreError, StoredModel, VerifyReport,
 };
 use serde_json::{Value, json};
 
@@ -16,13 +16,12 @@ use crate::load::{open_store, open_store_on};
 use crate::progress::DownloadBar;
 use crate::terminal::{bytes, print, remark};
 use age::since;
-use table::Table;
 
 pub use show::show;
 
 /// `loquat models`.
 pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
-    let held = open_store()?.held()?;
+    let held = open_store()?.stored_models()?;
     if args.json {
         return print_json(&held.iter().map(as_json).collect());
     }
@@ -32,7 +31,7 @@ pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
         );
         return Ok(());
     }
-    let mut table = Table::new(["NAME", "KIND", "QUANT", "SIZE", "LAST USED", "SOURCE"]);
+    let mut table = Table::text_only(&["NAME", "KIND", "QUANT", "SIZE", "LAST USED", "SOURCE"]);
     for held in &held {
         let shared = match held.owner {
             Owner::Store => "",
@@ -47,13 +46,13 @@ pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
             format!("{}{shared}", held.source),
         ]);
     }
-    print(&table.to_string())
+    print(&table.text())
 }
 
 /// `loquat pull`.
 pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     let store = open_store_on(args.network)?;
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: &args.model,
         kind: args.kinds.kind(),
     };
@@ -74,14 +73,14 @@ pub fn remove(args: &RmArgs) -> Result<(), CliError> {
     let found = args.models.iter().map(|reference| {
         one(
             &store,
-            &Wanted {
+            &ModelQuery {
                 reference,
                 kind: args.kinds.kind(),
             },
         )
     });
-    let found = found.collect::<Result<Vec<Held>, CliError>>()?;
-    found.iter().try_for_each(Held::check_ours)?;
+    let found = found.collect::<Result<Vec<StoredModel>, CliError>>()?;
+    found.iter().try_for_each(StoredModel::check_owned)?;
     let mut removed = Vec::new();
     for held in &found {
         let freed = store.remove(held, &mut DownloadBar::default())?;
@@ -104,9 +103,9 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     let held = match &args.model {
         Some(reference) => {
             let kind = args.kinds.kind();
-            store.find_held(&Wanted { reference, kind })?
+            store.find_stored(&ModelQuery { reference, kind })?
         }
-        None => store.held()?,
+        None => store.stored_models()?,
     };
     let (mut told, mut damaged) = (Vec::new(), Vec::new());
     for held in &held {
@@ -135,8 +134,8 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     }
 }
 
-fn in_words(held: &Held, verdict: &Verdict) -> String {
-    let Verdict {
+fn in_words(held: &StoredModel, verdict: &VerifyReport) -> String {
+    let VerifyReport {
         damaged, unchecked, ..
     } = verdict;
     let mut text = match &damaged[..] {
@@ -210,7 +209,7 @@ pub fn search(args: &SearchArgs) -> Result<(), CliError> {
         remark("Nothing in the catalog is like that; `loquat search` alone shows all of it.");
         return Ok(());
     }
-    let mut table = Table::new(["NAME", "PARAMETERS", "CONTEXT", "LICENCE", "FORMS"]);
+    let mut table = Table::text_only(&["NAME", "PARAMETERS", "CONTEXT", "LICENCE", "FORMS"]);
     for entry in found {
         let forms: Vec<String> = entry
             .forms
@@ -225,21 +224,22 @@ pub fn search(args: &SearchArgs) -> Result<(), CliError> {
             forms.join("; "),
         ]);
     }
-    print(&table.to_string())
+    print(&table.text())
 }
 
 /// The one model that is meant.
-fn one(store: &Store, wanted: &Wanted<'_>) -> Result<Held, CliError> {
-    let mut found = store.find_held(wanted)?;
+fn one(store: &Store, wanted: &ModelQuery<'_>) -> Result<StoredModel, CliError> {
+    let mut found = store.find_stored(wanted)?;
     if let [_] = found[..] {
         return Ok(found.remove(0));
     }
-    let same_name = |held: &Held| found.iter().filter(|other| other.name == held.name).count() > 1;
-    let candidates = found.iter().map(|held| Candidate {
+    let same_name =
+        |held: &StoredModel| found.iter().filter(|other| other.name == held.name).count() > 1;
+    let candidates = found.iter().map(|held| ModelCandidate {
         kind: held.kind,
         quant: held.quant.clone(),
         bytes: Some(held.bytes),
-        say: if same_name(held) {
+        selector: if same_name(held) {
             format!("{} {}", held.name, held.kind.flag())
         } else {
             held.name.clone()
@@ -247,12 +247,12 @@ fn one(store: &Store, wanted: &Wanted<'_>) -> Result<Held, CliError> {
     });
     Err(StoreError::Ambiguous {
         reference: wanted.reference.to_owned(),
-        candidates: Candidates(candidates.collect()),
+        candidates: ModelCandidates(candidates.collect()),
     }
     .into())
 }
 
-fn as_json(held: &Held) -> Value {
+fn as_json(held: &StoredModel) -> Value {
     json!({
         "name": held.name,
         "kind": held.kind.name(),
@@ -266,10 +266,10 @@ fn as_json(held: &Held) -> Value {
     })
 }
 
-fn verified(verified: Verified) -> &'static str {
+fn verified(verified: HashSource) -> &'static str {
     match verified {
-        Verified::Catalog => "catalog",
-        Verified::Hub => "hub",
+        HashSource::Catalog => "catalog",
+        HashSource::Hub => "hub",
     }
 }
 

@@ -1,6 +1,9 @@
 //! `loquat show`: what is known of a model without opening or downloading it.
 
-use loquat_store::{Entry, Form, Held, LocalModel, Owner, Resolved, Store, StoreError, Wanted};
+use loquat_store::{
+    CatalogEntry, LocalModel, ModelForm, ModelQuery, Owner, ResolvedReference, Store, StoreError,
+    StoredModel,
+};
 use serde_json::{Value, json};
 
 use super::{as_json, print_json, verified};
@@ -12,7 +15,7 @@ use crate::terminal::{bytes, print};
 
 pub fn show(args: &ShowArgs) -> Result<(), CliError> {
     let store = open_store()?;
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: &args.model,
         kind: args.kinds.kind(),
     };
@@ -27,22 +30,22 @@ pub fn show(args: &ShowArgs) -> Result<(), CliError> {
 /// What a name stands for, and what of it is here.
 struct Subject<'a> {
     name: String,
-    entry: Option<&'a Entry>,
-    held: Vec<Held>,
+    entry: Option<&'a CatalogEntry>,
+    held: Vec<StoredModel>,
     /// Files of the user's own.
     own: Option<LocalModel>,
 }
 
 impl<'a> Subject<'a> {
-    fn of(store: &'a Store, wanted: &Wanted<'_>) -> Result<Self, CliError> {
+    fn of(store: &'a Store, wanted: &ModelQuery<'_>) -> Result<Self, CliError> {
         let resolved = store.resolve(wanted);
-        let held = match store.find_held(wanted) {
+        let held = match store.find_stored(wanted) {
             Ok(held) => held,
-            Err(StoreError::NotHeld { .. }) => Vec::new(),
+            Err(StoreError::NotStored { .. }) => Vec::new(),
             Err(error) => return Err(error.into()),
         };
         let entry = match &resolved {
-            Ok(Resolved::Catalog { entry, .. }) => Some(*entry),
+            Ok(ResolvedReference::Catalog { entry, .. }) => Some(*entry),
             // A repository may be of an entry.
             _ => held
                 .iter()
@@ -53,10 +56,10 @@ impl<'a> Subject<'a> {
             None => wanted.reference.to_owned(),
         };
         let own = match resolved {
-            Ok(Resolved::Local(model)) if held.is_empty() => Some(model),
+            Ok(ResolvedReference::Local(model)) if held.is_empty() => Some(model),
             Err(error) if held.is_empty() => return Err(error.into()),
-            Ok(Resolved::Hub(_)) if held.is_empty() => {
-                return Err(StoreError::NotHeld { name }.into());
+            Ok(ResolvedReference::Hub(_)) if held.is_empty() => {
+                return Err(StoreError::NotStored { name }.into());
             }
             _ => None,
         };
@@ -102,7 +105,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-fn entry_rows(entry: &Entry) -> Vec<(&'static str, String)> {
+fn entry_rows(entry: &CatalogEntry) -> Vec<(&'static str, String)> {
     let parameters = match entry.active_parameters {
         Some(active) => format!(
             "{}, {} of them for each token",
@@ -146,7 +149,7 @@ fn entry_rows(entry: &Entry) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn held_rows(held: &Held) -> Vec<(&'static str, String)> {
+fn held_rows(held: &StoredModel) -> Vec<(&'static str, String)> {
     let quant = held.quant.as_deref().unwrap_or("of unknown quant");
     let mut rows = vec![
         (
@@ -175,8 +178,8 @@ fn held_rows(held: &Held) -> Vec<(&'static str, String)> {
     rows
 }
 
-pub fn entry_as_json(entry: &Entry) -> Value {
-    let form = |form: &Form| {
+pub fn entry_as_json(entry: &CatalogEntry) -> Value {
+    let form = |form: &ModelForm| {
         let size = entry.size(form);
         json!({
             "kind": form.kind.name(),
@@ -203,7 +206,7 @@ pub fn entry_as_json(entry: &Entry) -> Value {
 }
 
 /// Of a form, and whether that is only about right.
-pub fn size(entry: &Entry, form: &Form) -> String {
+pub fn size(entry: &CatalogEntry, form: &ModelForm) -> String {
     let size = entry.size(form);
     if size.exact {
         bytes(size.bytes)
