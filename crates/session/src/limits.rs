@@ -197,7 +197,7 @@ impl Room {
     /// them.
     fn states(&self, requested: &RequestedKv, sizes: &Sizes) -> (usize, usize) {
         if sizes.state_bytes == 0 {
-            return (0, wanted.max_sequences);
+            return (0, requested.max_sequences);
         }
         let min_kv = sizes
             .kv_bytes_per_token
