@@ -73,7 +73,10 @@ fn neighbours_of_one_form_join() {
         let parts = loader
             .parts(&roles.map(|role| (layer(role), None)))
             .unwrap();
-        let runs: Vec<usize> = parts.chunk_by(Part::joins).map(<[Part]>::len).collect();
+        let runs: Vec<usize> = parts
+            .chunk_by(RoleMatrices::joins)
+            .map(<[RoleMatrices]>::len)
+            .collect();
         assert_eq!(runs, expected, "{dtypes:?}");
     }
 }
@@ -125,7 +128,7 @@ fn tied_head_is_uploaded_once() {
     let loader = Loader::new(&ops, &weights, Type::F32, 8);
     let head = loader.linear(Role::Embedding, None).unwrap();
     let table = loader.table(Role::Embedding).unwrap();
-    assert_eq!(loader.kept.borrow().len(), 1);
+    assert_eq!(loader.uploaded.borrow().len(), 1);
     let id = ops.upload_i32(&[5], &[1]).unwrap();
     let row = table.rows(&ops, &id, Type::F32).unwrap();
     let logits = testing::read(&ops, &head.apply(&ops, &row).unwrap());

@@ -148,10 +148,10 @@ fn predicted_bytes_are_exact() {
 
 #[test]
 fn large_matrix_converts_on_many_threads() {
-    let rows = 4 * WORTH_A_THREAD / 512 + 3;
+    let rows = 4 * MIN_THREAD_BYTES / 512 + 3;
     let weights = testing::weights(rows, 512, |_| Dtype::Q8_0);
     let matrix = weights.matrix(Role::Embedding).unwrap();
-    let made = make(Form::Plain(Type::F32), Plane::Values, &[matrix]).unwrap();
+    let made = convert_plane(Form::Plain(Type::F32), Plane::Values, &[matrix]).unwrap();
     let values = made
         .as_chunks()
         .0
@@ -175,7 +175,7 @@ fn report_lists_each_format() {
         let notes = report(&testing::weights(300, 256, |_| dtype), to);
         let said: Vec<_> = notes
             .iter()
-            .map(|note| (&*note.format, &*note.kept))
+            .map(|note| (&*note.format, &*note.stored))
             .collect();
         assert_eq!(said, [(dtype.name(), kept)]);
     }
@@ -201,6 +201,6 @@ fn report_names_rounded_scales() {
         (Type::F32, "as it is, scales in f32"),
     ];
     for (dtype, kept) in cases {
-        assert_eq!(report(&source.weights, dtype)[0].kept, kept);
+        assert_eq!(report(&source.weights, dtype)[0].stored, kept);
     }
 }

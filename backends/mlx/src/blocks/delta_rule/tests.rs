@@ -4,7 +4,7 @@ use loquat_spec::{
     Decay, DeltaOutputGate, DeltaRule as Spec, KeySharing, Norm as NormSpec, NormKind,
 };
 
-use super::{DeltaRule, Form};
+use super::{DeltaKernel, DeltaRule};
 use crate::array::{Array, Ops};
 use crate::blocks::attention::plain::{
     EPS, assert_close, dot, identity, linear, multiply, norm, product, vector,
@@ -107,11 +107,11 @@ impl Weights {
             decay_bias: per_head(&self.decay_bias),
             decay_rate: per_head(&self.rate),
             unit: vector(ops, &unit),
-            form: if native {
-                Form::Native
+            kernel: if native {
+                DeltaKernel::Native
             } else {
                 let channels = self.decay_bias.len() / spec.value_heads;
-                Form::Own(Memory::new(ops, channels).unwrap())
+                DeltaKernel::Own(Memory::new(ops, channels).unwrap())
             },
             norm: Norm {
                 kind: NormKind::Rms,
