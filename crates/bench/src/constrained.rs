@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use loquat::ModelFiles;
 use loquat_engine::{
-    self as engine, Allowed, Constraint, ConstraintError, Engine, EngineOptions, GenerateRequest,
+    self as engine, AllowedTokens, Constraint, ConstraintError, Engine, EngineOptions, GenerateRequest,
     SamplingParams, TokenMask,
 };
 use loquat_grammar::{Grammar, GrammarSource};
@@ -296,7 +296,7 @@ struct TimedConstraint {
 }
 
 impl Constraint for TimedConstraint {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         let started = Instant::now();
         let allowed = self.inner.allowed(mask);
         self.timer.add(started.elapsed());

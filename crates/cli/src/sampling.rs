@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use loquat_engine::{DEFAULT_ORDER, Parameter, SamplingParams, Slot, Step, word_sequences};
+use loquat_engine::{DEFAULT_ORDER, Parameter, SamplingParams, ParameterSlot, SamplingStep, word_sequences};
 use loquat_text::{GenerationConfig, Tokenizer};
 use serde_json::{Map, Value, json};
 
@@ -63,7 +63,7 @@ impl Sampling {
     }
 
     /// An order that was given wins over values that were not.
-    fn leave_out(&mut self, order: &[Step]) {
+    fn leave_out(&mut self, order: &[SamplingStep]) {
         for step in DEFAULT_ORDER.iter().filter(|step| !order.contains(step)) {
             self.params.switch_off(*step);
         }
@@ -115,40 +115,40 @@ fn set(
     let mut slots = params.slots().into_iter();
     let slot = slots.find(|(name, _)| *name == parameter.name);
     match (slot.map(|(_, slot)| slot), given) {
-        (Some(Slot::Float(slot)), Given::Float(value)) => *slot = *value,
+        (Some(ParameterSlot::Float(slot)), Given::Float(value)) => *slot = *value,
         // Flags have their parameters' ranges, so that the numbers fit.
-        (Some(Slot::Count(slot)), Given::Integer(value)) => *slot = *value as usize,
-        (Some(Slot::Window(slot)), Given::Integer(value)) => *slot = *value as i32,
-        (Some(Slot::Mode(slot)), Given::Integer(value)) => *slot = *value as u8,
-        (Some(Slot::Biases(slot)), Given::Biases(value)) => slot.clone_from(value),
-        (Some(Slot::Tokens(slot)), Given::Tokens(value)) => slot.clone_from(value),
-        (Some(Slot::Words(slot)), Given::Texts(words)) => *slot = word_sequences(words, tokenizer)?,
-        (Some(Slot::Texts(slot)), Given::Texts(value)) => slot.clone_from(value),
-        (Some(Slot::Steps(slot)), Given::Steps(value)) => slot.clone_from(value),
-        (Some(Slot::Seed(slot)), Given::Seed(value)) => *slot = Some(*value),
+        (Some(ParameterSlot::Count(slot)), Given::Integer(value)) => *slot = *value as usize,
+        (Some(ParameterSlot::Window(slot)), Given::Integer(value)) => *slot = *value as i32,
+        (Some(ParameterSlot::Mode(slot)), Given::Integer(value)) => *slot = *value as u8,
+        (Some(ParameterSlot::Biases(slot)), Given::Biases(value)) => slot.clone_from(value),
+        (Some(ParameterSlot::Tokens(slot)), Given::Tokens(value)) => slot.clone_from(value),
+        (Some(ParameterSlot::Words(slot)), Given::Texts(words)) => *slot = word_sequences(words, tokenizer)?,
+        (Some(ParameterSlot::Texts(slot)), Given::Texts(value)) => slot.clone_from(value),
+        (Some(ParameterSlot::Steps(slot)), Given::Steps(value)) => slot.clone_from(value),
+        (Some(ParameterSlot::Seed(slot)), Given::Seed(value)) => *slot = Some(*value),
         // A flag's kind is its parameter's, and a test sets each.
         (_, _) => {}
     }
     Ok(())
 }
 
-fn value(slot: &Slot<'_>) -> Value {
+fn value(slot: &ParameterSlot<'_>) -> Value {
     match slot {
-        Slot::Float(value) => number(**value),
-        Slot::Count(value) => json!(value),
-        Slot::Window(value) => json!(value),
-        Slot::Mode(value) => json!(value),
-        Slot::Biases(biases) => {
+        ParameterSlot::Float(value) => number(**value),
+        ParameterSlot::Count(value) => json!(value),
+        ParameterSlot::Window(value) => json!(value),
+        ParameterSlot::Mode(value) => json!(value),
+        ParameterSlot::Biases(biases) => {
             let biases = biases.iter();
             biases
                 .map(|(id, bias)| json!([id, number(*bias)]))
                 .collect()
         }
-        Slot::Tokens(value) => json!(value),
-        Slot::Words(value) => json!(value),
-        Slot::Texts(value) => json!(value),
-        Slot::Steps(steps) => steps.iter().map(|step| step.name()).collect(),
-        Slot::Seed(value) => json!(value),
+        ParameterSlot::Tokens(value) => json!(value),
+        ParameterSlot::Words(value) => json!(value),
+        ParameterSlot::Texts(value) => json!(value),
+        ParameterSlot::Steps(steps) => steps.iter().map(|step| step.name()).collect(),
+        ParameterSlot::Seed(value) => json!(value),
     }
 }
 
@@ -156,7 +156,7 @@ fn value(slot: &Slot<'_>) -> Value {
 mod tests {
     use std::path::Path;
 
-    use loquat_engine::{Kind, PARAMETERS};
+    use loquat_engine::{ParameterKind, PARAMETERS};
     use loquat_text::Special;
 
     use super::*;
@@ -180,20 +180,20 @@ mod tests {
     fn every_flag_reaches_its_parameter() {
         for parameter in PARAMETERS {
             let given = match parameter.kind {
-                Kind::Float => Given::Float(parameter.min + (parameter.max - parameter.min) / 3.0),
-                Kind::Integer => Given::Integer(parameter.max as i64),
-                Kind::Biases => Given::Biases(vec![(4, 1.0)]),
-                Kind::Tokens => Given::Tokens(vec![4]),
-                Kind::TokenSequences | Kind::Strings => Given::Texts(vec!["a".into()]),
-                Kind::Steps => Given::Steps(vec![Step::Temperature, Step::TopP]),
-                Kind::Seed => Given::Seed(7),
+                ParameterKind::Float => Given::Float(parameter.min + (parameter.max - parameter.min) / 3.0),
+                ParameterKind::Integer => Given::Integer(parameter.max as i64),
+                ParameterKind::Biases => Given::Biases(vec![(4, 1.0)]),
+                ParameterKind::Tokens => Given::Tokens(vec![4]),
+                ParameterKind::TokenSequences | ParameterKind::Strings => Given::Texts(vec!["a".into()]),
+                ParameterKind::Steps => Given::Steps(vec![SamplingStep::Temperature, SamplingStep::TopP]),
+                ParameterKind::Seed => Given::Seed(7),
             };
             let sampling = with(&GenerationConfig::default(), vec![(parameter, given)]);
             let told = sampling.told();
             let given = format!("{} ", parameter.name);
             let given = told.split(", ").find(|part| part.starts_with(&given));
             assert!(told.contains("(given)"), "{told}");
-            assert!(given.is_some() || parameter.kind == Kind::Steps, "{told}");
+            assert!(given.is_some() || parameter.kind == ParameterKind::Steps, "{told}");
         }
     }
 
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn an_order_leaves_out_what_nobody_asked_for() {
-        let order = (named("order"), Given::Steps(vec![Step::TopK]));
+        let order = (named("order"), Given::Steps(vec![SamplingStep::TopK]));
         let silent = GenerationConfig::default();
         let told = with(&silent, vec![order.clone()]).told();
         assert_eq!(told, "order [\"top_k\"] (given)");

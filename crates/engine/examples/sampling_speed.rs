@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use loquat_engine::{Distribution, Logprobs, Sampler, SamplingParams, Scratch};
+use loquat_engine::{Distribution, Logprobs, Sampler, SamplerScratch, SamplingParams};
 
 const VOCABULARIES: [usize; 3] = [49_152, 151_936, 262_144];
 const ROUNDS: usize = 401;
@@ -77,7 +77,7 @@ fn main() {
             };
             let logprobs = Some(Logprobs {
                 alternatives: 5,
-                of,
+                distribution,
             });
             row(&name, model, lift, logprobs, &params, &prompt);
         }
@@ -102,7 +102,7 @@ fn row(
 }
 
 fn median(mut sampler: Sampler, logits: &[f32], logprobs: Option<Logprobs>) -> Duration {
-    let mut scratch = Scratch::default();
+    let mut scratch = SamplerScratch::default();
     let mut row = logits.to_vec();
     let mut times: Vec<Duration> = (0..ROUNDS)
         .map(|_| {

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use loquat_engine::{Completion, EngineError, Event, Gathered, GenerateRequest, Generation, Usage};
+use loquat_engine::{Completion, EngineError, Event, CompletionBuilder, GenerateRequest, Generation, Usage};
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -172,7 +172,7 @@ impl Turn {
 
     /// Waits for the end of every choice.
     pub async fn collect(mut self) -> Result<Vec<Completion>, ApiError> {
-        let mut gathered = vec![Gathered::default(); self.generations.len()];
+        let mut gathered = vec![CompletionBuilder::default(); self.generations.len()];
         let mut whole = vec![None; self.generations.len()];
         while let Some(next) = self.next().await {
             let (choice, event) = next?;

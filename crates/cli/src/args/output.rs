@@ -53,7 +53,10 @@ impl OutputArgs {
         } else {
             Distribution::Model
         };
-        let told = |alternatives| Logprobs { alternatives, of };
+        let told = |alternatives| Logprobs {
+            alternatives,
+            distribution: of,
+        };
         Ok(self.logprobs.map(told))
     }
 }

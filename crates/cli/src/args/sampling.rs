@@ -4,7 +4,7 @@ use clap::builder::ValueParser;
 use clap::parser::ValuesRef;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use loquat::sampling;
-use loquat_engine::{Kind, PARAMETERS, Parameter, Step};
+use loquat_engine::{ParameterKind, PARAMETERS, Parameter, SamplingStep};
 
 use super::values::{seed, token};
 
@@ -21,7 +21,7 @@ pub enum Given {
     Tokens(Vec<u32>),
     /// Words to encode, or strings that stay strings.
     Texts(Vec<String>),
-    Steps(Vec<Step>),
+    Steps(Vec<SamplingStep>),
     Seed(u64),
 }
 
@@ -69,13 +69,13 @@ fn flag(parameter: &Parameter) -> Arg {
         .help_heading(HEADING)
         .allow_negative_numbers(true);
     let flag = match parameter.kind {
-        Kind::Float => flag.value_name("NUMBER").value_parser(ranged(parameter)),
-        Kind::Integer => flag.value_name("COUNT").value_parser(whole(parameter)),
-        Kind::Biases => list(flag, "TOKEN=BIAS", bias(parameter)),
-        Kind::Tokens => list(flag, "IDS", token.into()).value_delimiter(','),
-        Kind::TokenSequences | Kind::Strings => list(flag, "TEXT", clap::value_parser!(String)),
-        Kind::Steps => list(flag, "NAMES", step.into()).value_delimiter(','),
-        Kind::Seed => flag.value_name("NUMBER").value_parser(seed),
+        ParameterKind::Float => flag.value_name("NUMBER").value_parser(ranged(parameter)),
+        ParameterKind::Integer => flag.value_name("COUNT").value_parser(whole(parameter)),
+        ParameterKind::Biases => list(flag, "TOKEN=BIAS", bias(parameter)),
+        ParameterKind::Tokens => list(flag, "IDS", token.into()).value_delimiter(','),
+        ParameterKind::TokenSequences | ParameterKind::Strings => list(flag, "TEXT", clap::value_parser!(String)),
+        ParameterKind::Steps => list(flag, "NAMES", step.into()).value_delimiter(','),
+        ParameterKind::Seed => flag.value_name("NUMBER").value_parser(seed),
     };
     match parameter.name {
         "temperature" => flag.short('t'),
@@ -97,13 +97,13 @@ fn help(parameter: &Parameter) -> String {
         ..
     } = parameter;
     match kind {
-        Kind::Float | Kind::Integer => {
+        ParameterKind::Float | ParameterKind::Integer => {
             let default = sampling::usual(parameter);
             format!("{help} [{min} to {max}] [default: {default}]")
         }
-        Kind::Biases => format!("{help} [{min} to {max}]"),
-        Kind::TokenSequences | Kind::Strings => format!("{help}. May be given several times"),
-        Kind::Tokens | Kind::Steps | Kind::Seed => (*help).to_owned(),
+        ParameterKind::Biases => format!("{help} [{min} to {max}]"),
+        ParameterKind::TokenSequences | ParameterKind::Strings => format!("{help}. May be given several times"),
+        ParameterKind::Tokens | ParameterKind::Steps | ParameterKind::Seed => (*help).to_owned(),
     }
 }
 
@@ -132,20 +132,20 @@ fn bias(parameter: Parameter) -> ValueParser {
     parse.into()
 }
 
-fn step(name: &str) -> Result<Step, String> {
-    Step::from_name(name.trim()).map_err(|error| error.to_string())
+fn step(name: &str) -> Result<SamplingStep, String> {
+    SamplingStep::from_name(name.trim()).map_err(|error| error.to_string())
 }
 
 fn given(parameter: &Parameter, matches: &ArgMatches) -> Option<Given> {
     let name = parameter.name;
     Some(match parameter.kind {
-        Kind::Float => Given::Float(*matches.get_one(name)?),
-        Kind::Integer => Given::Integer(*matches.get_one(name)?),
-        Kind::Biases => Given::Biases(all(matches.get_many(name)?)),
-        Kind::Tokens => Given::Tokens(all(matches.get_many(name)?)),
-        Kind::TokenSequences | Kind::Strings => Given::Texts(all(matches.get_many(name)?)),
-        Kind::Steps => Given::Steps(all(matches.get_many(name)?)),
-        Kind::Seed => Given::Seed(*matches.get_one(name)?),
+        ParameterKind::Float => Given::Float(*matches.get_one(name)?),
+        ParameterKind::Integer => Given::Integer(*matches.get_one(name)?),
+        ParameterKind::Biases => Given::Biases(all(matches.get_many(name)?)),
+        ParameterKind::Tokens => Given::Tokens(all(matches.get_many(name)?)),
+        ParameterKind::TokenSequences | ParameterKind::Strings => Given::Texts(all(matches.get_many(name)?)),
+        ParameterKind::Steps => Given::Steps(all(matches.get_many(name)?)),
+        ParameterKind::Seed => Given::Seed(*matches.get_one(name)?),
     })
 }
 
@@ -173,17 +173,17 @@ mod tests {
         for parameter in PARAMETERS {
             let flag = format!("--{}", flag_name(&parameter));
             let (text, value) = match parameter.kind {
-                Kind::Float => ("0.5", Given::Float(0.5)),
-                Kind::Integer => ("1", Given::Integer(1)),
-                Kind::Biases => ("42=-7.5", Given::Biases(vec![(42, -7.5)])),
-                Kind::Tokens => ("4, 5", Given::Tokens(vec![4, 5])),
-                Kind::TokenSequences | Kind::Strings => ("a,b", Given::Texts(vec!["a,b".into()])),
-                Kind::Steps => ("top_p,dry", Given::Steps(vec![Step::TopP, Step::Dry])),
-                Kind::Seed => ("7", Given::Seed(7)),
+                ParameterKind::Float => ("0.5", Given::Float(0.5)),
+                ParameterKind::Integer => ("1", Given::Integer(1)),
+                ParameterKind::Biases => ("42=-7.5", Given::Biases(vec![(42, -7.5)])),
+                ParameterKind::Tokens => ("4, 5", Given::Tokens(vec![4, 5])),
+                ParameterKind::TokenSequences | ParameterKind::Strings => ("a,b", Given::Texts(vec!["a,b".into()])),
+                ParameterKind::Steps => ("top_p,dry", Given::Steps(vec![SamplingStep::TopP, SamplingStep::Dry])),
+                ParameterKind::Seed => ("7", Given::Seed(7)),
             };
             // One is out of this range: a value at its lower end serves all.
             let text = match parameter.kind {
-                Kind::Float if parameter.min > 0.5 => "1.5",
+                ParameterKind::Float if parameter.min > 0.5 => "1.5",
                 _ => text,
             };
             let value = match (value, text) {

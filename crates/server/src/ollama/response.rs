@@ -78,7 +78,7 @@ pub fn logprobs(wanted: Option<bool>, top: Option<usize>) -> Result<Option<Logpr
     match (wanted.unwrap_or(false), top) {
         (false, None | Some(0)) => Ok(None),
         (true, top) if top.unwrap_or(0) <= MOST_ALTERNATIVES => {
-            Ok(Some(Logprobs::of_model(top.unwrap_or(0))))
+            Ok(Some(Logprobs::for_model(top.unwrap_or(0))))
         }
         (_, found) => Err(ApiError::invalid(
             "top_logprobs",

@@ -144,7 +144,7 @@ fn logprobs(wanted: Option<bool>, top: Option<usize>) -> Result<Option<Logprobs>
             "top_logprobs",
             "`top_logprobs` needs `logprobs` to be true",
         )),
-        (true, top) => Ok(Some(Logprobs::of_model(top.unwrap_or(0)))),
+        (true, top) => Ok(Some(Logprobs::for_model(top.unwrap_or(0)))),
     }
 }
 

@@ -146,7 +146,7 @@ impl Telling {
     /// their log-probabilities.
     fn wanted(&self, ranked: bool) -> Option<Logprobs> {
         let most = self.logprobs.max(self.prompt_logprobs);
-        most.or(ranked.then_some(0)).map(Logprobs::of_model)
+        most.or(ranked.then_some(0)).map(Logprobs::for_model)
     }
 
     /// Whether the prompt's own log-probabilities are computed. The engine generates nothing at

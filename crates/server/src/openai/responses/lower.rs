@@ -213,7 +213,7 @@ fn logprobs(
     }
     let top = options::alternatives("top_logprobs", top)?.unwrap_or(0);
     let wanted = top > 0 || include.contains(&Include::Logprobs);
-    Ok(wanted.then(|| Logprobs::of_model(top)))
+    Ok(wanted.then(|| Logprobs::for_model(top)))
 }
 
 /// The tools that the model is told of, and whether it calls them.

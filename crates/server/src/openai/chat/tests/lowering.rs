@@ -528,7 +528,7 @@ fn everything_else_reaches_its_field() {
     };
     assert_eq!(chat.sampling, expected);
     assert_eq!(chat.stop, ["a", "b"]);
-    assert_eq!(chat.logprobs, Some(Logprobs::of_model(4)));
+    assert_eq!(chat.logprobs, Some(Logprobs::for_model(4)));
     assert_eq!(Value::Object(chat.template_variables), json!({ "x": 1 }));
     assert_eq!(terms.max_tokens, Some(7));
     assert_eq!(terms.cache_salt.as_deref(), Some("s"));
