@@ -9,7 +9,7 @@ use super::report::Report;
 
 /// Measures the machine. No model is needed, so the report has no head.
 pub fn machine(threads: Option<NonZeroUsize>) -> Result<Report, BenchError> {
-    let limits = loquat::backends::machine_limits(threads)?;
+    let limits = loquat::machine::machine_limits(threads)?;
     let text = format!(
         "{} thread{}\nmemory read  {:.1} GB/s\nint8         {:.0} billion multiply-adds/s ({})\n",
         limits.threads,

@@ -14,7 +14,7 @@ const SEED: u64 = 0;
 pub fn model(recipe: &Recipe) -> Result<ModelFiles, BenchError> {
     let made = recipe.make(recipe.container(), SEED)?;
     let checkpoint = made.checkpoint()?;
-    Ok(ModelFiles::of(recipe.name(), checkpoint)?)
+    Ok(ModelFiles::from_checkpoint(recipe.name(), checkpoint)?)
 }
 
 /// Saves the model and returns a line that describes what was written.

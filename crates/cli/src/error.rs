@@ -31,12 +31,6 @@ pub enum CliError {
     Chat(#[from] ChatError),
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("no backend is called `{name}`; there are auto, which chooses, and{all}")]
-    UnknownBackend { name: String, all: String },
-    #[error("backend `{name}` cannot run here; there are{all}")]
-    UnavailableBackend { name: &'static str, all: String },
-    #[error("no backend can run here; there are{all}")]
-    NoBackend { all: String },
     #[error(
         "`{word}` is neither a model nor, being one word, taken for a prompt; {advice}; to ask it \
          of the default model: loquat run {default} {word:?}"
@@ -77,8 +71,6 @@ pub enum CliError {
     },
     #[error(transparent)]
     Library(loquat::Error),
-    #[error("the model's own sampling defaults cannot be used: {0}")]
-    Defaults(EngineError),
     #[error("cannot read the prompt from stdin: {0}")]
     Stdin(std::io::Error),
     #[error("cannot write the output: {0}")]
@@ -145,10 +137,6 @@ impl From<loquat::Error> for CliError {
             Error::Text(error) => error.into(),
             Error::Chat(error) => error.into(),
             Error::Engine(error) => error.into(),
-            Error::UnknownBackend { name, all } => Self::UnknownBackend { name, all },
-            Error::UnavailableBackend { name, all } => Self::UnavailableBackend { name, all },
-            Error::NoBackend { all } => Self::NoBackend { all },
-            Error::Defaults(error) => Self::Defaults(error),
             error => Self::Library(error),
         }
     }
@@ -177,7 +165,7 @@ impl CliError {
     /// refused, 130 interrupted, 141 nobody reads the output any more.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::UnknownBackend { .. }
+            Self::Library(loquat::Error::UnknownBackend(_))
             | Self::OneWord { .. }
             | Self::NoPrompt
             | Self::Usage { .. }
@@ -222,11 +210,13 @@ impl CliError {
             Self::Store(_)
             | Self::Weights(_)
             | Self::Open(_)
-            | Self::UnavailableBackend { .. }
-            | Self::NoBackend { .. }
+            | Self::Library(
+                loquat::Error::UnavailableBackend { .. }
+                | loquat::Error::NoBackend { .. }
+                | loquat::Error::Defaults(_),
+            )
             | Self::Hopeless { .. }
-            | Self::Grammar { .. }
-            | Self::Defaults(_) => 3,
+            | Self::Grammar { .. } => 3,
             Self::Text(error) => match error.blame() {
                 loquat_text::Blame::Request => 4,
                 loquat_text::Blame::System => 3,

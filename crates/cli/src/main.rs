@@ -28,7 +28,6 @@ mod sampling;
 mod serve;
 mod shell;
 mod show;
-mod stream;
 mod terminal;
 mod voice;
 mod wait;

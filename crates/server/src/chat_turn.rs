@@ -50,7 +50,7 @@ impl ChatTurn {
     /// Writes the conversation out, compiles its rules and queues it, or refuses it.
     pub async fn start(ask: Ask<'_>, request: ChatRequest, terms: Terms) -> Result<Self, ApiError> {
         ask.lease.check_text(words(&request.messages))?;
-        let chat = ask.lease.chat.clone();
+        let chat = ask.lease.chat_context().clone();
         // Templates, tokenizers and grammars may take long over a large request.
         let lowered = tokio::task::spawn_blocking(move || chat.lower(request))
             .await
@@ -67,8 +67,8 @@ impl ChatTurn {
         ask.lease.check_prompt(prompt_len, 1)?;
         let generate = GenerateRequest {
             max_tokens: match up_to {
-                Some(most) => ask.lease.up_to(most, prompt_len),
-                None => ask.lease.max_tokens(max_tokens, prompt_len),
+                Some(most) => ask.lease.model.fit_tokens(most, prompt_len),
+                None => ask.lease.model.max_tokens(max_tokens, prompt_len),
             },
             priority,
             cache_scope: ask.caller.cache_scope(cache_salt.as_deref()),

@@ -59,7 +59,7 @@ impl Embed<'_> {
             self.check_texts(&inputs)?;
         }
         let mut prompts = self.encode(inputs).await?;
-        let room = self.lease.room();
+        let room = self.lease.model.token_limit();
         for (index, prompt) in prompts.iter_mut().enumerate() {
             if self.cut && prompt.len() > room {
                 prompt.truncate(room);
@@ -89,7 +89,7 @@ impl Embed<'_> {
     }
 
     fn check_model(&self) -> Result<(), ApiError> {
-        match self.lease.engine.capabilities().hidden_size {
+        match self.lease.engine().capabilities().hidden_size {
             Some(_) => Ok(()),
             None => Err(ApiError::invalid(
                 "model",
@@ -103,7 +103,7 @@ impl Embed<'_> {
     }
 
     async fn encode(&self, inputs: Vec<Input>) -> Result<Vec<Vec<u32>>, ApiError> {
-        let tokenizer = self.lease.chat.tokenizer().clone();
+        let tokenizer = self.lease.chat_context().tokenizer().clone();
         // Much text takes long.
         let encoded = tokio::task::spawn_blocking(move || {
             let inputs = inputs.into_iter().enumerate();
@@ -163,32 +163,5 @@ fn of_input(index: usize, error: ApiError) -> ApiError {
             ..error
         },
         _ => error,
-    }
-}
-
-/// The vector at length 1, so that a product is a cosine.
-pub fn normalised(mut vector: Vec<f32>) -> Vec<f32> {
-    let squares = vector.iter().map(|value| f64::from(*value).powi(2));
-    let length = squares.sum::<f64>().sqrt();
-    if length > 0.0 {
-        let scaled = |value: &mut f32| *value = (f64::from(*value) / length) as f32;
-        vector.iter_mut().for_each(scaled);
-    }
-    vector
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn vectors_come_to_length_one() {
-        for (vector, expected) in [
-            (vec![3.0, -4.0], vec![0.6, -0.8]),
-            (vec![1e30, 0.0], vec![1.0, 0.0]),
-            (vec![0.0, 0.0], vec![0.0, 0.0]),
-        ] {
-            assert_eq!(normalised(vector), expected);
-        }
     }
 }

@@ -139,7 +139,7 @@ fn cut(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiE
         tools,
         chat_template_kwargs,
     } = request;
-    let tokenizer = model.chat.tokenizer();
+    let tokenizer = model.chat_context().tokenizer();
     let text = crate::openai::agree(("prompt", prompt), ("content", content))?;
     let tokens = match (text, messages) {
         (Some(text), None) => {
@@ -172,7 +172,7 @@ fn cut(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiE
                 ..ChatRequest::default()
             };
             let reply = add_generation_prompt.unwrap_or(true);
-            model.chat.tokens(&chat, reply)?
+            model.chat_context().tokens(&chat, reply)?
         }
         _ => {
             let what = "give either `prompt` or `messages`";
@@ -182,7 +182,7 @@ fn cut(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiE
     let texts = |tokens: &[u32]| tokens.iter().map(|id| label(*id, tokenizer)).collect();
     Ok(TokenizeResponse {
         count: tokens.len(),
-        max_model_len: model.room(),
+        max_model_len: model.model.token_limit(),
         token_strs: return_token_strs.unwrap_or(false).then(|| texts(&tokens)),
         tokens,
     })
@@ -203,8 +203,8 @@ pub async fn detokenize(
 ) -> Result<Json<DetokenizeResponse>, ApiError> {
     let DetokenizeRequest { model, tokens } = body.value;
     let lease = lease(&app, &caller, model.as_deref()).await?;
-    let tokenizer = lease.chat.tokenizer();
-    let vocabulary = lease.engine.capabilities().vocab_size;
+    let tokenizer = lease.chat_context().tokenizer();
+    let vocabulary = lease.engine().capabilities().vocab_size;
     let unknown = tokens.iter().enumerate();
     if let Some((index, id)) = unknown.clone().find(|(_, id)| **id as usize >= vocabulary) {
         let field = format!("tokens[{index}]");
@@ -231,17 +231,17 @@ pub async fn describe(
 ) -> Result<Json<TokenizerInfo>, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::invalid("model", error.body_text()))?;
     let lease = lease(&app, &caller, query.model.as_deref()).await?;
-    let tokenizer = lease.chat.tokenizer();
+    let tokenizer = lease.chat_context().tokenizer();
     let BoundaryTokens {
         bos_token,
         eos_token,
     } = BoundaryTokens::from_tokenizer(tokenizer);
     let given = |text: String| Some(text).filter(|text| !text.is_empty());
-    let template = lease.chat.template();
+    let template = lease.chat_context().template();
     Ok(Json(TokenizerInfo {
         tokenizer_class: "loquat",
         vocab_size: tokenizer.vocab_size(),
-        model_max_length: lease.room(),
+        model_max_length: lease.model.token_limit(),
         bos_token: given(bos_token),
         eos_token: given(eos_token),
         pad_token: tokenizer.pad().and_then(|id| tokenizer.token_text(id)),

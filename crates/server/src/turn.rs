@@ -66,9 +66,9 @@ impl Turn {
             ..request
         };
         let submitted = match choices {
-            1 => lease.engine.submit(request).map(|one| vec![one]),
+            1 => lease.engine().submit(request).map(|one| vec![one]),
             n => lease
-                .engine
+                .engine()
                 .submit_choices(request, n)
                 .map(|choices| choices.into_generations()),
         };

@@ -27,12 +27,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["spec", "weights", "text", "session"]),
     ("grammar", &["text", "engine"]),
     ("chat", &["text", "engine", "grammar"]),
-    ("server", &["session", "text", "engine", "grammar", "chat"]),
     (
         "loquat",
         &[
             "weights", "text", "session", "cpu", "mlx", "store", "engine", "grammar", "chat",
         ],
+    ),
+    (
+        "server",
+        &["session", "text", "engine", "grammar", "chat", "loquat"],
     ),
     (
         "bench",
@@ -248,6 +251,8 @@ mod tests {
             ("crates/testkit", "loquat-testkit", "loquat-engine", false),
             ("crates/loquat", "loquat", "loquat-cpu", true),
             ("crates/loquat", "loquat", "loquat-server", false),
+            ("crates/server", "loquat-server", "loquat", true),
+            ("crates/server", "loquat-server", "loquat-cpu", false),
             ("crates/cli", "loquat-cli", "loquat", true),
             ("crates/cli", "loquat-cli", "loquat-cpu", true),
             ("crates/cli", "loquat-cli", "loquat-testkit", false),

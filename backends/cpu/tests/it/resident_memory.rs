@@ -31,7 +31,11 @@ fn packed_file_does_not_stay_resident() {
     made.save(&path).unwrap();
     let test = std::env::current_exe().unwrap();
     let child = Command::new(test)
-        .args(["--ignored", "--exact", "resident_memory::open_model_from_environment"])
+        .args([
+            "--ignored",
+            "--exact",
+            "resident_memory::open_model_from_environment",
+        ])
         .env(MODEL, &path)
         .output();
     let child = child.unwrap();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use loquat::ModelFiles;
 use loquat_chat::ChatContext;
-use loquat_engine::{Engine, EngineOptions, SamplingParams};
+use loquat_engine::{EngineOptions, SamplingParams};
 use loquat_server::config::{Config, Model as Served};
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, Server, resident_bytes};
 use loquat_session::{Capabilities, Memory, Session};
@@ -327,7 +327,6 @@ impl Opener for SharedOpener {
     }
 
     fn open(&self, _model: &Served) -> Result<Opened, OpenFailure> {
-        let chat = self.chat.clone();
         let options = EngineOptions {
             max_running: Some(self.clients),
             max_queue: EngineOptions::default().max_queue.max(self.clients),
@@ -337,11 +336,13 @@ impl Opener for SharedOpener {
             ..EngineOptions::default()
         };
         let session = Box::new(self.session.clone());
-        let engine = Engine::start(session, Some(chat.tokenizer().clone()), options);
+        let model = loquat::Model::from_session("bench", session, self.chat.clone(), options);
+        let model = model.map_err(|error| OpenFailure(error.to_string()))?;
         Ok(Opened {
-            engine: engine.map_err(|error| OpenFailure(error.to_string()))?,
-            chat,
-            sampling: SamplingParams::greedy(),
+            model: model.with_defaults(loquat::RequestDefaults {
+                sampling: SamplingParams::greedy(),
+                ..loquat::RequestDefaults::default()
+            }),
             info: self.info(),
             resident_bytes: 0,
         })

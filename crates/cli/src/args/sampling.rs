@@ -98,7 +98,7 @@ fn help(parameter: &Parameter) -> String {
     } = parameter;
     match kind {
         ParameterKind::Float | ParameterKind::Integer => {
-            let default = sampling::usual(parameter);
+            let default = sampling::default_value(parameter);
             format!("{help} [{min} to {max}] [default: {default}]")
         }
         ParameterKind::Biases => format!("{help} [{min} to {max}]"),

@@ -10,6 +10,7 @@ mod near;
 mod settings;
 mod stats;
 
+use loquat::Finish;
 use loquat_chat::{Conversation, Message, Role, ToolCall};
 use loquat_engine::EngineError;
 
@@ -17,7 +18,6 @@ pub use settings::Settings;
 
 use crate::error::CliError;
 use crate::run::{Opener, Talk};
-use crate::stream::End;
 use crate::terminal::{complain, is_dumb, remark, tame};
 use crate::wait::{Doing, Interrupts};
 use commands::{Command, Line, read, split};
@@ -81,7 +81,7 @@ struct Chat<'a> {
     talk: Talk,
     conversation: Conversation,
     /// What the last answer cost that was not stopped.
-    last: Option<End>,
+    last: Option<Finish>,
 }
 
 impl Chat<'_> {
@@ -264,9 +264,9 @@ impl Chat<'_> {
         let interrupts = self.opener.interrupts;
         let mut heard = self.talk.ask(&self.conversation, interrupts)?;
         loop {
-            let stopped = heard.end.is_none();
-            self.last = heard.end.clone().or(self.last.take());
-            let reply = heard.said();
+            let stopped = heard.finish.is_none();
+            self.last = heard.finish.clone().or(self.last.take());
+            let reply = heard.into_reply();
             if stopped && reply.text.trim().is_empty() {
                 return Ok(false);
             }

@@ -1,19 +1,19 @@
 //! What a conversation has taken so far.
 
+use loquat::Finish;
 use loquat_engine::{Engine, Stats};
 
-use crate::stream::End;
 use crate::terminal::bytes;
 
 /// In a line for each thing; `last` is what the last whole answer cost, `room` what a prompt and
 /// its answer can have together.
-pub fn stats(engine: &Engine, last: Option<&End>, room: usize) -> String {
+pub fn stats(engine: &Engine, last: Option<&Finish>, room: usize) -> String {
     told(&engine.stats(), last, room).join("\n")
 }
 
-fn told(stats: &Stats, last: Option<&End>, room: usize) -> Vec<String> {
+fn told(stats: &Stats, last: Option<&Finish>, room: usize) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(End { usage, timings, .. }) = last {
+    if let Some(Finish { usage, timings, .. }) = last {
         let decoded = usage.completion_tokens.saturating_sub(1);
         let computed = usage.prompt_tokens - usage.cached_tokens;
         let answer = speed(decoded, timings.decode.as_secs_f64());

@@ -1,6 +1,6 @@
 //! How a model speaks: its template, its formats, its sampling.
 
-use loquat::Origin;
+use loquat::TemplateOrigin;
 use loquat_text::ChatTemplate;
 use loquat_text::format::{FormatOverrides, OutputFormat};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub struct Manner {
 
 /// A template, and what goes with it.
 struct Spoken {
-    origin: Origin,
+    origin: TemplateOrigin,
     template: ChatTemplate,
     format: OutputFormat,
 }

@@ -85,7 +85,7 @@ pub async fn messages(
         request,
         hides_thinking,
         ignored: further,
-    } = lower(conversation, &lease.chat)?;
+    } = lower(conversation, lease.chat_context())?;
     ignored.extend(further);
     let manner = Manner {
         stop_sequences: stop_sequences.clone(),
@@ -94,10 +94,14 @@ pub async fn messages(
     };
     let mut request = ChatRequest {
         stop: stop_sequences,
-        sampling: lease.sampling.clone(),
+        sampling: lease.sampling().clone(),
         ..request
     };
-    sampling::apply(&sampling, &mut request.sampling, lease.chat.tokenizer())?;
+    sampling::apply(
+        &sampling,
+        &mut request.sampling,
+        lease.chat_context().tokenizer(),
+    )?;
     let turn = start(&app, &caller, lease, request, max_tokens).await;
     let turn = turn.map_err(in_our_words)?;
     let mut response = answer(turn, manner).await?;
@@ -219,9 +223,9 @@ pub async fn count_tokens(
         request,
         hides_thinking: _,
         ignored: further,
-    } = lower(conversation, &lease.chat)?;
+    } = lower(conversation, lease.chat_context())?;
     ignored.extend(further);
-    let chat = lease.chat.clone();
+    let chat = lease.chat_context().clone();
     let counted = tokio::task::spawn_blocking(move || chat.tokens(&request, true)).await;
     let tokens = counted.map_err(|error| ApiError::internal(&error))?;
     let tokens = tokens.map_err(|error| in_our_words(error.into()))?;

@@ -343,7 +343,7 @@ impl Model {
             max_slowdown: 2.0,
             queue_timeout: None,
             cache_bytes: None,
-            max_tokens: 4096,
+            max_tokens: loquat::DEFAULT_MAX_TOKENS,
             template: None,
             preload: false,
             idle_unload: None,

@@ -183,7 +183,7 @@ impl Models {
     pub fn clear_cache(&self, name: &str) -> Result<bool, ApiError> {
         let mut state = self.inner.lock();
         let loaded = state.find(name)?.loaded();
-        loaded.inspect(|loaded| loaded.engine.clear_cache());
+        loaded.inspect(|loaded| loaded.engine().clear_cache());
         Ok(loaded.is_some())
     }
 
@@ -230,7 +230,7 @@ impl Inner {
             return Err(drained(&slot.model.name));
         }
         match &slot.phase {
-            Phase::Ready(loaded) => match loaded.engine.check() {
+            Phase::Ready(loaded) => match loaded.engine().check() {
                 Ok(()) => {
                     let lease = Lease::counted(self, slot.id, Arc::clone(loaded));
                     slot.leases += 1;

@@ -16,7 +16,7 @@ use super::time::nanos;
 use super::{Held, hold, options};
 use crate::app::App;
 use crate::caller::Caller;
-use crate::embed::{Embed, Embedded, Input, normalised};
+use crate::embed::{Embed, Embedded, Input};
 use crate::error::ApiError;
 use crate::union::TextOr;
 use crate::wire::{Body, Wire, name_ignored};
@@ -147,7 +147,7 @@ pub async fn embed(
     .await?;
     let answer = OllamaEmbedResponse {
         model: held.name,
-        embeddings: vectors.into_iter().map(normalised).collect(),
+        embeddings: vectors.into_iter().map(loquat::normalize).collect(),
         total_duration: nanos(caller.received.elapsed()),
         load_duration: nanos(held.load),
         prompt_eval_count: prompt_tokens,

@@ -191,12 +191,13 @@ pub async fn generate(
         choices: 1,
     };
     let raw = raw.unwrap_or(false);
-    let speaker = (if raw || (lease.chat.template().is_none() && asked.system.is_none()) {
-        asked.go_on(ask, raw).await
-    } else {
-        asked.answer(ask).await
-    })
-    .map_err(in_our_words)?;
+    let speaker =
+        (if raw || (lease.chat_context().template().is_none() && asked.system.is_none()) {
+            asked.go_on(ask, raw).await
+        } else {
+            asked.answer(ask).await
+        })
+        .map_err(in_our_words)?;
     let writer = Writer {
         model: name,
         caller,
@@ -269,7 +270,7 @@ impl Asked {
         }
         let Self { prompt, answer, .. } = self;
         ask.lease.check_text(prompt.len())?;
-        let chat = ask.lease.chat.clone();
+        let chat = ask.lease.chat_context().clone();
         // Tokenizers and grammars may take long over a large request.
         let lowered = tokio::task::spawn_blocking(move || {
             let tokens = chat.tokenizer().encode(&prompt, Special::PROMPT);
@@ -286,12 +287,12 @@ impl Asked {
         lease.check_prompt(prompt.len(), 1)?;
         let request = GenerateRequest {
             max_tokens: match self.options.up_to {
-                Some(most) => lease.up_to(most, prompt.len()),
-                None => lease.max_tokens(None, prompt.len()),
+                Some(most) => lease.model.fit_tokens(most, prompt.len()),
+                None => lease.model.max_tokens(None, prompt.len()),
             },
             prompt,
             sampling: self.options.sampling,
-            stop_ids: lease.chat.tokenizer().eos_ids().to_vec(),
+            stop_ids: lease.chat_context().tokenizer().eos_ids().to_vec(),
             stop: self.options.stop,
             logprobs: self.logprobs,
             skip_special: true,

@@ -60,7 +60,7 @@ pub struct Options {
 impl Options {
     pub fn lower(options: Option<Map<String, Value>>, model: &Loaded) -> Result<Self, ApiError> {
         let mut lowered = Self {
-            sampling: model.sampling.clone(),
+            sampling: model.sampling().clone(),
             stop: Vec::new(),
             up_to: None,
             ignored: Vec::new(),
@@ -69,10 +69,14 @@ impl Options {
         // Null is how clients write what they leave out.
         let options = options.unwrap_or_default().into_iter();
         for (name, value) in options.filter(|(_, value)| !value.is_null()) {
-            lowered.take(&name, value, model.room(), &mut given)?;
+            lowered.take(&name, value, model.model.token_limit(), &mut given)?;
         }
-        sampling::apply(&given, &mut lowered.sampling, model.chat.tokenizer())
-            .map_err(in_our_words)?;
+        sampling::apply(
+            &given,
+            &mut lowered.sampling,
+            model.chat_context().tokenizer(),
+        )
+        .map_err(in_our_words)?;
         Ok(lowered)
     }
 

@@ -225,5 +225,5 @@ fn lines<L: Line>(speaker: Speaker, writer: Writer) -> impl Stream<Item = Bytes>
 /// The tokens of a piece, where a model to spell them is given.
 fn told_tokens(piece: &Piece, model: Option<&Lease>) -> Option<Vec<TokenLogprob>> {
     let model = model.filter(|_| !piece.tokens.is_empty())?;
-    Some(ChatLogprobs::new(&piece.tokens, model.chat.tokenizer()).content)
+    Some(ChatLogprobs::new(&piece.tokens, model.chat_context().tokenizer()).content)
 }

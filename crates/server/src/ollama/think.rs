@@ -38,7 +38,9 @@ impl OllamaThink {
                 return Err(ApiError::invalid("think", what).code("unsupported_parameter"));
             }
             // A model that always thinks has nothing to switch on.
-            Self::Whether(true) => (model.chat.supports_effort(Effort::On)).then_some(Effort::On),
+            Self::Whether(true) => {
+                (model.chat_context().supports_effort(Effort::On)).then_some(Effort::On)
+            }
             Self::Effort(OllamaEffort::Low) => Some(Effort::Low),
             Self::Effort(OllamaEffort::Medium) => Some(Effort::Medium),
             Self::Effort(OllamaEffort::High) => Some(Effort::High),

@@ -48,7 +48,7 @@ async fn options_go_by_ollamas_names() {
         mirostat_tau: 3.0,
         mirostat_eta: 0.5,
         seed: Some(42),
-        ..model.sampling.clone()
+        ..model.sampling().clone()
     };
     assert_eq!(lowered.sampling, expected);
     assert_eq!(lowered.stop, ["a", "b"]);

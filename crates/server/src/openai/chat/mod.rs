@@ -53,7 +53,7 @@ pub async fn create(
     } = body;
     let lease = lease(&app, &caller, request.model.as_deref()).await?;
     let model = lease.clone();
-    let lowering = move || lower::lower(request, &sampling, &model.chat, &model.sampling);
+    let lowering = move || lower::lower(request, &sampling, model.chat_context(), model.sampling());
     // Words and schemas may take long.
     let lowered = tokio::task::spawn_blocking(lowering).await;
     let lowered = lowered.map_err(|error| ApiError::internal(&error))??;

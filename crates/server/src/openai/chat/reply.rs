@@ -79,7 +79,7 @@ pub async fn gather(
     choices: usize,
     logprobs: bool,
 ) -> Result<ChatCompletion, ApiError> {
-    let chat = turn.turn().lease().chat.clone();
+    let chat = turn.turn().lease().chat_context().clone();
     let mut gathering: Vec<Gathering> = (0..choices)
         .map(|_| Gathering::new(&chat, logprobs))
         .collect();

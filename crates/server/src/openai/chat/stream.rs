@@ -85,7 +85,7 @@ pub fn respond(
     logprobs: bool,
     streaming: Streaming,
 ) -> Response {
-    let chat = &turn.turn().lease().chat;
+    let chat = turn.turn().lease().chat_context();
     let choices = (0..choices).map(|_| Telling {
         choice: Choice::new(chat, logprobs),
         begun: false,
@@ -188,7 +188,7 @@ impl Stream {
                     content: Some(text),
                     ..ChunkDelta::default()
                 };
-                let tokenizer = self.turn.turn().lease().chat.tokenizer();
+                let tokenizer = self.turn.turn().lease().chat_context().tokenizer();
                 let logprobs = self.logprobs.then(|| ChatLogprobs::new(&tokens, tokenizer));
                 (delta, logprobs)
             }

@@ -64,7 +64,7 @@ pub async fn create(
     lower::check_texts(&request.prompt, &lease)?;
     let bounded = request.max_tokens.is_some();
     let model = lease.clone();
-    let lowering = move || lower::lower(request, &sampling, &model.chat, &model.sampling);
+    let lowering = move || lower::lower(request, &sampling, model.chat_context(), model.sampling());
     let lowered = tokio::task::spawn_blocking(lowering).await;
     let lowered = lowered.map_err(|error| ApiError::internal(&error))??;
     ignored.extend(lowered.ignored.iter());
@@ -117,7 +117,7 @@ impl Asking {
             max_tokens: if self.bounded {
                 generate.max_tokens
             } else {
-                self.lease.up_to(generate.max_tokens, prompt_len)
+                self.lease.model.fit_tokens(generate.max_tokens, prompt_len)
             },
             ..generate
         };
@@ -131,7 +131,7 @@ impl Asking {
         streaming: super::options::Streaming,
     ) -> Result<Response, ApiError> {
         let head = Head::new("cmpl-", &self.lease);
-        let tokenizer = self.lease.chat.tokenizer();
+        let tokenizer = self.lease.chat_context().tokenizer();
         let mut choices = Vec::new();
         let mut requests = Vec::new();
         for (at, Prompt { text, generate }) in lowered.prompts.into_iter().enumerate() {
@@ -166,7 +166,7 @@ impl Asking {
             let usages = choices.iter().map(|each| each.usage);
             together(usages).unwrap_or_default()
         }));
-        let tokenizer = self.lease.chat.tokenizer();
+        let tokenizer = self.lease.chat_context().tokenizer();
         let mut choices = Vec::new();
         for (text, generated) in texts.iter().zip(generated) {
             let told = if lowered.n < lowered.best_of {

@@ -19,7 +19,7 @@ use self::wire::{
 };
 use crate::app::App;
 use crate::caller::Caller;
-use crate::embed::{Embed, Embedded, normalised};
+use crate::embed::{Embed, Embedded};
 use crate::error::ApiError;
 use crate::wire::{Body, name_ignored};
 
@@ -54,7 +54,7 @@ pub async fn create(
     } = body.value;
     let inputs = input.lower()?;
     let lease = super::lease(&app, &caller, model.as_deref()).await?;
-    check_dimensions(dimensions, lease.engine.capabilities().hidden_size)?;
+    check_dimensions(dimensions, lease.engine().capabilities().hidden_size)?;
     let embed = Embed {
         app: &app,
         caller: &caller,
@@ -69,7 +69,7 @@ pub async fn create(
         cut: _,
     } = embed.run(inputs).await?;
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
-        let vector = normalised(vector);
+        let vector = loquat::normalize(vector);
         Embedding {
             object: "embedding",
             index,

@@ -81,8 +81,8 @@ pub async fn create(
         let so_far = earlier.iter().flat_map(Kept::conversation);
         let given = Given {
             sampling: &sampling,
-            chat: &model.chat,
-            in_force: &model.sampling,
+            chat: model.chat_context(),
+            in_force: model.sampling(),
             model: &model.id,
             conversation: so_far.chain(&input).collect(),
         };
@@ -99,7 +99,12 @@ pub async fn create(
         ignored: further,
     } = lowered;
     ignored.extend(further);
-    let writer = Writer::new(response, &lease.chat, chat.logprobs.is_some(), stream);
+    let writer = Writer::new(
+        response,
+        lease.chat_context(),
+        chat.logprobs.is_some(),
+        stream,
+    );
     let ask = Ask {
         app: &app,
         caller: &caller,

@@ -1,4 +1,4 @@
-//! Answers that programs can read: JSON by a schema, and one of a few words.
+//! Answers for programs: JSON that matches a schema, and one of two words.
 
 use serde_json::{Value, json};
 
@@ -24,6 +24,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{} has {} people", city["name"], city["people"]);
 
     let mood = model.chat("Is this sad or glad: 'I won!'");
-    println!("{}", mood.choice(["sad", "glad"]).text()?);
+    println!("{}", mood.choice(["sad", "glad"]).seed(1).text()?);
     Ok(())
 }

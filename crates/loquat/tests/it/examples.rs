@@ -1,19 +1,22 @@
-//! The examples do what they say, on a tiny checkpoint.
+//! The examples, run on a tiny checkpoint.
 
 use std::env;
-use std::path::Path;
 use std::process::Command;
+
+use crate::golden;
 
 /// `cargo test` builds them beside this program.
 fn run(example: &str) -> String {
     let program = env::current_exe().unwrap();
     let program = program.ancestors().nth(2).unwrap().join("examples");
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/goldens/llama");
+    let model = golden();
     let ran = Command::new(program.join(format!("{example}{}", env::consts::EXE_SUFFIX)))
         .arg(model)
         .env("LOQUAT_CACHE", env!("CARGO_TARGET_TMPDIR"))
         .output()
-        .unwrap_or_else(|error| panic!("{example}: {error}; `--test` alone does not build it"));
+        .unwrap_or_else(|error| {
+            panic!("{example}: {error}; `cargo test --test it` does not build examples")
+        });
     let stderr = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{example}: {stderr}");
     String::from_utf8(ran.stdout).unwrap()
@@ -32,15 +35,20 @@ fn conversation_has_two_answers() {
 }
 
 #[test]
-fn form_prints_what_it_parsed() {
-    let printed = run("form");
+fn constraint_prints_parsed_answers() {
+    let printed = run("constraint");
     let (city, mood) = printed.split_once('\n').unwrap();
     assert!(city.ends_with(" people"), "{city}");
     assert!(["sad", "glad"].contains(&mood.trim()), "{mood}");
 }
 
 #[test]
-fn cancel_ends() {
-    // The checkpoint may reach the end of its context first.
+fn cancel_prints_text_so_far() {
+    // The answer may end before the cancellation.
     assert!(!run("cancel").trim().is_empty());
+}
+
+#[test]
+fn tools_prints_an_answer() {
+    assert!(run("tools").contains("weather"));
 }
