@@ -69,7 +69,7 @@ fn main() {
             row(name, model, lift, None, &params, &prompt);
         }
         let logprobs = [Distribution::Model, Distribution::Sampled];
-        for of in logprobs {
+        for distribution in logprobs {
             let name = format!("{of:?} logprobs, top_k 40");
             let params = SamplingParams {
                 top_k: 40,
