@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use loquat::ModelFiles;
 use loquat_engine::{
-    self as engine, AllowedTokens, Constraint, ConstraintError, Engine, EngineOptions, GenerateRequest,
-    SamplingParams, TokenMask,
+    self as engine, AllowedTokens, Constraint, ConstraintError, Engine, EngineOptions,
+    GenerateRequest, SamplingParams, TokenMask,
 };
 use loquat_grammar::{Grammar, GrammarSource};
 use loquat_session::{Capabilities, Memory, Session};

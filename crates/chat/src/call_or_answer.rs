@@ -1,6 +1,6 @@
 //! Lets the model choose between a tool call and an answer by starting one.
 
-use loquat_engine::{AllowedTokens, RequestConstraint, Constraint, ConstraintError, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, ConstraintError, RequestConstraint, TokenMask};
 
 #[derive(Debug, Clone)]
 pub(crate) struct CallOrAnswer {

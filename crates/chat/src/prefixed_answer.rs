@@ -1,6 +1,6 @@
 //! The fixed text that some formats have between reasoning and an answer.
 
-use loquat_engine::{AllowedTokens, RequestConstraint, Constraint, ConstraintError, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, ConstraintError, RequestConstraint, TokenMask};
 
 /// Forces the prefix, then applies the answer's constraint.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! Applies the answer's constraint only after the reasoning, which may have a token budget.
 
-use loquat_engine::{AllowedTokens, RequestConstraint, Constraint, ConstraintError, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, ConstraintError, RequestConstraint, TokenMask};
 use loquat_text::Tokenizer;
 
 use crate::forbidden_text::ForbiddenText;
@@ -173,7 +173,8 @@ impl Start {
             Some(answer) => answer.allowed(mask)?,
             None => AllowedTokens::Masked,
         };
-        self.ambiguous = opener.is_some_and(|id| allowed == AllowedTokens::All || mask.contains(*id));
+        self.ambiguous =
+            opener.is_some_and(|id| allowed == AllowedTokens::All || mask.contains(*id));
         if let Some(&id) = opener {
             mask.allow(id);
         }

@@ -75,7 +75,10 @@ impl ChatContext {
         Ok(Some(RequestConstraint::new(gate.forbidding(forbidden))))
     }
 
-    fn answer_or_calls(&self, rules: &ReplyRules<'_>) -> Result<Option<RequestConstraint>, ChatError> {
+    fn answer_or_calls(
+        &self,
+        rules: &ReplyRules<'_>,
+    ) -> Result<Option<RequestConstraint>, ChatError> {
         let answer = rules.answer.map(|source| self.answer(source)).transpose()?;
         if rules.tools.is_empty() {
             return Ok(answer);
@@ -83,7 +86,9 @@ impl ChatContext {
         let strict = rules.tools.iter().any(|tool| tool.strict);
         match (rules.choice, answer) {
             (ToolChoice::None, Some(answer)) => Ok(Some(answer)),
-            (ToolChoice::None, None) => Ok(self.without_calls().cloned().map(RequestConstraint::new)),
+            (ToolChoice::None, None) => {
+                Ok(self.without_calls().cloned().map(RequestConstraint::new))
+            }
             (ToolChoice::Required | ToolChoice::Named(_), _) => self.calls(rules, true).map(Some),
             (ToolChoice::Auto, Some(answer)) => {
                 let rules = CallOrAnswer::new(self.calls(rules, true)?, answer);
@@ -117,7 +122,11 @@ impl ChatContext {
     }
 
     /// One or more calls in the model's format, with text around them unless `required`.
-    fn calls(&self, rules: &ReplyRules<'_>, required: bool) -> Result<RequestConstraint, ChatError> {
+    fn calls(
+        &self,
+        rules: &ReplyRules<'_>,
+        required: bool,
+    ) -> Result<RequestConstraint, ChatError> {
         let format = self.call_format()?;
         let named = |tool: &&Tool| match rules.choice {
             ToolChoice::Named(name) => tool.name == *name,

@@ -70,7 +70,7 @@ fn main() {
         }
         let logprobs = [Distribution::Model, Distribution::Sampled];
         for distribution in logprobs {
-            let name = format!("{of:?} logprobs, top_k 40");
+            let name = format!("{distribution:?} logprobs, top_k 40");
             let params = SamplingParams {
                 top_k: 40,
                 ..SamplingParams::default()

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use loquat_engine::{RequestConstraint, Constraint, TokenMask};
+use loquat_engine::{Constraint, RequestConstraint, TokenMask};
 use loquat_grammar::{GrammarSource, Grammars};
 use loquat_text::Tokenizer;
 use loquat_weights::gguf::Gguf;

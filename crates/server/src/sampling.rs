@@ -1,7 +1,8 @@
 //! Sampling parameters in a request or a configuration, by the engine's own names.
 
 use loquat_engine::{
-    BAD_WORDS, DEFAULT_ORDER, PARAMETERS, SamplingParams, ParameterSlot, SamplingStep, word_sequences,
+    BAD_WORDS, DEFAULT_ORDER, PARAMETERS, ParameterSlot, SamplingParams, SamplingStep,
+    word_sequences,
 };
 use loquat_text::Tokenizer;
 use serde_json::{Map, Value};
@@ -40,7 +41,12 @@ pub fn apply(
     }
 }
 
-fn set(name: &str, slot: ParameterSlot<'_>, value: &Value, tokenizer: &Tokenizer) -> Result<(), ApiError> {
+fn set(
+    name: &str,
+    slot: ParameterSlot<'_>,
+    value: &Value,
+    tokenizer: &Tokenizer,
+) -> Result<(), ApiError> {
     match slot {
         ParameterSlot::Float(slot) => *slot = number(name, value)? as f32,
         ParameterSlot::Count(slot) => *slot = count(name, value)?,
@@ -165,7 +171,12 @@ mod tests {
             ParameterSlot::Tokens(value) => json!(value),
             ParameterSlot::Words(value) => json!(value.len()),
             ParameterSlot::Texts(value) => json!(value),
-            ParameterSlot::Steps(value) => json!(value.iter().map(SamplingStep::to_string).collect::<Vec<_>>()),
+            ParameterSlot::Steps(value) => json!(
+                value
+                    .iter()
+                    .map(SamplingStep::to_string)
+                    .collect::<Vec<_>>()
+            ),
             ParameterSlot::Seed(value) => json!(value),
         }
     }
@@ -175,7 +186,9 @@ mod tests {
         for parameter in PARAMETERS {
             let (given, expected) = match parameter.kind {
                 ParameterKind::Float => (json!(parameter.max), json!(parameter.max)),
-                ParameterKind::Integer => (json!(parameter.max as i64), json!(parameter.max as i64)),
+                ParameterKind::Integer => {
+                    (json!(parameter.max as i64), json!(parameter.max as i64))
+                }
                 ParameterKind::Biases => (json!({ "5": 1.5 }), json!([[5, 1.5]])),
                 ParameterKind::Tokens => (json!([1, 2]), json!([1, 2])),
                 // Within a text and at its beginning.

@@ -4,7 +4,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use loquat_engine::{Completion, EngineError, Event, CompletionBuilder, GenerateRequest, Generation, Usage};
+use loquat_engine::{
+    Completion, CompletionBuilder, EngineError, Event, GenerateRequest, Generation, Usage,
+};
 
 use crate::app::App;
 use crate::caller::Caller;

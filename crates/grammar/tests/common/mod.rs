@@ -9,7 +9,7 @@ pub mod validate;
 use std::collections::VecDeque;
 use std::path::Path;
 
-use loquat_engine::{AllowedTokens, RequestConstraint, Constraint, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, RequestConstraint, TokenMask};
 use loquat_grammar::{Grammar, GrammarError, GrammarSource, Grammars};
 use loquat_text::{Special, Tokenizer};
 use rand_chacha::ChaCha8Rng;
@@ -85,7 +85,11 @@ impl Walker {
     }
 
     /// The tokens of a whole answer, without the one that ends it.
-    pub fn walk_ids(&mut self, constraint: &mut RequestConstraint, most: usize) -> Option<Vec<u32>> {
+    pub fn walk_ids(
+        &mut self,
+        constraint: &mut RequestConstraint,
+        most: usize,
+    ) -> Option<Vec<u32>> {
         let mut ids = Vec::new();
         while ids.len() < most {
             if constraint.is_complete() {

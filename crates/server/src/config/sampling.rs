@@ -1,13 +1,13 @@
 //! `[models.sampling]`: the engine's parameters by their names, within their ranges.
 
-use loquat_engine::{ParameterKind, PARAMETERS, Parameter, SamplingStep};
+use loquat_engine::{PARAMETERS, Parameter, ParameterKind, SamplingStep};
 use serde_json::{Map, Value, json};
 
 use super::given::{Given, Wrong};
-use super::kinds::{Bounds, ParameterKind, quoted};
+use super::kinds::{Bounds, Kind, quoted};
 use super::nearest::did_you_mean;
 
-impl ParameterKind for Map<String, Value> {
+impl Kind for Map<String, Value> {
     fn parse(given: Given<'_>, _: &Bounds) -> Result<Self, Vec<Wrong>> {
         let table = given.table().ok_or_else(|| given.wrong())?;
         let (mut sampling, mut wrong) = (Self::new(), Vec::new());
@@ -86,7 +86,9 @@ fn value(parameter: &Parameter, given: Given<'_>) -> Option<Value> {
         }
         ParameterKind::Steps => list(given, |step| {
             let name = step.text()?;
-            SamplingStep::from_name(name).ok().map(|_| Value::from(name))
+            SamplingStep::from_name(name)
+                .ok()
+                .map(|_| Value::from(name))
         })?,
         ParameterKind::Seed => {
             let seed = given.whole()?;

@@ -1,6 +1,6 @@
 //! The engine's sampling parameters as properties of a schema.
 
-use loquat_engine::{DEFAULT_ORDER, ParameterKind, PARAMETERS, Parameter, TOP_K};
+use loquat_engine::{DEFAULT_ORDER, PARAMETERS, Parameter, ParameterKind, TOP_K};
 use serde_json::{Map, Value, json};
 
 /// By name, in the order of application.
@@ -51,7 +51,9 @@ fn kind(parameter: &Parameter) -> Value {
                 "maximum": decimal(max),
             },
         }),
-        ParameterKind::Tokens => list(json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX })),
+        ParameterKind::Tokens => {
+            list(json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }))
+        }
         ParameterKind::TokenSequences | ParameterKind::Strings => list(json!({ "type": "string" })),
         ParameterKind::Steps => list(json!({ "enum": DEFAULT_ORDER.map(|step| step.name()) })),
         ParameterKind::Seed => json!({
