@@ -104,7 +104,7 @@ impl Constrained {
                 timer: timer.clone(),
             });
             GenerateRequest {
-                constraint: constraint.map(engine::Constrained::new),
+                constraint: constraint.map(engine::RequestConstraint::new),
                 ..self.request(engine, sequence)
             }
         });
@@ -291,7 +291,7 @@ impl MaskTimer {
 
 /// A constraint whose masks are timed.
 struct TimedConstraint {
-    inner: engine::Constrained,
+    inner: engine::RequestConstraint,
     timer: Arc<MaskTimer>,
 }
 
