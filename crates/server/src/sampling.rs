@@ -1,4 +1,4 @@
-//! Sampling parameters in a request or a configuration, by the engine's own names.
+//! Sampling parameters of a request or a configuration, by the engine's names.
 
 use loquat_engine::{
     BAD_WORDS, DEFAULT_ORDER, PARAMETERS, ParameterSlot, SamplingParams, SamplingStep,
@@ -8,35 +8,33 @@ use loquat_text::Tokenizer;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::field::FieldPath;
 
-/// Of all `bad_words` together, in bytes, so that tokenizing them takes no time to speak of.
-const MOST_WORDS: usize = 65_536;
+/// The size of all `bad_words`, in bytes: bounds the time to tokenize them.
+const MAX_WORD_BYTES: usize = 65_536;
 
-/// Puts what a request says over what is in force without it.
+/// Applies the values of a request or a configuration.
 pub fn apply(
-    given: &Map<String, Value>,
+    overrides: &Map<String, Value>,
     params: &mut SamplingParams,
     tokenizer: &Tokenizer,
 ) -> Result<(), ApiError> {
-    if let Some(order) = given.get("order") {
-        // An order that was given wins over values that were not.
+    if let Some(order) = overrides.get("order") {
+        // Steps that the order omits are switched off, even if the defaults enable them.
         let order = steps("order", order)?;
         let left_out = DEFAULT_ORDER.iter().filter(|step| !order.contains(step));
         left_out.for_each(|step| params.switch_off(*step));
     }
     for (name, slot) in params.slots() {
-        if let Some(value) = given.get(name) {
+        if let Some(value) = overrides.get(name) {
             set(name, slot, value, tokenizer)?;
         }
     }
-    let unknown = given
+    let unknown = overrides
         .keys()
         .find(|name| PARAMETERS.iter().all(|known| known.name != name.as_str()));
     match unknown {
-        Some(name) => Err(ApiError::invalid(
-            name.as_str(),
-            format!("`{name}` is no sampling parameter"),
-        )),
+        Some(name) => Err(invalid(name, "is not a sampling parameter")),
         None => Ok(()),
     }
 }
@@ -58,7 +56,9 @@ fn set(
             let words: Vec<String> = read(name, value, "a list of words")?;
             check_words(name, &words)?;
             let sequences = word_sequences(&words, tokenizer);
-            *slot = sequences.map_err(|error| ApiError::invalid(name, error.to_string()))?;
+            *slot = sequences.map_err(|error| {
+                ApiError::bad_request(error.to_string()).param(FieldPath::verbatim(name))
+            })?;
         }
         ParameterSlot::Texts(slot) => *slot = read(name, value, "a list of strings")?,
         ParameterSlot::Steps(slot) => *slot = steps(name, value)?,
@@ -70,22 +70,27 @@ fn set(
 fn check_words(name: &str, words: &[String]) -> Result<(), ApiError> {
     BAD_WORDS.check_entries(words.len())?;
     match words.iter().map(String::len).sum() {
-        0..=MOST_WORDS => Ok(()),
-        long => Err(ApiError::invalid(
-            name,
-            format!("`{name}` has {long} bytes of words; at most {MOST_WORDS} are taken"),
-        )),
+        0..=MAX_WORD_BYTES => Ok(()),
+        bytes => {
+            let problem =
+                format!("has {bytes} bytes of words; at most {MAX_WORD_BYTES} are allowed");
+            Err(invalid(name, &problem))
+        }
     }
 }
 
-fn wrong(name: &str, value: &Value, expected: &str) -> ApiError {
+fn invalid(name: &str, problem: &str) -> ApiError {
+    ApiError::invalid(FieldPath::verbatim(name), problem)
+}
+
+fn wrong_type(name: &str, value: &Value, expected: &str) -> ApiError {
     let found = match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
         Value::String(_) => "a string".to_owned(),
         short => short.to_string(),
     };
-    ApiError::invalid(name, format!("`{name}` is {found}; it must be {expected}"))
+    invalid(name, &format!("is {found}; it must be {expected}"))
 }
 
 fn read<T: serde::de::DeserializeOwned>(
@@ -93,26 +98,26 @@ fn read<T: serde::de::DeserializeOwned>(
     value: &Value,
     expected: &str,
 ) -> Result<T, ApiError> {
-    serde_json::from_value(value.clone()).map_err(|_| wrong(name, value, expected))
+    serde_json::from_value(value.clone()).map_err(|_| wrong_type(name, value, expected))
 }
 
 fn number(name: &str, value: &Value) -> Result<f64, ApiError> {
     let number = value.as_f64();
-    number.ok_or_else(|| wrong(name, value, "a number"))
+    number.ok_or_else(|| wrong_type(name, value, "a number"))
 }
 
 fn whole<T: TryFrom<i64>>(name: &str, value: &Value) -> Result<T, ApiError> {
     let whole = value.as_i64().and_then(|whole| T::try_from(whole).ok());
-    whole.ok_or_else(|| wrong(name, value, "a whole number in its range"))
+    whole.ok_or_else(|| wrong_type(name, value, "a whole number in its range"))
 }
 
-/// Other servers write -1 where nothing is to be cut off.
+/// Other servers use a `top_k` of -1 for no limit.
 fn count(name: &str, value: &Value) -> Result<usize, ApiError> {
     match (name, value.as_i64()) {
         ("top_k", Some(-1)) => Ok(0),
         _ => {
             let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
-            count.ok_or_else(|| wrong(name, value, "a whole number, at least 0"))
+            count.ok_or_else(|| wrong_type(name, value, "a whole number, at least 0"))
         }
     }
 }
@@ -121,21 +126,21 @@ fn count(name: &str, value: &Value) -> Result<usize, ApiError> {
 fn seed(name: &str, value: &Value) -> Result<u64, ApiError> {
     let signed = value.as_i64().map(|seed| seed as u64);
     let seed = value.as_u64().or(signed);
-    seed.ok_or_else(|| wrong(name, value, "a whole number of 64 bits"))
+    seed.ok_or_else(|| wrong_type(name, value, "a whole number of 64 bits"))
 }
 
-/// Token ids to what is added to their logits, as an object.
+/// An object from token ids to the numbers added to their logits.
 fn biases(name: &str, value: &Value) -> Result<Vec<(u32, f32)>, ApiError> {
     let expected = "an object from token ids to numbers";
     let Value::Object(entries) = value else {
-        return Err(wrong(name, value, expected));
+        return Err(wrong_type(name, value, expected));
     };
     let biases = entries.iter().map(|(id, bias)| {
         let id = id.parse().ok();
         id.zip(bias.as_f64().map(|bias| bias as f32))
     });
     let biases: Option<Vec<_>> = biases.collect();
-    biases.ok_or_else(|| wrong(name, value, expected))
+    biases.ok_or_else(|| wrong_type(name, value, expected))
 }
 
 fn steps(name: &str, value: &Value) -> Result<Vec<SamplingStep>, ApiError> {
@@ -152,14 +157,14 @@ mod tests {
     use super::*;
     use crate::testing::tokenizer;
 
-    fn one(name: &str, value: Value) -> Result<SamplingParams, ApiError> {
+    fn apply_one(name: &str, value: Value) -> Result<SamplingParams, ApiError> {
         let given = Map::from_iter([(name.to_owned(), value)]);
         let mut params = SamplingParams::default();
         apply(&given, &mut params, &tokenizer()).map(|()| params)
     }
 
-    /// What stands in the field of that name.
-    fn told(params: &mut SamplingParams, name: &str) -> Value {
+    /// The value of a parameter.
+    fn value_of(params: &mut SamplingParams, name: &str) -> Value {
         let mut slots = params.slots().into_iter();
         let (_, slot) = slots.find(|(slot, _)| *slot == name).expect("a field");
         match slot {
@@ -201,13 +206,14 @@ mod tests {
                 ParameterKind::Seed => (json!(7), json!(7)),
             };
             let name = parameter.name;
-            let mut params = one(name, given).unwrap_or_else(|error| panic!("{name}: {error:?}"));
-            assert_eq!(told(&mut params, name), expected, "{name}");
+            let mut params =
+                apply_one(name, given).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(value_of(&mut params, name), expected, "{name}");
             let mut neutral = SamplingParams::default();
             for other in PARAMETERS.iter().filter(|other| other.name != name) {
-                let unchanged = told(&mut neutral, other.name);
+                let unchanged = value_of(&mut neutral, other.name);
                 assert_eq!(
-                    told(&mut params, other.name),
+                    value_of(&mut params, other.name),
                     unchanged,
                     "{name} {}",
                     other.name
@@ -220,8 +226,12 @@ mod tests {
     fn a_value_of_another_type_is_refused_by_name() {
         for parameter in PARAMETERS {
             for wrong in [json!(true), json!("x"), json!([[]]), json!({ "x": "y" })] {
-                let error = one(parameter.name, wrong.clone()).expect_err(parameter.name);
-                assert_eq!(error.param.as_deref(), Some(parameter.name), "{wrong}");
+                let error = apply_one(parameter.name, wrong.clone()).expect_err(parameter.name);
+                assert_eq!(
+                    error.param,
+                    Some(FieldPath::verbatim(parameter.name)),
+                    "{wrong}"
+                );
                 assert!(error.message.contains(parameter.name), "{}", error.message);
             }
         }
@@ -246,8 +256,8 @@ mod tests {
             ("unheard_of", json!(1), None),
         ];
         for (name, given, expected) in cases {
-            let found = one(name, given.clone()).ok();
-            let found = found.map(|mut params| told(&mut params, name));
+            let found = apply_one(name, given.clone()).ok();
+            let found = found.map(|mut params| value_of(&mut params, name));
             assert_eq!(found, expected, "{name} {given}");
         }
     }
@@ -266,13 +276,13 @@ mod tests {
             ),
         ];
         for (words, message) in cases {
-            let error = one("bad_words", words).expect_err(message);
+            let error = apply_one("bad_words", words).expect_err(message);
             assert_eq!(error.message, message);
-            assert_eq!(error.param.as_deref(), Some("bad_words"));
+            assert_eq!(error.param, Some(FieldPath::verbatim("bad_words")));
         }
         // Each with a space before it, too.
-        let mut params = one("bad_words", json!(["a", "b", "a"])).expect("few");
-        assert_eq!(told(&mut params, "bad_words"), json!(4));
+        let mut params = apply_one("bad_words", json!(["a", "b", "a"])).expect("few");
+        assert_eq!(value_of(&mut params, "bad_words"), json!(4));
     }
 
     #[test]

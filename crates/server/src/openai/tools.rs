@@ -1,4 +1,4 @@
-//! Tools, as OpenAI writes them.
+//! Tool definitions in OpenAI's format.
 
 use loquat_chat::{Tool, ToolChoice};
 use loquat_grammar::check_schema;
@@ -9,40 +9,42 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::field::Field;
 
 /// A tool that the model may call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChatTool {
     #[serde(rename = "type")]
-    pub kind: FunctionType,
+    #[expect(dead_code, reason = "the only type is `function`")]
+    pub kind: Option<FunctionType>,
     pub function: FunctionDefinition,
 }
 
-/// The only type of tool there is here.
+/// The only type of tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, serde::Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FunctionType {
     Function,
 }
 
-/// What a function does and takes.
+/// A function's description and parameters.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionDefinition {
-    /// 1 to 64 letters, digits, `_`, `-` or `.`; each tool its own.
+    /// 1 to 64 letters, digits, `_`, `-` or `.`; unique.
     pub name: String,
-    /// When and how to use it, for the model to read.
+    /// When and how to use it; the model reads it.
     pub description: Option<String>,
-    /// A JSON schema of an object: the arguments. None when left out.
+    /// The JSON schema of the arguments, which is an object. No arguments if omitted.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Map<String, Value>>,
-    /// Hold the arguments to the schema while they are generated. Where left out, those of calls
-    /// that `tool_choice` asks for are, if the schema can be held to.
+    /// Constrain the arguments to the schema. If omitted, the arguments of calls that `tool_choice`
+    /// forces are constrained if the schema is supported.
     pub strict: Option<bool>,
 }
 
-/// Whether tools are called: a word, or the one to call.
+/// Whether tools are called: a mode, or the tool to call.
 #[derive(Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(untagged)]
 pub enum ChatToolChoice {
@@ -53,11 +55,11 @@ pub enum ChatToolChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolMode {
-    /// None is called.
+    /// No tool is called.
     None,
-    /// As the model likes.
+    /// The model decides.
     Auto,
-    /// At least one is called.
+    /// At least one tool is called.
     Required,
 }
 
@@ -69,7 +71,7 @@ pub struct NamedTool {
     pub kind: NamedToolType,
     /// The tool to call.
     pub function: Option<FunctionName>,
-    /// Refused: offer those tools only that are allowed.
+    /// Refused: list only the allowed tools in `tools`.
     pub allowed_tools: Option<Value>,
 }
 
@@ -88,9 +90,9 @@ pub struct FunctionName {
 
 impl<'de> Deserialize<'de> for ChatToolChoice {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
+        struct ChoiceVisitor;
 
-        impl<'de> Visitor<'de> for Either {
+        impl<'de> Visitor<'de> for ChoiceVisitor {
             type Value = ChatToolChoice;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -106,11 +108,11 @@ impl<'de> Deserialize<'de> for ChatToolChoice {
             }
         }
 
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(ChoiceVisitor)
     }
 }
 
-/// Tools, of which some may have to be called.
+/// Lowers tools. Forced calls are constrained where `strict` leaves it open.
 pub fn lower(tools: Vec<ChatTool>, choice: &ToolChoice) -> Vec<Tool> {
     let forced = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
     let tools = tools.into_iter().map(|tool| {
@@ -127,10 +129,7 @@ pub fn lower(tools: Vec<ChatTool>, choice: &ToolChoice) -> Vec<Tool> {
 
 impl ChatTool {
     pub fn lower(self) -> Tool {
-        let Self {
-            kind: FunctionType::Function,
-            function,
-        } = self;
+        let Self { kind: _, function } = self;
         function.lower()
     }
 }
@@ -169,13 +168,13 @@ impl ChatToolChoice {
         };
         match (kind, function) {
             (NamedToolType::AllowedTools, _) => Err(ApiError::unsupported(
-                "tool_choice.allowed_tools",
-                "offer those tools only that may be called",
+                Field::ToolChoice.field(Field::AllowedTools),
+                "list only the allowed tools in `tools`",
             )),
             (NamedToolType::Function, Some(FunctionName { name })) => Ok(ToolChoice::Named(name)),
             (NamedToolType::Function, None) => Err(ApiError::invalid(
-                "tool_choice.function",
-                "`tool_choice.function` is missing; it names the tool to call",
+                Field::ToolChoice.field(Field::Function),
+                "is missing; it names the tool to call",
             )),
         }
     }

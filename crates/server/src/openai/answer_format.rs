@@ -1,4 +1,4 @@
-//! What an answer must be: OpenAI's `response_format`, and what others call it.
+//! Constraints on an answer: OpenAI's `response_format`, and the names other servers have for it.
 
 use loquat_chat::ChatContext;
 use loquat_grammar::{Grammar, GrammarSource};
@@ -7,6 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::field::{Field, FieldPath};
 
 /// The form of the answer.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -14,40 +15,37 @@ use crate::error::ApiError;
 pub struct ResponseFormat {
     #[serde(rename = "type")]
     pub kind: ResponseFormatType,
-    /// Of the type `json_schema`: the schema.
+    /// The schema, for the type `json_schema`.
     pub json_schema: Option<JsonSchemaFormat>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseFormatType {
-    /// Anything.
+    /// Any text.
     Text,
     /// Any JSON object.
     JsonObject,
-    /// JSON that a schema admits.
+    /// JSON that matches a schema.
     JsonSchema,
 }
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JsonSchemaFormat {
-    /// What the schema is called; changes nothing.
-    #[expect(
-        dead_code,
-        reason = "clients must name a schema, and nothing here needs it"
-    )]
+    /// The schema's name; has no effect.
+    #[expect(dead_code, reason = "clients must name a schema; the name is not used")]
     pub name: Option<String>,
-    /// Changes nothing: the model does not see it. What it must know belongs into the messages.
+    /// Has no effect: the model does not see it. Describe the answer in the messages.
     pub description: Option<String>,
-    /// The JSON schema. A keyword that cannot be held to is refused by name.
+    /// The JSON schema. Unsupported keywords are refused by name.
     pub schema: Option<Value>,
-    /// The answer is held to the schema either way.
-    #[expect(dead_code, reason = "an answer is always held to its schema")]
+    /// The answer always follows the schema.
+    #[expect(dead_code, reason = "an answer always follows its schema")]
     pub strict: Option<bool>,
 }
 
-/// vLLM's form of the same wish; one of the fields.
+/// vLLM's form of the same constraints; exactly one field.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StructuredOutputs {
@@ -59,13 +57,13 @@ pub struct StructuredOutputs {
     pub regex: Option<String>,
     /// The answer is one of these.
     pub choice: Option<Vec<String>>,
-    /// A grammar, in Lark's or llama.cpp's notation.
+    /// A grammar in Lark's or llama.cpp's notation.
     pub grammar: Option<String>,
 }
 
-/// All fields of a request that say what its answer must be. At most one may.
+/// The fields that constrain an answer. A request may have at most one of them.
 #[derive(Debug, Default)]
-pub struct Guided {
+pub struct AnswerFormatFields {
     pub response_format: Option<ResponseFormat>,
     pub guided_json: Option<Value>,
     pub guided_regex: Option<String>,
@@ -74,21 +72,28 @@ pub struct Guided {
     pub structured_outputs: Option<StructuredOutputs>,
 }
 
-/// What the answer must be, and which field says so.
+/// The constraint on an answer, and the field that sets it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AnswerRule {
-    pub field: &'static str,
+pub struct AnswerConstraint {
+    pub field: FieldPath,
     pub source: GrammarSource,
 }
 
-impl AnswerRule {
-    /// For a text without a conversation around it. May take long.
+impl AnswerConstraint {
+    pub fn new(field: impl Into<FieldPath>, source: GrammarSource) -> Self {
+        Self {
+            field: field.into(),
+            source,
+        }
+    }
+
+    /// Compiles the constraint of a plain text. Belongs off the async threads.
     pub fn compile(&self, chat: &ChatContext) -> Result<Grammar, ApiError> {
         let Self { field, source } = self;
         let grammar = chat.grammars().compile(source);
         grammar.map_err(|error| {
             if error.is_request_fault() {
-                ApiError::invalid(*field, format!("`{field}`: {error}"))
+                ApiError::bad_request(format!("`{field}`: {error}")).param(field.clone())
             } else {
                 ApiError::internal(&error)
             }
@@ -96,8 +101,11 @@ impl AnswerRule {
     }
 }
 
-impl Guided {
-    pub fn lower(self, ignored: &mut Vec<&'static str>) -> Result<Option<AnswerRule>, ApiError> {
+impl AnswerFormatFields {
+    pub fn lower(
+        self,
+        ignored: &mut Vec<&'static str>,
+    ) -> Result<Option<AnswerConstraint>, ApiError> {
         let Self {
             response_format,
             guided_json,
@@ -110,30 +118,35 @@ impl Guided {
             Some(format) => format.lower(ignored)?,
             None => None,
         };
+        let constraint = AnswerConstraint::new;
+        let schema = json(Field::GuidedJson.into(), guided_json)?;
+        let regex = guided_regex.map(GrammarSource::Regex);
+        let choice = guided_choice.map(GrammarSource::Choice);
+        let grammar = guided_grammar.map(grammar);
         let guided = [
-            format.map(|source| ("response_format", source)),
-            json("guided_json", guided_json)?,
-            guided_regex.map(|text| ("guided_regex", GrammarSource::Regex(text))),
-            guided_choice.map(|texts| ("guided_choice", GrammarSource::Choice(texts))),
-            guided_grammar.map(|text| ("guided_grammar", grammar(text))),
+            format.map(|source| constraint(Field::ResponseFormat, source)),
+            schema,
+            regex.map(|source| constraint(Field::GuidedRegex, source)),
+            choice.map(|source| constraint(Field::GuidedChoice, source)),
+            grammar.map(|source| constraint(Field::GuidedGrammar, source)),
         ];
         let structured = match structured_outputs {
             Some(structured) => Some(structured.lower()?),
             None => None,
         };
-        let mut rules = guided.into_iter().chain([structured]).flatten();
-        match (rules.next(), rules.next()) {
-            (Some((field, _)), Some((other, _))) => Err(ApiError::invalid(
-                other,
-                format!("`{field}` says already what the answer must be; leave out `{other}`"),
-            )),
-            (first, _) => Ok(first.map(|(field, source)| AnswerRule { field, source })),
+        let mut constraints = guided.into_iter().chain([structured]).flatten();
+        match (constraints.next(), constraints.next()) {
+            (Some(first), Some(second)) => {
+                let problem = format!("conflicts with `{}`; send only one of them", first.field);
+                Err(ApiError::invalid(second.field, problem))
+            }
+            (first, _) => Ok(first),
         }
     }
 }
 
 impl ResponseFormat {
-    /// `None` where anything will do. Names what it ignores.
+    /// `None` for any text. Adds the fields it ignores to `ignored`.
     pub fn lower(self, ignored: &mut Vec<&'static str>) -> Result<Option<GrammarSource>, ApiError> {
         let Self { kind, json_schema } = self;
         match (kind, json_schema) {
@@ -141,13 +154,12 @@ impl ResponseFormat {
             (ResponseFormatType::JsonObject, None) => Ok(Some(GrammarSource::JsonObject)),
             (ResponseFormatType::JsonSchema, Some(format)) => format.lower(ignored).map(Some),
             (ResponseFormatType::JsonSchema, None) => Err(ApiError::invalid(
-                "response_format.json_schema",
-                "`response_format.json_schema` is missing; its `schema` says what the answer \
-                 must be",
+                Field::ResponseFormat.field(Field::JsonSchema),
+                "is missing; its `schema` is the answer's JSON schema",
             )),
             (_, Some(_)) => Err(ApiError::invalid(
-                "response_format.json_schema",
-                "`response_format.json_schema` belongs to the type `json_schema` only",
+                Field::ResponseFormat.field(Field::JsonSchema),
+                "is for the type `json_schema` only",
             )),
         }
     }
@@ -165,9 +177,10 @@ impl JsonSchemaFormat {
             ignored.push("response_format.json_schema.description");
         }
         let schema = schema.ok_or_else(|| {
+            let format = Field::ResponseFormat.field(Field::JsonSchema);
             ApiError::invalid(
-                "response_format.json_schema.schema",
-                "`response_format.json_schema.schema` is missing; it must be a JSON schema",
+                format.field(Field::Schema),
+                "is missing; it must be a JSON schema",
             )
         })?;
         Ok(GrammarSource::JsonSchema(schema))
@@ -175,7 +188,7 @@ impl JsonSchemaFormat {
 }
 
 impl StructuredOutputs {
-    fn lower(self) -> Result<(&'static str, GrammarSource), ApiError> {
+    fn lower(self) -> Result<AnswerConstraint, ApiError> {
         let Self {
             json: schema,
             json_object,
@@ -183,41 +196,42 @@ impl StructuredOutputs {
             choice,
             grammar: text,
         } = self;
+        let path = |field| Field::StructuredOutputs.field(field);
+        let constraint = |field, source| AnswerConstraint::new(path(field), source);
         let object = json_object.filter(|wanted| *wanted);
-        let mut rules = [
-            json("structured_outputs.json", schema)?,
-            object.map(|_| ("structured_outputs.json_object", GrammarSource::JsonObject)),
-            regex.map(|text| ("structured_outputs.regex", GrammarSource::Regex(text))),
-            choice.map(|texts| ("structured_outputs.choice", GrammarSource::Choice(texts))),
-            text.map(|text| ("structured_outputs.grammar", grammar(text))),
-        ]
-        .into_iter()
-        .flatten();
-        match (rules.next(), rules.next()) {
+        let regex = regex.map(GrammarSource::Regex);
+        let choice = choice.map(GrammarSource::Choice);
+        let grammar = text.map(grammar);
+        let constraints = [
+            json(path(Field::Json), schema)?,
+            object.map(|_| constraint(Field::JsonObject, GrammarSource::JsonObject)),
+            regex.map(|source| constraint(Field::Regex, source)),
+            choice.map(|source| constraint(Field::Choice, source)),
+            grammar.map(|source| constraint(Field::Grammar, source)),
+        ];
+        let mut constraints = constraints.into_iter().flatten();
+        match (constraints.next(), constraints.next()) {
             (Some(one), None) => Ok(one),
             _ => Err(ApiError::invalid(
-                "structured_outputs",
-                "`structured_outputs` must have exactly one of `json`, `json_object`, `regex`, \
-                 `choice` and `grammar`",
+                Field::StructuredOutputs,
+                "must have exactly one of `json`, `json_object`, `regex`, `choice` and `grammar`",
             )),
         }
     }
 }
 
-/// Clients send schemas as objects, or as text.
-fn json(
-    field: &'static str,
-    value: Option<Value>,
-) -> Result<Option<(&'static str, GrammarSource)>, ApiError> {
+/// Clients send schemas as objects or as text.
+fn json(field: FieldPath, value: Option<Value>) -> Result<Option<AnswerConstraint>, ApiError> {
     let schema = match value {
         Some(Value::String(text)) => serde_json::from_str(&text).map_err(|error| {
-            let what = format!("`{field}` is a string that is not valid JSON: {error}");
-            ApiError::invalid(field, what)
+            let problem = format!("is a string that is not valid JSON: {error}");
+            ApiError::invalid(field.clone(), problem)
         })?,
         Some(schema) => schema,
         None => return Ok(None),
     };
-    Ok(Some((field, GrammarSource::JsonSchema(schema))))
+    let source = GrammarSource::JsonSchema(schema);
+    Ok(Some(AnswerConstraint::new(field, source)))
 }
 
 /// Only llama.cpp's notation defines rules by `::=`.
@@ -238,24 +252,25 @@ mod tests {
     use crate::testing::tokenizer;
 
     #[test]
-    fn a_rule_that_cannot_be_held_to_is_its_fields_fault_and_a_broken_vocabulary_ours() {
+    fn invalid_constraint_names_its_field() {
         let tokens = tokenizer().vocab_size();
         let wrong = GrammarSource::Regex("(".to_owned());
         let cases = [
-            (wrong, tokens, ErrorKind::InvalidRequest, Some("format")),
+            (
+                wrong,
+                tokens,
+                ErrorKind::InvalidRequest,
+                Some(Field::Format.into()),
+            ),
+            // A broken vocabulary is not the request's fault.
             (GrammarSource::JsonObject, 0, ErrorKind::Internal, None),
         ];
         for (source, vocab_size, kind, param) in cases {
             let grammars = Grammars::new(tokenizer(), vocab_size);
             let chat = ChatContext::new(tokenizer(), None, grammars, Default::default());
-            let field = "format";
-            let error = AnswerRule { field, source }.compile(&chat).err();
-            let error = error.expect("an error");
-            assert_eq!(
-                (error.kind, error.param.as_deref()),
-                (kind, param),
-                "{error:?}"
-            );
+            let constraint = AnswerConstraint::new(Field::Format, source);
+            let error = constraint.compile(&chat).err().expect("an error");
+            assert_eq!((error.kind, &error.param), (kind, &param), "{error:?}");
         }
     }
 }

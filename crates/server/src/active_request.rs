@@ -1,12 +1,11 @@
-//! A request at the engine: its choices' events as they come, counted as they go.
+//! A request at the engine: submits it, passes on the events of its choices, and records it in
+//! metrics, traces and limits.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use loquat_engine::{
-    Completion, CompletionBuilder, EngineError, Event, GenerateRequest, Generation, Usage,
-};
+use loquat_engine::{Completion, EngineError, Event, CompletionBuilder, GenerateRequest, Generation, Usage};
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -16,8 +15,8 @@ use crate::metrics::{Asked, Outcome, RequestMeter};
 use crate::models::Lease;
 use crate::telemetry::{Content, RequestTrace};
 
-/// What to generate, and in whose name.
-pub struct Ask<'a> {
+/// A request for the engine.
+pub struct Submission<'a> {
     pub app: &'a Arc<App>,
     pub caller: &'a Caller,
     pub lease: Lease,
@@ -26,8 +25,8 @@ pub struct Ask<'a> {
     pub choices: usize,
 }
 
-/// Dropping it cancels what has not ended.
-pub struct Turn {
+/// Dropping it cancels the choices that have not ended.
+pub struct ActiveRequest {
     app: Arc<App>,
     caller: Caller,
     lease: Lease,
@@ -35,24 +34,24 @@ pub struct Turn {
     trace: RequestTrace,
     content: Option<Content>,
     generations: Vec<Generation>,
-    /// Where to look first, so that no choice starves the others.
+    /// The choice to poll first, so that none starves the others.
     next: usize,
-    /// Until the request is counted.
+    /// `None` once the request is recorded.
     meter: Option<RequestMeter>,
-    /// What was delivered when it ended.
+    /// Set when the request ends.
     usage: Usage,
 }
 
-impl Turn {
-    /// Queues the request, or refuses it at once.
-    pub fn start(ask: Ask<'_>, request: GenerateRequest) -> Result<Self, ApiError> {
-        let Ask {
+impl ActiveRequest {
+    /// Queues the request, or refuses it.
+    pub fn submit(submission: Submission<'_>, request: GenerateRequest) -> Result<Self, ApiError> {
+        let Submission {
             app,
             caller,
             lease,
             route,
             choices,
-        } = ask;
+        } = submission;
         let trace = RequestTrace::of_current(caller, route, &lease.id, &request);
         let content = Content::wanted(&app.config().log, &lease, &request, choices);
         let asked = Asked {
@@ -95,13 +94,13 @@ impl Turn {
         &self.lease
     }
 
-    /// What was delivered so far, over all choices. The prompt counts once.
+    /// Usage so far, over all choices. The prompt counts once.
     pub fn usage(&self) -> Usage {
         let all = self.generations.iter().map(Generation::usage);
-        together(all).unwrap_or(self.usage)
+        total_usage(all).unwrap_or(self.usage)
     }
 
-    /// The next event of any choice; `None` after the last. After an error there are no more.
+    /// The next event of any choice; `None` after the last. Nothing follows an error.
     pub async fn next(&mut self) -> Option<Result<(usize, Event), ApiError>> {
         self.meter.as_ref()?;
         let received = tokio::select! {
@@ -115,21 +114,21 @@ impl Turn {
         };
         match received {
             Err((outcome, error)) => {
-                self.settle(outcome);
+                self.record(outcome);
                 Some(Err(error))
             }
             Ok(None) => {
-                self.settle(Outcome::Finished);
+                self.record(Outcome::Finished);
                 None
             }
             Ok(Some((choice, event))) => {
-                self.note(choice, &event);
+                self.observe(choice, &event);
                 Some(Ok((choice, event)))
             }
         }
     }
 
-    fn note(&mut self, choice: usize, event: &Event) {
+    fn observe(&mut self, choice: usize, event: &Event) {
         let sent_at = self.generations[choice].sent_at();
         if let Some(meter) = &mut self.meter {
             meter.event(choice, event, sent_at);
@@ -147,16 +146,16 @@ impl Turn {
                     clock.took(sent_at);
                 }
             }
-            // Those who know that it was the last need not ask for more.
+            // Callers that see the last event may not poll again.
             Event::Finished { .. } if self.generations.iter().all(Generation::has_ended) => {
-                self.settle(Outcome::Finished);
+                self.record(Outcome::Finished);
             }
             _ => {}
         }
     }
 
-    /// Counts the request, once, whichever way it ended.
-    fn settle(&mut self, outcome: Outcome) {
+    /// Records the outcome, once.
+    fn record(&mut self, outcome: Outcome) {
         let Some(meter) = self.meter.take() else {
             return;
         };
@@ -175,30 +174,30 @@ impl Turn {
     /// Waits for the end of every choice.
     pub async fn collect(mut self) -> Result<Vec<Completion>, ApiError> {
         let mut gathered = vec![CompletionBuilder::default(); self.generations.len()];
-        let mut whole = vec![None; self.generations.len()];
+        let mut completions = vec![None; self.generations.len()];
         while let Some(next) = self.next().await {
             let (choice, event) = next?;
             if let Some(completion) = gathered[choice].add(event) {
-                whole[choice] = Some(completion?);
+                completions[choice] = Some(completion?);
             }
         }
-        let whole: Option<Vec<_>> = whole.into_iter().collect();
-        whole.ok_or_else(|| EngineError::ShutDown.into())
+        let completions: Option<Vec<_>> = completions.into_iter().collect();
+        completions.ok_or_else(|| EngineError::ShutDown.into())
     }
 }
 
-impl Drop for Turn {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        self.settle(Outcome::Cancelled);
+        self.record(Outcome::Cancelled);
     }
 }
 
-/// What a prompt's choices cost together. The prompt counts once.
-pub fn together(choices: impl Iterator<Item = Usage>) -> Option<Usage> {
+/// The usage of a prompt's choices. The prompt counts once.
+pub fn total_usage(choices: impl Iterator<Item = Usage>) -> Option<Usage> {
     choices.reduce(|sum, each| Usage {
         prompt_tokens: sum.prompt_tokens,
         completion_tokens: sum.completion_tokens + each.completion_tokens,
-        // Choices share the first one's prompt, which is no merit of the cache.
+        // Later choices reuse the first one's prompt, which is not a cache hit.
         cached_tokens: sum.cached_tokens.min(each.cached_tokens),
     })
 }
@@ -214,7 +213,7 @@ fn cancelled(by: CancelledBy) -> ApiError {
     }
 }
 
-/// The next event of any generation, each looked at in its turn; `None` when all have ended.
+/// The next event of any generation, polled round-robin; `None` when all have ended.
 async fn receive(generations: &mut [Generation], next: &mut usize) -> Option<(usize, Event)> {
     let count = generations.len();
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! What can be done with responses that are kept.
+//! Endpoints for stored responses.
 
 use std::sync::Arc;
 
@@ -10,54 +10,57 @@ use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use utoipa::IntoParams;
 
 use super::item::Item;
-use super::object::{Deleted, ItemList, ResponseObject};
-use super::store::Kept;
+use super::object::{DeletedResponse, ItemList, ResponseObject};
+use super::store::StoredResponse;
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::{ApiError, ErrorKind};
+use crate::field::Field;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct RetrieveQuery {
-    /// Has no effect: what was told is kept.
+    /// Has no effect: a stored response has everything that was returned.
     #[serde(flatten)]
     #[param(rename = "include[]", value_type = Option<Vec<String>>)]
     include: Include,
-    /// Must be false: what has ended is not streamed again.
+    /// Must be false: finished responses are not streamed again.
     stream: Option<bool>,
 }
 
-/// What a query may say about `include[]`, any number of times, to no effect. A list is not to be
-/// had otherwise; and being flattened, it is what refuses names that are nobody's.
+/// Any number of `include[]` in a query; they have no effect. Query strings cannot hold lists
+/// otherwise. As the flattened field it also refuses unknown names.
 #[derive(Debug)]
 struct Include;
 
 impl<'de> Deserialize<'de> for Include {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Names;
+        struct QueryVisitor;
 
-        impl<'de> Visitor<'de> for Names {
+        impl<'de> Visitor<'de> for QueryVisitor {
             type Value = Include;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("parameters of a query")
+                f.write_str("query parameters")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut rest: A) -> Result<Include, A::Error> {
                 while let Some((name, IgnoredAny)) = rest.next_entry::<String, _>()? {
                     if name != "include[]" {
-                        return Err(A::Error::custom(format!("`{name}` is not known here")));
+                        return Err(A::Error::custom(format!(
+                            "unknown query parameter `{name}`"
+                        )));
                     }
                 }
                 Ok(Include)
             }
         }
 
-        deserializer.deserialize_map(Names)
+        deserializer.deserialize_map(QueryVisitor)
     }
 }
 
-/// Gives a response that was kept
+/// Get a stored response
 #[utoipa::path(
     get, path = "/v1/responses/{id}", tag = "openai",
     params(("id" = String, Path, description = "The response's `id`"), RetrieveQuery),
@@ -75,53 +78,53 @@ pub async fn retrieve(
     }) = query.map_err(unreadable)?;
     if stream == Some(true) {
         return Err(ApiError::unsupported(
-            "stream",
-            "what has ended is not streamed again",
+            Field::Stream,
+            "finished responses are not streamed again",
         ));
     }
-    let kept = find(&app, &caller, &id)?;
-    let response = kept.response().ok_or_else(|| unknown(&id))?;
+    let stored = find(&app, &caller, &id)?;
+    let response = stored.response().ok_or_else(|| not_found(&id))?;
     Ok(Json(response.clone()))
 }
 
-/// Forgets a response
+/// Delete a stored response
 ///
-/// Responses that went on from it keep what they need.
+/// Responses that continue it keep the turns they need.
 #[utoipa::path(
     delete, path = "/v1/responses/{id}", tag = "openai",
     params(("id" = String, Path, description = "The response's `id`")),
-    responses((status = 200, description = "It is forgotten", body = Deleted)),
+    responses((status = 200, description = "The response is deleted", body = DeletedResponse)),
 )]
 pub async fn delete(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<Deleted>, ApiError> {
+) -> Result<Json<DeletedResponse>, ApiError> {
     let owner = caller.client();
     let limits = &app.config().responses;
-    if app.responses.forget(&owner, &id, limits) {
-        Ok(Json(Deleted {
+    if app.responses.remove(&owner, &id, limits) {
+        Ok(Json(DeletedResponse {
             id,
             object: "response",
             deleted: true,
         }))
     } else {
-        Err(unknown(&id))
+        Err(not_found(&id))
     }
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct InputItemsQuery {
-    /// Only those after this one, by its `id`.
+    /// List items after this `id`.
     after: Option<String>,
-    /// How many at most, from 1 to 100; 20 when left out.
+    /// At most this many, from 1 to 100; default 20.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<usize>,
-    /// `desc`, the last first, when left out.
+    /// Default `desc`: the last item first.
     #[param(inline)]
     order: Option<Order>,
-    /// Has no effect: what was told is kept.
+    /// Has no effect: a stored response has everything that was returned.
     #[serde(flatten)]
     #[param(rename = "include[]", value_type = Option<Vec<String>>)]
     include: Include,
@@ -135,9 +138,9 @@ pub enum Order {
     Desc,
 }
 
-/// Lists what a response was made from
+/// List the input of a stored response
 ///
-/// The conversation that the model was given, with the turns before.
+/// The conversation that the model saw, including earlier turns.
 #[utoipa::path(
     get, path = "/v1/responses/{id}/input_items", tag = "openai",
     params(("id" = String, Path, description = "The response's `id`"), InputItemsQuery),
@@ -157,19 +160,19 @@ pub async fn input_items(
     }) = query.map_err(unreadable)?;
     let limit = limit.unwrap_or(20);
     if !(1..=100).contains(&limit) {
-        let what = format!("`limit` is {limit}; it must be from 1 to 100");
-        return Err(ApiError::invalid("limit", what));
+        let problem = format!("is {limit}; it must be from 1 to 100");
+        return Err(ApiError::invalid(Field::Limit, problem));
     }
-    let kept = find(&app, &caller, &id)?;
-    let mut items: Vec<_> = kept.input().collect();
+    let stored = find(&app, &caller, &id)?;
+    let mut items: Vec<_> = stored.input().collect();
     if order != Some(Order::Asc) {
         items.reverse();
     }
     if let Some(after) = after {
         let found = items.iter().position(|item| item.id() == Some(&after));
         let found = found.ok_or_else(|| {
-            let what = format!("`after` is `{after}`, which is none of the response's items");
-            ApiError::invalid("after", what)
+            let problem = format!("is `{after}`, which is not an item of this response");
+            ApiError::invalid(Field::After, problem)
         })?;
         items.drain(..=found);
     }
@@ -185,13 +188,13 @@ pub async fn input_items(
     }))
 }
 
-/// Refused: nothing runs in the background
+/// Cancel a response (refused)
 ///
-/// A response is made while its request lasts; closing the connection cancels it.
+/// Responses do not run in the background: closing the connection cancels them.
 #[utoipa::path(
     post, path = "/v1/responses/{id}/cancel", tag = "openai",
     params(("id" = String, Path, description = "The response's `id`")),
-    responses((status = 400, description = "It is not running in the background")),
+    responses((status = 400, description = "Responses do not run in the background")),
 )]
 pub async fn cancel(
     State(app): State<Arc<App>>,
@@ -199,25 +202,23 @@ pub async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Json<ResponseObject>, ApiError> {
     find(&app, &caller, &id)?;
-    Err(ApiError::new(
-        ErrorKind::InvalidRequest,
-        "Cannot cancel a synchronous response. A response is made while its request lasts; closing \
-         the connection cancels it.",
+    Err(ApiError::bad_request(
+        "Cannot cancel a synchronous response. Close the connection of its request instead.",
     ))
 }
 
-fn find(app: &App, caller: &Caller, id: &str) -> Result<Kept, ApiError> {
+fn find(app: &App, caller: &Caller, id: &str) -> Result<StoredResponse, ApiError> {
     let owner = caller.client();
     let limits = &app.config().responses;
-    let kept = app.responses.get(&owner, id, limits);
-    kept.ok_or_else(|| unknown(id))
+    let stored = app.responses.get(&owner, id, limits);
+    stored.ok_or_else(|| not_found(id))
 }
 
-fn unknown(id: &str) -> ApiError {
-    let what = format!("Response with id '{id}' not found.");
-    ApiError::new(ErrorKind::NotFound, what)
+fn not_found(id: &str) -> ApiError {
+    let message = format!("Response with id '{id}' not found.");
+    ApiError::new(ErrorKind::NotFound, message)
 }
 
 fn unreadable(rejection: QueryRejection) -> ApiError {
-    ApiError::new(ErrorKind::InvalidRequest, rejection.body_text())
+    ApiError::bad_request(rejection.body_text())
 }
