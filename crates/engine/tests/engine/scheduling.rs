@@ -1,10 +1,8 @@
 //! Same tokens whatever the load, and a share of the step for everyone.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::support::*;
 use loquat_engine::{EngineOptions, Event, GenerateRequest, Logprobs, SamplingParams};
 use loquat_testkit::fake_session::FakeOptions;
 
@@ -23,7 +21,7 @@ fn mixed() -> Vec<GenerateRequest> {
                 3 => (sampling.top_p, sampling.repetition_penalty) = (0.9, 1.3),
                 _ => {}
             }
-            request.logprobs = (i % 5 == 1).then_some(Logprobs::of_model(3));
+            request.logprobs = (i % 5 == 1).then_some(Logprobs::for_model(3));
             request
         })
         .collect()
@@ -69,7 +67,7 @@ fn the_engine_says_what_the_session_says() {
         oracle(FakeOptions::default(), &prompt, 20)
     );
     let through_logits = GenerateRequest {
-        logprobs: Some(Logprobs::of_model(0)),
+        logprobs: Some(Logprobs::for_model(0)),
         ..greedy(&prompt, 20)
     };
     assert_eq!(

@@ -7,20 +7,20 @@
 use std::time::Duration;
 
 /// Steps with prompts between two that measure the streams alone.
-const MEASURE_EVERY: usize = 32;
+const MEASURE_INTERVAL: usize = 32;
 /// Steps that prompts may be held back for in a row: they come in, however slowly.
-const MOST_HELD_BACK: usize = 16;
+const MAX_HELD_BACK_STEPS: usize = 16;
 /// How much a new measurement counts against those before it.
-const WEIGHT: f64 = 0.25;
+const BLEND_WEIGHT: f64 = 0.25;
 /// A step that takes this many times what was expected was disturbed by something else.
-const DISTURBED: f64 = 3.0;
+const OUTLIER_FACTOR: f64 = 3.0;
 /// What is aimed for, as a share of the bound: measurements are noisy.
-const AIM: f64 = 0.85;
+const TARGET_SHARE: f64 = 0.85;
 /// Prompt tokens to learn from when nothing is known yet.
-const FIRST: usize = 8;
+const FIRST_ALLOWANCE: usize = 8;
 
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct PromptPacer {
     /// Extra time that prompts may take, in units of a step without them; `None`: any.
     share: Option<f64>,
     /// Seconds of a step with so many streams and nothing else; 0 where not measured.
@@ -34,12 +34,12 @@ pub(crate) struct Pace {
     held_back: usize,
 }
 
-impl Pace {
+impl PromptPacer {
     /// Lets running streams take up to `max_slowdown` times as long for a token.
     pub fn new(max_slowdown: f32, max_running: usize) -> Self {
         let share = f64::from(max_slowdown) - 1.0;
         Self {
-            share: share.is_finite().then_some(share * AIM),
+            share: share.is_finite().then_some(share * TARGET_SHARE),
             alone: vec![0.0; max_running + 1],
             token: None,
             credit: 0.0,
@@ -59,7 +59,7 @@ impl Pace {
             return granted;
         }
         self.held_back += 1;
-        if self.held_back <= MOST_HELD_BACK {
+        if self.held_back <= MAX_HELD_BACK_STEPS {
             return 0;
         }
         self.held_back = 0;
@@ -68,11 +68,11 @@ impl Pace {
 
     fn affordable(&self, streams: usize) -> usize {
         let alone = self.alone.get(streams).copied().unwrap_or(0.0);
-        if alone == 0.0 || self.unmeasured >= MEASURE_EVERY {
+        if alone == 0.0 || self.unmeasured >= MEASURE_INTERVAL {
             return 0;
         }
         match self.token {
-            None => FIRST,
+            None => FIRST_ALLOWANCE,
             // A step's length is itself in doubt by this much: too little to hold back for.
             Some(token) if token < alone * 1e-6 => usize::MAX,
             Some(token) => (self.credit / token) as usize,
@@ -80,16 +80,16 @@ impl Pace {
     }
 
     /// Learns from a step with so many streams and prompt tokens.
-    pub fn record(&mut self, streams: usize, prompt_tokens: usize, took: Duration) {
+    pub fn record(&mut self, streams: usize, prompt_tokens: usize, record_event: Duration) {
         let (Some(share), Some(alone)) = (self.share, self.alone.get_mut(streams)) else {
             return;
         };
         if streams == 0 {
             return;
         }
-        let took = took.as_secs_f64();
+        let record_event = record_event.as_secs_f64();
         if prompt_tokens == 0 {
-            *alone = blend(*alone, took);
+            *alone = blend(*alone, record_event);
             self.unmeasured = 0;
         } else {
             self.unmeasured += 1;
@@ -99,7 +99,7 @@ impl Pace {
             return;
         }
         if prompt_tokens > 0 {
-            let extra = (took - alone).max(0.0);
+            let extra = (record_event - alone).max(0.0);
             let token = extra / prompt_tokens as f64;
             let known = self.token.unwrap_or(0.0);
             self.token = Some(blend(known, token));
@@ -117,7 +117,7 @@ impl Pace {
 fn blend(known: f64, measured: f64) -> f64 {
     match known {
         0.0 => measured,
-        known => known + WEIGHT * (measured.min(DISTURBED * known) - known),
+        known => known + BLEND_WEIGHT * (measured.min(OUTLIER_FACTOR * known) - known),
     }
 }
 
@@ -134,15 +134,19 @@ mod tests {
         step: impl Fn(usize) -> f64,
         token: impl Fn(usize) -> f64,
     ) -> (usize, f64) {
-        let mut pace = Pace::new(bound, 64);
+        let mut pace = PromptPacer::new(bound, 64);
         let (mut left, mut steps, mut total) = (prompt, 0, 0.0);
         while left > 0 {
             let tokens = pace.allowance(streams, left.min(2048));
-            let took = step(streams) + tokens as f64 * token(prompt - left);
-            pace.record(streams, tokens, Duration::from_secs_f64(took * 1e-6));
+            let record_event = step(streams) + tokens as f64 * token(prompt - left);
+            pace.record(
+                streams,
+                tokens,
+                Duration::from_secs_f64(record_event * 1e-6),
+            );
             left -= tokens;
             steps += 1;
-            total += took;
+            total += record_event;
             assert!(steps < 1_000_000, "the prompt never gets in");
         }
         (steps, total / (steps as f64 * step(streams)))
@@ -178,14 +182,14 @@ mod tests {
     #[test]
     fn nothing_starves_where_nothing_can_be_measured() {
         let (steps, _) = enter(2.0, 3, 10, |_| 0.0, |_| 1000.0);
-        assert!(steps <= 10 * (MOST_HELD_BACK + 1), "{steps}");
+        assert!(steps <= 10 * (MAX_HELD_BACK_STEPS + 1), "{steps}");
         let (steps, _) = enter(1.0, 3, 10, |_| 1000.0, |_| 1000.0);
-        assert!(steps <= 10 * (MOST_HELD_BACK + 1), "{steps}");
+        assert!(steps <= 10 * (MAX_HELD_BACK_STEPS + 1), "{steps}");
     }
 
     #[test]
     fn without_streams_or_a_bound_prompts_take_all() {
-        assert_eq!(Pace::new(2.0, 4).allowance(0, 512), 512);
-        assert_eq!(Pace::new(f32::INFINITY, 4).allowance(3, 512), 512);
+        assert_eq!(PromptPacer::new(2.0, 4).allowance(0, 512), 512);
+        assert_eq!(PromptPacer::new(f32::INFINITY, 4).allowance(3, 512), 512);
     }
 }

@@ -2,26 +2,28 @@
 
 use std::collections::VecDeque;
 
-use crate::{Allowed, Constrained, Constraint, ConstraintError, EngineError, TokenMask};
+use crate::{
+    AllowedTokens, Constraint, ConstraintError, EngineError, RequestConstraint, TokenMask,
+};
 
 #[derive(Debug)]
-pub(crate) struct Guide {
-    constraint: Constrained,
+pub(crate) struct ActiveConstraint {
+    constraint: RequestConstraint,
     /// Come next, in this order.
     forced: VecDeque<u32>,
     /// Whether the constraint said what it forces since the last token.
-    asked: bool,
+    forced_known: bool,
     mask: TokenMask,
     /// What was found out for the next token.
-    found: Option<Result<Allowed, EngineError>>,
+    found: Option<Result<AllowedTokens, EngineError>>,
 }
 
-impl Guide {
-    pub fn new(constraint: Constrained) -> Self {
+impl ActiveConstraint {
+    pub fn new(constraint: RequestConstraint) -> Self {
         Self {
             constraint,
             forced: VecDeque::new(),
-            asked: false,
+            forced_known: false,
             mask: TokenMask::default(),
             found: None,
         }
@@ -29,8 +31,8 @@ impl Guide {
 
     /// Finds out what the next token may be, which takes long enough to be worth doing while
     /// the step runs.
-    pub fn look_ahead(&mut self, vocab_size: usize) -> Result<(), EngineError> {
-        self.ask()?;
+    pub fn constraint_worker(&mut self, vocab_size: usize) -> Result<(), EngineError> {
+        self.compute_forced()?;
         if !self.forced.is_empty() || self.found.is_some() {
             return Ok(());
         }
@@ -45,7 +47,7 @@ impl Guide {
     }
 
     /// Looking ahead came to nothing.
-    pub fn give_up(&mut self, why: EngineError) {
+    pub fn fail(&mut self, why: EngineError) {
         self.found = Some(Err(why));
     }
 
@@ -57,8 +59,8 @@ impl Guide {
     /// What the next token may be; `None` for anything.
     pub fn allowed(&self) -> Result<Option<&TokenMask>, EngineError> {
         match &self.found {
-            Some(Ok(Allowed::All)) => Ok(None),
-            Some(Ok(Allowed::Masked)) => Ok(Some(&self.mask)),
+            Some(Ok(AllowedTokens::All)) => Ok(None),
+            Some(Ok(AllowedTokens::Masked)) => Ok(Some(&self.mask)),
             Some(Err(error)) => Err(error.clone()),
             None => Err(ConstraintError::MaskMissing.into()),
         }
@@ -67,15 +69,15 @@ impl Guide {
     /// A token stands.
     pub fn accept(&mut self, token: u32) -> Result<(), EngineError> {
         self.found = None;
-        self.asked = false;
+        self.forced_known = false;
         Ok(self.constraint.accept(token)?)
     }
 
     /// Finds out what is forced, unless that is known.
-    pub fn ask(&mut self) -> Result<(), EngineError> {
-        if self.forced.is_empty() && !self.asked {
+    pub fn compute_forced(&mut self) -> Result<(), EngineError> {
+        if self.forced.is_empty() && !self.forced_known {
             self.forced = self.constraint.forced()?.into();
-            self.asked = true;
+            self.forced_known = true;
         }
         Ok(())
     }

@@ -1,12 +1,11 @@
 //! Refusal, cancellation, failure and the end.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::support::*;
 use loquat_engine::{
-    Blame, EngineError, EngineOptions, GenerateRequest, Generation, Logprobs, SamplingParams,
+    Blame, EngineError, EngineFailure, EngineOptions, GenerateRequest, Generation, Logprobs,
+    SamplingParams,
 };
 use loquat_session::SessionError;
 use loquat_testkit::fake_session::{FakeOptions, Fault};
@@ -55,7 +54,7 @@ fn what_can_never_be_served_is_refused_by_name() {
         (
             with(|r| r.max_tokens = 63),
             EngineError::NeverFits {
-                wanted: 80,
+                needed: 80,
                 capacity: 64,
                 max_context: 100,
             },
@@ -69,7 +68,7 @@ fn what_can_never_be_served_is_refused_by_name() {
             },
         ),
         (
-            with(|r| r.logprobs = Some(Logprobs::of_model(265))),
+            with(|r| r.logprobs = Some(Logprobs::for_model(265))),
             EngineError::OutOfRange {
                 field: "logprobs",
                 found: "265".into(),
@@ -233,8 +232,8 @@ fn cancelling_takes_effect_within_one_step() {
     let (engine, counters) = start(fake, EngineOptions::default());
     let mut doomed = engine.submit(greedy(&[1], 1000)).expect("accepted");
     until_running(&mut doomed);
-    let before = counters.steps().len();
     drop(doomed);
+    let before = counters.steps().len();
     assert_empty(&engine, &counters);
     assert!(counters.steps().len() <= before + 1);
 }
@@ -313,7 +312,9 @@ fn a_failed_step_fails_its_rows_and_the_engine_goes_on() {
 fn assert_dead(engine: &loquat_engine::Engine, reason_has: &str) {
     let error = engine.submit(greedy(&[1], 1)).expect_err("dead");
     match &error {
-        EngineError::Dead { reason } => assert!(reason.contains(reason_has), "{reason}"),
+        EngineError::Dead(failure) => {
+            assert!(failure.to_string().contains(reason_has), "{failure}");
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(error.blame(), Blame::System);
@@ -344,12 +345,9 @@ fn three_failures_in_a_row_are_the_end() {
         }
     }
     for outcome in outcomes {
-        assert!(
-            matches!(outcome, Err(EngineError::Dead { .. })),
-            "{outcome:?}"
-        );
+        assert!(matches!(outcome, Err(EngineError::Dead(_))), "{outcome:?}");
     }
-    assert_dead(&engine, "3 steps failed");
+    assert_dead(&engine, "3 consecutive steps failed");
     eventually("the session is dropped", || counters.dropped());
     assert_empty(&engine, &counters);
 }
@@ -365,8 +363,8 @@ fn a_panicking_session_is_the_end_but_not_a_hang() {
     let generations: Vec<_> = (0..4).map(|i| engine.submit(greedy(&[i], 9))).collect();
     for submitted in generations {
         match submitted.and_then(Generation::collect_blocking) {
-            Err(EngineError::Dead { reason }) => {
-                assert!(reason.contains("panics at step 3"), "{reason}");
+            Err(EngineError::Dead(EngineFailure::Panicked(message))) => {
+                assert!(message.contains("panics at step 3"), "{message}");
             }
             other => panic!("{other:?}"),
         }

@@ -1,7 +1,8 @@
 //! Readers who lag behind hold up nobody but themselves.
 
 use super::harness::{
-    Habit, Harness, alone, even_steps, greedy, millis, one_at_a_time, sampled, without_cache,
+    Harness, ReaderBehaviour, alone, even_steps, greedy, millis, one_at_a_time, sampled,
+    without_cache,
 };
 use crate::EngineOptions;
 
@@ -15,7 +16,7 @@ fn a_stalled_reader_gives_way_and_goes_on_later_with_nothing_lost() {
         };
         let mut harness = Harness::new(even_steps(), options);
         let stalled = harness.submit(sampled(&[1], 30, 5));
-        harness.readers[stalled].habit = Habit::Stalled;
+        harness.readers[stalled].habit = ReaderBehaviour::Stalled;
         harness.turns(10);
         let stats = harness.engine.stats();
         assert_eq!((stats.running, stats.paused), (1, 1));
@@ -27,7 +28,7 @@ fn a_stalled_reader_gives_way_and_goes_on_later_with_nothing_lost() {
         let stats = harness.engine.stats();
         assert_eq!((stats.running, stats.waiting, stats.paused), (0, 1, 0));
 
-        harness.readers[stalled].habit = Habit::Eager;
+        harness.readers[stalled].habit = ReaderBehaviour::Eager;
         assert_eq!(harness.finish(stalled).ids(), alone(sampled(&[1], 30, 5)));
         assert_eq!(harness.engine.stats().totals.preempted, 1);
         harness.assert_empty();
@@ -42,7 +43,7 @@ fn while_nobody_waits_a_stalled_reader_keeps_its_place() {
     };
     let mut harness = Harness::new(even_steps(), options);
     let stalled = harness.submit(greedy(&[1], 30));
-    harness.readers[stalled].habit = Habit::Stalled;
+    harness.readers[stalled].habit = ReaderBehaviour::Stalled;
     let other = harness.submit(greedy(&[2], 300));
     harness.turns(200);
     assert_eq!(harness.readers[other].tokens.len(), 200, "not held up");
@@ -60,7 +61,7 @@ fn one_event_at_a_time_is_enough_to_finish() {
     };
     let mut harness = Harness::new(even_steps(), options);
     let reader = harness.submit(greedy(&[1], 30));
-    harness.readers[reader].habit = Habit::Every(7);
+    harness.readers[reader].habit = ReaderBehaviour::Every(7);
     assert_eq!(harness.finish(reader).ids(), alone(greedy(&[1], 30)));
     assert_eq!(harness.counters.computed_tokens(), 30);
 }

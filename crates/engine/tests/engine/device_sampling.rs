@@ -1,8 +1,6 @@
 //! Sessions that draw tokens by themselves.
 
-mod common;
-
-use common::*;
+use crate::support::*;
 use loquat_engine::{EngineOptions, GenerateRequest, Logprobs, Sampler, SamplingParams};
 use loquat_session::{Emit, Session, StepBatch, StepOutput};
 use loquat_testkit::fake_session::{FakeOptions, FakeSession};
@@ -31,7 +29,7 @@ fn bare(request: &GenerateRequest) -> Vec<u32> {
         batch.clear();
         batch.push(sequence, &next, Emit::Drawn(draw));
         session.step(&batch, &mut output).unwrap();
-        sampler.drew();
+        sampler.record_draw();
         next = output.tokens(0).to_vec();
         tokens.extend(&next);
     }
@@ -70,7 +68,7 @@ fn what_takes_more_is_chosen_from_logits_as_ever() {
         with(|params| params.order.reverse()),
         with(|params| params.temperature = 0.0),
         GenerateRequest {
-            logprobs: Some(Logprobs::of_model(0)),
+            logprobs: Some(Logprobs::for_model(0)),
             ..plain.clone()
         },
     ];

@@ -1,6 +1,6 @@
 //! The engine's numbers about itself.
 
-use super::harness::{End, Habit, Harness, even_steps, greedy, millis, prompt};
+use super::harness::{End, Harness, ReaderBehaviour, even_steps, greedy, millis, prompt};
 use crate::{EngineOptions, Timings};
 
 #[test]
@@ -14,7 +14,7 @@ fn numbers_tell_what_runs_waits_and_was_done() {
     let readers: Vec<usize> = (0..3)
         .map(|kind| harness.submit(greedy(&prompt(kind, 20), 30)))
         .collect();
-    harness.readers[readers[1]].habit = Habit::Stalled;
+    harness.readers[readers[1]].habit = ReaderBehaviour::Stalled;
     assert_eq!(harness.engine.stats().waiting, 3);
     harness.turns(5);
     let stats = harness.engine.stats();

@@ -3,35 +3,35 @@
 
 use super::harness::{End, Harness, alone, even_steps, greedy, prompt, recurrent, sampled};
 use crate::{
-    Allowed, Constrained, Constraint, ConstraintError, EngineError, EngineOptions, FinishReason,
-    GenerateRequest, Logprobs, TokenMask,
+    AllowedTokens, Constraint, ConstraintError, EngineError, EngineOptions, FinishReason,
+    GenerateRequest, Logprobs, RequestConstraint, TokenMask,
 };
 
 /// Lets every third token be chosen, from a third of the vocabulary that depends on the token
 /// before, and forces a run after it.
 #[derive(Debug, Clone)]
-pub struct Rhythm {
+pub struct PatternConstraint {
     pub run: usize,
     /// Nothing may follow this many tokens.
     pub end: Option<usize>,
     said: Vec<u32>,
     forced: usize,
-    asked: bool,
+    forced_known: bool,
 }
 
-impl Rhythm {
+impl PatternConstraint {
     pub fn new(run: usize, end: Option<usize>) -> Self {
         Self {
             run,
             end,
             said: Vec::new(),
             forced: 0,
-            asked: false,
+            forced_known: false,
         }
     }
 
-    pub fn constrained(self) -> Option<Constrained> {
-        Some(Constrained::new(self))
+    pub fn constrained(self) -> Option<RequestConstraint> {
+        Some(RequestConstraint::new(self))
     }
 
     fn last(&self) -> u32 {
@@ -43,19 +43,19 @@ impl Rhythm {
     }
 }
 
-impl Constraint for Rhythm {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
-        if std::mem::replace(&mut self.asked, true) {
+impl Constraint for PatternConstraint {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
+        if std::mem::replace(&mut self.forced_known, true) {
             return Err(ConstraintError::failed("asked twice"));
         }
         if self.last() % 5 == 4 {
-            return Ok(Allowed::All);
+            return Ok(AllowedTokens::All);
         }
         let mine = |id: &u32| id % 3 == self.last() % 3;
         (0..mask.vocab_size() as u32)
             .filter(mine)
             .for_each(|id| mask.allow(id));
-        Ok(Allowed::Masked)
+        Ok(AllowedTokens::Masked)
     }
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
@@ -65,7 +65,7 @@ impl Constraint for Rhythm {
             }
             self.forced -= 1;
         }
-        self.asked = false;
+        self.forced_known = false;
         self.said.push(token);
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Constraint for Rhythm {
 
 fn guided(run: usize, end: Option<usize>, request: GenerateRequest) -> GenerateRequest {
     GenerateRequest {
-        constraint: Rhythm::new(run, end).constrained(),
+        constraint: PatternConstraint::new(run, end).constrained(),
         ..request
     }
 }
@@ -120,7 +120,7 @@ fn asking_how_likely_tokens_were_changes_none() {
     for seed in 0..20 {
         let request = guided(2, None, sampled(&prompt(1, 8), 20, seed));
         let told = GenerateRequest {
-            logprobs: Some(Logprobs::of_model(1)),
+            logprobs: Some(Logprobs::for_model(1)),
             ..request.clone()
         };
         let mut harness = Harness::new(even_steps(), EngineOptions::default());
@@ -199,7 +199,7 @@ fn what_is_forbidden_is_not_forced() {
         |request, tokens| request.sampling.allowed_tokens = tokens[..2].to_vec(),
     ];
     for change in changes {
-        for logprobs in [None, Some(Logprobs::of_model(0))] {
+        for logprobs in [None, Some(Logprobs::for_model(0))] {
             let mut request = plain.clone();
             request.logprobs = logprobs;
             change(&mut request, &tokens);

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-pub struct Dice(ChaCha8Rng);
+pub struct SeededRng(ChaCha8Rng);
 
-impl Dice {
+impl SeededRng {
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }

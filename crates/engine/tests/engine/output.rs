@@ -1,12 +1,10 @@
 //! What a reader gets: tokens, text, log-probabilities, and the reason for the end.
 
-mod common;
-
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use common::*;
+use crate::support::*;
 use loquat_engine::{
     Completion, Engine, Event, FinishReason, GenerateRequest, Logprobs, SamplingParams,
 };
@@ -145,7 +143,7 @@ fn text_comes_as_soon_as_it_is_certain() {
 fn logprobs_describe_the_models_distribution() {
     let (engine, _) = start_default();
     let request = GenerateRequest {
-        logprobs: Some(Logprobs::of_model(264)),
+        logprobs: Some(Logprobs::for_model(264)),
         sampling: SamplingParams {
             temperature: 0.2,
             repetition_penalty: 1.5,
@@ -178,7 +176,7 @@ fn prompt_logprobs_are_those_the_tokens_had_when_generated() {
         let generated = complete(
             &engine,
             GenerateRequest {
-                logprobs: Some(Logprobs::of_model(2)),
+                logprobs: Some(Logprobs::for_model(2)),
                 ..greedy(&[7], 10)
             },
         );
@@ -187,7 +185,7 @@ fn prompt_logprobs_are_those_the_tokens_had_when_generated() {
         let scored = complete(
             &engine,
             GenerateRequest {
-                logprobs: Some(Logprobs::of_model(2)),
+                logprobs: Some(Logprobs::for_model(2)),
                 prompt_logprobs: true,
                 ..greedy(&prompt, 0)
             },
@@ -265,7 +263,7 @@ fn the_script_is_what_the_tokenizer_says() {
 fn the_best_of_several_choices_are_those_the_model_finds_likeliest() {
     let (engine, _) = start_default();
     let request = GenerateRequest {
-        logprobs: Some(Logprobs::of_model(0)),
+        logprobs: Some(Logprobs::for_model(0)),
         ..sampled(&[1, 2, 3], 6, 11)
     };
     let choices = engine.submit_choices(request.clone(), 5).expect("accepted");

@@ -1,11 +1,11 @@
 //! Penalties on what was said before.
 
-use super::pool::Pool;
+use super::pool::CandidatePool;
 use super::{SamplingParams, params};
 
 /// The tokens that penalties see, and how often.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct TokenCounts {
     repetition: f32,
     presence: f32,
     frequency: f32,
@@ -22,29 +22,29 @@ struct Count {
     in_output: u32,
 }
 
-impl Seen {
+impl TokenCounts {
     /// `None` where no penalty is asked for.
     pub fn new(params: &SamplingParams, prompt: &[u32]) -> Option<Self> {
         if !params.penalises() {
             return None;
         }
-        let mut seen = Self {
+        let mut tracked = Self {
             repetition: params.repetition_penalty,
             presence: params.presence_penalty,
             frequency: params.frequency_penalty,
             window: params::window(params.penalty_last_n),
             counts: Vec::new(),
         };
-        let start = prompt.len().saturating_sub(seen.window);
+        let start = prompt.len().saturating_sub(tracked.window);
         let mut visible = prompt[start..].to_vec();
         visible.sort_unstable();
         let runs = visible.chunk_by(|a, b| a == b);
-        seen.counts.extend(runs.map(|run| Count {
+        tracked.counts.extend(runs.map(|run| Count {
             id: run[0],
             in_prompt: run.len() as u32,
             in_output: 0,
         }));
-        Some(seen)
+        Some(tracked)
     }
 
     /// Whether tokens leave its sight, so that it has to be told which.
@@ -93,7 +93,7 @@ impl Seen {
         }
     }
 
-    pub fn penalise(&self, pool: &mut Pool<'_>) {
+    pub fn penalise(&self, pool: &mut CandidatePool<'_>) {
         let change = |count: &Count, logit: f32, temperature: f32| {
             let repeated = if logit > 0.0 {
                 logit / self.repetition

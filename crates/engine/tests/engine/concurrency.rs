@@ -1,18 +1,15 @@
-//! Everything at once, from many threads: submitting, leaving, reloading, draining, shutting down.
+//! Submitting, cancelling, reloading, draining and shutting down from many threads at once.
 
-mod common;
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::support::*;
 use loquat_engine::{
-    Allowed, Constrained, Constraint, ConstraintError, Engine, EngineError, EngineOptions, Event,
-    GenerateRequest, Generation, TokenMask,
+    AllowedTokens, Constraint, ConstraintError, Engine, EngineError, EngineFailure, EngineOptions,
+    Event, GenerateRequest, Generation, RequestConstraint, TokenMask,
 };
-use loquat_session::Session;
+use loquat_session::{Session, SessionError};
 use loquat_testkit::fake_session::{FakeOptions, FakeSession, Fault};
 
 fn slow() -> FakeOptions {
@@ -22,30 +19,35 @@ fn slow() -> FakeOptions {
     }
 }
 
-/// Reloads into `fake`, whose opening takes `opening`; runs `meanwhile` when that has begun.
+/// Reloads into `fake`; runs `meanwhile` while the new session is being opened.
 fn while_opening(
     engine: &Engine,
     fake: FakeOptions,
-    opening: Duration,
     meanwhile: impl FnOnce(),
 ) -> Result<(), EngineError> {
-    let begun = Arc::new(AtomicBool::new(false));
-    let announced = Arc::clone(&begun);
-    let open = move || -> Result<Box<dyn Session>, String> {
-        announced.store(true, Ordering::SeqCst);
-        thread::sleep(opening);
-        Ok(Box::new(FakeSession::new(fake)))
+    let (begun, opening) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let open = move || {
+        begun.send(()).expect("the test waits");
+        // Ends when `release` is dropped.
+        let _ = released.recv();
+        opened(fake)
     };
     thread::scope(|scope| {
         let reload = scope.spawn(|| engine.reload(Duration::ZERO, open));
-        eventually("it opens", || begun.load(Ordering::SeqCst));
+        opening.recv().expect("the session is being opened");
         meanwhile();
+        drop(release);
         reload.join().expect("no panic")
     })
 }
 
+fn opened(fake: FakeOptions) -> Result<Box<dyn Session>, SessionError> {
+    Ok(Box::new(FakeSession::new(fake)))
+}
+
 #[test]
-fn what_arrives_while_a_session_opens_is_checked_against_it() {
+fn arrivals_during_reload_are_checked_against_new_session() {
     let (engine, _) = start(slow(), EngineOptions::default());
     let small = FakeOptions {
         max_context: 64,
@@ -53,72 +55,60 @@ fn what_arrives_while_a_session_opens_is_checked_against_it() {
         ..slow()
     };
     let mut large = None;
-    let reloaded = while_opening(&engine, small, Duration::from_millis(100), || {
-        large = Some(
-            engine
-                .submit(greedy(&[5; 20], 40))
-                .expect("it fits the old one"),
-        );
+    let reloaded = while_opening(&engine, small, || {
+        let submitted = engine.submit(greedy(&[5; 20], 40));
+        large = Some(submitted.expect("it fits the old session"));
     });
     assert_eq!(reloaded, Ok(()));
     let refused = large.expect("submitted").collect_blocking();
     assert_eq!(
         refused,
         Err(EngineError::NeverFits {
-            wanted: 64,
+            needed: 64,
             capacity: 48,
             max_context: 64
         })
     );
-    assert_eq!(
-        ids(&engine, greedy(&[7], 4)).len(),
-        4,
-        "nobody is stuck behind it"
-    );
+    let next = ids(&engine, greedy(&[7], 4));
+    assert_eq!(next.len(), 4, "the refused request blocks nobody");
 }
 
 #[test]
-fn deadlines_and_cancellations_are_heeded_while_a_session_opens() {
+fn deadlines_and_cancellations_work_during_reload() {
     let (engine, _) = start(slow(), EngineOptions::default());
-    let opening = Duration::from_secs(2);
-    let reloaded = while_opening(&engine, slow(), opening, || {
+    let reloaded = while_opening(&engine, slow(), || {
         let hasty = GenerateRequest {
             queue_timeout: Some(Duration::from_millis(20)),
             ..greedy(&[6], 4)
         };
-        let asked = Instant::now();
         let outcome = engine.submit(hasty).expect("accepted").collect_blocking();
         assert!(
             matches!(outcome, Err(EngineError::QueueTimeout { .. })),
             "{outcome:?}"
         );
-        assert!(asked.elapsed() < opening / 2, "{:?}", asked.elapsed());
         drop(engine.submit(greedy(&[1], 4)).expect("accepted"));
-        eventually("its place is free", || engine.stats().waiting == 0);
+        eventually("its queue slot is free", || engine.stats().waiting == 0);
     });
     assert_eq!(reloaded, Ok(()));
-    assert!(
-        engine.stats().overhead < opening / 4,
-        "opening is nobody's overhead"
-    );
 }
 
 #[test]
-fn shutting_down_while_a_session_opens_drops_that_too() {
+fn shutdown_during_reload_drops_new_session() {
     let (engine, _) = start(slow(), EngineOptions::default());
-    let opened = FakeSession::new(slow());
-    let counters = opened.counters();
-    let begun = Arc::new(AtomicBool::new(false));
-    let announced = Arc::clone(&begun);
+    let engine = Arc::new(engine);
+    let session = FakeSession::new(slow());
+    let counters = session.counters();
+    let (begun, opening) = mpsc::channel();
+    let watched = Arc::clone(&engine);
     thread::scope(|scope| {
         let reload = scope.spawn(|| {
             engine.reload(Duration::ZERO, move || {
-                announced.store(true, Ordering::SeqCst);
-                thread::sleep(Duration::from_millis(50));
-                Ok(Box::new(opened))
+                begun.send(()).expect("the test waits");
+                eventually("the engine ends", || watched.check().is_err());
+                Ok::<Box<dyn Session>, SessionError>(Box::new(session))
             })
         });
-        eventually("it opens", || begun.load(Ordering::SeqCst));
+        opening.recv().expect("the session is being opened");
         engine.shutdown();
         assert!(counters.dropped());
         assert_eq!(reload.join().expect("no panic"), Err(EngineError::ShutDown));
@@ -133,17 +123,11 @@ fn the_earlier_of_two_drains_counts() {
     };
     let (engine, _) = start(slow(), options);
     let endless = engine.submit(greedy(&[1], 4000)).expect("accepted");
-    let begun = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| engine.drain(Duration::from_millis(100)));
-        thread::sleep(Duration::from_millis(20));
         engine.drain(Duration::from_secs(3600));
     });
-    assert!(
-        begun.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        begun.elapsed()
-    );
+    // The later deadline would have let it finish.
     assert_eq!(endless.collect_blocking(), Err(EngineError::ShutDown));
 }
 
@@ -153,14 +137,11 @@ fn nobody_waits_for_readers_that_are_gone() {
         event_buffer: 2,
         ..EngineOptions::default()
     };
+    const PATIENCE: Duration = Duration::from_secs(600);
     type Act = fn(&Engine);
     let acts: [Act; 2] = [
-        |engine| engine.drain(Duration::from_secs(60)),
-        |engine| {
-            let opener = || Ok(Box::new(FakeSession::new(slow())) as Box<dyn Session>);
-            let reloaded = engine.reload(Duration::from_secs(60), opener);
-            assert_eq!(reloaded, Ok(()));
-        },
+        |engine| engine.drain(PATIENCE),
+        |engine| assert_eq!(engine.reload(PATIENCE, || opened(slow())), Ok(())),
     ];
     for act in acts {
         let (engine, _) = start(slow(), options());
@@ -169,14 +150,9 @@ fn nobody_waits_for_readers_that_are_gone() {
         let begun = Instant::now();
         thread::scope(|scope| {
             scope.spawn(|| act(&engine));
-            thread::sleep(Duration::from_millis(20));
             drop(stalled);
         });
-        assert!(
-            begun.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     }
 }
 
@@ -199,8 +175,8 @@ fn whoever_stops_the_engine_second_finds_the_session_gone_too() {
 struct Bomb;
 
 impl Constraint for Bomb {
-    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
-        Ok(Allowed::All)
+    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
+        Ok(AllowedTokens::All)
     }
 
     fn accept(&mut self, _token: u32) -> Result<(), ConstraintError> {
@@ -225,7 +201,7 @@ fn a_constraint_that_cannot_even_be_dropped_harms_nobody() {
     let (engine, counters) = start(slow(), EngineOptions::default());
     let other = engine.submit(greedy(&[1], 50)).expect("accepted");
     let bomb = GenerateRequest {
-        constraint: Some(Constrained::new(Bomb)),
+        constraint: Some(RequestConstraint::new(Bomb)),
         ..greedy(&[2], 3)
     };
     let bomb = engine.submit(bomb).expect("accepted");
@@ -261,7 +237,7 @@ fn read(mut generation: Generation) -> Option<String> {
 fn unexpected(error: &EngineError) -> Option<String> {
     let expected = match error {
         EngineError::ShutDown | EngineError::QueueFull | EngineError::Session(_) => true,
-        EngineError::Dead { reason } => !reason.contains("thread is gone"),
+        EngineError::Dead(failure) => *failure != EngineFailure::ThreadGone,
         _ => false,
     };
     (!expected).then(|| error.to_string())
@@ -307,11 +283,9 @@ fn turmoil(round: u64, faults: Vec<(usize, Fault)>) {
             .collect();
         let reloads = scope.spawn(move || {
             let opener = |fake: FakeOptions| {
-                move || -> Result<Box<dyn Session>, String> {
-                    match round % 7 {
-                        3 => Err("no such luck".into()),
-                        _ => Ok(Box::new(FakeSession::new(fake))),
-                    }
+                move || match round % 7 {
+                    3 => Err(SessionError::Device("it cannot be opened".into())),
+                    _ => opened(fake),
                 }
             };
             let mut wrong = Vec::new();
@@ -366,7 +340,7 @@ fn turmoil_with_a_dying_session_leaves_nothing_behind() {
 
 #[test]
 fn a_reader_who_stopped_reading_is_waited_for_once() {
-    let grace = Duration::from_millis(250);
+    let grace = Duration::from_secs(2);
     let options = EngineOptions {
         reader_grace: grace,
         ..EngineOptions::default()
@@ -382,6 +356,6 @@ fn a_reader_who_stopped_reading_is_waited_for_once() {
         }
     });
     drop(stalled);
-    // Each of two hundred steps would take the grace.
-    assert!(began.elapsed() < grace * 40, "{:?}", began.elapsed());
+    // Otherwise each of two hundred steps would take the grace.
+    assert!(began.elapsed() < grace * 50, "{:?}", began.elapsed());
 }

@@ -77,7 +77,7 @@ fn who_waits_goes_on_when_the_first_is_cancelled() {
 
 #[test]
 fn nobody_waits_for_one_whose_reader_has_stalled() {
-    use super::harness::Habit;
+    use super::harness::ReaderBehaviour;
     use crate::GenerateRequest;
     let options = EngineOptions {
         event_buffer: 1,
@@ -88,7 +88,7 @@ fn nobody_waits_for_one_whose_reader_has_stalled() {
         prompt_logprobs: true,
         ..greedy(&prompt(1, 20), 30)
     });
-    harness.readers[stalled].habit = Habit::Stalled;
+    harness.readers[stalled].habit = ReaderBehaviour::Stalled;
     harness.turns(6);
     let longer = harness.submit(greedy(&prompt(1, 64), 4));
     assert_eq!(

@@ -4,38 +4,38 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 
 use crate::EngineError;
+use crate::active_constraint::ActiveConstraint;
 use crate::error::panic_message;
-use crate::guide::Guide;
 
 /// Hands guides over before a step and takes them back after it. The thread starts with the
-/// first guide and ends with this.
+/// first constraint and ends with this.
 #[derive(Default)]
-pub(crate) struct LookAhead {
-    thread: Option<Ends>,
+pub(crate) struct ConstraintWorker {
+    thread: Option<WorkerChannels>,
     /// Guides that the thread has.
     away: usize,
     /// Done without a thread, because none could be had.
-    here: Vec<Job>,
+    here: Vec<MaskJob>,
 }
 
-struct Ends {
-    jobs: mpsc::Sender<Job>,
-    done: mpsc::Receiver<Job>,
+struct WorkerChannels {
+    jobs: mpsc::Sender<MaskJob>,
+    done: mpsc::Receiver<MaskJob>,
 }
 
-struct Job {
-    /// Whose guide it is: a running sequence's index.
+struct MaskJob {
+    /// Whose constraint it is: a running sequence's index.
     owner: usize,
-    guide: Box<Guide>,
+    constraint: Box<ActiveConstraint>,
     vocab_size: usize,
 }
 
-impl LookAhead {
-    /// The guide is away until it is [taken back](Self::take_back).
-    pub fn hand_over(&mut self, owner: usize, guide: Box<Guide>, vocab_size: usize) {
-        let job = Job {
+impl ConstraintWorker {
+    /// The constraint is away until it is [taken back](Self::take_back).
+    pub fn submit(&mut self, owner: usize, constraint: Box<ActiveConstraint>, vocab_size: usize) {
+        let job = MaskJob {
             owner,
-            guide,
+            constraint,
             vocab_size,
         };
         match self.thread.get_or_insert_with(start).jobs.send(job) {
@@ -44,8 +44,8 @@ impl LookAhead {
         }
     }
 
-    /// Waits for a guide that was handed over; gives its owner's index with it.
-    pub fn take_back(&mut self) -> Option<(usize, Box<Guide>)> {
+    /// Waits for a constraint that was handed over; gives its owner's index with it.
+    pub fn receive(&mut self) -> Option<(usize, Box<ActiveConstraint>)> {
         let job = match self.here.pop() {
             Some(job) => job,
             None => {
@@ -53,11 +53,11 @@ impl LookAhead {
                 self.thread.as_ref()?.done.recv().ok()?
             }
         };
-        Some((job.owner, job.guide))
+        Some((job.owner, job.constraint))
     }
 }
 
-fn start() -> Ends {
+fn start() -> WorkerChannels {
     let (jobs, inbox) = mpsc::channel();
     let (outbox, results) = mpsc::channel();
     let work = move || {
@@ -71,14 +71,16 @@ fn start() -> Ends {
     if let Err(error) = thread.spawn(work) {
         tracing::warn!(%error, "no thread for constraints; steps wait for them");
     }
-    Ends {
+    WorkerChannels {
         jobs,
         done: results,
     }
 }
 
-fn done(mut job: Job) -> Job {
-    let looked = catch_unwind(AssertUnwindSafe(|| job.guide.look_ahead(job.vocab_size)));
+fn done(mut job: MaskJob) -> MaskJob {
+    let looked = catch_unwind(AssertUnwindSafe(|| {
+        job.constraint.constraint_worker(job.vocab_size)
+    }));
     let looked = looked.unwrap_or_else(|panic| {
         Err(EngineError::Panicked {
             doing: "constraining",
@@ -86,7 +88,7 @@ fn done(mut job: Job) -> Job {
         })
     });
     if let Err(error) = looked {
-        job.guide.give_up(error);
+        job.constraint.fail(error);
     }
     job
 }
