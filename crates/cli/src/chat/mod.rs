@@ -17,9 +17,9 @@ use loquat_engine::EngineError;
 pub use settings::Settings;
 
 use crate::error::CliError;
-use crate::run::{Opener, Talk};
+use crate::interrupts::{Doing, Interrupts};
+use crate::run::{ChatModel, ModelOpener};
 use crate::terminal::{complain, is_dumb, remark, tame};
-use crate::wait::{Doing, Interrupts};
 use commands::{Command, Line, read, split};
 use complete::Models;
 use editor::{Asked, LineEditor};
@@ -29,8 +29,8 @@ const PROMPT: &str = ">>> ";
 
 /// Asks for lines and answers them until the person leaves.
 pub fn converse(
-    opener: &Opener<'_>,
-    talk: Talk,
+    opener: &ModelOpener<'_>,
+    talk: ChatModel,
     conversation: Conversation,
 ) -> Result<(), CliError> {
     let history = opener.store.cache_dir().join("chat-history");
@@ -76,9 +76,9 @@ enum Then {
 }
 
 struct Chat<'a> {
-    opener: &'a Opener<'a>,
+    opener: &'a ModelOpener<'a>,
     editor: LineEditor,
-    talk: Talk,
+    talk: ChatModel,
     conversation: Conversation,
     /// What the last answer cost that was not stopped.
     last: Option<Finish>,

@@ -15,7 +15,7 @@ use super::network::{self, Hub, Port};
 use super::python::{self, Python};
 use crate::backends;
 use crate::load::open_store;
-use crate::serve::{LocalModels, Wanted};
+use crate::serve::{ConfigReader, LocalModels};
 
 /// What was asked, unless it was not answered in time.
 pub type Asked<T> = Result<T, Silence>;
@@ -188,7 +188,7 @@ fn kept(which: fn(&Store) -> &Path) -> Result<Folder, String> {
 fn check_config(path: &Path) -> Result<String, String> {
     let told = |error: crate::error::CliError| error.to_string();
     let store = open_store().map_err(told)?;
-    let wanted = Wanted::of_file(Some(path), &store);
+    let wanted = ConfigReader::for_file(Some(path), &store);
     let settled = wanted.read_servable(&LocalModels::new(store));
     let config = settled.map_err(told)?.config;
     let models: Vec<_> = config.models.iter().map(|m| m.name.as_str()).collect();
