@@ -16,9 +16,9 @@ use loquat_text::format::FormatOverrides;
 use loquat_weights::Format;
 
 use super::trim_memory::trim_memory;
-use crate::args::{Chosen, RETAINED};
+use crate::args::{ModelChoice, RETAINED_SEQUENCES};
 use crate::error::CliError;
-use crate::fit::{self, Attempt};
+use crate::fit::{self, OpenAttempt};
 use crate::load::{self, LoadOptions, locate};
 use crate::{backends, chat_setup};
 
@@ -71,7 +71,7 @@ impl Opener for LocalModels {
         let attempt = prepared.planned.attempt.clone();
         // Memory that was free when planning may be in use by now.
         let opened = prepared.open(config);
-        let opened = opened.map_err(|error| fit::advised(&self.store, &attempt, error));
+        let opened = opened.map_err(|error| fit::with_advice(&self.store, &attempt, error));
         let opened = opened.map_err(failure)?;
         trim_memory();
         Ok(opened)
@@ -88,7 +88,7 @@ struct PlannedModel {
     backend: &'static dyn Backend,
     options: SessionOptions,
     plan: Plan,
-    attempt: Attempt,
+    attempt: OpenAttempt,
 }
 
 impl PlannedModel {
@@ -96,15 +96,15 @@ impl PlannedModel {
         let backend = backends::select(&config.backend)?;
         check_device(backend, config.device.as_deref())?;
         let options = session_options(config);
-        let chosen = Chosen {
+        let chosen = ModelChoice {
             reference: Some(config.source.clone()),
             kind: config.kind.map(file_kind),
         };
-        let attempt = Attempt::new(store, &chosen, &config.backend, &options);
-        fit::refuse_hopeless(store, &attempt)?;
+        let attempt = OpenAttempt::new(store, &chosen, &config.backend, &options);
+        fit::refuse_oversized(store, &attempt)?;
         let files = ModelFiles::open(&locate(store, &chosen)?)?;
         let planned = backend.plan(&files.source, &options);
-        let plan = planned.map_err(|error| fit::advised(store, &attempt, error.into()))?;
+        let plan = planned.map_err(|error| fit::with_advice(store, &attempt, error.into()))?;
         Ok(Self {
             files,
             backend,
@@ -203,7 +203,7 @@ fn session_options(config: &config::Model) -> SessionOptions {
         context: config.context,
         memory: config.memory,
         threads: config.threads,
-        max_sequences: config.parallel.saturating_add(RETAINED),
+        max_sequences: config.parallel.saturating_add(RETAINED_SEQUENCES),
         precision: config.precision,
         kv_format: config.kv_format.format(),
         ..SessionOptions::default()
