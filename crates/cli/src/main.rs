@@ -30,7 +30,6 @@ mod serve;
 mod shell;
 mod show;
 mod terminal;
-mod wire;
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
