@@ -5,7 +5,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use loquat_engine::{Completion, EngineError, Event, Gathered, GenerateRequest, Generation, Usage};
+use loquat_engine::{
+    Completion, CompletionBuilder, EngineError, Event, GenerateRequest, Generation, Usage,
+};
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -173,7 +175,7 @@ impl ActiveRequest {
 
     /// Waits for the end of every choice.
     pub async fn collect(mut self) -> Result<Vec<Completion>, ApiError> {
-        let mut gathered = vec![Gathered::default(); self.generations.len()];
+        let mut gathered = vec![CompletionBuilder::default(); self.generations.len()];
         let mut completions = vec![None; self.generations.len()];
         while let Some(next) = self.next().await {
             let (choice, event) = next?;

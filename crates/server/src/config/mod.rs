@@ -118,7 +118,7 @@ impl KvChoice {
     fn named(name: &str) -> Option<Self> {
         match name {
             Self::AUTO => Some(Self::Auto),
-            name => KvFormat::named(name).map(Self::Format),
+            name => KvFormat::from_name(name).map(Self::Format),
         }
     }
 
