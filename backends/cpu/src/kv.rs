@@ -39,7 +39,7 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
     fn allocate_pages(&mut self, count: usize) -> usize {
         let len = self.layout.page_len();
         while self.pages.len() < count
-            && let Ok(mut region) = self.arena.take(len * T::BYTES)
+            && let Ok(mut region) = self.arena.allocate(len * T::BYTES)
         {
             let start = region.bytes_mut().as_mut_ptr();
             self.pages.push(Page {
