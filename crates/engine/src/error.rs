@@ -3,19 +3,10 @@
 use std::time::Duration;
 
 use loquat_session::SessionError;
+use loquat_text::Blame;
 use thiserror::Error;
 
 use crate::ConstraintError;
-
-/// Who is at fault when a request fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blame {
-    /// The request cannot be served as it stands; another one can.
-    Request,
-    /// The engine, the session or the machine's load. What such an error says may name what is
-    /// inside, and is for logs rather than for clients.
-    System,
-}
 
 /// Every error of this crate.
 #[derive(Debug, Clone, PartialEq, Error)]

@@ -8,7 +8,7 @@ pub enum GrammarError {
     #[error("`{keyword}` at `{pointer}` of the schema is not supported: {why}")]
     Unsupported {
         keyword: String,
-        /// Where the schema stands that has the keyword, as a JSON pointer from `#`.
+        /// The schema with the keyword, as a JSON pointer from `#`.
         pointer: String,
         why: String,
     },
@@ -61,8 +61,7 @@ impl GrammarError {
     }
 }
 
-/// What matters of a message of llguidance's, which goes on with excerpts, its state, or a
-/// backtrace.
+/// The relevant part of an llguidance message, without excerpts, state or backtrace.
 pub(crate) fn reason(message: &str) -> String {
     let first = message.lines().next().unwrap_or_default();
     let first = first.strip_prefix("panic: ").unwrap_or(first);
@@ -70,7 +69,7 @@ pub(crate) fn reason(message: &str) -> String {
         return "it admits no text at all".to_string();
     }
     let (place, first) = placed(first);
-    // The regular expression's own error stands last, under a picture of it.
+    // The regular expression's error is the last line, below the excerpt.
     let error = message
         .lines()
         .find_map(|line| line.strip_prefix("error: "));
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_cut_to_what_matters() {
+    fn message_is_reduced_to_its_reason() {
         let cases = [
             ("no start rule found", "no start rule found"),
             ("panic: attempt to add\n<backtrace>\nx", "attempt to add"),

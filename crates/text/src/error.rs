@@ -1,18 +1,19 @@
-//! What can go wrong between text and tokens, and who has to mend it.
+//! Errors of this crate, and whether the request or the system is at fault.
 
 use std::path::PathBuf;
 
 use crate::template::{FaultKind, TemplateFault};
 
-/// A failure inside the tokenizer library, whose own error type is opaque.
+/// An error of the tokenizer library, whose type is opaque.
 pub type LibraryError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Who is at fault when an operation fails.
+/// Who is at fault if an operation fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
-    /// The request cannot be served as it stands; another one can.
+    /// This request cannot be served; others can.
     Request,
-    /// The model's files or this program; no request will fare better.
+    /// The model's files, this program or its load. The message may name internals; it is for
+    /// logs rather than clients.
     System,
 }
 
@@ -120,8 +121,8 @@ impl TextError {
     }
 }
 
-/// What the template needs and this program lacks is the system's fault, as is a template that
-/// never ends; anything else depends on the conversation given.
+/// Unsupported template features and endless templates are the system's fault; other failures
+/// depend on the conversation.
 fn blame_of_render(kind: FaultKind) -> Blame {
     match kind {
         FaultKind::Syntax | FaultKind::Unsupported | FaultKind::Limit => Blame::System,
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blame_says_who_must_act() {
+    fn blame_matches_the_cause() {
         let cases = [
             (TextError::EmptyStop { index: 0 }, Blame::Request),
             (

@@ -42,12 +42,12 @@ struct Parser<'a> {
     rest: &'a str,
     place: Position,
     names: HashMap<&'a str, usize>,
-    /// Where each was first mentioned, and what it is, once that is known.
+    /// Where each rule was first mentioned, and its definition when known.
     rules: Vec<(Position, Option<Expression>)>,
     depth: usize,
 }
 
-/// Whether a line break ends what is being read.
+/// Whether a line break ends the current rule.
 #[derive(Clone, Copy, PartialEq)]
 enum Breaks {
     End,
@@ -121,7 +121,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Takes a `|`, which may begin a line of its own.
+    /// Consumes a `|`, which may start a new line.
     fn next_alternative(&mut self, breaks: Breaks) -> bool {
         let (rest, place) = (self.rest, self.place);
         if breaks == Breaks::End {
@@ -258,7 +258,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A character, or two with a dash between them; a dash at the end stands for itself.
+    /// A character, or two with a dash between them. A final dash is literal.
     fn range(&mut self) -> Result<(char, char)> {
         let place = self.place;
         let first = self.character()?;
@@ -320,7 +320,7 @@ impl<'a> Parser<'a> {
         Ok(name)
     }
 
-    /// Skips blanks and comments, and line breaks where they are no more than that.
+    /// Skips blanks and comments, and line breaks that do not end a rule.
     fn space(&mut self, breaks: Breaks) {
         while let Some(next) = self.peek() {
             match next {
@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_has_a_place() {
+    fn errors_have_line_and_column() {
         let cases = [
             ("", 1, 1, "no rule `root`"),
             ("root ::= item\n", 1, 10, "no rule `item`"),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_go_on_over_lines_where_they_may() {
+    fn rules_may_span_lines() {
         let spellings = [
             "root ::= \"a\" | \"b\"",
             "root ::=\n  \"a\" |\n  \"b\"\n",

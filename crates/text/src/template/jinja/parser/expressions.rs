@@ -19,8 +19,8 @@ impl Parser {
         self.nested(Self::choice)
     }
 
-    /// One expression, or a tuple without brackets. Where an `if` belongs to the tag, it is not
-    /// part of the expression.
+    /// One expression, or a tuple without brackets. An `if` that belongs to the tag is not part of
+    /// it.
     pub(super) fn tuple(&mut self, with_choice: bool) -> Result<Expr> {
         let mut items = Vec::new();
         let mut is_tuple = false;

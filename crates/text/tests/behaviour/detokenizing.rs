@@ -1,7 +1,6 @@
-//! Streaming gives what decoding the whole gives, for any tokens in any order.
+//! Streamed detokenization equals decoding all tokens at once.
 
-mod common;
-
+use crate::common::{Random, byte_level, sentencepiece};
 use loquat_text::{Detokenizer, DetokenizerOptions, Special, Tokenizer};
 
 fn stream(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizerOptions) -> Vec<String> {
@@ -11,28 +10,15 @@ fn stream(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizerOptions) -> Ve
     texts
 }
 
-/// Sebastiano Vigna's splitmix64: random enough, and the same on every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
 #[test]
-fn random_tokens_stream_to_what_they_decode_to() {
+fn streamed_tokens_equal_decoded_text() {
     for (name, tokenizer) in [
-        ("byte level", common::byte_level()),
-        ("sentencepiece", common::sentencepiece()),
+        ("byte level", byte_level()),
+        ("sentencepiece", sentencepiece()),
     ] {
         let mut random = Random(7);
         // Past the end as well: models pad their vocabulary.
-        let bound = tokenizer.vocab_size() as u64 + 3;
+        let bound = tokenizer.vocab_size() + 3;
         for _ in 0..4000 {
             let length = random.below(12);
             let ids: Vec<u32> = (0..length).map(|_| random.below(bound) as u32).collect();
@@ -50,24 +36,24 @@ fn random_tokens_stream_to_what_they_decode_to() {
 }
 
 #[test]
-fn random_text_comes_back() {
+fn random_text_round_trips() {
     let alphabet: Vec<char> = " aabbé 你😀\n<tool>s/|▁".chars().collect();
-    // SentencePiece writes a space as `▁`, so a `▁` of the text comes back as a space.
+    // SentencePiece writes a space as `▁`, so a `▁` in the text decodes to a space.
     let readable = |name: &str, text: String| match name {
         "sentencepiece" => text.replace('▁', " "),
         _ => text,
     };
     for (name, tokenizer) in [
-        ("byte level", common::byte_level()),
-        ("sentencepiece", common::sentencepiece()),
+        ("byte level", byte_level()),
+        ("sentencepiece", sentencepiece()),
     ] {
         let mut random = Random(11);
         for _ in 0..2000 {
             let length = random.below(20);
-            let pick = |_| alphabet[random.below(alphabet.len() as u64) as usize];
+            let pick = |_| alphabet[random.below(alphabet.len())];
             let text: String = (0..length).map(pick).collect();
             if text.contains("<tool>") {
-                // A matched token takes a space of its own after it, which decoding shows.
+                // A matched token is followed by an extra space, which decoding shows.
                 continue;
             }
             let ids = tokenizer.encode(&text, Special::PLAIN).expect("ids");
@@ -81,7 +67,7 @@ fn random_text_comes_back() {
 }
 
 #[test]
-fn characters_come_whole_and_spaces_where_they_belong() {
+fn characters_are_whole_and_spaces_kept() {
     let shown = DetokenizerOptions::default();
     let hidden = DetokenizerOptions {
         skip_special: true,
@@ -103,7 +89,7 @@ fn characters_come_whole_and_spaces_where_they_belong() {
         (&[1, space_ab], shown, &["<s>", " ab", ""]),
         (&[space_ab, 2], continuing, &[" ab", "", ""]),
     ];
-    let tokenizer = common::sentencepiece();
+    let tokenizer = sentencepiece();
     for (ids, options, texts) in cases {
         assert_eq!(stream(&tokenizer, ids, options), texts, "{ids:?}");
     }
