@@ -155,7 +155,7 @@ pub(crate) fn on_large_stack<T: Send>(
             reason: format!("no thread to compile it on: {error}"),
         })?;
         thread.join().unwrap_or_else(|_| {
-            let reason = "compiling it failed in an unforeseen way".to_string();
+            let reason = "compiling it panicked".to_string();
             Err(GrammarError::Refused { notation, reason })
         })
     })

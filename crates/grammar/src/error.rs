@@ -24,7 +24,7 @@ pub enum GrammarError {
     #[error("`{pointer}` of the schema is {found}; it must be an object or a boolean")]
     NotASchema { pointer: String, found: String },
 
-    #[error("nothing can satisfy the schema: {why}")]
+    #[error("no value satisfies the schema: {why}")]
     Unsatisfiable { why: String },
 
     #[error("the {notation} is too large: more than {limit} {what}")]
@@ -37,7 +37,7 @@ pub enum GrammarError {
     #[error("the {notation} cannot be used: {reason}")]
     Refused { notation: Notation, reason: String },
 
-    #[error("the GBNF grammar cannot be read at line {line}, column {column}: {message}")]
+    #[error("the GBNF grammar is invalid at line {line}, column {column}: {message}")]
     Gbnf {
         line: usize,
         column: usize,
@@ -66,7 +66,7 @@ pub(crate) fn reason(message: &str) -> String {
     let first = message.lines().next().unwrap_or_default();
     let first = first.strip_prefix("panic: ").unwrap_or(first);
     if first == "NoExtensionBias" {
-        return "it admits no text at all".to_string();
+        return "it admits no text".to_string();
     }
     let (place, first) = placed(first);
     // The regular expression's error is the last line, below the excerpt.

@@ -21,8 +21,8 @@ pub enum Blame {
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     #[error(
-        "the arguments of tool `{tool}` cannot be held to `{keyword}` of its schema in the way \
-         this model writes calls; leave the keyword out, or `strict`"
+        "this model's call format cannot enforce `{keyword}` in the schema of tool `{tool}`; \
+         remove the keyword or `strict`"
     )]
     ToolSchema { tool: String, keyword: String },
 
@@ -38,7 +38,7 @@ pub enum TextError {
         source: serde_json::Error,
     },
 
-    #[error("{origin} is not a tokenizer this program can use: {source}")]
+    #[error("{origin} is not a supported tokenizer: {source}")]
     Tokenizer {
         origin: String,
         source: LibraryError,
@@ -57,16 +57,13 @@ pub enum TextError {
     #[error("tokenizer model `{name}` is not supported; supported: {known}")]
     UnknownTokenizerModel { name: String, known: String },
 
-    #[error("pre-tokenizer `{name}` is not known; known: {known}")]
+    #[error("`{name}` is not a known pre-tokenizer; known: {known}")]
     UnknownPreTokenizer { name: String, known: String },
 
     #[error("tokenizer decoder `{kind}` is not supported; supported: {known}")]
     UnsupportedDecoder { kind: String, known: String },
 
-    #[error(
-        "the vocabulary has no token for {character:?}, no byte tokens and no unknown token to \
-         stand for it"
-    )]
+    #[error("the vocabulary has no token for {character:?}, no byte tokens and no unknown token")]
     Unencodable { character: char },
 
     #[error("the text cannot be encoded: {source}")]
@@ -75,13 +72,13 @@ pub enum TextError {
     #[error("stop[{index}] is empty; a stop string needs at least one character")]
     EmptyStop { index: usize },
 
-    #[error("reasoning format `{name}` is not known; known: {known}")]
+    #[error("`{name}` is not a reasoning format; use one of: {known}")]
     UnknownReasoningFormat { name: String, known: String },
 
-    #[error("tool-call format `{name}` is not known; known: {known}")]
+    #[error("`{name}` is not a tool-call format; use one of: {known}")]
     UnknownCallFormat { name: String, known: String },
 
-    #[error("the model has no chat template; its prompts have to be written out in full")]
+    #[error("the model has no chat template; write its prompts in full")]
     NoChatTemplate,
 
     #[error("the chat template cannot be parsed: {source}")]

@@ -73,7 +73,7 @@ impl Budget {
 }
 
 /// A position in a terminal that matches one character.
-struct Position {
+struct CharPosition {
     letters: Letters,
     next: BTreeSet<usize>,
     terminal: Id,
@@ -93,7 +93,7 @@ pub(super) struct Automaton<'a> {
     tree: &'a Tree,
     alphabet: &'a Alphabet,
     budget: &'a Budget,
-    positions: Vec<Position>,
+    positions: Vec<CharPosition>,
     terminals: HashMap<Id, Fragment>,
     /// The terminal being added.
     current: Id,
@@ -187,7 +187,7 @@ impl<'a> Automaton<'a> {
 
     fn position(&mut self, letters: Letters) -> Fragment {
         self.budget.spend(letters.len());
-        self.positions.push(Position {
+        self.positions.push(CharPosition {
             letters,
             next: BTreeSet::new(),
             terminal: self.current,

@@ -34,7 +34,7 @@ pub(super) enum Role {
 }
 
 const AFTER_THE_FACT: &str =
-    "whether it holds shows only when the whole value is written, and it cannot be taken back";
+    "it can be checked only on the complete value, and generated tokens cannot be undone";
 
 /// How a keyword is handled. One that no draft defines is an annotation, as the specification says.
 pub(super) fn role(keyword: &str) -> Role {

@@ -390,12 +390,12 @@ impl Parser {
             if self.skip_symbol("**") {
                 let rest = self.expression()?;
                 if arguments.keyword_rest.replace(rest).is_some() {
-                    return syntax(line, "`**` may stand in a call only once");
+                    return syntax(line, "`**` is allowed only once in a call");
                 }
             } else if self.skip_symbol("*") {
                 let rest = self.expression()?;
                 if arguments.keyword_rest.is_some() || arguments.rest.replace(rest).is_some() {
-                    return syntax(line, "`*` may stand in a call only once, and before `**`");
+                    return syntax(line, "`*` is allowed only once in a call, before `**`");
                 }
             } else if let (Token::Name(_), Token::Symbol("=")) = (self.token(), self.ahead()) {
                 let name = self.expect_name()?;
