@@ -25,6 +25,8 @@ def binary():
     if named := os.environ.get("LOQUAT_BINARY"):
         return named
     cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--workspace"]
+    if features := os.environ.get("LOQUAT_FEATURES"):
+        cargo += ["--features", features]
     cargo += ["--bin", "loquat", "--message-format", "json-render-diagnostics"]
     done = subprocess.run(cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     artifacts = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,10 +1,11 @@
 """Answers held to a schema, judged by `jsonschema`.
 
-SmolLM2 answers 500 random schemas through the engine. Every answer that it finished must be valid;
-one that it did not finish in time only counts.
+SmolLM2 answers random schemas through the engine. Every finished answer must be valid; unfinished
+answers are only counted.
 """
 
 import json
+import os
 import sys
 import time
 
@@ -13,7 +14,8 @@ from jsonschema import Draft202012Validator
 import loquat
 import schemas
 
-COUNT = 500
+# The first 120 of the same list, unless `cargo xtask test --full` asks for all.
+COUNT = 500 if os.environ.get("LOQUAT_FULL") == "1" else 120
 # A run takes a minute or two, so one that takes this long hangs.
 SECONDS = 600
 FINISHED_AT_LEAST = COUNT // 2

@@ -1,22 +1,22 @@
-//! The golden judge, a crate of its own because it names backends; run in the dev profile, for
-//! which the tests have built all it needs.
+//! The golden judge, a separate crate because it names backends. It runs in the dev profile, in
+//! which the tests have already built its dependencies.
 
 use std::path::Path;
 
 use crate::command::{Run, cargo};
 use crate::error::Error;
 
-/// Backends that are built only when asked for: their features of the judge.
+/// Features of the judge that build an optional backend, named after the backend.
 const FEATURES: &[&str] = &["mlx"];
 
-/// Judges as `args` say. Paths among them are seen from where the caller stands.
+/// Judges as `args` say. Paths in them are relative to the caller's directory.
 pub fn run(args: &[String]) -> Result<(), Error> {
-    judge(Path::new("."), args).finish()
+    judge(Path::new("."), feature(args), args).finish()
 }
 
-pub fn judge(directory: &Path, args: &[String]) -> Run {
+pub fn judge(directory: &Path, feature: Option<&str>, args: &[String]) -> Run {
     let mut words: Vec<&str> = vec!["run", "--quiet", "--package", "loquat-goldens"];
-    if let Some(feature) = feature(args) {
+    if let Some(feature) = feature {
         words.extend(["--features", feature]);
     }
     words.push("--");
@@ -24,7 +24,7 @@ pub fn judge(directory: &Path, args: &[String]) -> Run {
     cargo(directory, &words)
 }
 
-/// What the backend that `args` name is built by.
+/// The feature that builds the backend named in `args`.
 fn feature(args: &[String]) -> Option<&'static str> {
     const FLAG: &str = "--backend";
     let after = args.iter().skip_while(|arg| *arg != FLAG).nth(1);
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_that_must_be_asked_for_is_built() {
+    fn optional_backend_enables_its_feature() {
         for (line, expected) in [
             ("--committed --backend mlx", Some("mlx")),
             ("--backend=mlx --json", Some("mlx")),

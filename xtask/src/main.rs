@@ -26,6 +26,7 @@ usage: cargo xtask <command>
   test [options]      run every check that CI runs
     --only A[,B]      run only these stages
     --skip A[,B]      run all stages but these
+    --full            run the long checks too (docs/testing.md)
     --list            name the stages and stop
   goldens [options]   judge checkpoints by logits that others computed
     --help            what there is to choose

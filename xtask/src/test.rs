@@ -1,16 +1,21 @@
 //! The test command: every check CI runs, stage by stage, each with its time.
 
+mod background;
+mod build;
 mod clients;
 mod deny;
+mod docs;
 mod fuzz;
+mod goldens;
 mod judges;
-mod mlx;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::{command, goldens, tidy, tools};
+use crate::{command, tidy, tools};
+use background::Installs;
+use build::Build;
 
 /// What a stage that passed has to add, such as a part it could not check.
 type Note = Option<String>;
@@ -18,107 +23,168 @@ type Note = Option<String>;
 struct Stage {
     name: &'static str,
     about: &'static str,
-    run: fn(&Path) -> Result<Note, Error>,
+    /// Downloads packages, while the stages before this one compile.
+    install: Option<fn(&Path) -> Result<(), Error>>,
+    run: fn(&Context) -> Result<Note, Error>,
+    /// Whether it runs only with `--full` or when `--only` names it.
+    is_long: bool,
 }
 
-/// In order of cost, so that a small mistake is reported before anything is compiled.
+/// What every stage may read.
+struct Context<'a> {
+    root: &'a Path,
+    build: &'a Build,
+    is_full: bool,
+}
+
+const SHORT: Stage = Stage {
+    name: "",
+    about: "",
+    install: None,
+    run: |_| Ok(None),
+    is_long: false,
+};
+
+/// In order of cost, so that a small mistake is reported before anything is compiled. The stages
+/// from `test` on share one build.
 const STAGES: &[Stage] = &[
     Stage {
         name: "fmt",
         about: "cargo fmt --all --check",
         run: fmt,
+        ..SHORT
     },
     Stage {
         name: "tidy",
         about: "the repository's own rules",
-        run: |root| tidy::run(root).map(|()| None),
+        run: |context| tidy::run(context.root).map(|()| None),
+        ..SHORT
     },
     Stage {
         name: "clippy",
-        about: "cargo clippy --workspace --all-targets -- -D warnings",
+        about: "cargo clippy with warnings as errors, without and with the MLX backend",
         run: clippy,
+        ..SHORT
     },
     Stage {
         name: "deny",
         about: "advisories, licences, bans and sources of the dependencies",
         run: deny::run,
+        ..SHORT
+    },
+    Stage {
+        name: "docs",
+        about: "cargo doc with warnings as errors; the crates can be published",
+        run: docs::run,
+        ..SHORT
     },
     Stage {
         name: "test",
-        about: "cargo test --workspace --no-fail-fast",
+        about: "cargo test --workspace, with the MLX backend on a downloaded MLX",
         run: cargo_test,
-    },
-    Stage {
-        name: "mlx",
-        about: "the MLX backend on a fetched MLX: its tests, and the committed goldens",
-        run: mlx::run,
+        ..SHORT
     },
     Stage {
         name: "goldens",
-        about: "the committed goldens, and the support matrix they show",
-        run: committed_goldens,
+        about: "the committed goldens on every backend, and the support matrix they give",
+        run: goldens::run,
+        ..SHORT
     },
     Stage {
         name: "judges",
-        about: "references that others wrote: formats, and answers held to a schema",
+        about: "reference implementations: templates, formats, structured output, conversion",
+        install: Some(judges::install),
         run: judges::run,
+        ..SHORT
     },
     Stage {
         name: "clients",
-        about: "the programs people already have, against a real server",
+        about: "real clients and a browser against a real server",
+        install: Some(clients::install),
         run: clients::run,
+        ..SHORT
     },
     Stage {
         name: "fuzz",
         about: "each fuzz target for a bounded time",
         run: fuzz::run,
+        is_long: true,
+        ..SHORT
     },
 ];
 
-fn fmt(root: &Path) -> Result<Note, Error> {
+fn fmt(context: &Context) -> Result<Note, Error> {
     tools::require_component("fmt", "rustfmt", "rustfmt")?;
-    command::cargo(root, &["fmt", "--all", "--check"]).run()?;
+    command::cargo(context.root, &["fmt", "--all", "--check"]).run()?;
     Ok(None)
 }
 
-fn clippy(root: &Path) -> Result<Note, Error> {
+fn clippy(context: &Context) -> Result<Note, Error> {
     tools::require_component("clippy", "clippy", "rust-clippy")?;
-    let args = [
-        "clippy",
+    let lint = |args: &[&str]| {
+        let args = [
+            &["clippy", "--all-targets"],
+            args,
+            &["--", "-D", "warnings"],
+        ]
+        .concat();
+        command::cargo(context.root, &args)
+    };
+    lint(&["--workspace"]).run()?;
+    let with_mlx = lint(&["--package", "loquat-mlx", "--features", build::FEATURES]);
+    context.build.environment(with_mlx)?.run()?;
+    Ok(None)
+}
+
+/// All tests in one build with every feature, then those of the MLX crate without MLX, which is
+/// what most people build.
+fn cargo_test(context: &Context) -> Result<Note, Error> {
+    let all = [
+        "test",
         "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
+        "--no-fail-fast",
+        "--features",
+        build::FEATURES,
     ];
-    command::cargo(root, &args).run()?;
+    let all = context
+        .build
+        .environment(command::cargo(context.root, &all))?;
+    let all = all
+        .env(FULL_VARIABLE, if context.is_full { "1" } else { "" })
+        .run();
+    let without = ["test", "--package", "loquat-mlx", "--no-fail-fast"];
+    let without = command::cargo(context.root, &without).run();
+    all.and(without)?;
     Ok(None)
 }
 
-fn cargo_test(root: &Path) -> Result<Note, Error> {
-    command::cargo(root, &["test", "--workspace", "--no-fail-fast"]).run()?;
-    Ok(None)
-}
+/// Set to `1`, tests that have a long form run it.
+const FULL_VARIABLE: &str = "LOQUAT_FULL";
 
-fn committed_goldens(root: &Path) -> Result<Note, Error> {
-    let args = ["--committed", "--check-matrix", "docs/support.md"].map(str::to_owned);
-    goldens::judge(root, &args).run()?;
-    Ok(None)
-}
-
-/// Runs the chosen stages, all of them even after one fails, and sums up.
+/// Runs the chosen stages, all of them even after one fails, and prints a summary.
 pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
-    let Some(chosen) = choose(args)? else {
+    let Some(Choice { chosen, is_full }) = choose(args)? else {
         for stage in STAGES {
-            println!("{:<8}{}", stage.name, stage.about);
+            let when = if stage.is_long { " (with --full)" } else { "" };
+            println!("{:<8}{}{when}", stage.name, stage.about);
         }
         return Ok(());
     };
+    let build = Build::new(root);
+    let context = Context {
+        root,
+        build: &build,
+        is_full,
+    };
+    let mut installs = Installs::start(
+        root,
+        STAGES.iter().filter(|stage| chosen.contains(&stage.name)),
+    );
     let reports: Vec<Report> = STAGES
         .iter()
         .map(|stage| {
             if chosen.contains(&stage.name) {
-                run_stage(stage, root)
+                run_stage(stage, &context, &mut installs)
             } else {
                 Report::new(stage, Outcome::NotRun)
             }
@@ -127,10 +193,11 @@ pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
     sum_up(&reports)
 }
 
-fn run_stage(stage: &Stage, root: &Path) -> Report {
+fn run_stage(stage: &Stage, context: &Context, installs: &mut Installs) -> Report {
     println!("\n== {}: {}", stage.name, stage.about);
     let start = Instant::now();
-    let result = (stage.run)(root);
+    let installed = installs.wait(stage.name);
+    let result = installed.and_then(|()| (stage.run)(context));
     let time = start.elapsed();
     if let Err(error) = &result {
         println!("{error}");
@@ -203,31 +270,45 @@ fn verdict(reports: &[Report]) -> Result<String, Error> {
     })
 }
 
+#[derive(Debug)]
+struct Choice {
+    chosen: Vec<&'static str>,
+    is_full: bool,
+}
+
 /// The stages that `args` ask for; `None` when they ask for the list.
-fn choose(args: &[String]) -> Result<Option<Vec<&'static str>>, Error> {
-    let mut chosen: Vec<&'static str> = STAGES.iter().map(|stage| stage.name).collect();
+fn choose(args: &[String]) -> Result<Option<Choice>, Error> {
+    let is_full = args.iter().any(|arg| arg == "--full");
+    let mut named: Option<Vec<&'static str>> = None;
+    let mut skipped = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--list" => return Ok(None),
-            option @ ("--only" | "--skip") => {
-                let names = stage_names(option, args.next())?;
-                chosen.retain(|name| names.contains(name) == (option == "--only"));
-            }
+            "--full" => {}
+            "--only" => named
+                .get_or_insert_default()
+                .extend(stage_names(arg, args.next())?),
+            "--skip" => skipped.extend(stage_names(arg, args.next())?),
             _ => {
                 let message =
-                    format!("test: unknown option `{arg}`; known: --only, --skip, --list");
+                    format!("test: unknown option `{arg}`; known: --only, --skip, --full, --list");
                 return Err(Error::Usage { message });
             }
         }
     }
+    let is_chosen = |stage: &&Stage| match &named {
+        Some(named) => named.contains(&stage.name),
+        None => is_full || !stage.is_long,
+    };
+    let chosen = STAGES.iter().filter(is_chosen).map(|stage| stage.name);
+    let chosen: Vec<_> = chosen.filter(|name| !skipped.contains(name)).collect();
     if chosen.is_empty() {
-        Err(Error::Usage {
+        return Err(Error::Usage {
             message: "test: --only and --skip leave no stage to run".to_string(),
-        })
-    } else {
-        Ok(Some(chosen))
+        });
     }
+    Ok(Some(Choice { chosen, is_full }))
 }
 
 fn stage_names(option: &str, value: Option<&String>) -> Result<Vec<&'static str>, Error> {
@@ -256,23 +337,25 @@ mod tests {
     #[test]
     fn options_choose_stages() {
         let all = [
-            "fmt", "tidy", "clippy", "deny", "test", "mlx", "goldens", "judges", "clients", "fuzz",
+            "fmt", "tidy", "clippy", "deny", "docs", "test", "goldens", "judges", "clients",
         ];
+        let full = [&all[..], &["fuzz"]].concat();
         let cases: &[(&str, Option<&[&str]>)] = &[
             ("", Some(&all)),
+            ("--full", Some(&full)),
             ("--only tidy", Some(&["tidy"])),
             ("--only test,fmt", Some(&["fmt", "test"])),
             (
-                "--skip deny --skip fuzz",
-                Some(&[
-                    "fmt", "tidy", "clippy", "test", "mlx", "goldens", "judges", "clients",
-                ]),
+                "--skip deny --skip docs,clients",
+                Some(&["fmt", "tidy", "clippy", "test", "goldens", "judges"]),
             ),
             ("--only tidy,fuzz --skip fuzz", Some(&["tidy"])),
+            ("--only fuzz --only fmt", Some(&["fmt", "fuzz"])),
             ("--list", None),
         ];
         for (line, expected) in cases {
             let chosen = choose(&words(line)).unwrap();
+            let chosen = chosen.map(|choice| choice.chosen);
             assert_eq!(chosen.as_deref(), *expected, "{line}");
         }
     }
@@ -291,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_never_hides_a_failed_or_unrun_stage() {
+    fn verdict_names_failed_and_unrun_stages() {
         let time = Duration::from_secs(1);
         let passed = || Outcome::Passed { time, note: None };
         let verdict = |outcomes: Vec<Outcome>| {
@@ -320,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_stands_beside_its_stage() {
+    fn report_line_includes_note() {
         let outcome = Outcome::Passed {
             time: Duration::from_millis(1500),
             note: Some("advisories: NOT CHECKED".into()),

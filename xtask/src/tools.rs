@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use crate::command::{cargo, program};
 use crate::error::Error;
@@ -153,6 +154,9 @@ fn can_install_packages(root: &Path) -> bool {
 }
 
 fn install_packages(root: &Path, packages: &[&str]) -> Result<(), Error> {
+    // Stages install in the background too, and apt runs once at a time.
+    static APT: Mutex<()> = Mutex::new(());
+    let _guard = APT.lock().unwrap_or_else(PoisonError::into_inner);
     let apt = |args: &[&str]| {
         program(root, "apt-get", args)
             .env("DEBIAN_FRONTEND", "noninteractive")

@@ -1,5 +1,8 @@
+//! Errors of commands, and their exit codes.
+
 use std::path::PathBuf;
 
+use loquat_bench::BenchError;
 use loquat_chat::ChatError;
 use loquat_convert::ConvertError;
 use loquat_engine::EngineError;
@@ -11,7 +14,7 @@ use loquat_text::TextError;
 use loquat_weights::WeightsError;
 use thiserror::Error;
 
-/// Everything a command can end with.
+/// Why a command failed.
 #[derive(Debug, Error)]
 pub enum CliError {
     #[error(transparent)]
@@ -30,22 +33,15 @@ pub enum CliError {
     Chat(#[from] ChatError),
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("no backend is called `{name}`; there are auto, which chooses, and{all}")]
-    UnknownBackend { name: String, all: String },
-    #[error("backend `{name}` cannot run here; there are{all}")]
-    UnavailableBackend { name: &'static str, all: String },
-    #[error("no backend can run here; there are{all}")]
-    NoBackend { all: String },
     #[error(
-        "`{word}` is neither a model nor, being one word, taken for a prompt; {advice}; to ask it \
-         of the default model: loquat run {default} {word:?}"
+        "no model named `{word}`{}. To use it as a prompt, write `loquat run -- {word}`",
+        .advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default()
     )]
-    OneWord {
+    UnknownModelWord {
         word: String,
-        advice: String,
-        default: String,
+        advice: Option<String>,
     },
-    #[error("there is no prompt: give one as an argument or on stdin")]
+    #[error("no prompt. Pass one as an argument or on stdin")]
     NoPrompt,
     #[error("{what} must be {expected}")]
     Usage { what: String, expected: String },
@@ -76,35 +72,29 @@ pub enum CliError {
     },
     #[error(transparent)]
     Library(loquat::Error),
-    #[error("the model's own sampling defaults cannot be used: {0}")]
-    Defaults(EngineError),
     #[error("cannot read the prompt from stdin: {0}")]
     Stdin(std::io::Error),
     #[error("cannot write the output: {0}")]
     Output(std::io::Error),
-    #[error("cannot write the figure {}: {why}", path.display())]
-    Figure { path: PathBuf, why: String },
     #[error("cannot write {}: {source}", path.display())]
     Write {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("{} is there already; --force replaces it, -o names another", path.display())]
+    #[error("{} already exists. Use --force to overwrite it, or -o to write another file", path.display())]
     Exists { path: PathBuf },
     #[error("{} of the checks failed: {}", .0.len(), .0.join("; "))]
     Checks(Vec<String>),
-    #[error("{}; what to do stands beside each", match .0 { 1 => "1 problem was found".to_owned(), n => format!("{n} problems were found") })]
-    Unwell(usize),
+    #[error("found {}. Each is listed with its fix", match .0 { 1 => "1 problem".to_owned(), n => format!("{n} problems") })]
+    Problems(usize),
     #[error(
-        "{} damaged; `loquat pull` mends it: {}",
-        match .0.len() { 1 => "a model is".to_owned(), count => format!("{count} models are") },
+        "{} damaged: {}. Repair with `loquat pull`",
+        match .0.len() { 1 => "1 model is".to_owned(), count => format!("{count} models are") },
         .0.join(", ")
     )]
     Damaged(Vec<String>),
-    #[error("over HTTP: {0}")]
-    Http(std::io::Error),
-    #[error("a start could not be measured: {0}")]
-    Start(std::io::Error),
+    #[error(transparent)]
+    Bench(BenchError),
     #[error("interrupted")]
     Interrupted,
     #[error("cannot read the terminal: {0}")]
@@ -117,27 +107,24 @@ pub enum CliError {
     Serve(#[from] loquat_server::ServeError),
     #[error("cannot start the server: {0}")]
     Runtime(std::io::Error),
-    #[error(
-        "{model} needs {needs} for its weights alone, and {bound} {has}, so it is not downloaded; \
-         {advice}"
-    )]
-    Hopeless {
+    #[error("{model} was not downloaded: its weights need {needs}, and {bound} {has}. {advice}")]
+    Oversized {
         model: String,
         needs: String,
         bound: &'static str,
         has: String,
         advice: String,
     },
-    #[error("{source}; {advice}")]
-    Advised {
+    #[error("{source}. {advice}")]
+    WithAdvice {
         source: Box<CliError>,
         advice: String,
     },
     #[error("model `{name}`: {source}")]
-    OfModel { name: String, source: Box<CliError> },
+    ForModel { name: String, source: Box<CliError> },
 }
 
-/// Under the same names, so that it does not matter which crate found out.
+/// Maps to the same variants, so that exit codes do not depend on the crate.
 impl From<loquat::Error> for CliError {
     fn from(error: loquat::Error) -> Self {
         use loquat::Error;
@@ -148,22 +135,36 @@ impl From<loquat::Error> for CliError {
             Error::Text(error) => error.into(),
             Error::Chat(error) => error.into(),
             Error::Engine(error) => error.into(),
-            Error::UnknownBackend { name, all } => Self::UnknownBackend { name, all },
-            Error::UnavailableBackend { name, all } => Self::UnavailableBackend { name, all },
-            Error::NoBackend { all } => Self::NoBackend { all },
-            Error::Defaults(error) => Self::Defaults(error),
             error => Self::Library(error),
         }
     }
 }
 
+/// Under the same names as other commands' errors.
+impl From<BenchError> for CliError {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Usage { what, expected } => Self::Usage { what, expected },
+            BenchError::Library(error) => error.into(),
+            BenchError::Engine(error) => error.into(),
+            BenchError::Synthetic(error) => error.into(),
+            BenchError::Serve(error) => error.into(),
+            BenchError::Grammar(source) => Self::Grammar {
+                flag: "--constrained",
+                source,
+            },
+            error => Self::Bench(error),
+        }
+    }
+}
+
 impl CliError {
-    /// 1 something failed, 2 wrong usage, 3 the model cannot be had or loaded, 4 the request was
-    /// refused, 130 interrupted, 141 nobody reads the output any more.
+    /// 1 failure, 2 wrong usage, 3 the model cannot be found or loaded, 4 the request was refused,
+    /// 130 interrupted, 141 output pipe closed.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::UnknownBackend { .. }
-            | Self::OneWord { .. }
+            Self::Library(loquat::Error::UnknownBackend(_))
+            | Self::UnknownModelWord { .. }
             | Self::NoPrompt
             | Self::Usage { .. }
             | Self::Exists { .. }
@@ -173,8 +174,9 @@ impl CliError {
             | Self::Template { .. }
             | Self::Config(_)
             | Self::Serve(loquat_server::ServeError::Tls(_)) => 2,
-            Self::OfModel { source, .. } | Self::Advised { source, .. } => source.exit_code(),
-            Self::Open(OpenError::Option { .. }) => 2,
+            Self::ForModel { source, .. } | Self::WithAdvice { source, .. } => source.exit_code(),
+            Self::Open(OpenError::Option { .. })
+            | Self::Bench(BenchError::DoesNotFit { .. } | BenchError::FigureField(_)) => 2,
             Self::Synthetic(error) => match error {
                 SyntheticError::UnknownShape { .. }
                 | SyntheticError::UnknownFormat { .. }
@@ -206,11 +208,13 @@ impl CliError {
             Self::Store(_)
             | Self::Weights(_)
             | Self::Open(_)
-            | Self::UnavailableBackend { .. }
-            | Self::NoBackend { .. }
-            | Self::Hopeless { .. }
-            | Self::Grammar { .. }
-            | Self::Defaults(_) => 3,
+            | Self::Library(
+                loquat::Error::UnavailableBackend { .. }
+                | loquat::Error::NoBackend { .. }
+                | loquat::Error::Defaults(_),
+            )
+            | Self::Oversized { .. }
+            | Self::Grammar { .. } => 3,
             Self::Text(error) => match error.blame() {
                 loquat_text::Blame::Request => 4,
                 loquat_text::Blame::System => 3,
@@ -226,13 +230,11 @@ impl CliError {
             Self::Library(_)
             | Self::Stdin(_)
             | Self::Terminal(_)
-            | Self::Figure { .. }
             | Self::Write { .. }
-            | Self::Unwell(_)
+            | Self::Problems(_)
             | Self::Checks(_)
             | Self::Damaged(_)
-            | Self::Http(_)
-            | Self::Start(_)
+            | Self::Bench(_)
             | Self::Telemetry(_)
             | Self::Serve(_)
             | Self::Runtime(_) => 1,
@@ -242,15 +244,15 @@ impl CliError {
         }
     }
 
-    /// The same, of a model among several.
-    pub fn of_model(self, name: &str) -> Self {
-        Self::OfModel {
+    /// Names the model that the error is about.
+    pub fn for_model(self, name: &str) -> Self {
+        Self::ForModel {
             name: name.to_owned(),
             source: Box::new(self),
         }
     }
 
-    /// A person who pressed Ctrl-C or closed the pipe knows already.
+    /// After Ctrl-C or a closed pipe there is nothing to report.
     pub fn is_silent(&self) -> bool {
         matches!(self.exit_code(), 130 | 141)
     }

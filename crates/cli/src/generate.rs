@@ -1,74 +1,78 @@
-//! `loquat generate`: a text continued as it is.
+//! `loquat generate`: continue a text.
 
-use loquat_engine::GenerateRequest;
-use loquat_text::Special;
+use loquat::{ContinuationRequest, ModelFiles, ReplyDecoder};
+use loquat_engine::EngineOptions;
+use loquat_text::format::FormatOverrides;
 
 use crate::args::GenerateArgs;
 use crate::error::CliError;
-use crate::load::{Model, Speaker, locate, open_store_on};
+use crate::load::{self, LoadOptions, locate, open_store_on};
 use crate::sampling::Sampling;
-use crate::show::{Thinking, close, listener};
-use crate::stream::hear;
+use crate::show::{ReasoningDisplay, print_answer, print_summary, printer};
 use crate::wait::Interrupts;
-use crate::{backends, prompt, voice};
+use crate::{backends, prompt};
 
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
     let store = open_store_on(args.source.network)?;
-    let words = prompt::sort(
+    let words = prompt::model_and_prompt(
         &store,
         &args.source,
         args.model.as_deref(),
         args.prompt.as_deref(),
     )?;
-    // Before a download, which a misspelt backend or a file that is not there would make vain.
+    // Before a download that an unknown backend or a missing file would waste.
     let backend = backends::select(&args.session.backend)?;
-    let wanted = args.answer.wanted()?;
+    let constraint = args.answer.constraint()?;
     let logprobs = args.output.logprobs()?;
     let prompt = match words.prompt {
         Some(prompt) => prompt,
         None => prompt::from_stdin()?.ok_or(CliError::NoPrompt)?,
     };
-    let model = Model::open(&locate(
+    let files = ModelFiles::open(&locate(
         &store,
-        &args.source.chosen(words.model.as_deref()),
+        &args.source.choice(words.model.as_deref()),
     )?)?;
-    let tokenizer = model.tokenizer()?;
-    let sampling = Sampling::of(&model.generation_config()?)?;
-    let sampling = sampling.with(&args.output.sampling, &tokenizer)?;
-    tracing::info!("sampling: {}", sampling.told());
-    let grammars = model.grammars(tokenizer.clone());
-    let grammar = wanted.map(|wanted| voice::grammar(&grammars, &wanted));
-    let grammar = grammar.transpose()?;
-    let prompt = tokenizer.encode(&prompt, Special::PROMPT)?;
-    if prompt.is_empty() {
+    let context = files.chat_context(None, FormatOverrides::default())?;
+    let tokenizer = context.tokenizer().clone();
+    let sampling = Sampling::from_config(&files.generation_config()?)?;
+    let sampling = sampling.with_flags(&args.output.sampling, &tokenizer)?;
+    tracing::info!("sampling: {}", sampling.describe());
+    let flag = constraint.as_ref().map(|constraint| constraint.flag);
+    let request = ContinuationRequest {
+        sampling: sampling.params,
+        stop: args.output.stop.clone(),
+        constraint: constraint.map(|constraint| constraint.source),
+        logprobs,
+        ignore_eos: args.ignore_eos,
+        ..ContinuationRequest::new(prompt)
+    };
+    // Before the weights are loaded, which an invalid request does not need.
+    let request = match (request.lower(&context), flag) {
+        (Err(loquat::Error::Grammar(source)), Some(flag)) => {
+            return Err(CliError::Grammar { flag, source });
+        }
+        (lowered, _) => lowered?,
+    };
+    if request.prompt.is_empty() {
         return Err(CliError::NoPrompt);
     }
-    let stop_ids = if args.ignore_eos {
-        Vec::new()
-    } else {
-        tokenizer.eos_ids().to_vec()
-    };
 
-    let speaker = Speaker::load(&model, tokenizer, backend, &args.session)?;
-    let is_held = grammar.is_some();
-    let generation = speaker.engine.submit(GenerateRequest {
-        max_tokens: speaker.max_tokens(args.output.max_tokens, prompt.len()),
-        prompt,
-        sampling: sampling.params,
-        stop_ids,
-        stop: args.output.stop.clone(),
-        logprobs,
-        skip_special: true,
-        constraint: grammar.map(|grammar| grammar.constraint()),
-        ..GenerateRequest::default()
-    })?;
+    let options = LoadOptions {
+        backend,
+        session: args.session.options(1),
+        engine: EngineOptions::default(),
+    };
+    let model = load::model(&files, context, options)?;
+    let is_constrained = flag.is_some();
+    let max_tokens = args.output.max_tokens.map(usize::from);
+    let answer = model.submit(request, ReplyDecoder::plain_text(), max_tokens)?;
     let form = args.output.output;
-    let tokens = &speaker.tokenizer;
-    let mut listener = listener(form, Thinking::Hidden, tokens, logprobs.is_some());
-    let heard = hear(generation, None, &interrupts, listener.as_mut())?;
-    close(&heard, speaker.room(), is_held, verbose);
-    match heard.end {
+    let hidden = ReasoningDisplay::Hidden;
+    let mut printer = printer(form, hidden, &tokenizer, logprobs.is_some());
+    let transcript = print_answer(answer, &interrupts, printer.as_mut())?;
+    print_summary(&transcript, model.token_limit(), is_constrained, verbose);
+    match transcript.finish {
         Some(_) => Ok(()),
         None => Err(CliError::Interrupted),
     }

@@ -1,14 +1,13 @@
-//! From what a person typed to a model that answers.
+//! Finding and loading models, with progress bars.
 
-use std::num::NonZeroUsize;
-
+use loquat::ModelFiles;
 pub use loquat::ModelFiles as Model;
-use loquat_engine::{Engine, EngineOptions};
+use loquat_chat::ChatContext;
+use loquat_engine::EngineOptions;
 use loquat_session::{Backend, Session, SessionOptions};
-use loquat_store::{Located, Store, StoreOptions, Wanted};
-use loquat_text::Tokenizer;
+use loquat_store::{ModelQuery, ResolvedModel, Store, StoreOptions};
 
-use crate::args::{Chosen, NetworkArgs, SessionArgs};
+use crate::args::{ModelChoice, NetworkArgs};
 use crate::backends;
 use crate::error::CliError;
 use crate::progress::{DownloadBar, ShareBar};
@@ -23,64 +22,45 @@ pub fn open_store_on(network: NetworkArgs) -> Result<Store, CliError> {
     Ok(Store::open(options)?)
 }
 
-/// The files of a model, downloaded if they are not here yet.
-pub fn locate(store: &Store, chosen: &Chosen) -> Result<Located, CliError> {
+/// The files of a model, downloaded if they are not on this machine.
+pub fn locate(store: &Store, chosen: &ModelChoice) -> Result<ResolvedModel, CliError> {
     let reference = match &chosen.reference {
         Some(reference) => reference.clone(),
         None => store.default_model().to_string(),
     };
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: &reference,
         kind: chosen.kind,
     };
     Ok(store.locate(&wanted, &mut DownloadBar::default())?)
 }
 
-/// Loads a model's weights, showing how far it is.
+/// Loads a model's weights.
 pub fn session(
-    model: &Model,
+    files: &ModelFiles,
     backend: &dyn Backend,
     options: &SessionOptions,
 ) -> Result<Box<dyn Session>, CliError> {
     if let Ok(store) = open_store() {
-        backends::introduce(backend, store.cache_dir());
+        backends::warn_if_experimental(backend, store.cache_dir());
     }
-    let bar = ShareBar::start(&format!("loading {}", model.name));
-    Ok(model.session(backend, options, &mut |share| bar.set(share))?)
+    let bar = ShareBar::start(&format!("loading {}", files.name));
+    Ok(files.session(backend, options, &mut |share| bar.set(share))?)
 }
 
-/// A model ready to generate for one person.
-pub struct Speaker {
-    pub engine: Engine,
-    pub tokenizer: Tokenizer,
+/// What to load a model with.
+pub struct LoadOptions<'a> {
+    pub backend: &'a dyn Backend,
+    pub session: SessionOptions,
+    pub engine: EngineOptions,
 }
 
-impl Speaker {
-    pub fn load(
-        model: &Model,
-        tokenizer: Tokenizer,
-        backend: &dyn Backend,
-        args: &SessionArgs,
-    ) -> Result<Self, CliError> {
-        let session = session(model, backend, &args.options(1))?;
-        let engine = Engine::start(session, Some(tokenizer.clone()), EngineOptions::default())?;
-        Ok(Self { engine, tokenizer })
-    }
-
-    /// The most tokens that a prompt and its answer can have together.
-    pub fn room(&self) -> usize {
-        let context = self.engine.capabilities().max_context;
-        context.min(self.engine.memory().kv_capacity)
-    }
-
-    /// What to ask for when nobody said: [`DEFAULT_MAX_TOKENS`], or what the context and the
-    /// KV memory have room for.
-    pub fn max_tokens(&self, asked: Option<NonZeroUsize>, prompt: usize) -> usize {
-        asked.map(NonZeroUsize::get).unwrap_or_else(|| {
-            let room = self.room().saturating_sub(prompt);
-            DEFAULT_MAX_TOKENS.min(room.max(1))
-        })
-    }
+/// Loads a model's weights and starts its engine.
+pub fn model(
+    files: &ModelFiles,
+    chat_context: ChatContext,
+    options: LoadOptions<'_>,
+) -> Result<loquat::Model, CliError> {
+    let session = session(files, options.backend, &options.session)?;
+    Ok(files.start(session, chat_context, options.engine)?)
 }
-
-const DEFAULT_MAX_TOKENS: usize = 1024;

@@ -1,19 +1,19 @@
 //! `loquat run`: one answer, or a conversation.
 
+use loquat::{ModelFiles, ReplyDecoder};
 use loquat_chat::{ChatContext, ChatRequest, Conversation, LoweredChat, ToolChoice};
-use loquat_engine::{Engine, SamplingParams};
+use loquat_engine::{Engine, EngineOptions, SamplingParams};
 use loquat_session::Backend;
 use loquat_store::Store;
 use loquat_text::GenerationConfig;
 
-use crate::args::{Chosen, Form, RunArgs};
+use crate::args::{ModelChoice, OutputForm, RunArgs};
 use crate::chat::{self, Settings};
 use crate::error::CliError;
-use crate::fit::{self, Attempt};
-use crate::load::{Model, Speaker, locate, open_store_on};
+use crate::fit::{self, OpenAttempt};
+use crate::load::{self, LoadOptions, locate, open_store_on};
 use crate::sampling::Sampling;
-use crate::show::{Thinking, close, listener};
-use crate::stream::{Heard, hear};
+use crate::show::{ReasoningDisplay, Transcript, print_answer, print_summary, printer};
 use crate::terminal::bytes;
 use crate::wait::Interrupts;
 use crate::{backends, prompt, request, voice};
@@ -21,14 +21,14 @@ use crate::{backends, prompt, request, voice};
 pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
     let store = open_store_on(args.source.network)?;
-    let words = prompt::sort(
+    let words = prompt::model_and_prompt(
         &store,
         &args.source,
         args.model.as_deref(),
         args.prompt.as_deref(),
     )?;
     let opener = Opener {
-        // Before a download, which a misspelt backend or a file that is not there would make vain.
+        // Before a download that an unknown backend or a missing file would waste.
         backend: backends::select(&args.session.backend)?,
         request: request(args)?,
         store: &store,
@@ -39,14 +39,14 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let conversation = request::conversation(&args.conversation, words.prompt)?;
     check_form(args, conversation.is_some())?;
 
-    let settings = Settings::of(args);
-    let chosen = args.source.chosen(words.model.as_deref());
+    let settings = Settings::from_args(args);
+    let chosen = args.source.choice(words.model.as_deref());
     match conversation {
         Some(conversation) => {
             let asked = opener.ask(&chosen, settings)?;
             let lowered = asked.lower(&conversation)?;
             let talk = opener.load(asked)?;
-            match talk.answer(lowered, &interrupts)?.end {
+            match talk.answer(lowered, &interrupts)?.finish {
                 Some(_) => Ok(()),
                 None => Err(CliError::Interrupted),
             }
@@ -59,7 +59,7 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     }
 }
 
-/// All that flags say about every answer, but for the settings, which may change.
+/// What flags set for every answer, except the settings, which may change.
 fn request(args: &RunArgs) -> Result<ChatRequest, CliError> {
     let mut request = request::settings(&args.conversation)?;
     request.parallel_tool_calls = !args.no_parallel_tool_calls;
@@ -67,9 +67,9 @@ fn request(args: &RunArgs) -> Result<ChatRequest, CliError> {
     Ok(request)
 }
 
-/// Refuses what would be without effect.
+/// Refuses flags that would have no effect.
 fn check_form(args: &RunArgs, answers_once: bool) -> Result<(), CliError> {
-    if args.output.output == Form::Text {
+    if args.output.output == OutputForm::Text {
         return Ok(());
     }
     if !answers_once {
@@ -88,43 +88,43 @@ fn check_form(args: &RunArgs, answers_once: bool) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Opens models as the flags say.
+/// Opens models with the options that flags set.
 pub struct Opener<'a> {
     pub store: &'a Store,
     pub interrupts: &'a Interrupts,
     args: &'a RunArgs,
     backend: &'a dyn Backend,
-    /// Everything but the messages and the settings.
+    /// Everything except the messages and the settings.
     request: ChatRequest,
     verbose: bool,
 }
 
 impl Opener<'_> {
-    /// A model that answers; the default one when none is named.
-    pub fn open(&self, chosen: &Chosen, settings: Settings) -> Result<Talk, CliError> {
+    /// Loads a model; the default one if none is named.
+    pub fn open(&self, chosen: &ModelChoice, settings: Settings) -> Result<Talk, CliError> {
         self.load(self.ask(chosen, settings)?)
     }
 
-    fn ask(&self, chosen: &Chosen, settings: Settings) -> Result<Asked, CliError> {
+    fn ask(&self, chosen: &ModelChoice, settings: Settings) -> Result<Asked, CliError> {
         let args = self.args;
         let options = args.session.options(1);
-        let attempt = Attempt::new(self.store, chosen, &args.session.backend, &options);
-        fit::refuse_hopeless(self.store, &attempt)?;
-        let model = Model::open(&locate(self.store, chosen)?)?;
-        let tokenizer = model.tokenizer()?;
-        let defaults = model.generation_config()?;
+        let attempt = OpenAttempt::new(self.store, chosen, &args.session.backend, &options);
+        fit::refuse_oversized(self.store, &attempt)?;
+        let files = ModelFiles::open(&locate(self.store, chosen)?)?;
+        let tokenizer = files.tokenizer()?;
+        let defaults = files.generation_config()?;
         let file = args.conversation.template.as_deref();
-        let template = voice::required_template(&model, &tokenizer, file)?;
-        let chat = voice::chat(&model, tokenizer, template, &args.formats);
+        let template = voice::required_template(&files, &tokenizer, file)?;
+        let chat_context = voice::chat(&files, tokenizer, template, &args.formats);
         let mut request = self.request.clone();
-        if let Some(wanted) = args.answer.wanted()? {
-            voice::grammar(chat.grammars(), &wanted)?;
+        if let Some(wanted) = args.answer.constraint()? {
+            voice::grammar(chat_context.grammars(), &wanted)?;
             request.answer = Some(wanted.source);
         }
         let mut asked = Asked {
             attempt,
-            model,
-            chat,
+            files,
+            chat_context,
             request,
             defaults,
             settings: Settings::default(),
@@ -134,12 +134,15 @@ impl Opener<'_> {
     }
 
     fn load(&self, asked: Asked) -> Result<Talk, CliError> {
-        let tokenizer = asked.chat.tokenizer().clone();
-        let session = &self.args.session;
-        let speaker = Speaker::load(&asked.model, tokenizer, self.backend, session);
-        let speaker = speaker.map_err(|error| fit::advised(self.store, &asked.attempt, error))?;
+        let options = LoadOptions {
+            backend: self.backend,
+            session: self.args.session.options(1),
+            engine: EngineOptions::default(),
+        };
+        let model = load::model(&asked.files, asked.chat_context.clone(), options);
+        let model = model.map_err(|error| fit::with_advice(self.store, &asked.attempt, error))?;
         Ok(Talk {
-            speaker,
+            model,
             form: self.args.output.output,
             verbose: self.verbose,
             asked,
@@ -147,26 +150,26 @@ impl Opener<'_> {
     }
 }
 
-/// What to ask a model, before its weights are loaded: most refusals need none.
+/// A model before its weights are loaded. It refuses most invalid requests already.
 struct Asked {
-    attempt: Attempt,
-    model: Model,
-    chat: ChatContext,
-    /// Everything but the messages.
+    attempt: OpenAttempt,
+    files: ModelFiles,
+    chat_context: ChatContext,
+    /// Everything except the messages.
     request: ChatRequest,
-    /// How the checkpoint's authors want it sampled.
+    /// The checkpoint's own sampling.
     defaults: GenerationConfig,
     settings: Settings,
 }
 
 impl Asked {
-    /// Takes settings over, or leaves all as it was.
+    /// Applies settings, or changes nothing if they are invalid.
     fn set(&mut self, settings: Settings) -> Result<(), CliError> {
-        let sampling = Sampling::of(&self.defaults)?;
-        let sampling = sampling.with(&settings.sampling, self.chat.tokenizer())?;
-        tracing::info!("sampling: {}", sampling.told());
+        let sampling = Sampling::from_config(&self.defaults)?;
+        let sampling = sampling.with_flags(&settings.sampling, self.chat_context.tokenizer())?;
+        tracing::info!("sampling: {}", sampling.describe());
         self.request.sampling = sampling.params;
-        settings.ask_for(&mut self.request);
+        settings.apply_to(&mut self.request);
         self.settings = settings;
         Ok(())
     }
@@ -185,33 +188,33 @@ impl Asked {
             tool_choice,
             ..self.request.clone()
         };
-        Ok(self.chat.lower(request)?)
+        Ok(self.chat_context.lower(request)?)
     }
 }
 
-/// A model that answers.
+/// A loaded model with the settings of its chats.
 pub struct Talk {
     asked: Asked,
-    speaker: Speaker,
-    form: Form,
+    model: loquat::Model,
+    form: OutputForm,
     verbose: bool,
 }
 
 impl Talk {
     pub fn engine(&self) -> &Engine {
-        &self.speaker.engine
+        self.model.engine()
     }
 
     /// The most tokens that a prompt and its answer can have together.
     pub fn room(&self) -> usize {
-        self.speaker.room()
+        self.model.token_limit()
     }
 
     pub fn settings(&self) -> &Settings {
         &self.asked.settings
     }
 
-    /// How tokens are chosen, whoever decided on it.
+    /// The sampling parameters in effect.
     pub fn sampling(&self) -> &SamplingParams {
         &self.asked.request.sampling
     }
@@ -227,7 +230,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Whether any question at all could be asked so.
+    /// Checks that a question can be asked with the settings.
     fn check(&self) -> Result<(), CliError> {
         let vocab_size = self.engine().capabilities().vocab_size;
         self.sampling().validate(vocab_size)?;
@@ -237,12 +240,12 @@ impl Talk {
         Ok(())
     }
 
-    /// Which model it is, in a line.
+    /// One line about the model.
     pub fn described(&self) -> String {
         let engine = self.engine();
         format!(
             "{} on {}, {} of weights, room for {} tokens",
-            self.asked.model.name,
+            self.asked.files.name,
             engine.capabilities().device,
             bytes(engine.memory().weight_bytes),
             self.room()
@@ -254,43 +257,42 @@ impl Talk {
         &self,
         conversation: &Conversation,
         interrupts: &Interrupts,
-    ) -> Result<Heard, CliError> {
+    ) -> Result<Transcript, CliError> {
         self.answer(self.asked.lower(conversation)?, interrupts)
     }
 
-    /// What follows a tool's result. A call that was required has been made.
+    /// The answer to tool results. A required call was made already.
     pub fn go_on(
         &self,
         conversation: &Conversation,
         interrupts: &Interrupts,
-    ) -> Result<Heard, CliError> {
-        let tool_choice = match &self.asked.request.tool_choice {
-            ToolChoice::None => ToolChoice::None,
-            ToolChoice::Auto | ToolChoice::Required | ToolChoice::Named(_) => ToolChoice::Auto,
-        };
+    ) -> Result<Transcript, CliError> {
+        let tool_choice = loquat::after_call(&self.asked.request.tool_choice);
         let lowered = self.asked.lower_with(conversation, tool_choice)?;
         self.answer(lowered, interrupts)
     }
 
-    fn answer(&self, lowered: LoweredChat, interrupts: &Interrupts) -> Result<Heard, CliError> {
-        let LoweredChat {
-            mut generate,
-            reply,
-        } = lowered;
-        let speaker = &self.speaker;
+    fn answer(
+        &self,
+        lowered: LoweredChat,
+        interrupts: &Interrupts,
+    ) -> Result<Transcript, CliError> {
+        let LoweredChat { generate, reply } = lowered;
         let Settings {
             max_tokens,
             show_reasoning,
             ..
         } = &self.asked.settings;
-        generate.max_tokens = speaker.max_tokens(*max_tokens, generate.prompt.len());
         let logprobs = generate.logprobs.is_some();
-        let is_held = self.asked.request.answer.is_some();
-        let generation = speaker.engine.submit(generate)?;
-        let thinking = Thinking::shown(*show_reasoning);
-        let mut listener = listener(self.form, thinking, &speaker.tokenizer, logprobs);
-        let heard = hear(generation, Some(reply), interrupts, listener.as_mut())?;
-        close(&heard, speaker.room(), is_held, self.verbose);
-        Ok(heard)
+        let is_constrained = self.asked.request.answer.is_some();
+        let max_tokens = max_tokens.map(usize::from);
+        let decoder = ReplyDecoder::chat(reply);
+        let answer = self.model.submit(generate, decoder, max_tokens)?;
+        let reasoning = ReasoningDisplay::for_terminals(*show_reasoning);
+        let tokenizer = self.asked.chat_context.tokenizer();
+        let mut printer = printer(self.form, reasoning, tokenizer, logprobs);
+        let transcript = print_answer(answer, interrupts, printer.as_mut())?;
+        print_summary(&transcript, self.room(), is_constrained, self.verbose);
+        Ok(transcript)
     }
 }

@@ -1,36 +1,35 @@
-//! How a model is spoken to and speaks: its template, its formats, its grammars.
+//! Chat templates, output formats and constraints that flags set.
 
 use std::path::Path;
 
-use loquat::Origin;
+use loquat::{ModelFiles, TemplateOrigin};
 use loquat_chat::{ChatContext, ChatError};
 use loquat_grammar::{Grammar, Grammars};
 use loquat_text::{ChatTemplate, Tokenizer};
 
-use crate::args::{FormatArgs, Wanted};
+use crate::args::{AnswerConstraint, FormatArgs};
 use crate::error::CliError;
 use crate::files;
-use crate::load::Model;
 
-/// The model's template, for whoever cannot do without one, unless a flag says otherwise.
+/// The template that a flag names, or the model's own; an error if there is none.
 pub fn required_template(
-    model: &Model,
+    files: &ModelFiles,
     tokenizer: &Tokenizer,
     flag: Option<&Path>,
 ) -> Result<ChatTemplate, CliError> {
     if let Some(named) = flag {
         return named_template("--template", named);
     }
-    let found = model.template(tokenizer)?;
+    let found = files.template(tokenizer)?;
     let (origin, template) = found.ok_or(ChatError::NoTemplate)?;
-    if let Origin::BuiltIn(name) = origin {
-        let model = &model.name;
-        tracing::warn!("{model} brings no chat template; the built-in `{name}` is used");
+    if let TemplateOrigin::BuiltIn(name) = origin {
+        let model = &files.name;
+        tracing::warn!("{model} has no chat template; the built-in `{name}` is used");
     }
     Ok(template)
 }
 
-/// A built-in template by its name, or the one of a file; `option` is who named it.
+/// A built-in template by name, or a template file. `option` is the option that names it.
 pub fn named_template(option: &'static str, named: &Path) -> Result<ChatTemplate, CliError> {
     let builtin = named.to_str().and_then(ChatTemplate::builtin_named);
     builtin.map_or_else(|| template_file(option, named), Ok)
@@ -46,18 +45,18 @@ fn template_file(option: &'static str, path: &Path) -> Result<ChatTemplate, CliE
 }
 
 pub fn chat(
-    model: &Model,
+    files: &ModelFiles,
     tokenizer: Tokenizer,
     template: ChatTemplate,
     formats: &FormatArgs,
 ) -> ChatContext {
-    let grammars = model.grammars(tokenizer.clone());
+    let grammars = files.grammars(tokenizer.clone());
     ChatContext::new(tokenizer, Some(template), grammars, formats.overrides())
 }
 
-/// Compiles what an answer must be, or says what is wrong with it by its flag.
-pub fn grammar(grammars: &Grammars, wanted: &Wanted) -> Result<Grammar, CliError> {
-    let Wanted { flag, source } = wanted;
+/// Compiles a constraint. The error names its flag.
+pub fn grammar(grammars: &Grammars, wanted: &AnswerConstraint) -> Result<Grammar, CliError> {
+    let AnswerConstraint { flag, source } = wanted;
     let grammar = grammars.compile(source);
     grammar.map_err(|source| CliError::Grammar { flag, source })
 }

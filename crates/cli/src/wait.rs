@@ -1,65 +1,54 @@
-//! Waiting: for the next event or for Ctrl-C, whichever comes first, and for many things at once.
+//! Ctrl-C.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use async_channel::Receiver;
-use loquat_engine::{Event, Generation};
+use loquat::Canceller;
 
 use crate::error::CliError;
 use crate::terminal::remark;
 
-/// A second press within this time is meant for the program, not for what it is doing.
+/// A second press within this time ends the program.
 const TWICE: Duration = Duration::from_secs(2);
 
-/// Ctrl-C presses, from now on ours to answer.
+/// The handler of Ctrl-C.
 pub struct Interrupts {
-    stops: Receiver<()>,
     presses: Arc<Mutex<Presses>>,
 }
 
-pub enum Next {
-    Event(Event),
-    /// After the last event.
-    End,
-    Interrupted,
-}
-
-/// What the program is doing, which is what a press is about.
+/// What the program is doing, which decides what a press does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {
-    /// Downloading, loading, leaving: what a press ends at once, with the program.
+    /// Downloading, loading, exiting: a press ends the program.
     Working,
-    /// Opening another model for a conversation, which cannot be stopped and which a person may
-    /// not mean to lose: the second press leaves.
+    /// Loading another model for a conversation, which cannot be cancelled: the first press warns,
+    /// the second ends the program and the conversation.
     Switching,
-    /// What a press stops.
+    /// A press cancels the answer.
     Answering,
-    /// About to ask for a line.
+    /// Between an answer and the next line.
     Turning,
-    /// The line editor has the keys, and tells presses itself; a signal from elsewhere would
-    /// leave the terminal in its hands.
+    /// The line editor handles the keys. A signal from elsewhere is ignored, since the editor must
+    /// restore the terminal.
     Reading,
 }
 
-/// What comes of a press.
+/// What a press does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Press {
-    Stop,
-    /// Told what another press does.
+    CancelAnswer,
+    /// Say what another press does.
     Warn,
-    Leave,
-    Nothing,
+    Exit,
+    Ignore,
 }
 
 #[derive(Debug)]
 struct Presses {
     doing: Doing,
     last: Option<Instant>,
+    /// Of the answer being printed.
+    canceller: Option<Canceller>,
 }
 
 impl Presses {
@@ -67,12 +56,12 @@ impl Presses {
         let twice = self.is_recent(now);
         let last = self.last.replace(now);
         match self.doing {
-            Doing::Working => Press::Leave,
+            Doing::Working => Press::Exit,
             Doing::Switching if last.is_none() => Press::Warn,
-            Doing::Switching => Press::Leave,
-            Doing::Answering | Doing::Turning if twice => Press::Leave,
-            Doing::Answering => Press::Stop,
-            Doing::Turning | Doing::Reading => Press::Nothing,
+            Doing::Switching => Press::Exit,
+            Doing::Answering | Doing::Turning if twice => Press::Exit,
+            Doing::Answering => Press::CancelAnswer,
+            Doing::Turning | Doing::Reading => Press::Ignore,
         }
     }
 
@@ -82,51 +71,62 @@ impl Presses {
     }
 }
 
-/// Every change is whole at once, so that a poisoned lock guards a sound value.
+/// Ignores poisoning: every change is a single assignment.
 fn lock(presses: &Mutex<Presses>) -> MutexGuard<'_, Presses> {
     presses.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Interrupts {
-    /// From here on Ctrl-C ends the process with its exit code, unless it is [`Doing`] something
-    /// else than work.
+    /// Installs the handler. A press ends the process until [`now`](Self::now) says otherwise.
     pub fn listen() -> Result<Self, CliError> {
-        let (sender, stops) = async_channel::bounded(1);
         let presses = Arc::new(Mutex::new(Presses {
             doing: Doing::Working,
             last: None,
+            canceller: None,
         }));
         let pressed = presses.clone();
         let handler = move || {
-            let press = lock(&pressed).press(Instant::now());
+            let mut presses = lock(&pressed);
+            let press = presses.press(Instant::now());
+            let canceller = presses.canceller.clone();
+            drop(presses);
             match press {
-                // One that finds another waiting adds nothing to it.
-                Press::Stop => drop(sender.try_send(())),
-                // The line already holds the terminal's echo, and maybe a progress bar.
+                Press::CancelAnswer => {
+                    if let Some(canceller) = canceller {
+                        canceller.cancel();
+                    }
+                }
+                // The line has the terminal's echo, and maybe a progress bar.
                 Press::Warn => {
                     remark("\nPress Ctrl-C again to leave; the conversation is not saved.")
                 }
-                Press::Leave => std::process::exit(CliError::Interrupted.exit_code().into()),
-                Press::Nothing => {}
+                Press::Exit => std::process::exit(CliError::Interrupted.exit_code().into()),
+                Press::Ignore => {}
             }
         };
         ctrlc::set_handler(handler).map_err(|error| CliError::Terminal(error.to_string()))?;
-        Ok(Self { stops, presses })
+        Ok(Self { presses })
     }
 
-    /// What presses are about from here on.
+    /// Sets what presses do from now on.
     pub fn now(&self, doing: Doing) {
         let mut presses = lock(&self.presses);
         presses.doing = doing;
-        // What came before was about something else.
+        presses.canceller = None;
+        // An earlier press meant something else.
         if matches!(doing, Doing::Answering | Doing::Switching) {
             presses.last = None;
         }
-        while self.stops.try_recv().is_ok() {}
     }
 
-    /// A press that the line editor told. Whether it followed another so soon that it is meant
-    /// for the program.
+    /// From now on a press cancels this answer.
+    pub fn answering(&self, canceller: Canceller) {
+        self.now(Doing::Answering);
+        lock(&self.presses).canceller = Some(canceller);
+    }
+
+    /// Records a press that the line editor read. Returns whether it follows another so soon that
+    /// it ends the program.
     pub fn pressed_twice(&self) -> bool {
         let now = Instant::now();
         let mut presses = lock(&self.presses);
@@ -134,64 +134,6 @@ impl Interrupts {
         presses.last = Some(now);
         twice
     }
-
-    pub fn next(&self, generation: &mut Generation) -> Next {
-        let mut event = pin!(generation.recv());
-        let mut pressed = pin!(self.stops.recv());
-        block_on(std::future::poll_fn(move |context| {
-            if let Poll::Ready(Ok(())) = pressed.as_mut().poll(context) {
-                return Poll::Ready(Next::Interrupted);
-            }
-            match event.as_mut().poll(context) {
-                Poll::Ready(Some(event)) => Poll::Ready(Next::Event(event)),
-                Poll::Ready(None) => Poll::Ready(Next::End),
-                Poll::Pending => Poll::Pending,
-            }
-        }))
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Waits for a future on this thread.
-pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
-
-/// Runs futures side by side on one thread, and gives what each came to.
-pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
-    let mut outputs: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
-    std::future::poll_fn(move |context| {
-        for (slot, output) in pending.iter_mut().zip(&mut outputs) {
-            if let Some(future) = slot
-                && let Poll::Ready(ready) = future.as_mut().poll(context)
-            {
-                *output = Some(ready);
-                *slot = None;
-            }
-        }
-        if pending.iter().all(Option::is_none) {
-            Poll::Ready(outputs.drain(..).flatten().collect())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await
 }
 
 #[cfg(test)]
@@ -199,35 +141,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_press_does_depends_on_what_it_finds() {
+    fn press_depends_on_activity() {
         let began = Instant::now();
         let seconds = |seconds: f32| began + Duration::from_secs_f32(seconds);
         for (doing, first, soon, later) in [
-            (Doing::Working, Press::Leave, Press::Leave, Press::Leave),
-            (Doing::Switching, Press::Warn, Press::Leave, Press::Leave),
-            (Doing::Answering, Press::Stop, Press::Leave, Press::Stop),
-            (Doing::Turning, Press::Nothing, Press::Leave, Press::Nothing),
+            (Doing::Working, Press::Exit, Press::Exit, Press::Exit),
+            (Doing::Switching, Press::Warn, Press::Exit, Press::Exit),
             (
-                Doing::Reading,
-                Press::Nothing,
-                Press::Nothing,
-                Press::Nothing,
+                Doing::Answering,
+                Press::CancelAnswer,
+                Press::Exit,
+                Press::CancelAnswer,
             ),
+            (Doing::Turning, Press::Ignore, Press::Exit, Press::Ignore),
+            (Doing::Reading, Press::Ignore, Press::Ignore, Press::Ignore),
         ] {
-            let mut presses = Presses { doing, last: None };
+            let mut presses = Presses {
+                doing,
+                last: None,
+                canceller: None,
+            };
             let found = [0.0, 1.5, 4.0].map(|at| presses.press(seconds(at)));
             assert_eq!(found, [first, soon, later], "{doing:?}");
         }
-    }
-
-    #[test]
-    fn all_are_waited_for_in_their_order() {
-        let (sender, receiver) = async_channel::bounded::<u32>(1);
-        let waits = async { receiver.recv().await.unwrap_or(0) };
-        let sends = async { sender.send(7).await.map_or(0, |()| 1) };
-        let futures: [std::pin::Pin<Box<dyn Future<Output = u32>>>; 2] =
-            [Box::pin(waits), Box::pin(sends)];
-        assert_eq!(block_on(join_all(futures)), [7, 1]);
-        assert_eq!(block_on(join_all(Vec::<std::future::Ready<()>>::new())), []);
     }
 }

@@ -196,7 +196,7 @@ fn a_start_is_measured_beside_its_prompt() {
     let without_room = bench(&["--start", "--context", "2"]);
     let stderr = String::from_utf8_lossy(&without_room.stderr);
     assert_eq!(without_room.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("a start"), "{stderr}");
+    assert!(stderr.contains("the startup"), "{stderr}");
 }
 
 #[test]
@@ -326,10 +326,10 @@ fn clients_may_be_measured_by_the_clock() {
 
 #[test]
 fn an_intruder_is_measured_beside_running_streams_and_alone() {
-    let flags = "--intruder 200 --batch 1,2 --decode-tokens 12 --rounds 2";
+    let flags = "--prefill-interference 200 --batch 1,2 --decode-tokens 12 --rounds 2";
     let flags: Vec<_> = flags.split(' ').collect();
-    let (report, figure) = report("intruder", &flags);
-    assert_eq!(report["intruder_tokens"], 200);
+    let (report, figure) = report("prefill-interference", &flags);
+    assert_eq!(report["prefill_tokens"], 200);
     let rows = report["results"].as_array().unwrap();
     let batches: Vec<_> = rows.iter().map(|row| number(row, "batch")).collect();
     assert_eq!(batches, [1.0, 2.0]);
@@ -339,8 +339,8 @@ fn an_intruder_is_measured_beside_running_streams_and_alone() {
         for round in rounds {
             for field in [
                 "before_tokens_per_second",
-                "intruder_first_token_ms",
-                "intruder_alone_first_token_ms",
+                "prefill_first_token_ms",
+                "prefill_alone_first_token_ms",
             ] {
                 assert!(number(round, field) > 0.0, "{field}: {round}");
             }
@@ -353,7 +353,7 @@ fn an_intruder_is_measured_beside_running_streams_and_alone() {
         let worst = worst.fold(0.0, f64::max);
         assert_eq!(number(row, "during_inter_token_worst_ms"), worst);
     }
-    assert!(figure.contains("it enters"), "the shaded part");
+    assert!(figure.contains("prefill"), "the shaded part");
     assert!(text(&flags).contains("slowdown"));
 }
 
@@ -392,7 +392,7 @@ fn decoding_beside_busy_neighbours_is_measured() {
     let flags = ["--contended=1", "--decode-tokens=8", "--rounds=2"];
     let report: Value = serde_json::from_str(&text(&[&flags[..], &["--json"]].concat())).unwrap();
     assert_eq!(report["scenario"], "contended");
-    assert_eq!(report["neighbours"], 1);
+    assert_eq!(report["busy_threads"], 1);
     for side in ["alone", "contended"] {
         assert!(number(&report, &format!("{side}_tokens_per_second")) > 0.0);
         assert_eq!(
@@ -401,7 +401,7 @@ fn decoding_beside_busy_neighbours_is_measured() {
         );
     }
     assert!(number(&report, "ratio") > 0.0);
-    assert!(text(&flags).contains("busy neighbours: 1"));
+    assert!(text(&flags).contains("busy threads: 1"));
 }
 
 #[test]
@@ -446,7 +446,7 @@ fn a_short_soak_checks_the_accounts() {
     let checks = report["checks"].as_array().unwrap();
     assert_eq!(checks.len(), 7);
     for check in checks {
-        assert_ne!(check["outcome"], "broken", "{check}");
+        assert_ne!(check["outcome"], "failed", "{check}");
     }
     let totals = &report["totals"];
     assert_eq!(report["seen_by_clients"]["accepted"], totals["submitted"]);
@@ -462,8 +462,8 @@ fn a_soak_reads_well() {
     for word in [
         "24 clients for 1 s",
         "submitted",
-        "held",
-        "no memory of the session",
+        "passed",
+        "the session holds no memory",
     ] {
         assert!(table.contains(word), "no {word:?} in:\n{table}");
     }
@@ -473,7 +473,10 @@ fn a_soak_reads_well() {
 fn flags_that_do_not_belong_together_are_refused() {
     for (flags, words) in [
         ("--clients 2 --turns 3", ["--clients", "--turns"]),
-        ("--soak 2 --intruder 9", ["--soak", "--intruder"]),
+        (
+            "--soak 2 --prefill-interference 9",
+            ["--soak", "--prefill-interference"],
+        ),
         ("--constrained --turns 3", ["--constrained", "--turns"]),
         ("--constrained --depth 2", ["--constrained", "--depth"]),
         ("--constrained --svg a.svg", ["--constrained", "--svg"]),
@@ -494,7 +497,10 @@ fn flags_that_do_not_belong_together_are_refused() {
             "--clients 2 --prompt-tokens 9",
             ["--clients", "--prompt-tokens"],
         ),
-        ("--intruder 9 --depth 2", ["--intruder", "--depth"]),
+        (
+            "--prefill-interference 9 --depth 2",
+            ["--prefill-interference", "--depth"],
+        ),
         ("--clients 2 --batch 2", ["--clients", "--batch"]),
         ("--soak 2 --rounds 2", ["--soak", "--rounds"]),
         ("--soak 2 --decode-tokens 2", ["--soak", "--decode-tokens"]),
@@ -504,8 +510,8 @@ fn flags_that_do_not_belong_together_are_refused() {
         ),
         ("--requests 9", ["--clients", "not provided"]),
         (
-            "--intruder 9 --prompt-range 1-2",
-            ["--intruder", "--prompt-range"],
+            "--prefill-interference 9 --prompt-range 1-2",
+            ["--prefill-interference", "--prompt-range"],
         ),
         (
             "--turns 9 --output-range 1-2",
@@ -537,11 +543,20 @@ fn what_does_not_fit_is_refused() {
             &["`--requests 7`", "at least 8"],
         ),
         ("--clients 2", &["16-512", "32-128", "context of 512"]),
-        ("--intruder 512", &["`--intruder 512`", "context of 512"]),
-        ("--intruder 18446744073709551615", &["context of 512"]),
-        ("--intruder 100 --decode-tokens 500", &["context of 512"]),
         (
-            "--intruder 100 --batch 600",
+            "--prefill-interference 512",
+            &["`--prefill-interference 512`", "context of 512"],
+        ),
+        (
+            "--prefill-interference 18446744073709551615",
+            &["context of 512"],
+        ),
+        (
+            "--prefill-interference 100 --decode-tokens 500",
+            &["context of 512"],
+        ),
+        (
+            "--prefill-interference 100 --batch 600",
             &["`--batch 600`", "below 512"],
         ),
         (
@@ -554,7 +569,7 @@ fn what_does_not_fit_is_refused() {
         ),
         ("--turns 5", &["`--turns 5`", "64 + 64", "context of 512"]),
         ("--turns 18446744073709551615", &["context of 512"]),
-        ("--soak 2 --context 32", &["context of 32", "at least 64"]),
+        ("--soak 2 --context 32", &["context (32)", "at least 64"]),
         (
             "--turns 2 --svg missing/figure.svg",
             &["missing/figure.svg"],

@@ -4,15 +4,15 @@
 
 use std::io;
 
-use loquat_hubkit::{File, HubServer, Repo, noise};
+use loquat_hubkit::{FakeFile, FakeRepo, HubServer, noise};
 
 fn main() -> io::Result<()> {
     let files = vec![
-        File::small("config.json", r#"{"model_type": "llama"}"#),
-        File::small("sub/notes with space.txt", "a note\n"),
-        File::large("model.gguf", noise(3_000_000, 1)),
+        FakeFile::small("config.json", r#"{"model_type": "llama"}"#),
+        FakeFile::small("sub/notes with space.txt", "a note\n"),
+        FakeFile::large("model.gguf", noise(3_000_000, 1)),
     ];
-    let server = HubServer::start(vec![Repo::new("someone/model", files)])?;
+    let server = HubServer::start(vec![FakeRepo::new("someone/model", files)])?;
     server.throttle(std::env::args().nth(1).and_then(|pace| pace.parse().ok()));
     println!("{}", server.url());
     io::copy(&mut io::stdin(), &mut io::sink())?;

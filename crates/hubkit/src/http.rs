@@ -1,10 +1,10 @@
-//! As much of HTTP/1.1 as clients of a hub speak.
+//! The subset of HTTP/1.1 that hub clients use.
 
 use std::io::{self, BufRead, Write};
 
 pub(crate) struct Head {
     pub method: String,
-    /// Decoded, without the query.
+    /// Percent-decoded, without the query.
     pub path: String,
     headers: Vec<(String, String)>,
 }
@@ -16,7 +16,7 @@ impl Head {
     }
 }
 
-/// The next request of the connection; `None` when it has ended.
+/// Reads the next request; `None` if the connection has ended.
 pub(crate) fn read(input: &mut impl BufRead) -> io::Result<Option<Head>> {
     let mut line = String::new();
     if input.read_line(&mut line)? == 0 {
@@ -26,7 +26,7 @@ pub(crate) fn read(input: &mut impl BufRead) -> io::Result<Option<Head>> {
     let (Some(method), Some(target)) = (words.next(), words.next()) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let path = decoded(target.split('?').next().unwrap_or(target));
+    let path = percent_decode(target.split('?').next().unwrap_or(target));
     let method = method.to_owned();
     let mut headers = Vec::new();
     loop {
@@ -46,14 +46,14 @@ pub(crate) fn read(input: &mut impl BufRead) -> io::Result<Option<Head>> {
     }))
 }
 
-/// Writes everything of an answer but its content, which will have `length` bytes.
+/// Writes the status line and headers of a response with `length` bytes of content.
 pub(crate) fn write(
     output: &mut impl Write,
     status: u16,
     headers: &[(&str, String)],
     length: usize,
 ) -> io::Result<()> {
-    let mut text = format!("HTTP/1.1 {status} Said\r\nContent-Length: {length}\r\n");
+    let mut text = format!("HTTP/1.1 {status} Response\r\nContent-Length: {length}\r\n");
     for (name, value) in headers {
         text += &format!("{name}: {value}\r\n");
     }
@@ -61,7 +61,7 @@ pub(crate) fn write(
     output.write_all(text.as_bytes())
 }
 
-fn decoded(text: &str) -> String {
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

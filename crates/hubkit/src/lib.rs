@@ -1,66 +1,65 @@
-//! A model hub on this machine, for tests: speaks the Hugging Face Hub's protocol over real
-//! sockets, and misbehaves on request.
+//! A model hub for tests: serves the Hugging Face Hub's protocol over real sockets and injects
+//! faults on request.
 //!
-//! It has two origins, as the real one does: the hub itself, and the place that large files are
-//! redirected to. It knows one token, [`TOKEN`], and keeps what it was asked for, so that a test
-//! can say who was shown that token and which bytes were sent twice. It is for development only,
-//! and checks nothing that a test does not ask about.
+//! Like the real hub it has two origins: the hub itself, and the storage that large files are
+//! redirected to. It accepts one token, [`TOKEN`], and records its requests, so that tests can
+//! check which origin received the token and which bytes were sent twice. For development only.
 
-mod answer;
 mod http;
+mod response;
 mod routes;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// The token that opens what is not open to all.
+/// The token that private and gated repositories accept.
 pub const TOKEN: &str = "hf_testtoken";
 
 /// A repository, with one commit.
 #[derive(Debug, Clone)]
-pub struct Repo {
+pub struct FakeRepo {
     /// `owner/name`.
     pub id: String,
     pub commit: String,
-    /// Branches and tags that stand at the commit.
+    /// Branches and tags that point to the commit.
     pub refs: Vec<String>,
-    pub files: Vec<File>,
+    pub files: Vec<FakeFile>,
     pub access: Access,
-    /// Whether the listing gives sizes and hashes, which some mirrors leave out.
+    /// Whether the listing includes sizes and hashes; some mirrors omit them.
     pub lists_hashes: bool,
 }
 
 #[derive(Debug, Clone)]
-pub struct File {
+pub struct FakeFile {
     pub path: String,
     pub content: Vec<u8>,
-    /// Kept as LFS does: known by its SHA-256, and redirected to the second origin.
+    /// Stored in LFS: identified by its SHA-256 and redirected to the second origin.
     pub large: bool,
-    /// What the listing says in place of its size.
+    /// A false size for the listing.
     pub claimed_size: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Open,
-    /// Known to whoever has the [`TOKEN`] only.
+    /// Visible only with the [`TOKEN`].
     Private,
-    /// Its files are for the [`TOKEN`] only; everybody may know that it exists.
+    /// Listed for everyone; files need the [`TOKEN`].
     Gated,
-    /// Its files are for those who accepted its terms, and the token's owner has not.
+    /// Files are refused even with the [`TOKEN`], as for an account that has not accepted the
+    /// terms.
     GatedForAll,
 }
 
-impl Repo {
-    /// An open repository whose branch `main` holds these files.
-    pub fn new(id: &str, files: Vec<File>) -> Self {
+impl FakeRepo {
+    /// An open repository with these files on `main`.
+    pub fn new(id: &str, files: Vec<FakeFile>) -> Self {
         let commit = git_hash(id.as_bytes());
         Self {
             id: id.to_owned(),
@@ -73,7 +72,7 @@ impl Repo {
     }
 }
 
-impl File {
+impl FakeFile {
     pub fn small(path: &str, content: impl Into<Vec<u8>>) -> Self {
         Self {
             path: path.to_owned(),
@@ -100,10 +99,10 @@ impl File {
     }
 }
 
-/// Bytes that look random and are the same for the same seed.
+/// Deterministic pseudo-random bytes.
 pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    // Marsaglia's xorshift, which is enough to tell any two places of a file apart.
+    // Marsaglia's xorshift.
     let words = std::iter::repeat_with(|| {
         state ^= state << 13;
         state ^= state >> 7;
@@ -113,46 +112,46 @@ pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).take(length).collect()
 }
 
-/// Where a request arrives.
+/// The endpoint of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Site {
     /// The listing.
     Api,
-    /// The listing in the form that Python's client asks for.
+    /// The listing for Python's client.
     Tree,
     /// A file's address on the hub.
     Resolve,
-    /// Where a small file is redirected to, on the hub.
+    /// The redirect target of a small file, on the hub.
     Small,
-    /// Where a large file is redirected to, on the other origin.
+    /// The redirect target of a large file, on the second origin.
     Large,
 }
 
-/// What goes wrong with an answer.
+/// A fault in a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
-    /// Another status, with these headers and no content.
+pub enum HubFault {
+    /// This status, with these headers and no content.
     Status(u16, Vec<(&'static str, String)>),
-    /// The connection ends after so many bytes of content.
+    /// The connection closes after this many bytes.
     Truncate(usize),
-    /// After so many bytes nothing comes any more, and the connection stays.
+    /// The connection stays open after this many bytes without sending more.
     Stall(usize),
-    /// The whole file, whatever range was asked for.
+    /// Sends the whole file, ignoring the range.
     IgnoreRange,
-    /// Ranges are refused with status 416.
+    /// Refuses ranges with status 416.
     RefuseRange,
-    /// Wrong content of the right length, under the right name.
+    /// Wrong content of the right length, with the right ETag.
     Corrupt,
-    /// Another file of the same length, under a name of its own.
+    /// Other content of the same length, with its own ETag.
     Changed,
 }
 
-/// One request, as it arrived.
+/// A received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct RecordedRequest {
     pub site: Site,
     pub method: String,
-    /// The file it was for, if any.
+    /// The requested file, if any.
     pub file: Option<String>,
     pub range: Option<String>,
     /// The `Authorization` header.
@@ -160,44 +159,48 @@ pub struct Request {
     pub user_agent: Option<String>,
 }
 
-/// A running hub; it ends when dropped.
+/// A running hub; stops on drop.
 pub struct HubServer {
     hub: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ServerState>,
 }
 
-pub(crate) struct State {
-    repos: Vec<Repo>,
+pub(crate) struct ServerState {
+    repos: Vec<FakeRepo>,
     /// The second origin.
     storage: SocketAddr,
-    over: AtomicBool,
-    memory: Mutex<Memory>,
+    stopped: AtomicBool,
+    activity: Mutex<ServerActivity>,
+    /// Notified when `activity` changes in a way that a thread may wait for.
+    changed: Condvar,
 }
 
-/// What changes while it runs.
 #[derive(Default)]
-struct Memory {
-    requests: Vec<Request>,
-    faults: Vec<Rule>,
+struct ServerActivity {
+    requests: Vec<RecordedRequest>,
+    faults: Vec<FaultRule>,
     sent: u64,
+    /// `sent` does not pass this.
+    send_limit: Option<u64>,
     connections: usize,
     bytes_per_second: Option<u64>,
 }
 
-struct Rule {
+struct FaultRule {
     site: Site,
     left: usize,
-    fault: Fault,
+    fault: HubFault,
 }
 
 impl HubServer {
-    pub fn start(repos: Vec<Repo>) -> io::Result<Self> {
+    pub fn start(repos: Vec<FakeRepo>) -> io::Result<Self> {
         let (hub, storage) = (listener()?, listener()?);
-        let state = Arc::new(State {
+        let state = Arc::new(ServerState {
             repos,
             storage: storage.local_addr()?,
-            over: AtomicBool::new(false),
-            memory: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            activity: Mutex::default(),
+            changed: Condvar::new(),
         });
         let server = Self {
             hub: hub.local_addr()?,
@@ -210,61 +213,100 @@ impl HubServer {
         Ok(server)
     }
 
-    /// The address of the hub, without a slash at its end.
+    /// The hub's address, without a trailing slash.
     pub fn url(&self) -> String {
         format!("http://{}", self.hub)
     }
 
-    /// The next `times` answers at `site` go wrong so, after those of earlier calls.
-    pub fn misbehave(&self, site: Site, times: usize, fault: Fault) {
+    /// Injects a fault into the next `times` responses at `site`, after those of earlier calls.
+    pub fn inject_fault(&self, site: Site, times: usize, fault: HubFault) {
         let left = times;
-        self.state.memory().faults.push(Rule { site, left, fault });
+        self.state
+            .activity()
+            .faults
+            .push(FaultRule { site, left, fault });
     }
 
-    /// Sends content no faster, on each connection; `None` is as fast as it goes.
+    /// Limits each connection's speed; `None` removes the limit.
     pub fn throttle(&self, bytes_per_second: Option<u64>) {
-        self.state.memory().bytes_per_second = bytes_per_second;
+        self.state.activity().bytes_per_second = bytes_per_second;
     }
 
-    /// What it was asked for so far.
-    pub fn requests(&self) -> Vec<Request> {
-        self.state.memory().requests.clone()
+    /// The requests so far.
+    pub fn requests(&self) -> Vec<RecordedRequest> {
+        self.state.activity().requests.clone()
     }
 
-    /// Waits until nobody is connected, so that what it sent will stay what it is.
-    pub fn settle(&self) {
-        while self.state.memory().connections > 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
+    /// Pauses file content once this many bytes are sent in all; `None` removes the limit.
+    pub fn limit_sent(&self, bytes: Option<u64>) {
+        self.state.activity().send_limit = bytes;
+        self.state.changed.notify_all();
     }
 
-    /// Bytes of files that it sent so far.
+    /// Waits until all connections are closed, so that [`HubServer::sent`] is final.
+    pub fn wait_idle(&self) {
+        drop(self.state.wait_while(|activity| activity.connections > 0));
+    }
+
+    /// Waits until this many bytes of file content are sent in all.
+    pub fn wait_sent(&self, bytes: u64) {
+        drop(self.state.wait_while(|activity| activity.sent < bytes));
+    }
+
+    /// Bytes of file content sent so far.
     pub fn sent(&self) -> u64 {
-        self.state.memory().sent
+        self.state.activity().sent
     }
 }
 
 impl Drop for HubServer {
     fn drop(&mut self) {
-        self.state.over.store(true, Ordering::Relaxed);
-        // Wakes whoever accepts; a connection that fails means that nobody does.
+        self.state.stopped.store(true, Ordering::Relaxed);
+        self.limit_sent(None);
+        // Wakes the accepting threads; fails if they have ended.
         for address in [self.hub, self.state.storage] {
             let _ = TcpStream::connect(address);
         }
     }
 }
 
-impl State {
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+impl ServerActivity {
+    fn remaining(&self) -> u64 {
+        let limit = self.send_limit.unwrap_or(u64::MAX);
+        limit.saturating_sub(self.sent)
+    }
+}
+
+impl ServerState {
+    fn activity(&self) -> MutexGuard<'_, ServerActivity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers the request, and says what is to go wrong with its answer.
-    fn arrived(&self, request: Request) -> Option<Fault> {
-        let mut memory = self.memory();
+    fn wait_while(
+        &self,
+        condition: impl Fn(&ServerActivity) -> bool,
+    ) -> MutexGuard<'_, ServerActivity> {
+        self.changed
+            .wait_while(self.activity(), |activity| condition(activity))
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until file content may be sent; counts up to `bytes` as sent and returns how many.
+    /// Counting comes before sending, so that a client that has everything sees the full count.
+    fn reserve(&self, bytes: usize) -> usize {
+        let mut activity = self.wait_while(|activity| activity.remaining() == 0);
+        let bytes = activity.remaining().min(bytes as u64);
+        activity.sent += bytes;
+        self.changed.notify_all();
+        bytes as usize
+    }
+
+    /// Records the request; returns the fault for its response.
+    fn record(&self, request: RecordedRequest) -> Option<HubFault> {
+        let mut activity = self.activity();
         let site = request.site;
-        memory.requests.push(request);
-        let rule = memory
+        activity.requests.push(request);
+        let rule = activity
             .faults
             .iter_mut()
             .find(|rule| rule.site == site && rule.left > 0)?;
@@ -277,17 +319,18 @@ fn listener() -> io::Result<TcpListener> {
     TcpListener::bind(("127.0.0.1", 0))
 }
 
-fn accept(listener: &TcpListener, state: &Arc<State>, is_storage: bool) {
+fn accept(listener: &TcpListener, state: &Arc<ServerState>, is_storage: bool) {
     for connection in listener.incoming().flatten() {
-        if state.over.load(Ordering::Relaxed) {
+        if state.stopped.load(Ordering::Relaxed) {
             return;
         }
         let state = Arc::clone(state);
-        state.memory().connections += 1;
+        state.activity().connections += 1;
         thread::spawn(move || {
-            // A client that hangs up is no concern of the server.
+            // Errors mean that the client hung up.
             let _ = routes::serve(&connection, &state, is_storage);
-            state.memory().connections -= 1;
+            state.activity().connections -= 1;
+            state.changed.notify_all();
         });
     }
 }

@@ -1,41 +1,45 @@
-//! Which request gets which answer.
+//! Routes requests to responses.
 
 use std::io::{self, BufReader};
 use std::net::TcpStream;
 use std::ops::ControlFlow;
 
-use crate::answer::Answer;
 use crate::http::{self, Head};
-use crate::{Access, Fault, File, Repo, Request, Site, State, TOKEN};
+use crate::response::Response;
+use crate::{Access, FakeFile, FakeRepo, HubFault, RecordedRequest, ServerState, Site, TOKEN};
 
-/// Answers the requests of one connection.
-pub(crate) fn serve(connection: &TcpStream, state: &State, is_storage: bool) -> io::Result<()> {
+/// Serves the requests of one connection.
+pub(crate) fn serve(
+    connection: &TcpStream,
+    state: &ServerState,
+    is_storage: bool,
+) -> io::Result<()> {
     let mut input = BufReader::new(connection);
     while let Some(head) = http::read(&mut input)? {
-        let answer = match Place::of(state, &head.path, is_storage) {
-            Some(place) => {
-                let fault = state.arrived(place.request(&head));
-                answer(state, &head, &place, fault)
+        let response = match Route::parse(state, &head.path, is_storage) {
+            Some(route) => {
+                let fault = state.record(route.request(&head));
+                respond(state, &head, &route, fault)
             }
-            None => Answer::error(404, "RepoNotFound"),
+            None => Response::error(404, "RepoNotFound"),
         };
-        if let ControlFlow::Break(()) = answer.send(connection, &head, state)? {
+        if let ControlFlow::Break(()) = response.send(connection, &head, state)? {
             return Ok(());
         }
     }
     Ok(())
 }
 
-/// What an address means.
-struct Place<'a> {
+/// A parsed address.
+struct Route<'a> {
     site: Site,
-    repo: &'a Repo,
+    repo: &'a FakeRepo,
     revision: &'a str,
     path: Option<&'a str>,
 }
 
-impl<'a> Place<'a> {
-    fn of(state: &'a State, address: &'a str, is_storage: bool) -> Option<Self> {
+impl<'a> Route<'a> {
+    fn parse(state: &'a ServerState, address: &'a str, is_storage: bool) -> Option<Self> {
         let address = address.trim_start_matches('/');
         let (site, rest) = if is_storage {
             (Site::Large, address)
@@ -60,7 +64,7 @@ impl<'a> Place<'a> {
             Site::Resolve => rest.strip_prefix("resolve/")?,
             Site::Tree | Site::Small | Site::Large => rest,
         };
-        // A revision may itself have a slash in it; the repository knows its own.
+        // A revision may contain slashes, so match the known ones first.
         let known = repo.refs.iter().chain([&repo.commit]).find(|known| {
             let after = rest.strip_prefix(known.as_str());
             after.is_some_and(|after| after.is_empty() || after.starts_with('/'))
@@ -79,9 +83,9 @@ impl<'a> Place<'a> {
         })
     }
 
-    fn request(&self, head: &Head) -> Request {
+    fn request(&self, head: &Head) -> RecordedRequest {
         let header = |name| head.header(name).map(str::to_owned);
-        Request {
+        RecordedRequest {
             site: self.site,
             method: head.method.clone(),
             file: self.path.map(str::to_owned),
@@ -92,78 +96,88 @@ impl<'a> Place<'a> {
     }
 }
 
-fn answer(state: &State, head: &Head, place: &Place<'_>, fault: Option<Fault>) -> Answer {
-    if let Some(Fault::Status(status, headers)) = fault {
-        return Answer::empty(status, headers);
+fn respond(
+    state: &ServerState,
+    head: &Head,
+    route: &Route<'_>,
+    fault: Option<HubFault>,
+) -> Response {
+    if let Some(HubFault::Status(status, headers)) = fault {
+        return Response::empty(status, headers);
     }
-    let repo = place.repo;
-    if let Some(refusal) = refusal(head, place) {
+    let repo = route.repo;
+    if let Some(refusal) = refusal(head, route) {
         return refusal;
     }
     let known = repo.refs.iter().chain([&repo.commit]);
-    if !known.into_iter().any(|known| known == place.revision) {
-        return Answer::error(404, "RevisionNotFound");
+    if !known.into_iter().any(|known| known == route.revision) {
+        return Response::error(404, "RevisionNotFound");
     }
-    let Some(path) = place.path else {
-        let text = match place.site {
+    let Some(path) = route.path else {
+        let text = match route.site {
             Site::Tree => tree(repo),
             _ => listing(repo),
         };
-        return Answer::content(200, text.into_bytes());
+        return Response::content(200, text.into_bytes());
     };
     let Some(file) = repo.files.iter().find(|file| file.path == path) else {
-        return Answer::error(404, "EntryNotFound");
+        return Response::error(404, "EntryNotFound");
     };
-    match place.site {
+    match route.site {
         Site::Resolve => redirect(state, repo, file, fault),
-        Site::Large => Answer::file(file, head, fault),
-        _ => Answer::file(file, head, fault).with("X-Repo-Commit", repo.commit.clone()),
+        Site::Large => Response::file(file, head, fault),
+        _ => Response::file(file, head, fault).with("X-Repo-Commit", repo.commit.clone()),
     }
 }
 
-fn refusal(head: &Head, place: &Place<'_>) -> Option<Answer> {
+fn refusal(head: &Head, route: &Route<'_>) -> Option<Response> {
     let has_token = head.header("authorization") == Some(&format!("Bearer {TOKEN}"));
-    let is_file = place.path.is_some();
-    match place.repo.access {
-        // The second origin trusts the address that the hub gave out.
-        _ if place.site == Site::Large => None,
+    let is_file = route.path.is_some();
+    match route.repo.access {
+        // The second origin trusts the signed address.
+        _ if route.site == Site::Large => None,
         Access::Open => None,
         Access::Private if has_token => None,
-        Access::Private => Some(Answer::error(401, "RepoNotFound")),
+        Access::Private => Some(Response::error(401, "RepoNotFound")),
         Access::Gated | Access::GatedForAll if !is_file => None,
         Access::Gated if has_token => None,
         Access::Gated | Access::GatedForAll => {
             let status = if has_token { 403 } else { 401 };
-            Some(Answer::error(status, "GatedRepo"))
+            Some(Response::error(status, "GatedRepo"))
         }
     }
 }
 
-fn redirect(state: &State, repo: &Repo, file: &File, fault: Option<Fault>) -> Answer {
+fn redirect(
+    state: &ServerState,
+    repo: &FakeRepo,
+    file: &FakeFile,
+    fault: Option<HubFault>,
+) -> Response {
     let etag = match fault {
-        Some(Fault::Changed) => "0".repeat(file.etag().len()),
+        Some(HubFault::Changed) => "0".repeat(file.etag().len()),
         _ => file.etag(),
     };
     let mut headers = vec![("X-Repo-Commit", repo.commit.clone())];
-    let place = format!("{}/{}/{}", repo.id, repo.commit, escaped(&file.path));
+    let route = format!("{}/{}/{}", repo.id, repo.commit, percent_encode(&file.path));
     if file.large {
         headers.push(("X-Linked-ETag", format!("\"{etag}\"")));
         headers.push(("X-Linked-Size", file.content.len().to_string()));
-        let location = format!("http://{}/{place}?signature=1", state.storage);
+        let location = format!("http://{}/{route}?signature=1", state.storage);
         headers.push(("Location", location));
-        return Answer::empty(302, headers);
+        return Response::empty(302, headers);
     }
     headers.push(("ETag", format!("\"{etag}\"")));
-    let location = format!("/api/resolve-cache/models/{place}?etag={etag}");
+    let location = format!("/api/resolve-cache/models/{route}?etag={etag}");
     headers.push(("Location", location));
-    Answer::empty(307, headers)
+    Response::empty(307, headers)
 }
 
-fn escaped(path: &str) -> String {
+fn percent_encode(path: &str) -> String {
     path.replace('%', "%25").replace(' ', "%20")
 }
 
-fn listing(repo: &Repo) -> String {
+fn listing(repo: &FakeRepo) -> String {
     let files: Vec<String> = repo.files.iter().map(|file| sibling(repo, file)).collect();
     format!(
         r#"{{"id":{},"sha":"{}","private":false,"siblings":[{}]}}"#,
@@ -173,7 +187,7 @@ fn listing(repo: &Repo) -> String {
     )
 }
 
-fn sibling(repo: &Repo, file: &File) -> String {
+fn sibling(repo: &FakeRepo, file: &FakeFile) -> String {
     let name = quoted(&file.path);
     if !repo.lists_hashes {
         return format!(r#"{{"rfilename":{name}}}"#);
@@ -189,7 +203,7 @@ fn sibling(repo: &Repo, file: &File) -> String {
     )
 }
 
-fn tree(repo: &Repo) -> String {
+fn tree(repo: &FakeRepo) -> String {
     let files = repo.files.iter().map(|file| {
         let (name, size, etag) = (quoted(&file.path), file.content.len(), file.etag());
         let lfs = if file.large {

@@ -8,7 +8,7 @@ use loquat::Error;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let reference = std::env::args().nth(1);
     let model = loquat::Model::load(reference.as_deref().unwrap_or("smollm2:135m"))?;
-    let mut answer = model.complete("Once upon a time").stream()?;
+    let mut answer = model.complete("Once upon a time").seed(1).stream()?;
     let canceller = answer.canceller();
     thread::spawn(move || {
         thread::sleep(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! Asks a model and prints the answer as it comes: `cargo run --package loquat --example chat -- smollm2 "Hello"`.
+//! Asks a model and prints the answer while it is generated: `cargo run --package loquat --example chat -- smollm2 "Hello"`.
 
 use std::io::Write;
 
@@ -16,8 +16,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         std::io::stdout().flush()?;
     }
     println!();
-    if let Some(ended) = answer.ended() {
-        eprintln!("{} tokens", ended.usage.completion_tokens);
+    if let Some(finish) = answer.finish() {
+        eprintln!("{} tokens", finish.usage.completion_tokens);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Two questions without blocking, the second about the first: any executor will do.
+//! Two questions without blocking, the second about the first, on any executor.
 
 use loquat::{Conversation, Model};
 
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             print!("{}", event?.text());
         }
         println!("\n");
-        conversation.push(answer.said().clone().into_message());
+        conversation.push(answer.reply().clone().into_message());
     }
     Ok(())
 }

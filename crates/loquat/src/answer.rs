@@ -1,4 +1,4 @@
-//! An answer, read as it comes.
+//! An answer, read while it is generated.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -8,112 +8,138 @@ use std::task::{Context, Poll, ready};
 
 use async_channel::{Receiver, Sender};
 use futures_core::Stream;
-use loquat_chat::{Reply, ReplyEvent, ReplyParser};
-use loquat_engine::{Event, FinishReason, Generation, Timings, Usage};
+use loquat_chat::{Finish, Reply, ReplyDecoder, ReplyDelta, ReplyEvent};
+use loquat_engine::{Event, FinishReason, Generation, TokenInfo};
 
-use crate::ask::Wish;
 use crate::{Error, Model};
 
-/// An answer under way: an iterator that waits for each event, or the same without blocking
-/// through [`next_event`](Self::next_event) and [`into_stream`](Self::into_stream).
+/// A reply being generated.
 ///
-/// Dropping it cancels: the model stops within one step.
+/// It is a blocking iterator over [`ReplyEvent`]s. [`next_event`](Self::next_event) and
+/// [`into_stream`](Self::into_stream) do the same without blocking, and
+/// [`next_delta`](Self::next_delta) adds the tokens behind the events.
+///
+/// Dropping an answer cancels it: the model stops within one step.
 pub struct Answer {
-    /// `None` once nothing more comes.
+    /// `None` after the last event.
     generation: Option<Generation>,
-    parser: Option<ReplyParser>,
-    settled: VecDeque<ReplyEvent>,
+    decoder: ReplyDecoder,
+    /// Decoded, not yet returned.
+    pending: VecDeque<ReplyEvent>,
     reply: Reply,
-    ended: Option<Ended>,
+    tokens: Vec<TokenInfo>,
+    prompt_logprobs: Vec<TokenInfo>,
+    finish: Option<Finish>,
     cancelled: Pin<Box<Receiver<Infallible>>>,
     canceller: Canceller,
-    /// Whether a form was asked for, which an answer that is cut does not have.
-    is_held: bool,
-    /// Who answers must not end before the answer.
+    /// Set if the reply must satisfy a constraint, which a truncated reply may not.
+    is_constrained: bool,
+    /// Keeps the engine running until the answer ends.
     _model: Model,
 }
 
-/// How an answer ended.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Ended {
-    pub reason: FinishReason,
-    pub usage: Usage,
-    pub timings: Timings,
-    /// Gives the same answer again, as the question's seed.
-    pub seed: u64,
-}
-
-/// Stops an answer from anywhere: another thread, a handler of Ctrl-C.
+/// Cancels an [`Answer`] from another thread or a signal handler.
 #[derive(Debug, Clone)]
 pub struct Canceller(Sender<Infallible>);
 
 impl Canceller {
-    /// Whoever reads the answer gets [`Error::Cancelled`]. One that has ended stays as it is.
+    /// The answer returns the text decoded so far, then [`Error::Cancelled`]. Does nothing if the
+    /// answer has ended.
     pub fn cancel(&self) {
         self.0.close();
     }
 }
 
 impl Answer {
-    pub(crate) fn new(generation: Generation, parser: Option<ReplyParser>, wish: Wish) -> Self {
+    pub(crate) fn new(generation: Generation, decoder: ReplyDecoder, model: Model) -> Self {
         let (sender, receiver) = async_channel::bounded(1);
         Self {
             generation: Some(generation),
-            parser,
-            settled: VecDeque::new(),
+            decoder,
+            pending: VecDeque::new(),
             reply: Reply::default(),
-            ended: None,
+            tokens: Vec::new(),
+            prompt_logprobs: Vec::new(),
+            finish: None,
             cancelled: Box::pin(receiver),
             canceller: Canceller(sender),
-            is_held: wish.form.is_some(),
-            _model: wish.model,
+            is_constrained: false,
+            _model: model,
         }
     }
 
+    pub(crate) fn constrained(self, is_constrained: bool) -> Self {
+        Self {
+            is_constrained,
+            ..self
+        }
+    }
+
+    /// A handle that cancels this answer.
     pub fn canceller(&self) -> Canceller {
         self.canceller.clone()
     }
 
-    /// All that was said so far.
-    pub fn said(&self) -> &Reply {
+    /// The reply so far: everything that was returned as an event.
+    pub fn reply(&self) -> &Reply {
         &self.reply
     }
 
-    /// How it ended; `None` until its last event was taken, and where it failed.
-    pub fn ended(&self) -> Option<&Ended> {
-        self.ended.as_ref()
+    /// The tokens so far, with log-probabilities if the request asked for them.
+    pub fn tokens(&self) -> &[TokenInfo] {
+        &self.tokens
     }
 
-    /// Waits for the next event without blocking the thread; `None` after the last. Nothing is
-    /// lost when the future is dropped.
+    /// Log-probabilities of the prompt's tokens, if the request asked for them.
+    pub fn prompt_logprobs(&self) -> &[TokenInfo] {
+        &self.prompt_logprobs
+    }
+
+    /// How the answer ended. `None` before its end and after an error.
+    pub fn finish(&self) -> Option<&Finish> {
+        self.finish.as_ref()
+    }
+
+    /// Waits for the next event without blocking the thread; `None` after the last. Dropping the
+    /// future loses no event.
     pub async fn next_event(&mut self) -> Option<Result<ReplyEvent, Error>> {
         poll_fn(|context| self.poll_event(context)).await
     }
 
-    /// As a stream of the `futures` crates.
+    /// Waits for what the next token adds: its events and the token itself. `None` after the last.
+    pub async fn next_delta(&mut self) -> Option<Result<ReplyDelta, Error>> {
+        poll_fn(|context| self.poll_delta(context)).await
+    }
+
+    /// [`next_delta`](Self::next_delta) as a blocking iterator.
+    pub fn deltas(&mut self) -> impl Iterator<Item = Result<ReplyDelta, Error>> {
+        std::iter::from_fn(|| pollster::block_on(self.next_delta()))
+    }
+
+    /// A [`Stream`] of the `futures` crates.
     pub fn into_stream(self) -> AnswerStream {
         AnswerStream(self)
     }
 
-    /// Waits for the end. An answer that was held to a form and cut before it had it is
-    /// [`Error::Cut`].
-    pub fn finish(mut self) -> Result<Reply, Error> {
+    /// Blocks until the end and returns the reply. A constrained reply that ended at `max_tokens`
+    /// is [`Error::Truncated`].
+    pub fn into_reply(mut self) -> Result<Reply, Error> {
         self.by_ref().try_for_each(|event| event.map(drop))?;
-        self.whole()
+        self.check_complete()
     }
 
-    /// The same without blocking the thread.
-    pub async fn finish_async(mut self) -> Result<Reply, Error> {
+    /// [`into_reply`](Self::into_reply) without blocking the thread.
+    pub async fn into_reply_async(mut self) -> Result<Reply, Error> {
         while let Some(event) = self.next_event().await {
             event?;
         }
-        self.whole()
+        self.check_complete()
     }
 
-    fn whole(self) -> Result<Reply, Error> {
-        let is_cut = |ended: &Ended| ended.reason == FinishReason::Length;
-        if self.is_held && self.ended.as_ref().is_some_and(is_cut) {
-            Err(Error::Cut(Box::new(self.reply)))
+    fn check_complete(self) -> Result<Reply, Error> {
+        let is_truncated = |finish: &Finish| finish.reason == FinishReason::Length;
+        if self.is_constrained && self.finish.as_ref().is_some_and(is_truncated) {
+            Err(Error::Truncated(Box::new(self.reply)))
         } else {
             Ok(self.reply)
         }
@@ -121,60 +147,85 @@ impl Answer {
 
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, Error>>> {
         loop {
-            if let Some(event) = self.settled.pop_front() {
+            if let Some(event) = self.pending.pop_front() {
                 self.reply.add(&event);
                 return Poll::Ready(Some(Ok(event)));
             }
+            match ready!(self.poll_generation(context)) {
+                Some(Ok(delta)) => self.pending.extend(delta.events),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+
+    fn poll_delta(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<ReplyDelta, Error>>> {
+        let delta = if self.pending.is_empty() {
+            match ready!(self.poll_generation(context)) {
+                Some(Ok(delta)) => delta,
+                other => return Poll::Ready(other),
+            }
+        } else {
+            ReplyDelta {
+                events: self.pending.drain(..).collect(),
+                ..ReplyDelta::default()
+            }
+        };
+        for event in &delta.events {
+            self.reply.add(event);
+        }
+        Poll::Ready(Some(Ok(delta)))
+    }
+
+    fn poll_generation(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<ReplyDelta, Error>>> {
+        loop {
+            // The channel carries no values: cancelling closes it.
+            let is_cancelled = self.cancelled.as_mut().poll_next(context).is_ready();
             let Some(generation) = &mut self.generation else {
                 return Poll::Ready(None);
             };
-            // Nothing is ever sent there: it closes.
-            if self.cancelled.as_mut().poll_next(context).is_ready() {
-                self.generation = None;
-                return Poll::Ready(Some(Err(Error::Cancelled)));
+            if is_cancelled {
+                return Poll::Ready(Some(self.cancel()));
             }
-            let event = ready!(generation.poll_recv(context));
-            if let Err(error) = self.take(event) {
-                self.generation = None;
-                return Poll::Ready(Some(Err(error)));
+            match ready!(generation.poll_recv(context)) {
+                None => self.generation = None,
+                Some(Event::PromptLogprobs(infos)) => self.prompt_logprobs = infos,
+                Some(event) => match self.decoder.consume(event) {
+                    Ok(None) => {}
+                    Ok(Some(delta)) => {
+                        self.note(&delta);
+                        return Poll::Ready(Some(Ok(delta)));
+                    }
+                    Err(error) => {
+                        self.generation = None;
+                        return Poll::Ready(Some(Err(error.into())));
+                    }
+                },
             }
         }
     }
 
-    fn take(&mut self, event: Option<Event>) -> Result<(), Error> {
-        match event {
-            None => self.generation = None,
-            Some(Event::PromptLogprobs(_) | Event::Embedding(_)) => {}
-            Some(Event::Tokens { text, .. }) => self.hear(text),
-            Some(Event::Finished {
-                reason,
-                text,
-                usage,
-                timings,
-                seed,
-            }) => {
-                self.hear(text);
-                if let Some(parser) = &mut self.parser {
-                    self.settled.extend(parser.finish());
-                }
-                self.generation = None;
-                self.ended = Some(Ended {
-                    reason,
-                    usage,
-                    timings,
-                    seed,
-                });
-            }
-            Some(Event::Failed(error)) => return Err(error.into()),
+    /// The text held back first, then the error.
+    fn cancel(&mut self) -> Result<ReplyDelta, Error> {
+        let events = self.decoder.flush();
+        if events.is_empty() {
+            self.generation = None;
+            return Err(Error::Cancelled);
         }
-        Ok(())
+        Ok(ReplyDelta {
+            events,
+            ..ReplyDelta::default()
+        })
     }
 
-    fn hear(&mut self, text: String) {
-        match &mut self.parser {
-            Some(parser) => self.settled.extend(parser.push(&text)),
-            None if text.is_empty() => {}
-            None => self.settled.push_back(ReplyEvent::Text(text)),
+    fn note(&mut self, delta: &ReplyDelta) {
+        self.tokens.extend_from_slice(&delta.tokens);
+        if let Some(finish) = &delta.finish {
+            self.generation = None;
+            self.finish = Some(finish.clone());
         }
     }
 }
@@ -191,7 +242,7 @@ impl Iterator for Answer {
 pub struct AnswerStream(Answer);
 
 impl AnswerStream {
-    /// The answer itself, with what it knows besides its events.
+    /// The answer, for its reply, tokens and finish.
     pub fn answer(&self) -> &Answer {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Figures as people read them.
+//! Numbers formatted for people. Not part of the public API.
 
 /// `98.4 MB`
 pub fn bytes(count: u64) -> String {

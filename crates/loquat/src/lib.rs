@@ -1,6 +1,6 @@
 //! Large language models on the hardware you already have, as a library.
 //!
-//! Name a model, ask it something, and read the answer as it comes:
+//! Load a model by name, ask it something, and print the answer while it is generated:
 //!
 //! ```no_run
 //! fn main() -> Result<(), loquat::Error> {
@@ -12,7 +12,7 @@
 //! }
 //! ```
 //!
-//! The same without blocking, on any executor ([`Model::load_async`], [`Answer::next_event`], or
+//! The same without blocking, on any executor ([`Model::load_async`] and [`Answer::next_event`], or
 //! [`Answer::into_stream`] for a `futures` stream):
 //!
 //! ```no_run
@@ -27,41 +27,63 @@
 //! ```
 //!
 //! * A model is named as on the command line: a path, a catalog name, or a hub's `owner/name`.
-//! * [`Chat`] and [`Continuation`] hold an answer to a schema, a regular expression, choices or a
-//!   grammar; a [`Chat`] offers tools.
-//! * Dropping an [`Answer`] cancels it; a [`Canceller`] does so from elsewhere.
-//! * One [`Model`] answers many at once, from any thread; cloning it shares it.
+//! * [`Chat`] and [`Continuation`] constrain an answer to a schema, a regular expression, a choice
+//!   or a grammar. A [`Chat`] offers tools, and [`Chat::run_tools`] runs them.
+//! * [`Model::embed`] computes embeddings, [`Model::tokenize`] tokenizes, and
+//!   [`Answer::tokens`] has log-probabilities.
+//! * Dropping an [`Answer`] cancels it; a [`Canceller`] cancels it from elsewhere.
+//! * One [`Model`] answers many requests at once, from any thread. Clones share it.
 //!
-//! What the command line and the server are built from is here too ([`ModelFiles`], [`backends`],
-//! [`sampling`]); it leaves printing to them.
+//! The command line and the server are built on this crate. It prints nothing.
+//!
+//! Features: `serde` adds `Serialize` and `Deserialize` to messages, tools and reply events; `mlx`
+//! adds the MLX backend on Linux (macOS always has it).
+#![deny(missing_docs)]
 
 mod answer;
-mod ask;
-pub mod backends;
+mod backend;
+mod continuation;
+mod embed;
 mod error;
-mod files;
+#[doc(hidden)]
 pub mod human;
+#[doc(hidden)]
 pub mod machine;
 mod model;
+mod model_files;
+mod options;
+mod progress;
+mod request;
+#[doc(hidden)]
 pub mod sampling;
+mod tools;
 
-pub use answer::{Answer, AnswerStream, Canceller, Ended};
-pub use ask::{Chat, Continuation};
+pub use answer::{Answer, AnswerStream, Canceller};
+pub use backend::{BackendChoice, UnknownBackend, backends, has_gpu, is_experimental};
+pub use continuation::ContinuationRequest;
+pub use embed::normalize;
 pub use error::Error;
-pub use files::{ModelFiles, Origin};
-pub use model::{Model, ModelOptions};
+pub use model::{DEFAULT_MAX_TOKENS, Model, RequestDefaults};
+pub use model_files::{ModelFiles, TemplateOrigin};
+pub use options::ModelOptions;
+pub use progress::LoadProgress;
+pub use request::{Chat, Continuation};
+pub use tools::{ToolConversation, ToolResult, Toolbox, after_call};
 
 pub use loquat_chat::{
-    Conversation, Effort, Message, MessageContent, Reply, ReplyEvent as Event, Role, Thinking,
-    Tool, ToolCall, ToolChoice,
+    ChatContext, ChatRequest, Conversation, Effort, Finish, LoweredChat, Message, MessageContent,
+    Reply, ReplyDecoder, ReplyDelta, ReplyEvent, Role, Thinking, Tool, ToolCall, ToolChoice,
 };
-pub use loquat_engine::{EngineOptions, FinishReason, SamplingParams, Timings, Usage};
+pub use loquat_engine::{
+    EngineOptions, FinishReason, GenerateRequest, Logprobs, SamplingParams, Timings, TokenInfo,
+    Usage,
+};
 pub use loquat_grammar::GrammarSource;
-pub use loquat_session::{KvFormat, MemoryBudget, Precision, SessionOptions};
-pub use loquat_store::{FileKind, HubOptions, NoProgress, Progress, StoreOptions};
+pub use loquat_session::{Backend, KvFormat, MemoryBudget, Precision, SessionOptions};
+pub use loquat_store::{FileKind, HubOptions, StoreOptions};
 pub use loquat_text::ChatTemplate;
 
-/// So that what the guide shows compiles.
+/// Compiles the examples of the guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/library.md")]
 struct Guide;

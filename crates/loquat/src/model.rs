@@ -1,163 +1,169 @@
-//! From a name to a model that answers.
+//! A loaded model.
 
 use std::sync::Arc;
-use std::thread;
 
-use loquat_chat::Message;
-use loquat_engine::{Engine, EngineOptions, SamplingParams};
-use loquat_session::SessionOptions;
-use loquat_store::{FileKind, NoProgress, Progress, Store, StoreOptions, Wanted};
-use loquat_text::ChatTemplate;
+use loquat_chat::{ChatContext, Message, ReplyDecoder};
+use loquat_engine::{Engine, EngineOptions, GenerateRequest, SamplingParams};
+use loquat_session::Session;
+use loquat_text::Special;
 
-use crate::{Chat, Continuation, Error, ModelFiles, backends};
+use crate::{Answer, Chat, Continuation, Error, ModelOptions};
 
-/// A model that answers, as many at once as its memory has room for. Cloning shares it; what the
-/// last clone leaves unanswered is cancelled.
+/// The longest answer of a request that does not set `max_tokens`, unless [`RequestDefaults`] or a
+/// server's configuration set another. An answer reserves KV memory for all its tokens when it
+/// starts, so a bound lets concurrent requests share the memory.
+pub const DEFAULT_MAX_TOKENS: usize = 4096;
+
+/// A loaded model, which answers many requests at once. Clones share it; dropping the last one
+/// cancels its unfinished answers.
 #[derive(Clone)]
 pub struct Model {
-    inner: Arc<Inner>,
+    shared: Arc<SharedModel>,
+    defaults: Arc<RequestDefaults>,
 }
 
-struct Inner {
+struct SharedModel {
     name: String,
     engine: Engine,
-    chat: loquat_chat::ChatContext,
-    sampling: SamplingParams,
+    chat_context: ChatContext,
 }
 
-/// How a model is found and opened; [`Default`] leaves everything to the machine and the model.
-///
-/// ```no_run
-/// # fn main() -> Result<(), loquat::Error> {
-/// let mut options = loquat::ModelOptions::default();
-/// options.session.context = Some(4096);
-/// options.backend = "cpu".to_owned();
-/// let model = options.load("smollm2:135m")?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone)]
-pub struct ModelOptions {
-    /// What `loquat backends` lists, or `auto`: one with a GPU where there is one, else the CPU.
-    pub backend: String,
-    pub session: SessionOptions,
-    pub engine: EngineOptions,
-    pub store: StoreOptions,
-    /// Which files to take where there are several kinds of them.
-    pub kind: Option<FileKind>,
-    /// Instead of the model's own.
-    pub template: Option<ChatTemplate>,
+/// What applies to requests that do not set it themselves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestDefaults {
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Longest answer in tokens; less if the context has less room.
+    pub max_tokens: usize,
 }
 
-impl Default for ModelOptions {
+impl Default for RequestDefaults {
     fn default() -> Self {
         Self {
-            backend: "auto".to_owned(),
-            session: SessionOptions::default(),
-            engine: EngineOptions::default(),
-            store: StoreOptions::default(),
-            kind: None,
-            template: None,
+            sampling: SamplingParams::default(),
+            max_tokens: DEFAULT_MAX_TOKENS,
         }
     }
 }
 
-impl ModelOptions {
-    /// Finds the model, downloads it where it is not here yet, and loads it.
-    pub fn load(self, reference: &str) -> Result<Model, Error> {
-        self.load_with(reference, &mut NoProgress)
-    }
-
-    /// The same, telling `progress` of a download.
-    pub fn load_with(self, reference: &str, progress: &mut dyn Progress) -> Result<Model, Error> {
-        // Before a download, which a misspelt backend would make vain.
-        let backend = backends::select(&self.backend)?;
-        let store = Store::open(self.store)?;
-        let wanted = Wanted {
-            reference,
-            kind: self.kind,
-        };
-        let located = store.locate(&wanted, progress)?;
-        let files = ModelFiles::open(&located)?;
-        let chat = files.chat(self.template)?;
-        let sampling = files.sampling()?;
-        let session = files.session(backend, &self.session, &mut |_| {})?;
-        let engine = Engine::start(session, Some(chat.tokenizer().clone()), self.engine)?;
-        Ok(Model {
-            inner: Arc::new(Inner {
-                name: files.name,
-                engine,
-                chat,
-                sampling,
-            }),
-        })
-    }
-
-    /// Loads on a thread of its own. Dropping the future does not stop what it began.
-    pub async fn load_async(self, reference: &str) -> Result<Model, Error> {
-        let reference = reference.to_owned();
-        let (sender, receiver) = async_channel::bounded(1);
-        let load = move || {
-            // A caller who no longer waits does not miss it.
-            let _ = sender.try_send(self.load(&reference));
-        };
-        let named = thread::Builder::new().name("loquat-load".to_owned());
-        named.spawn(load).map_err(Error::Thread)?;
-        let loaded = receiver.recv().await;
-        loaded.unwrap_or(Err(Error::LoadingDied))
-    }
-}
-
 impl Model {
-    /// A path, a catalog name or a hub's `owner/name`, with everything left to the machine and
-    /// the model; [`ModelOptions`] decides more.
+    /// Loads a model by path, catalog name or a hub's `owner/name`, with default options. See
+    /// [`ModelOptions`] for others.
     pub fn load(reference: &str) -> Result<Self, Error> {
         ModelOptions::default().load(reference)
     }
 
-    /// The same for whoever must not block.
+    /// [`load`](Self::load) without blocking the thread.
     pub async fn load_async(reference: &str) -> Result<Self, Error> {
         ModelOptions::default().load_async(reference).await
     }
 
-    /// The name it was found by; of a path, its last part.
+    /// Starts an engine on an open session. The session must use the context's tokenizer.
+    pub fn from_session(
+        name: impl Into<String>,
+        session: Box<dyn Session>,
+        chat_context: ChatContext,
+        options: EngineOptions,
+    ) -> Result<Self, Error> {
+        let tokenizer = chat_context.tokenizer().clone();
+        let engine = Engine::start(session, Some(tokenizer), options)?;
+        Ok(Self {
+            shared: Arc::new(SharedModel {
+                name: name.into(),
+                engine,
+                chat_context,
+            }),
+            defaults: Arc::default(),
+        })
+    }
+
+    /// The same model with other defaults for the requests made through this handle.
+    pub fn with_defaults(&self, defaults: RequestDefaults) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            defaults: Arc::new(defaults),
+        }
+    }
+
+    /// What applies to requests that do not set it themselves.
+    pub fn defaults(&self) -> &RequestDefaults {
+        &self.defaults
+    }
+
+    /// The name it was found by; for a path, its last component.
     pub fn name(&self) -> &str {
-        &self.inner.name
+        &self.shared.name
     }
 
-    /// Asks a question by itself.
+    /// A question by itself.
     pub fn chat(&self, question: impl Into<String>) -> Chat {
-        self.converse(vec![Message::new(loquat_chat::Role::User, question.into())])
+        self.converse(vec![Message::user(question.into())])
     }
 
-    /// Asks with all that was said before: [`Conversation::messages`](crate::Conversation), or a
-    /// list of one's own.
+    /// A conversation: [`Conversation::messages`](crate::Conversation::messages), or any list of
+    /// messages.
     pub fn converse(&self, messages: Vec<Message>) -> Chat {
         Chat::new(self.clone(), messages)
     }
 
-    /// Continues a text exactly as given, without a chat template.
+    /// A text to continue verbatim, without a chat template.
     pub fn complete(&self, text: impl Into<String>) -> Continuation {
         Continuation::new(self.clone(), text.into())
     }
 
+    /// The token ids of a text. Special tokens in it are read as such; none are added.
+    pub fn tokenize(&self, text: &str) -> Result<Vec<u32>, Error> {
+        Ok(self
+            .chat_context()
+            .tokenizer()
+            .encode(text, Special::RENDERED)?)
+    }
+
+    /// The text of token ids, special tokens included.
+    pub fn detokenize(&self, tokens: &[u32]) -> String {
+        self.chat_context().tokenizer().decode(tokens, false)
+    }
+
     /// The most tokens that a prompt and its answer can have together.
-    pub fn room(&self) -> usize {
-        let engine = &self.inner.engine;
+    pub fn token_limit(&self) -> usize {
+        let engine = self.engine();
         let context = engine.capabilities().max_context;
         context.min(engine.memory().kv_capacity)
     }
 
-    /// For what this library has no shorter way to say.
+    /// The length limit of an answer: the requested one, which the engine refuses if it does not
+    /// fit, else the default, reduced to the room that the prompt leaves.
+    pub fn max_tokens(&self, requested: Option<usize>, prompt_tokens: usize) -> usize {
+        requested.unwrap_or_else(|| self.fit_tokens(self.defaults.max_tokens, prompt_tokens))
+    }
+
+    /// `tokens`, reduced to the room that a prompt leaves; at least 1.
+    pub fn fit_tokens(&self, tokens: usize, prompt_tokens: usize) -> usize {
+        let room = self.token_limit().saturating_sub(prompt_tokens);
+        tokens.min(room.max(1))
+    }
+
+    /// Submits a request that [`ChatContext::lower`] or
+    /// [`ContinuationRequest::lower`](crate::ContinuationRequest::lower) prepared. `max_tokens`
+    /// replaces the request's own; see [`max_tokens`](Self::max_tokens).
+    pub fn submit(
+        &self,
+        mut request: GenerateRequest,
+        decoder: ReplyDecoder,
+        max_tokens: Option<usize>,
+    ) -> Result<Answer, Error> {
+        request.max_tokens = self.max_tokens(max_tokens, request.prompt.len());
+        let generation = self.engine().submit(request)?;
+        Ok(Answer::new(generation, decoder, self.clone()))
+    }
+
+    /// The engine, for what has no method here: priorities, deadlines, several choices, statistics.
     pub fn engine(&self) -> &Engine {
-        &self.inner.engine
+        &self.shared.engine
     }
 
-    pub(crate) fn chat_context(&self) -> &loquat_chat::ChatContext {
-        &self.inner.chat
-    }
-
-    pub(crate) fn sampling(&self) -> &SamplingParams {
-        &self.inner.sampling
+    /// The model's tokenizer, chat template, output formats and grammars.
+    pub fn chat_context(&self) -> &ChatContext {
+        &self.shared.chat_context
     }
 }

@@ -1,16 +1,16 @@
-//! How tokens are chosen where nobody says: as the checkpoint does, else as we do.
+//! Sampling defaults: the checkpoint's, else Loquat's. Not part of the public API.
 
 use loquat_engine::{Parameter, SamplingParams};
 use loquat_text::GenerationConfig;
 
 use crate::Error;
 
-/// For checkpoints that do not say how to draw: less than all that a model knows to say.
+/// For checkpoints without sampling parameters: unmodified distributions ramble.
 const TEMPERATURE: f32 = 0.6;
 const TOP_P: f32 = 0.95;
 
-/// What a number is where neither the caller nor the checkpoint says.
-pub fn usual(parameter: &Parameter) -> f32 {
+/// A parameter's value if neither the caller nor the checkpoint sets it.
+pub fn default_value(parameter: &Parameter) -> f32 {
     match parameter.name {
         "temperature" => TEMPERATURE,
         "top_p" => TOP_P,
@@ -18,13 +18,12 @@ pub fn usual(parameter: &Parameter) -> f32 {
     }
 }
 
-/// What the checkpoint asks for, or what it gets where it asks for nothing; with the names of
-/// what is ours and not the checkpoint's.
+/// The checkpoint's parameters, completed with Loquat's; and the names of those that are Loquat's.
 pub fn defaults(
     config: &GenerationConfig,
 ) -> Result<(SamplingParams, &'static [&'static str]), Error> {
     let params = SamplingParams::from_defaults(config).map_err(Error::Defaults)?;
-    if says_how_to_draw(config) {
+    if sets_sampling(config) {
         return Ok((params, &[]));
     }
     let ours = SamplingParams {
@@ -35,8 +34,8 @@ pub fn defaults(
     Ok((ours, &["temperature", "top_p"]))
 }
 
-/// Whether a checkpoint knows which of its tokens are worth drawing.
-fn says_how_to_draw(config: &GenerationConfig) -> bool {
+/// Whether the checkpoint sets any parameter that restricts sampling.
+fn sets_sampling(config: &GenerationConfig) -> bool {
     config.do_sample.is_some()
         || config.temperature.is_some()
         || config.top_k.is_some()

@@ -314,7 +314,7 @@ mod tests {
             new.models.push(Model::new("other", "elsewhere"));
         });
         server.app.reconfigure(changed).expect("a report");
-        assert_eq!(old.max_tokens(None, 1), 4095, "as it was opened");
+        assert_eq!(old.model.max_tokens(None, 1), 4095, "as it was opened");
         assert!(server.app.models.lease("other").await.is_ok());
         let models = server.app.models.clone();
         let waiting = tokio::spawn(async move { models.lease(MODEL).await });
@@ -322,7 +322,7 @@ mod tests {
         assert!(!waiting.is_finished(), "the old one is in use");
         drop(old);
         let new = waiting.await.expect("no panic").expect("the model");
-        assert_eq!(new.max_tokens(None, 1), 7);
+        assert_eq!(new.model.max_tokens(None, 1), 7);
         server.app.reconfigure(Harness::config()).expect("a report");
         let gone = server.app.models.lease("other").await;
         assert_eq!(

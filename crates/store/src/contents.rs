@@ -1,7 +1,6 @@
-//! What a folder, a cached snapshot or a repository holds, told by its files' names.
+//! What a folder, a cached snapshot or a repository contains, judged by file names alone.
 //!
-//! Names are the last witness: what is said here is proved by headers and configs once the files
-//! are at hand ([`local`](crate::local)), and refused there if it is not so.
+//! Once the files are on disk, [`local`](crate::local) checks this against headers and configs.
 
 use std::fmt::Write;
 
@@ -12,29 +11,29 @@ pub(crate) const TOKENIZER: &str = "tokenizer.json";
 const ADAPTER_CONFIG: &str = "adapter_config.json";
 const PIPELINE: &str = "model_index.json";
 
-/// A file by name.
+/// A file name with its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct NamedFile {
     /// With `/` between folders.
     pub path: String,
     pub bytes: Option<u64>,
 }
 
-/// All files of a place.
+/// All files of a folder, snapshot or repository.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Contents {
-    pub files: Vec<Named>,
+    pub files: Vec<NamedFile>,
 }
 
-/// A GGUF that could be run, of one file or split into several.
+/// A runnable GGUF, in one file or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gguf {
     /// The first file.
     pub path: String,
     pub quant: Option<String>,
-    /// Of all files, where all are known.
+    /// Total size of all files, if known.
     pub bytes: Option<u64>,
-    /// Into how many files it is split.
+    /// The number of files it is split into.
     pub files: u32,
 }
 
@@ -43,7 +42,7 @@ impl Contents {
         self.files.iter().any(|file| file.path == path)
     }
 
-    /// Whether there is a model of safetensors, plain or MLX's, at the top.
+    /// Whether the top level holds a safetensors model, plain or MLX.
     pub(crate) fn has_safetensors(&self) -> bool {
         self.has(CONFIG) && (self.has(SINGLE) || self.has(INDEX))
     }
@@ -53,22 +52,21 @@ impl Contents {
         weights.map(|file| file.bytes).sum()
     }
 
-    /// At the top.
+    /// Safetensors files at the top level.
     pub(crate) fn safetensors(&self) -> Vec<&str> {
         let paths = self.files.iter().map(|file| file.path.as_str());
         paths.filter(|path| is_safetensors(path)).collect()
     }
 
-    /// Every GGUF but those that are no models of their own: projectors of images, and what
-    /// quantizing was calibrated with.
+    /// Every GGUF model. Image projectors and importance matrices are not models.
     pub(crate) fn ggufs(&self) -> Vec<Gguf> {
         let mut found: Vec<Gguf> = Vec::new();
         for file in self.files.iter().filter(|file| is_model_gguf(&file.path)) {
-            match split_of(&file.path) {
+            match gguf_split(&file.path) {
                 Some((1, of)) => {
                     found.push(Gguf {
                         bytes: self.split_bytes(&file.path, of),
-                        quant: quant_of(&file.path),
+                        quant: quant_in_name(&file.path),
                         path: file.path.clone(),
                         files: of,
                     });
@@ -76,7 +74,7 @@ impl Contents {
                 Some(_) => {}
                 None => found.push(Gguf {
                     path: file.path.clone(),
-                    quant: quant_of(&file.path),
+                    quant: quant_in_name(&file.path),
                     bytes: file.bytes,
                     files: 1,
                 }),
@@ -94,8 +92,8 @@ impl Contents {
         (1..=of).map(part).sum()
     }
 
-    /// Why nothing here can be run, and what to do about it.
-    pub(crate) fn why_not(&self) -> String {
+    /// Explains why nothing here can be run and what to do about it.
+    pub(crate) fn unusable_reason(&self) -> String {
         let find = |fits: &dyn Fn(&str) -> bool| {
             self.files
                 .iter()
@@ -110,15 +108,16 @@ impl Contents {
                 .to_owned();
         }
         if self.has(PIPELINE) {
-            return format!("it has {PIPELINE}: it makes images, and only text is spoken here");
+            return format!(
+                "it has {PIPELINE}: it generates images; only text models are supported"
+            );
         }
         if let Some(file) = find(&|path| is_split_apart(path)) {
-            return format!("{file} is a piece of a split GGUF whose first piece is missing");
+            return format!("{file} is part of a split GGUF whose first part is missing");
         }
         if let Some(file) = find(&|path| is_projector(path)) {
             return format!(
-                "it has no model, only {file}, which lets a model see images; get the model's own \
-                 .gguf"
+                "it has no model, only the image projector {file}; add the model's own .gguf"
             );
         }
         let safetensors = find(&|path| path.ends_with(".safetensors"));
@@ -127,18 +126,18 @@ impl Contents {
                 return format!("it has {file} but neither {SINGLE} nor {INDEX}");
             }
             (false, Some(file)) => {
-                return format!("it has {file} but no {CONFIG}; get the one of the same model");
+                return format!("it has {file} but no {CONFIG}; add the one of the same model");
             }
             (_, None) => {}
         }
         if let Some(file) = find(&is_pytorch) {
             return format!(
-                "its weights are PyTorch's ({file}), which can run code when read and are not; \
-                 look for safetensors or GGUF of it, or convert them with transformers' \
+                "its weights are PyTorch pickles ({file}), which are not supported because loading \
+                 them can run code; use safetensors or GGUF, or convert them with transformers' \
                  save_pretrained"
             );
         }
-        let has = self.has_in_words();
+        let has = self.summary();
         match (self.has(CONFIG), self.has(TOKENIZER)) {
             (true, _) => format!("it has {CONFIG} but no weights ({SINGLE}, {INDEX} or a .gguf)"),
             (false, true) => {
@@ -151,7 +150,7 @@ impl Contents {
     }
 
     /// The first few names.
-    fn has_in_words(&self) -> String {
+    fn summary(&self) -> String {
         const SHOWN: usize = 5;
         let names: Vec<&str> = self
             .files
@@ -201,9 +200,9 @@ fn is_model_gguf(path: &str) -> bool {
     is_gguf(path) && !name.contains("mmproj") && !name.contains("imatrix")
 }
 
-/// The second or a later piece.
+/// Whether the file is the second or a later part of a split GGUF.
 fn is_split_apart(path: &str) -> bool {
-    is_model_gguf(path) && split_of(path).is_some_and(|(number, _)| number > 1)
+    is_model_gguf(path) && gguf_split(path).is_some_and(|(number, _)| number > 1)
 }
 
 fn is_pytorch(path: &str) -> bool {
@@ -211,8 +210,8 @@ fn is_pytorch(path: &str) -> bool {
     endings.iter().any(|ending| path.ends_with(ending))
 }
 
-/// Which piece of how many a file is by its name: `-00001-of-00003.gguf`.
-pub(crate) fn split_of(path: &str) -> Option<(u32, u32)> {
+/// Part number and part count from a name such as `-00001-of-00003.gguf`.
+pub(crate) fn gguf_split(path: &str) -> Option<(u32, u32)> {
     let stem = file_name(path).strip_suffix(".gguf")?;
     let (rest, of) = stem.rsplit_once("-of-")?;
     let (_, number) = rest.rsplit_once('-')?;
@@ -227,8 +226,8 @@ pub(crate) fn split_of(path: &str) -> Option<(u32, u32)> {
     (number >= 1 && number <= of).then_some((number, of))
 }
 
-/// The quant that a GGUF's name ends with, in capitals.
-pub(crate) fn quant_of(path: &str) -> Option<String> {
+/// The quant in a GGUF's file name, in upper case.
+pub(crate) fn quant_in_name(path: &str) -> Option<String> {
     let name = file_name(path).to_ascii_uppercase();
     let stem = name.strip_suffix(".GGUF").unwrap_or(&name);
     let starts = std::iter::once(0).chain(
@@ -239,7 +238,7 @@ pub(crate) fn quant_of(path: &str) -> Option<String> {
         let rest = &stem[start..];
         &rest[..rest.find(['-', '.']).unwrap_or(rest.len())]
     };
-    // The last: a model's own name may hold such a word too.
+    // The last match counts: the model's own name may contain such a word too.
     let mut words = starts.map(word).rev();
     words.find(|word| is_quant(word)).map(str::to_owned)
 }
@@ -267,7 +266,7 @@ mod tests {
     use super::*;
 
     fn contents(names: &[&str]) -> Contents {
-        let files = names.iter().map(|name| Named {
+        let files = names.iter().map(|name| NamedFile {
             path: (*name).to_owned(),
             bytes: Some(10),
         });
@@ -292,7 +291,7 @@ mod tests {
             ("Qwen3-4B.gguf", None),
             ("phi-2.gguf", None),
         ] {
-            assert_eq!(quant_of(name).as_deref(), expected, "{name}");
+            assert_eq!(quant_in_name(name).as_deref(), expected, "{name}");
         }
     }
 
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn unusable_reason_names_what_is_missing() {
         for (names, said) in [
             (&[][..], "empty"),
             (&["config.json", "pytorch_model.bin"], "pytorch_model.bin"),
@@ -340,7 +339,7 @@ mod tests {
             (&["a-00002-of-00002.gguf"], "split"),
             (&["notes.txt"], "it has notes.txt"),
         ] {
-            let why = contents(names).why_not();
+            let why = contents(names).unusable_reason();
             assert!(why.contains(said), "{names:?}: {why}");
         }
     }

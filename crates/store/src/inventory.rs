@@ -1,132 +1,147 @@
-//! What is on this machine, whoever brought it, and what may be done with it.
+//! Lists, verifies and removes the models on this machine.
 
 use std::fs;
 use std::path::PathBuf;
 
-use crate::catalog::{Entry, Form, Source};
-use crate::contents::{Contents, Named, quant_of};
+use crate::catalog::{CatalogEntry, DownloadSource, ModelForm};
+use crate::contents::{Contents, NamedFile, quant_in_name};
 use crate::hub::CachedSnapshot;
-use crate::packaged::{Packaged, record_path};
+use crate::packaged::{PackagedFile, record_path};
+use crate::records::{HashSource, PullRecord, hub_key};
 use crate::staging::EntryLock;
-use crate::usage::{Pulled, Verified, hub_key};
 use crate::{
-    FileKind, HubReference, Progress, RepoPart, Resolved, Store, StoreError, Wanted, local, wheel,
+    FileKind, HubReference, ModelQuery, Progress, RepoPart, ResolvedReference, Store, StoreError,
+    local, wheel,
 };
 
 /// A model on this machine.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Held {
-    /// The reference that means it: `name:tag`, or `owner/name` with what tells it from others.
+pub struct StoredModel {
+    /// The reference that selects it: `name:tag`, or `owner/name` with a revision and part if
+    /// needed.
     pub name: String,
     pub kind: FileKind,
     pub quant: Option<String>,
     pub bytes: u64,
-    /// Seconds since 1970; unknown where it was never run by us.
+    /// Unix time in seconds; `None` if Loquat never ran it.
     pub last_used: Option<u64>,
-    /// Where it came from.
+    /// The source's display name.
     pub source: String,
     pub owner: Owner,
-    /// What its download was held to, where we know.
-    pub verified: Option<Verified>,
-    /// What `weights` opens.
+    /// What its download was verified against, if known.
+    pub verified: Option<HashSource>,
+    /// The path that `weights` opens.
     pub path: PathBuf,
     key: String,
-    place: Place,
+    location: StorageLocation,
 }
 
-/// Who may remove a model.
+/// Who downloaded a model and may remove it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// The store brought it.
+    /// The store downloaded it.
     Store,
-    /// Another tool did, and shares its cache.
+    /// Another tool downloaded it into the shared cache.
     Shared,
 }
 
 #[derive(Debug, Clone)]
-enum Place {
+enum StorageLocation {
     Packaged {
         file: PathBuf,
         sha256: String,
     },
     Hub {
         snapshot: CachedSnapshot,
-        /// The GGUF, where the snapshot may hold others.
+        /// The GGUF's path; the snapshot may hold others.
         file: Option<String>,
-        /// All that it needs, as far as we know.
+        /// The files it needs.
         files: Vec<String>,
-        /// Those of them that the store brought.
-        brought: Vec<String>,
+        /// Those of them that the store downloaded.
+        downloaded: Vec<String>,
     },
 }
 
-/// What hashing a model again came to.
+/// The result of verifying a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Verdict {
-    /// The files that are wrong, each with what is wrong.
+pub struct VerifyReport {
+    /// Damaged or missing files, each with the problem.
     pub damaged: Vec<String>,
-    /// The files of which nothing says what they should be.
+    /// Files without a known hash.
     pub unchecked: Vec<String>,
 }
 
 impl Store {
-    /// Every model on this machine that the store or the hub's cache holds, by name.
-    pub fn held(&self) -> Result<Vec<Held>, StoreError> {
-        let mut held: Vec<Held> = self.held_packages();
+    /// Every model in the store or in the hub's cache, sorted by name.
+    pub fn stored_models(&self) -> Result<Vec<StoredModel>, StoreError> {
+        let mut models: Vec<StoredModel> = self.packaged_models();
         for snapshot in self.hub.cached()? {
-            held.extend(self.held_in(snapshot));
+            models.extend(self.snapshot_models(snapshot));
         }
-        held.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(held)
+        models.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(models)
     }
 
-    /// The models that a reference means of those here.
-    pub fn find_held(&self, wanted: &Wanted<'_>) -> Result<Vec<Held>, StoreError> {
-        let all = self.held()?;
-        let named: Vec<Held> = all
+    /// The stored models that a query selects.
+    pub fn find_stored(&self, query: &ModelQuery<'_>) -> Result<Vec<StoredModel>, StoreError> {
+        let all = self.stored_models()?;
+        let named: Vec<StoredModel> = all
             .iter()
-            .filter(|held| {
-                held.name.eq_ignore_ascii_case(wanted.reference)
-                    && wanted.kind.is_none_or(|kind| kind == held.kind)
+            .filter(|model| {
+                model.name.eq_ignore_ascii_case(query.reference)
+                    && query.kind.is_none_or(|kind| kind == model.kind)
             })
             .cloned()
             .collect();
         if !named.is_empty() {
             return Ok(named);
         }
-        let fits: Box<dyn Fn(&Held) -> bool> = match self.resolve(wanted)? {
-            Resolved::Local(model) => Box::new(move |held: &Held| held.path == model.path),
-            Resolved::Catalog { entry, .. } => {
-                let name = entry.to_string();
-                Box::new(move |held: &Held| held.name == name)
+        let fits: Box<dyn Fn(&StoredModel) -> bool> = match self.resolve(query)? {
+            ResolvedReference::Local(local) => {
+                Box::new(move |model: &StoredModel| model.path == local.path)
             }
-            Resolved::Hub(reference) => Box::new(move |held: &Held| held.is_of(&reference)),
+            ResolvedReference::Catalog { entry, .. } => {
+                let name = entry.to_string();
+                Box::new(move |model: &StoredModel| model.name == name)
+            }
+            ResolvedReference::Hub(reference) => {
+                Box::new(move |model: &StoredModel| model.matches_reference(&reference))
+            }
         };
-        let fits = |held: &Held| fits(held) && wanted.kind.is_none_or(|kind| kind == held.kind);
+        let fits =
+            |model: &StoredModel| fits(model) && query.kind.is_none_or(|kind| kind == model.kind);
         match all.into_iter().filter(fits).collect::<Vec<_>>() {
-            none if none.is_empty() => Err(StoreError::NotHeld {
-                name: wanted.reference.to_owned(),
+            none if none.is_empty() => Err(StoreError::NotStored {
+                name: query.reference.to_owned(),
             }),
             found => Ok(found),
         }
     }
 
-    /// Removes a model that the store brought, and says how many bytes that freed. A process that
-    /// is running it keeps it, and the space, until it ends.
-    pub fn remove(&self, held: &Held, progress: &mut dyn Progress) -> Result<u64, StoreError> {
-        held.check_ours()?;
-        let freed = match &held.place {
-            Place::Packaged { file, .. } => self.remove_packaged(file, &held.key, progress)?,
-            Place::Hub {
-                snapshot, brought, ..
+    /// Removes a model that the store downloaded. Returns the bytes freed; a process that runs the
+    /// model keeps the space until it ends.
+    pub fn remove(
+        &self,
+        model: &StoredModel,
+        progress: &mut dyn Progress,
+    ) -> Result<u64, StoreError> {
+        model.check_owned()?;
+        let freed = match &model.location {
+            StorageLocation::Packaged { file, .. } => {
+                self.remove_packaged(file, &model.key, progress)?
+            }
+            StorageLocation::Hub {
+                snapshot,
+                downloaded,
+                ..
             } => {
-                let files: Vec<&str> = brought.iter().map(String::as_str).collect();
+                let files: Vec<&str> = downloaded.iter().map(String::as_str).collect();
                 self.hub.remove_files(snapshot, &files)?
             }
         };
-        self.forget(&held.key);
+        self.forget(&model.key);
         Ok(freed)
     }
 
@@ -136,10 +151,11 @@ impl Store {
         key: &str,
         progress: &mut dyn Progress,
     ) -> Result<u64, StoreError> {
-        // So that nobody is bringing it while it goes.
+        // Excludes concurrent downloads.
         let _lock = EntryLock::acquire(&self.cache_dir, key, progress)?;
         let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
-        // The record first: a file without one is looked at again, a record without a file lies.
+        // The record first: a file without a record is verified again, a record without a file is
+        // wrong.
         for path in [&record_path(file), file] {
             match fs::remove_file(path) {
                 Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
@@ -149,61 +165,66 @@ impl Store {
             }
         }
         if let Some(dir) = file.parent() {
-            // Other files of the entry may be there.
+            // The entry may have other files.
             let _ = fs::remove_dir(dir);
         }
         Ok(bytes)
     }
 
     /// Hashes a model's files again.
-    pub fn verify(&self, held: &Held, progress: &mut dyn Progress) -> Result<Verdict, StoreError> {
-        match &held.place {
-            Place::Packaged { file, sha256 } => {
-                progress.start(&format!("verifying {}", held.name), Some(held.bytes));
+    pub fn verify(
+        &self,
+        model: &StoredModel,
+        progress: &mut dyn Progress,
+    ) -> Result<VerifyReport, StoreError> {
+        match &model.location {
+            StorageLocation::Packaged { file, sha256 } => {
+                progress.start(&format!("verifying {}", model.name), Some(model.bytes));
                 let found = wheel::hash_file(file, progress);
                 progress.finish();
                 let found = found?;
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
                 let wrong = (found != *sha256)
-                    .then(|| format!("{name}: its SHA-256 is {found}, and {sha256} is right"));
-                Ok(Verdict {
+                    .then(|| format!("{name}: its SHA-256 is {found}, expected {sha256}"));
+                Ok(VerifyReport {
                     damaged: wrong.into_iter().collect(),
-                    ..Verdict::default()
+                    ..VerifyReport::default()
                 })
             }
-            Place::Hub {
+            StorageLocation::Hub {
                 snapshot, files, ..
             } => {
                 let mut part = snapshot.clone();
                 part.files.retain(|other| files.contains(&other.path));
                 let is_here = |path: &&String| part.files.iter().any(|file| file.path == **path);
                 let absent = files.iter().filter(|path| !is_here(path));
-                let absent = absent.map(|path| format!("{path}: it is missing"));
+                let absent = absent.map(|path| format!("{path}: missing"));
                 let unchecked = part.files.iter().filter(|file| !file.can_be_checked());
                 let unchecked = unchecked.map(|file| file.path.clone()).collect();
                 let damaged = self.hub.verify(&part, progress)?;
-                let told = damaged.into_iter().map(|damaged| match damaged.found {
+                let problems = damaged.into_iter().map(|damaged| match damaged.found {
                     Some(found) => format!(
-                        "{}: its hash is {found}, and {} is right",
+                        "{}: its hash is {found}, expected {}",
                         damaged.path, damaged.expected
                     ),
-                    None => format!("{}: its content is missing", damaged.path),
+                    None => format!("{}: content missing", damaged.path),
                 });
-                Ok(Verdict {
-                    damaged: told.chain(absent).collect(),
+                Ok(VerifyReport {
+                    damaged: problems.chain(absent).collect(),
                     unchecked,
                 })
             }
         }
     }
 
-    fn held_packages(&self) -> Vec<Held> {
-        let held = |entry: &Entry, form: &Form| {
-            let packaged = Packaged::of(entry, form)?;
+    fn packaged_models(&self) -> Vec<StoredModel> {
+        let stored = |entry: &CatalogEntry, form: &ModelForm| {
+            let packaged = PackagedFile::from_form(entry, form)?;
             let path = self.verified(&packaged)?;
-            let is_packages = |source: &&Source| matches!(source, Source::PythonPackages { .. });
+            let is_packages =
+                |source: &&DownloadSource| matches!(source, DownloadSource::PythonPackages { .. });
             let source = form.sources.iter().find(is_packages)?;
-            Some(Held {
+            Some(StoredModel {
                 name: entry.to_string(),
                 kind: form.kind,
                 quant: Some(form.quant.clone()),
@@ -211,8 +232,8 @@ impl Store {
                 last_used: self.last_used(&packaged.key),
                 source: source.name(),
                 owner: Owner::Store,
-                verified: Some(Verified::Catalog),
-                place: Place::Packaged {
+                verified: Some(HashSource::Catalog),
+                location: StorageLocation::Packaged {
                     file: path.clone(),
                     sha256: packaged.sha256.to_owned(),
                 },
@@ -222,20 +243,25 @@ impl Store {
         };
         let forms = self.catalog.entries().iter();
         forms
-            .flat_map(|entry| entry.forms.iter().filter_map(move |form| held(entry, form)))
+            .flat_map(|entry| {
+                entry
+                    .forms
+                    .iter()
+                    .filter_map(move |form| stored(entry, form))
+            })
             .collect()
     }
 
-    /// A snapshot may hold no model, one, or several quants of one.
-    fn held_in(&self, snapshot: CachedSnapshot) -> Vec<Held> {
-        let named = snapshot.files.iter().map(|file| Named {
+    /// A snapshot may hold no model, one model, or several quants.
+    fn snapshot_models(&self, snapshot: CachedSnapshot) -> Vec<StoredModel> {
+        let named = snapshot.files.iter().map(|file| NamedFile {
             path: file.path.clone(),
             bytes: Some(file.size),
         });
         let contents = Contents {
             files: named.collect(),
         };
-        let mut held = Vec::new();
+        let mut models = Vec::new();
         let ggufs = contents.ggufs();
         for gguf in ggufs.iter().filter(|gguf| !gguf.is_split()) {
             let alike = ggufs.iter().filter(|other| other.quant == gguf.quant);
@@ -243,30 +269,30 @@ impl Store {
                 Some(quant) if alike.count() == 1 => RepoPart::Quant(quant.clone()),
                 _ => RepoPart::File(gguf.path.clone()),
             };
-            held.push(self.held_of(HubModel {
+            models.push(self.stored_model(SnapshotModel {
                 snapshot: &snapshot,
                 kind: FileKind::Gguf,
-                quant: quant_of(&gguf.path),
+                quant: quant_in_name(&gguf.path),
                 file: Some(&gguf.path),
                 part: Some(part),
             }));
         }
         if contents.has_safetensors()
-            && let Ok(kind) = local::kind_of_config(&snapshot.dir)
+            && let Ok(kind) = local::config_kind(&snapshot.dir)
         {
-            held.push(self.held_of(HubModel {
+            models.push(self.stored_model(SnapshotModel {
                 snapshot: &snapshot,
                 kind,
-                quant: local::quant_of_config(&snapshot.dir),
+                quant: local::config_quant(&snapshot.dir),
                 file: None,
                 part: None,
             }));
         }
-        held
+        models
     }
 
-    fn held_of(&self, model: HubModel<'_>) -> Held {
-        let HubModel {
+    fn stored_model(&self, model: SnapshotModel<'_>) -> StoredModel {
+        let SnapshotModel {
             snapshot,
             kind,
             quant,
@@ -274,10 +300,10 @@ impl Store {
             part,
         } = model;
         let key = hub_key(&snapshot.repo, &snapshot.commit, file.map(String::as_str));
-        let pulled: Option<Pulled> = self.pulled(&key);
+        let pulled: Option<PullRecord> = self.pull_record(&key);
         let files = match &pulled {
             Some(pulled) => pulled.files.clone(),
-            None => of_model(snapshot, file.map(String::as_str)),
+            None => model_files(snapshot, file.map(String::as_str)),
         };
         let sizes = snapshot.files.iter();
         let sizes = sizes.filter(|file| files.contains(&file.path));
@@ -285,7 +311,7 @@ impl Store {
         let is_main = snapshot.refs.iter().any(|name| name == "main");
         let reference = HubReference {
             repo: snapshot.repo.clone(),
-            // A branch where one leads here, so that the name can be used again.
+            // Prefer a branch to the commit, so that the name stays valid.
             revision: if is_main {
                 None
             } else {
@@ -296,7 +322,7 @@ impl Store {
         let known = self
             .catalog_name(&snapshot.repo, kind, file)
             .filter(|_| is_main);
-        Held {
+        StoredModel {
             name: known.unwrap_or_else(|| reference.to_string()),
             kind,
             quant,
@@ -304,30 +330,30 @@ impl Store {
             last_used: self.last_used(&key),
             source: format!("hub {}", snapshot.repo),
             owner: match &pulled {
-                Some(Pulled { ours: true, .. }) => Owner::Store,
+                Some(PullRecord { owned: true, .. }) => Owner::Store,
                 _ => Owner::Shared,
             },
             verified: pulled
                 .as_ref()
-                .filter(|pulled| pulled.ours)
+                .filter(|pulled| pulled.owned)
                 .map(|pulled| pulled.verified),
             path: match file {
                 Some(file) => snapshot.dir.join(file),
                 None => snapshot.dir.clone(),
             },
             key,
-            place: Place::Hub {
+            location: StorageLocation::Hub {
                 snapshot: snapshot.clone(),
                 file: file.cloned(),
                 files,
-                brought: pulled.map(|pulled| pulled.brought).unwrap_or_default(),
+                downloaded: pulled.map(|pulled| pulled.downloaded).unwrap_or_default(),
             },
         }
     }
 
-    /// The entry that means just these files.
+    /// The catalog entry that selects exactly these files.
     fn catalog_name(&self, repo: &str, kind: FileKind, file: Option<&String>) -> Option<String> {
-        let is_it = |form: &Form| {
+        let is_it = |form: &ModelForm| {
             let sources = form
                 .sources
                 .iter()
@@ -342,12 +368,12 @@ impl Store {
         };
         let entries = self.catalog.entries().iter();
         let mut found = entries.filter(|entry| entry.forms.iter().any(is_it));
-        found.next().map(Entry::to_string)
+        found.next().map(CatalogEntry::to_string)
     }
 }
 
-/// The files of one model of a snapshot that may hold others: its GGUF, or all that are none.
-fn of_model(snapshot: &CachedSnapshot, gguf: Option<&str>) -> Vec<String> {
+/// The files of one model in a snapshot: its GGUF, or everything that is not a GGUF.
+fn model_files(snapshot: &CachedSnapshot, gguf: Option<&str>) -> Vec<String> {
     let is_gguf = |path: &str| path.to_ascii_lowercase().ends_with(".gguf");
     let paths = snapshot.files.iter().map(|file| file.path.as_str());
     paths
@@ -359,7 +385,7 @@ fn of_model(snapshot: &CachedSnapshot, gguf: Option<&str>) -> Vec<String> {
         .collect()
 }
 
-struct HubModel<'a> {
+struct SnapshotModel<'a> {
     snapshot: &'a CachedSnapshot,
     kind: FileKind,
     quant: Option<String>,
@@ -367,21 +393,21 @@ struct HubModel<'a> {
     part: Option<RepoPart>,
 }
 
-impl Held {
-    /// Refuses what another tool brought, which is not ours to remove.
-    pub fn check_ours(&self) -> Result<(), StoreError> {
+impl StoredModel {
+    /// Fails for a model that another tool downloaded.
+    pub fn check_owned(&self) -> Result<(), StoreError> {
         match self.owner {
             Owner::Store => Ok(()),
-            Owner::Shared => Err(StoreError::NotOurs {
+            Owner::Shared => Err(StoreError::NotOwned {
                 name: self.name.clone(),
                 path: self.path.clone(),
             }),
         }
     }
 
-    /// Whether a reference to the hub may mean it.
-    fn is_of(&self, reference: &HubReference) -> bool {
-        let Place::Hub { snapshot, file, .. } = &self.place else {
+    /// Whether a hub reference selects it.
+    fn matches_reference(&self, reference: &HubReference) -> bool {
+        let StorageLocation::Hub { snapshot, file, .. } = &self.location else {
             return false;
         };
         let at = |revision: &String| {

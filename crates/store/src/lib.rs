@@ -1,18 +1,18 @@
-//! Finds, downloads and verifies models: turns what a user typed into files on this machine.
+//! Finds, downloads and verifies models: turns a model reference into files on this machine.
 //!
-//! It leaves reading the files to `weights`, but for the headers and configs that tell what they
-//! are, and drawing progress to the caller ([`Progress`]). Hub models lie in the cache that all
-//! tools of that hub share ([`hub`]); packages are fetched by the client the machine has.
+//! Reads only the headers and configs that identify files; `weights` reads the rest. Reports
+//! progress to the caller ([`Progress`]). Hub models are stored in the cache that all tools of the
+//! hub share ([`hub`]); packages are downloaded by the machine's pip.
 //!
-//! On disk, below the cache directory ([`StoreOptions`] says where that is):
+//! Layout of the cache directory ([`StoreOptions::cache_dir`]):
 //!
 //! ```text
-//! models/<name>-<tag>/<file>          a verified model that came in packages
-//! models/<name>-<tag>/<file>.sha256   the record that it was verified, as `sha256sum -c` reads it
-//! locks/<name>-<tag>.lock             held by whoever is fetching that entry
-//! tmp/<name>-<tag>.XXXXXX/            that fetch's work, gone when it ends
-//! pulled/<model>.json                 a model of the hub's cache: what it needs, what of it the
-//!                                     store brought there; written before the first byte
+//! models/<name>-<tag>/<file>          a verified model from packages
+//! models/<name>-<tag>/<file>.sha256   its verification record, as `sha256sum -c` reads it
+//! locks/<name>-<tag>.lock             held while that entry is fetched
+//! tmp/<name>-<tag>.XXXXXX/            work directory of a fetch, removed when it ends
+//! pulled/<model>.json                 files of a hub model, and which of them the store
+//!                                     downloaded; written before the download starts
 //! used/<model>.json                   when a model was last run
 //! ```
 
@@ -21,45 +21,47 @@ mod contents;
 mod error;
 mod fetch;
 pub mod hub;
+mod hub_model;
 mod inventory;
 mod local;
 mod locate;
-mod obtain;
 mod options;
 mod packaged;
 mod pip;
 mod progress;
 mod prune;
+mod query;
+mod records;
 mod reference;
 mod resolve;
 mod select;
 mod staging;
-mod usage;
-mod wanted;
 mod wheel;
 
 use std::path::{Path, PathBuf};
 
-pub use catalog::{Catalog, Entry, Form, Kind, Kv, Part, Size, Source};
-pub use error::{Candidate, Candidates, StoreError};
+pub use catalog::{
+    Catalog, CatalogEntry, DownloadSource, KvShape, ModelForm, ModelKind, ModelSize, PackagePart,
+};
+pub use error::{ModelCandidate, ModelCandidates, StoreError};
 pub use hub::{HubError, HubOptions};
-pub use inventory::{Held, Owner, Verdict};
+pub use inventory::{Owner, StoredModel, VerifyReport};
 pub use local::LocalModel;
 pub use options::{CACHE_VARIABLE, CATALOG_VARIABLE, PYTHON_VARIABLE, StoreOptions};
 pub use progress::{FileProgress, NoProgress, Progress};
 pub use prune::{Prunable, PruneOptions};
-pub use reference::{HubReference, Reference, RepoPart};
-pub use resolve::Resolved;
-pub use usage::Verified;
-pub use wanted::{FileKind, Located, Wanted};
+pub use query::{FileKind, ModelQuery, ResolvedModel};
+pub use records::HashSource;
+pub use reference::{HubReference, ModelReference, RepoPart};
+pub use resolve::ResolvedReference;
 
 use hub::Hub;
 use options::Python;
 
-/// The models on this machine and the ones it knows how to get.
+/// The models on this machine and in the catalogs.
 ///
-/// Holds no open files and no locks between calls; any number may share one cache directory,
-/// in one process or several.
+/// Holds no open files and no locks between calls. Any number of stores and processes may share one
+/// cache directory.
 #[derive(Debug)]
 pub struct Store {
     cache_dir: PathBuf,
@@ -69,15 +71,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// Settles where the caches are and which Python fetches, and reads the catalogs; touches no
-    /// other file.
+    /// Resolves the options and reads the catalogs; accesses no other file.
     pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
-        let options::Settled {
+        let options::ResolvedOptions {
             cache_dir,
             python,
             catalog,
             hub,
-        } = options.settle()?;
+        } = options.resolve()?;
         Ok(Self {
             cache_dir,
             python,
@@ -94,7 +95,7 @@ impl Store {
         &self.catalog
     }
 
-    /// Where the hub's models are kept, for all tools of that hub.
+    /// The hub's cache directory, shared with other tools.
     pub fn hub_cache_dir(&self) -> &Path {
         self.hub.cache_dir()
     }
@@ -103,8 +104,8 @@ impl Store {
         self.hub.is_offline()
     }
 
-    /// The entry to use when the user names no model.
-    pub fn default_model(&self) -> &Entry {
+    /// The entry to use if the user names no model.
+    pub fn default_model(&self) -> &CatalogEntry {
         self.catalog.default_model()
     }
 }

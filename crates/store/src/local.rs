@@ -1,42 +1,42 @@
-//! Models on this machine, told by configs first, by headers second and by names last.
+//! Identifies local models by config, then by header, then by name.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::contents::{CONFIG, Contents, INDEX, Named, SINGLE, quant_of, split_of};
-use crate::error::{Candidate, Candidates};
+use crate::contents::{CONFIG, Contents, INDEX, NamedFile, SINGLE, gguf_split, quant_in_name};
+use crate::error::{ModelCandidate, ModelCandidates};
 use crate::{FileKind, StoreError};
 
-/// A model that is here.
+/// A model at a local path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalModel {
-    /// What `weights` opens.
+    /// The path that `weights` opens.
     pub path: PathBuf,
     pub kind: FileKind,
 }
 
-/// The model at `path`, which exists. With a kind wanted, that one of several.
-pub(crate) fn examine(path: &Path, kind: Option<FileKind>) -> Result<LocalModel, StoreError> {
+/// Identifies the model at an existing path. `kind` selects one of several.
+pub(crate) fn inspect(path: &Path, kind: Option<FileKind>) -> Result<LocalModel, StoreError> {
     let found = if path.is_dir() {
         in_directory(path, kind)?
     } else {
         LocalModel {
             path: path.to_owned(),
-            kind: kind_of_file(path)?,
+            kind: file_kind(path)?,
         }
     };
     match kind {
-        Some(wanted) if wanted != found.kind => Err(StoreError::OtherKind {
+        Some(requested) if requested != found.kind => Err(StoreError::KindMismatch {
             reference: path.display().to_string(),
-            wanted,
+            requested,
             found: found.kind,
         }),
         _ => Ok(found),
     }
 }
 
-/// What a snapshot or folder holds at its top.
+/// The files at the top level of a folder.
 pub(crate) fn contents(directory: &Path) -> Result<Contents, StoreError> {
     let failed = |cause| StoreError::Unreadable {
         path: directory.to_owned(),
@@ -45,12 +45,12 @@ pub(crate) fn contents(directory: &Path) -> Result<Contents, StoreError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // Follows links, of which a hub's snapshot is made; one that leads nowhere is no file.
+        // Follows the links of a hub snapshot; skips dangling ones.
         let Ok(metadata) = fs::metadata(entry.path()) else {
             continue;
         };
         if metadata.is_file() {
-            files.push(Named {
+            files.push(NamedFile {
                 path: entry.file_name().to_string_lossy().into_owned(),
                 bytes: Some(metadata.len()),
             });
@@ -64,7 +64,7 @@ fn in_directory(directory: &Path, kind: Option<FileKind>) -> Result<LocalModel, 
     let contents = contents(directory)?;
     let mut found = Vec::new();
     if contents.has_safetensors() {
-        let kind = kind_of_config(directory)?;
+        let kind = config_kind(directory)?;
         found.push(LocalModel {
             path: directory.to_owned(),
             kind,
@@ -76,52 +76,53 @@ fn in_directory(directory: &Path, kind: Option<FileKind>) -> Result<LocalModel, 
         kind: FileKind::Gguf,
     });
     found.extend(ggufs);
-    let wanted = |model: &&LocalModel| kind.is_none_or(|kind| kind == model.kind);
-    let fitting: Vec<&LocalModel> = found.iter().filter(wanted).collect();
-    match (fitting.as_slice(), found.as_slice()) {
-        ([model], _) if model.kind == FileKind::Gguf => examine(&model.path, kind),
+    let matches_kind = |model: &&LocalModel| kind.is_none_or(|kind| kind == model.kind);
+    let matching: Vec<&LocalModel> = found.iter().filter(matches_kind).collect();
+    match (matching.as_slice(), found.as_slice()) {
+        ([model], _) if model.kind == FileKind::Gguf => inspect(&model.path, kind),
         ([model], _) => {
             check_shards(directory, &contents)?;
             Ok((*model).clone())
         }
         ([], []) => Err(StoreError::NotAModel {
             path: directory.to_owned(),
-            why: contents.why_not(),
+            why: contents.unusable_reason(),
         }),
-        // What it is instead.
+        // The caller reports the mismatch.
         ([], [other, ..]) => Ok(other.clone()),
-        _ => Err(ambiguous(directory, &fitting)),
+        _ => Err(ambiguous(directory, &matching)),
     }
 }
 
 fn ambiguous(directory: &Path, models: &[&LocalModel]) -> StoreError {
     let ggufs = models.iter().filter(|model| model.kind == FileKind::Gguf);
     let one_gguf = ggufs.count() == 1;
-    let candidates = models.iter().map(|model| Candidate {
+    let candidates = models.iter().map(|model| ModelCandidate {
         kind: model.kind,
-        quant: quant_of(&model.path.to_string_lossy()).filter(|_| model.kind == FileKind::Gguf),
+        quant: quant_in_name(&model.path.to_string_lossy())
+            .filter(|_| model.kind == FileKind::Gguf),
         bytes: fs::metadata(&model.path)
             .ok()
             .filter(fs::Metadata::is_file)
             .map(|metadata| metadata.len()),
-        say: match (model.kind, one_gguf) {
+        selector: match (model.kind, one_gguf) {
             (FileKind::Gguf, false) => model.path.display().to_string(),
             (kind, _) => format!("{} {}", directory.display(), kind.flag()),
         },
     });
     StoreError::Ambiguous {
         reference: directory.display().to_string(),
-        candidates: Candidates(candidates.collect()),
+        candidates: ModelCandidates(candidates.collect()),
     }
 }
 
-/// Refuses an index some of whose files are not there.
+/// Fails if files that the index names are missing.
 fn check_shards(directory: &Path, contents: &Contents) -> Result<(), StoreError> {
     if contents.has(SINGLE) {
         return Ok(());
     }
     let path = directory.join(INDEX);
-    let shards = shards_of(&path)?;
+    let shards = index_shards(&path)?;
     let missing: Vec<&str> = shards
         .iter()
         .map(String::as_str)
@@ -132,8 +133,7 @@ fn check_shards(directory: &Path, contents: &Contents) -> Result<(), StoreError>
         [first, ..] => Err(StoreError::NotAModel {
             path: directory.to_owned(),
             why: format!(
-                "{} of the {} files that {INDEX} names are not there, such as {first}; get them \
-                 too",
+                "{} of the {} files that {INDEX} names are missing, such as {first}; add them",
                 missing.len(),
                 shards.len()
             ),
@@ -141,14 +141,14 @@ fn check_shards(directory: &Path, contents: &Contents) -> Result<(), StoreError>
     }
 }
 
-/// The files that an index names, each once.
-pub(crate) fn shards_of(index: &Path) -> Result<Vec<String>, StoreError> {
+/// The files that an index names, without duplicates.
+pub(crate) fn index_shards(index: &Path) -> Result<Vec<String>, StoreError> {
     let json = read_json(index)?;
     let map = json.get("weight_map").and_then(|map| map.as_object());
     let Some(map) = map else {
         return Err(StoreError::NotAModel {
             path: index.to_owned(),
-            why: "it has no weight_map, which says where tensors are".to_owned(),
+            why: "it has no weight_map".to_owned(),
         });
     };
     let mut shards: Vec<String> = map
@@ -171,9 +171,9 @@ fn read_json(path: &Path) -> Result<serde_json::Value, StoreError> {
     })
 }
 
-/// Whether the safetensors beside a config are MLX's: its `quantization` table says so, or one
-/// under the hub's name that no other tool put its own name in.
-pub(crate) fn kind_of_config(directory: &Path) -> Result<FileKind, StoreError> {
+/// MLX writes a `quantization` table, or a `quantization_config` without the `quant_method` that
+/// other tools add.
+pub(crate) fn config_kind(directory: &Path) -> Result<FileKind, StoreError> {
     let config = read_json(&directory.join(CONFIG))?;
     let is_table = |key: &str| config.get(key).filter(|value| value.is_object());
     let by_mlx = is_table("quantization").is_some()
@@ -185,8 +185,8 @@ pub(crate) fn kind_of_config(directory: &Path) -> Result<FileKind, StoreError> {
     })
 }
 
-/// How MLX quantized, as its hub repositories are called: `4bit`; or how numbers are kept.
-pub(crate) fn quant_of_config(directory: &Path) -> Option<String> {
+/// The quantization by the name MLX repositories use (`4bit`), or the dtype.
+pub(crate) fn config_quant(directory: &Path) -> Option<String> {
     let config = read_json(&directory.join(CONFIG)).ok()?;
     let table = config
         .get("quantization")
@@ -213,18 +213,18 @@ pub(crate) fn quant_of_config(directory: &Path) -> Option<String> {
 
 const HEAD: usize = 64;
 
-fn kind_of_file(path: &Path) -> Result<FileKind, StoreError> {
+fn file_kind(path: &Path) -> Result<FileKind, StoreError> {
     let not = |why: String| StoreError::NotAModel {
         path: path.to_owned(),
         why,
     };
-    let (head, length) = head_of(path).map_err(|cause| StoreError::Unreadable {
+    let (head, length) = read_head(path).map_err(|cause| StoreError::Unreadable {
         path: path.to_owned(),
         cause,
     })?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if head.starts_with(b"GGUF") {
-        return match split_of(&name) {
+        return match gguf_split(&name) {
             Some((_, of)) if of > 1 => Err(StoreError::SplitGguf {
                 name: path.display().to_string(),
                 of,
@@ -239,29 +239,29 @@ fn kind_of_file(path: &Path) -> Result<FileKind, StoreError> {
             ));
         }
         if name.ends_with(".safetensors") && !is_safetensors(&head, length) {
-            return Err(not(instead(&head, length, "safetensors")));
+            return Err(not(mismatch_reason(&head, length, "safetensors")));
         }
         let directory = path.parent().unwrap_or(Path::new("."));
         if !directory.join(CONFIG).is_file() {
             return Err(not(format!("there is no {CONFIG} beside it")));
         }
-        return kind_of_config(directory);
+        return config_kind(directory);
     }
     if name.ends_with(".gguf") {
-        return Err(not(instead(&head, length, "GGUF")));
+        return Err(not(mismatch_reason(&head, length, "GGUF")));
     }
     if is_safetensors(&head, length) {
         return Err(not(
-            "it is safetensors by its header; give it the ending .safetensors".to_owned(),
+            "its header is safetensors; rename it to end in .safetensors".to_owned(),
         ));
     }
     Err(not(
-        "give a directory, a .gguf file, a .safetensors file or a .safetensors.index.json file"
+        "use a directory, a .gguf file, a .safetensors file or a .safetensors.index.json file"
             .to_owned(),
     ))
 }
 
-fn head_of(path: &Path) -> io::Result<(Vec<u8>, u64)> {
+fn read_head(path: &Path) -> io::Result<(Vec<u8>, u64)> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
     let mut head = Vec::new();
@@ -269,7 +269,7 @@ fn head_of(path: &Path) -> io::Result<(Vec<u8>, u64)> {
     Ok((head, length))
 }
 
-/// A length that fits the file, then JSON.
+/// Whether the head is a plausible header length followed by JSON.
 fn is_safetensors(head: &[u8], length: u64) -> bool {
     match head.split_first_chunk::<8>() {
         Some((header, rest)) => {
@@ -279,17 +279,17 @@ fn is_safetensors(head: &[u8], length: u64) -> bool {
     }
 }
 
-/// What a file is that is not what its name says.
-fn instead(head: &[u8], length: u64, named: &str) -> String {
+/// Explains why a file's content does not match its name.
+fn mismatch_reason(head: &[u8], length: u64, named: &str) -> String {
     if length == 0 {
-        return format!("it is named as {named}, and is empty; download it again");
+        return format!("it is named {named} but is empty; download it again");
     }
     if head.starts_with(b"version https://git-lfs") {
         return "it is a Git LFS pointer, not the file itself; run `git lfs pull`".to_owned();
     }
     let looks_like = match head.first() {
-        Some(b'<') => ", but looks like a web page",
+        Some(b'<') => " and looks like a web page",
         _ => "",
     };
-    format!("it is named as {named}, and its header is not{looks_like}; download it again")
+    format!("it is named {named} but has another header{looks_like}; download it again")
 }

@@ -1,100 +1,114 @@
 //! From a reference to files on this machine.
 
-use crate::fetch::{Fetched, FormWanted};
-use crate::obtain::{Ask, HubWanted};
-use crate::{Located, NoProgress, Progress, Resolved, Store, StoreError, Wanted};
+use crate::fetch::{Fetched, FormQuery};
+use crate::hub_model::{HubModelFiles, HubQuery, UpdateCheck};
+use crate::{
+    CatalogEntry, LocalModel, ModelQuery, NoProgress, Progress, ResolvedModel, ResolvedReference,
+    Store, StoreError,
+};
 
 impl Store {
-    /// The files of a model to run, downloaded and verified first where they are not here. Notes
+    /// Returns the files of a model to run. Downloads and verifies what is missing, and records
     /// that the model was used.
     pub fn locate(
         &self,
-        wanted: &Wanted<'_>,
+        query: &ModelQuery<'_>,
         progress: &mut dyn Progress,
-    ) -> Result<Located, StoreError> {
-        let (located, key) = self.bring(wanted, Ask::IfMissing, progress)?;
+    ) -> Result<ResolvedModel, StoreError> {
+        let (model, key) = self.locate_with(query, UpdateCheck::IfMissing, progress)?;
         if let Some(key) = key {
             self.stamp_used(&key);
         }
-        Ok(located)
+        Ok(model)
     }
 
-    /// The same, not to be run but to be there; asks the hub for what is newer.
+    /// Downloads a model, or updates it to what the hub has now. Does not count as a use.
     pub fn pull(
         &self,
-        wanted: &Wanted<'_>,
+        query: &ModelQuery<'_>,
         progress: &mut dyn Progress,
-    ) -> Result<Located, StoreError> {
-        Ok(self.bring(wanted, Ask::Always, progress)?.0)
+    ) -> Result<ResolvedModel, StoreError> {
+        Ok(self.locate_with(query, UpdateCheck::Always, progress)?.0)
     }
 
-    /// What [`Store::locate`] would return without the network; `None` where it would download.
-    pub fn here(&self, wanted: &Wanted<'_>) -> Result<Option<Located>, StoreError> {
-        match self.resolve(wanted)? {
-            Resolved::Local(model) => Ok(Some(Located {
-                name: model.path.display().to_string(),
-                path: model.path,
-            })),
-            Resolved::Catalog { entry, form } => {
-                let ask = Ask::IfMissing;
-                let here = self.form_here(FormWanted { entry, form, ask });
-                Ok(here.map(|Fetched { path, .. }| Located {
-                    path,
-                    name: entry.to_string(),
-                }))
+    /// Returns what [`Store::locate`] would return without the network; `None` if it would
+    /// download.
+    pub fn locate_cached(
+        &self,
+        query: &ModelQuery<'_>,
+    ) -> Result<Option<ResolvedModel>, StoreError> {
+        match self.resolve(query)? {
+            ResolvedReference::Local(model) => Ok(Some(model.into())),
+            ResolvedReference::Catalog { entry, form } => {
+                let check = UpdateCheck::IfMissing;
+                let cached = self.cached_form(FormQuery { entry, form, check });
+                Ok(cached.map(|files| files.into_model(entry)))
             }
-            Resolved::Hub(reference) => {
-                let hub = HubWanted {
-                    name: wanted.reference,
-                    reference,
-                    kind: wanted.kind,
-                    sha256: None,
-                };
-                // Not enough of it is as good as none.
-                let here = self.obtain_cached(&hub, &mut NoProgress).ok().flatten();
-                Ok(here.map(|obtained| Located {
-                    path: obtained.path,
-                    name: obtained.reference.to_string(),
-                }))
+            ResolvedReference::Hub(reference) => {
+                // An incomplete model counts as a missing one.
+                let cached = self.cached_hub_model(&query.on_hub(reference), &mut NoProgress);
+                Ok(cached.ok().flatten().map(ResolvedModel::from))
             }
         }
     }
 
-    /// With the model's name among the store's notes, which files of the user's own have not.
-    fn bring(
+    /// Also returns the model's record key, which the user's own files do not have.
+    fn locate_with(
         &self,
-        wanted: &Wanted<'_>,
-        ask: Ask,
+        query: &ModelQuery<'_>,
+        check: UpdateCheck,
         progress: &mut dyn Progress,
-    ) -> Result<(Located, Option<String>), StoreError> {
-        match self.resolve(wanted)? {
-            Resolved::Local(model) => {
-                let located = Located {
-                    name: model.path.display().to_string(),
-                    path: model.path,
-                };
-                Ok((located, None))
+    ) -> Result<(ResolvedModel, Option<String>), StoreError> {
+        match self.resolve(query)? {
+            ResolvedReference::Local(model) => Ok((model.into(), None)),
+            ResolvedReference::Catalog { entry, form } => {
+                let files = self.fetch_form(FormQuery { entry, form, check }, progress)?;
+                let key = files.key.clone();
+                Ok((files.into_model(entry), Some(key)))
             }
-            Resolved::Catalog { entry, form } => {
-                let form = FormWanted { entry, form, ask };
-                let Fetched { path, key } = self.fetch_form(form, progress)?;
-                let name = entry.to_string();
-                Ok((Located { path, name }, Some(key)))
+            ResolvedReference::Hub(reference) => {
+                let files = self.fetch_hub_model(&query.on_hub(reference), check, progress)?;
+                let key = files.key.clone();
+                Ok((files.into(), Some(key)))
             }
-            Resolved::Hub(reference) => {
-                let hub = HubWanted {
-                    name: wanted.reference,
-                    reference,
-                    kind: wanted.kind,
-                    sha256: None,
-                };
-                let obtained = self.obtain(&hub, ask, progress)?;
-                let located = Located {
-                    path: obtained.path,
-                    name: obtained.reference.to_string(),
-                };
-                Ok((located, Some(obtained.key)))
-            }
+        }
+    }
+}
+
+impl Fetched {
+    fn into_model(self, entry: &CatalogEntry) -> ResolvedModel {
+        ResolvedModel {
+            path: self.path,
+            name: entry.to_string(),
+        }
+    }
+}
+
+impl From<LocalModel> for ResolvedModel {
+    fn from(model: LocalModel) -> Self {
+        Self {
+            name: model.path.display().to_string(),
+            path: model.path,
+        }
+    }
+}
+
+impl From<HubModelFiles> for ResolvedModel {
+    fn from(files: HubModelFiles) -> Self {
+        Self {
+            name: files.reference.to_string(),
+            path: files.path,
+        }
+    }
+}
+
+impl<'a> ModelQuery<'a> {
+    fn on_hub(&self, reference: crate::HubReference) -> HubQuery<'a> {
+        HubQuery {
+            name: self.reference,
+            reference,
+            kind: self.kind,
+            sha256: None,
         }
     }
 }

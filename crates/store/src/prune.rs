@@ -1,4 +1,4 @@
-//! What takes space and serves nobody.
+//! Finds and removes unused data.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,38 +6,37 @@ use std::time::Duration;
 
 use crate::hub::Leftover;
 use crate::pip::size_of;
+use crate::records::now;
 use crate::staging;
-use crate::usage::now;
-use crate::{Held, Owner, Progress, Store, StoreError};
+use crate::{Owner, Progress, Store, StoreError, StoredModel};
 
-/// What to look for.
+/// What to prune.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PruneOptions {
-    /// Also the store's own models that were not run, or brought, for so long.
+    /// Also prune the store's own models that were not run or downloaded for this long.
     pub older_than: Option<Duration>,
 }
 
-/// Something that could go.
+/// Something that pruning removes.
 #[derive(Debug, Clone)]
 pub enum Prunable {
-    /// A work directory or a download that nobody is at work on any more, or content that no
-    /// model uses.
+    /// An abandoned work directory or download, or content that no model uses.
     Leftover { path: PathBuf, bytes: u64 },
-    /// A model that was not run for a while.
-    Model(Box<Held>),
+    /// A model that was not run recently.
+    Model(Box<StoredModel>),
 }
 
 impl Prunable {
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Leftover { bytes, .. } => *bytes,
-            Self::Model(held) => held.bytes,
+            Self::Model(model) => model.bytes,
         }
     }
 }
 
 impl Store {
-    /// What `prune` would remove; removes nothing.
+    /// Lists what [`Store::prune`] would remove.
     pub fn prunable(&self, options: PruneOptions) -> Result<Vec<Prunable>, StoreError> {
         let mut found = Vec::new();
         for path in staging::orphans(&self.cache_dir) {
@@ -48,21 +47,21 @@ impl Store {
         let left = self.hub.leftovers(&|repo| repos.contains(repo))?;
         found.extend(left.into_iter().map(Prunable::from));
         let old = self.old(options)?.into_iter();
-        found.extend(old.map(|held| Prunable::Model(Box::new(held))));
+        found.extend(old.map(|model| Prunable::Model(Box::new(model))));
         Ok(found)
     }
 
-    fn old(&self, options: PruneOptions) -> Result<Vec<Held>, StoreError> {
+    fn old(&self, options: PruneOptions) -> Result<Vec<StoredModel>, StoreError> {
         let Some(age) = options.older_than else {
             return Ok(Vec::new());
         };
         let before = now().saturating_sub(age.as_secs());
-        let old = |held: &Held| held.owner == Owner::Store && held.since() < before;
-        Ok(self.held()?.into_iter().filter(old).collect())
+        let old = |model: &StoredModel| model.owner == Owner::Store && model.since() < before;
+        Ok(self.stored_models()?.into_iter().filter(old).collect())
     }
 
-    /// Removes what [`Store::prunable`] finds, and says what went, a model by the bytes that it
-    /// freed. What someone took up again in the meantime stays.
+    /// Removes what [`Store::prunable`] lists. Returns what it removed, with the bytes freed. Keeps
+    /// what is in use again.
     pub fn prune(
         &self,
         options: PruneOptions,
@@ -76,9 +75,9 @@ impl Store {
         let repos = self.repos_pulled();
         let swept = self.hub.sweep(&|repo| repos.contains(repo))?;
         removed.extend(swept.into_iter().map(Prunable::from));
-        for mut held in old {
-            held.bytes = self.remove(&held, progress)?;
-            removed.push(Prunable::Model(Box::new(held)));
+        for mut model in old {
+            model.bytes = self.remove(&model, progress)?;
+            removed.push(Prunable::Model(Box::new(model)));
         }
         Ok(removed)
     }
@@ -93,14 +92,14 @@ impl From<Leftover> for Prunable {
     }
 }
 
-impl Held {
-    /// When it was last run, or brought where it never was.
+impl StoredModel {
+    /// When it was last run, or downloaded if it never ran.
     fn since(&self) -> u64 {
         let modified = fs::metadata(&self.path).and_then(|metadata| metadata.modified());
-        let brought = modified.ok().and_then(|time| {
+        let downloaded = modified.ok().and_then(|time| {
             let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
             Some(since.as_secs())
         });
-        self.last_used.or(brought).unwrap_or(u64::MAX)
+        self.last_used.or(downloaded).unwrap_or(u64::MAX)
     }
 }

@@ -1,12 +1,11 @@
-//! The grammar of what a user calls a model:
+//! The grammar of model references:
 //!
 //! ```text
 //! reference = path | name [":" tag] | owner "/" name ["@" revision] [":" (quant | file)]
 //! ```
 //!
-//! A path is told by its shape: it begins with a separator, `.` or `~`, has a drive or more
-//! folders than a repository has, or ends like a model file. What exists under that name is the
-//! resolver's question, not the grammar's.
+//! A path is recognised by its shape: it begins with a separator, `.` or `~`, has a drive or more
+//! folders than a repository, or ends like a model file. Whether it exists is up to the resolver.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,39 +13,39 @@ use std::path::PathBuf;
 use crate::StoreError;
 use crate::catalog::check::{is_name, is_path, is_repo, is_revision};
 
-/// How the files end that a reference may name.
+/// Extensions of files that a reference may name.
 pub(crate) const FILE_ENDINGS: [&str; 3] = [".gguf", ".safetensors", ".safetensors.index.json"];
 
-/// A reference, taken apart.
+/// A parsed reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reference {
+pub enum ModelReference {
     Path(PathBuf),
-    /// `name` or `name:tag`, of the catalog.
+    /// `name` or `name:tag` in the catalog.
     Name(String),
     Hub(HubReference),
 }
 
-/// A repository of the model hub, and what of it.
+/// A repository of the model hub, with an optional revision and part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubReference {
     /// `owner/name`.
     pub repo: String,
-    /// A branch, tag or commit, where one is asked for.
+    /// A branch, tag or commit.
     pub revision: Option<String>,
     pub part: Option<RepoPart>,
 }
 
-/// One of the models that a repository holds.
+/// One of several models in a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RepoPart {
-    /// The path of a file in it.
+    /// The path of a file.
     File(String),
-    /// As in `Q4_K_M`; case does not matter.
+    /// A quant such as `Q4_K_M`, in any case.
     Quant(String),
 }
 
-impl Reference {
-    /// What `text` says, whether or not there is such a thing.
+impl ModelReference {
+    /// Parses `text`; does not check that the model exists.
     pub fn parse(text: &str) -> Result<Self, StoreError> {
         if let Some(hub) = HubReference::parse(text) {
             return Ok(Self::Hub(hub));
@@ -131,8 +130,8 @@ fn is_path_like(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn hub(repo: &str, revision: Option<&str>, part: Option<RepoPart>) -> Option<Reference> {
-        Some(Reference::Hub(HubReference {
+    fn hub(repo: &str, revision: Option<&str>, part: Option<RepoPart>) -> Option<ModelReference> {
+        Some(ModelReference::Hub(HubReference {
             repo: repo.to_owned(),
             revision: revision.map(str::to_owned),
             part,
@@ -140,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn references_are_taken_apart_by_their_shape() {
-        let path = |text: &str| Some(Reference::Path(text.into()));
-        let name = |text: &str| Some(Reference::Name(text.to_owned()));
+    fn references_are_parsed_by_shape() {
+        let path = |text: &str| Some(ModelReference::Path(text.into()));
+        let name = |text: &str| Some(ModelReference::Name(text.to_owned()));
         let quant = |text: &str| Some(RepoPart::Quant(text.to_owned()));
         let file = |text: &str| Some(RepoPart::File(text.to_owned()));
         for (text, expected) in [
@@ -188,20 +187,20 @@ mod tests {
             (":tag", None),
             ("name@main", None),
         ] {
-            assert_eq!(Reference::parse(text).ok(), expected, "{text:?}");
+            assert_eq!(ModelReference::parse(text).ok(), expected, "{text:?}");
         }
     }
 
     #[test]
-    fn a_hub_reference_is_written_as_it_is_read() {
+    fn hub_reference_round_trips() {
         for text in [
             "owner/name",
             "owner/name@main",
             "owner/name@v1:Q8_0",
             "owner/name:sub/a.gguf",
         ] {
-            match Reference::parse(text) {
-                Ok(Reference::Hub(hub)) => assert_eq!(hub.to_string(), text),
+            match ModelReference::parse(text) {
+                Ok(ModelReference::Hub(hub)) => assert_eq!(hub.to_string(), text),
                 other => panic!("{text}: {other:?}"),
             }
         }

@@ -1,65 +1,75 @@
-//! What a reference means here and now: the one resolver, which needs no network.
+//! Resolves references without the network.
 
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::error::{Candidate, Candidates};
+use crate::error::{ModelCandidate, ModelCandidates};
 use crate::local::{self, LocalModel};
-use crate::{Entry, FileKind, Form, HubReference, Reference, Store, StoreError, Wanted};
+use crate::{
+    CatalogEntry, FileKind, HubReference, ModelForm, ModelQuery, ModelReference, Store, StoreError,
+};
 
-/// Where a reference leads.
+/// What a reference resolves to.
 #[derive(Debug, Clone)]
-pub enum Resolved<'a> {
+pub enum ResolvedReference<'a> {
     /// A directory or model file that exists.
     Local(LocalModel),
-    /// A form of an entry of the catalog, in the store or not.
-    Catalog { entry: &'a Entry, form: &'a Form },
-    /// A repository of the hub, in its cache or not.
+    /// A form of a catalog entry, downloaded or not.
+    Catalog {
+        entry: &'a CatalogEntry,
+        form: &'a ModelForm,
+    },
+    /// A hub repository, cached or not.
     Hub(HubReference),
 }
 
 impl Store {
-    /// What a reference means. What exists under that name as a path wins over a name of the
-    /// catalog and a repository of the hub, if it is a model; `./name` is the path alone.
-    pub fn resolve(&self, wanted: &Wanted<'_>) -> Result<Resolved<'_>, StoreError> {
-        let Wanted { reference, kind } = *wanted;
+    /// Resolves a reference. A model that exists at that path wins over a catalog name and a hub
+    /// repository; `./name` is always a path.
+    pub fn resolve(&self, query: &ModelQuery<'_>) -> Result<ResolvedReference<'_>, StoreError> {
+        let ModelQuery { reference, kind } = *query;
         let path = expand(reference);
         if path.exists() {
-            let found = local::examine(&path, kind);
+            let found = local::inspect(&path, kind);
             let not_a_model = matches!(found, Err(StoreError::NotAModel { .. }));
-            return match (self.catalog.find(reference), Reference::parse(reference)) {
+            return match (
+                self.catalog.find(reference),
+                ModelReference::parse(reference),
+            ) {
                 (Some(entry), _) if not_a_model => self.catalog_form(entry, kind),
-                (None, Ok(Reference::Hub(hub))) if not_a_model => Ok(Resolved::Hub(hub)),
-                _ => found.map(Resolved::Local),
+                (None, Ok(ModelReference::Hub(hub))) if not_a_model => {
+                    Ok(ResolvedReference::Hub(hub))
+                }
+                _ => found.map(ResolvedReference::Local),
             };
         }
-        match Reference::parse(reference)? {
-            Reference::Path(_) => Err(StoreError::PathMissing {
+        match ModelReference::parse(reference)? {
+            ModelReference::Path(_) => Err(StoreError::PathMissing {
                 path: path.into_owned(),
             }),
-            Reference::Name(name) => match self.catalog.find(&name) {
+            ModelReference::Name(name) => match self.catalog.find(&name) {
                 Some(entry) => self.catalog_form(entry, kind),
                 None => Err(self.unknown(&name)),
             },
-            Reference::Hub(reference) => Ok(Resolved::Hub(reference)),
+            ModelReference::Hub(reference) => Ok(ResolvedReference::Hub(reference)),
         }
     }
 
     fn catalog_form<'s>(
         &self,
-        entry: &'s Entry,
+        entry: &'s CatalogEntry,
         kind: Option<FileKind>,
-    ) -> Result<Resolved<'s>, StoreError> {
+    ) -> Result<ResolvedReference<'s>, StoreError> {
         let form = match kind {
             Some(kind) => entry.form(kind),
             None => entry.usual_form(),
         };
         match (form, kind) {
-            (Some(form), _) => Ok(Resolved::Catalog { entry, form }),
+            (Some(form), _) => Ok(ResolvedReference::Catalog { entry, form }),
             (None, kind) => Err(StoreError::NoSuchPart {
                 reference: entry.to_string(),
-                wanted: kind.map_or("form", FileKind::name).to_owned(),
-                candidates: forms_of(entry),
+                requested: kind.map_or("form", FileKind::name).to_owned(),
+                candidates: form_candidates(entry),
             }),
         }
     }
@@ -77,17 +87,17 @@ impl Store {
     }
 }
 
-fn forms_of(entry: &Entry) -> Candidates {
-    let candidates = entry.forms.iter().map(|form| Candidate {
+fn form_candidates(entry: &CatalogEntry) -> ModelCandidates {
+    let candidates = entry.forms.iter().map(|form| ModelCandidate {
         kind: form.kind,
         quant: Some(form.quant.clone()),
         bytes: form.bytes,
-        say: format!("{entry} {}", form.kind.flag()),
+        selector: format!("{entry} {}", form.kind.flag()),
     });
-    Candidates(candidates.collect())
+    ModelCandidates(candidates.collect())
 }
 
-/// `~` is the home directory in a configuration too, where no shell says so.
+/// Expands `~` in configuration files, which no shell expands.
 fn expand(reference: &str) -> Cow<'_, Path> {
     let in_home = reference.strip_prefix("~/");
     match (in_home, etcetera::home_dir()) {

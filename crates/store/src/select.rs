@@ -1,14 +1,13 @@
-//! Which files of a repository make up the model that is wanted.
+//! Selects the files of a repository that make up a model.
 
 use crate::contents::{CONFIG, Contents, Gguf, INDEX, SINGLE, TOKENIZER};
-use crate::error::{Candidate, Candidates};
+use crate::error::{ModelCandidate, ModelCandidates};
 use crate::{FileKind, HubReference, RepoPart, StoreError};
 
-/// The quants to take where a repository has several and nobody says, in this order: what most
-/// who quantize recommend, and what every tool reads.
+/// Default quants in order of preference: the usual recommendation, then the most widely supported.
 const USUAL_QUANTS: [&str; 2] = ["Q4_K_M", "Q4_0"];
 
-/// What stands beside safetensors and is read: by `spec`, `text` and whoever converts.
+/// Files beside safetensors that `spec`, `text` and converters read.
 const SIDE_FILES: [&str; 7] = [
     CONFIG,
     "generation_config.json",
@@ -20,71 +19,71 @@ const SIDE_FILES: [&str; 7] = [
 ];
 const MORE_TEMPLATES: &str = "additional_chat_templates/";
 
-/// The model that is meant.
+/// The selected model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// One file.
     Gguf {
         path: String,
-        /// The quant, where it was taken without being asked for.
+        /// The quant, if it was chosen by default.
         by_default: Option<String>,
     },
-    /// The weights at the top, with all that stands beside them.
+    /// The top-level weights with their side files.
     Safetensors,
 }
 
-/// The one that `wanted` and `kind` mean of what a repository holds.
+/// Selects the model that `reference` and `kind` describe.
 pub(crate) fn choose(
     contents: &Contents,
-    wanted: &HubReference,
+    reference: &HubReference,
     kind: Option<FileKind>,
 ) -> Result<Choice, StoreError> {
-    let offer = Offer {
+    let offer = RepoChoices {
         contents,
         ggufs: contents.ggufs(),
-        wanted,
+        reference,
     };
-    let of_gguf = |path: &str| Choice::Gguf {
+    let choice = |path: &str| Choice::Gguf {
         path: path.to_owned(),
         by_default: None,
     };
-    match (&wanted.part, kind) {
+    match (&reference.part, kind) {
         (Some(RepoPart::File(path)), _) => match offer.gguf_at(path)? {
-            Some(gguf) => Ok(of_gguf(&gguf.path)),
+            Some(gguf) => Ok(choice(&gguf.path)),
             None => Ok(Choice::Safetensors),
         },
         (Some(RepoPart::Quant(quant)), _) => {
             let fits = |gguf: &&Gguf| gguf.has_quant(quant);
             match offer.ggufs.iter().filter(fits).collect::<Vec<_>>()[..] {
-                [gguf] => offer.whole(gguf).map(|gguf| of_gguf(&gguf.path)),
-                [] => Err(offer.no_such(quant)),
+                [gguf] => offer.whole(gguf).map(|gguf| choice(&gguf.path)),
+                [] => Err(offer.no_such_part(quant)),
                 ref several => Err(offer.ambiguous(several.iter().copied(), false)),
             }
         }
         (None, Some(FileKind::Gguf)) => offer.usual_gguf(),
         (None, Some(kind)) => match contents.has_safetensors() {
             true => Ok(Choice::Safetensors),
-            false if offer.ggufs.is_empty() => Err(offer.nothing()),
-            false => Err(offer.no_such(kind.name())),
+            false if offer.ggufs.is_empty() => Err(offer.no_model()),
+            false => Err(offer.no_such_part(kind.name())),
         },
         (None, None) => match (contents.has_safetensors(), offer.ggufs.is_empty()) {
             (true, true) => Ok(Choice::Safetensors),
             (false, false) => offer.usual_gguf(),
             (true, false) => Err(offer.ambiguous(&offer.ggufs, true)),
-            (false, true) => Err(offer.nothing()),
+            (false, true) => Err(offer.no_model()),
         },
     }
 }
 
-/// What a repository has, and what is asked of it.
-struct Offer<'a> {
+/// The models of a repository, and the reference to match.
+struct RepoChoices<'a> {
     contents: &'a Contents,
     ggufs: Vec<Gguf>,
-    wanted: &'a HubReference,
+    reference: &'a HubReference,
 }
 
-impl Offer<'_> {
-    /// The GGUF at a path; `None` where it names the safetensors.
+impl RepoChoices<'_> {
+    /// The GGUF at a path; `None` if the path names the safetensors.
     fn gguf_at(&self, path: &str) -> Result<Option<&Gguf>, StoreError> {
         if let Some(gguf) = self.ggufs.iter().find(|gguf| gguf.path == path) {
             return self.whole(gguf).map(Some);
@@ -92,7 +91,7 @@ impl Offer<'_> {
         if [SINGLE, INDEX].contains(&path) && self.contents.has_safetensors() {
             Ok(None)
         } else {
-            Err(self.no_such(path))
+            Err(self.no_such_part(path))
         }
     }
 
@@ -102,8 +101,8 @@ impl Offer<'_> {
             by_default,
         };
         match &self.ggufs[..] {
-            [] if self.contents.has_safetensors() => return Err(self.no_such("gguf")),
-            [] => return Err(self.nothing()),
+            [] if self.contents.has_safetensors() => return Err(self.no_such_part("gguf")),
+            [] => return Err(self.no_model()),
             [only] => return self.whole(only).map(|gguf| choice(gguf, None)),
             _ => {}
         }
@@ -119,7 +118,7 @@ impl Offer<'_> {
     fn whole<'g>(&self, gguf: &'g Gguf) -> Result<&'g Gguf, StoreError> {
         if gguf.is_split() {
             Err(StoreError::SplitGguf {
-                name: self.say(gguf),
+                name: self.selector(gguf),
                 of: gguf.files,
             })
         } else {
@@ -127,21 +126,21 @@ impl Offer<'_> {
         }
     }
 
-    fn nothing(&self) -> StoreError {
+    fn no_model(&self) -> StoreError {
         StoreError::NotAModelRepo {
             repo: self.repo(),
-            why: self.contents.why_not(),
+            why: self.contents.unusable_reason(),
         }
     }
 
-    fn no_such(&self, wanted: &str) -> StoreError {
+    fn no_such_part(&self, requested: &str) -> StoreError {
         let candidates = self.candidates(&self.ggufs, self.contents.has_safetensors());
         if candidates.0.is_empty() {
-            return self.nothing();
+            return self.no_model();
         }
         StoreError::NoSuchPart {
             reference: self.repo(),
-            wanted: wanted.to_owned(),
+            requested: requested.to_owned(),
             candidates,
         }
     }
@@ -152,7 +151,7 @@ impl Offer<'_> {
         safetensors: bool,
     ) -> StoreError {
         StoreError::Ambiguous {
-            reference: self.wanted.to_string(),
+            reference: self.reference.to_string(),
             candidates: self.candidates(ggufs, safetensors),
         }
     }
@@ -161,33 +160,33 @@ impl Offer<'_> {
         &self,
         ggufs: impl IntoIterator<Item = &'g Gguf>,
         safetensors: bool,
-    ) -> Candidates {
-        let of_gguf = |gguf: &Gguf| Candidate {
+    ) -> ModelCandidates {
+        let candidate = |gguf: &Gguf| ModelCandidate {
             kind: FileKind::Gguf,
             quant: gguf.quant.clone(),
             bytes: gguf.bytes,
-            say: self.say(gguf),
+            selector: self.selector(gguf),
         };
-        let mut all: Vec<Candidate> = ggufs.into_iter().map(of_gguf).collect();
+        let mut all: Vec<ModelCandidate> = ggufs.into_iter().map(candidate).collect();
         if safetensors {
-            // Whether MLX quantized them stands in a file that is not here yet.
-            let kind = if self.wanted.repo.to_ascii_lowercase().contains("mlx") {
+            // The config that tells MLX from plain safetensors is not downloaded yet.
+            let kind = if self.reference.repo.to_ascii_lowercase().contains("mlx") {
                 FileKind::Mlx
             } else {
                 FileKind::Safetensors
             };
-            all.push(Candidate {
+            all.push(ModelCandidate {
                 kind,
                 quant: None,
                 bytes: self.contents.safetensors_bytes(),
-                say: format!("{} {}", self.repo(), kind.flag()),
+                selector: format!("{} {}", self.repo(), kind.flag()),
             });
         }
-        Candidates(all)
+        ModelCandidates(all)
     }
 
-    /// The reference that means just this one.
-    fn say(&self, gguf: &Gguf) -> String {
+    /// The reference that selects exactly this model.
+    fn selector(&self, gguf: &Gguf) -> String {
         let same = |quant: &&String| {
             let others = self.ggufs.iter().filter(|other| other.has_quant(quant));
             others.count() == 1
@@ -198,23 +197,23 @@ impl Offer<'_> {
         }
     }
 
-    /// Without the part.
+    /// The reference without its part.
     fn repo(&self) -> String {
         HubReference {
             part: None,
-            ..self.wanted.clone()
+            ..self.reference.clone()
         }
         .to_string()
     }
 }
 
-/// The small files to read before it is known what else a model of safetensors needs.
+/// The small files that tell which other files a safetensors model needs.
 pub(crate) fn first_files(contents: &Contents) -> Vec<&str> {
     let index = (!contents.has(SINGLE)).then_some(INDEX);
     std::iter::once(CONFIG).chain(index).collect()
 }
 
-/// Everything beside the weights that is read.
+/// All side files.
 pub(crate) fn side_files(contents: &Contents) -> Vec<&str> {
     let paths = contents.files.iter().map(|file| file.path.as_str());
     paths
@@ -228,11 +227,11 @@ pub(crate) fn side_files(contents: &Contents) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reference;
-    use crate::contents::Named;
+    use crate::ModelReference;
+    use crate::contents::NamedFile;
 
     fn contents(names: &[&str]) -> Contents {
-        let files = names.iter().map(|name| Named {
+        let files = names.iter().map(|name| NamedFile {
             path: (*name).to_owned(),
             bytes: Some(1_500_000_000),
         });
@@ -241,18 +240,22 @@ mod tests {
         }
     }
 
-    fn asked(names: &[&str], reference: &str, kind: Option<FileKind>) -> Result<Choice, String> {
-        let Ok(Reference::Hub(wanted)) = Reference::parse(reference) else {
+    fn choose_from(
+        names: &[&str],
+        reference: &str,
+        kind: Option<FileKind>,
+    ) -> Result<Choice, String> {
+        let Ok(ModelReference::Hub(parsed)) = ModelReference::parse(reference) else {
             panic!("{reference} is no repository");
         };
-        choose(&contents(names), &wanted, kind).map_err(|error| error.to_string())
+        choose(&contents(names), &parsed, kind).map_err(|error| error.to_string())
     }
 
     const QUANTS: [&str; 3] = ["m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-Q2_K.gguf"];
     const PLAIN: [&str; 3] = ["config.json", "model.safetensors", "pytorch_model.bin"];
 
     #[test]
-    fn the_model_meant_is_chosen() {
+    fn requested_model_is_chosen() {
         let gguf = |path: &str, by_default: Option<&str>| Choice::Gguf {
             path: path.to_owned(),
             by_default: by_default.map(str::to_owned),
@@ -290,7 +293,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                asked(names, reference, kind),
+                choose_from(names, reference, kind),
                 Ok(expected),
                 "{reference} {kind:?}"
             );
@@ -298,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_chosen_is_refused_with_what_could() {
+    fn impossible_choice_lists_candidates() {
         let both = [&["m-Q8_0.gguf"], &PLAIN[..]].concat();
         for (names, reference, kind, said) in [
             (
@@ -337,7 +340,7 @@ mod tests {
             ),
             (&["README.md"], "o/r:Q8_0", None, &["o/r has no model"]),
         ] {
-            let message = asked(names, reference, kind).unwrap_err();
+            let message = choose_from(names, reference, kind).unwrap_err();
             for part in said {
                 assert!(
                     message.contains(part),
@@ -348,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_read_is_taken() {
+    fn only_side_files_in_use_are_selected() {
         let all = contents(&[
             "config.json",
             "README.md",

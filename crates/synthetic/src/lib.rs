@@ -22,4 +22,5 @@ mod shapes;
 pub use error::SyntheticError;
 pub use format::{Container, FORMATS, Format};
 pub use model::{Recipe, Synthetic};
+pub use random::SplitMix64;
 pub use shapes::{SHAPES, Shape};

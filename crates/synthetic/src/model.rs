@@ -11,7 +11,7 @@ use loquat_weights::{Blob, Checkpoint, Dtype, Mismatch, RawTensor, WeightsError}
 
 use crate::format::{Container, Encoding, Format, Place};
 use crate::pool::{Drawing, Pools};
-use crate::random::Random;
+use crate::random::SplitMix64;
 use crate::save::config_text;
 use crate::shapes::Shape;
 use crate::{SyntheticError, gguf};
@@ -149,7 +149,7 @@ impl Tensors {
             .collect();
         let mut pools = Pools::new(&announced, drawing);
         // A stream of its own: vectors do not depend on how large pools are.
-        let mut random = Random::new(!drawing.seed);
+        let mut random = SplitMix64::new(!drawing.seed);
         let mut tensors = Vec::new();
         for slot in &self.slots {
             for name in &slot.names {
@@ -233,7 +233,7 @@ fn shape(slot: &Slot) -> Vec<usize> {
 }
 
 /// Norms leave as it is what they have normalised; all else that is added is small.
-fn values(slot: &Slot, deviation: f32, random: &mut Random) -> Vec<f32> {
+fn values(slot: &Slot, deviation: f32, random: &mut SplitMix64) -> Vec<f32> {
     let len = shape(slot).iter().product();
     let norm = match slot.transform {
         Transform::AddOne => 0.0,

@@ -9,7 +9,7 @@ use loquat_weights::Blob;
 
 use crate::fill::fill;
 use crate::format::Encoding;
-use crate::random::Random;
+use crate::random::SplitMix64;
 
 /// Windows begin at multiples of this: whole blocks of every encoding.
 const UNIT: usize = 256;
@@ -46,7 +46,7 @@ impl Pools {
             }
             pools[index].expect(*values);
         }
-        let mut random = Random::new(drawing.seed);
+        let mut random = SplitMix64::new(drawing.seed);
         for pool in &mut pools {
             pool.draw(drawing, &mut random);
         }
@@ -93,7 +93,7 @@ impl Pool {
         self.largest = self.largest.max(values);
     }
 
-    fn draw(&mut self, drawing: Drawing, random: &mut Random) {
+    fn draw(&mut self, drawing: Drawing, random: &mut SplitMix64) {
         let parts = self.encoding.parts();
         let unit_bytes: usize = parts.iter().map(|part| part.bytes(UNIT)).sum();
         let allowed = drawing.pool_bytes / unit_bytes * UNIT;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Note;
+use super::{Context, Note};
 use crate::command::program;
 use crate::error::Error;
 use crate::installed::{Python, install_npm};
@@ -17,17 +17,20 @@ const NPM: &[&str] = &["clients/node", "clients/page"];
 /// Where the browser's tests leave what they saw, relative to the root.
 const ARTEFACTS: &str = "target/clients/page";
 
-pub fn run(root: &Path) -> Result<Note, Error> {
-    let python = PYTHON.install(root)?;
+pub fn install(root: &Path) -> Result<(), Error> {
+    PYTHON.install(root)?;
     require_browser_libraries(root)?;
-    for folder in NPM {
-        install_npm(root, folder)?;
-    }
+    NPM.iter().try_for_each(|folder| install_npm(root, folder))
+}
+
+pub fn run(context: &Context) -> Result<Note, Error> {
+    let root = context.root;
+    let python = PYTHON.install(root)?;
     let cache = format!("cache_dir={}", root.join("target/clients/pytest").display());
     let args = ["-m", "pytest", "clients", "--quiet", "-o", &cache];
-    program(root, &python, &args)
+    let tests = program(root, &python, &args)
         .env("LOQUAT_ARTEFACTS", root.join(ARTEFACTS))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .run()?;
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    context.build.environment(tests)?.run()?;
     Ok(None)
 }

@@ -1,8 +1,6 @@
 //! The dependency tree against `deny.toml`.
 
-use std::path::Path;
-
-use super::Note;
+use super::{Context, Note};
 use crate::command::program;
 use crate::error::Error;
 use crate::tools::Tool;
@@ -15,7 +13,8 @@ const NOT_CHECKED: &str = "advisories: NOT CHECKED (database unreachable)";
 
 /// Advisories live in a database on the network. Without it the other checks must still pass, and
 /// the summary says which one is missing.
-pub fn run(root: &Path) -> Result<Note, Error> {
+pub fn run(context: &Context) -> Result<Note, Error> {
+    let root = context.root;
     let deny = CARGO_DENY.find_or_install(root)?;
     let database = program(root, &deny, &["fetch", "db"]).run();
     let (which, note): (&[&str], Note) = match database {

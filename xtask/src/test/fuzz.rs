@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Note;
+use super::{Context, Note};
 use crate::command::program;
 use crate::error::Error;
 use crate::tools::{Tool, require_cxx_compiler};
@@ -19,7 +19,8 @@ const SECONDS_PER_INPUT: u32 = 10;
 /// Where new inputs go, relative to the root.
 const CORPUS: &str = "target/fuzz-corpus";
 
-pub fn run(root: &Path) -> Result<Note, Error> {
+pub fn run(context: &Context) -> Result<Note, Error> {
+    let root = context.root;
     let targets = targets(&root.join("fuzz"))?;
     require_cxx_compiler(root)?;
     let cargo_fuzz = CARGO_FUZZ.find_or_install(root)?;

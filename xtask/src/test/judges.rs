@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::Note;
+use super::{Context, FULL_VARIABLE, Note};
 use crate::command::program;
 use crate::error::Error;
 use crate::installed::Python;
@@ -31,14 +31,20 @@ const VOCABULARIES_VARIABLE: &str = "TIKTOKEN_ENCODINGS_BASE";
 const CORPUS: &str = "../shared/templates";
 const NO_CORPUS: &str = "real templates: NOT CHECKED (../shared is not there)";
 
-/// Every judge is heard, even after one objects.
-pub fn run(root: &Path) -> Result<Note, Error> {
+pub fn install(root: &Path) -> Result<(), Error> {
+    PYTHON.install(root).map(drop)
+}
+
+/// Runs every judge, even after one fails.
+pub fn run(context: &Context) -> Result<Note, Error> {
+    let root = context.root;
     let python = PYTHON.install(root)?;
     let vocabularies = root.join(VOCABULARIES);
     let judge = |name: &str| {
-        program(root, &python, &[format!("judges/{name}.py")])
+        let judge = program(root, &python, &[format!("judges/{name}.py")])
             .env(VOCABULARIES_VARIABLE, &vocabularies)
-            .run()
+            .env(FULL_VARIABLE, if context.is_full { "1" } else { "" });
+        context.build.environment(judge)?.run()
     };
     program(root, &python, &["judges/vocabulary.py", VOCABULARIES]).run()?;
     let verdicts: Vec<_> = JUDGES.iter().map(|name| judge(name)).collect();

@@ -27,6 +27,8 @@ mod tile_avx2;
 mod tile_avx512;
 #[cfg(target_arch = "aarch64")]
 mod tile_neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod tile_walk;
 
 pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, piece_len, pieces};
 pub use element::{Brain, Eighth, Half, KvElement};

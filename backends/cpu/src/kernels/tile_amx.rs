@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::amx::{Dots, Multiply, Operands, TOKENS, Unit};
 use super::tile::Block;
-use super::tile_avx512::{self, avx512_elements, avx512_times_parts, unpack};
+use super::tile_avx512::{self, load_elements, times_parts, unpack};
 use super::{Form, GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 
 /// Blocks of columns that are unpacked together: 22 KiB, which stay in the nearest cache while
@@ -158,11 +158,11 @@ impl<'a> Stream<'a> {
             for (half, scales) in out.scales[..GROUP / form.group].iter_mut().enumerate() {
                 // Past the tile's end where there are no parts, and then not read.
                 let parts = self.at.wrapping_add(half * TILE_ROWS);
-                *scales = avx512_times_parts(self.elements[0], form.parts, parts);
+                *scales = times_parts(self.elements[0], form.parts, parts);
             }
             self.at = self.at.add(part_bytes);
             if form.min.is_some() {
-                out.mins = avx512_times_parts(self.elements[1], form.parts, self.at);
+                out.mins = times_parts(self.elements[1], form.parts, self.at);
                 self.at = self.at.add(part_bytes);
             }
         }
@@ -176,9 +176,9 @@ impl<'a> Stream<'a> {
         let (scale_bytes, min_bytes) = form.element_bytes();
         // SAFETY: the caller's promise.
         unsafe {
-            self.elements[0] = avx512_elements(form.scale, self.at);
+            self.elements[0] = load_elements(form.scale, self.at);
             if let Some(min) = form.min {
-                self.elements[1] = avx512_elements(min, self.at.add(scale_bytes));
+                self.elements[1] = load_elements(min, self.at.add(scale_bytes));
             }
             self.at = self.at.add(scale_bytes + min_bytes);
         }

@@ -1,12 +1,12 @@
-//! The models on this machine and in the catalog: listed, brought, removed, looked at.
+//! Commands about local models and the catalog.
 
 mod age;
 mod show;
-mod table;
 
+use loquat_bench::Table;
 use loquat_store::{
-    Candidate, Candidates, Held, Owner, Prunable, PruneOptions, Store, StoreError, Verdict,
-    Verified, Wanted,
+    HashSource, ModelCandidate, ModelCandidates, ModelQuery, Owner, Prunable, PruneOptions, Store,
+    StoreError, StoredModel, VerifyReport,
 };
 use serde_json::{Value, json};
 
@@ -14,25 +14,24 @@ use crate::args::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, VerifyArg
 use crate::error::CliError;
 use crate::load::{open_store, open_store_on};
 use crate::progress::DownloadBar;
-use crate::terminal::{bytes, print, remark};
+use crate::terminal::{bytes, print, print_json, remark};
 use age::since;
-use table::Table;
 
 pub use show::show;
 
 /// `loquat models`.
 pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
-    let held = open_store()?.held()?;
+    let held = open_store()?.stored_models()?;
     if args.json {
         return print_json(&held.iter().map(as_json).collect());
     }
     if held.is_empty() {
         remark(
-            "No model is here yet; `loquat search` shows the catalog, `loquat pull` brings one.",
+            "No local models. `loquat search` lists the catalog, `loquat pull` downloads a model.",
         );
         return Ok(());
     }
-    let mut table = Table::new(["NAME", "KIND", "QUANT", "SIZE", "LAST USED", "SOURCE"]);
+    let mut table = Table::text_only(&["NAME", "KIND", "QUANT", "SIZE", "LAST USED", "SOURCE"]);
     for held in &held {
         let shared = match held.owner {
             Owner::Store => "",
@@ -47,13 +46,13 @@ pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
             format!("{}{shared}", held.source),
         ]);
     }
-    print(&table.to_string())
+    print(&table.text())
 }
 
 /// `loquat pull`.
 pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     let store = open_store_on(args.network)?;
-    let wanted = Wanted {
+    let wanted = ModelQuery {
         reference: &args.model,
         kind: args.kinds.kind(),
     };
@@ -68,27 +67,27 @@ pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     ))
 }
 
-/// `loquat rm`. All are looked for, and may go, before any goes.
+/// `loquat rm`. Checks all models before it removes any.
 pub fn remove(args: &RmArgs) -> Result<(), CliError> {
     let store = open_store()?;
     let found = args.models.iter().map(|reference| {
-        one(
+        find_one(
             &store,
-            &Wanted {
+            &ModelQuery {
                 reference,
                 kind: args.kinds.kind(),
             },
         )
     });
-    let found = found.collect::<Result<Vec<Held>, CliError>>()?;
-    found.iter().try_for_each(Held::check_ours)?;
+    let found = found.collect::<Result<Vec<StoredModel>, CliError>>()?;
+    found.iter().try_for_each(StoredModel::check_owned)?;
     let mut removed = Vec::new();
     for held in &found {
         let freed = store.remove(held, &mut DownloadBar::default())?;
         if args.json {
             removed.push(json!({ "name": held.name, "freed_bytes": freed }))
         } else {
-            print(&format!("removed {}, {} free\n", held.name, bytes(freed)))?
+            print(&format!("removed {}, freed {}\n", held.name, bytes(freed)))?
         }
     }
     if args.json {
@@ -98,35 +97,35 @@ pub fn remove(args: &RmArgs) -> Result<(), CliError> {
     }
 }
 
-/// `loquat verify`. What is damaged is told and makes it fail.
+/// `loquat verify`. Fails if a file is damaged.
 pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     let store = open_store()?;
     let held = match &args.model {
         Some(reference) => {
             let kind = args.kinds.kind();
-            store.find_held(&Wanted { reference, kind })?
+            store.find_stored(&ModelQuery { reference, kind })?
         }
-        None => store.held()?,
+        None => store.stored_models()?,
     };
-    let (mut told, mut damaged) = (Vec::new(), Vec::new());
+    let (mut results, mut damaged) = (Vec::new(), Vec::new());
     for held in &held {
         let verdict = store.verify(held, &mut DownloadBar::default())?;
         if args.json {
-            told.push(json!({
+            results.push(json!({
                 "name": held.name,
-                "right": verdict.damaged.is_empty(),
+                "valid": verdict.damaged.is_empty(),
                 "damaged": verdict.damaged,
                 "not_checked": verdict.unchecked,
             }))
         } else {
-            print(&in_words(held, &verdict))?
+            print(&verdict_text(held, &verdict))?
         }
         if !verdict.damaged.is_empty() {
             damaged.push(format!("{} ({})", held.name, held.path.display()));
         }
     }
     if args.json {
-        print_json(&told.into())?;
+        print_json(&results.into())?;
     }
     if damaged.is_empty() {
         Ok(())
@@ -135,16 +134,16 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     }
 }
 
-fn in_words(held: &Held, verdict: &Verdict) -> String {
-    let Verdict {
+fn verdict_text(held: &StoredModel, verdict: &VerifyReport) -> String {
+    let VerifyReport {
         damaged, unchecked, ..
     } = verdict;
     let mut text = match &damaged[..] {
-        [] => format!("{}: right\n", held.name),
-        wrong => format!("{}: damaged\n  {}\n", held.name, wrong.join("\n  ")),
+        [] => format!("{}: valid\n", held.name),
+        files => format!("{}: damaged\n  {}\n", held.name, files.join("\n  ")),
     };
     for file in unchecked {
-        text += &format!("  {file}: not checked, since nothing says what it should be\n");
+        text += &format!("  {file}: not checked, no hash known\n");
     }
     text
 }
@@ -167,19 +166,19 @@ pub fn prune(args: &PruneArgs) -> Result<(), CliError> {
             "dry_run": args.dry_run, "freed_bytes": total, "removed": found,
         }));
     }
-    let (what, freed) = if args.dry_run {
-        ("would remove", "would be free")
+    let (removed, freed) = if args.dry_run {
+        ("would remove", "would free")
     } else {
-        ("removed", "free")
+        ("removed", "freed")
     };
     for prunable in &found {
         let name = match prunable {
             Prunable::Leftover { path, .. } => path.display().to_string(),
             Prunable::Model(held) => held.name.clone(),
         };
-        print(&format!("{what} {name}, {}\n", bytes(prunable.bytes())))?;
+        print(&format!("{removed} {name}, {}\n", bytes(prunable.bytes())))?;
     }
-    print(&format!("{} {freed}\n", bytes(total)))
+    print(&format!("{freed} {}\n", bytes(total)))
 }
 
 fn prunable_as_json(prunable: &Prunable) -> Value {
@@ -207,10 +206,10 @@ pub fn search(args: &SearchArgs) -> Result<(), CliError> {
         );
     }
     if found.is_empty() {
-        remark("Nothing in the catalog is like that; `loquat search` alone shows all of it.");
+        remark("No matches in the catalog. `loquat search` lists all of it.");
         return Ok(());
     }
-    let mut table = Table::new(["NAME", "PARAMETERS", "CONTEXT", "LICENCE", "FORMS"]);
+    let mut table = Table::text_only(&["NAME", "PARAMETERS", "CONTEXT", "LICENCE", "FORMS"]);
     for entry in found {
         let forms: Vec<String> = entry
             .forms
@@ -225,21 +224,22 @@ pub fn search(args: &SearchArgs) -> Result<(), CliError> {
             forms.join("; "),
         ]);
     }
-    print(&table.to_string())
+    print(&table.text())
 }
 
-/// The one model that is meant.
-fn one(store: &Store, wanted: &Wanted<'_>) -> Result<Held, CliError> {
-    let mut found = store.find_held(wanted)?;
+/// The only local model that matches.
+fn find_one(store: &Store, wanted: &ModelQuery<'_>) -> Result<StoredModel, CliError> {
+    let mut found = store.find_stored(wanted)?;
     if let [_] = found[..] {
         return Ok(found.remove(0));
     }
-    let same_name = |held: &Held| found.iter().filter(|other| other.name == held.name).count() > 1;
-    let candidates = found.iter().map(|held| Candidate {
+    let same_name =
+        |held: &StoredModel| found.iter().filter(|other| other.name == held.name).count() > 1;
+    let candidates = found.iter().map(|held| ModelCandidate {
         kind: held.kind,
         quant: held.quant.clone(),
         bytes: Some(held.bytes),
-        say: if same_name(held) {
+        selector: if same_name(held) {
             format!("{} {}", held.name, held.kind.flag())
         } else {
             held.name.clone()
@@ -247,12 +247,12 @@ fn one(store: &Store, wanted: &Wanted<'_>) -> Result<Held, CliError> {
     });
     Err(StoreError::Ambiguous {
         reference: wanted.reference.to_owned(),
-        candidates: Candidates(candidates.collect()),
+        candidates: ModelCandidates(candidates.collect()),
     }
     .into())
 }
 
-fn as_json(held: &Held) -> Value {
+fn as_json(held: &StoredModel) -> Value {
     json!({
         "name": held.name,
         "kind": held.kind.name(),
@@ -266,15 +266,9 @@ fn as_json(held: &Held) -> Value {
     })
 }
 
-fn verified(verified: Verified) -> &'static str {
+fn verified(verified: HashSource) -> &'static str {
     match verified {
-        Verified::Catalog => "catalog",
-        Verified::Hub => "hub",
+        HashSource::Catalog => "catalog",
+        HashSource::Hub => "hub",
     }
-}
-
-fn print_json(value: &Value) -> Result<(), CliError> {
-    let text =
-        serde_json::to_string_pretty(value).map_err(|error| CliError::Output(error.into()))?;
-    print(&format!("{text}\n"))
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use loquat_server::config::Model;
-use loquat_store::{Resolved, Store};
+use loquat_store::{ResolvedReference, Store};
 
 /// What is served where nobody says.
 pub fn default(store: &Store) -> Model {
@@ -21,8 +21,10 @@ pub fn typed(typed: &[String], store: &Store) -> Vec<Model> {
 fn model(typed: &str, store: &Store) -> Model {
     match (store.resolve(&typed.into()), typed.split_once('=')) {
         // A file may have the character in its name.
-        (Ok(Resolved::Local(model)), _) => Model::new(file_name(&model.path), typed),
-        (Ok(Resolved::Catalog { .. } | Resolved::Hub(_)), _) => Model::new(typed, typed),
+        (Ok(ResolvedReference::Local(model)), _) => Model::new(file_name(&model.path), typed),
+        (Ok(ResolvedReference::Catalog { .. } | ResolvedReference::Hub(_)), _) => {
+            Model::new(typed, typed)
+        }
         (Err(_), Some((name, source))) if !name.is_empty() => Model::new(name, source),
         // What is nowhere is refused where it is looked for, unless the configuration knows it.
         (Err(_), _) => Model::new(typed, typed),

@@ -4,21 +4,22 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use loquat::ModelFiles;
 use loquat_chat::ChatContext;
-use loquat_engine::{Engine, EngineOptions};
+use loquat_engine::EngineOptions;
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
 use loquat_session::{Backend, Plan, Probe, SessionOptions};
-use loquat_store::{FileKind, Resolved, Store};
+use loquat_store::{FileKind, ResolvedReference, Store};
 use loquat_text::ChatTemplate;
+use loquat_text::format::FormatOverrides;
 use loquat_weights::Format;
 
-use crate::args::{Chosen, RETAINED};
+use crate::args::{ModelChoice, RETAINED_SEQUENCES};
 use crate::backends;
 use crate::error::CliError;
-use crate::fit::{self, Attempt};
-use crate::load::{self, Model, locate};
-use crate::sampling::Sampling;
+use crate::fit::{self, OpenAttempt};
+use crate::load::{self, LoadOptions, locate};
 use crate::voice;
 
 use super::trim::trim;
@@ -42,13 +43,13 @@ impl LocalModels {
     /// The same without a download.
     pub fn check_here(&self, wanted: &config::Model) -> Result<(), CliError> {
         backends::select(&wanted.backend)?;
-        let named = loquat_store::Wanted {
+        let named = loquat_store::ModelQuery {
             reference: &wanted.source,
             kind: wanted.kind.map(file_kind),
         };
         match self.store.resolve(&named)? {
-            Resolved::Local(_) => self.check(wanted),
-            Resolved::Catalog { .. } | Resolved::Hub(_) => wanted
+            ResolvedReference::Local(_) => self.check(wanted),
+            ResolvedReference::Catalog { .. } | ResolvedReference::Hub(_) => wanted
                 .template
                 .as_deref()
                 .map(template)
@@ -72,7 +73,7 @@ impl Opener for LocalModels {
         let attempt = found.fitting.attempt.clone();
         // What was planned may no longer be free.
         let opened = found.open(wanted);
-        let opened = opened.map_err(|error| fit::advised(&self.store, &attempt, error));
+        let opened = opened.map_err(|error| fit::with_advice(&self.store, &attempt, error));
         let opened = opened.map_err(failure)?;
         trim();
         Ok(opened)
@@ -85,11 +86,11 @@ fn failure(error: CliError) -> OpenFailure {
 
 /// A model that the machine can take.
 struct Fitting {
-    model: Model,
+    files: ModelFiles,
     backend: &'static dyn Backend,
     options: SessionOptions,
     plan: Plan,
-    attempt: Attempt,
+    attempt: OpenAttempt,
 }
 
 impl Fitting {
@@ -97,17 +98,17 @@ impl Fitting {
         let backend = backends::select(&wanted.backend)?;
         check_device(backend, wanted.device.as_deref())?;
         let options = session_options(wanted);
-        let chosen = Chosen {
+        let chosen = ModelChoice {
             reference: Some(wanted.source.clone()),
             kind: wanted.kind.map(file_kind),
         };
-        let attempt = Attempt::new(store, &chosen, &wanted.backend, &options);
-        fit::refuse_hopeless(store, &attempt)?;
-        let model = Model::open(&locate(store, &chosen)?)?;
-        let planned = backend.plan(&model.source, &options);
-        let plan = planned.map_err(|error| fit::advised(store, &attempt, error.into()))?;
+        let attempt = OpenAttempt::new(store, &chosen, &wanted.backend, &options);
+        fit::refuse_oversized(store, &attempt)?;
+        let files = ModelFiles::open(&locate(store, &chosen)?)?;
+        let planned = backend.plan(&files.source, &options);
+        let plan = planned.map_err(|error| fit::with_advice(store, &attempt, error.into()))?;
         Ok(Self {
-            model,
+            files,
             backend,
             options,
             plan,
@@ -127,38 +128,43 @@ fn file_kind(kind: config::FileKind) -> FileKind {
 /// A model with everything known about it but its weights loaded.
 struct Found {
     fitting: Fitting,
-    chat: ChatContext,
+    chat_context: ChatContext,
 }
 
 impl Found {
     fn at(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
         let fitting = Fitting::of(store, wanted)?;
         let template = wanted.template.as_deref().map(template).transpose()?;
-        let chat = fitting.model.chat(template)?;
-        Ok(Self { fitting, chat })
+        let chat_context = fitting
+            .files
+            .chat_context(template, FormatOverrides::default())?;
+        Ok(Self {
+            fitting,
+            chat_context,
+        })
     }
 
     fn info(&self) -> ModelInfo {
         let Fitting {
-            model,
+            files,
             backend,
             plan,
             ..
         } = &self.fitting;
-        let template = self.chat.template();
-        let files = Files::of(model);
+        let template = self.chat_context.template();
+        let metadata = FileMetadata::read(files);
         ModelInfo {
-            family: model.checkpoint.spec.family.to_owned(),
-            format: match model.checkpoint.format {
+            family: files.checkpoint.spec.family.to_owned(),
+            format: match files.checkpoint.format {
                 Format::Gguf => "gguf",
                 Format::Safetensors => "safetensors",
                 Format::Mlx => "mlx",
             }
             .to_owned(),
-            quantization: quantization(model),
-            parameters: model.parameters() as u64,
-            size_bytes: files.bytes,
-            modified: files.modified,
+            quantization: quantization(files),
+            parameters: files.parameters() as u64,
+            size_bytes: metadata.bytes,
+            modified: metadata.modified,
             backend: backend.name().to_owned(),
             device: plan.capabilities.device.clone(),
             on_gpu: backends::has_gpu(*backend),
@@ -166,7 +172,7 @@ impl Found {
             has_template: template.is_some(),
             // A template that knows no tools gets them in words.
             tools: template.is_some(),
-            thinking: self.chat.format().reasoning.is_some(),
+            thinking: self.chat_context.format().reasoning.is_some(),
             embeddings: plan.capabilities.hidden_size.is_some(),
             template: template.map(|template| template.source(false).to_owned()),
         }
@@ -175,19 +181,19 @@ impl Found {
     fn open(self, wanted: &config::Model) -> Result<Opened, CliError> {
         let info = self.info();
         let Fitting {
-            model,
+            files,
             backend,
             options,
             plan,
             ..
         } = self.fitting;
-        let sampling = Sampling::of(&model.generation_config()?)?;
-        let session = load::session(&model, backend, &options)?;
-        let tokenizer = self.chat.tokenizer().clone();
+        let options = LoadOptions {
+            backend,
+            session: options,
+            engine: engine_options(wanted),
+        };
         Ok(Opened {
-            engine: Engine::start(session, Some(tokenizer), engine_options(wanted))?,
-            chat: self.chat,
-            sampling: sampling.params,
+            model: load::model(&files, self.chat_context, options)?,
             info,
             resident_bytes: plan.resident_bytes,
         })
@@ -199,7 +205,7 @@ fn session_options(wanted: &config::Model) -> SessionOptions {
         context: wanted.context,
         memory: wanted.memory,
         threads: wanted.threads,
-        max_sequences: wanted.parallel.saturating_add(RETAINED),
+        max_sequences: wanted.parallel.saturating_add(RETAINED_SEQUENCES),
         precision: wanted.precision,
         kv_format: wanted.kv_format.format(),
         ..SessionOptions::default()
@@ -252,9 +258,9 @@ fn template(named: &str) -> Result<ChatTemplate, CliError> {
 }
 
 /// The format that most of the numbers are kept in.
-fn quantization(model: &Model) -> String {
+fn quantization(files: &ModelFiles) -> String {
     let mut formats = std::collections::BTreeMap::new();
-    for (_, matrix) in model.source.weights.matrices() {
+    for (_, matrix) in files.source.weights.matrices() {
         *formats.entry(matrix.format()).or_insert(0) += matrix.rows() * matrix.cols();
     }
     let most = formats.into_iter().max_by_key(|(_, numbers)| *numbers);
@@ -262,21 +268,21 @@ fn quantization(model: &Model) -> String {
 }
 
 /// What the file system says of a model.
-struct Files {
+struct FileMetadata {
     bytes: u64,
     modified: u64,
 }
 
-impl Files {
-    fn of(model: &Model) -> Self {
-        let metadata = model.checkpoint.paths.first().map(std::fs::metadata);
+impl FileMetadata {
+    fn read(files: &ModelFiles) -> Self {
+        let metadata = files.checkpoint.paths.first().map(std::fs::metadata);
         let metadata = metadata.and_then(Result::ok);
         let modified = metadata.as_ref().and_then(|data| data.modified().ok());
         let since_1970 = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         // The file of a model in several is an index of them.
         let file = metadata.map_or(0, |data| data.len());
         Self {
-            bytes: file.max(model.source.weights.bytes()),
+            bytes: file.max(files.source.weights.bytes()),
             modified: since_1970.map_or(0, |time| time.as_secs()),
         }
     }

@@ -86,7 +86,9 @@ impl Wanted {
 /// Beside the option that is the trouble.
 fn of_model(settled: &Settled, index: usize, error: &CliError) -> Mistake {
     let option = match error {
-        CliError::UnknownBackend { .. } | CliError::UnavailableBackend { .. } => "backend",
+        CliError::Library(
+            loquat::Error::UnknownBackend(_) | loquat::Error::UnavailableBackend { .. },
+        ) => "backend",
         CliError::Template { option, .. } | CliError::File { flag: option, .. } => option,
         CliError::Open(OpenError::Option { option, .. }) => option,
         _ => "source",

@@ -1,34 +1,39 @@
-//! What an answer cost, in a line on stderr.
+//! A summary line on stderr after an answer.
 
 use std::io::IsTerminal;
 
-use loquat_engine::FinishReason;
+use loquat::{Finish, FinishReason};
 
-use crate::stream::{End, Heard};
+use super::Transcript;
 use crate::terminal::remark;
 
-/// For terminals and the curious; that an answer whose form was asked for is not whole is for
-/// everybody. `room` is the most tokens that prompt and answer could have together.
-pub fn close(heard: &Heard, room: usize, is_held: bool, verbose: bool) {
-    let cut = |end: &End| end.reason == FinishReason::Length;
-    if is_held && heard.end.as_ref().is_some_and(cut) {
-        tracing::warn!("the answer was cut at the limit (--max-tokens), so it is not whole");
+/// Prints the summary on terminals and with `verbose`. Always warns if a constrained answer was
+/// truncated. `token_limit` bounds prompt and answer together.
+pub fn print_summary(
+    transcript: &Transcript,
+    token_limit: usize,
+    is_constrained: bool,
+    verbose: bool,
+) {
+    let finish = transcript.finish.as_ref();
+    if is_constrained && finish.is_some_and(|finish| finish.reason == FinishReason::Length) {
+        tracing::warn!("the answer is incomplete: it reached the limit (--max-tokens)");
     }
     if verbose || std::io::stderr().is_terminal() {
-        match &heard.end {
-            Some(end) => remark(&line(end, room, verbose)),
+        match finish {
+            Some(finish) => remark(&line(finish, token_limit, verbose)),
             None => remark("stopped"),
         }
     }
 }
 
-fn line(end: &End, room: usize, verbose: bool) -> String {
-    let End {
+fn line(finish: &Finish, token_limit: usize, verbose: bool) -> String {
+    let Finish {
         reason,
         usage,
         timings,
         seed,
-    } = end;
+    } = finish;
     let plural = match usage.completion_tokens {
         1 => "",
         _ => "s",
@@ -43,7 +48,7 @@ fn line(end: &End, room: usize, verbose: bool) -> String {
         parts.push(format!("{speed:.1} tokens/s"));
     }
     if *reason == FinishReason::Length {
-        let full = usage.prompt_tokens + usage.completion_tokens >= room;
+        let full = usage.prompt_tokens + usage.completion_tokens >= token_limit;
         parts.push(if full {
             "stopped because the context is full".to_owned()
         } else {

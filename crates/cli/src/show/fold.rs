@@ -1,19 +1,19 @@
-//! Thinking in one line, which counts while it lasts.
+//! Reasoning as one line that counts tokens.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use crate::terminal::{dimmed, is_dumb};
 
-/// Often enough to be seen moving, seldom enough to cost nothing.
+/// How often the line is redrawn.
 const REDRAWN: Duration = Duration::from_millis(100);
 
-/// A line on stderr about thinking that is not shown itself.
+/// A line on stderr in place of the reasoning.
 pub struct Fold {
     began: Instant,
     drawn: Option<Instant>,
     tokens: usize,
-    /// Columns that the line has taken so far.
+    /// Columns of the line on screen.
     width: usize,
 }
 
@@ -27,7 +27,7 @@ impl Fold {
         }
     }
 
-    /// Thinking went on for this many tokens.
+    /// Counts more tokens.
     pub fn add(&mut self, tokens: usize, now: Instant) {
         self.tokens += tokens;
         let fresh = |drawn| now.saturating_duration_since(drawn) < REDRAWN;
@@ -39,7 +39,7 @@ impl Fold {
         write(&self.over(&line));
     }
 
-    /// Leaves the line as it came out.
+    /// Prints the final line.
     pub fn end(mut self, now: Instant) {
         let line = self.line("thought for", now);
         write(&format!("{}\n", self.over(&line)));
@@ -54,8 +54,8 @@ impl Fold {
         format!("{what} {seconds:.1} s ({} token{plural})", self.tokens)
     }
 
-    /// The line in the place of the one before. Spaces hide what that had more: they work
-    /// wherever a carriage return does.
+    /// The line drawn over the previous one. Spaces erase the rest of a longer one: they work on
+    /// every terminal that has a carriage return.
     fn over(&mut self, line: &str) -> String {
         let columns = line.chars().count();
         let hidden = self.width.saturating_sub(columns);
@@ -68,7 +68,7 @@ impl Fold {
     }
 }
 
-/// What cannot be written there is not missed.
+/// Prints to stderr, ignoring errors.
 fn write(text: &str) {
     let mut stderr = std::io::stderr().lock();
     let _ = stderr
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_counts_and_takes_the_place_of_the_one_before() {
+    fn line_counts_and_replaces_the_previous() {
         let began = Instant::now();
         let mut fold = Fold::begin(began);
         for (what, tokens, after, expected) in [

@@ -1,48 +1,47 @@
-//! A reply for programs.
+//! Replies as JSON.
 
-use loquat_chat::{ReplyEvent, ToolCall};
-use loquat_engine::{FinishReason, TokenInfo, Usage};
+use loquat::{Finish, FinishReason, ReplyEvent, TokenInfo, ToolCall, Usage};
 use loquat_text::Tokenizer;
 use serde_json::{Value, json};
 
+use super::transcript::{ReplyPrinter, Transcript};
 use crate::error::CliError;
-use crate::stream::{End, Heard, Listener};
 use crate::terminal::print;
 
-/// Prints one object when all is said.
-pub struct Whole<'a> {
-    /// Where log-probabilities are wanted.
+/// Prints one object at the end.
+pub struct ObjectPrinter<'a> {
+    /// Set to print log-probabilities.
     pub tokens: Option<&'a Tokenizer>,
 }
 
-impl Listener for Whole<'_> {
+impl ReplyPrinter for ObjectPrinter<'_> {
     fn event(&mut self, _event: &ReplyEvent) -> Result<(), CliError> {
         Ok(())
     }
 
-    fn end(&mut self, heard: &Heard) -> Result<(), CliError> {
-        let reply = &heard.reply;
+    fn end(&mut self, transcript: &Transcript) -> Result<(), CliError> {
+        let reply = &transcript.reply;
         let calls: Vec<Value> = reply.tool_calls.iter().map(call).collect();
         let mut object = json!({
             "reasoning": reply.reasoning,
             "text": reply.text,
             "tool_calls": calls,
         });
-        add(&mut object, ending(heard));
+        add(&mut object, ending(transcript));
         if let Some(tokenizer) = self.tokens {
-            object["logprobs"] = logprobs(&heard.tokens, tokenizer);
+            object["logprobs"] = logprobs(&transcript.tokens, tokenizer);
         }
         line(&object)
     }
 }
 
 /// Prints a line for each event.
-pub struct Events<'a> {
-    /// Where log-probabilities are wanted.
+pub struct EventsPrinter<'a> {
+    /// Set to print log-probabilities.
     pub tokens: Option<&'a Tokenizer>,
 }
 
-impl Listener for Events<'_> {
+impl ReplyPrinter for EventsPrinter<'_> {
     fn event(&mut self, event: &ReplyEvent) -> Result<(), CliError> {
         line(&match event {
             ReplyEvent::Reasoning(text) => json!({ "type": "reasoning", "text": text }),
@@ -66,9 +65,9 @@ impl Listener for Events<'_> {
         }
     }
 
-    fn end(&mut self, heard: &Heard) -> Result<(), CliError> {
+    fn end(&mut self, transcript: &Transcript) -> Result<(), CliError> {
         let mut object = json!({ "type": "finished" });
-        add(&mut object, ending(heard));
+        add(&mut object, ending(transcript));
         line(&object)
     }
 }
@@ -83,22 +82,22 @@ fn add(object: &mut Value, fields: Value) {
     }
 }
 
-fn ending(heard: &Heard) -> Value {
-    let Some(end) = &heard.end else {
+fn ending(transcript: &Transcript) -> Value {
+    let Some(finish) = &transcript.finish else {
         return json!({ "finish_reason": "interrupted", "usage": null, "seed": null });
     };
-    let End {
+    let Finish {
         reason,
         usage,
         timings: _,
         seed,
-    } = end;
+    } = finish;
     let Usage {
         prompt_tokens,
         completion_tokens,
         cached_tokens,
     } = usage;
-    let called = !heard.reply.tool_calls.is_empty();
+    let called = !transcript.reply.tool_calls.is_empty();
     json!({
         "finish_reason": match reason {
             FinishReason::Stop if called => "tool_calls",
@@ -115,7 +114,7 @@ fn ending(heard: &Heard) -> Value {
     })
 }
 
-/// A call. Arguments that are cut short are told as the text they are.
+/// A call. Incomplete arguments are printed as a string.
 pub fn call(call: &ToolCall) -> Value {
     let ToolCall {
         id,
@@ -145,8 +144,8 @@ fn logprobs(tokens: &[TokenInfo], tokenizer: &Tokenizer) -> Value {
     tokens.iter().map(token).collect()
 }
 
-/// With no more digits than tell it apart: 0.6 in 32 bits is 0.6000000238418579 in 64. What is
-/// not finite is null.
+/// The shortest digits that identify the `f32`: 0.6 is 0.6000000238418579 as an `f64`. `null` if
+/// not finite.
 pub fn number(value: f32) -> Value {
     let shortest = value.to_string().parse::<f64>();
     shortest.map_or(Value::Null, Value::from)
@@ -154,20 +153,19 @@ pub fn number(value: f32) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use loquat_chat::Reply;
-    use loquat_engine::Timings;
+    use loquat::{Reply, Timings};
 
     use super::*;
 
-    fn heard(reason: FinishReason, calls: Vec<ToolCall>) -> Heard {
-        Heard {
-            whole_calls: vec![true; calls.len()],
+    fn transcript(reason: FinishReason, calls: Vec<ToolCall>) -> Transcript {
+        Transcript {
+            complete_calls: vec![true; calls.len()],
             reply: Reply {
                 tool_calls: calls,
                 ..Reply::default()
             },
             tokens: Vec::new(),
-            end: Some(End {
+            finish: Some(Finish {
                 reason,
                 usage: Usage {
                     prompt_tokens: 5,
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told_as_it_was() {
+    fn ending_has_reason_usage_and_seed() {
         let usage = json!({ "prompt_tokens": 5, "completion_tokens": 3, "cached_tokens": 2 });
         for (reason, calls, name) in [
             (FinishReason::Stop, vec![], "stop"),
@@ -197,17 +195,17 @@ mod tests {
             (FinishReason::StopString(0), vec![], "stop_string"),
             (FinishReason::Length, vec![add()], "length"),
         ] {
-            let told = ending(&heard(reason, calls));
+            let ending = ending(&transcript(reason, calls));
             let expected = json!({ "finish_reason": name, "usage": usage, "seed": 7 });
-            assert_eq!(told, expected);
+            assert_eq!(ending, expected);
         }
-        let interrupted = ending(&Heard::default());
+        let interrupted = ending(&Transcript::default());
         assert_eq!(interrupted["finish_reason"], "interrupted");
     }
 
     #[test]
-    fn arguments_are_an_object_or_the_text_there_is() {
-        for (arguments, told) in [
+    fn arguments_are_an_object_or_a_string() {
+        for (arguments, printed) in [
             ("{\"a\": 1}", json!({ "a": 1 })),
             ("{}", json!({})),
             ("{\"a\": ", json!("{\"a\": ")),
@@ -217,13 +215,13 @@ mod tests {
                 arguments: arguments.into(),
                 ..add()
             };
-            let expected = json!({ "id": "1", "name": "add", "arguments": told });
+            let expected = json!({ "id": "1", "name": "add", "arguments": printed });
             assert_eq!(call(&called), expected);
         }
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_no_extra_digits() {
         for (value, text) in [
             (0.6, "0.6"),
             (-1.5, "-1.5"),

@@ -1,32 +1,34 @@
-//! What was heard, printed: as text, as one JSON object, or event by event.
+//! Replies printed as text, as one JSON object, or event by event.
 
 mod closing;
 mod fold;
 mod json;
 mod text;
+mod transcript;
 
 use loquat_text::Tokenizer;
 
-pub use closing::close;
+pub use closing::print_summary;
 pub use json::number;
-pub use text::Thinking;
+pub use text::ReasoningDisplay;
+pub use transcript::{Transcript, print_answer};
 
-use crate::args::Form;
-use crate::stream::Listener;
-use json::{Events, Whole};
-use text::Spoken;
+use crate::args::OutputForm;
+use json::{EventsPrinter, ObjectPrinter};
+use text::TextPrinter;
+use transcript::ReplyPrinter;
 
-/// Whoever prints in this form. `logprobs` are told where they were asked for.
-pub fn listener<'a>(
-    form: Form,
-    thinking: Thinking,
+/// The printer for an output form. `logprobs` are printed if the request asks for them.
+pub fn printer<'a>(
+    form: OutputForm,
+    reasoning: ReasoningDisplay,
     tokenizer: &'a Tokenizer,
     logprobs: bool,
-) -> Box<dyn Listener + 'a> {
+) -> Box<dyn ReplyPrinter + 'a> {
     let tokens = logprobs.then_some(tokenizer);
     match form {
-        Form::Text => Box::new(Spoken::new(thinking)),
-        Form::Json => Box::new(Whole { tokens }),
-        Form::Events => Box::new(Events { tokens }),
+        OutputForm::Text => Box::new(TextPrinter::new(reasoning)),
+        OutputForm::Json => Box::new(ObjectPrinter { tokens }),
+        OutputForm::Events => Box::new(EventsPrinter { tokens }),
     }
 }

@@ -1,39 +1,38 @@
-//! A reply for people, and for programs that want its words.
+//! Replies as text.
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
-use loquat_chat::{ReplyEvent, ToolCall};
-use loquat_engine::TokenInfo;
+use loquat::{ReplyEvent, TokenInfo, ToolCall};
 
 use super::fold::Fold;
 use super::json::call;
+use super::transcript::{ReplyPrinter, Transcript};
 use crate::args::ShowReasoning;
 use crate::error::CliError;
-use crate::stream::{Heard, Listener};
-use crate::terminal::{dimmed, print, tame};
+use crate::terminal::{dimmed, print, sanitize};
 
-/// Where and how thinking is printed.
+/// Where and how reasoning is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thinking {
+pub enum ReasoningDisplay {
     Hidden,
-    /// On stderr, dimmed, for whoever looks.
+    /// On stderr, dimmed.
     Dimmed,
-    /// There too, as a line that counts.
+    /// On stderr, as one line that counts tokens.
     Folded,
-    /// On stdout, between `<think>` and `</think>`, whatever the model's own marks are.
+    /// On stdout, between `<think>` and `</think>`, whichever marks the model uses.
     Marked,
 }
 
-impl Thinking {
-    pub fn shown(how: Option<ShowReasoning>) -> Self {
+impl ReasoningDisplay {
+    pub fn for_terminals(how: Option<ShowReasoning>) -> Self {
         let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
-        Self::on(how, stdout.is_terminal(), stderr.is_terminal())
+        Self::choose(how, stdout.is_terminal(), stderr.is_terminal())
     }
 
-    /// Stdout is for answers, unless somebody asks for more and has no other place to see it.
-    fn on(how: Option<ShowReasoning>, stdout_is_seen: bool, stderr_is_seen: bool) -> Self {
-        match (how, stdout_is_seen, stderr_is_seen) {
+    /// Stdout is for the answer, unless `full` is requested and stderr is not visible too.
+    fn choose(how: Option<ShowReasoning>, stdout_visible: bool, stderr_visible: bool) -> Self {
+        match (how, stdout_visible, stderr_visible) {
             (Some(ShowReasoning::Full), true, true) | (None, _, true) => Self::Dimmed,
             (Some(ShowReasoning::Full), _, _) => Self::Marked,
             (Some(ShowReasoning::Folded), _, true) => Self::Folded,
@@ -42,88 +41,87 @@ impl Thinking {
     }
 }
 
-/// Prints a reply as it comes.
-pub struct Spoken {
-    thinking: Thinking,
-    in_thinking: bool,
+/// Prints a reply while it is generated.
+pub struct TextPrinter {
+    display: ReasoningDisplay,
+    in_reasoning: bool,
     fold: Option<Fold>,
-    /// Tokens whose events are still to come.
+    /// Tokens whose events follow.
     tokens: usize,
-    /// Nothing stands in the present line of whatever was written to last.
+    /// The current line, of stdout or stderr, is empty.
     fresh_line: bool,
-    /// Any text at all was printed to stdout.
-    spoken: bool,
+    /// Some text was printed to stdout.
+    has_text: bool,
 }
 
-impl Spoken {
-    pub fn new(thinking: Thinking) -> Self {
+impl TextPrinter {
+    pub fn new(display: ReasoningDisplay) -> Self {
         Self {
-            thinking,
-            in_thinking: false,
+            display,
+            in_reasoning: false,
             fold: None,
             tokens: 0,
             fresh_line: true,
-            spoken: false,
+            has_text: false,
         }
     }
 
-    fn say(&mut self, text: &str) -> Result<(), CliError> {
+    fn print_text(&mut self, text: &str) -> Result<(), CliError> {
         if text.is_empty() {
             return Ok(());
         }
-        speak(text)?;
-        self.spoken = true;
+        print_tamed(text)?;
+        self.has_text = true;
         self.fresh_line = text.ends_with('\n');
         Ok(())
     }
 
-    fn think(&mut self, text: &str) -> Result<(), CliError> {
-        let begins = !self.in_thinking;
-        self.in_thinking = true;
+    fn print_reasoning(&mut self, text: &str) -> Result<(), CliError> {
+        let begins = !std::mem::replace(&mut self.in_reasoning, true);
         let tokens = std::mem::take(&mut self.tokens);
-        match self.thinking {
-            Thinking::Hidden => Ok(()),
-            Thinking::Dimmed => {
-                murmur(text);
+        match self.display {
+            ReasoningDisplay::Hidden => Ok(()),
+            ReasoningDisplay::Dimmed => {
+                print_dimmed(text);
                 self.fresh_line = text.ends_with('\n');
                 Ok(())
             }
-            Thinking::Folded => {
+            ReasoningDisplay::Folded => {
                 let now = Instant::now();
                 let fold = self.fold.get_or_insert_with(|| Fold::begin(now));
                 fold.add(tokens, now);
                 Ok(())
             }
-            Thinking::Marked => {
+            ReasoningDisplay::Marked => {
                 if begins {
-                    self.say("<think>\n")?;
+                    self.print_text("<think>\n")?;
                 }
-                self.say(text)
+                self.print_text(text)
             }
         }
     }
 
-    fn stop_thinking(&mut self) -> Result<(), CliError> {
-        if !std::mem::take(&mut self.in_thinking) {
+    fn end_reasoning(&mut self) -> Result<(), CliError> {
+        if !std::mem::take(&mut self.in_reasoning) {
             return Ok(());
         }
-        match self.thinking {
-            Thinking::Hidden => Ok(()),
-            Thinking::Dimmed => {
+        match self.display {
+            ReasoningDisplay::Hidden => Ok(()),
+            ReasoningDisplay::Dimmed => {
                 if !std::mem::replace(&mut self.fresh_line, true) {
-                    murmur("\n");
+                    print_dimmed("\n");
                 }
                 Ok(())
             }
-            Thinking::Folded => {
+            ReasoningDisplay::Folded => {
                 if let Some(fold) = self.fold.take() {
                     fold.end(Instant::now());
                 }
                 Ok(())
             }
-            Thinking::Marked => {
+            ReasoningDisplay::Marked => {
                 self.finish_line()?;
-                self.say("</think>\n")
+                self.print_text("</think>\n")
             }
         }
     }
@@ -132,24 +130,24 @@ impl Spoken {
         if self.fresh_line {
             Ok(())
         } else {
-            self.say("\n")
+            self.print_text("\n")
         }
     }
 }
 
-impl Listener for Spoken {
+impl ReplyPrinter for TextPrinter {
     fn event(&mut self, event: &ReplyEvent) -> Result<(), CliError> {
         match event {
-            ReplyEvent::Reasoning(text) => self.think(text),
+            ReplyEvent::Reasoning(text) => self.print_reasoning(text),
             ReplyEvent::Text(text) => {
                 self.tokens = 0;
-                self.stop_thinking()?;
-                self.say(text)
+                self.end_reasoning()?;
+                self.print_text(text)
             }
-            // They are printed whole, after the text.
+            // Calls are printed at the end.
             ReplyEvent::CallStart { .. }
             | ReplyEvent::CallArguments { .. }
-            | ReplyEvent::CallEnd { .. } => self.stop_thinking(),
+            | ReplyEvent::CallEnd { .. } => self.end_reasoning(),
         }
     }
 
@@ -158,19 +156,19 @@ impl Listener for Spoken {
         Ok(())
     }
 
-    /// The shell's prompt belongs on a line of its own.
-    fn end(&mut self, heard: &Heard) -> Result<(), CliError> {
-        self.stop_thinking()?;
+    /// Ends the line, so that the shell's prompt starts on a new one.
+    fn end(&mut self, transcript: &Transcript) -> Result<(), CliError> {
+        self.end_reasoning()?;
         self.finish_line()?;
-        let calls = &heard.reply.tool_calls;
-        if !self.spoken && calls.is_empty() {
-            return self.say("\n");
+        let calls = &transcript.reply.tool_calls;
+        if !self.has_text && calls.is_empty() {
+            return self.print_text("\n");
         }
         calls.iter().try_for_each(print_call)
     }
 
-    fn broken(&mut self) -> Result<(), CliError> {
-        self.stop_thinking()?;
+    fn abort(&mut self) -> Result<(), CliError> {
+        self.end_reasoning()?;
         self.finish_line()
     }
 }
@@ -181,25 +179,25 @@ fn print_call(called: &ToolCall) -> Result<(), CliError> {
         name, arguments, ..
     } = called;
     if std::io::stdout().is_terminal() {
-        speak(&format!("→ {name} {arguments}\n"))
+        print_tamed(&format!("→ {name} {arguments}\n"))
     } else {
         print(&format!("{}\n", call(called)))
     }
 }
 
-/// Untouched into a file or a pipe, tame on a terminal.
-fn speak(text: &str) -> Result<(), CliError> {
+/// Prints text verbatim to a file or pipe, and without control characters to a terminal.
+fn print_tamed(text: &str) -> Result<(), CliError> {
     if std::io::stdout().is_terminal() {
-        print(&tame(text))
+        print(&sanitize(text))
     } else {
         print(text)
     }
 }
 
-/// To stderr. What cannot be written there is not missed.
-fn murmur(text: &str) {
+/// Prints to stderr, ignoring errors.
+fn print_dimmed(text: &str) {
     let mut stderr = std::io::stderr().lock();
-    let _ = write!(stderr, "{}", dimmed(&tame(text)));
+    let _ = write!(stderr, "{}", dimmed(&sanitize(text)));
     let _ = stderr.flush();
 }
 
@@ -208,9 +206,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thinking_is_shown_where_somebody_looks() {
+    fn reasoning_goes_where_it_is_visible() {
+        use ReasoningDisplay as T;
         use ShowReasoning::{Folded, Full, Hidden};
-        use Thinking as T;
         // Stdout and stderr as terminals: both, stdout only, stderr only, neither.
         for (how, expected) in [
             (None, [T::Dimmed, T::Hidden, T::Dimmed, T::Hidden]),
@@ -219,7 +217,7 @@ mod tests {
             (Some(Hidden), [T::Hidden; 4]),
         ] {
             let found = [(true, true), (true, false), (false, true), (false, false)]
-                .map(|(stdout, stderr)| T::on(how, stdout, stderr));
+                .map(|(stdout, stderr)| T::choose(how, stdout, stderr));
             assert_eq!(found, expected, "{how:?}");
         }
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use loquat_hubkit::{File, HubServer, Repo, noise};
+use loquat_hubkit::{FakeFile, FakeRepo, HubServer, noise};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -23,18 +23,18 @@ impl Town {
             let name = entry.file_name().into_string().unwrap();
             let content = fs::read(entry.path()).unwrap();
             if name.ends_with(".safetensors") {
-                File::large(&name, content)
+                FakeFile::large(&name, content)
             } else {
-                File::small(&name, content)
+                FakeFile::small(&name, content)
             }
         });
         let quant = |name: &str, seed| {
             let content = [b"GGUF".to_vec(), noise(4000, seed)].concat();
-            File::large(name, content)
+            FakeFile::large(name, content)
         };
         let repos = vec![
-            Repo::new("tiny/llama", tiny.collect()),
-            Repo::new(
+            FakeRepo::new("tiny/llama", tiny.collect()),
+            FakeRepo::new(
                 "tiny/quants",
                 vec![quant("q-Q8_0.gguf", 1), quant("q-Q2_K.gguf", 2)],
             ),
@@ -280,9 +280,9 @@ fn flags_name_exact_files() {
     let tokens = ["--max-tokens", "2"];
     // It is safetensors, and not MLX's.
     town.run(&["run", "--mlx-file", &llama, "hi"])
-        .refused(3, &["is safetensors", "mlx was asked for"]);
+        .refused(3, &["is safetensors", "not mlx"]);
     town.run(&[&["run", &llama, "hi", "--gguf"][..], &tokens].concat())
-        .refused(3, &["is safetensors", "gguf was asked for"]);
+        .refused(3, &["is safetensors", "not gguf"]);
     town.run(&["inspect", "--gguf-file", "missing.gguf"])
         .refused(3, &["nothing at ./missing.gguf"]);
     for args in [

@@ -206,7 +206,7 @@ fn the_kind_of_files_is_the_one_that_was_asked_for() {
     let model = format!("[[models]]\nname = \"a\"\nsource = {:?}\n", golden("llama"));
     let plain = files.write("plain.toml", &format!("{model}kind = \"safetensors\"\n"));
     loquat(["config", "check", &plain]).quiet();
-    let words = ["is safetensors", "gguf was asked for"];
+    let words = ["is safetensors", "not gguf"];
     let other = files.write("other.toml", &format!("{model}kind = \"gguf\"\n"));
     loquat(["config", "check", &other]).refused(2, &words);
     loquat(["serve", "--port=0", "--config", &other]).refused(3, &words);

@@ -17,14 +17,11 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use loquat_chat::ChatContext;
-use loquat_engine::{Engine, SamplingParams};
-
 use crate::config::Model;
 
 pub use lease::Lease;
 pub use loaded::Loaded;
-pub use registry::{Models, unknown};
+pub use registry::{Models, model_not_found};
 pub use slot::KeepAlive;
 pub use status::{ModelState, ModelStatus};
 
@@ -45,12 +42,9 @@ pub struct Planned {
     pub resident_bytes: u64,
 }
 
-/// A model at work.
+/// What an [`Opener`] returns.
 pub struct Opened {
-    pub engine: Engine,
-    pub chat: ChatContext,
-    /// How to sample where neither a request nor the configuration says.
-    pub sampling: SamplingParams,
+    pub model: loquat::Model,
     pub info: ModelInfo,
     pub resident_bytes: u64,
 }

@@ -130,7 +130,7 @@ async fn make_room(inner: &Arc<Inner>, opening: &Opening) -> Result<(), Trouble>
 /// Grammars need a look at the whole vocabulary once, which takes a second where it is large:
 /// better now than in the first request that has one.
 fn warm(lease: &Lease) {
-    let grammars = lease.chat.grammars().clone();
+    let grammars = lease.chat_context().grammars().clone();
     spawn_blocking(move || {
         if let Err(error) = grammars.compile(&GrammarSource::JsonObject) {
             tracing::debug!("grammars are of no use with this model: {error}");

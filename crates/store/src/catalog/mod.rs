@@ -1,8 +1,7 @@
-//! The models known by name, from `catalog.toml` and the user's own file, checked as they are
-//! read.
+//! Models known by name, from `catalog.toml` and the user's own file.
 //!
-//! An [`Entry`] comes only from [`Catalog::parse`], so the rest of the crate may join its names
-//! to paths and hand its packages to pip without looking again.
+//! Parsing validates every [`CatalogEntry`], so the rest of the crate may join its names to paths
+//! and pass its packages to pip without further checks.
 
 pub(crate) mod check;
 pub(crate) mod entry;
@@ -13,17 +12,19 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-pub use entry::{Entry, Form, Kind, Kv, Part, Size, Source};
+pub use entry::{
+    CatalogEntry, DownloadSource, KvShape, ModelForm, ModelKind, ModelSize, PackagePart,
+};
 
 use crate::StoreError;
 use check::Checker;
 
 const EMBEDDED: &str = include_str!("../../catalog.toml");
-const EMBEDDED_NAME: &str = "the catalog of this program";
+const EMBEDDED_NAME: &str = "the embedded catalog";
 
 #[derive(Debug, Clone)]
 pub struct Catalog {
-    entries: Vec<Entry>,
+    entries: Vec<CatalogEntry>,
     default: usize,
 }
 
@@ -32,17 +33,17 @@ pub struct Catalog {
 struct Document {
     default: Option<String>,
     #[serde(rename = "model", default)]
-    entries: Vec<Entry>,
+    entries: Vec<CatalogEntry>,
 }
 
 impl Catalog {
-    /// The catalog this build carries.
+    /// The catalog embedded in this build.
     pub fn embedded() -> Result<Self, StoreError> {
         Self::parse(EMBEDDED_NAME, EMBEDDED)
     }
 
-    /// A catalog by itself; `file` is what errors call it. Its first entry is the default where
-    /// it names none.
+    /// Parses a catalog; errors call it `file`. If it names no default, the first entry is the
+    /// default.
     pub fn parse(file: &str, text: &str) -> Result<Self, StoreError> {
         let Document { default, entries } = read(file, text)?;
         let checker = Checker { file };
@@ -50,33 +51,33 @@ impl Catalog {
             Some(name) => position(&entries, &name)
                 .ok_or_else(|| checker.wrong("default", format!("{name:?} is not an entry")))?,
             None if entries.is_empty() => {
-                return Err(checker.wrong("model", "there is no entry"));
+                return Err(checker.wrong("model", "it has no entries"));
             }
             None => 0,
         };
         Ok(Self { entries, default })
     }
 
-    /// With what a user's file adds: its entries come first, and stand in place of those of the
-    /// same canonical name. It may choose another default.
+    /// Adds a user's file. Its entries come first and replace those of the same canonical name. It
+    /// may set another default.
     pub fn with(self, file: &str, text: &str) -> Result<Self, StoreError> {
         let Document { default, entries } = read(file, text)?;
         let default = default.unwrap_or_else(|| self.default_model().to_string());
-        let key = |entry: &Entry| entry.key().to_ascii_lowercase();
+        let key = |entry: &CatalogEntry| entry.key().to_ascii_lowercase();
         let added: HashSet<String> = entries.iter().map(key).collect();
         let kept = self.entries.into_iter();
         let kept = kept.filter(|entry| !added.contains(&key(entry)));
-        let entries: Vec<Entry> = entries.into_iter().chain(kept).collect();
+        let entries: Vec<CatalogEntry> = entries.into_iter().chain(kept).collect();
         let default = position(&entries, &default).ok_or_else(|| {
             Checker { file }.wrong("default", format!("{default:?} is not an entry"))
         })?;
         Ok(Self { entries, default })
     }
 
-    /// The embedded catalog with the file at `user`, where there is one.
-    pub(crate) fn load(user: Option<&UserFile>) -> Result<Self, StoreError> {
+    /// The embedded catalog, extended by the user's file if it exists.
+    pub(crate) fn load(user: Option<&UserCatalog>) -> Result<Self, StoreError> {
         let embedded = Self::embedded()?;
-        let Some(UserFile { path, required }) = user else {
+        let Some(UserCatalog { path, required }) = user else {
             return Ok(embedded);
         };
         match std::fs::read_to_string(path) {
@@ -89,29 +90,29 @@ impl Catalog {
         }
     }
 
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[CatalogEntry] {
         &self.entries
     }
 
-    pub fn default_model(&self) -> &Entry {
+    pub fn default_model(&self) -> &CatalogEntry {
         &self.entries[self.default]
     }
 
-    /// The entry called `name` or `name:tag`, in any case of letters.
-    pub fn find(&self, reference: &str) -> Option<&Entry> {
+    /// Finds an entry by `name` or `name:tag`, ignoring case.
+    pub fn find(&self, reference: &str) -> Option<&CatalogEntry> {
         position(&self.entries, reference).map(|at| &self.entries[at])
     }
 }
 
-/// Where a user's own catalog is looked for.
+/// The location of the user's own catalog.
 #[derive(Debug, Clone)]
-pub(crate) struct UserFile {
+pub(crate) struct UserCatalog {
     pub path: PathBuf,
-    /// Named by the user, so that its absence is a mistake.
+    /// The user named the file, so it must exist.
     pub required: bool,
 }
 
-impl UserFile {
+impl UserCatalog {
     pub(crate) fn named(path: PathBuf) -> Self {
         Self {
             path,
@@ -135,21 +136,21 @@ fn read(file: &str, text: &str) -> Result<Document, StoreError> {
     for entry in &document.entries {
         checker.entry(entry)?;
         for tag in &entry.tags {
-            // Two names that a file system could take for one are one.
+            // Names that a case-insensitive file system would merge count as equal.
             if !seen.insert(format!("{}-{tag}", entry.name).to_ascii_lowercase()) {
-                return Err(checker.wrong(entry, format!("{}:{tag} stands twice", entry.name)));
+                return Err(checker.wrong(entry, format!("{}:{tag} is listed twice", entry.name)));
             }
         }
     }
     Ok(document)
 }
 
-fn position(entries: &[Entry], reference: &str) -> Option<usize> {
+fn position(entries: &[CatalogEntry], reference: &str) -> Option<usize> {
     let (name, tag) = match reference.split_once(':') {
         Some((name, tag)) => (name, Some(tag)),
         None => (reference, None),
     };
-    let tagged = |entry: &Entry| match tag {
+    let tagged = |entry: &CatalogEntry| match tag {
         Some(tag) => entry
             .tags
             .iter()
@@ -167,15 +168,15 @@ mod tests {
     use crate::FileKind;
 
     #[test]
-    fn the_embedded_catalog_is_valid() {
+    fn embedded_catalog_is_valid() {
         let catalog = Catalog::embedded().unwrap();
         let default = catalog.default_model();
         assert_eq!(
             (default.to_string().as_str(), default.kind),
-            ("smollm2:135m", Kind::Instruct)
+            ("smollm2:135m", ModelKind::Instruct)
         );
         let gemma = catalog.find("gemma3:270m").unwrap();
-        let [Source::PythonPackages { parts }] = &gemma.forms[0].sources[..] else {
+        let [DownloadSource::PythonPackages { parts }] = &gemma.forms[0].sources[..] else {
             panic!("gemma3:270m should have one source");
         };
         assert_eq!(parts.len(), 4);
@@ -185,10 +186,10 @@ mod tests {
     }
 
     #[test]
-    fn the_embedded_catalog_is_worth_having() {
+    fn embedded_catalog_sizes_are_plausible() {
         let catalog = Catalog::embedded().unwrap();
         let with = |kind| {
-            let has = |entry: &&Entry| entry.form(kind).is_some();
+            let has = |entry: &&CatalogEntry| entry.form(kind).is_some();
             catalog.entries().iter().filter(has).count()
         };
         assert!(with(FileKind::Gguf) >= 25 && with(FileKind::Mlx) >= 25);
@@ -199,7 +200,7 @@ mod tests {
                 let size = entry.size(form);
                 let reckoned = entry.parameters as f64 * bits / 8.0;
                 let share = size.bytes as f64 / reckoned;
-                // Embeddings of small models are kept in more bits than the name says.
+                // Embeddings of small models use more bits than the name says.
                 assert!(
                     (0.8..1.6).contains(&share),
                     "{entry} {}: {share}",
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_finds_its_entry() {
+    fn reference_finds_its_entry() {
         let catalog = Catalog::embedded().unwrap();
         for (reference, expected) in [
             ("smollm2", Some("smollm2:135m")),
@@ -232,13 +233,13 @@ mod tests {
             (":135m", None),
             ("", None),
         ] {
-            let found = catalog.find(reference).map(Entry::to_string);
+            let found = catalog.find(reference).map(CatalogEntry::to_string);
             assert_eq!(found.as_deref(), expected, "{reference:?}");
         }
     }
 
     #[test]
-    fn words_find_entries_and_slips_are_guessed() {
+    fn search_tolerates_typos() {
         let catalog = Catalog::embedded().unwrap();
         for (words, first) in [
             (&["smollm3"][..], "smollm3:3b"),
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_bound_what_a_context_takes() {
+    fn windows_bound_kv_bytes() {
         let catalog = Catalog::embedded().unwrap();
         // Per layer and token: 2 (keys, values) × heads × width × 2 bytes.
         for (name, tokens, expected) in [
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_field_is_named() {
+    fn invalid_field_is_named() {
         for (right, wrong, named) in [
             (
                 "default = \"smollm2:135m\"",

@@ -1,27 +1,27 @@
-//! Finding an entry by words that are not its name.
+//! Catalog search and typo suggestions.
 
-use super::{Catalog, Entry};
+use super::{Catalog, CatalogEntry};
 
-/// Words this alike are taken for a slip of the fingers: `lama` for `llama`, not `phi` for `pi`.
+/// Words at least this similar count as a typo: `lama` for `llama`, not `phi` for `pi`.
 const ALIKE: f64 = 0.84;
 const SUGGESTIONS: usize = 3;
 
 impl Catalog {
-    /// The entries that every one of `words` says something of (name, tags, family, licence,
-    /// kind, quant), best first; all of them where there are no words.
-    pub fn search(&self, words: &[&str]) -> Vec<&Entry> {
+    /// Entries that match every word (name, tags, family, licence, kind, quant), best first. No
+    /// words match everything.
+    pub fn search(&self, words: &[&str]) -> Vec<&CatalogEntry> {
         let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
-        let mut found: Vec<(u32, &Entry)> = self
+        let mut found: Vec<(u32, &CatalogEntry)> = self
             .entries
             .iter()
             .filter_map(|entry| Some((score(entry, &words)?, entry)))
             .collect();
-        // Stable: the catalog's order among equals.
+        // A stable sort keeps the catalog's order among equals.
         found.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
         found.into_iter().map(|(_, entry)| entry).collect()
     }
 
-    /// What someone who wrote `reference` may have meant, the likeliest first.
+    /// Names similar to `reference`, most similar first.
     pub(crate) fn suggest(&self, reference: &str) -> Vec<String> {
         let reference = reference.to_lowercase();
         let name = reference.split(':').next().unwrap_or_default();
@@ -43,17 +43,17 @@ impl Catalog {
     }
 }
 
-/// How well the words describe the entry, if they do.
-fn score(entry: &Entry, words: &[String]) -> Option<u32> {
+/// How well the words match the entry; `None` if one of them does not.
+fn score(entry: &CatalogEntry, words: &[String]) -> Option<u32> {
     let fields = fields(entry);
     let scores = words.iter().map(|word| {
-        let best = fields.iter().map(|field| match_of(field, word)).max();
+        let best = fields.iter().map(|field| match_score(field, word)).max();
         best.filter(|score| *score > 0)
     });
     scores.sum()
 }
 
-fn fields(entry: &Entry) -> Vec<String> {
+fn fields(entry: &CatalogEntry) -> Vec<String> {
     let mut fields = vec![
         entry.to_string(),
         entry.name.clone(),
@@ -68,7 +68,7 @@ fn fields(entry: &Entry) -> Vec<String> {
     fields.iter().map(|field| field.to_lowercase()).collect()
 }
 
-fn match_of(field: &str, word: &str) -> u32 {
+fn match_score(field: &str, word: &str) -> u32 {
     match () {
         _ if field == word => 4,
         _ if field.starts_with(word) => 3,

@@ -1,8 +1,8 @@
-//! Requests to a hub and to where it redirects.
+//! Requests to a hub and to its redirect targets.
 //!
-//! Redirects are followed here and not by the HTTP library, for two reasons: the token must go to
-//! the hub's own origin only, and the headers that describe a large file stand on the redirect,
-//! not on what it leads to.
+//! Redirects are followed here instead of in the HTTP library for two reasons: the token must go to
+//! the hub's own origin only, and the headers that describe a large file are on the redirect, not
+//! on its target.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,60 +15,60 @@ use ureq::http::{HeaderMap, Request, Uri};
 use ureq::{Agent, Body};
 
 use super::HubError;
-use super::options::{Settled, without_login};
-use super::patience::{Failure, Stop};
-use super::tuning::Tuning;
+use super::options::{ResolvedHubOptions, without_login};
+use super::retry::{RequestFailure, StopSignal};
+use super::tuning::DownloadTuning;
 
 const USER: &str = concat!("loquat/", env!("CARGO_PKG_VERSION"));
 const REDIRECTS: usize = 10;
-/// More than the listing of the largest repositories; a hostile answer ends here.
-/// Of a hub that has never answered.
+/// Retries for a hub that has not responded yet.
 const FIRST_RETRIES: u32 = 2;
+/// More than the listing of the largest repositories; limits a hostile response.
 const LONGEST_LISTING: u64 = 64 << 20;
 
 pub(crate) struct Client {
     endpoint: String,
-    /// How messages call the hub.
+    /// The hub's name in messages.
     hub: String,
     origin: Option<Origin>,
     authorization: Option<String>,
-    tuning: Tuning,
+    tuning: DownloadTuning,
     agent: OnceLock<Agent>,
 }
 
-/// What a request is about, for messages.
+/// The subject of a request, for error messages.
 #[derive(Clone, Copy)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct RequestSubject<'a> {
     pub repo: &'a str,
     pub revision: &'a str,
     pub file: Option<&'a str>,
 }
 
-/// The bytes of a file that a request asks for.
+/// A requested byte range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub start: u64,
     pub end: u64,
 }
 
-/// An answer that may be used: a success, or that a span cannot be had.
-pub(crate) struct Answer {
+/// A usable response: success, or "range not satisfiable".
+pub(crate) struct HubResponse {
     pub status: u16,
     pub host: String,
     pub body: Body,
     headers: HeaderMap,
-    /// Of the first answer that named what it links to.
+    /// The `x-linked-*` headers of the first response that had them.
     linked: HeaderMap,
 }
 
 impl Client {
-    pub(crate) fn new(settled: &Settled, tuning: &Tuning) -> Self {
-        let origin = settled.endpoint.parse().ok();
+    pub(crate) fn new(resolved: &ResolvedHubOptions, tuning: &DownloadTuning) -> Self {
+        let origin = resolved.endpoint.parse().ok();
         Self {
-            endpoint: settled.endpoint.clone(),
-            hub: settled.name.clone(),
-            origin: origin.and_then(|uri| Origin::of(&uri)),
-            authorization: settled
+            endpoint: resolved.endpoint.clone(),
+            hub: resolved.name.clone(),
+            origin: origin.and_then(|uri| Origin::from_uri(&uri)),
+            authorization: resolved
                 .token
                 .as_ref()
                 .map(|token| format!("Bearer {token}")),
@@ -81,100 +81,108 @@ impl Client {
         &self.hub
     }
 
-    pub(crate) fn tuning(&self) -> &Tuning {
+    pub(crate) fn tuning(&self) -> &DownloadTuning {
         &self.tuning
     }
 
-    /// The text of an API's answer. It is the first thing asked, so a hub that does not answer at
-    /// all is given up soon: nothing is under way that would be lost.
-    pub(crate) fn text(&self, path: &str, subject: Subject<'_>) -> Result<String, HubError> {
-        let mut unanswered = 0;
-        self.tuning.patience.persist(&Stop::default(), || {
-            let answer = self.ask("GET", path, None, subject).map_err(|failure| {
-                unanswered += u32::from(matches!(failure.error, HubError::Unreachable { .. }));
-                if unanswered > FIRST_RETRIES {
-                    Failure::lasting(failure.error)
+    /// Fetches an API response as text. This is the first request of a fetch, so an unreachable hub
+    /// fails soon: no progress would be lost.
+    pub(crate) fn text(&self, path: &str, subject: RequestSubject<'_>) -> Result<String, HubError> {
+        let mut no_response = 0;
+        self.tuning.retry.run(&StopSignal::default(), || {
+            let response = self.send("GET", path, None, subject).map_err(|failure| {
+                no_response += u32::from(matches!(failure.error, HubError::Unreachable { .. }));
+                if no_response > FIRST_RETRIES {
+                    RequestFailure::lasting(failure.error)
                 } else {
                     failure
                 }
             })?;
-            let body = answer.body.into_with_config().limit(LONGEST_LISTING);
+            let body = response.body.into_with_config().limit(LONGEST_LISTING);
             body.read_to_string()
-                .map_err(|error| Failure::passing(unreachable(&answer.host, &error)))
+                .map_err(|error| RequestFailure::passing(unreachable(&response.host, &error)))
         })
     }
 
-    /// What the hub says about a file without giving it.
-    pub(crate) fn head(&self, path: &str, subject: Subject<'_>) -> Result<Answer, HubError> {
-        self.tuning
-            .patience
-            .persist(&Stop::default(), || self.ask("HEAD", path, None, subject))
+    /// Requests a file's headers.
+    pub(crate) fn head(
+        &self,
+        path: &str,
+        subject: RequestSubject<'_>,
+    ) -> Result<HubResponse, HubError> {
+        self.tuning.retry.run(&StopSignal::default(), || {
+            self.send("HEAD", path, None, subject)
+        })
     }
 
-    /// The status that a bare question gets within so long.
-    pub(crate) fn status(&self, patience: Duration) -> Result<u16, HubError> {
+    /// The status of a plain HEAD request.
+    pub(crate) fn ping(&self, timeout: Duration) -> Result<u16, HubError> {
         let request = self.agent().head(&self.endpoint).config();
-        let request = request.timeout_global(Some(patience)).build();
-        let answer = request
+        let request = request.timeout_global(Some(timeout)).build();
+        let response = request
             .call()
             .map_err(|error| unreachable(&self.hub, &error))?;
-        Ok(answer.status().as_u16())
+        Ok(response.status().as_u16())
     }
 
-    /// A file, or a span of it.
+    /// Requests a file or a byte range of it.
     pub(crate) fn get(
         &self,
         path: &str,
         span: Option<Span>,
-        subject: Subject<'_>,
-    ) -> Result<Answer, Failure> {
-        self.ask("GET", path, span, subject)
+        subject: RequestSubject<'_>,
+    ) -> Result<HubResponse, RequestFailure> {
+        self.send("GET", path, span, subject)
     }
 
-    fn ask(
+    fn send(
         &self,
         method: &str,
         path: &str,
         span: Option<Span>,
-        subject: Subject<'_>,
-    ) -> Result<Answer, Failure> {
+        subject: RequestSubject<'_>,
+    ) -> Result<HubResponse, RequestFailure> {
         let mut address = format!("{}/{path}", self.endpoint);
         let mut linked = HeaderMap::new();
         let mut host = self.hub.clone();
         for _ in 0..REDIRECTS {
-            let uri = parse(&address, &host).map_err(Failure::lasting)?;
-            host = host_of(&uri);
-            let trusted = Origin::of(&uri) == self.origin;
+            let uri = parse(&address, &host).map_err(RequestFailure::lasting)?;
+            host = host_and_port(&uri);
+            let trusted = Origin::from_uri(&uri) == self.origin;
             let request = self
                 .request(method, &uri, span, trusted)
-                .map_err(|error| Failure::lasting(unreachable(&host, &error)))?;
-            let response = self
+                .map_err(|error| RequestFailure::lasting(unreachable(&host, &error)))?;
+            let received = self
                 .agent()
                 .run(request)
-                .map_err(|error| Failure::passing(unreachable(&host, &error)))?;
-            let (parts, body) = response.into_parts();
+                .map_err(|error| RequestFailure::passing(unreachable(&host, &error)))?;
+            let (parts, body) = received.into_parts();
             if linked.is_empty() {
                 linked = linked_headers(&parts.headers);
             }
-            let answer = Answer {
+            let response = HubResponse {
                 status: parts.status.as_u16(),
                 host: host.clone(),
                 body,
                 headers: parts.headers,
                 linked: linked.clone(),
             };
-            if !matches!(answer.status, 301 | 302 | 303 | 307 | 308) {
-                return self.judge(answer, trusted, subject);
+            if !matches!(response.status, 301 | 302 | 303 | 307 | 308) {
+                return self.check_status(response, trusted, subject);
             }
-            let next = redirected(&uri, &answer).map_err(Failure::lasting)?;
-            let leaves = next.parse().ok().and_then(|uri: Uri| Origin::of(&uri)) != self.origin;
-            // Whoever the hub sends us to need not know about hashes; the hub has said them.
+            let next = redirected(&uri, &response).map_err(RequestFailure::lasting)?;
+            let leaves = next
+                .parse()
+                .ok()
+                .and_then(|uri: Uri| Origin::from_uri(&uri))
+                != self.origin;
+            // The hub's own headers describe the file; the storage host may not know its hash.
             if method == "HEAD" && leaves {
-                return Ok(answer);
+                return Ok(response);
             }
             address = next;
         }
-        Err(Failure::lasting(HubError::BadAnswer {
+        Err(RequestFailure::lasting(HubError::BadAnswer {
             host: self.hub.clone(),
             what: path.to_owned(),
             problem: format!("it redirects more than {REDIRECTS} times"),
@@ -192,7 +200,7 @@ impl Client {
             .method(method)
             .uri(uri)
             .header(USER_AGENT, USER)
-            // A compressed answer has other bytes, and other ranges, than the file.
+            // Ranges and sizes refer to the uncompressed file.
             .header(ACCEPT_ENCODING, "identity");
         if let Some(Span { start, end }) = span {
             request = request.header(RANGE, format!("bytes={start}-{}", end - 1));
@@ -217,41 +225,45 @@ impl Client {
         })
     }
 
-    fn judge(
+    fn check_status(
         &self,
-        answer: Answer,
+        response: HubResponse,
         trusted: bool,
-        subject: Subject<'_>,
-    ) -> Result<Answer, Failure> {
-        match answer.status {
-            200 | 206 | 416 => Ok(answer),
-            // Where the hub sends us, a refusal is an address that has expired.
-            401 | 403 if !trusted => Err(Failure::passing(self.refused(&answer, subject))),
-            401 | 403 => Err(Failure::lasting(self.refused(&answer, subject))),
-            404 | 410 => Err(Failure::lasting(self.not_found(&answer, subject))),
-            429 => Err(self.too_fast(&answer)),
-            408 | 500.. => Err(Failure::passing(HubError::Server {
-                host: answer.host,
-                status: answer.status,
+        subject: RequestSubject<'_>,
+    ) -> Result<HubResponse, RequestFailure> {
+        match response.status {
+            200 | 206 | 416 => Ok(response),
+            // At a redirect target, a refusal means that the signed address has expired.
+            401 | 403 if !trusted => Err(RequestFailure::passing(
+                self.access_error(&response, subject),
+            )),
+            401 | 403 => Err(RequestFailure::lasting(
+                self.access_error(&response, subject),
+            )),
+            404 | 410 => Err(RequestFailure::lasting(self.not_found(&response, subject))),
+            429 => Err(self.rate_limited(&response)),
+            408 | 500.. => Err(RequestFailure::passing(HubError::Server {
+                host: response.host,
+                status: response.status,
             })),
-            status => Err(Failure::lasting(HubError::BadAnswer {
-                host: answer.host,
+            status => Err(RequestFailure::lasting(HubError::BadAnswer {
+                host: response.host,
                 what: subject.file.unwrap_or(subject.repo).to_owned(),
                 problem: format!("its status is {status}"),
             })),
         }
     }
 
-    fn refused(&self, answer: &Answer, subject: Subject<'_>) -> HubError {
+    fn access_error(&self, response: &HubResponse, subject: RequestSubject<'_>) -> HubError {
         let repo = subject.repo.to_owned();
         let has_token = self.authorization.is_some();
-        match answer.header("x-error-code") {
+        match response.header("x-error-code") {
             Some("GatedRepo") => HubError::Gated {
                 page: format!("{}/{repo}", without_login(&self.endpoint)),
                 repo,
                 has_token,
             },
-            // The hub does not tell strangers which private repositories exist.
+            // The hub hides private repositories behind this code.
             Some("RepoNotFound") => HubError::RepoNotFound {
                 repo,
                 hub: self.hub.clone(),
@@ -259,21 +271,21 @@ impl Client {
             _ => HubError::Refused {
                 repo,
                 hub: self.hub.clone(),
-                status: answer.status,
+                status: response.status,
                 has_token,
             },
         }
     }
 
-    fn not_found(&self, answer: &Answer, subject: Subject<'_>) -> HubError {
-        let Subject {
+    fn not_found(&self, response: &HubResponse, subject: RequestSubject<'_>) -> HubError {
+        let RequestSubject {
             repo,
             revision,
             file,
         } = subject;
         let (repo, revision) = (repo.to_owned(), revision.to_owned());
         let hub = self.hub.clone();
-        match (answer.header("x-error-code"), file) {
+        match (response.header("x-error-code"), file) {
             (Some("RevisionNotFound"), _) => HubError::RevisionNotFound {
                 repo,
                 revision,
@@ -289,21 +301,21 @@ impl Client {
         }
     }
 
-    fn too_fast(&self, answer: &Answer) -> Failure {
-        let wait = answer.wait();
+    fn rate_limited(&self, response: &HubResponse) -> RequestFailure {
+        let wait = response.wait();
         let error = HubError::RateLimited {
-            host: answer.host.clone(),
+            host: response.host.clone(),
             wait,
         };
         match wait {
-            Some(wait) if wait > self.tuning.longest_wait => Failure::lasting(error),
-            Some(wait) => Failure::after(wait, error),
-            None => Failure::passing(error),
+            Some(wait) if wait > self.tuning.longest_wait => RequestFailure::lasting(error),
+            Some(wait) => RequestFailure::after(wait, error),
+            None => RequestFailure::passing(error),
         }
     }
 }
 
-impl Answer {
+impl HubResponse {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -312,7 +324,7 @@ impl Answer {
         self.linked.get(name)?.to_str().ok()
     }
 
-    /// What names this content: equal for two answers only if their bytes are of one file.
+    /// The content's ETag. Equal for two responses only if they serve the same content.
     pub(crate) fn identity(&self) -> Option<&str> {
         let etag = self
             .linked("x-linked-etag")
@@ -322,7 +334,7 @@ impl Answer {
         (plain && !etag.is_empty()).then_some(etag)
     }
 
-    /// Bytes of the whole file, as far as the answer says.
+    /// Size of the whole file, if the response states it.
     pub(crate) fn file_size(&self) -> Option<u64> {
         if let Some(size) = self.linked("x-linked-size") {
             return size.parse().ok();
@@ -333,15 +345,15 @@ impl Answer {
         }
     }
 
-    /// Where in the file the body of a partial answer begins.
+    /// Offset of a partial response's body in the file.
     pub(crate) fn span_start(&self) -> Option<u64> {
         let range = self.header(CONTENT_RANGE.as_str())?;
         let range = range.trim().strip_prefix("bytes")?.trim_start();
         range.split_once('-')?.0.parse().ok()
     }
 
-    /// How long the server wants to be left alone. The hub says it in `RateLimit`, others in
-    /// `Retry-After`, whose form with a date is not worth a calendar.
+    /// The requested delay before a retry, from `Retry-After` (seconds only) or the hub's
+    /// `RateLimit`.
     fn wait(&self) -> Option<Duration> {
         let after = self.header(RETRY_AFTER.as_str());
         let limit = self.header("ratelimit");
@@ -355,7 +367,7 @@ impl Answer {
     }
 }
 
-/// Who a token may be shown to.
+/// The origin that may receive the token.
 #[derive(Debug, PartialEq, Eq)]
 struct Origin {
     scheme: String,
@@ -364,7 +376,7 @@ struct Origin {
 }
 
 impl Origin {
-    fn of(uri: &Uri) -> Option<Self> {
+    fn from_uri(uri: &Uri) -> Option<Self> {
         let scheme = uri.scheme_str()?.to_ascii_lowercase();
         let default = if scheme == "https" { 443 } else { 80 };
         Some(Self {
@@ -378,7 +390,7 @@ impl Origin {
 fn tls() -> ureq::tls::TlsConfig {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
-        tracing::warn!("some of this machine's certificates cannot be read: {error}");
+        tracing::warn!("some system certificates cannot be read: {error}");
     }
     let certificates: Vec<_> = found
         .certs
@@ -391,8 +403,8 @@ fn tls() -> ureq::tls::TlsConfig {
         .build()
 }
 
-/// Host and port; an address may also hold a password.
-fn host_of(uri: &Uri) -> String {
+/// Host and port, without a user name and password.
+fn host_and_port(uri: &Uri) -> String {
     let host = uri.host().unwrap_or_default();
     match uri.port_u16() {
         Some(port) => format!("{host}:{port}"),
@@ -400,7 +412,7 @@ fn host_of(uri: &Uri) -> String {
     }
 }
 
-/// `from` is who gave the address, which may be signed and is not shown.
+/// Parses an address received from `from`. Errors do not show the address, which may be signed.
 fn parse(address: &str, from: &str) -> Result<Uri, HubError> {
     address.parse().map_err(|error| HubError::BadAnswer {
         host: from.to_owned(),
@@ -419,21 +431,19 @@ fn linked_headers(headers: &HeaderMap) -> HeaderMap {
         .collect()
 }
 
-/// The address a redirect leads to.
-fn redirected(from: &Uri, answer: &Answer) -> Result<String, HubError> {
+/// The target of a redirect.
+fn redirected(from: &Uri, response: &HubResponse) -> Result<String, HubError> {
     let wrong = |problem: &str| HubError::BadAnswer {
-        host: answer.host.clone(),
+        host: response.host.clone(),
         what: from.path().to_owned(),
         problem: problem.to_owned(),
     };
-    let location = answer
+    let location = response
         .header(LOCATION.as_str())
-        .ok_or_else(|| wrong("it redirects to nowhere"))?;
+        .ok_or_else(|| wrong("a redirect has no location"))?;
     let scheme = from.scheme_str().unwrap_or("https");
     if location.starts_with("http://") && scheme == "https" {
-        return Err(wrong(
-            "it redirects from https to http, where anybody could change it",
-        ));
+        return Err(wrong("it redirects from https to http"));
     }
     if location.starts_with("http://") || location.starts_with("https://") {
         return Ok(location.to_owned());
@@ -446,13 +456,13 @@ fn redirected(from: &Uri, answer: &Answer) -> Result<String, HubError> {
         return Ok(format!("{scheme}://{authority}{location}"));
     }
     Err(wrong(
-        "it redirects to an address that is neither whole nor a path",
+        "it redirects to an address that is neither absolute nor a path",
     ))
 }
 
 pub(crate) fn unreachable(host: &str, error: &(dyn std::error::Error + 'static)) -> HubError {
     let cause = match error.downcast_ref() {
-        // Its text is the address, which may hold a password or be signed.
+        // Its text is the address, which may contain a password or a signature.
         Some(ureq::Error::BadUri(_)) => "its address cannot be used".to_owned(),
         _ => error.to_string(),
     };
@@ -462,7 +472,7 @@ pub(crate) fn unreachable(host: &str, error: &(dyn std::error::Error + 'static))
     }
 }
 
-/// A path's bytes as an address may hold them.
+/// Percent-encodes a path.
 pub(crate) fn escaped(path: &str, keep_slashes: bool) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path.bytes() {

@@ -1,4 +1,4 @@
-//! The hashes that name content on a hub.
+//! Content hashes used by the hub.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,19 +12,19 @@ use super::layout::is_word;
 
 const CHUNK: usize = 256 * 1024;
 
-/// What a file's content must be, which is also the name of its blob.
+/// The expected hash of a file, which also names its blob.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Expected {
-    /// Of large files, which git keeps elsewhere.
+pub(crate) enum ExpectedHash {
+    /// For large files, stored in LFS.
     Sha256(String),
-    /// Of small files: the name git gives their content.
+    /// For small files: git's blob hash.
     GitBlob(String),
-    /// Of a mirror that does not pass on what the hub says: a name and nothing to check.
+    /// From a mirror that does not forward the hub's hashes; cannot be verified.
     Opaque(String),
 }
 
-impl Expected {
-    pub(crate) fn of(file: &RemoteFile) -> Option<Self> {
+impl ExpectedHash {
+    pub(crate) fn from_listing(file: &RemoteFile) -> Option<Self> {
         let hash = |text: &Option<String>, digits| {
             let text = text.as_deref()?.to_ascii_lowercase();
             (text.len() == digits && is_hexadecimal(&text)).then_some(text)
@@ -34,8 +34,8 @@ impl Expected {
             .or_else(|| hash(&file.blob_id, 40).map(Self::GitBlob))
     }
 
-    /// From the name of a blob, or the tag a server gave.
-    pub(crate) fn named(etag: &str) -> Option<Self> {
+    /// Parses a blob's name or a server's ETag.
+    pub(crate) fn from_etag(etag: &str) -> Option<Self> {
         match etag.len() {
             _ if !is_word(etag) => None,
             64 if is_hexadecimal(etag) => Some(Self::Sha256(etag.to_owned())),
@@ -57,20 +57,19 @@ impl Expected {
         }
     }
 
-    /// The hash that the file has in place of this one, if it has another. `seen` is told of
-    /// the bytes as they are read.
+    /// Returns the file's actual hash if it differs. Calls `on_read` with the bytes of each read.
     pub(crate) fn mismatch(
         &self,
         path: &Path,
-        seen: &mut dyn FnMut(u64),
+        on_read: &mut dyn FnMut(u64),
     ) -> io::Result<Option<String>> {
         let mut file = File::open(path)?;
         let found = match self {
-            Self::Sha256(_) => hash(&mut file, Sha256::new(), seen)?,
+            Self::Sha256(_) => hash(&mut file, Sha256::new(), on_read)?,
             Self::GitBlob(_) => {
                 let mut git = Sha1::new();
                 git.update(format!("blob {}\0", file.metadata()?.len()));
-                hash(&mut file, git, seen)?
+                hash(&mut file, git, on_read)?
             }
             Self::Opaque(_) => return Ok(None),
         };
@@ -82,14 +81,18 @@ fn is_hexadecimal(text: &str) -> bool {
     text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn hash(file: &mut File, mut hash: impl Digest, seen: &mut dyn FnMut(u64)) -> io::Result<String> {
+fn hash(
+    file: &mut File,
+    mut hash: impl Digest,
+    on_read: &mut dyn FnMut(u64),
+) -> io::Result<String> {
     let mut chunk = vec![0; CHUNK];
     loop {
         match file.read(&mut chunk) {
             Ok(0) => break,
             Ok(read) => {
                 hash.update(&chunk[..read]);
-                seen(read as u64);
+                on_read(read as u64);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_is_hashed_as_git_and_the_hub_do() {
+    fn hashes_match_git_and_sha256sum() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hello");
         std::fs::write(&path, "hello\n").unwrap();
@@ -112,16 +115,16 @@ mod tests {
         let git = "ce013625030ba8dba906f756967f9e9ca394464a";
         let sha = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
         for (etag, right) in [(git, true), (sha, true), ("any-tag", true)] {
-            let expected = Expected::named(etag).unwrap();
+            let expected = ExpectedHash::from_etag(etag).unwrap();
             let mut bytes = 0;
             let other = expected.mismatch(&path, &mut |read| bytes += read).unwrap();
             assert_eq!(other.is_none(), right, "{expected:?}");
         }
         for (wrong, found) in [("0".repeat(40), git), ("0".repeat(64), sha)] {
-            let expected = Expected::named(&wrong).unwrap();
+            let expected = ExpectedHash::from_etag(&wrong).unwrap();
             let other = expected.mismatch(&path, &mut |_| {}).unwrap();
             assert_eq!(other.as_deref(), Some(found));
         }
-        assert_eq!(Expected::named("../up"), None);
+        assert_eq!(ExpectedHash::from_etag("../up"), None);
     }
 }

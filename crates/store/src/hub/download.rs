@@ -1,4 +1,4 @@
-//! Brings one file: streams, then the hash, then its place.
+//! Downloads one file: streams, hash check, rename, link.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -10,30 +10,30 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::WrongHash;
-use super::client::{Answer, Client, Span, Subject, escaped, unreachable};
-use super::digest::Expected;
+use super::client::{Client, HubResponse, RequestSubject, Span, escaped, unreachable};
+use super::digest::ExpectedHash;
 use super::layout::RepoDir;
 use super::lock::BlobLock;
-use super::part::{self, Part, Writer};
-use super::patience::{Failure, Stop};
-use super::place;
-use super::{HubError, Repo};
+use super::partial_file::{self, PartialFile, Writer};
+use super::retry::{RequestFailure, StopSignal};
+use super::snapshot_links;
+use super::{HubError, HubRepo};
 
 const BUFFER: usize = 256 * 1024;
-/// How often a file that turns out to be another is begun anew.
+/// How often a file whose content changed is restarted.
 const ROUNDS: usize = 3;
 
-/// A file of a commit, with all that must be known to bring it.
+/// A file to download, with its size and hash.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct PendingFile {
     pub path: String,
     pub size: u64,
-    pub expected: Expected,
+    pub expected: ExpectedHash,
 }
 
-/// What a download tells whoever watches.
-pub(crate) trait Watcher: Sync {
-    /// So many of its bytes are here; less than before when it was begun anew.
+/// Receives the progress of a download.
+pub(crate) trait DownloadObserver: Sync {
+    /// Bytes on disk; lower than before after a restart.
     fn at(&self, bytes: u64);
     fn note(&self, text: String);
 }
@@ -41,112 +41,110 @@ pub(crate) trait Watcher: Sync {
 pub(crate) struct Download<'a> {
     pub client: &'a Client,
     pub dir: &'a RepoDir,
-    pub repo: &'a Repo,
+    pub repo: &'a HubRepo,
     pub commit: &'a str,
-    pub wanted: &'a Wanted,
-    pub stop: &'a Stop<'a>,
-    pub watcher: &'a dyn Watcher,
+    pub file: &'a PendingFile,
+    pub stop: &'a StopSignal<'a>,
+    pub observer: &'a dyn DownloadObserver,
 }
 
-/// How the streams of a round ended.
-enum Round {
+/// The result of one attempt to complete the file.
+enum RoundOutcome {
     Whole,
-    /// The server gives the file only from its beginning.
+    /// The server does not support ranges.
     NoSpans,
-    /// The file is not the one that was begun.
+    /// The content on the server changed.
     Changed,
 }
 
-/// How one stream ended, short of success.
-enum Broken {
-    Round(Round),
-    Failure(Failure),
+/// Why a stream ended early.
+enum StreamError {
+    Round(RoundOutcome),
+    Failure(RequestFailure),
 }
 
-impl From<HubError> for Broken {
+impl From<HubError> for StreamError {
     fn from(error: HubError) -> Self {
-        Self::Failure(Failure::lasting(error))
+        Self::Failure(RequestFailure::lasting(error))
     }
 }
 
 impl Download<'_> {
-    /// Puts the file into its snapshot: whole, verified, once among all processes.
-    pub(crate) fn bring(&self) -> Result<(), HubError> {
-        let Wanted {
+    /// Puts the verified file into its snapshot. Only one process downloads a blob at a time.
+    pub(crate) fn run(&self) -> Result<(), HubError> {
+        let PendingFile {
             path,
             size,
             expected,
-        } = self.wanted;
+        } = self.file;
         let pointer = self.dir.snapshot(self.commit).join(path);
-        if place::has_size(&pointer, *size) {
+        if snapshot_links::has_size(&pointer, *size) {
             return Ok(());
         }
         let _lock = BlobLock::acquire(&self.dir.lock(expected.etag()), || {
             let text = format!("another process is downloading {path}; waiting for it");
-            self.watcher.note(text);
+            self.observer.note(text);
         })?;
         let blob = self.dir.blob(expected.etag());
-        // Whoever held the lock may have brought it.
-        if !place::has_size(&blob, *size) && !place::has_size(&pointer, *size) {
+        // The previous lock holder may have downloaded it.
+        if !snapshot_links::has_size(&blob, *size) && !snapshot_links::has_size(&pointer, *size) {
             self.download(&blob)?;
         }
-        part::clear(self.dir, expected.etag())?;
-        self.watcher.at(*size);
-        place::link(self.dir, self.commit, path, expected.etag())
+        partial_file::clear(self.dir, expected.etag())?;
+        self.observer.at(*size);
+        snapshot_links::link(self.dir, self.commit, path, expected.etag())
     }
 
     fn download(&self, blob: &Path) -> Result<(), HubError> {
-        let part = Part::open(self.dir, self.wanted.expected.etag(), self.wanted.size)?;
+        let part = PartialFile::open(self.dir, self.file.expected.etag(), self.file.size)?;
         let mut spans = true;
         for _ in 0..ROUNDS {
             let resumed = part.bytes() > 0;
             let round = if spans {
-                self.by_spans(&part)?
+                self.fetch_ranges(&part)?
             } else {
-                self.without_spans(&part)?
+                self.fetch_whole(&part)?
             };
             match round {
-                Round::NoSpans => spans = false,
-                Round::Changed => self.begin_anew(&part, "it has changed on the hub")?,
-                Round::Whole => match self.wrong_hash(&part)? {
+                RoundOutcome::NoSpans => spans = false,
+                RoundOutcome::Changed => self.restart(&part, "it changed on the hub")?,
+                RoundOutcome::Whole => match self.wrong_hash(&part)? {
                     None => return part.install(blob),
-                    Some(_) if resumed => {
-                        self.begin_anew(&part, "what was here of it is damaged")?
-                    }
+                    Some(_) if resumed => self.restart(&part, "the partial download is damaged")?,
                     Some(error) => {
-                        part::clear(self.dir, self.wanted.expected.etag())?;
+                        partial_file::clear(self.dir, self.file.expected.etag())?;
                         return Err(error);
                     }
                 },
             }
         }
-        part::clear(self.dir, self.wanted.expected.etag())?;
+        partial_file::clear(self.dir, self.file.expected.etag())?;
         Err(HubError::KeepsChanging {
             repo: self.repo.id.clone(),
-            file: self.wanted.path.clone(),
+            file: self.file.path.clone(),
         })
     }
 
-    fn begin_anew(&self, part: &Part, reason: &str) -> Result<(), HubError> {
-        self.watcher.note(format!(
-            "{}: {reason}; downloading it anew",
-            self.wanted.path
+    fn restart(&self, part: &PartialFile, reason: &str) -> Result<(), HubError> {
+        self.observer.note(format!(
+            "{}: {reason}; downloading it again",
+            self.file.path
         ));
-        part.forget()
+        part.reset()
     }
 
-    fn wrong_hash(&self, part: &Part) -> Result<Option<HubError>, HubError> {
-        let Wanted {
+    fn wrong_hash(&self, part: &PartialFile) -> Result<Option<HubError>, HubError> {
+        let PendingFile {
             path,
             size,
             expected,
-        } = self.wanted;
-        // An empty file has no stream that would have made it.
+        } = self.file;
+        // No stream creates an empty file.
         if *size == 0 {
             part.writer(0)?;
         }
         let unread = |cause| HubError::io("read", part.path(), cause);
-        // What an older, longer file left behind the end.
+        // Cut what an older, longer file left past the end.
         let file = fs::File::options()
             .write(true)
             .open(part.path())
@@ -167,8 +165,8 @@ impl Download<'_> {
         Ok(found.map(|found| HubError::WrongHash(Box::new(wrong(found)))))
     }
 
-    /// Brings what is missing, in several streams at once where it is much.
-    fn by_spans(&self, part: &Part) -> Result<Round, HubError> {
+    /// Downloads the missing ranges, in several streams if they are large.
+    fn fetch_ranges(&self, part: &PartialFile) -> Result<RoundOutcome, HubError> {
         let tuning = self.client.tuning();
         let pieces = split(
             part.missing(),
@@ -176,11 +174,11 @@ impl Download<'_> {
             tuning.smallest_stream,
         );
         let here = AtomicU64::new(part.bytes());
-        self.watcher.at(part.bytes());
+        self.observer.at(part.bytes());
         let streams = pieces.len().min(tuning.streams_per_file);
         let queue = Mutex::new(VecDeque::from(pieces));
-        let ended = Mutex::new(Ok(Round::Whole));
-        let over = Stop::part_of(self.stop);
+        let ended = Mutex::new(Ok(RoundOutcome::Whole));
+        let over = StopSignal::child_of(self.stop);
         thread::scope(|scope| {
             for _ in 0..streams {
                 scope.spawn(|| {
@@ -193,10 +191,10 @@ impl Download<'_> {
                         };
                         if let Err(other) = stream.run(piece) {
                             let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-                            if matches!(*ended, Ok(Round::Whole)) {
+                            if matches!(*ended, Ok(RoundOutcome::Whole)) {
                                 *ended = other;
                             }
-                            over.now();
+                            over.stop();
                             return;
                         }
                     }
@@ -206,8 +204,8 @@ impl Download<'_> {
         ended.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn without_spans(&self, part: &Part) -> Result<Round, HubError> {
-        let patience = &self.client.tuning().patience;
+    fn fetch_whole(&self, part: &PartialFile) -> Result<RoundOutcome, HubError> {
+        let retry = &self.client.tuning().retry;
         let mut failures = 0;
         loop {
             let here = AtomicU64::new(0);
@@ -219,85 +217,86 @@ impl Download<'_> {
             };
             let mut writer = part.writer(0)?;
             let outcome = self
-                .answer(part, None)
-                .and_then(|answer| stream.copy(answer, &mut writer, self.wanted.size));
-            writer.promise()?;
+                .response(part, None)
+                .and_then(|response| stream.copy(response, &mut writer, self.file.size));
+            writer.record()?;
             match outcome {
-                Ok(()) => return Ok(Round::Whole),
-                Err(Broken::Round(round)) => return Ok(round),
-                Err(Broken::Failure(failure)) => {
+                Ok(()) => return Ok(RoundOutcome::Whole),
+                Err(StreamError::Round(round)) => return Ok(round),
+                Err(StreamError::Failure(failure)) => {
                     failures += 1;
-                    patience.wait(failures, failure, self.stop)?;
+                    retry.wait(failures, failure, self.stop)?;
                 }
             }
         }
     }
 
-    /// An answer whose body begins where it was asked to, and is of the file that was begun.
-    fn answer(&self, part: &Part, span: Option<Span>) -> Result<Answer, Broken> {
-        let Wanted { path, size, .. } = self.wanted;
+    /// Requests the file and checks that the response starts at the requested offset and serves the
+    /// same content as before.
+    fn response(&self, part: &PartialFile, span: Option<Span>) -> Result<HubResponse, StreamError> {
+        let PendingFile { path, size, .. } = self.file;
         let address = format!(
             "{}/resolve/{}/{}",
             self.repo.id,
             escaped(self.commit, false),
             escaped(path, true)
         );
-        let subject = Subject {
+        let subject = RequestSubject {
             repo: &self.repo.id,
             revision: &self.repo.revision,
             file: Some(path),
         };
-        let answer = self
+        let response = self
             .client
             .get(&address, span, subject)
-            .map_err(Broken::Failure)?;
+            .map_err(StreamError::Failure)?;
         let whole = Span {
             start: 0,
             end: *size,
         };
-        match (answer.status, span) {
-            (206, Some(span)) if answer.span_start() == Some(span.start) => {}
+        match (response.status, span) {
+            (206, Some(span)) if response.span_start() == Some(span.start) => {}
             (200, None) => {}
             (200, Some(span)) if span == whole => {}
-            (_, Some(_)) => return Err(Broken::Round(Round::NoSpans)),
+            (_, Some(_)) => return Err(StreamError::Round(RoundOutcome::NoSpans)),
             (status, None) => {
-                return Err(self.unusable(&answer, format!("status {status}")).into());
+                return Err(self.unusable(&response, format!("status {status}")).into());
             }
         }
-        if part.agree(answer.identity())?.is_err() {
-            return Err(Broken::Round(Round::Changed));
+        if part.check_identity(response.identity())?.is_err() {
+            return Err(StreamError::Round(RoundOutcome::Changed));
         }
-        match answer.file_size() {
-            Some(told) if told != *size => {
-                let problem = format!("it is {told} bytes, and the listing says {size}");
-                Err(self.unusable(&answer, problem).into())
+        match response.file_size() {
+            Some(stated) if stated != *size => {
+                let problem = format!("it is {stated} bytes, but the listing says {size}");
+                Err(self.unusable(&response, problem).into())
             }
-            _ => Ok(answer),
+            _ => Ok(response),
         }
     }
 
-    fn unusable(&self, answer: &Answer, problem: String) -> HubError {
+    fn unusable(&self, response: &HubResponse, problem: String) -> HubError {
         HubError::BadAnswer {
-            host: answer.host.clone(),
-            what: self.wanted.path.clone(),
+            host: response.host.clone(),
+            what: self.file.path.clone(),
             problem,
         }
     }
 }
 
-/// One connection's share of a file.
+/// One connection that downloads a piece of a file.
 struct Stream<'a> {
     download: &'a Download<'a>,
-    part: &'a Part,
-    over: &'a Stop<'a>,
-    /// Bytes of the file that are here, over all streams.
+    part: &'a PartialFile,
+    over: &'a StopSignal<'a>,
+    /// Bytes on disk, over all streams.
     here: &'a AtomicU64,
 }
 
 impl Stream<'_> {
-    /// Brings a piece, however often the connection breaks. `Err` says why the round is over.
-    fn run(&self, piece: Range<u64>) -> Result<(), Result<Round, HubError>> {
-        let patience = &self.download.client.tuning().patience;
+    /// Downloads a piece, reconnecting after failures. `Err` says why the attempt ended.
+    fn run(&self, piece: Range<u64>) -> Result<(), Result<RoundOutcome, HubError>> {
+        let retry = &self.download.client.tuning().retry;
         let mut writer = self.part.writer(piece.start).map_err(Err)?;
         let mut failures = 0;
         while writer.at() < piece.end {
@@ -308,52 +307,57 @@ impl Stream<'_> {
             };
             let outcome = self
                 .download
-                .answer(self.part, Some(span))
-                .and_then(|answer| self.copy(answer, &mut writer, piece.end));
-            // Whatever ended it, what came is kept.
-            let kept = writer.promise();
+                .response(self.part, Some(span))
+                .and_then(|response| self.copy(response, &mut writer, piece.end));
+            // Record the received bytes whatever ended the stream.
+            let recorded = writer.record();
             match outcome {
                 Ok(()) => {}
-                Err(Broken::Round(round)) => return Err(Ok(round)),
-                Err(Broken::Failure(failure)) => {
+                Err(StreamError::Round(round)) => return Err(Ok(round)),
+                Err(StreamError::Failure(failure)) => {
                     if writer.at() > before {
                         failures = 0;
                     }
                     failures += 1;
-                    patience.wait(failures, failure, self.over).map_err(Err)?;
+                    retry.wait(failures, failure, self.over).map_err(Err)?;
                 }
             }
-            kept.map_err(Err)?;
+            recorded.map_err(Err)?;
         }
         Ok(())
     }
 
-    /// Writes the answer's body up to `end`.
-    fn copy(&self, answer: Answer, writer: &mut Writer<'_>, end: u64) -> Result<(), Broken> {
+    /// Writes the response's body up to `end`.
+    fn copy(
+        &self,
+        response: HubResponse,
+        writer: &mut Writer<'_>,
+        end: u64,
+    ) -> Result<(), StreamError> {
         let step = self.download.client.tuning().journal_step;
-        let host = answer.host;
-        let mut body = answer.body.into_reader();
+        let host = response.host;
+        let mut body = response.body.into_reader();
         let mut buffer = vec![0; BUFFER];
         while writer.at() < end {
-            if self.over.is_over() {
+            if self.over.is_stopped() {
                 let over = std::io::Error::other("the download was stopped");
                 return Err(unreachable(&host, &over).into());
             }
             let room = buffer
                 .len()
                 .min(usize::try_from(end - writer.at()).unwrap_or(usize::MAX));
-            let read = body
-                .read(&mut buffer[..room])
-                .map_err(|error| Broken::Failure(Failure::passing(unreachable(&host, &error))))?;
+            let read = body.read(&mut buffer[..room]).map_err(|error| {
+                StreamError::Failure(RequestFailure::passing(unreachable(&host, &error)))
+            })?;
             if read == 0 {
-                let short = std::io::Error::other("it ended the connection too early");
-                return Err(Broken::Failure(Failure::passing(unreachable(
+                let short = std::io::Error::other("the connection ended early");
+                return Err(StreamError::Failure(RequestFailure::passing(unreachable(
                     &host, &short,
                 ))));
             }
             writer.write(&buffer[..read], step)?;
             let here = self.here.fetch_add(read as u64, Ordering::Relaxed) + read as u64;
-            self.download.watcher.at(here);
+            self.download.observer.at(here);
         }
         Ok(())
     }
@@ -366,8 +370,7 @@ fn next(queue: &Mutex<VecDeque<Range<u64>>>) -> Option<Range<u64>> {
         .pop_front()
 }
 
-/// Cuts what is missing so that there is something to do for each stream, in pieces of no less
-/// than `smallest`.
+/// Splits the missing ranges among the streams, in pieces of at least `smallest` bytes.
 fn split(missing: Vec<Range<u64>>, streams: usize, smallest: u64) -> Vec<Range<u64>> {
     let bytes: u64 = missing.iter().map(|gap| gap.end - gap.start).sum();
     let piece = bytes.div_ceil(streams as u64).max(smallest).max(1);
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_shared_among_the_streams() {
+    fn missing_ranges_are_split_among_streams() {
         let cases: &[(Pairs, Pairs)] = &[
             (&[], &[]),
             (&[(0, 5)], &[(0, 5)]),

@@ -1,4 +1,4 @@
-//! What can go wrong between a hub and its cache, always with what to do about it.
+//! Errors of the hub and its cache; every message says what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,33 +11,30 @@ use super::options::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
-    #[error(
-        "this account has no home directory to keep models in; name a directory in \
-         {CACHE_VARIABLE}"
-    )]
+    #[error("this account has no home directory for models; set {CACHE_VARIABLE} to a directory")]
     NoCacheDir,
 
-    #[error("{name} is {value:?}, and {wanted} is needed")]
+    #[error("{name} is {value:?}, expected {expected}")]
     BadOption {
         name: &'static str,
         value: String,
-        wanted: &'static str,
+        expected: &'static str,
     },
 
-    #[error("{id:?} is not the name of a hub repository; those look like owner/name")]
+    #[error("{id:?} is not a hub repository name; use owner/name")]
     BadRepo { id: String },
 
-    #[error("{revision:?} is not a revision; give a branch, a tag or a commit")]
+    #[error("{revision:?} is not a revision; use a branch, a tag or a commit")]
     BadRevision { revision: String },
 
     #[error(
-        "the repository {repo} does not exist on {hub}, or is private; check its name, and if it \
-         is private put a token that may read it in {TOKEN_VARIABLE}"
+        "the repository {repo} does not exist on {hub} or is private; check its name, or set \
+         {TOKEN_VARIABLE} to a token that can read it"
     )]
     RepoNotFound { repo: String, hub: String },
 
     #[error(
-        "{repo} has no revision {revision:?} on {hub}; leave the revision away for its main branch"
+        "{repo} has no revision {revision:?} on {hub}; omit the revision to use its main branch"
     )]
     RevisionNotFound {
         repo: String,
@@ -56,8 +53,8 @@ pub enum HubError {
     #[error(
         "{repo} is gated: accept its terms at {page}, then {}",
         match has_token {
-            true => "try again, with a token of the account that accepted them in HF_TOKEN",
-            false => "put an access token of that account in HF_TOKEN",
+            true => "try again, with HF_TOKEN set to a token of the account that accepted them",
+            false => "set HF_TOKEN to an access token of that account",
         }
     )]
     Gated {
@@ -69,8 +66,8 @@ pub enum HubError {
     #[error(
         "{hub} refuses access to {repo} (status {status}); {}",
         match has_token {
-            true => "check the token in HF_TOKEN: it may have expired, or may not read this",
-            false => "put an access token in HF_TOKEN",
+            true => "check HF_TOKEN: the token may have expired or lack read access",
+            false => "set HF_TOKEN to an access token",
         }
     )]
     Refused {
@@ -81,10 +78,10 @@ pub enum HubError {
     },
 
     #[error(
-        "{host} asks to slow down{}; wait and try again, or put an access token in \
-         {TOKEN_VARIABLE}, which allows more",
+        "{host} limits the request rate{}; try again later, or set {TOKEN_VARIABLE} to an access \
+         token for a higher limit",
         match wait {
-            Some(wait) => format!(" and come back in {} seconds", wait.as_secs()),
+            Some(wait) => format!(" (retry after {} seconds)", wait.as_secs()),
             None => String::new(),
         }
     )]
@@ -93,16 +90,15 @@ pub enum HubError {
         wait: Option<Duration>,
     },
 
-    #[error("{host} failed with status {status}, also when tried again; try later")]
+    #[error("{host} failed with status {status} after several attempts; try again later")]
     Server { host: String, status: u16 },
 
     #[error(
-        "{host} cannot be reached: {cause}; check the network, or name a mirror in \
-         {ENDPOINT_VARIABLE}"
+        "{host} cannot be reached: {cause}; check the network, or set {ENDPOINT_VARIABLE} to a mirror"
     )]
     Unreachable { host: String, cause: String },
 
-    #[error("{host} answered {what} in a way that cannot be used: {problem}")]
+    #[error("{host} sent an invalid response for {what}: {problem}")]
     BadAnswer {
         host: String,
         what: String,
@@ -116,8 +112,8 @@ pub enum HubError {
     KeepsChanging { repo: String, file: String },
 
     #[error(
-        "the disk of {} has {free} bytes free, and {needed} are needed; free some space, or name a \
-         directory on another disk in {CACHE_VARIABLE}", dir.display()
+        "the disk of {} has {free} bytes free, and {needed} are needed; free some space, or set \
+         {CACHE_VARIABLE} to a directory on another disk", dir.display()
     )]
     NoRoom {
         dir: PathBuf,
@@ -126,13 +122,13 @@ pub enum HubError {
     },
 
     #[error(
-        "the disk of {} is full; what has been downloaded is kept, so free some space and try \
-         again, or name a directory on another disk in {CACHE_VARIABLE}", dir.display()
+        "the disk of {} is full; the partial download is kept; free some space and try again, or set \
+         {CACHE_VARIABLE} to a directory on another disk", dir.display()
     )]
     DiskFull { dir: PathBuf },
 
     #[error(
-        "{repo} at {revision} is not in the cache {}, and this is offline; pull it once without \
+        "{repo} at {revision} is not in the cache {}, and the store is offline; pull it once without \
          --offline, {OFFLINE_VARIABLE} and {OUR_OFFLINE_VARIABLE}", cache.display()
     )]
     NotCached {
@@ -142,7 +138,7 @@ pub enum HubError {
     },
 
     #[error(
-        "{repo} is not whole in the cache, and this is offline: {} missing; pull it once without \
+        "{repo} is incomplete in the cache, and the store is offline: {} missing; pull it once without \
          --offline, {OFFLINE_VARIABLE} and {OUR_OFFLINE_VARIABLE}",
         match &files[..] {
             [file] => format!("{file} is"),
@@ -152,8 +148,8 @@ pub enum HubError {
     FilesNotCached { repo: String, files: Vec<String> },
 
     #[error(
-        "could not {action} {}: {cause}; check its permissions, or name another cache directory in \
-         {CACHE_VARIABLE}", path.display()
+        "could not {action} {}: {cause}; check its permissions, or set {CACHE_VARIABLE} to another \
+         directory", path.display()
     )]
     Io {
         action: &'static str,
@@ -162,11 +158,11 @@ pub enum HubError {
     },
 }
 
-/// A download whose content is not what the hub listed.
+/// A download whose hash differs from the hub's.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{file} of {repo} was discarded: its {kind} is {found}, and {expected} is right; try again, \
-     and if it stays so, {hub} serves a damaged file"
+    "{file} of {repo} was discarded: its {kind} is {found}, expected {expected}; try again; if this \
+     repeats, {hub} serves a damaged file"
 )]
 pub struct WrongHash {
     pub repo: String,
@@ -191,8 +187,8 @@ impl HubError {
         }
     }
 
-    /// Whether another source of the same model might fare better.
-    pub fn is_of_the_source(&self) -> bool {
+    /// Whether another source of the same model may succeed.
+    pub fn is_source_failure(&self) -> bool {
         !matches!(
             self,
             Self::NoCacheDir

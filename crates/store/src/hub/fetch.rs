@@ -1,4 +1,4 @@
-//! Brings the files of a commit, several at once, and tells one watcher of all.
+//! Downloads the files of a commit in parallel and merges their progress.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,50 +8,49 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::digest::Expected;
-use super::download::{Download, Wanted, Watcher};
+use super::digest::ExpectedHash;
+use super::download::{Download, DownloadObserver, PendingFile};
 use super::layout::{RepoDir, is_inner_path, is_word};
 use super::lock::BlobLock;
-use super::part::Part;
-use super::patience::Stop;
-use super::{Hub, HubError, Listing, RemoteFile, Repo, listing, place};
+use super::partial_file::PartialFile;
+use super::retry::StopSignal;
+use super::{Hub, HubError, HubRepo, Listing, RemoteFile, listing, snapshot_links};
 use crate::{FileProgress, Progress};
 
-/// Left free on the disk beyond what a download takes.
+/// Disk space to leave free beyond a download's size.
 const MARGIN: u64 = 16 << 20;
 
 impl Hub {
-    /// The snapshot directory, in which every one of `files` is whole and verified; downloads
-    /// what is missing. Changes the cache only, and the revision's ref last.
+    /// Downloads what is missing of `files`, verifies it and returns the snapshot directory.
+    /// Changes only the cache; moves the revision's ref last.
     ///
     /// Concurrent calls, from any process, download each byte once: the others wait.
     pub fn fetch(
         &self,
-        repo: &Repo,
+        repo: &HubRepo,
         listing: &Listing,
         files: &[&RemoteFile],
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, HubError> {
-        let snapshot = self.bring(repo, listing, files, progress)?;
-        self.point(repo, listing)?;
+        let snapshot = self.download(repo, listing, files, progress)?;
+        self.set_ref(repo, listing)?;
         Ok(snapshot)
     }
 
-    /// Writes down that the repository's revision stands at the listing's commit, which whoever
-    /// asks for the revision gets from now on.
-    pub fn point(&self, repo: &Repo, listing: &Listing) -> Result<(), HubError> {
+    /// Points the revision's ref to the listing's commit.
+    pub fn set_ref(&self, repo: &HubRepo, listing: &Listing) -> Result<(), HubError> {
         if self.offline {
             Ok(())
         } else {
-            place::point(&self.dir(repo)?, &repo.revision, &listing.commit)
+            snapshot_links::set_ref(&self.dir(repo)?, &repo.revision, &listing.commit)
         }
     }
 
-    /// [`Hub::fetch`] without moving the revision's ref: what it leads to stays in use until all
-    /// that takes its place is here.
-    pub fn bring(
+    /// [`Hub::fetch`] without moving the revision's ref, so that the old commit stays in use until
+    /// the new one is complete.
+    pub fn download(
         &self,
-        repo: &Repo,
+        repo: &HubRepo,
         listing: &Listing,
         files: &[&RemoteFile],
         progress: &mut dyn Progress,
@@ -73,20 +72,20 @@ impl Hub {
         if self.offline {
             return Ok(snapshot);
         }
-        let wanted = missing
+        let pending = missing
             .iter()
-            .map(|file| listing::complete(&self.client, repo, &listing.commit, file))
+            .map(|file| listing::resolve_file(&self.client, repo, &listing.commit, file))
             .collect::<Result<Vec<_>, _>>()?;
-        if !wanted.is_empty() {
-            self.check_room(&dir, &wanted)?;
-            let errand = Errand {
+        if !pending.is_empty() {
+            self.check_room(&dir, &pending)?;
+            let errand = FetchJob {
                 hub: self,
                 dir: &dir,
                 repo,
                 commit: &listing.commit,
-                wanted: &wanted,
+                files: &pending,
             };
-            progress.start(&format!("downloading {}", repo.id), Some(total(&wanted)));
+            progress.start(&format!("downloading {}", repo.id), Some(total(&pending)));
             let outcome = errand.run(progress);
             progress.finish();
             outcome?;
@@ -94,11 +93,11 @@ impl Hub {
         Ok(snapshot)
     }
 
-    /// Hashes those of `files` that are here, and removes what is damaged, so that
-    /// [`Hub::bring`] brings it again; says which they were.
+    /// Hashes those of `files` that are on disk, removes damaged ones and returns their paths.
+    /// [`Hub::download`] then downloads them again.
     pub fn discard_damaged(
         &self,
-        repo: &Repo,
+        repo: &HubRepo,
         listing: &Listing,
         files: &[&RemoteFile],
         progress: &mut dyn Progress,
@@ -112,10 +111,10 @@ impl Hub {
         let here = files
             .iter()
             .filter(|file| !absent.contains(file.path.as_str()));
-        let here: Vec<(&str, Expected)> = here
+        let here: Vec<(&str, ExpectedHash)> = here
             .filter_map(|file| {
-                let expected =
-                    Expected::of(file).or_else(|| listing::blob_of(&snapshot.join(&file.path)))?;
+                let expected = ExpectedHash::from_listing(file)
+                    .or_else(|| listing::linked_blob(&snapshot.join(&file.path)))?;
                 Some((file.path.as_str(), expected))
             })
             .collect();
@@ -125,12 +124,12 @@ impl Hub {
         let size = |path: &str| fs::metadata(snapshot.join(path)).map_or(0, |found| found.len());
         let total = here.iter().map(|(path, _)| size(path)).sum();
         progress.start(&format!("verifying {}", repo.id), Some(total));
-        let mut seen = |read| progress.advance(read);
+        let mut on_read = |read| progress.advance(read);
         let damaged = here
             .iter()
             .map(|(path, expected)| {
                 let path = snapshot.join(path);
-                let found = expected.mismatch(&path, &mut seen);
+                let found = expected.mismatch(&path, &mut on_read);
                 found.map_err(|cause| HubError::io("read", &path, cause))
             })
             .collect::<Result<Vec<_>, _>>();
@@ -144,16 +143,16 @@ impl Hub {
         Ok(discarded)
     }
 
-    /// Refuses what the disk cannot hold before a byte is asked for.
-    fn check_room(&self, dir: &RepoDir, wanted: &[Wanted]) -> Result<(), HubError> {
+    /// Fails before the first request if the disk lacks space.
+    fn check_room(&self, dir: &RepoDir, files: &[PendingFile]) -> Result<(), HubError> {
         let mut seen = HashSet::new();
-        let absent = wanted.iter().filter(|file| {
+        let absent = files.iter().filter(|file| {
             let etag = file.expected.etag();
-            seen.insert(etag) && !place::has_size(&dir.blob(etag), file.size)
+            seen.insert(etag) && !snapshot_links::has_size(&dir.blob(etag), file.size)
         });
         let needed = absent
             .map(|file| {
-                let here = Part::bytes_on_disk(dir, file.expected.etag(), file.size);
+                let here = PartialFile::bytes_on_disk(dir, file.expected.etag(), file.size);
                 file.size - here
             })
             .fold(0, u64::saturating_add);
@@ -171,7 +170,7 @@ impl Hub {
     }
 }
 
-/// The files that the snapshot lacks.
+/// Files missing from the snapshot.
 fn missing<'f>(snapshot: &Path, files: &[&'f RemoteFile]) -> Result<Vec<&'f RemoteFile>, HubError> {
     let mut missing = Vec::new();
     let mut seen = HashSet::new();
@@ -185,7 +184,7 @@ fn missing<'f>(snapshot: &Path, files: &[&'f RemoteFile]) -> Result<Vec<&'f Remo
         }
         let path = snapshot.join(&file.path);
         let here = match file.size {
-            Some(size) => place::has_size(&path, size),
+            Some(size) => snapshot_links::has_size(&path, size),
             None => path.is_file(),
         };
         if !here && seen.insert(&file.path) {
@@ -195,8 +194,8 @@ fn missing<'f>(snapshot: &Path, files: &[&'f RemoteFile]) -> Result<Vec<&'f Remo
     Ok(missing)
 }
 
-/// Removes content that was found wrong, unless someone is at work on it or has mended it.
-fn discard(dir: &RepoDir, pointer: &Path, expected: &Expected) -> Result<bool, HubError> {
+/// Removes damaged content, unless another process has locked or repaired it.
+fn discard(dir: &RepoDir, pointer: &Path, expected: &ExpectedHash) -> Result<bool, HubError> {
     let Some(_held) = BlobLock::if_free(&dir.lock(expected.etag())) else {
         return Ok(false);
     };
@@ -204,8 +203,8 @@ fn discard(dir: &RepoDir, pointer: &Path, expected: &Expected) -> Result<bool, H
     if !matches!(wrong, Ok(Some(_))) {
         return Ok(false);
     }
-    // A link to the blob of that name stays, and will lead to the right content again.
-    let path = match listing::blob_of(pointer) {
+    // The link to the blob stays and works again after the download.
+    let path = match listing::linked_blob(pointer) {
         Some(blob) if blob == *expected => dir.blob(expected.etag()),
         _ => pointer.to_owned(),
     };
@@ -213,62 +212,56 @@ fn discard(dir: &RepoDir, pointer: &Path, expected: &Expected) -> Result<bool, H
     Ok(true)
 }
 
-fn total(wanted: &[Wanted]) -> u64 {
-    wanted
+fn total(files: &[PendingFile]) -> u64 {
+    files
         .iter()
         .map(|file| file.size)
         .fold(0, u64::saturating_add)
 }
 
-/// Bytes that this account may still write where `dir` is or will be; `None` where the system
-/// does not say.
+/// Free bytes on the disk of `dir`; `None` if unknown.
 fn free_space(dir: &Path) -> Option<u64> {
     let existing = dir.ancestors().find(|dir| dir.exists())?;
     fs4::available_space(existing).ok()
 }
 
-/// One fetch's work, shared by its threads.
-struct Errand<'a> {
+/// The work of one fetch, shared by its threads.
+struct FetchJob<'a> {
     hub: &'a Hub,
     dir: &'a RepoDir,
-    repo: &'a Repo,
+    repo: &'a HubRepo,
     commit: &'a str,
-    wanted: &'a [Wanted],
+    files: &'a [PendingFile],
 }
 
-enum Event {
+enum FetchEvent {
     Started(usize),
     At(usize, u64),
     Ended(usize),
     Note(String),
 }
 
-impl Errand<'_> {
+impl FetchJob<'_> {
     fn run(&self, progress: &mut dyn Progress) -> Result<(), HubError> {
         let next = AtomicUsize::new(0);
-        let stop = Stop::default();
+        let stop = StopSignal::default();
         let failed = Mutex::new(None);
-        let (events, told) = mpsc::channel();
+        let (events, received) = mpsc::channel();
         thread::scope(|scope| {
-            let threads = self
-                .hub
-                .client
-                .tuning()
-                .files_at_once
-                .min(self.wanted.len());
+            let threads = self.hub.client.tuning().files_at_once.min(self.files.len());
             for _ in 0..threads {
                 let events = events.clone();
                 scope.spawn(|| {
                     if let Err(error) = self.work(&next, &stop, events) {
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        // Those that follow are of its making.
+                        // Later errors are consequences of the first.
                         failed.get_or_insert(error);
-                        stop.now();
+                        stop.stop();
                     }
                 });
             }
             drop(events);
-            self.tell(&told, progress);
+            self.report(&received, progress);
         });
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
         failed.map_or(Ok(()), Err)
@@ -277,46 +270,46 @@ impl Errand<'_> {
     fn work(
         &self,
         next: &AtomicUsize,
-        stop: &Stop<'_>,
-        events: Sender<Event>,
+        stop: &StopSignal<'_>,
+        events: Sender<FetchEvent>,
     ) -> Result<(), HubError> {
-        while !stop.is_over() {
+        while !stop.is_stopped() {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(wanted) = self.wanted.get(index) else {
+            let Some(file) = self.files.get(index) else {
                 return Ok(());
             };
             let reporter = Reporter {
                 index,
                 events: events.clone(),
             };
-            reporter.send(Event::Started(index));
+            reporter.send(FetchEvent::Started(index));
             let download = Download {
                 client: &self.hub.client,
                 dir: self.dir,
                 repo: self.repo,
                 commit: self.commit,
-                wanted,
+                file,
                 stop,
-                watcher: &reporter,
+                observer: &reporter,
             };
-            download.bring()?;
-            reporter.send(Event::Ended(index));
+            download.run()?;
+            reporter.send(FetchEvent::Ended(index));
         }
         Ok(())
     }
 
-    /// Passes on what the threads say, until the last of them has ended.
-    fn tell(&self, told: &Receiver<Event>, progress: &mut dyn Progress) {
-        // A file begun anew goes back, the total does not: it counts each byte once.
+    /// Forwards the threads' events until all threads have ended.
+    fn report(&self, received: &Receiver<FetchEvent>, progress: &mut dyn Progress) {
+        // A restarted file goes back, but the total counts each byte once.
         let mut furthest: HashMap<usize, u64> = HashMap::new();
-        for event in told {
+        for event in received {
             match event {
-                Event::Started(index) => {
-                    let Wanted { path, size, .. } = &self.wanted[index];
+                FetchEvent::Started(index) => {
+                    let PendingFile { path, size, .. } = &self.files[index];
                     let (name, bytes) = (path.as_str(), *size);
                     progress.file(index, FileProgress::Started { name, bytes });
                 }
-                Event::At(index, bytes) => {
+                FetchEvent::At(index, bytes) => {
                     progress.file(index, FileProgress::At(bytes));
                     let known = furthest.entry(index).or_default();
                     if bytes > *known {
@@ -324,8 +317,8 @@ impl Errand<'_> {
                         *known = bytes;
                     }
                 }
-                Event::Ended(index) => progress.file(index, FileProgress::Ended),
-                Event::Note(text) => progress.note(&text),
+                FetchEvent::Ended(index) => progress.file(index, FileProgress::Ended),
+                FetchEvent::Note(text) => progress.note(&text),
             }
         }
     }
@@ -333,22 +326,22 @@ impl Errand<'_> {
 
 struct Reporter {
     index: usize,
-    events: Sender<Event>,
+    events: Sender<FetchEvent>,
 }
 
 impl Reporter {
-    /// Nobody listens only once the fetch has ended, and then nothing need be said.
-    fn send(&self, event: Event) {
+    /// Fails only after the fetch has ended.
+    fn send(&self, event: FetchEvent) {
         let _ = self.events.send(event);
     }
 }
 
-impl Watcher for Reporter {
+impl DownloadObserver for Reporter {
     fn at(&self, bytes: u64) {
-        self.send(Event::At(self.index, bytes));
+        self.send(FetchEvent::At(self.index, bytes));
     }
 
     fn note(&self, text: String) {
-        self.send(Event::Note(text));
+        self.send(FetchEvent::Note(text));
     }
 }

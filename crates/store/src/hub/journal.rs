@@ -1,8 +1,8 @@
-//! Which bytes of an unfinished download are there.
+//! Records which bytes of an unfinished download are on disk.
 //!
-//! A line is added only after the bytes it speaks of were written and made durable, and a line
-//! without its end is not read, so a process killed at any moment leaves a journal that promises
-//! too little, never too much. Beginning anew replaces the journal before a byte is overwritten.
+//! A line is added only after its bytes are durable, and an unterminated line is ignored. A process
+//! killed at any moment therefore leaves a journal that claims too little, never too much. A
+//! restart replaces the journal before it overwrites a byte.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,26 +10,26 @@ use std::ops::Range;
 use std::path::Path;
 
 const TITLE: &str = "loquat-download-1";
-/// Stands for an identity that no server has told yet.
+/// Placeholder for an unknown identity.
 const UNKNOWN: &str = "-";
 
-/// What a journal promised when it was read.
+/// The content of a journal.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Of the content that the bytes are of, if a server has told it.
+    /// ETag of the content, if known.
     pub identity: Option<String>,
     pub done: Spans,
 }
 
 impl Record {
-    /// A journal of another size, or none, promises nothing.
+    /// A missing journal, or one for another size, records nothing.
     pub(crate) fn read(path: &Path, size: u64) -> Self {
         let text = fs::read_to_string(path).unwrap_or_default();
         parse(&text, size).unwrap_or_default()
     }
 }
 
-/// A journal that is being written.
+/// An open journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
@@ -37,7 +37,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Replaces the journal at `path` by one that promises no more than `record`.
+    /// Replaces the journal at `path` by one that holds `record`.
     pub(crate) fn begin(path: &Path, size: u64, record: Record) -> io::Result<Self> {
         let identity = record.identity.as_deref().unwrap_or(UNKNOWN);
         let mut text = format!("{TITLE} {size} {identity}\n");
@@ -60,7 +60,7 @@ impl Journal {
         &self.record.done
     }
 
-    /// Promises a span, which must be durable already.
+    /// Records a span, which must be durable already.
     pub(crate) fn add(&mut self, span: Range<u64>) -> io::Result<()> {
         self.file.write_all(line(&span).as_bytes())?;
         self.record.done.insert(span);
@@ -73,7 +73,7 @@ fn line(span: &Range<u64>) -> String {
 }
 
 fn parse(text: &str, size: u64) -> Option<Record> {
-    // What follows the last line's end was cut short.
+    // Ignore an unterminated last line.
     let (whole, _) = text.rsplit_once('\n')?;
     let mut lines = whole.lines();
     let head = lines.next()?.strip_prefix(TITLE)?.trim_start();
@@ -94,7 +94,7 @@ fn parse(text: &str, size: u64) -> Option<Record> {
     Some(Record { identity, done })
 }
 
-/// Ranges of bytes, in order, none empty and none touching another.
+/// Byte ranges, sorted, non-empty and disjoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Spans(Vec<Range<u64>>);
 
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_merge_and_their_gaps_are_what_is_missing() {
+    fn spans_merge_and_gaps_are_missing() {
         let cases: &[(Pairs, Pairs)] = &[
             (&[], &[(0, 100)]),
             (&[(0, 100)], &[]),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_cut_anywhere_promises_no_more_than_it_did() {
+    fn truncated_journal_never_claims_more() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("blob.journal");
         let record = Record {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_journal_of_this_file_promises_nothing() {
+    fn foreign_journal_records_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("blob.journal");
         for text in [

@@ -1,22 +1,21 @@
-//! Where things stand in the cache, which other tools share.
+//! The layout of the cache, which other tools share.
 //!
 //! ```text
 //! models--owner--name/
 //!   blobs/<etag>                      content, named by its hash
-//!   blobs/<etag>.loquat.incomplete    a download of ours that has not ended
-//!   blobs/<etag>.loquat.journal       which of its bytes are there
+//!   blobs/<etag>.loquat.incomplete    our unfinished download
+//!   blobs/<etag>.loquat.journal       the bytes of it that are on disk
 //!   snapshots/<commit>/<path>         a relative link to a blob
-//!   refs/<revision>                   the commit that a branch or tag stood at
+//!   refs/<revision>                   the commit of a branch or tag
 //! .locks/models--owner--name/<etag>.lock
 //! ```
 //!
-//! All but the two files that carry our name is the layout of Python's `huggingface_hub`. Its own
-//! older versions take `<etag>.incomplete` for the beginning of a file; ours has gaps, so it must
-//! not have that name.
+//! Everything but the two `.loquat` files follows Python's `huggingface_hub`. Its older versions
+//! read `<etag>.incomplete` as the beginning of a file; ours has gaps, so it needs another name.
 
 use std::path::{Component, Path, PathBuf};
 
-/// A repository's places in a cache.
+/// A repository's paths in a cache.
 #[derive(Debug, Clone)]
 pub(crate) struct RepoDir {
     root: PathBuf,
@@ -26,11 +25,11 @@ pub(crate) struct RepoDir {
 const PREFIX: &str = "models--";
 
 impl RepoDir {
-    pub(crate) fn of(cache: &Path, id: &str) -> Self {
-        Self::named(cache, &format!("{PREFIX}{}", id.replace('/', "--")))
+    pub(crate) fn for_repo(cache: &Path, id: &str) -> Self {
+        Self::for_folder(cache, &format!("{PREFIX}{}", id.replace('/', "--")))
     }
 
-    pub(crate) fn named(cache: &Path, folder: &str) -> Self {
+    pub(crate) fn for_folder(cache: &Path, folder: &str) -> Self {
         Self {
             root: cache.join(folder),
             locks: cache.join(".locks").join(folder),
@@ -57,7 +56,7 @@ impl RepoDir {
         self.blobs().join(format!("{etag}.loquat.journal"))
     }
 
-    /// Where older versions of Python's client leave the beginning of a file.
+    /// The partial file of older versions of Python's client.
     pub(crate) fn foreign_part(&self, etag: &str) -> PathBuf {
         self.blobs().join(format!("{etag}.incomplete"))
     }
@@ -83,14 +82,14 @@ impl RepoDir {
     }
 }
 
-/// The repository that a folder of the cache is of.
-pub(crate) fn repo_of(folder: &str) -> Option<String> {
-    // A name may itself hold two dashes; an owner may not.
+/// The repository id for a folder of the cache.
+pub(crate) fn repo_in_folder(folder: &str) -> Option<String> {
+    // A repository name may contain two dashes; an owner may not.
     let id = folder.strip_prefix(PREFIX)?.replacen("--", "/", 1);
     is_repo_id(&id).then_some(id)
 }
 
-/// What a link at `path` in a snapshot must hold to lead to the blob.
+/// The link target at `path` in a snapshot.
 pub(crate) fn link_to_blob(path: &str, etag: &str) -> PathBuf {
     let up = 2 + path.matches('/').count();
     let mut link: PathBuf = std::iter::repeat_n("..", up).collect();
@@ -99,18 +98,18 @@ pub(crate) fn link_to_blob(path: &str, etag: &str) -> PathBuf {
     link
 }
 
-/// `owner/name`, or the bare name that the hub's oldest repositories have.
+/// `owner/name`, or the bare name of the hub's oldest repositories.
 pub(crate) fn is_repo_id(id: &str) -> bool {
     let mut words = id.split('/');
     words.by_ref().take(2).all(is_word) && words.next().is_none()
 }
 
-/// A branch, a tag, a commit: as a path it stays below where it is joined.
+/// A branch, tag or commit that is safe to join to a path.
 pub(crate) fn is_revision(revision: &str) -> bool {
     is_inner_path(revision)
 }
 
-/// Whether the path, which a server gave, stays below where it is joined, on every system.
+/// Whether a path from a server stays inside its directory, on every system.
 pub(crate) fn is_inner_path(path: &str) -> bool {
     let strange = |c: char| c.is_control() || matches!(c, '\\' | ':');
     !path.contains(strange)
@@ -121,7 +120,7 @@ pub(crate) fn is_inner_path(path: &str) -> bool {
             .all(|component| matches!(component, Component::Normal(_)))
 }
 
-/// Safe as a file's name and in an address.
+/// Safe as a file name and in an address.
 pub(crate) fn is_word(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !text.is_empty() && text.bytes().all(plain) && !text.starts_with('.')
@@ -132,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_of_a_server_stays_inside() {
+    fn server_paths_stay_inside() {
         for (path, inside) in [
             ("config.json", true),
             ("a/b/model-00001-of-00002.safetensors", true),
@@ -156,14 +155,17 @@ mod tests {
     }
 
     #[test]
-    fn repositories_and_folders_name_each_other() {
+    fn repo_ids_and_folders_round_trip() {
         for (id, folder) in [
             ("owner/name", "models--owner--name"),
             ("owner/na--me", "models--owner--na--me"),
             ("gpt2", "models--gpt2"),
         ] {
-            assert_eq!(RepoDir::of(Path::new(""), id).root(), Path::new(folder));
-            assert_eq!(repo_of(folder).as_deref(), Some(id));
+            assert_eq!(
+                RepoDir::for_repo(Path::new(""), id).root(),
+                Path::new(folder)
+            );
+            assert_eq!(repo_in_folder(folder).as_deref(), Some(id));
         }
         for folder in [
             "datasets--owner--name",
@@ -171,7 +173,7 @@ mod tests {
             "models--",
             "models--a--b/c",
         ] {
-            assert_eq!(repo_of(folder), None, "{folder}");
+            assert_eq!(repo_in_folder(folder), None, "{folder}");
         }
         for id in ["a/b/c", "../b", "a/..", "a/", "/b", "", "a b/c", "a/b:c"] {
             assert!(!is_repo_id(id), "{id:?}");
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_from_any_depth_to_the_blobs() {
+    fn links_reach_blobs_from_any_depth() {
         for (path, link) in [
             ("config.json", "../../blobs/e"),
             ("a/b/config.json", "../../../../blobs/e"),

@@ -1,17 +1,17 @@
-//! What a repository holds, from the hub's API or from the cache.
+//! Repository listings, from the hub's API or from the cache.
 
 use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
 
-use super::client::{Client, Subject, escaped};
-use super::digest::Expected;
-use super::download::Wanted;
+use super::client::{Client, RequestSubject, escaped};
+use super::digest::ExpectedHash;
+use super::download::PendingFile;
 use super::layout::{RepoDir, is_inner_path, is_word};
-use super::{HubError, Listing, RemoteFile, Repo};
+use super::{HubError, HubRepo, Listing, RemoteFile};
 
-/// The fields we read of `/api/models/{id}/revision/{revision}?blobs=true`.
+/// The fields used of `/api/models/{id}/revision/{revision}?blobs=true`.
 #[derive(Deserialize)]
 struct Document {
     sha: String,
@@ -34,13 +34,13 @@ struct Lfs {
     size: Option<u64>,
 }
 
-pub(crate) fn from_hub(client: &Client, repo: &Repo) -> Result<Listing, HubError> {
+pub(crate) fn from_hub(client: &Client, repo: &HubRepo) -> Result<Listing, HubError> {
     let path = format!(
         "api/models/{}/revision/{}?blobs=true",
         repo.id,
         escaped(&repo.revision, false)
     );
-    let subject = Subject {
+    let subject = RequestSubject {
         repo: &repo.id,
         revision: &repo.revision,
         file: None,
@@ -83,7 +83,7 @@ fn parse(text: &str) -> Result<Listing, String> {
     })
 }
 
-/// What the cache holds of the repository's revision; `None` where it holds nothing.
+/// The cached files of a revision; `None` if there are none.
 pub(crate) fn from_cache(dir: &RepoDir, revision: &str) -> Option<Listing> {
     let commit = match fs::read_to_string(dir.reference(revision)) {
         Ok(commit) => commit.trim().to_owned(),
@@ -99,7 +99,7 @@ pub(crate) fn from_cache(dir: &RepoDir, revision: &str) -> Option<Listing> {
     Some(Listing { commit, files })
 }
 
-/// Adds every file below; a link that leads nowhere is no file.
+/// Adds every file below `dir`; skips dangling links.
 fn walk(dir: &Path, prefix: &str, files: &mut Vec<RemoteFile>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else {
@@ -113,42 +113,42 @@ fn walk(dir: &Path, prefix: &str, files: &mut Vec<RemoteFile>) {
             walk(&entry.path(), &format!("{path}/"), files);
             continue;
         }
-        let expected = blob_of(&entry.path());
+        let expected = linked_blob(&entry.path());
         files.push(RemoteFile {
             path,
             size: Some(metadata.len()),
             sha256: match &expected {
-                Some(Expected::Sha256(hash)) => Some(hash.clone()),
+                Some(ExpectedHash::Sha256(hash)) => Some(hash.clone()),
                 _ => None,
             },
             blob_id: match &expected {
-                Some(Expected::GitBlob(hash)) => Some(hash.clone()),
+                Some(ExpectedHash::GitBlob(hash)) => Some(hash.clone()),
                 _ => None,
             },
         });
     }
 }
 
-/// What a snapshot's file should contain, by the name of the blob it links to.
-pub(crate) fn blob_of(pointer: &Path) -> Option<Expected> {
+/// The expected hash of a snapshot's file, from the blob it links to.
+pub(crate) fn linked_blob(pointer: &Path) -> Option<ExpectedHash> {
     let target = fs::read_link(pointer).ok()?;
-    Expected::named(target.file_name()?.to_str()?)
+    ExpectedHash::from_etag(target.file_name()?.to_str()?)
 }
 
-/// All that must be known to bring the file. Mirrors that list names only are asked for each.
-pub(crate) fn complete(
+/// Completes a listed file with its size and hash. Asks for each file if a mirror lists names only.
+pub(crate) fn resolve_file(
     client: &Client,
-    repo: &Repo,
+    repo: &HubRepo,
     commit: &str,
     file: &RemoteFile,
-) -> Result<Wanted, HubError> {
-    let wanted = |size, expected| Wanted {
+) -> Result<PendingFile, HubError> {
+    let pending = |size, expected| PendingFile {
         path: file.path.clone(),
         size,
         expected,
     };
-    if let (Some(size), Some(expected)) = (file.size, Expected::of(file)) {
-        return Ok(wanted(size, expected));
+    if let (Some(size), Some(expected)) = (file.size, ExpectedHash::from_listing(file)) {
+        return Ok(pending(size, expected));
     }
     let address = format!(
         "{}/resolve/{}/{}",
@@ -156,21 +156,22 @@ pub(crate) fn complete(
         escaped(commit, false),
         escaped(&file.path, true)
     );
-    let subject = Subject {
+    let subject = RequestSubject {
         repo: &repo.id,
         revision: &repo.revision,
         file: Some(&file.path),
     };
-    let answer = client.head(&address, subject)?;
-    let expected = Expected::of(file).or_else(|| Expected::named(answer.identity()?));
-    match (file.size.or_else(|| answer.file_size()), expected) {
-        (Some(size), Some(expected)) => Ok(wanted(size, expected)),
+    let response = client.head(&address, subject)?;
+    let expected =
+        ExpectedHash::from_listing(file).or_else(|| ExpectedHash::from_etag(response.identity()?));
+    match (file.size.or_else(|| response.file_size()), expected) {
+        (Some(size), Some(expected)) => Ok(pending(size, expected)),
         (size, _) => Err(HubError::BadAnswer {
-            host: answer.host,
+            host: response.host,
             what: file.path.clone(),
             problem: match size {
-                None => "it does not say how long the file is".to_owned(),
-                Some(_) => "it does not say which content the file has".to_owned(),
+                None => "it does not state the file size".to_owned(),
+                Some(_) => "it does not state the content hash".to_owned(),
             },
         }),
     }
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_gives_each_file_its_size_and_hash() {
+    fn listing_has_sizes_and_hashes() {
         let sha256 = "a".repeat(64);
         let text = format!(
             r#"{{"id": "o/n", "sha": "{}", "gated": false, "siblings": [
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_that_could_do_harm_is_refused() {
+    fn harmful_listing_is_refused() {
         for (text, named) in [
             (r#"{"siblings": []}"#, "sha"),
             (r#"{"sha": "../c", "siblings": []}"#, "../c"),

@@ -1,4 +1,4 @@
-//! One process at a time brings a blob: the locks of Python's `huggingface_hub`.
+//! Blob locks, compatible with Python's `huggingface_hub`.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -6,40 +6,40 @@ use std::path::Path;
 
 use super::HubError;
 
-/// Held while a blob is brought or removed; released when dropped, or by the system when its
-/// process ends.
+/// Held while a blob is downloaded or removed. Released on drop, or by the system when the process
+/// ends.
 pub(crate) struct BlobLock {
-    _held: File,
+    _file: File,
 }
 
 impl BlobLock {
-    /// Waits for whoever has it; `waiting` is told once.
-    pub(crate) fn acquire(path: &Path, waiting: impl FnOnce()) -> Result<Self, HubError> {
+    /// Waits for the lock; calls `on_wait` once if another process holds it.
+    pub(crate) fn acquire(path: &Path, on_wait: impl FnOnce()) -> Result<Self, HubError> {
         let failed = |cause| HubError::io("lock", path, cause);
-        let mut waiting = Some(waiting);
+        let mut on_wait = Some(on_wait);
         loop {
             let file = open(path).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    if let Some(tell) = waiting.take() {
-                        tell();
+                    if let Some(on_wait) = on_wait.take() {
+                        on_wait();
                     }
                     file.lock().map_err(failed)?;
                 }
                 Err(TryLockError::Error(cause)) => return Err(failed(cause)),
             }
             if still_named(&file).map_err(failed)? {
-                return Ok(Self { _held: file });
+                return Ok(Self { _file: file });
             }
         }
     }
 
-    /// The lock, if nobody has it.
+    /// Takes the lock if it is free.
     pub(crate) fn if_free(path: &Path) -> Option<Self> {
         let file = open(path).ok()?;
         file.try_lock().ok()?;
-        still_named(&file).ok()?.then_some(Self { _held: file })
+        still_named(&file).ok()?.then_some(Self { _file: file })
     }
 }
 
@@ -54,14 +54,14 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Python's locks remove their file when released; a lock on a removed file excludes nobody.
+/// Python's client removes the lock file on release. A lock on a removed file excludes nobody.
 #[cfg(unix)]
 fn still_named(file: &File) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     Ok(file.metadata()?.nlink() > 0)
 }
 
-/// Elsewhere a file that is open cannot be removed.
+/// Other systems do not remove open files.
 #[cfg(not(unix))]
 fn still_named(_file: &File) -> io::Result<bool> {
     Ok(true)
@@ -74,14 +74,15 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn whoever_waits_is_told_and_then_has_it() {
+    fn waiter_is_notified_and_acquires_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks/blob.lock");
         let first = BlobLock::acquire(&path, || panic!("nobody has it")).unwrap();
         assert!(BlobLock::if_free(&path).is_none());
-        let (told, waits) = mpsc::channel();
+        let (waiting, waits) = mpsc::channel();
         thread::scope(|scope| {
-            let second = scope.spawn(|| BlobLock::acquire(&path, move || told.send(()).unwrap()));
+            let second =
+                scope.spawn(|| BlobLock::acquire(&path, move || waiting.send(()).unwrap()));
             waits.recv().unwrap();
             drop(first);
             second.join().unwrap().unwrap();
@@ -91,13 +92,14 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn a_lock_on_a_file_that_was_removed_is_taken_again() {
+    fn lock_on_removed_file_is_reacquired() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("blob.lock");
         let first = BlobLock::acquire(&path, || {}).unwrap();
-        let (told, waits) = mpsc::channel();
+        let (waiting, waits) = mpsc::channel();
         thread::scope(|scope| {
-            let second = scope.spawn(|| BlobLock::acquire(&path, move || told.send(()).unwrap()));
+            let second =
+                scope.spawn(|| BlobLock::acquire(&path, move || waiting.send(()).unwrap()));
             waits.recv().unwrap();
             fs::remove_file(&path).unwrap();
             drop(first);

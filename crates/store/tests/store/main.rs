@@ -1,7 +1,8 @@
-//! The store through its public doors: references, packages, the hub's models, the inventory.
+//! Tests of the store's public API: references, packages, hub downloads, the inventory.
 #![cfg(unix)]
 
-mod common;
 mod fetch;
+mod fixture;
+mod hub;
 mod hub_models;
 mod resolve;

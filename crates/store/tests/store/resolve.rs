@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::options_in;
-use loquat_store::{FileKind, Resolved, Store, StoreOptions, Wanted};
+use crate::fixture::options_in;
+use loquat_store::{FileKind, ModelQuery, ResolvedReference, Store, StoreOptions};
 
 const SAFETENSORS: &[u8] = b"\x02\0\0\0\0\0\0\0{}";
 
@@ -56,25 +56,27 @@ impl Shelf {
     fn resolved(&self, reference: &str, kind: Option<FileKind>) -> Result<String, String> {
         let root = self.root.path().to_str().unwrap();
         let reference = &reference.replace('@', root);
-        self.resolved_as_is(&Wanted { reference, kind })
+        self.resolved_as_is(&ModelQuery { reference, kind })
     }
 
-    fn resolved_as_is(&self, wanted: &Wanted<'_>) -> Result<String, String> {
+    fn resolved_as_is(&self, wanted: &ModelQuery<'_>) -> Result<String, String> {
         let said = |path: &Path| match path.strip_prefix(self.root.path()) {
             Ok(inner) => inner.display().to_string(),
             Err(_) => path.display().to_string(),
         };
         let store = self.store();
         match store.resolve(wanted).map_err(|error| error.to_string())? {
-            Resolved::Local(model) => Ok(format!("{} {}", model.kind, said(&model.path))),
-            Resolved::Catalog { entry, form } => Ok(format!("catalog {entry} {}", form.kind)),
-            Resolved::Hub(reference) => Ok(format!("hub {reference}")),
+            ResolvedReference::Local(model) => Ok(format!("{} {}", model.kind, said(&model.path))),
+            ResolvedReference::Catalog { entry, form } => {
+                Ok(format!("catalog {entry} {}", form.kind))
+            }
+            ResolvedReference::Hub(reference) => Ok(format!("hub {reference}")),
         }
     }
 }
 
 #[test]
-fn paths_lead_to_the_model_there() {
+fn paths_resolve_to_local_models() {
     let shelf = Shelf::new();
     for (reference, kind, expected) in [
         ("@/model.gguf", None, "gguf model.gguf"),
@@ -105,7 +107,7 @@ fn paths_lead_to_the_model_there() {
 }
 
 #[test]
-fn names_lead_to_the_catalog_and_the_hub() {
+fn names_resolve_to_catalog_and_hub() {
     let shelf = Shelf::new();
     let mlx = Some(FileKind::Mlx);
     for (reference, kind, expected) in [
@@ -125,13 +127,13 @@ fn names_lead_to_the_catalog_and_the_hub() {
             "hub owner/name:sub/dir/a.gguf",
         ),
     ] {
-        let found = shelf.resolved_as_is(&Wanted { reference, kind });
+        let found = shelf.resolved_as_is(&ModelQuery { reference, kind });
         assert_eq!(found.as_deref(), Ok(expected), "{reference} {kind:?}");
     }
 }
 
 #[test]
-fn a_folder_of_a_catalog_name_counts_only_if_it_is_a_model() {
+fn folder_shadows_catalog_name_only_if_model() {
     let shelf = Shelf::new();
     let store = shelf.store();
     // Tests run in the crate's own directory, where `src` is a folder and no model.
@@ -139,13 +141,16 @@ fn a_folder_of_a_catalog_name_counts_only_if_it_is_a_model() {
     assert!(refused.contains("src is not a model"), "{refused}");
     // So is `src/hub`, which may be a repository as well; with a dot it is the folder.
     let resolved = store.resolve(&"src/hub".into()).unwrap();
-    assert!(matches!(resolved, Resolved::Hub(_)), "{resolved:?}");
+    assert!(
+        matches!(resolved, ResolvedReference::Hub(_)),
+        "{resolved:?}"
+    );
     let refused = store.resolve(&"./src/hub".into()).unwrap_err().to_string();
     assert!(refused.contains("is not a model"), "{refused}");
 }
 
 #[test]
-fn gguf_is_taken_where_nobody_says() {
+fn gguf_is_the_default_kind() {
     let shelf = Shelf::new();
     let store = shelf.store();
     for (kind, taken) in [
@@ -154,15 +159,15 @@ fn gguf_is_taken_where_nobody_says() {
         (Some(FileKind::Mlx), FileKind::Mlx),
     ] {
         let reference = "qwen3:4b";
-        match store.resolve(&Wanted { reference, kind }).unwrap() {
-            Resolved::Catalog { form, .. } => assert_eq!(form.kind, taken, "{kind:?}"),
+        match store.resolve(&ModelQuery { reference, kind }).unwrap() {
+            ResolvedReference::Catalog { form, .. } => assert_eq!(form.kind, taken, "{kind:?}"),
             other => panic!("{kind:?}: {other:?}"),
         }
     }
 }
 
 #[test]
-fn what_means_nothing_is_refused_with_what_would() {
+fn invalid_reference_is_explained() {
     let shelf = Shelf::new();
     shelf.write("notes.txt", b"notes");
     shelf.write("page.gguf", b"<!DOCTYPE html>");
@@ -229,7 +234,7 @@ fn what_means_nothing_is_refused_with_what_would() {
 }
 
 #[test]
-fn a_users_catalog_adds_overrides_and_chooses() {
+fn user_catalog_extends_and_overrides() {
     let shelf = Shelf::new();
     let entry = |name: &str, tag: &str, repo: &str| {
         format!(
@@ -280,7 +285,7 @@ fn a_users_catalog_adds_overrides_and_chooses() {
 }
 
 #[test]
-fn only_verified_files_are_held() {
+fn only_verified_files_are_listed() {
     let shelf = Shelf::new();
     let store = shelf.store();
     let entry = store.default_model();
@@ -291,18 +296,18 @@ fn only_verified_files_are_held() {
     // Sparse: the right size without a hundred megabytes on disk.
     let sparse = fs::File::create(&path).unwrap();
     sparse.set_len(bytes).unwrap();
-    assert!(store.held().unwrap().is_empty());
+    assert!(store.stored_models().unwrap().is_empty());
 
     let record = format!("{}  {file}\n", form.sha256.as_ref().unwrap());
     fs::write(path.with_extension("gguf.sha256"), record).unwrap();
-    let held = store.held().unwrap();
-    assert_eq!(held.len(), 1);
-    assert_eq!((&held[0].path, held[0].bytes), (&path, 98_362_432));
-    assert_eq!(held[0].name, "smollm2:135m");
-    let here = store.here(&"smollm2".into()).unwrap().unwrap();
+    let stored = store.stored_models().unwrap();
+    assert_eq!(stored.len(), 1);
+    assert_eq!((&stored[0].path, stored[0].bytes), (&path, 98_362_432));
+    assert_eq!(stored[0].name, "smollm2:135m");
+    let here = store.locate_cached(&"smollm2".into()).unwrap().unwrap();
     assert_eq!(here.path, path);
-    assert_eq!(store.here(&"qwen3:4b".into()).unwrap(), None);
+    assert_eq!(store.locate_cached(&"qwen3:4b".into()).unwrap(), None);
 
     sparse.set_len(bytes - 1).unwrap();
-    assert!(store.held().unwrap().is_empty());
+    assert!(store.stored_models().unwrap().is_empty());
 }

@@ -1,5 +1,7 @@
 //! The fake's whole model: logits that are a pure function of the tokens so far.
 
+use loquat_synthetic::SplitMix64;
+
 /// Above every other logit but the script's.
 const FAVOURITE: f32 = 8.0;
 const SCRIPTED: f32 = 64.0;
@@ -104,13 +106,8 @@ impl Model {
 
 /// SplitMix64's finaliser over a running state.
 fn mix(state: u64, token: u32) -> u64 {
-    let mut z = state
-        .rotate_left(17)
-        .wrapping_add(u64::from(token) + 1)
-        .wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+    let next = state.rotate_left(17).wrapping_add(u64::from(token) + 1);
+    SplitMix64::mix(next.wrapping_mul(SplitMix64::INCREMENT))
 }
 
 #[cfg(test)]

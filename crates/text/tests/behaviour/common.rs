@@ -1,4 +1,4 @@
-//! Shared test helpers: the shared folder, tiny tokenizers and seeded randomness.
+//! Shared test helpers: the shared folder, tiny tokenizers.
 
 use std::path::{Path, PathBuf};
 
@@ -133,20 +133,4 @@ pub fn sentencepiece_metadata() -> Metadata {
 
 pub fn sentencepiece() -> Tokenizer {
     Tokenizer::from_gguf(&sentencepiece_metadata()).expect("a tokenizer")
-}
-
-/// A seeded xorshift generator.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-
-    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
-    }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::Random;
 use crate::format_support::{both, check_calls, parse, show, with_calls};
+use loquat_synthetic::SplitMix64;
 use loquat_text::format::{
     CALLS, CallFormat, CallSyntax, Framing, OutputFormat, OutputPiece, ParseOptions, REASONING,
 };
@@ -51,15 +51,15 @@ const FRAGMENTS: &[&str] = &[
     "```",
 ];
 
-fn random_output(format: OutputFormat, random: &mut Random) -> String {
+fn random_output(format: OutputFormat, random: &mut SplitMix64) -> String {
     let markers = format.markers();
     let mut output = String::new();
     for _ in 0..1 + random.below(14) {
         let marker = !markers.is_empty() && random.below(2) == 0;
         let fragment = if marker {
-            random.pick(&markers)
+            markers[random.below(markers.len())]
         } else {
-            random.pick(FRAGMENTS)
+            FRAGMENTS[random.below(FRAGMENTS.len())]
         };
         // Some markers are split in half.
         match random.below(6) {
@@ -98,7 +98,7 @@ fn random_output_parses_the_same_however_split() {
         };
         reasoning.map(pair)
     });
-    let mut random = Random(0x1234_5678);
+    let mut random = SplitMix64::new(0x1234_5678);
     for (calls, format) in formats {
         for round in 0..60 {
             let output = random_output(format, &mut random);

@@ -1,9 +1,8 @@
 //! Helpers of the format tests: a compact notation of the expected pieces.
 
+use loquat_synthetic::SplitMix64;
 use loquat_text::format::{OutputFormat, OutputParser, OutputPiece, ParseOptions, ToolSignature};
 use serde_json::json;
-
-use crate::common::Random;
 
 /// One output and its expected pieces.
 ///
@@ -165,9 +164,9 @@ pub fn check(format: OutputFormat, start: &ParseOptions, case: &Case) {
         wanted,
         "character by character"
     );
-    let mut random = Random(0x9e37_79b9);
+    let mut random = SplitMix64::new(0x9e37_79b9);
     for _ in 0..if cuts.is_empty() { 0 } else { 20 } {
-        let mut at = [random.pick(&cuts), random.pick(&cuts)];
+        let mut at = [(); 2].map(|()| cuts[random.below(cuts.len())]);
         at.sort_unstable();
         let parts = [&output[..at[0]], &output[at[0]..at[1]], &output[at[1]..]];
         assert_eq!(show(&parse(format, start, parts)), wanted, "cut: {parts:?}");

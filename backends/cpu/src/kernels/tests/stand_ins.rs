@@ -13,7 +13,8 @@ pub use x86::tables;
 mod x86 {
     use std::arch::x86_64::*;
 
-    use crate::kernels::tile_avx2::{self, Products, QUADS, Quad};
+    use crate::kernels::tile_avx2::{Avx2, Quad, broadcast};
+    use crate::kernels::tile_walk::{self, Products, QUADS};
     use crate::kernels::{Kernels, Tile, TileInput, float, supported};
 
     /// Both stand-ins need AVX-512 for what is around the instruction.
@@ -41,13 +42,13 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
     unsafe fn avx_vnni(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
-        unsafe { tile_avx2::every_code::<Avx512Vnni>(tile, input, out, stride) };
+        unsafe { tile_walk::tile::<Avx2, Avx512Vnni>(tile, input, out, stride) };
     }
 
     /// The same product in AVX-512's encoding.
     struct Avx512Vnni;
 
-    impl Products for Avx512Vnni {
+    impl Products<Avx2> for Avx512Vnni {
         type Codes = [Quad; QUADS];
 
         unsafe fn prepare(codes: [Quad; QUADS]) -> Self::Codes {
@@ -55,11 +56,11 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn dots(codes: &Self::Codes, x: *const i8) -> __m256i {
+        unsafe fn dots(codes: &Self::Codes, x: *const i8, start: __m256i) -> __m256i {
             unsafe {
-                let mut dots = _mm256_setzero_si256();
+                let mut dots = start;
                 for (c, codes) in codes.iter().enumerate() {
-                    dots = _mm256_dpbusd_epi32(dots, *codes, tile_avx2::broadcast(x, c));
+                    dots = _mm256_dpbusd_epi32(dots, *codes, broadcast(x, c));
                 }
                 dots
             }

@@ -158,7 +158,7 @@ async fn the_configuration_says_how_to_sample() {
         models.lease("a").await
     };
     let lease = sampled(json!({ "top_k": 7 })).await.expect("the model");
-    assert_eq!(lease.sampling.top_k, 7);
+    assert_eq!(lease.sampling().top_k, 7);
     let wrong = sampled(json!({ "top_k": "many" })).await.err();
     assert_eq!(
         wrong.and_then(|error| error.code),

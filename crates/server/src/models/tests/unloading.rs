@@ -25,7 +25,7 @@ fn ask(lease: &Lease, max_tokens: usize) -> Generation {
         sampling: SamplingParams::greedy(),
         ..GenerateRequest::default()
     };
-    lease.engine.submit(request).expect("a place")
+    lease.engine().submit(request).expect("a place")
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,7 +123,7 @@ async fn a_model_whose_engine_ended_is_opened_anew() {
         .lease("a")
         .await
         .expect("the model")
-        .engine
+        .engine()
         .shutdown();
     let lease = models.lease("a").await.expect("the model");
     ask(&lease, 4).collect().await.expect("a whole answer");

@@ -1,0 +1,408 @@
+//! The session contract, judged on every block kind and both precisions.
+
+use std::path::Path;
+
+use loquat_cpu::CpuBackend;
+use loquat_session::conformance::{Subject, run};
+use loquat_session::{
+    Backend, Emit, HeldMemory, KvFormat, MemoryBound, MemoryBudget, OpenError, Precision, Session,
+    SessionError, SessionOptions, StepBatch, StepOutput,
+};
+use loquat_spec::Mixer;
+use loquat_testkit::goldens;
+
+fn judge(folder: &std::path::Path, precision: Precision, kv_format: Option<KvFormat>) {
+    let source = goldens::source(folder).unwrap();
+    let open = |options: &SessionOptions| {
+        let options = SessionOptions {
+            precision,
+            kv_format,
+            ..options.clone()
+        };
+        CpuBackend::AUTO.open(source.clone(), &options, &mut |_| {})
+    };
+    let subject = Subject {
+        open: &open,
+        tolerance: 0.0,
+    };
+    for (check, outcome) in run(&subject) {
+        if let Err(reason) = outcome {
+            panic!(
+                "{} ({precision:?}, {kv_format:?}), {check}: {reason}",
+                folder.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn every_family_conforms() {
+    for folder in goldens::all().unwrap() {
+        for precision in [Precision::Fast, Precision::Reference] {
+            judge(&folder, precision, None);
+        }
+    }
+}
+
+#[test]
+fn quantized_checkpoints_conform() {
+    for folder in goldens::mlx().unwrap() {
+        judge(&folder, Precision::Fast, None);
+    }
+}
+
+fn is_latent(folder: &Path) -> bool {
+    let spec = goldens::source(folder).unwrap().spec;
+    spec.mixers()
+        .any(|(_, mixer)| matches!(mixer, Mixer::Latent(_)))
+}
+
+#[test]
+fn every_kv_format_conforms() {
+    for folder in goldens::all().unwrap() {
+        for format in [KvFormat::Bf16, KvFormat::Q8] {
+            if format != KvFormat::Q8 || !is_latent(&folder) {
+                judge(&folder, Precision::Fast, Some(format));
+            }
+        }
+    }
+}
+
+/// How far a format's rounding of keys and values may move a logit, as a share of the largest: a
+/// bf16 element is off by up to 1/256 of itself, one in q8 by up to 1/254 of its head's largest,
+/// and the tiny models pass that on through softmaxes that are nearly even. Of families without
+/// experts: a router at a tie would choose another.
+#[test]
+fn a_kv_format_moves_logits_by_its_rounding() {
+    for family in ["llama", "mistral", "qwen3", "gemma3_text", "olmo2", "phi3"] {
+        let folder = goldens::family(family);
+        let of = |format| {
+            let found = logits_of(
+                &CpuBackend::AUTO,
+                &folder,
+                Precision::Reference,
+                1,
+                Some(format),
+            );
+            found.into_iter().map(f32::from_bits).collect::<Vec<f32>>()
+        };
+        let exact = of(KvFormat::F32);
+        let largest = exact.iter().fold(0.0f32, |max, logit| max.max(logit.abs()));
+        for (format, share) in [
+            (KvFormat::F16, 0.004),
+            (KvFormat::Bf16, 0.025),
+            (KvFormat::Q8, 0.05),
+        ] {
+            let pairs = of(format).into_iter().zip(&exact);
+            let moved = pairs.fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+            assert!(
+                moved <= share * largest,
+                "{family} {format:?}: {moved} of {largest}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_model_cannot_have_is_refused_by_name() {
+    let source = goldens::source(&goldens::family("deepseek_v3")).unwrap();
+    let options = SessionOptions {
+        kv_format: Some(KvFormat::Q8),
+        ..SessionOptions::default()
+    };
+    for error in [
+        CpuBackend::AUTO.plan(&source, &options).err(),
+        CpuBackend::AUTO.open(source, &options, &mut |_| {}).err(),
+    ] {
+        let Some(OpenError::Option { option, found, .. }) = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!((option, found.as_str()), ("kv_format", "q8"));
+    }
+}
+
+#[test]
+fn a_sequence_in_another_kv_format_is_not_imported() {
+    let open = |format| {
+        let source = goldens::source(&goldens::family("llama")).unwrap();
+        let options = SessionOptions {
+            kv_format: Some(format),
+            ..SessionOptions::default()
+        };
+        CpuBackend::AUTO
+            .open(source, &options, &mut |_| {})
+            .unwrap()
+    };
+    for from in KvFormat::ALL {
+        let mut session = open(from);
+        let sequence = session.create().unwrap();
+        let bytes = session.export(sequence).unwrap();
+        for to in KvFormat::ALL {
+            assert_eq!(
+                open(to).import(&bytes).is_ok(),
+                from == to,
+                "{from:?} to {to:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_plan_foretells_the_session() {
+    let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
+    for folder in plain.into_iter().chain(quantized) {
+        for precision in [Precision::Fast, Precision::Reference] {
+            let source = goldens::source(&folder).unwrap();
+            for (kv_tokens, memory) in [(Some(100), None), (None, Some(MemoryBudget::Percent(9)))] {
+                let options = SessionOptions {
+                    precision,
+                    kv_tokens,
+                    memory,
+                    ..SessionOptions::default()
+                };
+                let plan = CpuBackend::AUTO.plan(&source, &options).unwrap();
+                let mut heard = Vec::new();
+                let session = CpuBackend::AUTO
+                    .open(source.clone(), &options, &mut |share| heard.push(share))
+                    .unwrap();
+                assert_eq!(plan.memory, session.memory(), "{}", folder.display());
+                assert_eq!(&plan.capabilities, session.capabilities());
+                assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_memory_budget_is_kept_or_refused_with_the_numbers() {
+    for family in ["llama", "qwen3_next", "mamba2", "mixtral"] {
+        let source = goldens::source(&goldens::family(family)).unwrap();
+        let options = |bytes| SessionOptions {
+            memory: Some(MemoryBudget::Bytes(bytes)),
+            ..SessionOptions::default()
+        };
+        let refused = CpuBackend::AUTO.plan(&source, &options(1000)).err();
+        let Some(OpenError::OutOfMemory {
+            wanted: least,
+            bound: MemoryBound::Budget,
+            available: 1000,
+            ..
+        }) = refused
+        else {
+            panic!("{family}: {refused:?}");
+        };
+        for bytes in [least, least + 1, least * 3 / 2, least * 2, least * 5] {
+            let plan = CpuBackend::AUTO.plan(&source, &options(bytes)).unwrap();
+            assert!(plan.resident_bytes <= bytes, "{family}: {bytes}");
+            let mut session = CpuBackend::AUTO
+                .open(source.clone(), &options(bytes), &mut |_| {})
+                .unwrap();
+            assert_eq!(session.memory(), plan.memory);
+            fill(&mut *session);
+            let memory = session.memory();
+            assert!(memory.kv_in_use <= plan.memory.kv_capacity);
+            let held = HeldMemory {
+                kv_tokens: memory.kv_in_use,
+                states: memory.states_in_use,
+            };
+            assert!(
+                plan.memory.weight_bytes + held.bytes(&memory) <= bytes,
+                "{family}"
+            );
+        }
+        let refused = CpuBackend::AUTO.open(source, &options(least - 1), &mut |_| {});
+        assert!(matches!(refused.err(), Some(OpenError::OutOfMemory { .. })));
+    }
+}
+
+/// Makes sequences of 40 tokens until the session takes no more.
+fn fill(session: &mut dyn Session) {
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    while let Ok(sequence) = session.create() {
+        batch.clear();
+        batch.push(sequence, &[3; 40], Emit::Nothing);
+        session.step(&batch, &mut output).unwrap();
+        if output.rows()[0].error.is_some() {
+            return;
+        }
+    }
+}
+
+/// The llama golden with its weights changed; the closure gets the file and where data starts.
+fn altered_llama(alter: impl FnOnce(&mut Vec<u8>, usize)) -> tempfile::TempDir {
+    let (golden, folder) = (goldens::family("llama"), tempfile::tempdir().unwrap());
+    let config = folder.path().join("config.json");
+    std::fs::copy(golden.join("config.json"), config).unwrap();
+    let mut weights = std::fs::read(golden.join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    alter(&mut weights, 8 + header);
+    std::fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    folder
+}
+
+#[test]
+fn another_models_sequence_is_not_imported() {
+    let options = SessionOptions::default();
+    let open = |family: &str| {
+        let source = goldens::source(&goldens::family(family)).unwrap();
+        CpuBackend::AUTO
+            .open(source, &options, &mut |_| {})
+            .unwrap()
+    };
+    let mut session = open("llama");
+    let sequence = session.create().unwrap();
+    let bytes = session.export(sequence).unwrap();
+    assert!(
+        open("llama").import(&bytes).is_ok(),
+        "its own, empty as it is"
+    );
+    assert!(matches!(
+        open("mistral").import(&bytes),
+        Err(SessionError::BadImport(_))
+    ));
+    // The same shape with other weights.
+    let folder = altered_llama(|weights, data| weights[data] ^= 1);
+    let source = goldens::source(folder.path()).unwrap();
+    let mut tuned = CpuBackend::AUTO
+        .open(source, &options, &mut |_| {})
+        .unwrap();
+    assert!(matches!(
+        tuned.import(&bytes),
+        Err(SessionError::BadImport(_))
+    ));
+}
+
+#[test]
+fn broken_weights_fail_the_row_and_nothing_else() {
+    // The file ends with the final norm: two bytes of it become a bf16 NaN.
+    let folder = altered_llama(|weights, _| {
+        let end = weights.len();
+        weights[end - 2..].copy_from_slice(&0x7fc0u16.to_le_bytes());
+    });
+    let source = goldens::source(folder.path()).unwrap();
+    let mut session = CpuBackend::AUTO
+        .open(source, &SessionOptions::default(), &mut |_| {})
+        .unwrap();
+    let (broken, fine) = (session.create().unwrap(), session.create().unwrap());
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    batch.push(broken, &[1, 2, 3], Emit::Greedy { positions: 1 });
+    batch.push(fine, &[1, 2], Emit::Nothing);
+    session.step(&batch, &mut output).unwrap();
+    assert_eq!(output.rows()[0].error, Some(SessionError::NotANumber));
+    assert_eq!((session.len(broken), session.len(fine)), (Ok(0), Ok(2)));
+    session.release(broken).unwrap();
+    session.release(fine).unwrap();
+    assert_eq!(session.memory().kv_in_use, 0);
+}
+
+#[test]
+fn more_than_the_machine_has_is_planned_but_not_opened() {
+    for kv_tokens in [1 << 40, usize::MAX] {
+        let source = goldens::source(&goldens::family("llama")).unwrap();
+        let options = SessionOptions {
+            kv_tokens: Some(kv_tokens),
+            ..SessionOptions::default()
+        };
+        let plan = CpuBackend::AUTO.plan(&source, &options).unwrap();
+        assert!(plan.memory.kv_capacity > 1 << 39);
+        let opened = CpuBackend::AUTO.open(source, &options, &mut |_| {});
+        assert!(matches!(opened.err(), Some(OpenError::OutOfMemory { .. })));
+    }
+}
+
+/// Logits after every token of a prompt that crosses pages and windows.
+fn logits(backend: &CpuBackend, folder: &Path, precision: Precision, threads: usize) -> Vec<u32> {
+    logits_of(backend, folder, precision, threads, None)
+}
+
+fn logits_of(
+    backend: &CpuBackend,
+    folder: &Path,
+    precision: Precision,
+    threads: usize,
+    kv_format: Option<KvFormat>,
+) -> Vec<u32> {
+    let options = SessionOptions {
+        precision,
+        kv_format,
+        threads: Some(threads),
+        ..SessionOptions::default()
+    };
+    let source = goldens::source(folder).unwrap();
+    let vocab = source.spec.vocab_size as u32;
+    let mut session = backend.open(source, &options, &mut |_| {}).unwrap();
+    let sequence = session.create().unwrap();
+    let tokens: Vec<u32> = (0..70).map(|i| i * 37 % vocab).collect();
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    batch.push(sequence, &tokens, Emit::Logits { positions: 70 });
+    session.step(&batch, &mut output).unwrap();
+    output
+        .all_logits_mut()
+        .iter()
+        .map(|logit| logit.to_bits())
+        .collect()
+}
+
+#[test]
+fn every_instruction_set_and_thread_count_gives_the_same_bits() {
+    let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
+    for folder in plain.into_iter().chain(quantized) {
+        for precision in [Precision::Fast, Precision::Reference] {
+            let expected = logits(&CpuBackend::AUTO, &folder, precision, 1);
+            for backend in CpuBackend::every_instruction_set() {
+                for threads in [1, 2, 3] {
+                    let found = logits(&backend, &folder, precision, threads);
+                    assert!(
+                        found == expected,
+                        "{} {threads}: {:?}",
+                        folder.display(),
+                        backend.probe()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Logits after the last tokens of a long text that is read `at_once` tokens at a time.
+fn long_logits(family: &str, options: &SessionOptions, at_once: usize) -> Vec<u32> {
+    const LEN: usize = 500;
+    let source = goldens::source(&goldens::family(family)).unwrap();
+    let vocab = source.spec.vocab_size as u32;
+    let mut session = CpuBackend::AUTO.open(source, options, &mut |_| {}).unwrap();
+    let sequence = session.create().unwrap();
+    let tokens: Vec<u32> = (0..LEN as u32).map(|i| i * 37 % vocab).collect();
+    let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+    let mut logits = Vec::new();
+    for tokens in tokens.chunks(at_once) {
+        batch.clear();
+        let positions = tokens.len();
+        batch.push(sequence, tokens, Emit::Logits { positions });
+        session.step(&batch, &mut output).unwrap();
+        assert_eq!(output.rows()[0].error, None);
+        logits.extend(output.all_logits_mut().iter().map(|logit| logit.to_bits()));
+    }
+    logits
+}
+
+/// One thread reads all; several share one token's reading, or have a chunk's tokens each.
+#[test]
+fn threads_that_share_a_long_sequence_change_no_bit() {
+    for family in ["llama", "gemma3_text"] {
+        for kv_format in KvFormat::ALL {
+            let options = |threads| SessionOptions {
+                threads: Some(threads),
+                kv_format: Some(kv_format),
+                ..SessionOptions::default()
+            };
+            let expected = long_logits(family, &options(1), 500);
+            for (threads, at_once) in [(2, 1), (3, 7), (2, 500)] {
+                let found = long_logits(family, &options(threads), at_once);
+                assert!(
+                    found == expected,
+                    "{family}, {kv_format:?}: {threads} threads, {at_once} at once"
+                );
+            }
+        }
+    }
+}

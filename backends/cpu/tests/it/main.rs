@@ -1,0 +1,9 @@
+//! The CPU backend through the session contract.
+
+mod conformance;
+mod damaged_models;
+mod gguf_round_trip;
+mod hidden_states;
+mod recurrent_state;
+#[cfg(target_os = "linux")]
+mod resident_memory;

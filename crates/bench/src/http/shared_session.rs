@@ -1,0 +1,77 @@
+//! One session shared by the server's engine and the bare loop, which take turns.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use loquat_session::{
+    Capabilities, HeldMemory, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+};
+
+/// A handle to the session; its users lock it for each call.
+#[derive(Clone)]
+pub struct SharedSession {
+    session: Arc<Mutex<Box<dyn Session>>>,
+    capabilities: Arc<Capabilities>,
+}
+
+impl SharedSession {
+    pub fn new(session: Box<dyn Session>) -> Self {
+        Self {
+            capabilities: Arc::new(session.capabilities().clone()),
+            session: Arc::new(Mutex::new(session)),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Box<dyn Session>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session for SharedSession {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn memory(&self) -> Memory {
+        self.lock().memory()
+    }
+
+    fn create(&mut self) -> Result<SequenceId, SessionError> {
+        self.lock().create()
+    }
+
+    fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
+        self.lock().len(sequence)
+    }
+
+    fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
+        self.lock().reusable(sequence, at_most)
+    }
+
+    fn held(&self, sequences: &[SequenceId]) -> Result<HeldMemory, SessionError> {
+        self.lock().held(sequences)
+    }
+
+    fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
+        self.lock().fork(source, len)
+    }
+
+    fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError> {
+        self.lock().truncate(sequence, len)
+    }
+
+    fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
+        self.lock().release(sequence)
+    }
+
+    fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
+        self.lock().step(batch, output)
+    }
+
+    fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
+        self.lock().export(sequence)
+    }
+
+    fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
+        self.lock().import(bytes)
+    }
+}
