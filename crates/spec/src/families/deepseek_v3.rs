@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     CorrectedDefaults, FURTHER_LAYERS, GGUF_LATENT, GGUF_OLDER_LATENT, LATENT, MLX_LATENT,
     MLX_LATENT_NAMES, Mixture, SWITCH_MLP, Sizes, corrected_experts, gguf_any_layer, gguf_latent,
     gguf_mixture, gguf_tied, latent, latent_rope, sparse_after_dense, without_further_layers,
@@ -53,7 +53,7 @@ pub(super) const MLX: Naming = Naming {
     ..PLAIN.0
 };
 
-/// From before mlx-lm took keys and values apart; its DeepSeek-V2 never does.
+/// Before mlx-lm separated keys and values; its DeepSeek-V2 never does.
 pub(super) const OLDER_MLX: Naming = Naming {
     overrides: &[SWITCH_MLP],
     ..HUGGING_FACE

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied};
+use super::common::{Sizes, activation, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -48,7 +48,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let attention = sizes.gguf_attention(config, Some(rope));
     let tied = gguf_tied(config);
     let feed_forward = sizes.gated(Activation::Silu, config.has("blk.0.ffn_up.bias"));

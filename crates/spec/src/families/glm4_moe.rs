@@ -1,8 +1,8 @@
-//! GLM-4.5 to 4.7: DeepSeek-V3's experts over plain attention of which half turns.
+//! GLM-4.5 to 4.7: DeepSeek-V3's experts over plain attention with rope on half of each head.
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     FURTHER_LAYERS, GGUF_POST_ATTENTION, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
     gguf_mixture, gguf_rope, gguf_tied, sparse_after_dense, without_further_layers,
 };

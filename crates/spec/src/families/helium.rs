@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::Sizes;
+use super::common::Sizes;
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, expect_switch, gguf_rope, gguf_tied, rope_table};
+use super::common::{Sizes, activation, expect_switch, gguf_rope, gguf_tied, rope_table};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;

@@ -1,6 +1,6 @@
 //! LFM2 (dense): short gated convolutions, attention in a few layers only.
 
-use super::parts::{
+use super::common::{
     Hybrid, Sizes, expect_switch, gguf_any_layer, gguf_hybrid, gguf_rope, gguf_tied, gguf_window,
     layer_numbers, reach, recurrent_layers,
 };

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_scale, gguf_tied, reach, rope_table};
+use super::common::{Sizes, activation, gguf_rope, gguf_scale, gguf_tied, reach, rope_table};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -56,7 +56,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 /// Mistral Small 3 is written with this architecture too, without yarn or temperature.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let mut rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let mut rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let weight = config.f64_opt("rope.scaling.yarn_log_multiplier")?;
     if let (RopeScaling::Yarn(yarn), Some(weight)) = (&mut rope.scaling, weight) {
         yarn.attention_factor /= yarn_magnitude(f64::from(yarn.factor), weight) as f32;

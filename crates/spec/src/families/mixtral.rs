@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     BLOCK_SPARSE, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH, Sizes, TOP_K, count_field,
     gated_experts, reach,
 };

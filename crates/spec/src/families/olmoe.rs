@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     SWITCH_MLP, Sizes, TOP_K, count_field, gated_experts, gguf_experts_of, gguf_rope, gguf_tied,
     refuse_field,
 };

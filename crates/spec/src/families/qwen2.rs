@@ -1,6 +1,6 @@
 //! Qwen2 and Qwen2.5: biases on q, k and v; a window on the upper layers where switched on.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach, windowed_layers};
+use super::common::{Sizes, activation, gguf_rope, gguf_tied, reach, windowed_layers};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Mixture, SHARED_EXPERT, SWITCH_MLP, Sizes, TOP_K, count_field, gated_experts, gguf_experts,
     gguf_rope, gguf_tied, reach, sparse_by_step, windowed_layers,
 };

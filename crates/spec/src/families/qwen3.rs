@@ -1,6 +1,6 @@
 //! Qwen3 (dense): normalised queries and keys, biases only where the config asks.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach};
+use super::common::{Sizes, activation, gguf_rope, gguf_tied, reach};
 use super::{Family, GgufFamily, PLAIN, qwen2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;

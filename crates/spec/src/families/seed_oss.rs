@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{GGUF_POST_ATTENTION, Sizes, gguf_rope, gguf_tied};
+use super::common::{GGUF_POST_ATTENTION, Sizes, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;

@@ -5,7 +5,7 @@ use crate::error::SpecError;
 use crate::model::Activation;
 use crate::validate::MAX_LAYERS;
 
-/// Refuses a field that says anything at all.
+/// Refuses the field.
 pub(crate) fn refuse_field(config: &Config, field: &str) -> Result<(), SpecError> {
     match config.get(field) {
         None => Ok(()),
@@ -39,7 +39,7 @@ pub(crate) fn activation(
     }
 }
 
-/// Refuses any word but the one we know, where the field stands at all.
+/// Refuses any value but the supported one.
 pub(crate) fn expect_word(
     config: &Config,
     field: &str,
@@ -55,7 +55,7 @@ pub(crate) fn expect_word(
     }
 }
 
-/// Refuses a switch that does not stand as the family has it.
+/// Refuses a switch that differs from the family's setting.
 pub(crate) fn expect_switch(config: &Config, field: &str, known: bool) -> Result<(), SpecError> {
     match config.bool_or(field, known)? {
         found if found != known => Err(SpecError::Unsupported {
@@ -67,7 +67,7 @@ pub(crate) fn expect_switch(config: &Config, field: &str, known: bool) -> Result
     }
 }
 
-/// What `layer_types` says of each layer, if it stands there: one of `known`.
+/// The `layer_types` of all layers, if listed: each one of `known`.
 pub(crate) fn layer_types<'a>(
     config: &'a Config,
     layers: usize,
@@ -76,7 +76,7 @@ pub(crate) fn layer_types<'a>(
     word_per_layer(config, "layer_types", layers, known)
 }
 
-/// A list with one of the `known` words for each layer, if it stands there.
+/// A list with one of the `known` words for each layer, if present.
 pub(crate) fn word_per_layer<'a>(
     config: &'a Config,
     field: &str,
@@ -120,7 +120,7 @@ pub(crate) fn layer_numbers(config: &Config, field: &str) -> Result<Option<Vec<u
     numbers.collect::<Result<_, _>>().map(Some)
 }
 
-/// How often a layer differs from its neighbours: never is said by other fields, not by 0.
+/// The interval of layers that differ; it cannot be 0.
 pub(crate) fn interval(config: &Config, field: &str, default: usize) -> Result<usize, SpecError> {
     positive(&config.path(field), config.usize_or(field, default)?)
 }
@@ -137,7 +137,7 @@ pub(crate) fn all_but_each(interval: usize, layers: usize) -> Vec<bool> {
     each(interval, layers).iter().map(|each| !each).collect()
 }
 
-/// Refused here already, since the layers are allocated before the spec is validated.
+/// Checked here because layers are allocated before the spec is validated.
 pub(crate) fn bounded_layers(field: &str, layers: usize) -> Result<usize, SpecError> {
     if layers <= MAX_LAYERS {
         Ok(layers)
@@ -150,7 +150,7 @@ pub(crate) fn bounded_layers(field: &str, layers: usize) -> Result<usize, SpecEr
     }
 }
 
-/// Refused here already, since sizes are divided by it before the spec is validated.
+/// Checked here because sizes are divided by it before the spec is validated.
 pub(crate) fn positive(field: &str, value: usize) -> Result<usize, SpecError> {
     match value {
         0 => Err(SpecError::invalid(field, 0, "at least 1")),

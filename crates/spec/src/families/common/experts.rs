@@ -1,4 +1,4 @@
-//! What configs say of routers and experts.
+//! Routers and experts in configs.
 
 use super::fields::{activation, expect_word, interval, layer_numbers, word_per_layer};
 use super::layers::pre_norm_layer;
@@ -36,7 +36,7 @@ impl Mixture {
         }
     }
 
-    /// A spec of pre-norm layers, each with the mixer `mixer(layer)` says.
+    /// A spec of pre-norm layers, each with the mixer `mixer(layer)`.
     pub fn pre_norm_model(
         &self,
         sizes: &Sizes,
@@ -51,11 +51,11 @@ impl Mixture {
     }
 }
 
-/// The usual name for how many experts a position gets.
+/// The usual field for experts per position.
 pub(crate) const TOP_K: &str = "num_experts_per_tok";
 
-/// Gated experts without biases; the fields that say how many there are, how many a position
-/// gets, and how large they are.
+/// Gated experts without biases; the fields are their count, the experts per position and their
+/// size.
 pub(crate) fn gated_experts(
     config: &Config,
     [count, top_k, size]: [&str; 3],
@@ -72,7 +72,7 @@ pub(crate) fn gated_experts(
     })
 }
 
-/// The name under which the number of experts stands: transformers takes either.
+/// The field with the number of experts: transformers reads either.
 pub(crate) fn count_field(config: &Config) -> &'static str {
     match config.get("num_experts") {
         Some(_) => "num_experts",
@@ -80,8 +80,7 @@ pub(crate) fn count_field(config: &Config) -> &'static str {
     }
 }
 
-/// As many experts as `field` says that every position goes through, as one of their size
-/// together.
+/// The `field` experts that every position goes through, as one of their total size.
 pub(crate) fn shared_experts(
     config: &Config,
     field: &str,
@@ -106,7 +105,7 @@ pub(super) fn shared(count: usize, expert: &Dense) -> Option<SharedExpert> {
     })
 }
 
-/// What the families that took over DeepSeek-V3's router assume where their config is silent.
+/// Defaults of the families with DeepSeek-V3's router.
 pub(crate) struct CorrectedDefaults {
     pub scale: f64,
     pub groups: usize,
@@ -114,7 +113,7 @@ pub(crate) struct CorrectedDefaults {
     pub shared: usize,
 }
 
-/// Most of them left out the groups.
+/// Most of them have no groups.
 pub(crate) const UNGROUPED: CorrectedDefaults = CorrectedDefaults {
     scale: 1.0,
     groups: 1,
@@ -130,7 +129,7 @@ pub(crate) fn normalised_sigmoid(eps: f32) -> Router {
     }
 }
 
-/// DeepSeek-V3's experts: sigmoid scores, a correction for choosing, groups, experts for all.
+/// DeepSeek-V3's experts: sigmoid scores, a correction for the choice, groups, shared experts.
 pub(crate) fn corrected_experts(
     config: &Config,
     defaults: &CorrectedDefaults,
@@ -157,7 +156,7 @@ pub(crate) fn corrected_experts(
     })
 }
 
-/// A single group is none.
+/// A single group means no groups.
 pub(crate) fn groups(count: usize, keep: usize, score: GroupScore) -> Option<ExpertGroups> {
     (count != 1).then_some(ExpertGroups { count, keep, score })
 }
@@ -188,7 +187,7 @@ pub(crate) fn sparse_after_dense(
     Ok(sparse_from(first, layers))
 }
 
-/// What `mlp_layer_types` says, else as [`sparse_after_dense`].
+/// From `mlp_layer_types`, else as [`sparse_after_dense`].
 pub(crate) fn sparse_layers(
     config: &Config,
     default: usize,
@@ -201,8 +200,8 @@ pub(crate) fn sparse_layers(
     }
 }
 
-/// Qwen's rule: experts in every layer whose number, counted from one, the step divides, but
-/// for the listed ones.
+/// Qwen's rule: experts in every layer whose 1-based number is a multiple of the step, except the
+/// listed ones.
 pub(crate) fn sparse_by_step(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     let step = interval(config, "decoder_sparse_step", 1)?;
     let dense = layer_numbers(config, "mlp_only_layers")?.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Where the result goes: written beside its place and moved there when it is whole.
+//! The output path: the result is written next to it and moved there when complete.
 
 use std::path::{Path, PathBuf};
 
@@ -6,45 +6,45 @@ use loquat_weights::gguf::Gguf;
 use tempfile::{TempDir, TempPath};
 
 use crate::ConvertError;
-use crate::source::{BESIDE, CONFIG, Source};
+use crate::source::{COMPANION_FILES, CONFIG, Source};
 
-/// What a result is to the file system.
+/// Whether the result is a file or a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     File,
     Folder,
 }
 
-/// A place that may be taken.
-pub(crate) struct Site<'a> {
+/// The requested path.
+pub(crate) struct OutputPath<'a> {
     pub target: &'a Path,
     pub shape: Shape,
-    /// Replace a model that is there.
+    /// Replace an existing model.
     pub force: bool,
 }
 
-/// A place with a folder beside it to work in, which goes when this is dropped.
-pub(crate) struct Place<'a> {
-    site: Site<'a>,
+/// An output in progress, with a work folder next to it that is removed on drop.
+pub(crate) struct PendingOutput<'a> {
+    path: OutputPath<'a>,
     work: TempDir,
-    /// Dropped after the work folder, which stands in the last of them.
+    /// Dropped after the work folder, which is in the last of them.
     _parents: Parents,
 }
 
 const WORK: &str = ".loquat-convert-";
 const WHOLE: &str = "whole";
 const REPLACED: &str = "replaced";
-/// What people and the hub put beside a checkpoint; only a folder of nothing else is replaced.
-const ABOUT: &[&str] = &[
+/// Other files of published checkpoints; a folder with any other file is not replaced.
+const HUB_FILES: &[&str] = &[
     "README.md",
     "LICENSE",
     ".gitattributes",
     "model.safetensors.index.json",
 ];
 
-impl<'a> Site<'a> {
-    /// Refuses what is there already, unless `force` is said and it is a model of the same shape
-    /// that is not the source.
+impl<'a> OutputPath<'a> {
+    /// Refuses an existing path, unless `force` is set and it is a model of the same shape and not
+    /// the source.
     pub fn check(&self, source: &Source) -> Result<(), ConvertError> {
         self.check_shape()?;
         let target = self.target.canonicalize();
@@ -69,7 +69,7 @@ impl<'a> Site<'a> {
         } else {
             Err(ConvertError::WrongShape {
                 path: self.target.to_owned(),
-                wanted: match self.shape {
+                expected: match self.shape {
                     Shape::File => "file",
                     Shape::Folder => "folder",
                 },
@@ -96,28 +96,28 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// A link that leads nowhere takes its place too.
+    /// A dangling link counts as existing.
     fn is_taken(&self) -> bool {
         self.target.symlink_metadata().is_ok()
     }
 
-    /// Makes the folders that lead there. What the check found out may have changed since.
-    pub fn open(self) -> Result<Place<'a>, ConvertError> {
+    /// Creates missing parent folders. Checks again, since the path may have changed.
+    pub fn open(self) -> Result<PendingOutput<'a>, ConvertError> {
         self.check_free()?;
         let parent = self.target.parent().filter(|path| *path != Path::new(""));
         let parent = parent.unwrap_or(Path::new("."));
         let failed = ConvertError::writing(self.target);
         let parents = Parents::make(parent).map_err(&failed)?;
         let work = tempfile::Builder::new().prefix(WORK).tempdir_in(parent);
-        Ok(Place {
+        Ok(PendingOutput {
             work: work.map_err(&failed)?,
-            site: self,
+            path: self,
             _parents: parents,
         })
     }
 }
 
-/// Whether a folder holds a checkpoint and nothing that a checkpoint does not have.
+/// Whether a folder holds a checkpoint and nothing else.
 fn is_checkpoint(folder: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return false;
@@ -127,7 +127,11 @@ fn is_checkpoint(folder: &Path) -> bool {
         let Ok(entry) = entry else { return false };
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_weights = name.ends_with(".safetensors");
-        let known = name == CONFIG || BESIDE.iter().chain(ABOUT).any(|known| *known == name);
+        let known = name == CONFIG
+            || COMPANION_FILES
+                .iter()
+                .chain(HUB_FILES)
+                .any(|known| *known == name);
         if !entry.path().is_file() || !(is_weights || known) {
             return false;
         }
@@ -136,18 +140,18 @@ fn is_checkpoint(folder: &Path) -> bool {
     weights && folder.join(CONFIG).is_file()
 }
 
-impl Place<'_> {
-    /// Where to write: nothing is there yet.
+impl PendingOutput<'_> {
+    /// The path to write to, which does not exist yet.
     pub fn whole(&self) -> PathBuf {
         self.work.path().join(WHOLE)
     }
 
-    /// Refuses where the disk has not `needed` bytes left.
+    /// Refuses if the disk has less than `needed` bytes left.
     pub fn has_room(&self, needed: u64) -> Result<(), ConvertError> {
-        // A disk that does not say is found out when it is full.
+        // If the free space is unknown, writing fails when the disk is full.
         match fs4::available_space(self.work.path()) {
             Ok(free) if free < needed => Err(ConvertError::NoSpace {
-                path: self.site.target.to_owned(),
+                path: self.path.target.to_owned(),
                 needed,
                 free,
             }),
@@ -155,42 +159,42 @@ impl Place<'_> {
         }
     }
 
-    /// Moves what was written to its place, which somebody may have taken meanwhile.
-    pub fn settle(self) -> Result<(), ConvertError> {
-        self.site.check_shape()?;
-        self.site.check_free()?;
-        let (whole, target) = (self.whole(), self.site.target);
+    /// Moves the result to its path, unless something else appeared there.
+    pub fn commit(self) -> Result<(), ConvertError> {
+        self.path.check_shape()?;
+        self.path.check_free()?;
+        let (whole, target) = (self.whole(), self.path.target);
         let failed = ConvertError::writing(target);
-        match self.site.shape {
-            Shape::File if self.site.force => std::fs::rename(whole, target).map_err(failed),
+        match self.path.shape {
+            Shape::File if self.path.force => std::fs::rename(whole, target).map_err(failed),
             Shape::File => {
                 let whole = TempPath::try_from_path(whole).map_err(&failed)?;
                 let moved = whole.persist_noclobber(target);
                 moved.map_err(|error| failed(error.error))
             }
-            Shape::Folder if self.site.is_taken() => self.exchange(),
-            // Refused by the system where the folder is there and not empty.
+            Shape::Folder if self.path.is_taken() => self.exchange(),
+            // Fails if the folder exists and is not empty.
             Shape::Folder => std::fs::rename(whole, target).map_err(failed),
         }
     }
 
-    /// Puts the new folder where the old one is, or leaves the old one there.
+    /// Replaces the old folder; restores it on failure.
     fn exchange(self) -> Result<(), ConvertError> {
-        let (target, replaced) = (self.site.target, self.work.path().join(REPLACED));
+        let (target, replaced) = (self.path.target, self.work.path().join(REPLACED));
         let failed = ConvertError::writing(target);
         std::fs::rename(target, &replaced).map_err(&failed)?;
         let Err(error) = std::fs::rename(self.whole(), target) else {
             return Ok(());
         };
         if std::fs::rename(&replaced, target).is_err() {
-            // Better a folder too many than a model too few.
+            // Keep the work folder, which contains the old model.
             let _ = self.work.keep();
         }
         Err(failed(error))
     }
 }
 
-/// Folders that were made on the way, the outermost first; those that stay empty go again.
+/// Created parent folders, outermost first; those that stay empty are removed on drop.
 struct Parents(Vec<PathBuf>);
 
 impl Parents {
@@ -210,7 +214,7 @@ impl Parents {
 impl Drop for Parents {
     fn drop(&mut self) {
         for folder in self.0.iter().rev() {
-            // Fails, as it should, where something is in it.
+            // Fails, as intended, if the folder is not empty.
             let _ = std::fs::remove_dir(folder);
         }
     }
@@ -222,8 +226,8 @@ mod tests {
 
     use super::*;
 
-    fn site(target: &Path, shape: Shape, force: bool) -> Site<'_> {
-        Site {
+    fn output(target: &Path, shape: Shape, force: bool) -> OutputPath<'_> {
+        OutputPath {
             target,
             shape,
             force,
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_folder_of_a_checkpoint_s_files_is_one() {
+    fn foreign_files_make_a_folder_irreplaceable() {
         let table: &[(&[&str], bool)] = &[
             (&["config.json", "model.safetensors"], true),
             (
@@ -268,47 +272,47 @@ mod tests {
     }
 
     #[test]
-    fn what_appears_meanwhile_stays() {
+    fn concurrently_created_path_is_kept() {
         for force in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("model.gguf");
-            let place = site(&file, Shape::File, force).open().unwrap();
-            fs::write(place.whole(), "GGUF").unwrap();
+            let pending = output(&file, Shape::File, force).open().unwrap();
+            fs::write(pending.whole(), "GGUF").unwrap();
             fs::write(&file, "a letter").unwrap();
-            assert!(place.settle().is_err(), "{force}");
+            assert!(pending.commit().is_err(), "{force}");
             assert_eq!(fs::read_to_string(&file).unwrap(), "a letter");
 
             let out = folder.path().join("out");
-            let place = site(&out, Shape::Folder, force).open().unwrap();
-            fs::create_dir(place.whole()).unwrap();
+            let pending = output(&out, Shape::Folder, force).open().unwrap();
+            fs::create_dir(pending.whole()).unwrap();
             fs::create_dir(&out).unwrap();
             fs::write(out.join("letter"), "").unwrap();
-            assert!(place.settle().is_err(), "{force}");
+            assert!(pending.commit().is_err(), "{force}");
             assert!(out.join("letter").is_file());
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
         }
     }
 
     #[test]
-    fn the_old_model_is_back_where_the_new_one_cannot_be_moved() {
+    fn failed_move_restores_old_model() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out");
         checkpoint(&out);
         // Nothing was written, so there is nothing to move.
-        let place = site(&out, Shape::Folder, true).open().unwrap();
-        assert!(place.settle().is_err());
+        let pending = output(&out, Shape::Folder, true).open().unwrap();
+        assert!(pending.commit().is_err());
         assert_eq!(fs::read_to_string(out.join(CONFIG)).unwrap(), "old");
     }
 
     #[test]
-    fn folders_on_the_way_stay_only_with_a_result_in_them() {
+    fn empty_parent_folders_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a/b/model.gguf");
-        drop(site(&file, Shape::File, false).open().unwrap());
+        drop(output(&file, Shape::File, false).open().unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        let place = site(&file, Shape::File, false).open().unwrap();
-        fs::write(place.whole(), "GGUF").unwrap();
-        place.settle().unwrap();
+        let pending = output(&file, Shape::File, false).open().unwrap();
+        fs::write(pending.whole(), "GGUF").unwrap();
+        pending.commit().unwrap();
         assert!(file.is_file());
     }
 }

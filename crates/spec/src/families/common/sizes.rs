@@ -1,7 +1,7 @@
 //! The sizes every decoder-only transformer states, and what follows from them.
 
 use super::fields::{activation, bounded_layers, even_split, positive};
-use super::layers::pre_norm_layer;
+use super::layers::{LayerScheme, pre_norm_layer};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::mixers::{Attention, KvSource, Mixer, Reach};
@@ -21,8 +21,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// For families whose own default for a missing field is not Llama's: `required` must stand
-    /// in the config, or among the defaults the family gives it.
+    /// For families whose default for a missing field is not Llama's: `required` fields must be in
+    /// the config or its defaults.
     pub fn explicit(config: &Config, required: &[&str]) -> Result<Self, SpecError> {
         for field in required {
             config.usize(field)?;
@@ -30,13 +30,13 @@ impl Sizes {
         Self::from_config(config)
     }
 
-    /// By Llama's rules: no `num_key_value_heads` is one for each head, no `head_dim` is an even
-    /// share of the hidden size.
+    /// With Llama's defaults: `num_key_value_heads` equals the heads, `head_dim` is an even share of
+    /// the hidden size.
     pub fn from_config(config: &Config) -> Result<Self, SpecError> {
         Self::with_eps(config, "rms_norm_eps")
     }
 
-    /// For families that call their norms' epsilon something else.
+    /// For families with another name for the norms' epsilon.
     pub fn with_eps(config: &Config, eps: &str) -> Result<Self, SpecError> {
         let (hidden, heads) = ("hidden_size", "num_attention_heads");
         let head_dim = match config.usize_opt("head_dim")? {
@@ -46,7 +46,7 @@ impl Sizes {
         Self::with_head_dim(config, eps, head_dim)
     }
 
-    /// For families that state their heads' size in their own way.
+    /// For families with other fields for the heads' size.
     pub fn with_head_dim(config: &Config, eps: &str, head_dim: usize) -> Result<Self, SpecError> {
         let heads = positive("num_attention_heads", config.usize("num_attention_heads")?)?;
         Ok(Self {
@@ -62,7 +62,7 @@ impl Sizes {
         })
     }
 
-    /// Attention as most families have it; the caller changes what differs.
+    /// The usual attention; the caller changes what differs.
     pub fn attention(&self, rope: Option<Rope>) -> Attention {
         Attention {
             heads: self.heads,
@@ -86,7 +86,7 @@ impl Sizes {
         }
     }
 
-    /// Attention with biases on all its matrices where `attention_bias` asks for them.
+    /// Attention with biases on all matrices if `attention_bias` is set.
     pub fn biased_attention(
         &self,
         config: &Config,
@@ -100,7 +100,23 @@ impl Sizes {
         })
     }
 
-    /// A spec of pre-norm layers, each with the attention `attention(layer)` says.
+    /// A spec of layers of one scheme, each with the attention `attention(layer)`.
+    pub fn attention_model(
+        &self,
+        family: &'static str,
+        tied: bool,
+        (norm, scheme): (Norm, LayerScheme),
+        feed_forward: FeedForward,
+        attention: impl Fn(usize) -> Attention,
+    ) -> ModelSpec {
+        let layers = (0..self.layers).map(|layer| {
+            let mixer = Mixer::Attention(attention(layer));
+            scheme(norm, mixer, feed_forward.clone())
+        });
+        self.model(family, tied, norm, layers.collect())
+    }
+
+    /// A spec of pre-norm layers, each with the attention `attention(layer)`.
     pub fn pre_norm_model(
         &self,
         family: &'static str,
@@ -108,12 +124,8 @@ impl Sizes {
         feed_forward: FeedForward,
         attention: impl Fn(usize) -> Attention,
     ) -> ModelSpec {
-        let norm = Norm::rms(self.eps);
-        let layers = (0..self.layers).map(|index| {
-            let mixer = Mixer::Attention(attention(index));
-            pre_norm_layer(norm, mixer, feed_forward.clone())
-        });
-        self.model(family, tied, norm, layers.collect())
+        let scheme = (Norm::rms(self.eps), pre_norm_layer as LayerScheme);
+        self.attention_model(family, tied, scheme, feed_forward, attention)
     }
 
     /// A spec of equal pre-norm layers under layer norms with biases.
@@ -165,8 +177,7 @@ impl Sizes {
         })
     }
 
-    /// A gated feed-forward with the activation that `hidden_act` names and, where `mlp_bias` asks
-    /// for them, biases.
+    /// A gated feed-forward with the activation `hidden_act`, and biases if `mlp_bias` is set.
     pub fn biased_gated(&self, config: &Config) -> Result<FeedForward, SpecError> {
         let activation = activation(config, "hidden_act", Activation::Silu)?;
         Ok(self.gated(activation, config.bool_or("mlp_bias", false)?))

@@ -21,7 +21,7 @@ pub(crate) const GRANITE_EXPERT_OUTPUT: LayerNames =
 pub(crate) struct Multipliers {
     embedding: f32,
     residual: f32,
-    /// Where absent the heads' own scale stands.
+    /// Defaults to the usual scale.
     attention: Option<f32>,
     /// Divides the logits.
     logits: f32,

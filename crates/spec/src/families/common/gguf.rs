@@ -1,4 +1,4 @@
-//! What a GGUF header says of the things most architectures have.
+//! GGUF keys that most architectures share.
 
 use super::fields::{all_but_each, bounded_layers, even_split, positive};
 use super::sizes::Sizes;
@@ -13,7 +13,7 @@ impl Sizes {
         Self::gguf_with_heads(config, gguf_head_dim(config)?, kv_heads)
     }
 
-    /// For architectures that state their heads' size or their key/value heads in their own way.
+    /// For architectures with other keys for the heads' size or the key/value heads.
     pub fn gguf_with_heads(
         config: &GgufConfig,
         head_dim: usize,
@@ -22,7 +22,7 @@ impl Sizes {
         let field = config.key("attention.head_count");
         let heads = positive(&field, config.usize("attention.head_count")?)?;
         let layers = bounded_layers(&config.key("block_count"), config.usize("block_count")?)?;
-        // Where layers differ the family reads the list itself.
+        // If layers differ, the family reads the list itself.
         let feed_forward = config.per_layer("feed_forward_length", layers.max(1))?;
         let eps = match config.f64_opt("attention.layer_norm_epsilon")? {
             Some(eps) => eps,
@@ -35,7 +35,7 @@ impl Sizes {
             heads,
             kv_heads: kv_heads.unwrap_or(heads),
             head_dim,
-            // Left out where every layer has experts; no dense layer may have 0.
+            // Absent if every layer has experts; no dense layer may have 0.
             feed_forward: feed_forward
                 .and_then(|all| all.first().copied())
                 .unwrap_or(0),
@@ -55,7 +55,7 @@ impl Sizes {
     }
 }
 
-/// Which layers look through a window: a flag for each, or every how many one sees everything.
+/// Which layers are windowed: a flag for each, or the interval of global layers.
 pub(crate) fn gguf_windowed_layers(
     config: &GgufConfig,
     layers: usize,
@@ -71,8 +71,8 @@ pub(crate) fn gguf_windowed_layers(
     Ok(all_but_each(pattern, layers))
 }
 
-/// Rope as a GGUF header states it; Llama 3's scaling and Phi's travel as tensors of divisors.
-/// `pairs` is what llama.cpp gives the architecture.
+/// Rope in a GGUF header; Llama 3's and Phi's scalings are tensors of divisors. `pairs` is
+/// llama.cpp's for the architecture.
 pub(crate) fn gguf_rope(
     config: &GgufConfig,
     head_dim: usize,
@@ -89,7 +89,7 @@ pub(crate) fn gguf_rope(
 }
 
 fn gguf_scaling(config: &GgufConfig) -> Result<RopeScaling, SpecError> {
-    // Older files have only this; a factor without a type is linear, as llama.cpp reads it.
+    // Older files have only this; like llama.cpp, a factor without a type is linear.
     let factor = match config.f64_opt("rope.scaling.factor")? {
         Some(factor) => Some(factor),
         None => config.f64_opt("rope.scale_linear")?,
@@ -138,7 +138,7 @@ fn gguf_scaling(config: &GgufConfig) -> Result<RopeScaling, SpecError> {
     }
 }
 
-/// The sines' magnitude is what yarn itself gives; families that weigh it change it.
+/// With yarn's own magnitude; some families change it.
 fn gguf_yarn(
     config: &GgufConfig,
     factor: f64,
@@ -194,13 +194,13 @@ pub(crate) fn gguf_any_layer(config: &GgufConfig, layers: usize, tensor: &str) -
     (0..layers).any(|layer| config.has(&format!("blk.{layer}.{tensor}")))
 }
 
-/// The window, which files that have none leave out or give as 0.
+/// The window; absent or 0 means none.
 pub(crate) fn gguf_window(config: &GgufConfig) -> Result<Option<usize>, SpecError> {
     let window = config.usize_opt("attention.sliding_window")?;
     Ok(window.filter(|window| *window > 0))
 }
 
-/// A multiplier, which files that have none leave out or give as 0.
+/// A multiplier; absent or 0 means none.
 pub(crate) fn gguf_scale(config: &GgufConfig, field: &str) -> Result<Option<f32>, SpecError> {
     let scale = config.f64_opt(field)?.filter(|scale| *scale != 0.0);
     Ok(scale.map(|scale| scale as f32))

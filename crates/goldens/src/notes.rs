@@ -1,5 +1,5 @@
-//! What the run itself cannot find out: which published models were tried, what GGUF leaves
-//! unsaid, and what the golden families that do not run would need.
+//! What a run cannot find out: which published models were tested, what the GGUF reader assumes,
+//! and what unsupported families need.
 
 use loquat_weights::Format;
 
@@ -27,16 +27,15 @@ pub const REAL_WEIGHTS: &[RealWeights] = &[
     },
 ];
 
-/// What our reader, like llama.cpp, takes for granted because GGUF's converter writes no key.
-pub const UNSAID_IN_GGUF: &[(&str, &str)] = &[
+/// What our reader, like llama.cpp, assumes because GGUF has no key for it.
+pub const GGUF_DEFAULTS: &[(&str, &str)] = &[
     (
         "mistral, mixtral, qwen2, starcoder2",
-        "no sliding window, unless the file has `attention.sliding_window` all the same \
-         (never for qwen2)",
+        "no sliding window, unless the file has `attention.sliding_window` (ignored for qwen2)",
     ),
     (
         "gemma2, gpt_oss, cohere2, gemma3_text",
-        "every 2nd, 2nd, 4th and 6th layer sees everything, unless the file says otherwise; \
+        "every 2nd, 2nd, 4th and 6th layer has full attention, unless the file says otherwise; \
          cohere2's have no rope",
     ),
     ("smollm3, llama4_text", "every 4th layer has no rope"),
@@ -54,11 +53,11 @@ pub const UNSAID_IN_GGUF: &[(&str, &str)] = &[
     ),
     (
         "granitemoehybrid",
-        "no rope where `rope.scaling.finetuned` is false, which it always is beside Mamba layers",
+        "no rope if `rope.scaling.finetuned` is false, which it always is with Mamba layers",
     ),
     (
         "falcon_h1",
-        "the head is not the embedding, whose multiplier is folded into it: tied models are lost",
+        "an untied head, because the embedding's multiplier is folded into it: tied models are lost",
     ),
 ];
 
@@ -83,7 +82,7 @@ pub const UNSUPPORTED: &[(&str, &str)] = &[
     ),
     (
         "longcat_flash",
-        "two attentions and two feed-forwards per layer beside the experts, zero experts",
+        "two attentions and two feed-forwards per layer besides the experts, zero experts",
     ),
     ("phimoe", "sparsemixer routing"),
 ];
@@ -100,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_loads_is_listed_as_unsupported() {
+    fn unsupported_list_has_no_supported_family() {
         let loads = families::model_types();
         for (name, _) in UNSUPPORTED {
             assert!(!loads.contains(name), "{name} loads: strike it off");
@@ -108,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_about_families_that_load() {
+    fn notes_name_supported_families() {
         let loads = families::model_types();
-        let unsaid = UNSAID_IN_GGUF
+        let assumed = GGUF_DEFAULTS
             .iter()
             .flat_map(|(names, _)| names.split(", "));
-        for name in REAL_WEIGHTS.iter().map(|real| real.family).chain(unsaid) {
+        for name in REAL_WEIGHTS.iter().map(|real| real.family).chain(assumed) {
             assert!(loads.contains(&name), "{name}");
         }
     }

@@ -3,14 +3,14 @@
 use crate::naming::{Fused, Ignored, LayerNames};
 use crate::roles::LayerRole::{self, *};
 
-/// Files of models that also predict further tokens, in layers after the last.
+/// For models with multi-token prediction in layers after the last.
 pub(crate) const FURTHER_LAYERS: Ignored = Ignored {
     beginnings: &["mtp."],
     endings: &[".rotary_emb.inv_freq"],
     further_layers: true,
 };
 
-/// A dense feed-forward where its module is not called `mlp`.
+/// A dense feed-forward whose module is not called `mlp`.
 pub(crate) const FEED_FORWARD: LayerNames = &[
     (Gate, "feed_forward.gate_proj.weight"),
     (Up, "feed_forward.up_proj.weight"),
@@ -25,8 +25,8 @@ pub(crate) const GGUF_GATE_UP: Fused = Fused::sequential("ffn_up.weight", &[Gate
 
 pub(crate) const GGUF_QKV: Fused = Fused::sequential("attn_qkv.weight", &[Query, Key, Value]);
 
-/// llama.cpp's name for the norm before the feed-forward where it goes by where that stands, not
-/// by what it does.
+/// llama.cpp's name for the norm before the feed-forward in architectures that name it by
+/// position.
 pub(crate) const GGUF_POST_ATTENTION: LayerNames = &[
     (FeedForwardPreNorm, "post_attention_norm.weight"),
     (ExpertsPreNorm, "post_attention_norm.weight"),
@@ -36,14 +36,14 @@ pub(crate) const EXPERT_GATE_UP: &[LayerRole] = &[ExpertGate, ExpertUp];
 
 pub(crate) const EXPERT_MATRICES: &[LayerRole] = &[ExpertGate, ExpertUp, ExpertDown];
 
-/// mlx-lm's stacks, where transformers has a tensor for each expert.
+/// mlx-lm's stacks; transformers has a tensor for each expert.
 pub(crate) const SWITCH_MLP: LayerNames = &[
     (ExpertGate, "mlp.switch_mlp.gate_proj.weight"),
     (ExpertUp, "mlp.switch_mlp.up_proj.weight"),
     (ExpertDown, "mlp.switch_mlp.down_proj.weight"),
 ];
 
-/// The same where it keeps the module's name.
+/// The same under the module's original name.
 pub(crate) const STACKED: LayerNames = &[
     (ExpertGate, "mlp.experts.gate_proj.weight"),
     (ExpertUp, "mlp.experts.up_proj.weight"),

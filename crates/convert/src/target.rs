@@ -1,11 +1,11 @@
-//! What people call formats and types.
+//! Target formats and types by name.
 
 use loquat_weights::Dtype;
 use loquat_weights::decode::MlxMode;
 
 use crate::ConvertError;
 
-/// What a model is converted to.
+/// The target format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A folder that mlx-lm loads.
@@ -28,10 +28,10 @@ impl Target {
     }
 }
 
-/// What matrices become; what each format keeps plain, stays plain.
+/// The type of matrices that the format quantizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quant {
-    /// Every tensor in this float type, or each as it was.
+    /// Every tensor in this float type, or in its own.
     Plain(Option<Dtype>),
     Mlx(MlxMode),
     /// One of GGUF's block types, and whether the tensors that matter most get a larger one.
@@ -75,11 +75,11 @@ const MICROSCALING: &[(&str, MlxMode)] = &[
     ("nvfp4", MlxMode::Nvfp4),
 ];
 
-/// Values that share a scale where nobody says how many; mlx-lm's own default.
+/// mlx-lm's default number of values that share a scale.
 const GROUP: usize = 64;
 
 impl Quant {
-    /// What the format's own tools choose where nobody says.
+    /// The default of the format's own tools.
     pub fn default_of(target: Target) -> Self {
         match target {
             Target::Mlx => Quant::Mlx(MlxMode::Affine {
@@ -94,10 +94,9 @@ impl Quant {
         }
     }
 
-    /// By a name that `target` has, in either case; `group` is for MLX's affine types alone.
+    /// By a name of `target`, in upper or lower case; `group` is only for MLX's affine types.
     pub fn parse(target: Target, name: &str, group: Option<usize>) -> Result<Self, ConvertError> {
-        let wanted = name.to_ascii_lowercase();
-        let found = Self::named(target, &wanted);
+        let found = Self::named(target, &name.to_ascii_lowercase());
         match (found, group) {
             (Some(Quant::Mlx(MlxMode::Affine { bits, .. })), Some(group)) => {
                 let mode = MlxMode::affine(bits, group).map_err(loquat_weights::WeightsError::from);
@@ -141,7 +140,7 @@ impl Quant {
         }
     }
 
-    /// Every name that `target` has.
+    /// Every name of `target`.
     pub fn names(target: Target) -> Vec<&'static str> {
         let mut names: Vec<&str> = match target {
             Target::Safetensors => Vec::new(),
@@ -167,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_read_by_its_target_alone() {
+    fn names_belong_to_one_target() {
         for target in Target::ALL {
             for name in Quant::names(target) {
                 assert!(

@@ -1,5 +1,4 @@
-//! Models in which some layers mix by recurrence and the others by attention, and Qwen's among
-//! them, by the gated delta rule.
+//! Models with both recurrent and attention layers, such as Qwen's with the gated delta rule.
 
 use super::fields::{
     activation, all_but_each, even_split, expect_switch, interval, layer_types, positive,
@@ -15,7 +14,7 @@ use crate::naming::Fused;
 use crate::roles::LayerRole::*;
 use crate::rope::RopePairs;
 
-/// Two kinds of layers, apart only in their mixers.
+/// Two kinds of layers that differ only in their mixers.
 pub(crate) struct Hybrid {
     /// Which layers have `mixer`; the others have `attention`.
     pub recurrent: Vec<bool>,
@@ -24,7 +23,7 @@ pub(crate) struct Hybrid {
 }
 
 impl Hybrid {
-    /// Pre-norm layers, each with the feed-forward `feed_forward(layer)` says.
+    /// Pre-norm layers, each with the feed-forward `feed_forward(layer)`.
     pub fn model(
         self,
         sizes: &Sizes,
@@ -46,7 +45,7 @@ impl Hybrid {
     }
 }
 
-/// Which layers `layer_types` calls recurrent, under any of the family's words for it.
+/// Which layers are recurrent by `layer_types`, under any of the family's names.
 pub(crate) fn recurrent_layers(
     config: &Config,
     layers: usize,
@@ -57,13 +56,12 @@ pub(crate) fn recurrent_layers(
     Ok(types.map(|types| types.iter().map(|kind| !attention.contains(kind)).collect()))
 }
 
-/// Sizes where the file lists key/value heads for each layer, 0 for the recurrent ones; and
-/// which those are.
+/// Sizes of a file that lists key/value heads for each layer, and which layers are recurrent (0).
 pub(crate) fn gguf_hybrid(config: &GgufConfig) -> Result<(Sizes, Vec<bool>), SpecError> {
     gguf_hybrid_with(config, gguf_head_dim(config)?)
 }
 
-/// For architectures that state their heads' size in their own way.
+/// For architectures with another key for the heads' size.
 pub(crate) fn gguf_hybrid_with(
     config: &GgufConfig,
     head_dim: usize,
@@ -79,7 +77,7 @@ pub(crate) fn gguf_hybrid_with(
     Ok((sizes, recurrent))
 }
 
-/// The recurrent mixers' convolutions know only this activation.
+/// The only activation of the recurrent mixers' convolutions.
 pub(crate) fn require_silu(config: &Config, field: &str) -> Result<(), SpecError> {
     match activation(config, field, Activation::Silu)? {
         Activation::Silu => Ok(()),
@@ -91,8 +89,8 @@ pub(crate) fn require_silu(config: &Config, field: &str) -> Result<(), SpecError
     }
 }
 
-/// Qwen's mixers: three of four layers, or as the config says, by the gated delta rule, the
-/// others by attention with an output gate.
+/// Qwen's mixers: the gated delta rule in three of four layers unless the config says otherwise,
+/// attention with an output gate in the others.
 pub(crate) fn qwen_hybrid(config: &Config, sizes: &Sizes) -> Result<Hybrid, SpecError> {
     require_silu(config, "hidden_act")?;
     expect_switch(config, "attn_output_gate", true)?;
@@ -110,7 +108,7 @@ pub(crate) fn qwen_hybrid(config: &Config, sizes: &Sizes) -> Result<Hybrid, Spec
         mixer: Mixer::DeltaRule(DeltaRule {
             key_heads: config.usize_or("linear_num_key_heads", 16)?,
             value_heads: config.usize_or("linear_num_value_heads", 32)?,
-            sharing: KeySharing::Neighbours,
+            sharing: KeySharing::Adjacent,
             key_dim: config.usize_or("linear_key_head_dim", 128)?,
             value_dim: config.usize_or("linear_value_head_dim", 128)?,
             kernel: config.usize_or("linear_conv_kernel_dim", 4)?,
@@ -194,7 +192,7 @@ pub(crate) const GGUF_DELTA_QKV: Fused = Fused {
     ..DELTA_QKV
 };
 
-/// A head's share of what the recurrent mixer's heads are together.
+/// The size of one of the recurrent mixer's heads.
 pub(super) fn gguf_inner_split(config: &GgufConfig, heads: usize) -> Result<usize, SpecError> {
     even_split(
         &config.key("ssm.inner_size"),

@@ -1,4 +1,4 @@
-//! What a person wants served, as often as it is read.
+//! The configuration, read from file, environment and flags.
 
 use std::path::{Path, PathBuf};
 
@@ -6,21 +6,21 @@ use loquat_server::config::{Mistake, Mistakes, Model, Place, Settled, Sources};
 use loquat_session::OpenError;
 use loquat_store::Store;
 
-use super::names;
+use super::model_names;
 use super::opener::LocalModels;
 use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::files;
 
-/// All that does not change while the server runs: reading it again reads the file again.
-pub struct Wanted {
+/// Reads the configuration, again on every reload. Flags and typed models stay the same.
+pub struct ConfigReader {
     file: Option<PathBuf>,
     flags: Vec<(String, String)>,
     models: Vec<Model>,
     default_model: Model,
 }
 
-impl Wanted {
+impl ConfigReader {
     pub fn new(args: &ServeArgs, verbose: bool, store: &Store) -> Self {
         let mut flags = args.options.0.clone();
         if verbose && flags.iter().all(|(name, _)| name != "log-level") {
@@ -28,21 +28,21 @@ impl Wanted {
         }
         Self {
             flags,
-            models: names::typed(&args.models, store),
-            ..Self::of_file(args.config.as_deref(), store)
+            models: model_names::typed(&args.models, store),
+            ..Self::for_file(args.config.as_deref(), store)
         }
     }
 
-    /// A file by itself.
-    pub fn of_file(file: Option<&Path>, store: &Store) -> Self {
+    /// For a file without flags.
+    pub fn for_file(file: Option<&Path>, store: &Store) -> Self {
         Self {
-            // A variable that is set but empty counts as not set.
+            // An environment variable that is set but empty counts as not set.
             file: file
                 .filter(|path| !path.as_os_str().is_empty())
                 .map(Path::to_owned),
             flags: Vec::new(),
             models: Vec::new(),
-            default_model: names::default(store),
+            default_model: model_names::default(store),
         }
     }
 
@@ -65,14 +65,14 @@ impl Wanted {
         Ok(sources.read()?)
     }
 
-    /// The same, refusing models that this machine cannot serve as they are wanted. One that is
-    /// still to be downloaded is looked at when it is here.
+    /// Reads the configuration and refuses models that this machine cannot serve. A model that is
+    /// not downloaded yet is checked after the download.
     pub fn read_servable(&self, models: &LocalModels) -> Result<Settled, CliError> {
         let settled = self.read()?;
-        let wanted = settled.config.models.iter().enumerate();
-        let unfit = wanted.filter_map(|(index, model)| {
+        let models_by_index = settled.config.models.iter().enumerate();
+        let unfit = models_by_index.filter_map(|(index, model)| {
             let error = models.check_here(model).err()?;
-            Some(of_model(&settled, index, &error))
+            Some(model_mistake(&settled, index, &error))
         });
         let unfit: Vec<Mistake> = unfit.collect();
         if unfit.is_empty() {
@@ -83,8 +83,8 @@ impl Wanted {
     }
 }
 
-/// Beside the option that is the trouble.
-fn of_model(settled: &Settled, index: usize, error: &CliError) -> Mistake {
+/// A mistake at the option that causes the error.
+fn model_mistake(settled: &Settled, index: usize, error: &CliError) -> Mistake {
     let option = match error {
         CliError::Library(
             loquat::Error::UnknownBackend(_) | loquat::Error::UnavailableBackend { .. },

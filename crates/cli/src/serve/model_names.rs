@@ -1,14 +1,14 @@
-//! What clients call the models that a person typed.
+//! Names that clients use for the models on the command line.
 
 use std::path::Path;
 
 use loquat_server::config::Model;
 use loquat_store::{ResolvedReference, Store};
 
-/// What is served where nobody says.
+/// The model served if none is named.
 pub fn default(store: &Store) -> Model {
     let default = store.default_model();
-    // The name alone would lead to the first entry that has it.
+    // The name alone may resolve to another entry.
     Model::new(&default.name, default.to_string())
 }
 
@@ -16,30 +16,30 @@ pub fn typed(typed: &[String], store: &Store) -> Vec<Model> {
     typed.iter().map(|typed| model(typed, store)).collect()
 }
 
-/// `NAME=MODEL` chooses; otherwise a file's or a folder's own name, without its ending, and a
-/// catalog name as it was typed.
+/// `NAME=MODEL` sets the name. Otherwise a file or folder is served under its own name without the
+/// extension, and a catalog entry under the name typed.
 fn model(typed: &str, store: &Store) -> Model {
     match (store.resolve(&typed.into()), typed.split_once('=')) {
-        // A file may have the character in its name.
+        // A file name may contain `=`.
         (Ok(ResolvedReference::Local(model)), _) => Model::new(file_name(&model.path), typed),
         (Ok(ResolvedReference::Catalog { .. } | ResolvedReference::Hub(_)), _) => {
             Model::new(typed, typed)
         }
         (Err(_), Some((name, source))) if !name.is_empty() => Model::new(name, source),
-        // What is nowhere is refused where it is looked for, unless the configuration knows it.
+        // The configuration may know the name; otherwise opening it fails.
         (Err(_), _) => Model::new(typed, typed),
     }
 }
 
 fn file_name(path: &Path) -> String {
     let named = if path.is_dir() {
-        // `.` and `..` have a name only when spelt out.
+        // `.` and `..` have a name only as an absolute path.
         path.canonicalize().unwrap_or_else(|_| path.to_owned())
     } else {
         path.with_extension("")
     };
     let name = named.file_name().unwrap_or(path.as_os_str());
-    // Names in the configuration have no blanks either.
+    // As in the configuration, names have no spaces.
     name.to_string_lossy().replace(char::is_whitespace, "-")
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use crate::load::open_store;
 
     #[test]
-    fn names_are_as_typed_or_the_files_own() {
+    fn names_come_from_argument_or_file() {
         let store = open_store().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("my model.Q4.gguf");

@@ -1,4 +1,4 @@
-//! How layers are put together, and what differs from one to the next.
+//! Layer schemes, and what differs from layer to layer.
 
 use super::fields::layer_types;
 use crate::config::Config;
@@ -6,6 +6,9 @@ use crate::error::SpecError;
 use crate::mixers::{Mixer, Reach};
 use crate::model::{Block, Branch, FeedForward, Layer, Norm};
 use crate::rope::Rope;
+
+/// How a norm, a mixer and a feed-forward make a layer.
+pub(crate) type LayerScheme = fn(Norm, Mixer, FeedForward) -> Layer;
 
 /// `x += mixer(norm(x))`, then `x += feed_forward(norm(x))`.
 pub(crate) fn pre_norm_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward) -> Layer {
@@ -39,7 +42,7 @@ pub(crate) fn parallel_layer(norm: Norm, mixer: Mixer, feed_forward: FeedForward
     ])])
 }
 
-/// Which layers look through a window: what `layer_types` says, else `default(layer)`.
+/// Which layers are windowed: from `layer_types`, else `default(layer)`.
 pub(crate) fn windowed_layers(
     config: &Config,
     layers: usize,
@@ -59,7 +62,7 @@ pub(crate) fn reach(window: Option<usize>) -> Reach {
     window.map_or(Reach::All, Reach::Window)
 }
 
-/// What a config says of rope beyond its base: newer ones in one table, older ones in another.
+/// Rope parameters besides the base; newer and older configs have different tables.
 pub(crate) fn rope_table(config: &Config) -> Result<Option<Config>, SpecError> {
     match config.object("rope_parameters")? {
         Some(table) => Ok(Some(table)),
@@ -67,7 +70,7 @@ pub(crate) fn rope_table(config: &Config) -> Result<Option<Config>, SpecError> {
     }
 }
 
-/// Rope for families in which only `default` of a head turns unless the config says otherwise.
+/// Rope for families that rotate only `default` of a head unless the config says otherwise.
 pub(crate) fn partial_rope(
     config: &Config,
     default_theta: f64,

@@ -1,26 +1,25 @@
-//! One tensor from its old form into its new one, a block of rows at a time on every core.
+//! Converts one tensor, a block of rows at a time on all cores.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::thread;
 
-use crate::measure::Error;
+use crate::measure::QuantizationError;
 use crate::plan::{Content, Planned};
 use crate::quantize::{Encoded, Encoding};
 use crate::rows::{Reader, Rows};
 use crate::{ConvertError, Step};
 
-/// Values that are in memory at once as `f32`; the largest row may be more.
+/// Values in memory at once as `f32`; a single row may be larger.
 const BLOCK: usize = 1 << 20;
 
-/// Gives `sink` the tensor's new bytes in order, a block at a time, and adds up how far they are
-/// from the old values.
-pub(crate) fn pour(
+/// Passes the tensor's new bytes to `sink` in order, a block at a time, and returns the error.
+pub(crate) fn convert_tensor(
     planned: &Planned<'_>,
     encoding: Encoding,
     sink: &mut dyn FnMut(&Encoded) -> Result<(), ConvertError>,
     step: &mut dyn FnMut(Step<'_>) -> bool,
-) -> Result<Error, ConvertError> {
+) -> Result<QuantizationError, ConvertError> {
     match &planned.content {
         Content::Values(values) => {
             let mut run = Run::default();
@@ -30,41 +29,41 @@ pub(crate) fn pour(
         }
         Content::Matrix(rows) => {
             let reader = rows.reader()?;
-            let pour = Pour {
+            let converter = RowConverter {
                 name: &planned.name,
                 reader: &reader,
                 cols: rows.cols(),
                 encoding,
             };
-            pour.all(rows, sink, step)
+            converter.all(rows, sink, step)
         }
     }
 }
 
-struct Pour<'a> {
+struct RowConverter<'a> {
     name: &'a str,
     reader: &'a Reader<'a>,
     cols: usize,
     encoding: Encoding,
 }
 
-/// Some rows in their new form.
+/// Converted rows.
 #[derive(Default)]
 struct Run {
     encoded: Encoded,
-    error: Error,
+    error: QuantizationError,
 }
 
-impl Pour<'_> {
+impl RowConverter<'_> {
     fn all(
         &self,
         rows: &Rows<'_>,
         sink: &mut dyn FnMut(&Encoded) -> Result<(), ConvertError>,
         step: &mut dyn FnMut(Step<'_>) -> bool,
-    ) -> Result<Error, ConvertError> {
+    ) -> Result<QuantizationError, ConvertError> {
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let block = (BLOCK / self.cols.max(1)).max(1);
-        let mut error = Error::default();
+        let mut error = QuantizationError::default();
         let mut start = 0;
         while start < rows.count() {
             let end = (start + block).min(rows.count());
@@ -84,7 +83,7 @@ impl Pour<'_> {
         Ok(error)
     }
 
-    /// The block's rows, shared out evenly and in order.
+    /// The block's rows, split evenly among threads, in order.
     fn block(&self, rows: Range<usize>, threads: usize) -> Vec<Result<Run, ConvertError>> {
         let share = rows.len().div_ceil(threads).max(1);
         thread::scope(|scope| {

@@ -1,5 +1,4 @@
-//! Latent attention (MLA) as DeepSeek's configs and headers state it, and where its tensors
-//! stand.
+//! Latent attention (MLA) in DeepSeek's configs and headers, and its tensors.
 
 use super::gguf::{gguf_rope, gguf_scale};
 use super::layers::rope_table;
@@ -11,7 +10,7 @@ use crate::naming::{Fused, LayerNames};
 use crate::roles::LayerRole::{KeyAbsorb, Latent, RopeKey, ValueUp};
 use crate::rope::{Rope, RopePairs, RopeScaling, yarn_magnitude};
 
-/// The norms inside the attention have this, whatever the config says of the others.
+/// The epsilon of norms inside the attention, independent of the config's.
 const EPS: f32 = 1e-6;
 
 /// GGUF's converter multiplies yarn's weight by this.
@@ -24,7 +23,7 @@ const GGUF_DOWN: Fused = Fused {
     ..DOWN
 };
 
-/// As transformers stores it: a head's key and value rows stand together in one tensor.
+/// transformers' form: a head's key and value rows are adjacent in one tensor.
 pub(crate) const LATENT: &[Fused] = &[
     DOWN,
     Fused {
@@ -35,7 +34,7 @@ pub(crate) const LATENT: &[Fused] = &[
 
 const UP: Fused = Fused::sequential("attn_kv_b.weight", &[KeyAbsorb, ValueUp]);
 
-/// As mlx-lm stores it: keys and values apart, under [`MLX_LATENT_NAMES`].
+/// mlx-lm's form: separate keys and values, under [`MLX_LATENT_NAMES`].
 pub(crate) const MLX_LATENT: &[Fused] = &[DOWN];
 
 pub(crate) const MLX_LATENT_NAMES: LayerNames = &[
@@ -45,10 +44,10 @@ pub(crate) const MLX_LATENT_NAMES: LayerNames = &[
 
 pub(crate) const GGUF_LATENT: &[Fused] = &[GGUF_DOWN];
 
-/// From before llama.cpp took keys and values apart.
+/// Before llama.cpp separated keys and values.
 pub(crate) const GGUF_OLDER_LATENT: &[Fused] = &[GGUF_DOWN, UP];
 
-/// The rope over a head's rope part, which DeepSeek turns in neighbours unless told otherwise.
+/// The rope over a head's rope part, interleaved unless the config says otherwise.
 pub(crate) fn latent_rope(config: &Config) -> Result<Rope, SpecError> {
     let dims = config.usize("qk_rope_head_dim")?;
     let rope = Rope::from_config(config, None, 10_000.0, dims)?;
@@ -88,8 +87,8 @@ pub(crate) fn latent(
     })
 }
 
-/// Yarn lengthens only the rope part of queries and keys; with `mscale_all_dim` DeepSeek makes
-/// up for it in the rest.
+/// Yarn scales only the rope part of queries and keys; with `mscale_all_dim` DeepSeek scales the
+/// rest too.
 fn magnitude(config: &Config, rope: &Rope) -> Result<f64, SpecError> {
     let (Some(table), false) = (rope_table(config)?, rope.scaling == RopeScaling::None) else {
         return Ok(1.0);
@@ -126,7 +125,7 @@ pub(crate) fn gguf_latent(config: &GgufConfig, heads: usize) -> Result<LatentAtt
             format!("at most the length of a head's key ({query_dim})"),
         ));
     };
-    let mut rope = gguf_rope(config, rope_dim, RopePairs::Neighbours)?;
+    let mut rope = gguf_rope(config, rope_dim, RopePairs::Interleaved)?;
     let magnitude = gguf_magnitude(config, &mut rope)?;
     Ok(LatentAttention {
         heads,
@@ -143,8 +142,8 @@ pub(crate) fn gguf_latent(config: &GgufConfig, heads: usize) -> Result<LatentAtt
     })
 }
 
-/// The length of a head as the model has it. Files that hold keys and values apart give the
-/// absorbed form's length under the plain name.
+/// The length of a head. Files with separate keys and values have the absorbed form's length under
+/// the plain name.
 fn head_len(config: &GgufConfig, field: &str) -> Result<usize, SpecError> {
     match config.usize_opt(&format!("{field}_mla"))? {
         Some(len) => Ok(len),

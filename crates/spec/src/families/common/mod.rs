@@ -1,5 +1,5 @@
-//! What several families' configs, headers and files have in common, read and named once. A
-//! file here is a topic; families import from this module.
+//! What several families' configs, headers and files have in common. A file here is a topic;
+//! families import from this module.
 
 mod experts;
 mod fields;

@@ -1,4 +1,4 @@
-//! Mamba-2 as configs and headers state it.
+//! Mamba-2 in configs and headers.
 
 use super::fields::even_split;
 use super::gguf::gguf_any_layer;
@@ -8,7 +8,7 @@ use crate::error::SpecError;
 use crate::mixers::{Mamba2, MambaNorm};
 use crate::model::Norm;
 
-/// The names that Mamba-2's families give the same numbers.
+/// The fields of Mamba-2's numbers, by family.
 pub(crate) struct MambaFields {
     pub heads: &'static str,
     pub head_dim: &'static str,
@@ -19,7 +19,7 @@ pub(crate) struct MambaFields {
     pub projection_bias: &'static str,
 }
 
-/// Of the families that have other mixers too.
+/// For families with other mixers too.
 pub(crate) const MAMBA_FIELDS: MambaFields = MambaFields {
     heads: "mamba_n_heads",
     head_dim: "mamba_d_head",
@@ -31,7 +31,7 @@ pub(crate) const MAMBA_FIELDS: MambaFields = MambaFields {
 };
 
 impl MambaFields {
-    /// Without a norm; `inner` is what the heads share where the config leaves their size open.
+    /// Without a norm; `inner` is the heads' total size if the config does not give a head's.
     pub fn read(&self, config: &Config, inner: usize) -> Result<Mamba2, SpecError> {
         let heads = config.usize(self.heads)?;
         let left_open = config.get(self.head_dim).is_none_or(|dim| dim == "auto");
@@ -58,8 +58,8 @@ impl MambaFields {
     }
 }
 
-/// Mamba-2 as llama.cpp knows it: a norm, where there is one, over each group after the gate, and
-/// no limits on the step.
+/// llama.cpp's Mamba-2: an optional norm over each group after the gate, and no limits on the
+/// step.
 pub(crate) fn gguf_mamba2(
     config: &GgufConfig,
     layers: usize,

@@ -1,4 +1,4 @@
-//! What a GGUF header says of routers and experts.
+//! Routers and experts in GGUF headers.
 
 use super::experts::{Mixture, NORMALISE_EPS, groups, shared, sparse_from};
 use super::gguf::gguf_scale;
@@ -8,12 +8,12 @@ use crate::error::SpecError;
 use crate::experts::{Experts, GroupScore, Router, Scores};
 use crate::model::{Activation, Dense};
 
-/// How many layers below the first with experts.
+/// The number of layers before the first with experts.
 pub(crate) fn gguf_dense_layers(config: &GgufConfig) -> Result<usize, SpecError> {
     Ok(config.usize_opt("leading_dense_block_count")?.unwrap_or(0))
 }
 
-/// Experts in all layers above the first few, `base` being the router the architecture assumes.
+/// Experts in all layers after the first few; `base` is the architecture's default router.
 pub(crate) fn gguf_mixture(
     config: &GgufConfig,
     sizes: &Sizes,
@@ -34,7 +34,7 @@ pub(crate) fn gguf_experts(config: &GgufConfig, router: Router) -> Result<Expert
     gguf_experts_of(config, config.usize("expert_feed_forward_length")?, router)
 }
 
-/// For architectures that state their experts' size in their own way.
+/// For architectures with another key for the experts' size.
 pub(crate) fn gguf_experts_of(
     config: &GgufConfig,
     size: usize,
@@ -52,8 +52,8 @@ pub(crate) fn gguf_experts_of(
     })
 }
 
-/// What a header says of the router, `base` being what the architecture assumes.
-/// `first_sparse` is the first layer with experts.
+/// The header's router; `base` is the architecture's default. `first_sparse` is the first layer with
+/// experts.
 pub(crate) fn gguf_router(
     config: &GgufConfig,
     base: Router,
@@ -73,7 +73,7 @@ pub(crate) fn gguf_router(
     };
     let normalise = config.bool_or("expert_weights_norm", base.normalise.is_some())?;
     let scale = gguf_scale(config, "expert_weights_scale")?;
-    // DeepSeek-V2 has the one, all that came later the other.
+    // DeepSeek-V2 has the first, all later ones the second.
     let group_score = match scores {
         Scores::Softmax => GroupScore::Best,
         Scores::Sigmoid => GroupScore::BestTwo,
@@ -92,7 +92,7 @@ pub(crate) fn gguf_router(
     })
 }
 
-/// The layers a header counts, without those that predict further tokens.
+/// The header's layers without those for multi-token prediction.
 pub(crate) fn without_further_layers(
     config: &GgufConfig,
     sizes: Sizes,

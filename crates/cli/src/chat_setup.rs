@@ -44,7 +44,8 @@ fn template_file(option: &'static str, path: &Path) -> Result<ChatTemplate, CliE
     })
 }
 
-pub fn chat(
+/// The model's chat context with this template and the formats that flags set.
+pub fn chat_context(
     files: &ModelFiles,
     tokenizer: Tokenizer,
     template: ChatTemplate,
