@@ -165,7 +165,7 @@ impl From<EngineError> for ApiError {
             EngineError::Session(_)
             | EngineError::NoCandidate
             | EngineError::Panicked { .. }
-            | EngineError::Dead { .. }
+            | EngineError::Dead(_)
             | EngineError::NoThread(_) => Self::internal(&message),
         }
     }

@@ -1,7 +1,8 @@
 //! Sampling parameters of a request or a configuration, by the engine's names.
 
 use loquat_engine::{
-    BAD_WORDS, DEFAULT_ORDER, PARAMETERS, SamplingParams, Slot, Step, word_sequences,
+    BAD_WORDS, DEFAULT_ORDER, PARAMETERS, ParameterSlot, SamplingParams, SamplingStep,
+    word_sequences,
 };
 use loquat_text::Tokenizer;
 use serde_json::{Map, Value};
@@ -38,15 +39,20 @@ pub fn apply(
     }
 }
 
-fn set(name: &str, slot: Slot<'_>, value: &Value, tokenizer: &Tokenizer) -> Result<(), ApiError> {
+fn set(
+    name: &str,
+    slot: ParameterSlot<'_>,
+    value: &Value,
+    tokenizer: &Tokenizer,
+) -> Result<(), ApiError> {
     match slot {
-        Slot::Float(slot) => *slot = number(name, value)? as f32,
-        Slot::Count(slot) => *slot = count(name, value)?,
-        Slot::Window(slot) => *slot = whole(name, value)?,
-        Slot::Mode(slot) => *slot = whole(name, value)?,
-        Slot::Biases(slot) => *slot = biases(name, value)?,
-        Slot::Tokens(slot) => *slot = read(name, value, "a list of token ids")?,
-        Slot::Words(slot) => {
+        ParameterSlot::Float(slot) => *slot = number(name, value)? as f32,
+        ParameterSlot::Count(slot) => *slot = count(name, value)?,
+        ParameterSlot::Window(slot) => *slot = whole(name, value)?,
+        ParameterSlot::Mode(slot) => *slot = whole(name, value)?,
+        ParameterSlot::Biases(slot) => *slot = biases(name, value)?,
+        ParameterSlot::Tokens(slot) => *slot = read(name, value, "a list of token ids")?,
+        ParameterSlot::Words(slot) => {
             let words: Vec<String> = read(name, value, "a list of words")?;
             check_words(name, &words)?;
             let sequences = word_sequences(&words, tokenizer);
@@ -54,9 +60,9 @@ fn set(name: &str, slot: Slot<'_>, value: &Value, tokenizer: &Tokenizer) -> Resu
                 ApiError::bad_request(error.to_string()).param(FieldPath::verbatim(name))
             })?;
         }
-        Slot::Texts(slot) => *slot = read(name, value, "a list of strings")?,
-        Slot::Steps(slot) => *slot = steps(name, value)?,
-        Slot::Seed(slot) => *slot = Some(seed(name, value)?),
+        ParameterSlot::Texts(slot) => *slot = read(name, value, "a list of strings")?,
+        ParameterSlot::Steps(slot) => *slot = steps(name, value)?,
+        ParameterSlot::Seed(slot) => *slot = Some(seed(name, value)?),
     }
     Ok(())
 }
@@ -137,15 +143,15 @@ fn biases(name: &str, value: &Value) -> Result<Vec<(u32, f32)>, ApiError> {
     biases.ok_or_else(|| wrong_type(name, value, expected))
 }
 
-fn steps(name: &str, value: &Value) -> Result<Vec<Step>, ApiError> {
+fn steps(name: &str, value: &Value) -> Result<Vec<SamplingStep>, ApiError> {
     let names: Vec<String> = read(name, value, "a list of sampling steps")?;
-    let steps = names.iter().map(|step| Step::from_name(step));
+    let steps = names.iter().map(|step| SamplingStep::from_name(step));
     Ok(steps.collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]
 mod tests {
-    use loquat_engine::Kind;
+    use loquat_engine::ParameterKind;
     use serde_json::json;
 
     use super::*;
@@ -162,16 +168,21 @@ mod tests {
         let mut slots = params.slots().into_iter();
         let (_, slot) = slots.find(|(slot, _)| *slot == name).expect("a field");
         match slot {
-            Slot::Float(value) => json!(value),
-            Slot::Count(value) => json!(value),
-            Slot::Window(value) => json!(value),
-            Slot::Mode(value) => json!(value),
-            Slot::Biases(value) => json!(value),
-            Slot::Tokens(value) => json!(value),
-            Slot::Words(value) => json!(value.len()),
-            Slot::Texts(value) => json!(value),
-            Slot::Steps(value) => json!(value.iter().map(Step::to_string).collect::<Vec<_>>()),
-            Slot::Seed(value) => json!(value),
+            ParameterSlot::Float(value) => json!(value),
+            ParameterSlot::Count(value) => json!(value),
+            ParameterSlot::Window(value) => json!(value),
+            ParameterSlot::Mode(value) => json!(value),
+            ParameterSlot::Biases(value) => json!(value),
+            ParameterSlot::Tokens(value) => json!(value),
+            ParameterSlot::Words(value) => json!(value.len()),
+            ParameterSlot::Texts(value) => json!(value),
+            ParameterSlot::Steps(value) => json!(
+                value
+                    .iter()
+                    .map(SamplingStep::to_string)
+                    .collect::<Vec<_>>()
+            ),
+            ParameterSlot::Seed(value) => json!(value),
         }
     }
 
@@ -179,18 +190,20 @@ mod tests {
     fn every_parameter_sets_only_its_field() {
         for parameter in PARAMETERS {
             let (given, expected) = match parameter.kind {
-                Kind::Float => (json!(parameter.max), json!(parameter.max)),
-                Kind::Integer => (json!(parameter.max as i64), json!(parameter.max as i64)),
-                Kind::Biases => (json!({ "5": 1.5 }), json!([[5, 1.5]])),
-                Kind::Tokens => (json!([1, 2]), json!([1, 2])),
+                ParameterKind::Float => (json!(parameter.max), json!(parameter.max)),
+                ParameterKind::Integer => {
+                    (json!(parameter.max as i64), json!(parameter.max as i64))
+                }
+                ParameterKind::Biases => (json!({ "5": 1.5 }), json!([[5, 1.5]])),
+                ParameterKind::Tokens => (json!([1, 2]), json!([1, 2])),
                 // With and without a leading space.
-                Kind::TokenSequences => (json!(["word"]), json!(2)),
-                Kind::Strings => (json!(["a"]), json!(["a"])),
-                Kind::Steps => (
+                ParameterKind::TokenSequences => (json!(["word"]), json!(2)),
+                ParameterKind::Strings => (json!(["a"]), json!(["a"])),
+                ParameterKind::Steps => (
                     json!(["temperature", "top_p"]),
                     json!(["temperature", "top_p"]),
                 ),
-                Kind::Seed => (json!(7), json!(7)),
+                ParameterKind::Seed => (json!(7), json!(7)),
             };
             let name = parameter.name;
             let mut params =

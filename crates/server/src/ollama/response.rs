@@ -79,7 +79,7 @@ pub fn logprobs(enabled: Option<bool>, top: Option<usize>) -> Result<Option<Logp
     match (enabled.unwrap_or(false), top) {
         (false, None | Some(0)) => Ok(None),
         (true, top) if top.unwrap_or(0) <= MOST_ALTERNATIVES => {
-            Ok(Some(Logprobs::of_model(top.unwrap_or(0))))
+            Ok(Some(Logprobs::for_model(top.unwrap_or(0))))
         }
         (_, found) => Err(ApiError::invalid(
             Field::TopLogprobs,

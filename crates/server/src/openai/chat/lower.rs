@@ -144,7 +144,7 @@ fn logprobs(enabled: Option<bool>, top: Option<usize>) -> Result<Option<Logprobs
             Field::TopLogprobs,
             "needs `logprobs` to be true",
         )),
-        (true, top) => Ok(Some(Logprobs::of_model(top.unwrap_or(0)))),
+        (true, top) => Ok(Some(Logprobs::for_model(top.unwrap_or(0)))),
     }
 }
 

@@ -147,7 +147,7 @@ impl OutputOptions {
     /// log-probabilities.
     fn logprobs(&self, ranked: bool) -> Option<Logprobs> {
         let most = self.logprobs.max(self.prompt_logprobs);
-        most.or(ranked.then_some(0)).map(Logprobs::of_model)
+        most.or(ranked.then_some(0)).map(Logprobs::for_model)
     }
 
     /// Whether to compute the prompt's log-probabilities. Without them the engine generates at least

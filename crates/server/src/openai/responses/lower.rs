@@ -217,7 +217,7 @@ fn logprobs(
     }
     let top = options::alternatives(Field::TopLogprobs, top)?.unwrap_or(0);
     let wanted = top > 0 || include.contains(&Include::Logprobs);
-    Ok(wanted.then(|| Logprobs::of_model(top)))
+    Ok(wanted.then(|| Logprobs::for_model(top)))
 }
 
 /// The tools that the model sees, and whether it calls them.

@@ -544,7 +544,7 @@ fn remaining_fields_are_lowered() {
     };
     assert_eq!(chat.sampling, expected);
     assert_eq!(chat.stop, ["a", "b"]);
-    assert_eq!(chat.logprobs, Some(Logprobs::of_model(4)));
+    assert_eq!(chat.logprobs, Some(Logprobs::for_model(4)));
     assert_eq!(Value::Object(chat.template_variables), json!({ "x": 1 }));
     assert_eq!(options.max_tokens, Some(7));
     assert_eq!(options.cache_salt.as_deref(), Some("s"));

@@ -123,7 +123,7 @@ async fn storage_follows_the_configured_limits() {
 fn two_keys(responses: config::Responses) -> Harness {
     let key = |name: &str| config::Key {
         name: name.to_owned(),
-        hash: config::KeyHash::of(name),
+        hash: config::KeyHash::digest(name),
         scopes: vec![config::Scope::Inference],
         models: None,
         requests_per_minute: None,
