@@ -272,7 +272,7 @@ mod tests {
             ),
             (
                 json!(["a".repeat(70_000)]),
-                "`bad_words` has 70000 bytes of words; at most 65536 are taken",
+                "`bad_words` has 70000 bytes of words; at most 65536 are allowed",
             ),
         ];
         for (words, message) in cases {
