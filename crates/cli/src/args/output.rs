@@ -12,7 +12,7 @@ use crate::error::CliError;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Generation")]
 pub struct OutputArgs {
-    /// Most tokens to generate. Left out: 1024, or what the context has room for.
+    /// Maximum number of tokens to generate [default: 4096, or what the context has room for].
     #[arg(long, short = 'n', value_name = "TOKENS", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]
     pub max_tokens: Option<NonZeroUsize>,
