@@ -1,5 +1,6 @@
 //! A model's weights, packed for this machine, in the order the forward pass reads them.
 
+use loquat_session::loading::{LoadedBlock, LoadedBranch, LoadedLayer};
 use loquat_spec::{
     Activation, Attention, DeltaRule, Experts, LatentAttention, Mamba2, NormKind, PerLayerInputs,
     Rope, ShortConv,
@@ -45,26 +46,14 @@ pub struct PerLayerWeights {
     pub norm: Norm,
 }
 
-pub struct Layer {
-    pub blocks: Vec<Block>,
-    /// Multiplies the stream after the last block.
-    pub scale: Option<f32>,
-}
+pub type Layer = LoadedLayer<Norm, InnerWeights, f32>;
+pub type Block = LoadedBlock<Norm, InnerWeights>;
+pub type Branch = LoadedBranch<Norm, InnerWeights>;
 
-pub struct Block {
-    pub branches: Vec<Branch>,
-    pub post_norm: Option<Norm>,
-    pub residual_scale: f32,
-}
-
-pub struct Branch {
-    pub pre_norm: Option<Norm>,
-    pub input_scale: f32,
-    pub inner: Inner,
+pub struct InnerWeights {
+    pub kind: Inner,
     /// `None`: the experts' own matrices have done it.
     pub output: Option<Output>,
-    pub output_scale: f32,
-    pub post_norm: Option<Norm>,
 }
 
 /// Everything of a branch but its last matrix, which all kinds share.

@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::path::Path;
 
+use loquat_chat::{Message, Tool};
+use loquat_server::ConversationFileError;
 use serde_json::Value;
 
 use crate::error::CliError;
@@ -45,6 +47,23 @@ pub fn write_whole(path: &Path, text: &str, replace: bool) -> std::io::Result<()
         file.persist_noclobber(path)?
     };
     Ok(())
+}
+
+/// The messages of a file, in OpenAI's format.
+pub fn messages(flag: &'static str, path: &Path) -> Result<Vec<Message>, CliError> {
+    loquat_server::read_messages(json(flag, path)?).map_err(|error| invalid(flag, error))
+}
+
+/// The tools of a file, in OpenAI's format.
+pub fn tools(flag: &'static str, path: &Path) -> Result<Vec<Tool>, CliError> {
+    loquat_server::read_tools(json(flag, path)?).map_err(|error| invalid(flag, error))
+}
+
+fn invalid(flag: &'static str, error: ConversationFileError) -> CliError {
+    CliError::Field {
+        flag,
+        what: error.to_string(),
+    }
 }
 
 pub fn json(flag: &'static str, path: &Path) -> Result<Value, CliError> {

@@ -30,7 +30,6 @@ mod show;
 mod terminal;
 mod voice;
 mod wait;
-mod wire;
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;

@@ -4,8 +4,8 @@ use loquat_chat::{ChatRequest, Conversation, Effort, Thinking};
 
 use crate::args::ConversationArgs;
 use crate::error::CliError;
+use crate::files;
 use crate::prompt;
-use crate::{files, wire};
 
 pub const MESSAGES: &str = "--messages";
 pub const TOOLS: &str = "--tools";
@@ -23,7 +23,7 @@ pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
         read_special,
     } = args;
     let tools = match tools {
-        Some(path) => wire::tools(TOOLS, files::json(TOOLS, path)?)?,
+        Some(path) => files::tools(TOOLS, path)?,
         None => Vec::new(),
     };
     Ok(ChatRequest {
@@ -53,7 +53,7 @@ pub fn conversation(
                 expected: "its last message".to_owned(),
             });
         }
-        for message in wire::messages(MESSAGES, files::json(MESSAGES, path)?)? {
+        for message in files::messages(MESSAGES, path)? {
             conversation.push(message);
         }
         return Ok(Some(conversation));

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use loquat_engine::{Constrained, Constraint, TokenMask};
+use loquat_engine::{Constraint, RequestConstraint, TokenMask};
 use loquat_grammar::{GrammarSource, Grammars};
 use loquat_text::Tokenizer;
 use loquat_weights::gguf::Gguf;
@@ -101,7 +101,7 @@ struct Times {
 /// Goes through `answer`, by the longest tokens that the constraint allows.
 fn replay(
     tokenizer: &Tokenizer,
-    constraint: &mut Constrained,
+    constraint: &mut RequestConstraint,
     answer: &[u8],
 ) -> Result<Times, Failure> {
     let mut mask = TokenMask::none(tokenizer.vocab_size());

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use llguidance::Matcher;
-use loquat_engine::Constrained;
+use loquat_engine::RequestConstraint;
 use loquat_text::Tokenizer;
 
 use crate::cache::Cache;
@@ -76,8 +76,8 @@ pub struct Grammar {
 
 impl Grammar {
     /// A request's own constraint, at the start of the grammar.
-    pub fn constraint(&self) -> Constrained {
-        Constrained::new(GrammarConstraint::new(self.start.deep_clone()))
+    pub fn constraint(&self) -> RequestConstraint {
+        RequestConstraint::new(GrammarConstraint::new(self.start.deep_clone()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use loquat_cpu::CpuBackend;
 use loquat_session::conformance::{Subject, run};
 use loquat_session::{
-    Backend, Emit, Held, KvFormat, MemoryBound, MemoryBudget, OpenError, Precision, Session,
+    Backend, Emit, HeldMemory, KvFormat, MemoryBound, MemoryBudget, OpenError, Precision, Session,
     SessionError, SessionOptions, StepBatch, StepOutput,
 };
 use loquat_spec::Mixer;
@@ -201,7 +201,7 @@ fn a_memory_budget_is_kept_or_refused_with_the_numbers() {
             fill(&mut *session);
             let memory = session.memory();
             assert!(memory.kv_in_use <= plan.memory.kv_capacity);
-            let held = Held {
+            let held = HeldMemory {
                 kv_tokens: memory.kv_in_use,
                 states: memory.states_in_use,
             };

@@ -20,7 +20,7 @@ fn request() -> ChatRequest {
         ],
         max_tokens: 9,
         stop: vec!["END".into()],
-        logprobs: Some(Logprobs::of_model(2)),
+        logprobs: Some(Logprobs::for_model(2)),
         ..ChatRequest::default()
     }
 }

@@ -307,7 +307,7 @@ fn is_fatal(error: &CliError) -> bool {
         error,
         CliError::Output(_)
             | CliError::Terminal(_)
-            | CliError::Engine(EngineError::Dead { .. } | EngineError::ShutDown)
+            | CliError::Engine(EngineError::Dead(_) | EngineError::ShutDown)
     )
 }
 

@@ -9,7 +9,7 @@ pub mod validate;
 use std::collections::VecDeque;
 use std::path::Path;
 
-use loquat_engine::{Allowed, Constrained, Constraint, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, RequestConstraint, TokenMask};
 use loquat_grammar::{Grammar, GrammarError, GrammarSource, Grammars};
 use loquat_text::{Special, Tokenizer};
 use rand_chacha::ChaCha8Rng;
@@ -77,7 +77,7 @@ impl Walker {
     }
 
     /// What comes of at most `most` tokens: the text, and whether the grammar says it is whole.
-    pub fn walk(&mut self, constraint: &mut Constrained, most: usize) -> (String, bool) {
+    pub fn walk(&mut self, constraint: &mut RequestConstraint, most: usize) -> (String, bool) {
         let ids = self.walk_ids(constraint, most);
         let whole = ids.is_some();
         let ids = ids.unwrap_or_default();
@@ -85,7 +85,11 @@ impl Walker {
     }
 
     /// The tokens of a whole answer, without the one that ends it.
-    pub fn walk_ids(&mut self, constraint: &mut Constrained, most: usize) -> Option<Vec<u32>> {
+    pub fn walk_ids(
+        &mut self,
+        constraint: &mut RequestConstraint,
+        most: usize,
+    ) -> Option<Vec<u32>> {
         let mut ids = Vec::new();
         while ids.len() < most {
             if constraint.is_complete() {
@@ -110,9 +114,9 @@ impl Walker {
         None
     }
 
-    fn draw(&mut self, constraint: &mut Constrained) -> u32 {
+    fn draw(&mut self, constraint: &mut RequestConstraint) -> u32 {
         let found = constraint.allowed(&mut self.mask).expect("a mask");
-        assert_eq!(found, Allowed::Masked);
+        assert_eq!(found, AllowedTokens::Masked);
         let id = self.choose();
         constraint.accept(id).expect("an allowed token");
         id

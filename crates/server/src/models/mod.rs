@@ -21,7 +21,7 @@ use crate::config::Model;
 
 pub use lease::Lease;
 pub use loaded::Loaded;
-pub use registry::{Models, unknown};
+pub use registry::{Models, model_not_found};
 pub use slot::KeepAlive;
 pub use status::{ModelState, ModelStatus};
 

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use loquat_session::sequences::SnapshotPolicy;
+
 use super::clock::{Cost, VirtualClock};
 
 /// What the fake pretends to be.
@@ -18,7 +20,7 @@ pub struct FakeOptions {
     pub kv_granularity: usize,
     /// When set, the fake is a recurrent model: sequences hold states beside their KV, and can
     /// be forked and cut only where a state was kept.
-    pub snapshots: Option<Snapshots>,
+    pub snapshots: Option<SnapshotPolicy>,
     /// States of a recurrent model, over all sequences. To step, a sequence wants one beside
     /// the one it has, so fewer than two for each row run out.
     pub max_states: usize,
@@ -68,16 +70,6 @@ impl FakeOptions {
         let mut faults = self.faults.iter();
         faults.find(|(at, _)| *at == step).map(|(_, fault)| *fault)
     }
-}
-
-/// Which states a recurrent model's sequence keeps on its way, while there is room for them.
-/// The one before its last step is kept besides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Snapshots {
-    /// One after so many tokens, and again; at least 1.
-    pub interval: usize,
-    /// But no more than the latest so many.
-    pub most: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,3 +1,4 @@
+use loquat_session::sequences::SnapshotPolicy;
 use loquat_session::{MemoryBudget, OpenError, RowOutput, SessionOptions, conformance};
 
 use super::*;
@@ -18,7 +19,7 @@ fn feed_all(
     session.step(&batch, &mut output)?;
     let row = |(index, row): (usize, &RowOutput)| match &row.error {
         Some(error) => Err(error.clone()),
-        None => Ok(output.greedy(index).first().copied().unwrap_or(u32::MAX)),
+        None => Ok(output.tokens(index).first().copied().unwrap_or(u32::MAX)),
     };
     Ok(output.rows().iter().enumerate().map(row).collect())
 }
@@ -29,9 +30,9 @@ fn made(session: &mut FakeSession, tokens: &[u32]) -> SequenceId {
     id
 }
 
-fn recurrent(interval: usize, most: usize, max_states: usize) -> FakeSession {
+fn recurrent(interval: usize, max: usize, max_states: usize) -> FakeSession {
     FakeSession::new(FakeOptions {
-        snapshots: Some(Snapshots { interval, most }),
+        snapshots: Some(SnapshotPolicy { interval, max }),
         max_states,
         ..FakeOptions::default()
     })
@@ -94,7 +95,7 @@ fn open(model: FakeOptions, options: &SessionOptions) -> Result<Box<dyn Session>
 
 #[test]
 fn the_fake_keeps_the_contract() {
-    let snapshots = |interval, most| Some(Snapshots { interval, most });
+    let snapshots = |interval, max| Some(SnapshotPolicy { interval, max });
     let modes = [
         (None, 0, None),
         (None, 0, Some(8)),
@@ -148,87 +149,6 @@ fn shared_pages_count_once_and_come_back() {
     session.release(child).unwrap();
     assert_eq!(session.memory().kv_in_use, 0);
     assert_eq!(session.counters().live(), 0);
-}
-
-#[test]
-fn a_fork_inside_a_page_takes_one_when_it_writes() {
-    let mut session = FakeSession::new(FakeOptions {
-        kv_capacity: 32,
-        ..FakeOptions::default()
-    });
-    let parent = made(&mut session, &[7; 20]);
-    let child = session.fork(parent, 18).unwrap();
-    assert_eq!(session.memory().kv_in_use, 32);
-    let refused = Err(SessionError::KvExhausted {
-        wanted: 16,
-        available: 0,
-    });
-    assert_eq!(feed(&mut session, child, &[1]), refused);
-    assert_eq!(feed(&mut session, parent, &[1]), refused);
-    assert_eq!(session.counters().starved_rows(), 2);
-    session.release(parent).unwrap();
-    assert!(feed(&mut session, child, &[1]).is_ok());
-}
-
-#[test]
-fn held_counts_what_is_shared_once() {
-    let held = |kv_tokens, states| Ok(Held { kv_tokens, states });
-    let mut session = recurrent(16, 4, 64);
-    let parent = made(&mut session, &[7; 40]);
-    assert_eq!(session.held(&[]), held(0, 0));
-    assert_eq!(
-        session.held(&[parent]),
-        held(48, 3),
-        "at 16, 32 and the end"
-    );
-    let child = session.fork(parent, 32).unwrap();
-    assert_eq!(session.held(&[child]), held(32, 2));
-    assert_eq!(session.held(&[parent, child, parent]), held(48, 3));
-    feed(&mut session, child, &[1]).unwrap();
-    assert_eq!(session.held(&[child]), held(48, 3));
-    assert_eq!(session.held(&[parent, child]), held(64, 4));
-    let memory = session.memory();
-    assert_eq!((memory.kv_in_use, memory.states_in_use), (64, 4));
-    session.release(parent).unwrap();
-    assert_eq!(
-        session.held(&[child, parent]),
-        Err(SessionError::UnknownSequence(parent))
-    );
-}
-
-#[test]
-fn a_recurrent_model_goes_back_only_where_it_kept_a_state() {
-    let mut session = recurrent(8, 2, 64);
-    let capabilities = session.capabilities();
-    assert_eq!(capabilities.prefix_copy, PrefixCopy::AtSnapshots);
-    assert!(!capabilities.speculative_decoding);
-    assert!(session.memory().state_bytes > 0);
-
-    let id = session.create().unwrap();
-    let steps: [(usize, &[usize]); 5] = [
-        // (tokens, ways back afterwards)
-        (5, &[0, 5]),
-        (4, &[0, 5, 8, 9]),
-        (7, &[0, 8, 9, 16]),
-        (1, &[0, 8, 16, 17]),
-        (30, &[0, 17, 32, 40, 47]),
-    ];
-    for (tokens, expected) in steps {
-        feed(&mut session, id, &vec![3; tokens]).unwrap();
-        assert_eq!(ways_back(&session, id), expected, "after {tokens} more");
-    }
-    let refused = SessionError::NoSnapshot {
-        len: 39,
-        reusable: 32,
-    };
-    assert_eq!(session.fork(id, 39), Err(refused.clone()));
-    assert_eq!(session.truncate(id, 39), Err(refused));
-    session.truncate(id, 40).unwrap();
-    assert_eq!(ways_back(&session, id), [0, 17, 32, 40]);
-
-    let twin = session.export(id).unwrap();
-    let twin = session.import(&twin).unwrap();
-    assert_eq!(ways_back(&session, twin), [0, 40]);
 }
 
 #[test]
