@@ -1,8 +1,8 @@
 //! The native CPU backend: every block kind of the spec on the machine's own cores.
 //!
 //! Weights are repacked once at load for the widest kernels the machine has; a sequence's
-//! results are bit-identical whatever else runs beside it. Scheduling, sampling and text are
-//! the engine's; files are `weights`'.
+//! results are bit-identical whatever else is in the batch. Scheduling, sampling and text belong
+//! to the engine, files to `weights`.
 
 mod affinity;
 mod arena;
@@ -66,7 +66,7 @@ impl CpuBackend {
             .collect()
     }
 
-    /// What this machine can run, fastest first; [`CpuBackend::AUTO`] takes the first.
+    /// What this machine can run, fastest first; [`CpuBackend::AUTO`] uses the first.
     pub fn instruction_sets() -> Vec<&'static str> {
         let tables = kernels::supported().into_iter();
         tables.map(|table| table.name).collect()
@@ -191,7 +191,7 @@ impl Backend for CpuBackend {
     }
 }
 
-/// The format that is wanted, or else the one that suits the precision.
+/// The requested format, or the default of the precision.
 fn kv_format(source: &ModelSource, options: &SessionOptions) -> Result<KvFormat, OpenError> {
     let format = options.kv_format.unwrap_or(match options.precision {
         Precision::Fast => KvFormat::F16,
@@ -200,8 +200,8 @@ fn kv_format(source: &ModelSource, options: &SessionOptions) -> Result<KvFormat,
     let mut mixers = source.spec.mixers();
     let latent = mixers.any(|(_, mixer)| matches!(mixer, Mixer::Latent(_)));
     match (format, latent) {
-        // A latent and its turned key lie in one vector, at magnitudes of their own: one factor
-        // for both would drown the smaller.
+        // A latent and its rotated key share a vector but differ in magnitude: one factor for both
+        // would round away the smaller.
         (KvFormat::Q8, true) => Err(OpenError::Option {
             option: "kv_format",
             found: format.name().to_owned(),

@@ -1,4 +1,4 @@
-//! Bound weights into the form the forward pass reads.
+//! Loads bound weights for the forward pass.
 
 use loquat_session::loading::{
     LayerParts, LayerWeights, head_role, load_final_norm, load_layers, load_norm, matrix,
@@ -20,7 +20,7 @@ use crate::model::{
 use crate::pack::Packer;
 
 impl Model {
-    /// `context` is the session's, which some ropes go by.
+    /// `context` is the session's, on which some ropes depend.
     pub fn load(
         spec: &ModelSpec,
         weights: &Weights,
@@ -71,7 +71,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Bytes of all weights as the session will hold them, packed or mapped, without loading.
+    /// Bytes of all weights, packed or mapped, without loading them.
     pub fn predict_bytes(spec: &ModelSpec, weights: &Weights, precision: Precision) -> WeightBytes {
         let mut bytes = WeightBytes::default();
         for (role, matrix) in weights.matrices() {
@@ -93,7 +93,7 @@ impl Model {
     }
 }
 
-/// Where a model's weights will be: in memory of ours, packed or turned, or in the mapped file.
+/// Bytes in allocated memory, packed or converted, and in the mapped file.
 #[derive(Default)]
 pub struct WeightBytes {
     pub packed: u64,

@@ -13,7 +13,7 @@ pub struct Model {
     pub hidden_size: usize,
     pub vocab_size: usize,
     pub embedding_scale: f32,
-    /// `None`: the head has it packed, and the file is not needed for it.
+    /// `None`: the packed head is used instead.
     pub embedding: Option<Matrix>,
     pub positions: Option<Matrix>,
     pub per_layer_inputs: Option<PerLayerWeights>,
@@ -33,7 +33,7 @@ impl Model {
         match (&self.embedding, &self.head) {
             (None, Linear::Packed(packed)) => packed.decode_row(token, out),
             (Some(matrix), _) if matrix.decode_row(token, out).is_ok() => {}
-            // Binding has matched the lengths; what failed all the same must not pass for zero.
+            // Binding has checked the lengths; a failure must not look like zeros.
             _ => out.fill(f32::NAN),
         }
     }
@@ -52,11 +52,11 @@ pub type Branch = LoadedBranch<Norm, InnerWeights>;
 
 pub struct InnerWeights {
     pub kind: Inner,
-    /// `None`: the experts' own matrices have done it.
+    /// `None` for experts, whose own matrices project back.
     pub output: Option<Output>,
 }
 
-/// Everything of a branch but its last matrix, which all kinds share.
+/// A branch without its output matrix.
 pub enum Inner {
     Attention(AttentionWeights),
     Latent(LatentWeights),
@@ -72,7 +72,7 @@ pub enum Inner {
     },
 }
 
-/// From a branch's inside back to the stream.
+/// Projects a branch back to the stream.
 pub struct Output {
     pub linear: Linear,
     pub bias: Option<Vec<f32>>,
@@ -136,7 +136,7 @@ pub struct DeltaWeights {
     pub norm: Norm,
 }
 
-/// One matrix, or two with a short vector between.
+/// One matrix, or two with a low-rank vector between.
 pub struct LowRank {
     pub down: Option<Linear>,
     pub up: Linear,
@@ -162,7 +162,7 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// Inputs that must be remembered.
+    /// Inputs that the state keeps.
     pub fn past_len(&self) -> usize {
         (self.kernel - 1) * self.channels
     }
@@ -204,7 +204,7 @@ pub struct SharedWeights {
 pub struct Norm {
     pub kind: NormKind,
     pub eps: f32,
-    /// Empty where the norm has none.
+    /// Empty if the norm has none.
     pub weight: Vec<f32>,
     pub bias: Vec<f32>,
 }

@@ -1,4 +1,4 @@
-//! The session contract over the forward pass: rows in, checked; outputs out.
+//! The session contract over the forward pass.
 
 use loquat_session::sequences::{RowGrant, RowStates, Sequences};
 use loquat_session::transfer::{Envelope, unseal};
@@ -71,11 +71,11 @@ impl Emitted {
         }
     }
 
-    /// Notes a row's positions and makes room for what they will give.
+    /// Records a row's positions and reserves room for their outputs.
     fn push(&mut self, emit: Emit, row: &Accepted, output: &mut StepOutput) {
         let end = row.first + row.grant.tokens;
         match emit {
-            // No row that draws is accepted: capabilities say so.
+            // Rows that draw are refused, since the capabilities exclude them.
             Emit::Nothing | Emit::Drawn(_) => output.push_nothing(),
             Emit::Greedy { positions } => {
                 output.push_tokens(positions);
@@ -125,7 +125,6 @@ impl<T: KvElement> CpuSession<T> {
         Ok(Accepted { first, grant })
     }
 
-    /// The step's view of everything.
     fn forward(&mut self) -> (Forward<'_, T>, &mut Vec<f32>) {
         let forward = Forward {
             model: &self.model,
@@ -139,8 +138,7 @@ impl<T: KvElement> CpuSession<T> {
         (forward, &mut self.logits)
     }
 
-    /// Computes what the accepted rows emit, all rows' positions together: the head's matrix is
-    /// read once for all.
+    /// Computes the outputs of all rows together, so that the head's matrix is read once.
     fn emit(&mut self, emitted: &Emitted, output: &mut StepOutput) {
         let vocab = self.model.vocab_size;
         let (mut forward, scratch) = self.forward();
@@ -179,7 +177,7 @@ fn planned_state<T: KvElement>(
     }
 }
 
-/// The largest value's place, the first of equals; `None` where nothing is a number.
+/// The index of the largest value, the first of equals; `None` if nothing is a number.
 fn argmax(values: &[f32]) -> Option<u32> {
     const BLOCK: usize = 1024;
     let mut block = 0;
@@ -195,7 +193,7 @@ fn argmax(values: &[f32]) -> Option<u32> {
     found.map(|(index, _)| index as u32)
 }
 
-/// The largest that is a number, in lanes that compilers make registers of.
+/// The largest number, in lanes that compilers vectorize.
 fn max(values: &[f32]) -> f32 {
     const LANES: usize = 32;
     let larger = |a: f32, b: f32| if a > b { a } else { b };
@@ -281,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_the_largest_is_chosen() {
+    fn argmax_returns_the_first_largest() {
         let (nan, inf) = (f32::NAN, f32::INFINITY);
         let table: [(&[f32], Option<u32>); 9] = [
             (&[], None),
@@ -296,7 +294,7 @@ mod tests {
         ];
         for (values, expected) in table {
             assert_eq!(argmax(values), expected, "{values:?}");
-            // The same behind and before many others, across lanes and blocks.
+            // Also among many others, across lanes and blocks.
             for padding in [1, 31, 32, 1023, 1024, 3001] {
                 for filler in [nan, -inf] {
                     let filler = vec![filler; padding];

@@ -198,8 +198,8 @@ impl DeltaRule {
         let keys = self.spec.key_heads as i32;
         let times = self.spec.value_heads as i32 / keys;
         match self.spec.sharing {
-            KeySharing::Neighbours => ([keys, times], [keys, 1]),
-            KeySharing::Turns => ([times, keys], [1, keys]),
+            KeySharing::Adjacent => ([keys, times], [keys, 1]),
+            KeySharing::Strided => ([times, keys], [1, keys]),
         }
     }
 
@@ -244,8 +244,8 @@ impl DeltaRule {
         let [queries, keys, values] = self.heads(ops, &mixed)?;
         let each = |of: Array| match self.spec.sharing {
             // As MLX has it.
-            KeySharing::Neighbours => Ok(of),
-            KeySharing::Turns => {
+            KeySharing::Adjacent => Ok(of),
+            KeySharing::Strided => {
                 let times = self.spec.value_heads / self.spec.key_heads;
                 ops.concatenate(&vec![&of; times], 2)
             }

@@ -341,7 +341,8 @@ impl Inner {
         for (id, version, model) in unknown {
             let opener = Arc::clone(&self.opener);
             let planned = tokio::task::spawn_blocking(move || opener.plan(&model)).await;
-            let planned = planned.unwrap_or_else(|error| Err(OpenFailure(error.to_string())));
+            let planned =
+                planned.unwrap_or_else(|error| Err(OpenFailure::Panicked(error.to_string())));
             if let Some(slot) = self.lock().slot(id)
                 && slot.version == version
             {

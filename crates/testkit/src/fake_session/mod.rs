@@ -1,9 +1,8 @@
 //! A session without a model: its logits are a hash of the sequence's whole history, so that a
 //! token fed twice, dropped, or fed to the wrong sequence shows as different output.
 //!
-//! It is quick, the same every time, and as hostile as its options say: memory runs out, rows
-//! and steps fail, a recurrent model forgets. Under a [`VirtualClock`] its steps take time
-//! without anybody waiting.
+//! It is fast and deterministic. Its options make it hostile: memory runs out, rows and steps fail,
+//! a recurrent model loses its states. Under a [`VirtualClock`] steps take time without waiting.
 
 mod clock;
 mod counters;
@@ -30,7 +29,7 @@ use model::{History, Model};
 pub use options::{FakeOptions, Fault};
 
 const KV_BYTES_PER_TOKEN: u64 = 4;
-/// As much as many tokens' KV, as recurrent states are.
+/// As much as the KV of many tokens, like real recurrent states.
 const STATE_BYTES: u64 = 64 * KV_BYTES_PER_TOKEN;
 
 pub struct FakeSession {
@@ -86,18 +85,18 @@ impl FakeSession {
         Arc::clone(&self.counters)
     }
 
-    fn publish(&self) {
+    fn update_counters(&self) {
         let kv = self.memory().kv_in_use;
         self.counters.record_held(self.sequences.count(), kv);
     }
 
-    fn made(&self, id: SequenceId) -> SequenceId {
+    fn record_created(&self, id: SequenceId) -> SequenceId {
         self.counters.record_created();
-        self.publish();
+        self.update_counters();
         id
     }
 
-    fn spend(&self, time: Duration) {
+    fn advance_clock(&self, time: Duration) {
         if let Some(clock) = &self.options.clock {
             clock.advance(time);
         }
@@ -153,7 +152,7 @@ impl FakeSession {
 
     /// Appends the tokens of an accepted row.
     fn run(&mut self, tokens: &[u32], grant: RowGrant) {
-        self.spend(self.options.cost.of_row(grant.start, tokens.len()));
+        self.advance_clock(self.options.cost.row_time(grant.start, tokens.len()));
         self.counters.record_computed(tokens.len());
         if let Some((_, history)) = self.sequences.stored_mut(grant.sequence) {
             history.append(tokens);
@@ -239,7 +238,7 @@ impl Session for FakeSession {
 
     fn create(&mut self) -> Result<SequenceId, SessionError> {
         let id = self.sequences.create()?;
-        Ok(self.made(id))
+        Ok(self.record_created(id))
     }
 
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
@@ -256,18 +255,18 @@ impl Session for FakeSession {
 
     fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
         let id = self.sequences.fork(source, len)?;
-        Ok(self.made(id))
+        Ok(self.record_created(id))
     }
 
     fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError> {
         self.sequences.truncate(sequence, len)?;
-        self.publish();
+        self.update_counters();
         Ok(())
     }
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.sequences.release(sequence)?;
-        self.publish();
+        self.update_counters();
         Ok(())
     }
 
@@ -277,11 +276,11 @@ impl Session for FakeSession {
             tokens: batch.token_count(),
         });
         std::thread::sleep(self.options.delay);
-        self.spend(self.options.cost.step);
+        self.advance_clock(self.options.cost.step);
         let fault = self.options.fault_at(step);
         match fault {
             Some(Fault::Fail) => return Err(SessionError::Device(format!("step {step}"))),
-            Some(Fault::Panic) => panic!("the fake panics at step {step}"),
+            Some(Fault::Panic) => panic!("the fake session panics at step {step}"),
             _ => {}
         }
 
@@ -299,7 +298,7 @@ impl Session for FakeSession {
                 }
             }
         }
-        self.publish();
+        self.update_counters();
         Ok(())
     }
 
@@ -323,7 +322,7 @@ impl Session for FakeSession {
             }
             Ok::<_, SessionError>(())
         })?;
-        Ok(self.made(id))
+        Ok(self.record_created(id))
     }
 }
 

@@ -24,7 +24,7 @@ fn feed_all(
     Ok(output.rows().iter().enumerate().map(row).collect())
 }
 
-fn made(session: &mut FakeSession, tokens: &[u32]) -> SequenceId {
+fn new_sequence(session: &mut FakeSession, tokens: &[u32]) -> SequenceId {
     let id = session.create().unwrap();
     feed(session, id, tokens).unwrap();
     id
@@ -38,15 +38,15 @@ fn recurrent(interval: usize, max: usize, max_states: usize) -> FakeSession {
     })
 }
 
-/// All lengths at which the sequence can be cut.
-fn ways_back(session: &FakeSession, id: SequenceId) -> Vec<usize> {
+/// All lengths at which the sequence can be truncated.
+fn reusable_lengths(session: &FakeSession, id: SequenceId) -> Vec<usize> {
     let len = session.len(id).unwrap();
     let is_one = |at: &usize| session.reusable(id, *at) == Ok(*at);
     (0..=len).filter(is_one).collect()
 }
 
 #[test]
-fn output_depends_on_the_history_and_not_on_how_it_came() {
+fn output_depends_only_on_history() {
     let mut session = FakeSession::new(FakeOptions::default());
     let [whole, cut, other] = std::array::from_fn(|_| session.create().unwrap());
     let expected = feed(&mut session, whole, &[1, 2, 3]).unwrap();
@@ -94,7 +94,7 @@ fn open(model: FakeOptions, options: &SessionOptions) -> Result<Box<dyn Session>
 }
 
 #[test]
-fn the_fake_keeps_the_contract() {
+fn fake_session_keeps_the_contract() {
     let snapshots = |interval, max| Some(SnapshotPolicy { interval, max });
     let modes = [
         (None, 0, None),
@@ -125,12 +125,12 @@ fn the_fake_keeps_the_contract() {
 }
 
 #[test]
-fn shared_pages_count_once_and_come_back() {
+fn shared_pages_count_once_and_are_freed() {
     let mut session = FakeSession::new(FakeOptions {
         kv_capacity: 64,
         ..FakeOptions::default()
     });
-    let parent = made(&mut session, &[7; 20]);
+    let parent = new_sequence(&mut session, &[7; 20]);
     assert_eq!(session.memory().kv_in_use, 32);
     let child = session.fork(parent, 16).unwrap();
     assert_eq!(session.memory().kv_in_use, 32);
@@ -152,13 +152,13 @@ fn shared_pages_count_once_and_come_back() {
 }
 
 #[test]
-fn snapshots_make_way_until_no_state_is_left() {
+fn rows_reserve_states_before_any_computes() {
     let mut session = recurrent(4, 4, 4);
-    let first = made(&mut session, &[1; 16]);
+    let first = new_sequence(&mut session, &[1; 16]);
     feed(&mut session, first, &[1]).unwrap();
-    assert!(ways_back(&session, first).len() > 2);
-    let second = made(&mut session, &[2; 3]);
-    let third = made(&mut session, &[3; 3]);
+    assert!(reusable_lengths(&session, first).len() > 2);
+    let second = new_sequence(&mut session, &[2; 3]);
+    let third = new_sequence(&mut session, &[3; 3]);
     assert_eq!(session.memory().states_in_use, 4);
 
     // Three sequences hold three states, and each wants another before the step is done.
@@ -201,7 +201,7 @@ fn steps_move_the_virtual_clock() {
 }
 
 #[test]
-fn faults_strike_their_step_alone() {
+fn faults_affect_only_their_step() {
     let no_room = Err(SessionError::KvExhausted {
         wanted: 1,
         available: 0,
@@ -217,7 +217,7 @@ fn faults_strike_their_step_alone() {
             faults: vec![(1, fault)],
             ..FakeOptions::default()
         });
-        let probe = made(&mut session, &[5]);
+        let probe = new_sequence(&mut session, &[5]);
         let ids: [SequenceId; 2] = std::array::from_fn(|_| session.create().unwrap());
         let outcomes = feed_all(&mut session, &[(ids[0], &[1]), (ids[1], &[2])]).unwrap();
         let outcomes = outcomes.into_iter().map(|row| row.map(|_| ()));
@@ -231,7 +231,7 @@ fn faults_strike_their_step_alone() {
 }
 
 #[test]
-fn a_refused_row_leaves_its_room_in_the_step_to_others() {
+fn refused_row_leaves_step_tokens_to_others() {
     let mut session = FakeSession::new(FakeOptions {
         max_step_tokens: 4,
         poison: Some(13),
@@ -247,10 +247,10 @@ fn a_refused_row_leaves_its_room_in_the_step_to_others() {
 }
 
 #[test]
-fn counters_tell_what_was_made_held_and_computed() {
+fn counters_report_created_held_and_computed() {
     let mut session = FakeSession::new(FakeOptions::default());
     let counters = session.counters();
-    let parent = made(&mut session, &[7; 32]);
+    let parent = new_sequence(&mut session, &[7; 32]);
     assert_eq!(counters.kv_in_use(), 32);
     let child = session.fork(parent, 32).unwrap();
     feed(&mut session, child, &[1, 2]).unwrap();
@@ -265,7 +265,7 @@ fn counters_tell_what_was_made_held_and_computed() {
         assert_eq!(counters.kv_in_use(), session.memory().kv_in_use);
     }
     assert_eq!((counters.live(), counters.created()), (0, 3));
-    assert_eq!((counters.kv_in_use(), counters.most_kv_in_use()), (0, 96));
+    assert_eq!((counters.kv_in_use(), counters.max_kv_in_use()), (0, 96));
     let sizes: Vec<usize> = counters.steps().iter().map(|step| step.tokens).collect();
     assert_eq!(sizes, [32, 2, 1]);
     drop(session);

@@ -22,7 +22,7 @@ const RANK: usize = 3;
 const SPEC: Spec = Spec {
     key_heads: 2,
     value_heads: 6,
-    sharing: KeySharing::Neighbours,
+    sharing: KeySharing::Adjacent,
     key_dim: 4,
     value_dim: 3,
     kernel: 4,
@@ -203,10 +203,10 @@ type Case = (&'static str, fn(&mut Spec), bool);
 const CASES: [Case; 6] = [
     ("plain", |_| (), false),
     ("by MLX", |_| (), true),
-    ("in turns", |spec| spec.sharing = KeySharing::Turns, false),
+    ("in turns", |spec| spec.sharing = KeySharing::Strided, false),
     (
         "in turns by MLX",
-        |spec| spec.sharing = KeySharing::Turns,
+        |spec| spec.sharing = KeySharing::Strided,
         true,
     ),
     ("a key head each", |spec| spec.key_heads = 6, false),
