@@ -346,7 +346,7 @@ fn thinking_is_dimmed() {
     let (cache, files) = (TempDir::new().unwrap(), Files::new());
     let mut terminal = Terminal::start(&thinker(&cache, &files, &[]));
     let output = terminal.ask("hi");
-    let (thought, said) = output.split_once('\n').unwrap();
+    let (thought, answer) = output.split_once('\n').unwrap();
     assert_eq!(thought, "AAAAAA");
     assert!(answer.starts_with("AAAA"), "{output}");
     assert!(terminal.is_dim("AAAAAA"));
@@ -360,7 +360,7 @@ fn thinking_display_can_be_changed() {
     let command = thinker(&cache, &files, &["--show-reasoning=folded"]);
     let mut terminal = Terminal::start(&command);
     let output = terminal.ask("hi");
-    let (line, said) = output.split_once('\n').unwrap();
+    let (line, answer) = output.split_once('\n').unwrap();
     assert!(line.starts_with("thought for "), "{output}");
     let tokens = number_before(line, " tokens)");
     // The closing tokens may count as well.
