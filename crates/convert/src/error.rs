@@ -71,8 +71,8 @@ pub enum ConvertError {
     #[error("{} is the source. Name another path for the result.", path.display())]
     OntoItself { path: PathBuf },
     #[error(
-        "{} needs {needed} bytes, but its disk has {free} left. Free space, or name a path on another \
-         disk.",
+        "{} needs {needed} bytes, but its disk has {free} left. Free space, or name a path on \
+         another disk.",
         path.display()
     )]
     NoSpace {

@@ -35,7 +35,8 @@ impl QuantizationError {
         self.largest = self.largest.max(other.largest);
     }
 
-    /// Root mean square of the errors relative to that of the values: 0 is exact, 1 as bad as zeros.
+    /// Root mean square of the errors relative to that of the values: 0 is exact, 1 as bad as
+    /// zeros.
     pub fn relative(&self) -> f64 {
         match self.squares {
             0.0 => self.errors.sqrt(),

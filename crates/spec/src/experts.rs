@@ -1,7 +1,7 @@
 use crate::model::{Dense, Norm};
 
-/// A router sends each position to a few of many small feed-forwards; the result is the weighted sum
-/// of their outputs.
+/// A router sends each position to a few of many small feed-forwards; the result is the weighted
+/// sum of their outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experts {
     pub count: usize,

@@ -121,8 +121,8 @@ pub enum ConvShape {
 /// Names of a layer's roles, without the prefix [`Naming::layers`].
 pub type LayerNames = &'static [(LayerRole, &'static str)];
 
-/// The names one format gives to roles. `{e}` is the expert's number; a stack whose name has none is
-/// one tensor. A bias has the name of its matrix with `.bias` for `.weight`, or with `_bias`
+/// The names one format gives to roles. `{e}` is the expert's number; a stack whose name has none
+/// is one tensor. A bias has the name of its matrix with `.bias` for `.weight`, or with `_bias`
 /// appended.
 #[derive(Debug, Clone, Copy)]
 pub struct Naming {

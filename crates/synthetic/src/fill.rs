@@ -70,7 +70,8 @@ fn middle(bits: u8) -> f32 {
     (2f32.powi(bits.into()) - 1.0) / 2.0
 }
 
-/// The standard deviation of 4-bit floats: the root of the mean of 0, ½², 1², 1½², 2², 3², 4² and 6².
+/// The standard deviation of 4-bit floats: the root of the mean of 0, ½², 1², 1½², 2², 3², 4² and
+/// 6².
 const E2M1_SPREAD: f32 = 2.926_2;
 
 /// The nearest power of two, in the 8 bits of a microscaling scale.

@@ -28,13 +28,22 @@ pub fn file_size(tree: &Tree) -> Vec<Violation> {
         .collect()
 }
 
-/// Only backends and the command line's backend table depend on features; all other crates are the
-/// same in every build.
+/// Paths that may depend on features, and why.
+const MAY_USE_FEATURES: &[(&str, &str)] = &[
+    ("backends/", "the device's library"),
+    ("crates/cli/src/backends.rs", "the table of backends"),
+    ("crates/chat/src/", "`serde` for messages and events"),
+    ("crates/loquat/src/", "`serde` for messages and events"),
+];
+
+/// All other crates are the same in every build.
 pub fn cfg_feature_placement(tree: &Tree) -> Vec<Violation> {
-    let elsewhere =
-        |path: &str| !path.starts_with("backends/") && path != "crates/cli/src/backends.rs";
+    let elsewhere = |path: &str| {
+        let mut allowed = MAY_USE_FEATURES.iter();
+        !allowed.any(|(prefix, _)| path.starts_with(prefix))
+    };
     in_code(tree, "cfg-feature", elsewhere, |code| {
-        let message = "only backends/ and crates/cli/src/backends.rs may ask for a feature";
+        let message = "only the paths in MAY_USE_FEATURES may ask for a feature";
         ["cfg", "cfg_attr"]
             .into_iter()
             .flat_map(|word| word_offsets(code, word))
@@ -197,6 +206,7 @@ mod tests {
                 (&[("crates/engine/src/a.rs", innocent)], &[]),
                 (&[("backends/mlx/src/lib.rs", plain)], &[]),
                 (&[("crates/cli/src/backends.rs", plain)], &[]),
+                (&[("crates/chat/src/message.rs", plain)], &[]),
             ],
         );
     }

@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::{BYTE, CONTROL, METASPACE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, disagreement};
 use crate::ConvertError;
 
-/// Adds the tokenizer of the model in `folder` with `size` rows, or returns a note if there is none.
+/// Adds the tokenizer of the model in `folder` with `size` rows, or returns a note if there is
+/// none.
 pub(crate) fn to_gguf(
     folder: &Path,
     size: usize,

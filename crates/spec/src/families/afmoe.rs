@@ -24,11 +24,11 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[NAMES],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[NAMES, STACKED],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["afmoe"],
@@ -38,7 +38,7 @@ pub(super) const FAMILY: Family = Family {
                 (OutputGate, "attn_gate.weight"),
                 (ExpertsPostNorm, "post_ffw_norm.weight"),
             ]],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::EightBits),

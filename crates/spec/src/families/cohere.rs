@@ -32,12 +32,12 @@ pub(super) const FAMILY: Family = Family {
 /// Both branches read through the one norm there is.
 pub(super) const NAMING: Naming = Naming {
     overrides: &[&[(FeedForwardPreNorm, "input_layernorm.weight")]],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const GGUF_NAMING: Naming = Naming {
     overrides: &[&[(FeedForwardPreNorm, "attn_norm.weight")]],
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["deepseek_v2"],
     from_config,
     hugging_face: Naming {
-        ignored: PLAIN.0.ignored,
+        ignored: PLAIN.hugging_face.ignored,
         ..HUGGING_FACE
     },
     mlx: Some(OLDER_MLX),

@@ -31,9 +31,9 @@ pub(super) const FAMILY: Family = Family {
             also: Some(&Naming {
                 fused: GGUF_OLDER_LATENT,
                 ignored: FURTHER_LAYERS,
-                ..PLAIN.1
+                ..PLAIN.gguf
             }),
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Unquantized),
@@ -42,7 +42,7 @@ pub(super) const FAMILY: Family = Family {
 pub(super) const HUGGING_FACE: Naming = Naming {
     fused: LATENT,
     ignored: FURTHER_LAYERS,
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const MLX: Naming = Naming {
@@ -50,7 +50,7 @@ pub(super) const MLX: Naming = Naming {
     fused: MLX_LATENT,
     ignored: FURTHER_LAYERS,
     also: Some(&OLDER_MLX),
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 /// Before mlx-lm separated keys and values; its DeepSeek-V2 never does.

@@ -24,19 +24,19 @@ pub(super) const FAMILY: Family = Family {
         overrides: &[&[(RouterCorrection, "mlp.moe_statics.e_score_correction_bias")]],
         ignored: Ignored {
             beginnings: &["model.mtp_"],
-            ..PLAIN.0.ignored
+            ..PLAIN.hugging_face.ignored
         },
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[SWITCH_MLP],
         refit: Some(without_correction),
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["ernie4_5-moe"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Uniform),
 };

@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["exaone4"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         mlx: MlxFacts {

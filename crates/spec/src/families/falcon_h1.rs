@@ -32,7 +32,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             overrides: &[&[(FeedForwardPreNorm, "ffn_norm")]],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::PLAIN,
@@ -44,7 +44,7 @@ const HUGGING_FACE: Naming = Naming {
         FEED_FORWARD,
         &[(FeedForwardPreNorm, "pre_ff_layernorm.weight")],
     ],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -17,13 +17,13 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         norms_minus_one: true,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["gemma"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("gemma")),

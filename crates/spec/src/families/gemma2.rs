@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["gemma2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {
@@ -47,7 +47,7 @@ pub(super) const NAMING: Naming = Naming {
         (FeedForwardPostNorm, "post_feedforward_layernorm.weight"),
     ]],
     norms_minus_one: true,
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 /// Every second layer sees everything.

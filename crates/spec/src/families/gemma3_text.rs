@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["gemma3"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {

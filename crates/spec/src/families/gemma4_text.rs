@@ -74,7 +74,7 @@ const NAMING: Naming = Naming {
         (PerLayerPostNorm, "post_per_layer_input_norm.weight"),
         (LayerScale, "layer_scalar"),
     ]],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 const GGUF_NAMING: Naming = Naming {
@@ -90,7 +90,7 @@ const GGUF_NAMING: Naming = Naming {
         (PerLayerPostNorm, "post_norm.weight"),
         (LayerScale, "layer_output_scale.weight"),
     ]],
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 /// Every sixth layer is global unless the config says otherwise.

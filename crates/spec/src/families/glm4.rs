@@ -25,7 +25,7 @@ pub(super) const FAMILY: Family = Family {
             (FeedForwardPostNorm, "post_mlp_layernorm.weight"),
         ]],
         fused: &[GATE_UP],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
@@ -33,7 +33,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             fused: &[GGUF_GATE_UP],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::PLAIN,

@@ -21,12 +21,12 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         ignored: FURTHER_LAYERS,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[SWITCH_MLP],
         ignored: FURTHER_LAYERS,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["glm4moe"],
@@ -34,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
         naming: Naming {
             overrides: &[GGUF_POST_ATTENTION],
             ignored: FURTHER_LAYERS,
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Unquantized),

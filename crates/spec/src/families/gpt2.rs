@@ -37,9 +37,9 @@ macro_rules! naming {
             )],
             ignored: Ignored {
                 endings: &[".attn.bias", ".attn.masked_bias"],
-                ..PLAIN.0.ignored
+                ..PLAIN.hugging_face.ignored
             },
-            ..PLAIN.0
+            ..PLAIN.hugging_face
         }
     };
 }
@@ -62,7 +62,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             fused: &[GGUF_QKV],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {

@@ -43,9 +43,9 @@ macro_rules! naming {
                     ".attention.bias",
                     ".attention.masked_bias",
                 ],
-                ..PLAIN.0.ignored
+                ..PLAIN.hugging_face.ignored
             },
-            ..PLAIN.0
+            ..PLAIN.hugging_face
         }
     };
 }
@@ -60,7 +60,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             fused: &[GGUF_QKV],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {

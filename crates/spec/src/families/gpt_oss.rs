@@ -31,18 +31,18 @@ pub(super) const FAMILY: Family = Family {
             split: Split::Alternate,
         }],
         transposed: EXPERT_MATRICES,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[NAMES, STACKED],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["gpt-oss"],
         from_gguf,
         naming: Naming {
             overrides: &[GGUF_POST_ATTENTION],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::EightBits),

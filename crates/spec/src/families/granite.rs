@@ -14,12 +14,12 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["granite"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["granite"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {

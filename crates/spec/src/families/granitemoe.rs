@@ -21,16 +21,16 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         overrides: &[GRANITE_ROUTER, GRANITE_EXPERT_OUTPUT],
         fused: &[GRANITE_EXPERT_INPUT],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[GRANITE_ROUTER, BLOCK_SPARSE_SWITCH],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["granitemoe"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {

@@ -37,19 +37,19 @@ pub(super) const FAMILY: Family = Family {
                 ..SHARED_INPUT
             },
         ],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         // Without routed experts mlx-lm gives the shared one the usual names.
         overrides: &[GRANITE_ROUTER, SHARED_OUTPUT, BLOCK_SPARSE_SWITCH],
         fused: &[SHARED_INPUT],
         conv_shape: ConvShape::ChannelLast,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["granitehybrid"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         mlx: MlxFacts {

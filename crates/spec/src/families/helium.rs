@@ -14,7 +14,7 @@ use crate::rope::Rope;
 pub(super) const FAMILY: Family = Family {
     model_types: &["helium"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: None,
     facts: FamilyFacts::PLAIN,

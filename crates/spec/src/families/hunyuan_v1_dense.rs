@@ -22,13 +22,13 @@ pub(super) const FAMILY: Family = Family {
             (QueryNorm, "self_attn.query_layernorm.weight"),
             (KeyNorm, "self_attn.key_layernorm.weight"),
         ]],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["hunyuan-dense"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::PLAIN,
 };

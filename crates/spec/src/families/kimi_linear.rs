@@ -27,15 +27,15 @@ pub(super) const FAMILY: Family = Family {
         also: Some(&Naming {
             overrides: &[SAVED, DELTA, TORCH, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
             fused: LATENT,
-            ..PLAIN.0
+            ..PLAIN.hugging_face
         }),
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[DELTA, MLX, MLX_LATENT_NAMES, SWITCH_MLP],
         fused: MLX_LATENT,
         conv_shape: ConvShape::ChannelLast,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["kimi-linear"],
@@ -46,9 +46,9 @@ pub(super) const FAMILY: Family = Family {
             also: Some(&Naming {
                 overrides: &[gguf::NAMES],
                 fused: GGUF_OLDER_LATENT,
-                ..PLAIN.1
+                ..PLAIN.gguf
             }),
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {

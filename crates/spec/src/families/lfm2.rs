@@ -65,12 +65,12 @@ pub(super) const MIXERS: LayerNames = &[
 /// Without its layers' names.
 pub(super) const UNNAMED: Naming = Naming {
     global_overrides: &[(Role::FinalNorm, "model.embedding_norm.weight")],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const GGUF: Naming = Naming {
     global_overrides: &[(Role::FinalNorm, "token_embd_norm.weight")],
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 /// What its first checkpoints called some fields.

@@ -15,12 +15,12 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["llama"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["llama"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         templates: &["llama2"],

@@ -34,16 +34,16 @@ pub(super) const FAMILY: Family = Family {
             EXPERT_GATE_UP,
         )],
         transposed: EXPERT_MATRICES,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[FEED_FORWARD, SPARSE, MLX],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["llama4"],
         from_gguf: gguf::from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         mlx: MlxFacts {

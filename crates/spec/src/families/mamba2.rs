@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["mamba2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::PLAIN,
 };
@@ -34,7 +34,7 @@ pub(super) const BACKBONE: Naming = Naming {
     ],
     layers: "backbone.layers.{}.",
     overrides: &[MIXER],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const MIXER: LayerNames = &[

@@ -25,19 +25,19 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         overrides: &[SINKS],
         ignored: IGNORED,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[SINKS, SWITCH_MLP],
         ignored: IGNORED,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["mimo2"],
         from_gguf: gguf::from_gguf,
         naming: Naming {
             ignored: FURTHER_LAYERS,
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {
@@ -53,7 +53,7 @@ const SINKS: LayerNames = &[(Sinks, "self_attn.attention_sink_bias")];
 
 const IGNORED: Ignored = Ignored {
     beginnings: &["model.mtp."],
-    ..PLAIN.0.ignored
+    ..PLAIN.hugging_face.ignored
 };
 
 const DEFAULTS: CorrectedDefaults = CorrectedDefaults {

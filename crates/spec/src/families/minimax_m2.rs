@@ -24,16 +24,16 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["minimax-m2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         mlx: MlxFacts {

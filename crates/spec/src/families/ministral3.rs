@@ -14,12 +14,12 @@ use crate::rope::{Rope, RopePairs, RopeScaling, yarn_magnitude};
 pub(super) const FAMILY: Family = Family {
     model_types: &["ministral3"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["mistral3"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::PLAIN,
 };

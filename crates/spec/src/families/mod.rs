@@ -144,7 +144,15 @@ const FAMILIES: &[Family] = &[
 ];
 
 /// The namings that most families use.
-const PLAIN: (Naming, Naming) = (HUGGING_FACE, GGUF);
+struct PlainNamings {
+    hugging_face: Naming,
+    gguf: Naming,
+}
+
+const PLAIN: PlainNamings = PlainNamings {
+    hugging_face: HUGGING_FACE,
+    gguf: GGUF,
+};
 
 /// A parsed config: the model, and the namings its tensors may follow, likeliest first.
 pub struct Described {

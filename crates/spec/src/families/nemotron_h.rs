@@ -41,7 +41,7 @@ pub(super) const FAMILY: Family = Family {
                 (ExpertsPreNorm, "attn_norm.weight"),
             ]],
             ignored: FURTHER_LAYERS,
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Unquantized),

@@ -37,7 +37,7 @@ pub(super) const NAMING: Naming = Naming {
         (MixerPostNorm, "post_attention_layernorm.weight"),
         (FeedForwardPostNorm, "post_feedforward_layernorm.weight"),
     ]],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

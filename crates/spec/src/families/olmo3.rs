@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["olmo2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_variants: &[GgufVariant {

@@ -19,15 +19,15 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["olmoe"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: Some(Naming {
         overrides: &[SWITCH_MLP],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["olmoe"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         templates: &["tulu"],

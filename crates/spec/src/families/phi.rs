@@ -28,7 +28,7 @@ pub(super) const FAMILY: Family = Family {
             (Up, "mlp.fc1.weight"),
             (Down, "mlp.fc2.weight"),
         ]],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {

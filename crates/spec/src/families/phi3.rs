@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
             Fused::sequential("self_attn.qkv_proj.weight", &[Query, Key, Value]),
             GATE_UP,
         ],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
@@ -32,7 +32,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             fused: &[GGUF_QKV, GGUF_GATE_UP],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {

@@ -21,16 +21,16 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[SHARED_EXPERT],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[SHARED_EXPERT, SWITCH_MLP],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["qwen2moe"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Uniform),
 };

@@ -12,12 +12,12 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen3"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["qwen3"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("qwen3")),

@@ -36,7 +36,7 @@ pub(super) const FAMILY: Family = Family {
 pub(super) const HUGGING_FACE: Naming = Naming {
     fused: &[QUERY_AND_GATE, DELTA_CONV, DELTA_QKV],
     norms_minus_one: true,
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const MLX: Naming = Naming {
@@ -49,7 +49,7 @@ pub(super) const GGUF: Naming = Naming {
     overrides: &[GGUF_POST_ATTENTION],
     fused: &[GGUF_QUERY_AND_GATE, GGUF_DELTA_CONV, GGUF_DELTA_QKV],
     ignored: FURTHER_LAYERS,
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -51,7 +51,7 @@ const HUGGING_FACE: Naming = Naming {
         },
     ],
     norms_minus_one: true,
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 const GGUF: Naming = Naming {
@@ -70,7 +70,7 @@ const OLDER_GGUF: Naming = Naming {
     overrides: &[GGUF_POST_ATTENTION],
     fused: &[GGUF_QUERY_AND_GATE, GGUF_DELTA_CONV, QKVZ, BETA_AND_DECAY],
     ignored: FURTHER_LAYERS,
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 const QKVZ: Fused = Fused::per_head(

@@ -15,14 +15,14 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["seed_oss"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["seed_oss"],
         from_gguf,
         naming: Naming {
             overrides: &[GGUF_POST_ATTENTION],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {

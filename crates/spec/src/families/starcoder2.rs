@@ -18,13 +18,13 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[&[(Up, "mlp.c_fc.weight"), (Down, "mlp.c_proj.weight")]],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["starcoder2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("starcoder2")),

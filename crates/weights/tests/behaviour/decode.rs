@@ -89,7 +89,8 @@ fn mlx_rows_match_mlx() {
     assert_eq!(seen, 21);
 }
 
-/// Blocks small enough to check by hand, independent of the goldens: a scale of 0.5 (and a minimum of 1.0) with one or two codes set.
+/// Blocks small enough to check by hand, independent of the goldens: a scale of 0.5 (and a minimum
+/// of 1.0) with one or two codes set.
 #[test]
 fn hand_computed_blocks() {
     const HALF: [u8; 2] = [0x00, 0x38];

@@ -52,8 +52,8 @@ pub(crate) fn gguf_experts_of(
     })
 }
 
-/// The header's router; `base` is the architecture's default. `first_sparse` is the first layer with
-/// experts.
+/// The header's router; `base` is the architecture's default. `first_sparse` is the first layer
+/// with experts.
 pub(crate) fn gguf_router(
     config: &GgufConfig,
     base: Router,

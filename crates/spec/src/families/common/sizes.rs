@@ -30,8 +30,8 @@ impl Sizes {
         Self::from_config(config)
     }
 
-    /// With Llama's defaults: `num_key_value_heads` equals the heads, `head_dim` is an even share of
-    /// the hidden size.
+    /// With Llama's defaults: `num_key_value_heads` equals the heads, `head_dim` is an even share
+    /// of the hidden size.
     pub fn from_config(config: &Config) -> Result<Self, SpecError> {
         Self::with_eps(config, "rms_norm_eps")
     }

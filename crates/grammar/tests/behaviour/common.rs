@@ -1,8 +1,4 @@
-//! A constraint without a model: tokens are drawn from what it allows.
-#![allow(
-    dead_code,
-    reason = "each test file is a program of its own and uses a part"
-)]
+//! Walks a constraint without a model: draws tokens from those it allows.
 
 pub mod validate;
 
@@ -76,7 +72,7 @@ impl Walker {
         Self::new(tokenizer, vocab_size, seed)
     }
 
-    /// What comes of at most `most` tokens: the text, and whether the grammar says it is whole.
+    /// At most `most` tokens: the text, and whether the grammar calls it complete.
     pub fn walk(&mut self, constraint: &mut RequestConstraint, most: usize) -> (String, bool) {
         let ids = self.walk_ids(constraint, most);
         let whole = ids.is_some();
@@ -84,7 +80,7 @@ impl Walker {
         (self.tokenizer.decode(&ids, true), whole)
     }
 
-    /// The tokens of a whole answer, without the one that ends it.
+    /// The tokens of a complete answer, without the end token.
     pub fn walk_ids(
         &mut self,
         constraint: &mut RequestConstraint,
@@ -122,7 +118,7 @@ impl Walker {
         id
     }
 
-    /// Half of the time something that ends a value, so that answers do end.
+    /// Half of the time a token that ends a value, so that answers end.
     fn choose(&mut self) -> u32 {
         let size = self.mask.vocab_size() as u32;
         let allowed: Vec<u32> = (0..size).filter(|id| self.mask.contains(*id)).collect();
@@ -155,7 +151,7 @@ impl Walker {
     }
 }
 
-/// Whole answers of `grammar`, by walks with this many seeds.
+/// Complete answers of `grammar`, from walks with this many seeds.
 pub fn answers(grammar: &Grammar, seeds: u64, most: usize) -> Vec<String> {
     let walks = (0..seeds).map(|seed| Walker::bytes(seed).walk(&mut grammar.constraint(), most));
     walks
@@ -163,7 +159,7 @@ pub fn answers(grammar: &Grammar, seeds: u64, most: usize) -> Vec<String> {
         .collect()
 }
 
-/// Whether the grammar takes `text` as a whole, token by token.
+/// Whether the grammar accepts `text` completely, token by token.
 pub fn takes(grammar: &Grammar, text: &str) -> bool {
     let tokenizer = tokenizer();
     let mut constraint = grammar.constraint();

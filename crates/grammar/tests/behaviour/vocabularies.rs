@@ -1,11 +1,8 @@
-//! Real vocabularies, byte-level and SentencePiece: forced tokens spell what is forced, the way
-//! the tokenizer would.
-
-mod common;
+//! Real vocabularies, byte-level and SentencePiece: forced tokens match the tokenizer's.
 
 use std::path::Path;
 
-use common::Walker;
+use crate::common::Walker;
 use loquat_engine::Constraint;
 use loquat_grammar::{GrammarSource, Grammars};
 use loquat_text::{Special, Tokenizer};
@@ -33,7 +30,7 @@ fn bytes(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn forced_text_is_spelt_as_the_tokenizer_would() {
+fn forced_tokens_match_the_tokenizer() {
     let text = "{\"temperature\": \"Größe 🙂\", \"unit";
     for tokenizer in VOCABULARIES.into_iter().filter_map(tokenizer) {
         let grammars = Grammars::new(tokenizer.clone(), tokenizer.vocab_size());
@@ -44,7 +41,7 @@ fn forced_text_is_spelt_as_the_tokenizer_would() {
         let forced = grammar.constraint().forced().expect("tokens");
         let spelt = bytes(&tokenizer, &forced);
         assert!(text.as_bytes().starts_with(&spelt), "{spelt:?}");
-        // What could merge with the open end is left to the model.
+        // Text that could merge with what follows is left to the model.
         assert!(spelt.len() + 24 > text.len(), "{spelt:?}");
         let after_line = tokenizer
             .encode(&format!("\n{text}"), Special::PLAIN)
@@ -59,7 +56,7 @@ fn forced_text_is_spelt_as_the_tokenizer_would() {
 }
 
 #[test]
-fn answers_validate_whatever_the_vocabulary() {
+fn answers_validate_in_every_vocabulary() {
     let schema = json!({
         "type": "object",
         "properties": {
@@ -83,7 +80,7 @@ fn answers_validate_whatever_the_vocabulary() {
             let text = String::from_utf8(bytes(&tokenizer, &ids)).expect("text");
             let value: Value = serde_json::from_str(&text).expect("JSON");
             assert!(
-                common::validate::is_valid(&schema, &schema, &value),
+                crate::common::validate::is_valid(&schema, &schema, &value),
                 "{text}"
             );
             whole += 1;

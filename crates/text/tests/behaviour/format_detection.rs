@@ -1,12 +1,12 @@
-//! Which formats a checkpoint is said to speak.
-
-mod format_support;
+//! Detection of output formats.
 
 use std::collections::BTreeMap;
 
-use format_support::{parse, show};
+use crate::format_support::{parse, show};
 use loquat_text::TextError;
-use loquat_text::format::{CALLS, OutputFormat, ParseOptions, Piece, REASONING, ToolSignature};
+use loquat_text::format::{
+    CALLS, OutputFormat, OutputPiece, ParseOptions, REASONING, ToolSignature,
+};
 use serde_json::{Value, json};
 
 fn detect(template: &str, tokens: &[&str]) -> (Option<&'static str>, Option<&'static str>) {
@@ -18,7 +18,7 @@ fn detect(template: &str, tokens: &[&str]) -> (Option<&'static str>, Option<&'st
 }
 
 #[test]
-fn the_template_tells_and_then_the_vocabulary() {
+fn template_takes_precedence_over_vocabulary() {
     for (template, tokens, reasoning, calls) in [
         ("{{ messages }}", &[][..], None, "hermes"),
         (
@@ -56,7 +56,7 @@ fn the_template_tells_and_then_the_vocabulary() {
 }
 
 #[test]
-fn overrides_go_by_name() {
+fn formats_are_found_by_name() {
     let format = OutputFormat::named(Some("mistral"), Some("xlam")).unwrap();
     assert_eq!(format.reasoning.unwrap().name, "mistral");
     assert_eq!(format.calls.unwrap().name, "xlam");
@@ -87,7 +87,7 @@ fn names_are_unique() {
 }
 
 #[test]
-fn markers_are_those_of_both_formats() {
+fn markers_include_both_formats() {
     let markers = OutputFormat::named(Some("think"), Some("kimi_k2"))
         .unwrap()
         .markers();
@@ -110,7 +110,7 @@ struct Corpus {
     rendered: Value,
 }
 
-/// The templates of the shared corpus, or nothing where it is not.
+/// The templates of the shared corpus, if it is present.
 fn corpus() -> Option<Corpus> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/templates");
     let read = |name: &str| -> Option<Value> {
@@ -170,7 +170,7 @@ const TOOL_TEMPLATES: &[(&str, &[&str])] = &[
     ("xlam", &["1d41a6a1069756ec", "777a5f5ca9ed21c5"]),
 ];
 
-/// How many templates of the whole corpus show each way to think.
+/// How many templates of the corpus use each reasoning format.
 const THINKING_TEMPLATES: &[(&str, usize)] = &[
     ("apertus", 2),
     ("apriel", 2),
@@ -189,7 +189,7 @@ const THINKING_TEMPLATES: &[(&str, usize)] = &[
 ];
 
 #[test]
-fn formats_of_the_corpus() {
+fn corpus_formats_are_detected() {
     let Some(corpus) = corpus() else {
         return;
     };
@@ -216,9 +216,9 @@ fn formats_of_the_corpus() {
     assert_eq!(thinking, THINKING_TEMPLATES.iter().copied().collect());
 }
 
-/// Templates whose calls are not read back: two formats that are not known here (MiniMax M3 and
-/// Kimi K3), one that needs the recipient in a header (Muse Glimmer), and three whose own rendering
-/// is no valid call, for want of quotation marks.
+/// Templates whose calls are not parsed back: two formats that are not supported (MiniMax M3 and
+/// Kimi K3), one that needs the recipient in a header (Muse Glimmer), and three whose rendering is
+/// invalid because quotation marks are missing.
 const UNREAD: &[&str] = &[
     "11421244f6755349",
     "4578103bf225f58d",
@@ -229,9 +229,9 @@ const UNREAD: &[&str] = &[
     "cfc67e5f349f3769",
 ];
 
-/// What a template makes of a call is what the parser makes a call of.
+/// The parser reads back the calls that a template renders.
 #[test]
-fn rendered_calls_are_read_back() {
+fn rendered_calls_parse_back() {
     let Some(corpus) = corpus() else {
         return;
     };
@@ -264,7 +264,7 @@ fn rendered_calls_are_read_back() {
     assert_eq!(read, 75);
 }
 
-/// What stands between the user's message and the tool's result, if there is a call in it.
+/// The text between the user's message and the tool's result, if it contains a call.
 fn assistant_message(conversation: &str) -> Option<&str> {
     let (_, after) = conversation.split_once("你好</b>")?;
     let (message, _) = after
@@ -273,14 +273,15 @@ fn assistant_message(conversation: &str) -> Option<&str> {
     message.contains("Paris").then_some(message)
 }
 
-fn arguments_of(pieces: &[Piece], tool: &str) -> Option<Value> {
-    let named = |piece: &Piece| matches!(piece, Piece::CallStart { name, .. } if name == tool);
-    let ended = |piece: &Piece| matches!(piece, Piece::CallEnd { .. });
+fn arguments_of(pieces: &[OutputPiece], tool: &str) -> Option<Value> {
+    let named =
+        |piece: &OutputPiece| matches!(piece, OutputPiece::CallStart { name, .. } if name == tool);
+    let ended = |piece: &OutputPiece| matches!(piece, OutputPiece::CallEnd { .. });
     if !pieces.iter().any(named) || !pieces.iter().any(ended) {
         return None;
     }
     let fragments = pieces.iter().filter_map(|piece| match piece {
-        Piece::CallArguments { json, .. } => Some(json.as_str()),
+        OutputPiece::CallArguments { json, .. } => Some(json.as_str()),
         _ => None,
     });
     serde_json::from_str(&fragments.collect::<String>()).ok()

@@ -3,4 +3,6 @@
 mod formats;
 mod prompts;
 mod replies;
+#[cfg(feature = "serde")]
+mod storage;
 mod support;

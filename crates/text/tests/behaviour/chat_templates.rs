@@ -1,8 +1,6 @@
-//! Chat templates through their public doors: where they are found and what they can do.
+//! Loading chat templates, their variables and their errors.
 
-mod common;
-
-use common::{folder, metadata};
+use crate::common::{folder, metadata};
 use loquat_text::{Blame, ChatInput, ChatTemplate, Clock, TextError};
 use loquat_weights::gguf::Value as GgufValue;
 use serde_json::{Value, json};
@@ -25,7 +23,7 @@ fn render(template: &str) -> Result<String, TextError> {
 }
 
 #[test]
-fn templates_see_what_transformers_gives_them() {
+fn templates_get_transformers_variables() {
     let cases = [
         (
             "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
@@ -65,7 +63,7 @@ fn templates_see_what_transformers_gives_them() {
 }
 
 #[test]
-fn a_refusal_carries_the_template_authors_words() {
+fn raised_exception_keeps_the_templates_message() {
     let direct = "{{ raise_exception('Roles must alternate!') }}";
     let in_macro =
         "{% macro m() %}{{ raise_exception('Roles must alternate!') }}{% endmacro %}{{ m() }}";
@@ -81,7 +79,7 @@ fn a_refusal_carries_the_template_authors_words() {
 }
 
 #[test]
-fn other_failures_say_whose_they_are() {
+fn other_failures_have_a_blame() {
     let cases = [
         ("{{ messages + 'x' }}", Blame::Request),
         ("{{ 1 | no_such_filter }}", Blame::System),
@@ -104,7 +102,7 @@ fn other_failures_say_whose_they_are() {
 }
 
 #[test]
-fn failures_say_what_and_where() {
+fn failures_name_cause_and_position() {
     let cases = [
         (
             "a\n{{ 'x' + 1 }}",
@@ -146,7 +144,7 @@ fn failures_say_what_and_where() {
 }
 
 #[test]
-fn reasoning_goes_by_every_name_templates_read() {
+fn reasoning_is_set_under_every_name() {
     let template = "{% for m in messages %}{{ m.thinking }}/{{ m.reasoning_content }};{% endfor %}";
     let template = ChatTemplate::new(template).expect("a template");
     let messages = json!([
@@ -163,7 +161,7 @@ fn reasoning_goes_by_every_name_templates_read() {
 }
 
 #[test]
-fn the_source_is_that_of_the_template_in_use() {
+fn source_is_of_the_template_in_use() {
     let list = json!([
         {"name": "tool_use", "template": "tools"},
         {"name": "default", "template": "plain"},
@@ -183,7 +181,7 @@ fn the_source_is_that_of_the_template_in_use() {
 }
 
 #[test]
-fn variables_of_the_request_reach_the_template() {
+fn request_variables_reach_the_template() {
     let template = ChatTemplate::new("{{ enable_thinking }}").expect("a template");
     let mut input = input();
     input.kwargs.insert("enable_thinking".into(), json!(false));
@@ -191,7 +189,7 @@ fn variables_of_the_request_reach_the_template() {
 }
 
 #[test]
-fn templates_are_found_where_models_keep_them() {
+fn templates_are_found_in_every_location() {
     let list = json!([
         {"name": "default", "template": "plain"},
         {"name": "tool_use", "template": "tools"},
@@ -242,7 +240,7 @@ fn templates_are_found_where_models_keep_them() {
 }
 
 #[test]
-fn a_model_without_a_template_says_so() {
+fn missing_template_is_an_error() {
     let empty = folder(&[("tokenizer_config.json", json!({"chat_template": null}))]);
     let refusals = [
         ChatTemplate::from_huggingface(empty.path()),

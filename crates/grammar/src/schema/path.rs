@@ -1,4 +1,4 @@
-//! Where in a schema something stands.
+//! The path of a schema within its document.
 
 use std::fmt;
 
@@ -6,67 +6,67 @@ use serde_json::Value;
 
 /// A JSON pointer that is only written out when something is wrong there.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    parent: Option<&'a Place<'a>>,
-    step: Step<'a>,
+pub(super) struct SchemaPath<'a> {
+    parent: Option<&'a SchemaPath<'a>>,
+    step: PathStep<'a>,
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PathStep<'a> {
     /// The target of a reference, as the reference writes it.
     Start(&'a str),
     Key(&'a str),
     Index(usize),
 }
 
-impl<'a> Place<'a> {
+impl<'a> SchemaPath<'a> {
     pub(super) fn start(reference: &'a str) -> Self {
         Self {
             parent: None,
-            step: Step::Start(reference),
+            step: PathStep::Start(reference),
         }
     }
 
-    /// Whether this is the whole schema.
+    /// Whether this is the root schema.
     pub(super) fn is_root(&self) -> bool {
-        self.parent.is_none() && matches!(self.step, Step::Start("#"))
+        self.parent.is_none() && matches!(self.step, PathStep::Start("#"))
     }
 
-    pub(super) fn key<'b>(&'b self, key: &'b str) -> Place<'b>
+    pub(super) fn key<'b>(&'b self, key: &'b str) -> SchemaPath<'b>
     where
         'a: 'b,
     {
-        Place {
+        SchemaPath {
             parent: Some(self),
-            step: Step::Key(key),
+            step: PathStep::Key(key),
         }
     }
 
-    pub(super) fn index<'b>(&'b self, index: usize) -> Place<'b>
+    pub(super) fn index<'b>(&'b self, index: usize) -> SchemaPath<'b>
     where
         'a: 'b,
     {
-        Place {
+        SchemaPath {
             parent: Some(self),
-            step: Step::Index(index),
+            step: PathStep::Index(index),
         }
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for SchemaPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(parent) = self.parent {
             parent.fmt(f)?;
         }
         match self.step {
-            Step::Start(reference) => f.write_str(reference),
-            Step::Key(key) => write!(f, "/{}", key.replace('~', "~0").replace('/', "~1")),
-            Step::Index(index) => write!(f, "/{index}"),
+            PathStep::Start(reference) => f.write_str(reference),
+            PathStep::Key(key) => write!(f, "/{}", key.replace('~', "~0").replace('/', "~1")),
+            PathStep::Index(index) => write!(f, "/{index}"),
         }
     }
 }
 
-/// What a reference points to, if it points into `root` at all.
+/// The target of a reference, if it is within `root`.
 pub(super) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = percent_decoded(reference.strip_prefix('#')?)?;
     match pointer.as_str() {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_pointers_into_the_document() {
+    fn references_resolve_as_json_pointers() {
         let root = json!({"$defs": {"a/b": 1, "c~d": 2, "é": [3, 4]}});
         let cases = [
             ("#", Some(&root)),
@@ -117,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_written_as_a_pointer() {
-        let root = Place::start("#");
+    fn schema_path_prints_as_pointer() {
+        let root = SchemaPath::start("#");
         let properties = root.key("properties");
         let name = properties.key("a/b~c");
         assert_eq!(name.index(2).to_string(), "#/properties/a~1b~0c/2");

@@ -1,5 +1,5 @@
-//! Our own templates, feature by feature, against what transformers renders.
-//! `templates/README.md` says how the expected texts were made.
+//! Templates for single features, compared with transformers. `templates/README.md` describes how
+//! the expected texts were made.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ fn input(conversation: &Value) -> ChatInput {
     }
 }
 
-/// The same text, or a refusal where Python refused, with the template's own words.
+/// The same text, or a refusal with the template's message if Python refused.
 fn agrees(template: &str, conversation: &Value, wanted: &Value) -> Result<(), String> {
     let rendered = ChatTemplate::new(template)
         .map(|template| template.with_clock(Clock::Fixed(NOW)))
@@ -54,7 +54,7 @@ fn agrees(template: &str, conversation: &Value, wanted: &Value) -> Result<(), St
 }
 
 #[test]
-fn every_template_renders_every_conversation_as_transformers_does() {
+fn templates_render_like_transformers() {
     let conversations: Map<String, Value> =
         serde_json::from_str(&read("conversations.json")).expect("conversations");
     let expected: Map<String, Value> =
@@ -83,7 +83,7 @@ fn every_template_renders_every_conversation_as_transformers_does() {
 }
 
 #[test]
-fn every_snippet_renders_as_transformers_does() {
+fn snippets_render_like_transformers() {
     let conversations: Value =
         serde_json::from_str(&read("conversations.json")).expect("conversations");
     let snippets: Vec<Value> = serde_json::from_str(&read("snippets.json")).expect("snippets");

@@ -1,8 +1,8 @@
 //! Tokenizers through their public doors: both kinds of file, special tokens, ends, refusals.
 
-mod common;
-
-use common::{bos_template, byte_level_json, folder, metadata, sentencepiece_metadata, strings};
+use crate::common::{
+    bos_template, byte_level_json, folder, metadata, sentencepiece_metadata, strings,
+};
 use loquat_text::{Blame, ChatInput, ChatTemplate, Special, TextError, Tokenizer};
 use loquat_weights::gguf::{Array, Value};
 use serde_json::{Value as Json, json};
@@ -15,13 +15,13 @@ fn load(files: &[(&str, Json)]) -> Tokenizer {
 }
 
 #[test]
-fn clones_share_and_cross_threads() {
+fn tokenizer_is_send_sync_and_clones_share() {
     fn shareable<T: Send + Sync + Clone>(_: &T) {}
-    shareable(&common::byte_level());
+    shareable(&crate::common::byte_level());
 }
 
 #[test]
-fn special_tokens_are_recognised_only_where_allowed() {
+fn special_tokens_are_encoded_only_when_allowed() {
     let tokenizer = load(&[("tokenizer.json", byte_level_json(bos_template()))]);
     let plain: Vec<u32> = b"<eos>".iter().map(|byte| u32::from(*byte)).collect();
     let cases: [(&str, Special, &[u32]); 6] = [
@@ -30,7 +30,7 @@ fn special_tokens_are_recognised_only_where_allowed() {
         ("a", ADDED, &[256, 97]),
         ("<bos>a", ADDED, &[256, 97]),
         ("", ADDED, &[256]),
-        // A user-defined token is text, and found either way.
+        // A user-defined token is text, and is matched either way.
         ("<tool é>", Special::PLAIN, &[259]),
     ];
     for (text, special, ids) in cases {
@@ -40,8 +40,8 @@ fn special_tokens_are_recognised_only_where_allowed() {
 }
 
 #[test]
-fn tokens_are_known_by_id_and_by_text() {
-    let tokenizer = common::byte_level();
+fn tokens_are_found_by_id_and_text() {
+    let tokenizer = crate::common::byte_level();
     assert_eq!(tokenizer.vocab_size(), 260);
     assert_eq!(tokenizer.token_id("<|im_end|>"), Some(258));
     assert_eq!(tokenizer.token_id("nothing"), None);
@@ -51,14 +51,14 @@ fn tokens_are_known_by_id_and_by_text() {
     let special: Vec<bool> = (255..261).map(|id| tokenizer.is_special(id)).collect();
     assert_eq!(special, [false, true, true, true, false, false]);
 
-    let tokenizer = common::sentencepiece();
+    let tokenizer = crate::common::sentencepiece();
     assert_eq!(tokenizer.token_bytes(3 + 0xe9), Some(&[0xe9][..]));
     assert_eq!(tokenizer.token_id("▁ab"), Some(265));
     assert_eq!(tokenizer.token_text(1).as_deref(), Some("<s>"));
 }
 
 #[test]
-fn the_files_beside_a_tokenizer_say_its_bounds_and_ends() {
+fn config_files_set_bos_and_eos() {
     let plain = ("tokenizer.json", byte_level_json(Json::Null));
     let config = json!({"bos_token": {"content": "<bos>"}, "eos_token": "<eos>",
         "add_bos_token": true, "add_eos_token": true});
@@ -88,8 +88,8 @@ fn the_files_beside_a_tokenizer_say_its_bounds_and_ends() {
 }
 
 #[test]
-fn a_golden_checkpoint_folder_loads_whole() {
-    let Some(dir) = common::shared("goldens/llama") else {
+fn golden_checkpoint_folder_loads() {
+    let Some(dir) = crate::common::shared("goldens/llama") else {
         return;
     };
     let tokenizer = Tokenizer::from_huggingface(&dir).expect("a tokenizer");
@@ -109,8 +109,8 @@ fn a_golden_checkpoint_folder_loads_whole() {
 }
 
 #[test]
-fn gguf_sentencepiece_follows_its_flags() {
-    let tokenizer = common::sentencepiece();
+fn gguf_sentencepiece_honors_its_flags() {
+    let tokenizer = crate::common::sentencepiece();
     let cases: [(&str, Special, &[u32]); 5] = [
         ("ab", ADDED, &[1, 265]),
         ("<s>ab", ADDED, &[1, 265]),
@@ -133,7 +133,7 @@ fn gguf_sentencepiece_follows_its_flags() {
 }
 
 #[test]
-fn phi_3_turn_tokens_swallow_the_space_after_them() {
+fn phi3_turn_tokens_swallow_following_space() {
     let mut fields = sentencepiece_metadata();
     fields.insert("general.name", Value::String("Phi-3 mini".into()));
     let tokenizer = Tokenizer::from_gguf(&fields).expect("a tokenizer");
@@ -162,7 +162,7 @@ fn gguf_byte_level_merges_and_matches() {
     let tokenizer = Tokenizer::from_gguf(&fields).expect("a tokenizer");
     let cases: [(&str, Special, &[u32]); 4] = [
         ("ab ab", Special::PLAIN, &[3, 4]),
-        // This pre-tokenizer takes a word that is a token whole, though no merge leads to it.
+        // This pre-tokenizer keeps a word that is a token, though no merge produces it.
         ("aab", Special::PLAIN, &[7]),
         ("ab<|eot_id|><think>", Special::RENDERED, &[3, 5, 6]),
         ("b", ADDED, &[0, 1]),
@@ -175,8 +175,8 @@ fn gguf_byte_level_merges_and_matches() {
 }
 
 #[test]
-fn gguf_qwen_composes_text_as_its_own_tokenizer_does() {
-    let mut tokens = common::byte_alphabet();
+fn gguf_qwen_normalizes_like_its_own_tokenizer() {
+    let mut tokens = crate::common::byte_alphabet();
     tokens.push("Ã©".to_owned());
     let mut fields = metadata([
         ("tokenizer.ggml.model", Value::String("gpt2".into())),
@@ -192,7 +192,7 @@ fn gguf_qwen_composes_text_as_its_own_tokenizer_does() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_by_name() {
+fn unusable_vocabularies_are_refused_by_name() {
     let with = |key: &str, value: Value| {
         let mut fields = sentencepiece_metadata();
         fields.insert(key, value);
@@ -271,8 +271,8 @@ fn damaged_tokenizer_files_are_errors() {
 }
 
 #[test]
-fn inside_a_text_no_space_is_put_before_another() {
-    let tokenizer = common::sentencepiece();
+fn inner_text_gets_no_space_prefix() {
+    let tokenizer = crate::common::sentencepiece();
     let spelt = |ids: &[u32]| {
         let bytes = ids.iter().filter_map(|id| tokenizer.token_bytes(*id));
         String::from_utf8(bytes.collect::<Vec<_>>().concat()).expect("text")

@@ -6,7 +6,7 @@ use loquat_text::{ChatInput, ChatTemplate};
 
 /// Threads of servers have two megabytes; half of that must do.
 const STACK: usize = 1 << 20;
-/// Far above what any of these take, far below what they would take unbounded.
+/// Far above the time of any of these, far below their time without limits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn render(template: String) -> Result<String, String> {
@@ -23,7 +23,7 @@ fn nested(open: &str, inside: &str, close: &str, times: usize) -> String {
     format!("{}{inside}{}", open.repeat(times), close.repeat(times))
 }
 
-/// A loop that puts what it made last into what it makes next.
+/// A loop that adds its last result to the next one.
 fn wrapped(start: &str, next: &str) -> String {
     format!(
         "{{% set ns = namespace(v={start}) %}}{{% for i in range(50000) %}}\
@@ -32,7 +32,7 @@ fn wrapped(start: &str, next: &str) -> String {
 }
 
 #[test]
-fn what_nests_too_deep_is_refused() {
+fn deep_nesting_is_refused() {
     let cases = [
         format!("{{{{ {} }}}}", nested("(", "1", ")", 50_000)),
         format!("{{{{ {} }}}}", nested("[", "1", "]", 50_000)),
@@ -69,7 +69,7 @@ fn what_nests_too_deep_is_refused() {
 }
 
 #[test]
-fn what_is_wide_or_refers_to_itself_is_rendered() {
+fn wide_or_cyclic_values_render() {
     let cases = [
         (format!("{{{{ 1{} }}}}", "+1".repeat(50_000)), "50001"),
         (
@@ -107,7 +107,7 @@ fn what_is_wide_or_refers_to_itself_is_rendered() {
 }
 
 #[test]
-fn what_takes_too_much_is_ended() {
+fn excessive_work_is_stopped() {
     let long = "{% set a = 'x' * 1000000 %}";
     let forever =
         |inside: &str| format!("{long}{{% for i in range(99999) %}}{inside}{{% endfor %}}");

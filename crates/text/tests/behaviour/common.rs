@@ -1,5 +1,4 @@
-//! What several test files need: the judges' folder and tiny tokenizers.
-#![allow(dead_code, reason = "each test file uses its own part")]
+//! Shared test helpers: the shared folder, tiny tokenizers.
 
 use std::path::{Path, PathBuf};
 

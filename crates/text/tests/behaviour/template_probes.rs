@@ -1,6 +1,4 @@
-//! What templates can take, as probing finds it.
-
-mod common;
+//! Probes of template features.
 
 use loquat_text::{ChatTemplate, ThinkingSwitch, ThinkingValues};
 use serde_json::Value;
@@ -12,7 +10,7 @@ fn template(text: &str) -> ChatTemplate {
 type Probe = fn(&ChatTemplate) -> bool;
 
 #[test]
-fn probes_find_what_templates_do() {
+fn probes_detect_template_features() {
     let parts: Probe = ChatTemplate::takes_parts;
     let tools: Probe = ChatTemplate::supports_tools;
     let system: Probe = ChatTemplate::supports_system;
@@ -101,7 +99,7 @@ fn calls(through: &str) -> String {
 }
 
 #[test]
-fn thinking_is_switched_by_what_the_template_reads() {
+fn thinking_switches_are_detected() {
     let flag = |variable| ThinkingSwitch {
         variable,
         values: ThinkingValues::Flag,
@@ -134,7 +132,7 @@ fn thinking_is_switched_by_what_the_template_reads() {
                 values: ThinkingValues::Budget,
             }],
         ),
-        // A message's own field, and a variable that changes nothing.
+        // A message field, and a variable without effect.
         (
             "{{ messages[0].thinking }}{% set thinking = 1 %}{{ thinking }}",
             &[],
@@ -149,8 +147,8 @@ fn thinking_is_switched_by_what_the_template_reads() {
 }
 
 #[test]
-fn real_templates_answer_as_their_models_are_known_to() {
-    let Some(dir) = common::shared("templates") else {
+fn corpus_templates_probe_as_expected() {
+    let Some(dir) = crate::common::shared("templates") else {
         return;
     };
     let text = std::fs::read_to_string(dir.join("corpus.json")).expect("the corpus");

@@ -1,13 +1,13 @@
-//! What the format tests share: a short way to write what a parser should give.
-#![allow(dead_code, reason = "each test file uses its own part")]
+//! Helpers of the format tests: a compact notation of the expected pieces.
 
-use loquat_text::format::{OutputFormat, OutputParser, ParseOptions, Piece, ToolSignature};
+use loquat_synthetic::SplitMix64;
+use loquat_text::format::{OutputFormat, OutputParser, OutputPiece, ParseOptions, ToolSignature};
 use serde_json::json;
 
-/// One output and what it means.
+/// One output and its expected pieces.
 ///
 /// In `wanted`, `R[…]` is reasoning, `T[…]` text, `name#id(arguments);` a call; a call without its
-/// end has `…` in the place of `;`.
+/// end has `…` instead of `;`.
 pub struct Case {
     pub output: &'static str,
     pub wanted: &'static str,
@@ -55,12 +55,12 @@ pub fn both(reasoning: &str, calls: &str) -> OutputFormat {
     OutputFormat::named(Some(reasoning), Some(calls)).unwrap()
 }
 
-/// What the parser makes of an output that comes in these parts.
+/// Parses an output that arrives in these parts.
 pub fn parse<'a>(
     format: OutputFormat,
     start: &ParseOptions,
     parts: impl IntoIterator<Item = &'a str>,
-) -> Vec<Piece> {
+) -> Vec<OutputPiece> {
     let mut parser = OutputParser::new(format, start.clone());
     let mut pieces: Vec<_> = parts.into_iter().flat_map(|it| parser.push(it)).collect();
     pieces.extend(parser.finish());
@@ -68,26 +68,31 @@ pub fn parse<'a>(
 }
 
 /// Pieces in the notation of [`Case`].
-pub fn show(pieces: &[Piece]) -> String {
+pub fn show(pieces: &[OutputPiece]) -> String {
     let mut out = String::new();
     let mut open = "";
     let mut call = false;
     for piece in pieces {
         let kind = match piece {
-            Piece::Reasoning(_) => "R[",
-            Piece::Text(_) => "T[",
+            OutputPiece::Reasoning(_) => "R[",
+            OutputPiece::Text(_) => "T[",
             _ => "",
         };
         if !open.is_empty() && open != kind {
             out.push(']');
             open = "";
         }
-        if call && !matches!(piece, Piece::CallArguments { .. } | Piece::CallEnd { .. }) {
+        if call
+            && !matches!(
+                piece,
+                OutputPiece::CallArguments { .. } | OutputPiece::CallEnd { .. }
+            )
+        {
             out.push_str(")…");
             call = false;
         }
         match piece {
-            Piece::Reasoning(text) | Piece::Text(text) => {
+            OutputPiece::Reasoning(text) | OutputPiece::Text(text) => {
                 assert!(!text.is_empty(), "an empty piece: {pieces:?}");
                 if open.is_empty() {
                     out.push_str(kind);
@@ -95,13 +100,13 @@ pub fn show(pieces: &[Piece]) -> String {
                 }
                 out.push_str(text);
             }
-            Piece::CallStart { name, id, .. } => {
+            OutputPiece::CallStart { name, id, .. } => {
                 let id = id.as_ref().map(|id| format!("#{id}"));
                 out.push_str(&format!("{name}{}(", id.unwrap_or_default()));
                 call = true;
             }
-            Piece::CallArguments { json, .. } => out.push_str(json),
-            Piece::CallEnd { .. } => {
+            OutputPiece::CallArguments { json, .. } => out.push_str(json),
+            OutputPiece::CallEnd { .. } => {
                 out.push_str(");");
                 call = false;
             }
@@ -116,32 +121,32 @@ pub fn show(pieces: &[Piece]) -> String {
     out
 }
 
-/// Calls are numbered from zero, their fragments are theirs, and what has an end is an object.
-pub fn check_calls(pieces: &[Piece]) {
+/// Calls are numbered from zero, their fragments match, and a call with an end is an object.
+pub fn check_calls(pieces: &[OutputPiece]) {
     let mut calls: Vec<String> = Vec::new();
     for piece in pieces {
         match piece {
-            Piece::CallStart { index, name, .. } => {
+            OutputPiece::CallStart { index, name, .. } => {
                 assert_eq!(*index, calls.len(), "{pieces:?}");
                 assert!(!name.is_empty(), "{pieces:?}");
                 calls.push(String::new());
             }
-            Piece::CallArguments { index, json } => {
+            OutputPiece::CallArguments { index, json } => {
                 assert_eq!(*index, calls.len() - 1, "{pieces:?}");
                 calls[*index].push_str(json);
             }
-            Piece::CallEnd { index } => {
+            OutputPiece::CallEnd { index } => {
                 assert_eq!(*index, calls.len() - 1, "{pieces:?}");
                 let arguments = serde_json::from_str::<serde_json::Value>(&calls[*index]);
                 assert!(arguments.is_ok_and(|it| it.is_object()), "{pieces:?}");
             }
-            Piece::Text(_) | Piece::Reasoning(_) => {}
+            OutputPiece::Text(_) | OutputPiece::Reasoning(_) => {}
         }
     }
 }
 
-/// Judges a case whole and under every cut: in two at every character, into single characters, and
-/// in three at some.
+/// Checks a case unsplit and split: in two at every character, into single characters, and in three
+/// at some positions.
 pub fn check(format: OutputFormat, start: &ParseOptions, case: &Case) {
     let Case { output, wanted } = *case;
     let whole = parse(format, start, [output]);
@@ -159,27 +164,11 @@ pub fn check(format: OutputFormat, start: &ParseOptions, case: &Case) {
         wanted,
         "character by character"
     );
-    let mut random = Random(0x9e37_79b9);
+    let mut random = SplitMix64::new(0x9e37_79b9);
     for _ in 0..if cuts.is_empty() { 0 } else { 20 } {
-        let mut at = [random.pick(&cuts), random.pick(&cuts)];
+        let mut at = [(); 2].map(|()| cuts[random.below(cuts.len())]);
         at.sort_unstable();
         let parts = [&output[..at[0]], &output[at[0]..at[1]], &output[at[1]..]];
         assert_eq!(show(&parse(format, start, parts)), wanted, "cut: {parts:?}");
-    }
-}
-
-/// A small generator of the same numbers every time (xorshift).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-
-    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
     }
 }

@@ -1,15 +1,13 @@
-//! Grammars made to cost much: each ends soon, with a grammar or a reason.
-
-mod common;
+//! Costly grammars: each compiles or is refused quickly.
 
 use std::time::{Duration, Instant};
 
-use common::grammars;
+use crate::common::grammars;
 use loquat_grammar::{GrammarError, GrammarSource, check_schema};
 use serde_json::{Map, Value, json};
 
-/// Far more than any takes on an idle machine, far less than a hang.
-const SOON: Duration = Duration::from_secs(30);
+/// Far above the time of any grammar, even on a busy machine; detects hangs.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A schema around a schema, `depth` times.
 fn nested(depth: usize, wrap: fn(Value) -> Map<String, Value>) -> Value {
@@ -164,7 +162,7 @@ fn others() -> Vec<(&'static str, GrammarSource)> {
 }
 
 #[test]
-fn nothing_takes_long() {
+fn every_grammar_compiles_or_fails_quickly() {
     let grammars = grammars();
     let schemas = schemas().into_iter();
     let schemas = schemas.map(|(name, schema)| (name, GrammarSource::JsonSchema(schema)));
@@ -172,7 +170,7 @@ fn nothing_takes_long() {
         let began = Instant::now();
         let outcome = grammars.compile(&source);
         let took = began.elapsed();
-        assert!(took < SOON, "{name} took {took:?}");
+        assert!(took < LIMIT, "{name} took {took:?}");
         let reason = outcome
             .err()
             .map(|error| error.to_string())

@@ -1,21 +1,19 @@
-//! Every tool-call format: what its grammar admits, its parser takes for calls.
-
-mod common;
+//! Every tool-call format: the parser reads the calls that its grammar admits.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::Walker;
+use crate::common::Walker;
 use loquat_engine::Constraint;
 use loquat_grammar::{Grammar, GrammarSource, Grammars};
 use loquat_text::format::{
-    CALLS, CallFormat, CallRules, CallSyntax, Framing, OutputFormat, OutputParser, ParseOptions,
-    Piece, ToolRule, ToolSignature,
+    CALLS, CallFormat, CallRules, CallSyntax, Framing, OutputFormat, OutputParser, OutputPiece,
+    ParseOptions, ToolRule, ToolSignature,
 };
 use loquat_text::{Special, Tokenizer};
 use serde_json::{Value, json};
 
-/// What all notations can carry.
+/// Values that all notations can express.
 fn weather() -> Value {
     json!({
         "type": "object",
@@ -56,7 +54,7 @@ impl Model {
     }
 
     fn of_bytes() -> Self {
-        Self::new(common::tokenizer())
+        Self::new(crate::common::tokenizer())
     }
 
     /// The byte-level tokenizer with more special tokens.
@@ -64,7 +62,7 @@ impl Model {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/goldens/llama");
         let read = |name: &str| std::fs::read_to_string(golden.join(name)).expect(name);
         let mut tokenizer: Value = serde_json::from_str(&read("tokenizer.json")).expect("JSON");
-        let first = common::tokenizer().vocab_size();
+        let first = crate::common::tokenizer().vocab_size();
         let added = tokenizer["added_tokens"].as_array_mut().expect("a list");
         for (index, token) in tokens.iter().enumerate() {
             added.push(json!({
@@ -92,7 +90,7 @@ impl Model {
         compiled.unwrap_or_else(|error| panic!("{}: {error}\n{lark}", format.name))
     }
 
-    /// A reply that begins with `opening` and goes on at random, if it ends.
+    /// A reply that starts with `opening` and continues at random, if it ends.
     fn reply(&self, grammar: &Grammar, opening: &str, exits: &[&str], seed: u64) -> Option<String> {
         let mut constraint = grammar.constraint();
         let begun = self
@@ -152,20 +150,20 @@ fn parse(format: &CallFormat, schema: &Value, text: &str, forced: bool) -> (Stri
     let (mut words, mut calls) = (String::new(), Vec::<Call>::new());
     for piece in pieces {
         match piece {
-            Piece::Reasoning(text) | Piece::Text(text) => words.push_str(&text),
-            Piece::CallStart { name, .. } => calls.push(Call {
+            OutputPiece::Reasoning(text) | OutputPiece::Text(text) => words.push_str(&text),
+            OutputPiece::CallStart { name, .. } => calls.push(Call {
                 name,
                 arguments: String::new(),
                 whole: false,
             }),
-            Piece::CallArguments { index, json } => calls[index].arguments.push_str(&json),
-            Piece::CallEnd { index } => calls[index].whole = true,
+            OutputPiece::CallArguments { index, json } => calls[index].arguments.push_str(&json),
+            OutputPiece::CallEnd { index } => calls[index].whole = true,
         }
     }
     (words, calls)
 }
 
-/// Just the keywords that [`weather`] uses.
+/// Only the keywords that [`weather`] uses.
 fn satisfies(value: &Value, schema: &Value) -> bool {
     let of_type = |name: &Value| match name.as_str() {
         Some("string") => value.is_string(),
@@ -203,7 +201,7 @@ fn satisfies(value: &Value, schema: &Value) -> bool {
     typed && listed && items && members
 }
 
-/// How many calls a reply has, or what is wrong with one.
+/// The number of calls in a reply, or what is wrong with one.
 fn check(format: &CallFormat, text: &str, strict: bool, forced: bool) -> Result<usize, String> {
     let (_, calls) = parse(format, &weather(), text, forced);
     for Call {
@@ -239,7 +237,7 @@ fn with_tools<T>(strict: bool, work: impl FnOnce(&[ToolRule<'_>]) -> T) -> T {
     work(&[rule("get_weather", &weather), rule("ping", &nothing)])
 }
 
-/// Replies of a grammar that begin so, and what is wrong with those that are.
+/// Replies of a grammar with these openings, and the errors in them.
 fn failures(model: &Model, format: &CallFormat, rules: &CallRules<'_>, begun: &str) -> Vec<String> {
     let grammar = model.grammar(format, rules);
     let strict = rules.tools.iter().all(|tool| tool.strict);
@@ -263,7 +261,7 @@ fn failures(model: &Model, format: &CallFormat, rules: &CallRules<'_>, begun: &s
 }
 
 #[test]
-fn required_calls_are_calls() {
+fn required_calls_parse_as_calls() {
     let mut found = Vec::new();
     for format in CALLS {
         for model in models(format) {
@@ -283,7 +281,7 @@ fn required_calls_are_calls() {
 }
 
 #[test]
-fn text_may_come_first_and_a_call_begun_is_a_call() {
+fn started_call_after_text_is_completed() {
     let mut found = Vec::new();
     let inline = |format: &&&CallFormat| format.framing == Framing::Inline && !format.unmarked;
     for format in CALLS.iter().filter(inline) {
@@ -307,8 +305,8 @@ fn text_may_come_first_and_a_call_begun_is_a_call() {
 }
 
 #[test]
-fn raw_texts_keep_to_schemas_that_say_it_otherwise() {
-    // What pydantic and others write for enumerations, and for what may be missing.
+fn raw_string_values_follow_composed_schemas() {
+    // The forms pydantic and others write for enumerations and optional values.
     let texts = [
         (json!({"$ref": "#/$defs/Color"}), &["red", "dark blue"][..]),
         (
@@ -336,7 +334,7 @@ fn raw_texts_keep_to_schemas_that_say_it_otherwise() {
 
 fn check_texts(model: &Model, format: &CallFormat, schema: &Value, among: &[&str]) {
     let exits: &[&str] = match &format.syntax {
-        // Where a value is JSON, its own quotation mark ends it.
+        // A JSON value ends at its own quotation mark.
         CallSyntax::Tagged(syntax) if syntax.key_close.len() == 1 => &[syntax.value_close.trim()],
         _ => &[],
     };
@@ -366,7 +364,7 @@ fn check_texts(model: &Model, format: &CallFormat, schema: &Value, among: &[&str
 }
 
 #[test]
-fn one_call_is_one_call() {
+fn single_call_is_not_repeated() {
     let inline = |format: &&&CallFormat| format.framing == Framing::Inline;
     for format in CALLS.iter().filter(inline) {
         let model = Model::of_bytes();
@@ -384,17 +382,29 @@ fn one_call_is_one_call() {
         let Some(call) = (0..9).find_map(|seed| model.reply(&one, "", &[], seed)) else {
             panic!("{}: never ends", format.name);
         };
-        assert!(common::takes(&free, &call), "{}: {call}", format.name);
+        assert!(
+            crate::common::takes(&free, &call),
+            "{}: {call}",
+            format.name
+        );
         for more in ["\n", ""] {
             let twice = format!("{call}{more}{call}");
-            assert!(!common::takes(&free, &twice), "{}: {twice}", format.name);
+            assert!(
+                !crate::common::takes(&free, &twice),
+                "{}: {twice}",
+                format.name
+            );
         }
         for text in ["", "Well: 1 < 2.", "  so"] {
-            assert!(common::takes(&free, text), "{}: {text}", format.name);
+            assert!(crate::common::takes(&free, text), "{}: {text}", format.name);
         }
         if format.unmarked {
             for text in ["  {\"name\": \"x\"", " [f("] {
-                assert!(!common::takes(&free, text), "{}: {text}", format.name);
+                assert!(
+                    !crate::common::takes(&free, text),
+                    "{}: {text}",
+                    format.name
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! As much of JSON Schema as the tests use, the slow and obvious way.
+//! The part of JSON Schema that the tests use, implemented simply.
 
 use regex::Regex;
 use serde_json::{Map, Value};

@@ -1,9 +1,9 @@
-//! Streaming gives what decoding the whole gives, for any tokens in any order.
-
-mod common;
+//! Streamed detokenization equals decoding all tokens at once.
 
 use loquat_synthetic::SplitMix64;
 use loquat_text::{Detokenizer, DetokenizerOptions, Special, Tokenizer};
+
+use crate::common::{byte_level, sentencepiece};
 
 fn stream(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizerOptions) -> Vec<String> {
     let mut detokenizer = Detokenizer::new(tokenizer.clone(), options);
@@ -13,10 +13,10 @@ fn stream(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizerOptions) -> Ve
 }
 
 #[test]
-fn random_tokens_stream_to_what_they_decode_to() {
+fn streamed_tokens_equal_decoded_text() {
     for (name, tokenizer) in [
-        ("byte level", common::byte_level()),
-        ("sentencepiece", common::sentencepiece()),
+        ("byte level", byte_level()),
+        ("sentencepiece", sentencepiece()),
     ] {
         let mut random = SplitMix64::new(7);
         // Past the end as well: models pad their vocabulary.
@@ -38,16 +38,16 @@ fn random_tokens_stream_to_what_they_decode_to() {
 }
 
 #[test]
-fn random_text_comes_back() {
+fn random_text_round_trips() {
     let alphabet: Vec<char> = " aabbé 你😀\n<tool>s/|▁".chars().collect();
-    // SentencePiece writes a space as `▁`, so a `▁` of the text comes back as a space.
+    // SentencePiece writes a space as `▁`, so a `▁` in the text decodes to a space.
     let readable = |name: &str, text: String| match name {
         "sentencepiece" => text.replace('▁', " "),
         _ => text,
     };
     for (name, tokenizer) in [
-        ("byte level", common::byte_level()),
-        ("sentencepiece", common::sentencepiece()),
+        ("byte level", byte_level()),
+        ("sentencepiece", sentencepiece()),
     ] {
         let mut random = SplitMix64::new(11);
         for _ in 0..2000 {
@@ -55,7 +55,7 @@ fn random_text_comes_back() {
             let pick = |_| alphabet[random.below(alphabet.len())];
             let text: String = (0..length).map(pick).collect();
             if text.contains("<tool>") {
-                // A matched token takes a space of its own after it, which decoding shows.
+                // A matched token is followed by an extra space, which decoding shows.
                 continue;
             }
             let ids = tokenizer.encode(&text, Special::PLAIN).expect("ids");
@@ -69,7 +69,7 @@ fn random_text_comes_back() {
 }
 
 #[test]
-fn characters_come_whole_and_spaces_where_they_belong() {
+fn characters_are_whole_and_spaces_kept() {
     let shown = DetokenizerOptions::default();
     let hidden = DetokenizerOptions {
         skip_special: true,
@@ -91,7 +91,7 @@ fn characters_come_whole_and_spaces_where_they_belong() {
         (&[1, space_ab], shown, &["<s>", " ab", ""]),
         (&[space_ab, 2], continuing, &[" ab", "", ""]),
     ];
-    let tokenizer = common::sentencepiece();
+    let tokenizer = sentencepiece();
     for (ids, options, texts) in cases {
         assert_eq!(stream(&tokenizer, ids, options), texts, "{ids:?}");
     }

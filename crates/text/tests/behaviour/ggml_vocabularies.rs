@@ -1,8 +1,6 @@
 //! Token ids of 47 hard strings in seven real vocabularies, as llama.cpp and transformers agree on
 //! them.
 
-mod common;
-
 use std::path::Path;
 
 use loquat_text::{Detokenizer, DetokenizerOptions, Special, Tokenizer};
@@ -33,8 +31,8 @@ fn cases(file: &Path) -> Vec<(String, Vec<u32>)> {
 }
 
 #[test]
-fn every_string_has_its_ids_and_comes_back() {
-    let Some(dir) = common::shared("tokenizers") else {
+fn strings_encode_to_reference_ids_and_back() {
+    let Some(dir) = crate::common::shared("tokenizers") else {
         return;
     };
     let mut wrong = Vec::new();

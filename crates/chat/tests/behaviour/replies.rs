@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{answer, chat};
 
-/// Knows tools and thinking as Qwen 3 does.
+/// Supports tools and thinking as Qwen 3 does.
 const QWEN: &str = "{% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %}<tool_call>\
     {\"name\": …, \"arguments\": …}</tool_call>{% endif %}{% for m in messages %}<|im_start|>\
     {{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n\
@@ -55,7 +55,7 @@ fn said(request: ChatRequest, script: &str) -> Reply {
 }
 
 #[test]
-fn a_reply_ends_at_the_models_own_end() {
+fn reply_ends_at_end_token() {
     let lowered = chat(QWEN).lower(request()).expect("lowered");
     let (completion, _, reply) = answer(lowered, "hello<|im_end|>");
     assert_eq!(reply.text, "hello");
@@ -64,7 +64,7 @@ fn a_reply_ends_at_the_models_own_end() {
 }
 
 #[test]
-fn thinking_words_and_calls_are_told_apart() {
+fn reasoning_text_and_calls_are_separated() {
     let script = "<think>\nhm\n</think>\n\nLet me add.\n<tool_call>\n\
         {\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call><|im_end|>";
     let with_tools = ChatRequest {
@@ -91,7 +91,7 @@ fn thinking_words_and_calls_are_told_apart() {
 }
 
 #[test]
-fn an_answer_follows_its_schema_whatever_the_model_would_say() {
+fn answer_follows_its_schema() {
     for (script, budget, thought) in [
         ("I would rather chat, on and on.", Some(0), ""),
         ("<think>\nhm</think>I would rather chat.", None, "hm"),
@@ -115,7 +115,7 @@ fn an_answer_follows_its_schema_whatever_the_model_would_say() {
 }
 
 #[test]
-fn thinking_that_is_off_stays_off_under_rules() {
+fn disabled_thinking_stays_off_under_constraint() {
     let off = ChatRequest {
         answer: Some(schema()),
         thinking: Thinking {
@@ -131,7 +131,7 @@ fn thinking_that_is_off_stays_off_under_rules() {
 }
 
 #[test]
-fn a_budget_closes_thinking_cleanly() {
+fn budget_closes_reasoning() {
     for (budget, thought) in [(0, ""), (4, "on a")] {
         let bounded = ChatRequest {
             thinking: Thinking {
@@ -181,7 +181,7 @@ fn tool_choice_is_enforced() {
 }
 
 #[test]
-fn strict_arguments_follow_their_schema_even_if_calls_are_free() {
+fn strict_arguments_follow_schema_in_optional_calls() {
     let strict = ChatRequest {
         tools: tools(true),
         max_tokens: 100,
@@ -202,7 +202,7 @@ fn strict_arguments_follow_their_schema_even_if_calls_are_free() {
 }
 
 #[test]
-fn what_cannot_be_honoured_is_refused_by_name() {
+fn unsupported_schema_names_field() {
     let unsupported = ChatRequest {
         answer: Some(GrammarSource::JsonSchema(json!({"not": {}}))),
         ..request()

@@ -1,8 +1,6 @@
-//! llama.cpp's notation, with grammars in the style of its own examples.
+//! llama.cpp's notation, with grammars in the style of its examples.
 
-mod common;
-
-use common::{answers, compile, takes};
+use crate::common::{answers, compile, takes};
 use loquat_grammar::GrammarSource;
 
 struct Case {
@@ -117,7 +115,7 @@ fn gbnf(text: &str) -> GrammarSource {
 }
 
 #[test]
-fn grammars_mean_what_they_mean_elsewhere() {
+fn gbnf_matches_llama_cpp_semantics() {
     for case in CASES {
         let grammar = compile(&gbnf(case.grammar));
         for text in case.taken {
@@ -130,7 +128,7 @@ fn grammars_mean_what_they_mean_elsewhere() {
 }
 
 #[test]
-fn what_is_written_at_random_is_taken() {
+fn random_derivations_are_accepted() {
     for case in CASES {
         let grammar = compile(&gbnf(case.grammar));
         for text in answers(&grammar, 6, 300) {
@@ -140,7 +138,7 @@ fn what_is_written_at_random_is_taken() {
 }
 
 #[test]
-fn json_answers_are_json() {
+fn json_grammar_yields_json() {
     let json = CASES
         .iter()
         .find(|case| case.name == "json")

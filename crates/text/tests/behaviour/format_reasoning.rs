@@ -1,8 +1,6 @@
-//! Thinking and answer, in every format and whichever of the two the prompt ended in.
+//! Reasoning and answer in every format, for prompts that end in either.
 
-mod format_support;
-
-use format_support::{both, case, check, with_calls};
+use crate::format_support::{both, case, check, with_calls};
 use loquat_text::format::{OutputFormat, ParseOptions, REASONING};
 
 fn reasoning(name: &str) -> OutputFormat {
@@ -10,7 +8,7 @@ fn reasoning(name: &str) -> OutputFormat {
 }
 
 #[test]
-fn thinking_and_answer() {
+fn reasoning_and_answer_are_separated() {
     for (format, output, wanted) in [
         (
             "think",
@@ -101,7 +99,7 @@ fn thinking_and_answer() {
 }
 
 #[test]
-fn a_prompt_that_ends_in_thinking() {
+fn prompt_may_end_in_reasoning() {
     let start = ParseOptions {
         in_reasoning: true,
         ..ParseOptions::default()
@@ -123,7 +121,7 @@ fn a_prompt_that_ends_in_thinking() {
 }
 
 #[test]
-fn thinking_before_calls() {
+fn reasoning_precedes_calls() {
     for (formats, output, wanted) in [
         (
             ("think", "hermes"),
@@ -165,7 +163,7 @@ fn thinking_before_calls() {
 }
 
 #[test]
-fn prompts_that_open_thinking() {
+fn prompt_that_opens_reasoning_is_detected() {
     for (format, prompt, open) in [
         ("think", "<|im_start|>assistant\n<think>\n", true),
         ("think", "<｜Assistant｜><think>", true),
@@ -203,15 +201,15 @@ fn prompts_that_open_thinking() {
     }
 }
 
-/// What a format says to write is what it reads: opened and closed by its own texts, thinking and
-/// answer come apart.
+/// Each format reads the texts it writes: opened and closed by them, reasoning and answer are
+/// separated.
 #[test]
-fn texts_that_open_and_close_are_understood() {
+fn open_and_close_texts_are_recognized() {
     for format in REASONING {
         assert!(format.is_open(format.open_text), "{}", format.name);
         let (open, close) = (format.open_text, format.close_text);
         let output = format!("{open}think{close}{}answer", format.answer_text);
-        let case = format_support::Case {
+        let case = crate::format_support::Case {
             output: output.leak(),
             wanted: "R[think]T[answer]",
         };

@@ -1,10 +1,8 @@
-//! Choices, regular expressions and grammars; and what every constraint promises.
-
-mod common;
+//! Choices, regular expressions and grammars, and the guarantees of every constraint.
 
 use std::sync::Arc;
 
-use common::{Walker, answers, compile, grammars, refusal, takes, tokenizer};
+use crate::common::{Walker, answers, compile, grammars, refusal, takes, tokenizer};
 use loquat_engine::{Constraint, TokenMask};
 use loquat_grammar::{GrammarSource, Grammars};
 use regex::Regex;
@@ -18,7 +16,7 @@ fn regex(pattern: &str) -> GrammarSource {
 }
 
 #[test]
-fn a_choice_is_one_of_the_strings() {
+fn choice_admits_only_its_strings() {
     let choices = [
         "yes",
         "yes, but",
@@ -42,7 +40,7 @@ fn a_choice_is_one_of_the_strings() {
 }
 
 #[test]
-fn a_regular_expression_matches_the_whole() {
+fn regex_matches_the_whole_answer() {
     let patterns = [
         r"[a-z]+@[a-z]+\.(com|org)",
         r"^\d{3}-\d{4}$",
@@ -63,7 +61,7 @@ fn a_regular_expression_matches_the_whole() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_with_its_reason() {
+fn invalid_grammar_is_refused_with_reason() {
     let cases = [
         (GrammarSource::Choice(Vec::new()), "the choice is empty"),
         (regex("(?=a)b"), "look-around"),
@@ -89,7 +87,7 @@ fn what_cannot_be_read_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_lark_grammar_may_hold_schemas() {
+fn lark_grammar_may_contain_schemas() {
     let grammar = compile(&lark(
         "start: \"<\" value \">\"\n# a \"comment\" %json {\nvalue: %json {\n  \"type\": \"array\",\n  \
          \"items\": {\"type\": \"integer\", \"maximum\": 9, \"minimum\": 0}\n}\n",
@@ -103,7 +101,7 @@ fn a_lark_grammar_may_hold_schemas() {
 }
 
 #[test]
-fn special_tokens_come_only_where_a_grammar_names_them() {
+fn special_tokens_need_a_grammar_reference() {
     let tokenizer = tokenizer();
     let special = (0..tokenizer.vocab_size() as u32)
         .find(|id| tokenizer.is_special(*id) && !tokenizer.eos_ids().contains(id));
@@ -118,7 +116,7 @@ fn special_tokens_come_only_where_a_grammar_names_them() {
 }
 
 #[test]
-fn the_end_comes_only_where_the_answer_is_whole() {
+fn end_is_allowed_only_when_complete() {
     let tokenizer = tokenizer();
     let mut constraint = compile(&regex("ab?c{2}")).constraint();
     let mut mask = TokenMask::none(tokenizer.vocab_size());
@@ -142,7 +140,7 @@ fn the_end_comes_only_where_the_answer_is_whole() {
 }
 
 #[test]
-fn a_token_that_is_not_allowed_is_an_error_for_people() {
+fn disallowed_token_fails_with_readable_error() {
     let tokenizer = tokenizer();
     let mut constraint = compile(&regex("abc")).constraint();
     let error = constraint
@@ -157,7 +155,7 @@ fn a_token_that_is_not_allowed_is_an_error_for_people() {
 }
 
 #[test]
-fn forks_go_their_own_ways() {
+fn forks_are_independent() {
     let tokenizer = tokenizer();
     let id = |text: &str| tokenizer.token_id(text).expect("a byte");
     let mut one = compile(&lark("start: \"a\" (\"b\" | \"c\" \"d\")")).constraint();
@@ -170,7 +168,7 @@ fn forks_go_their_own_ways() {
 }
 
 #[test]
-fn logits_wider_than_the_vocabulary_are_never_allowed() {
+fn padding_logits_are_never_allowed() {
     let tokenizer = tokenizer();
     let (size, wider) = (tokenizer.vocab_size(), tokenizer.vocab_size() + 100);
     let grammars = Grammars::new(tokenizer.clone(), wider);
@@ -185,7 +183,7 @@ fn logits_wider_than_the_vocabulary_are_never_allowed() {
 }
 
 #[test]
-fn many_threads_share_the_grammars_of_a_model() {
+fn threads_share_compiled_grammars() {
     let grammars = Arc::new(grammars());
     std::thread::scope(|scope| {
         for seed in 0..8 {

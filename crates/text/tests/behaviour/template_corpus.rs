@@ -1,6 +1,4 @@
-//! 131 real chat templates over nine conversations, against what transformers renders.
-
-mod common;
+//! 131 real chat templates over nine conversations, compared with transformers.
 
 use std::path::Path;
 
@@ -27,7 +25,7 @@ fn input(conversation: &Value) -> ChatInput {
     }
 }
 
-/// Whether we do as the reference did: the same text, or a refusal where it refused.
+/// Whether the result equals the reference: the same text, or a refusal if it refused.
 fn compare(template: &str, conversation: &Value, wanted: &Value) -> Result<(), String> {
     let rendered = ChatTemplate::new(template)
         .map(|template| template.with_clock(Clock::Fixed(NOW)))
@@ -55,8 +53,8 @@ fn compare(template: &str, conversation: &Value, wanted: &Value) -> Result<(), S
 }
 
 #[test]
-fn every_template_renders_as_transformers_does() {
-    let Some(dir) = common::shared("templates") else {
+fn corpus_renders_like_transformers() {
+    let Some(dir) = crate::common::shared("templates") else {
         return;
     };
     let corpus = read(&dir, "corpus.json");

@@ -1,8 +1,6 @@
-//! Tool calls in every format: whole, several, with text around them, hard to read, and broken.
+//! Tool calls in every format: complete, several, with text around them, ambiguous and invalid.
 
-mod format_support;
-
-use format_support::{Case, both, calls, case, check, tools, with_calls};
+use crate::format_support::{Case, both, calls, case, check, tools, with_calls};
 use loquat_text::format::ParseOptions;
 
 fn check_all(format: &str, cases: &[Case]) {
@@ -42,7 +40,7 @@ fn hermes() {
                 r#"<tool_call>{"id": "x1", "name": "f", "arguments": null}</tool_call>"#,
                 "f#x1({});",
             ),
-            // A list, two objects in one, a brace too few, no closing marker.
+            // A list, two objects in one, a missing brace, no closing marker.
             case(
                 r#"<tool_call>[{"name": "f", "arguments": {}}, {"name": "g"}]</tool_call>"#,
                 "f({});g({});",
@@ -79,7 +77,7 @@ fn hermes() {
                 "<tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>",
                 "T[<tool_call>]f({});",
             ),
-            // Broken afterwards: what there is, and no end.
+            // Invalid later: the arguments so far, and no end.
             case(
                 r#"<tool_call>{"name": "f", "arguments": {"a": "x"#,
                 r#"f({"a": "x)…"#,
@@ -109,8 +107,8 @@ fn qwen3_coder() {
                 "<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n<function=weather>\n<parameter=tags>\n[\"a\", {\"b\": null}]\n</parameter>\n<parameter=place>\n{'x': 1.5}\n</parameter>\n</function>\n</tool_call>",
                 r#"now({});weather({"tags":["a", {"b": null}],"place":{"x":1.5}});"#,
             ),
-            // Padding is one line break; the schema decides; unknown parameters are what they look
-            // like.
+            // Padding is one line break; the schema decides; unknown parameters are parsed by their
+            // look.
             case(
                 "<tool_call><function=weather><parameter=city>\n\n7\n\n</parameter><parameter=note>null</parameter><parameter=more>7</parameter><parameter=days>soon</parameter></function></tool_call>",
                 r#"weather({"city":"\n7\n","note":null,"more":7,"days":"soon"});"#,
@@ -183,7 +181,7 @@ fn llama_json() {
                 r#"{"name": "now", "parameters": {}} and more"#,
                 "now({});T[ and more]",
             ),
-            // Plain answers stay what they are.
+            // Plain answers stay unchanged.
             case(
                 r#"{"name": "unheard", "parameters": {}}"#,
                 r#"T[{"name": "unheard", "parameters": {}}]"#,
@@ -209,7 +207,7 @@ fn llama_json() {
 }
 
 #[test]
-fn a_forced_call_needs_no_known_tool() {
+fn forced_call_needs_no_known_tool() {
     let start = ParseOptions {
         calls_forced: true,
         ..with_calls()
@@ -219,7 +217,7 @@ fn a_forced_call_needs_no_known_tool() {
 }
 
 #[test]
-fn a_forced_call_that_is_cut_before_its_name_is_no_text() {
+fn truncated_forced_call_is_not_text() {
     let start = ParseOptions {
         calls_forced: true,
         ..with_calls()
@@ -689,7 +687,7 @@ fn harmony() {
 }
 
 #[test]
-fn calls_that_nobody_asked_for_are_text() {
+fn calls_are_text_when_not_parsed() {
     let off = ParseOptions {
         tools: tools(),
         ..ParseOptions::default()
