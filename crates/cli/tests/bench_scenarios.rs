@@ -254,7 +254,7 @@ fn synthetic_models_have_no_text_and_names_are_refused_with_those_there_are() {
         (&["--save", gguf], ["--synthetic", "required"]),
         (
             &["--synthetic", "llama-tiny:mlx4", "--save", gguf],
-            ["has no `mlx4`", "q4_k_m"],
+            ["cannot hold `mlx4`", "q4_k_m"],
         ),
         (
             &["--synthetic", "llama-tiny", "--save", gguf, "--json"],

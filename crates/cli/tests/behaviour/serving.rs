@@ -163,7 +163,7 @@ fn mistakes_are_told_all_at_once_with_exit_code_2() {
     let files = Files::new();
     let file = files.write("bad.toml", "[server]\nprot = 1\n[log]\nformat = \"xml\"\n");
     let lines = [
-        "2 mistakes",
+        "2 errors",
         "bad.toml:2:1",
         "did you mean `port`?",
         "bad.toml:4:10",
@@ -191,7 +191,7 @@ fn mistakes_are_told_all_at_once_with_exit_code_2() {
     );
     let several = files.write("several.toml", &several);
     let places = [
-        "4 mistakes",
+        "4 errors",
         "toml:4:11",
         "toml:7:10",
         "toml:11:11",

@@ -357,7 +357,7 @@ fn quickstart_writes_a_configuration_that_is_right() {
         made.stderr
     );
     let checked = loquat(["config", "check", shown]).quiet();
-    assert!(checked.contains("is right: no keys"), "{checked}");
+    assert!(checked.contains("is valid: no keys"), "{checked}");
 
     let text = fs::read_to_string(&path).unwrap();
     loquat(["quickstart", "-o", shown]).refused(2, &[shown, "--force"]);
