@@ -100,7 +100,7 @@ pub enum CliError {
     #[error("cannot read the terminal: {0}")]
     Terminal(String),
     #[error(transparent)]
-    Config(#[from] loquat_server::config::Mistakes),
+    Config(#[from] loquat_server::config::ConfigErrors),
     #[error(transparent)]
     Telemetry(#[from] loquat_server::telemetry::TelemetryError),
     #[error(transparent)]

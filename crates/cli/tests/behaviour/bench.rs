@@ -247,7 +247,7 @@ fn invalid_synthetic_models_are_refused() {
         (&["--save", gguf], ["--synthetic", "required"]),
         (
             &["--synthetic", "llama-tiny:mlx4", "--save", gguf],
-            ["has no `mlx4`", "q4_k_m"],
+            ["cannot hold `mlx4`", "q4_k_m"],
         ),
         (
             &["--synthetic", "llama-tiny", "--save", gguf, "--json"],

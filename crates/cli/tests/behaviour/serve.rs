@@ -181,7 +181,7 @@ fn all_mistakes_are_reported_at_once() {
     let files = Files::new();
     let file = files.write("bad.toml", "[server]\nprot = 1\n[log]\nformat = \"xml\"\n");
     let lines = [
-        "2 mistakes",
+        "2 errors",
         "bad.toml:2:1",
         "did you mean `port`?",
         "bad.toml:4:10",
@@ -209,7 +209,7 @@ fn all_mistakes_are_reported_at_once() {
     );
     let several = files.write("several.toml", &several);
     let places = [
-        "4 mistakes",
+        "4 errors",
         "toml:4:11",
         "toml:7:10",
         "toml:11:11",
