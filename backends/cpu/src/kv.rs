@@ -9,8 +9,8 @@ use loquat_spec::ModelSpec;
 use crate::arena::{Arena, Region};
 use crate::kernels::{KvElement, PAGE};
 use crate::page::PageLayout;
+use crate::recurrent_state::{StateBuffers, StateLayout};
 use crate::shared::PagePtr;
-use crate::state::{StateBuffers, StateLayout};
 
 pub struct KvStorage<T: KvElement> {
     layout: PageLayout,

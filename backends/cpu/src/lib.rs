@@ -19,9 +19,9 @@ mod pack;
 mod page;
 mod plain;
 mod pool;
+mod recurrent_state;
 mod session;
 mod shared;
-mod state;
 
 pub use kernels::cpu_features;
 pub use machine::{MachineCores, MachineMemory, processor_name};
@@ -43,8 +43,8 @@ use model::Model;
 use pack::Packer;
 use page::PageLayout;
 use pool::Pool;
+use recurrent_state::StateLayout;
 use session::CpuSession;
-use state::StateLayout;
 
 /// The backend on one instruction set.
 pub struct CpuBackend {

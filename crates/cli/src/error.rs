@@ -34,8 +34,8 @@ pub enum CliError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(
-        "no model named `{word}`{}. To use it as a prompt, write `loquat run -- {word}`",
-        .advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default()
+        "no model named `{word}`. To use it as a prompt, write `loquat run -- {word}`{}",
+        .advice.as_ref().map(|advice| format!("; {advice}")).unwrap_or_default()
     )]
     UnknownModelWord {
         word: String,

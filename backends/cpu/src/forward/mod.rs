@@ -19,8 +19,8 @@ use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
 use crate::page::PageLayout;
 use crate::pool::Pool;
+use crate::recurrent_state::StateLayout;
 use crate::shared::{PagePtr, SharedMut};
-use crate::state::StateLayout;
 
 /// The step's tokens, flattened over its rows, and where their keys and values go.
 pub struct Plan<T> {
