@@ -15,7 +15,7 @@ pub struct FakeOpener {
     pub opened: Mutex<HashMap<String, usize>>,
     pub plans: AtomicUsize,
     /// The next opening waits until its sender is dropped.
-    gate: Mutex<Option<mpsc::Receiver<()>>>,
+    pub gate: Mutex<Option<mpsc::Receiver<()>>>,
     /// How many openings fail before one succeeds.
     pub failures: AtomicUsize,
 }

@@ -150,19 +150,16 @@ fn joined_chunks(chunks: &[Value], index: usize) -> Value {
 
 /// The same, for an answer in one piece.
 fn whole_choice(choice: &Value) -> Value {
-    let message = &choice["message"];
+    let reply = &choice["message"];
     let mut message = Map::new();
     message.insert(
         "content".to_owned(),
-        json!(message["content"].as_str().unwrap_or("")),
+        json!(reply["content"].as_str().unwrap_or("")),
     );
-    if let Some(reasoning) = message.get("reasoning_content") {
+    if let Some(reasoning) = reply.get("reasoning_content") {
         message.insert("reasoning_content".to_owned(), reasoning.clone());
     }
-    let calls = message["tool_calls"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
+    let calls = reply["tool_calls"].as_array().cloned().unwrap_or_default();
     let calls: Vec<_> = calls
         .iter()
         .map(|call| json!({ "function": call["function"] }))
