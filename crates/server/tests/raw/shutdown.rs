@@ -11,11 +11,11 @@ use crate::test_server::{TestServer, chat, config, long_reply};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// A reply that ends during the test.
+/// A reply of at least two seconds, so that a busy machine sees it running.
 fn short_reply() -> Scripted {
     Scripted {
         delay: Duration::from_millis(10),
-        ..Scripted::new("a few more words before the end")
+        ..Scripted::new(&"a few more words before the end ".repeat(8))
     }
 }
 
