@@ -200,13 +200,14 @@ impl Softmax {
 /// Attention over everything that each query sees, or over one piece of it.
 #[inline(always)]
 pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &mut [AttendQuery]) {
-    // As many at once as the register has room for; the compiler drops the others.
+    // As many at once as the register has room for. A `const` condition keeps the compiler from
+    // generating the others.
     match queries.len().min(R::QUERIES) {
-        2 if R::QUERIES >= 2 => attend_all::<R, T, 2>(args, queries),
-        3 if R::QUERIES >= 3 => attend_all::<R, T, 3>(args, queries),
-        4 if R::QUERIES >= 4 => attend_all::<R, T, 4>(args, queries),
-        5 if R::QUERIES >= 5 => attend_all::<R, T, 5>(args, queries),
-        MAX_QUERIES if R::QUERIES >= 6 => attend_all::<R, T, MAX_QUERIES>(args, queries),
+        2 if const { R::QUERIES >= 2 } => attend_all::<R, T, 2>(args, queries),
+        3 if const { R::QUERIES >= 3 } => attend_all::<R, T, 3>(args, queries),
+        4 if const { R::QUERIES >= 4 } => attend_all::<R, T, 4>(args, queries),
+        5 if const { R::QUERIES >= 5 } => attend_all::<R, T, 5>(args, queries),
+        MAX_QUERIES if const { R::QUERIES >= 6 } => attend_all::<R, T, MAX_QUERIES>(args, queries),
         _ => attend_all::<R, T, 1>(args, queries),
     }
 }
