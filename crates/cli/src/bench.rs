@@ -11,7 +11,6 @@ use loquat_bench::{
     machine, synthetic,
 };
 use loquat_server::config::units;
-use serde_json::Value;
 
 use crate::args::BenchArgs;
 use crate::backends;
@@ -20,7 +19,7 @@ use crate::files;
 use crate::load::{self, Model, locate, open_store_on};
 use crate::progress::ShareBar;
 use crate::serve::reader_grace;
-use crate::terminal::print;
+use crate::terminal::{print, print_json};
 
 const MAX_CLIENTS: usize = 1024;
 /// Requests per client if neither `--requests` nor `--seconds` is given.
@@ -63,7 +62,7 @@ fn measure(args: &BenchArgs) -> Result<(), CliError> {
         Some(recipe) => synthetic::model(recipe)?,
         None => {
             let store = open_store_on(args.source.network)?;
-            Model::open(&locate(&store, &args.source.chosen(args.model.as_deref()))?)?
+            Model::open(&locate(&store, &args.source.choice(args.model.as_deref()))?)?
         }
     };
     let mut options = args.session.options(scenario.sequences());
@@ -106,10 +105,6 @@ fn publish(args: &BenchArgs, head: &ReportHead, report: Report) -> Result<(), Cl
     } else {
         Err(CliError::Checks(report.failures))
     }
-}
-
-fn print_json(value: &Value) -> Result<(), CliError> {
-    print(&format!("{value:#}\n"))
 }
 
 fn scenario(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {

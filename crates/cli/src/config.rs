@@ -1,4 +1,4 @@
-//! `loquat config`: what the server would be told, without starting it.
+//! `loquat config`: the server's configuration, without starting the server.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ fn check(file: Option<&Path>) -> Result<(), CliError> {
 fn summary(file: Option<&Path>, settled: &Settled) -> String {
     let config = &settled.config;
     let what = file.map_or_else(
-        || "no file is named; the environment".to_owned(),
+        || "the configuration without a file".to_owned(),
         |path| path.display().to_string(),
     );
     let models: Vec<_> = config.models.iter().map(|m| m.name.as_str()).collect();
@@ -44,24 +44,21 @@ fn summary(file: Option<&Path>, settled: &Settled) -> String {
         1 => "1 key".to_owned(),
         count => format!("{count} keys"),
     };
-    format!(
-        "{what} is right: {keys}, and models {}\n",
-        models.join(", ")
-    )
+    format!("{what} is valid: {keys}, models {}\n", models.join(", "))
 }
 
-/// The key goes to its owner, its hash into the file; both are shown this once.
+/// The key is for its owner, the hash for the file. The key is not stored.
 fn key(name: &str, scopes: &[Scope]) -> Result<(), CliError> {
     if name.trim().is_empty() {
         return Err(CliError::Usage {
-            what: "the key's name is empty; it".to_owned(),
-            expected: "a word by which its owner is known".to_owned(),
+            what: "the name of the key".to_owned(),
+            expected: "not empty".to_owned(),
         });
     }
     let key = config::fresh_key();
-    remark("the key, for its owner; it is shown this once and kept nowhere:");
+    remark("API key (shown only once, not stored):");
     print(&format!("{key}\n"))?;
-    remark("for the configuration:");
+    remark("entry for the configuration:");
     let entry = config::key_entry(name, &KeyHash::of(&key), scopes);
     print(&format!("\n{entry}"))
 }

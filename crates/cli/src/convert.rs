@@ -1,5 +1,4 @@
-//! `loquat convert`: a model in another format or a smaller type, and how far it is from the
-//! first.
+//! `loquat convert`: converts a model to another format or quantization and reports the error.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,7 +13,7 @@ use crate::args::ConvertArgs;
 use crate::error::CliError;
 use crate::load::{locate, open_store_on};
 use crate::progress::ShareBar;
-use crate::terminal::{bytes, print, remark};
+use crate::terminal::{bytes, print, print_json, remark};
 
 pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
     let target: Target = args.to.into();
@@ -23,14 +22,14 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
         None => Quant::default_of(target),
     };
     let store = open_store_on(args.source.network)?;
-    let chosen = args.source.chosen(args.model.as_deref());
-    let source = locate(&store, &chosen)?;
-    // A download's folder is named for its bytes, so it is called what it was asked for by.
-    let name = chosen
+    let choice = args.source.choice(args.model.as_deref());
+    let source = locate(&store, &choice)?;
+    // A download's directory is named by hash, so the reference is the better name.
+    let name = choice
         .reference
         .as_deref()
         .filter(|name| !Path::new(name).exists());
-    let interrupted = listen()?;
+    let interrupted = listen_for_interrupt()?;
     let bar = ShareBar::start(&format!("converting to {}", args.output.display()));
     let (mut total, mut done) = (0, 0);
     let start = Instant::now();
@@ -56,24 +55,24 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
         },
     )?;
     drop(bar);
-    let outcome = Outcome {
+    let summary = ConversionSummary {
         args,
         report: &report,
-        took: start.elapsed(),
+        elapsed: start.elapsed(),
     };
     if args.json {
-        print(&format!("{:#}\n", outcome.json()))
+        print_json(&summary.json())
     } else {
         report
             .notes
             .iter()
             .for_each(|note| remark(&format!("note: {note}")));
-        print(&outcome.text())
+        print(&summary.text())
     }
 }
 
-/// Ctrl-C ends the conversion between two blocks of rows, so that it can clear up.
-fn listen() -> Result<Arc<AtomicBool>, CliError> {
+/// Ctrl-C ends the conversion between two blocks of rows, so that it can clean up.
+fn listen_for_interrupt() -> Result<Arc<AtomicBool>, CliError> {
     let pressed = Arc::new(AtomicBool::new(false));
     let handler = {
         let pressed = Arc::clone(&pressed);
@@ -83,13 +82,13 @@ fn listen() -> Result<Arc<AtomicBool>, CliError> {
     Ok(pressed)
 }
 
-struct Outcome<'a> {
+struct ConversionSummary<'a> {
     args: &'a ConvertArgs,
     report: &'a Report,
-    took: Duration,
+    elapsed: Duration,
 }
 
-impl Outcome<'_> {
+impl ConversionSummary<'_> {
     fn text(&self) -> String {
         let report = self.report;
         let types: Vec<String> = report
@@ -98,7 +97,7 @@ impl Outcome<'_> {
             .map(|(name, (count, size))| format!("{count} × {name} ({})", bytes(*size)))
             .collect();
         let mut rows = vec![
-            ("written", self.args.output.display().to_string()),
+            ("output", self.args.output.display().to_string()),
             (
                 "size",
                 format!("{} of {}", bytes(report.bytes), bytes(report.source_bytes)),
@@ -108,7 +107,7 @@ impl Outcome<'_> {
                 format!("{:.2}", report.bits_per_weight()),
             ),
             ("tensors", types.join(", ")),
-            ("error", relative(&report.whole())),
+            ("quantization error", relative(&report.whole())),
         ];
         if let Some(worst) = report.worst() {
             let error = relative(&worst.error);
@@ -122,7 +121,7 @@ impl Outcome<'_> {
         for (class, error) in report.by_class() {
             let _ = writeln!(text, "  {:<19}{}", class.name(), relative(&error));
         }
-        let _ = writeln!(text, "{:<21}{:.1} s", "took", self.took.as_secs_f64());
+        let _ = writeln!(text, "{:<21}{:.1} s", "time", self.elapsed.as_secs_f64());
         text
     }
 
@@ -151,7 +150,7 @@ impl Outcome<'_> {
             "error": as_json(&report.whole()),
             "classes": classes,
             "worst": report.worst().map(|worst| worst.name.as_str()),
-            "seconds": self.took.as_secs_f64(),
+            "seconds": self.elapsed.as_secs_f64(),
             "notes": report.notes,
             "tensors": tensors,
         })

@@ -1,4 +1,4 @@
-//! A model's blocks in words that a person can read.
+//! A readable description of a model's blocks.
 
 use loquat_spec::{
     Activation, Attention, Block, Branch, Decay, DeltaOutputGate, DeltaRule, Dense, Experts,
@@ -6,7 +6,7 @@ use loquat_spec::{
     Norm, NormKind, QkNorm, QkSpan, Reach, Rope, RopePairs, RopeScaling, Scores, ShortConv,
 };
 
-/// Layers that are alike, wherever they stand: their numbers, and a line for each block.
+/// Groups of equal layers: their numbers, and a line for each block.
 pub fn layers(spec: &ModelSpec) -> Vec<(String, Vec<String>)> {
     let mut kinds: Vec<(&Layer, Vec<usize>)> = Vec::new();
     for (number, layer) in spec.layers.iter().enumerate() {
@@ -42,16 +42,16 @@ pub fn head(spec: &ModelSpec) -> String {
     let tied = if head.tied {
         "tied to the embedding"
     } else {
-        "its own"
+        "separate"
     };
     let mut parts = vec![tied.to_owned()];
-    parts.extend(flag(head.bias, "biased"));
+    parts.extend(flag(head.bias, "bias"));
     parts.extend(factor("logits", head.scale));
     parts.extend(head.softcap.map(|cap| format!("softcap {cap}")));
     parts.join(", ")
 }
 
-/// `layers 0-2, 4-6`; of a pattern that goes on and on, its beginning and its end.
+/// `layers 0-2, 4-6`; a long regular pattern is shortened.
 fn numbered(numbers: &[usize]) -> String {
     let runs: Vec<&[usize]> = numbers.chunk_by(|a, b| a + 1 == *b).collect();
     let mut names: Vec<String> = runs.iter().map(|run| range(run)).collect();
@@ -68,7 +68,7 @@ fn numbered(numbers: &[usize]) -> String {
     format!("{layers} {}", names.join(", "))
 }
 
-/// How far apart the first two runs begin.
+/// The distance between the starts of the first two runs.
 fn period(runs: &[&[usize]]) -> usize {
     match runs {
         [first, second, ..] => second[0] - first[0],
@@ -85,19 +85,19 @@ fn range(run: &[usize]) -> String {
 
 fn blocks(layer: &Layer) -> Vec<String> {
     let mut lines: Vec<String> = layer.blocks.iter().flat_map(block).collect();
-    lines.extend(flag(layer.scaled, "the result × a learned number"));
+    lines.extend(flag(layer.scaled, "output × a learned factor"));
     lines
 }
 
-/// A line for each of the branches that read the same input.
+/// A line for each branch of the block.
 fn block(block: &Block) -> Vec<String> {
     let mut lines: Vec<String> = block.branches.iter().map(branch).collect();
     for line in lines.iter_mut().skip(1) {
-        line.insert_str(0, "beside it ");
+        line.insert_str(0, "in parallel: ");
     }
     let whole = match lines.len() {
         1 => "after",
-        _ => "over their sum",
+        _ => "after the sum",
     };
     let norm = block.post_norm.as_ref();
     let norm = norm.map(|norm| format!("{} norm {whole}", kind(norm)));
@@ -123,7 +123,7 @@ fn branch(branch: &Branch) -> String {
         Inner::FeedForward(FeedForward::Experts(inner)) => experts(inner),
         Inner::FeedForward(FeedForward::PerLayerInput { dim, activation }) => {
             vec![format!(
-                "gate by the per-layer input of {dim}, {}",
+                "gate by per-layer input of {dim}, {}",
                 named(activation)
             )]
         }
@@ -161,19 +161,22 @@ fn attention(attention: &Attention) -> Vec<String> {
             .map(|cap| format!("scores capped at {cap}")),
     );
     if let Some(temperature) = &attention.temperature {
-        parts.push(format!("queries grow every {} tokens", temperature.span));
+        parts.push(format!(
+            "query temperature every {} tokens",
+            temperature.span
+        ));
     }
-    parts.extend(flag(attention.sinks, "a sink per head"));
+    parts.extend(flag(attention.sinks, "attention sinks"));
     parts.extend(attention.qk_norm.as_ref().map(qk_norm));
-    parts.extend(flag(attention.value_norm.is_some(), "normed values"));
+    parts.extend(flag(attention.value_norm.is_some(), "value norm"));
     parts.extend(factor("values", attention.value_scale));
-    parts.extend(flag(attention.qkv_bias, "biased q, k, v"));
-    parts.extend(flag(attention.output_bias, "biased output"));
+    parts.extend(flag(attention.qkv_bias, "QKV bias"));
+    parts.extend(flag(attention.output_bias, "output bias"));
     parts.extend(flag(attention.output_gate, "gated output"));
     parts.extend(match attention.kv {
         KvSource::Own => None,
-        KvSource::KeyIsValue => Some("keys are values too".to_owned()),
-        KvSource::Layer(layer) => Some(format!("keys and values of layer {layer}")),
+        KvSource::KeyIsValue => Some("keys shared as values".to_owned()),
+        KvSource::Layer(layer) => Some(format!("KV of layer {layer}")),
     });
     parts
 }
@@ -181,14 +184,14 @@ fn attention(attention: &Attention) -> Vec<String> {
 fn qk_norm(norm: &QkNorm) -> String {
     let span = match norm.span {
         QkSpan::Head => "",
-        QkSpan::HeadWeights => ", weights for each head",
+        QkSpan::HeadWeights => " with weights per head",
         QkSpan::AllHeads => " over all heads",
     };
-    let order = if norm.after_rope { " after rope" } else { "" };
-    format!("normed q and k{span}{order}")
+    let order = if norm.after_rope { " after RoPE" } else { "" };
+    format!("QK norm{span}{order}")
 }
 
-/// Only where it is not what the heads' size gives.
+/// Only if it is not the default for the head size.
 fn score_scale(scale: f32, query_dim: usize) -> Option<String> {
     let usual = 1.0 / (query_dim as f32).sqrt();
     (scale != usual).then(|| format!("scores × {scale}"))
@@ -203,8 +206,8 @@ fn latent(latent: &LatentAttention) -> Vec<String> {
     parts.push(format!("values {}", latent.value_dim));
     parts.push(positions(latent.rope.as_ref(), rope));
     parts.extend(score_scale(latent.scale, nope + rope));
-    parts.extend(flag(latent.down_bias, "biased latent"));
-    parts.extend(flag(latent.output_bias, "biased output"));
+    parts.extend(flag(latent.down_bias, "latent bias"));
+    parts.extend(flag(latent.output_bias, "output bias"));
     parts
 }
 
@@ -213,7 +216,7 @@ fn short_conv(conv: &ShortConv) -> Vec<String> {
         format!("short convolution over {}", conv.kernel),
         format!("{} channels", conv.channels),
     ];
-    parts.extend(flag(conv.bias, "biased"));
+    parts.extend(flag(conv.bias, "bias"));
     parts
 }
 
@@ -254,7 +257,7 @@ fn mamba2(mamba: &Mamba2) -> Vec<String> {
     if least > 0.0 || most < f32::INFINITY {
         parts.push(format!("steps from {least} to {most}"));
     }
-    parts.extend(flag(mamba.projection_bias, "biased"));
+    parts.extend(flag(mamba.projection_bias, "bias"));
     if mamba.scales != [1.0; 5] {
         let [gate, x, b, c, step] = mamba.scales;
         parts.push(format!(
@@ -266,8 +269,8 @@ fn mamba2(mamba: &Mamba2) -> Vec<String> {
 
 fn normed(order: &str, groups: usize) -> String {
     match groups {
-        1 => format!("normed {order} its gate"),
-        _ => format!("normed {order} its gate in {groups} groups"),
+        1 => format!("norm {order} the gate"),
+        _ => format!("norm {order} the gate in {groups} groups"),
     }
 }
 
@@ -281,7 +284,7 @@ fn dense(dense: &Dense) -> Vec<String> {
         format!("{name} {}", dense.size),
         named(&dense.activation).to_owned(),
     ];
-    parts.extend(flag(dense.bias, "biased"));
+    parts.extend(flag(dense.bias, "bias"));
     parts.extend(factor("gate", dense.gate_scale));
     parts
 }
@@ -294,24 +297,21 @@ fn experts(experts: &Experts) -> Vec<String> {
     };
     let mut parts = vec![
         format!("{} experts of {}", experts.count, expert.size),
-        format!("{} chosen", experts.top_k),
+        format!("top {}", experts.top_k),
         named(&expert.activation).to_owned(),
         scores.to_owned(),
     ];
-    parts.extend(flag(expert.bias, "biased experts"));
-    parts.extend(flag(router.bias, "biased router"));
-    parts.extend(flag(router.correction, "corrected choice"));
+    parts.extend(flag(expert.bias, "expert bias"));
+    parts.extend(flag(router.bias, "router bias"));
+    parts.extend(flag(router.correction, "score correction"));
     if let Some(groups) = &router.groups {
         parts.push(format!("from {} of {} groups", groups.keep, groups.count));
     }
     parts.extend(flag(router.normalise.is_some(), "normalised"));
     parts.extend(factor("weights", router.scale));
-    parts.extend(flag(router.expert_scale, "a learned weight per expert"));
-    parts.extend(flag(
-        router.input.is_some(),
-        "router with a norm of its own",
-    ));
-    parts.extend(flag(experts.weigh_input, "weighed inputs"));
+    parts.extend(flag(router.expert_scale, "learned scale per expert"));
+    parts.extend(flag(router.input.is_some(), "router norm"));
+    parts.extend(flag(experts.weigh_input, "weighted inputs"));
     if let Some(shared) = &experts.shared {
         let gated = if shared.gated { ", gated" } else { "" };
         parts.push(format!("1 shared of {}{gated}", shared.dense.size));
@@ -321,13 +321,13 @@ fn experts(experts: &Experts) -> Vec<String> {
 
 fn positions(rope: Option<&Rope>, head_dim: usize) -> String {
     let Some(rope) = rope else {
-        return "no positions".to_owned();
+        return "no position encoding".to_owned();
     };
-    let mut words = vec![format!("rope {}", rope.theta)];
+    let mut words = vec![format!("RoPE base {}", rope.theta)];
     if rope.dims != head_dim {
-        words.push(format!("over {}", rope.dims));
+        words.push(format!("{} dims", rope.dims));
     }
-    words.extend(flag(rope.pairs == RopePairs::Neighbours, "in neighbours"));
+    words.extend(flag(rope.pairs == RopePairs::Neighbours, "interleaved"));
     words.extend(match &rope.scaling {
         RopeScaling::None => None,
         RopeScaling::Linear { factor } => Some(format!("linear × {factor}")),
@@ -342,19 +342,19 @@ fn positions(rope: Option<&Rope>, head_dim: usize) -> String {
         RopeScaling::Proportional { turning, .. } => {
             Some(format!("on {turning} of {} pairs", rope.dims / 2))
         }
-        RopeScaling::Tensor => Some("scaled by tensor".to_owned()),
+        RopeScaling::Tensor => Some("scaled by a tensor".to_owned()),
         RopeScaling::LongTensor {
             original_context, ..
-        } => Some(format!("longrope by tensors from {original_context}")),
+        } => Some(format!("longrope (tensors) from {original_context}")),
     });
-    words.join(" ")
+    words.join(", ")
 }
 
 fn named(activation: &Activation) -> &'static str {
     match activation {
         Activation::Silu => "silu",
         Activation::Gelu => "gelu",
-        Activation::GeluTanh => "gelu by tanh",
+        Activation::GeluTanh => "gelu (tanh)",
         Activation::Relu => "relu",
         Activation::Relu2 => "squared relu",
         Activation::ClampedSwiglu { .. } => "clamped swiglu",
@@ -375,7 +375,7 @@ fn plural(count: usize, noun: &str) -> String {
     }
 }
 
-/// Said only where it changes anything.
+/// Only if it is not 1.
 fn factor(what: &str, by: f32) -> Option<String> {
     (by != 1.0).then(|| format!("{what} × {by}"))
 }
@@ -389,7 +389,7 @@ mod tests {
     use super::numbered;
 
     #[test]
-    fn layers_are_counted_in_runs() {
+    fn equal_layers_are_grouped_in_ranges() {
         let table: [(&[usize], &str); 7] = [
             (&[0], "layer 0"),
             (&[0, 1], "layers 0-1"),
@@ -400,7 +400,7 @@ mod tests {
                 &[0, 1, 3, 4, 6, 7, 9, 10, 12, 13],
                 "layers 0-1, 3-4, …, 12-13",
             ),
-            // A pattern that breaks off is spelled out.
+            // An irregular pattern is not shortened.
             (&[1, 3, 5, 7, 8], "layers 1, 3, 5, 7-8"),
         ];
         for (numbers, expected) in table {

@@ -1,3 +1,5 @@
+//! Errors of commands, and their exit codes.
+
 use std::path::PathBuf;
 
 use loquat_bench::BenchError;
@@ -12,7 +14,7 @@ use loquat_text::TextError;
 use loquat_weights::WeightsError;
 use thiserror::Error;
 
-/// Everything a command can end with.
+/// Why a command failed.
 #[derive(Debug, Error)]
 pub enum CliError {
     #[error(transparent)]
@@ -32,15 +34,14 @@ pub enum CliError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(
-        "`{word}` is neither a model nor, being one word, taken for a prompt; {advice}; to ask it \
-         of the default model: loquat run {default} {word:?}"
+        "no model named `{word}`{}. To use it as a prompt, write `loquat run -- {word}`",
+        .advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default()
     )]
-    OneWord {
+    UnknownModelWord {
         word: String,
-        advice: String,
-        default: String,
+        advice: Option<String>,
     },
-    #[error("there is no prompt: give one as an argument or on stdin")]
+    #[error("no prompt. Pass one as an argument or on stdin")]
     NoPrompt,
     #[error("{what} must be {expected}")]
     Usage { what: String, expected: String },
@@ -80,15 +81,15 @@ pub enum CliError {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("{} is there already; --force replaces it, -o names another", path.display())]
+    #[error("{} already exists. Use --force to overwrite it, or -o to write another file", path.display())]
     Exists { path: PathBuf },
     #[error("{} of the checks failed: {}", .0.len(), .0.join("; "))]
     Checks(Vec<String>),
-    #[error("{}; what to do stands beside each", match .0 { 1 => "1 problem was found".to_owned(), n => format!("{n} problems were found") })]
-    Unwell(usize),
+    #[error("found {}. Each is listed with its fix", match .0 { 1 => "1 problem".to_owned(), n => format!("{n} problems") })]
+    Problems(usize),
     #[error(
-        "{} damaged; `loquat pull` mends it: {}",
-        match .0.len() { 1 => "a model is".to_owned(), count => format!("{count} models are") },
+        "{} damaged: {}. Repair with `loquat pull`",
+        match .0.len() { 1 => "1 model is".to_owned(), count => format!("{count} models are") },
         .0.join(", ")
     )]
     Damaged(Vec<String>),
@@ -106,27 +107,24 @@ pub enum CliError {
     Serve(#[from] loquat_server::ServeError),
     #[error("cannot start the server: {0}")]
     Runtime(std::io::Error),
-    #[error(
-        "{model} needs {needs} for its weights alone, and {bound} {has}, so it is not downloaded; \
-         {advice}"
-    )]
-    Hopeless {
+    #[error("{model} was not downloaded: its weights need {needs}, and {bound} {has}. {advice}")]
+    Oversized {
         model: String,
         needs: String,
         bound: &'static str,
         has: String,
         advice: String,
     },
-    #[error("{source}; {advice}")]
-    Advised {
+    #[error("{source}. {advice}")]
+    WithAdvice {
         source: Box<CliError>,
         advice: String,
     },
     #[error("model `{name}`: {source}")]
-    OfModel { name: String, source: Box<CliError> },
+    ForModel { name: String, source: Box<CliError> },
 }
 
-/// Under the same names, so that it does not matter which crate found out.
+/// Maps to the same variants, so that exit codes do not depend on the crate.
 impl From<loquat::Error> for CliError {
     fn from(error: loquat::Error) -> Self {
         use loquat::Error;
@@ -161,12 +159,12 @@ impl From<BenchError> for CliError {
 }
 
 impl CliError {
-    /// 1 something failed, 2 wrong usage, 3 the model cannot be had or loaded, 4 the request was
-    /// refused, 130 interrupted, 141 nobody reads the output any more.
+    /// 1 failure, 2 wrong usage, 3 the model cannot be found or loaded, 4 the request was refused,
+    /// 130 interrupted, 141 output pipe closed.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Library(loquat::Error::UnknownBackend(_))
-            | Self::OneWord { .. }
+            | Self::UnknownModelWord { .. }
             | Self::NoPrompt
             | Self::Usage { .. }
             | Self::Exists { .. }
@@ -176,7 +174,7 @@ impl CliError {
             | Self::Template { .. }
             | Self::Config(_)
             | Self::Serve(loquat_server::ServeError::Tls(_)) => 2,
-            Self::OfModel { source, .. } | Self::Advised { source, .. } => source.exit_code(),
+            Self::ForModel { source, .. } | Self::WithAdvice { source, .. } => source.exit_code(),
             Self::Open(OpenError::Option { .. })
             | Self::Bench(BenchError::DoesNotFit { .. } | BenchError::FigureField(_)) => 2,
             Self::Synthetic(error) => match error {
@@ -215,7 +213,7 @@ impl CliError {
                 | loquat::Error::NoBackend { .. }
                 | loquat::Error::Defaults(_),
             )
-            | Self::Hopeless { .. }
+            | Self::Oversized { .. }
             | Self::Grammar { .. } => 3,
             Self::Text(error) => match error.blame() {
                 loquat_text::Blame::Request => 4,
@@ -233,7 +231,7 @@ impl CliError {
             | Self::Stdin(_)
             | Self::Terminal(_)
             | Self::Write { .. }
-            | Self::Unwell(_)
+            | Self::Problems(_)
             | Self::Checks(_)
             | Self::Damaged(_)
             | Self::Bench(_)
@@ -246,15 +244,15 @@ impl CliError {
         }
     }
 
-    /// The same, of a model among several.
-    pub fn of_model(self, name: &str) -> Self {
-        Self::OfModel {
+    /// Names the model that the error is about.
+    pub fn for_model(self, name: &str) -> Self {
+        Self::ForModel {
             name: name.to_owned(),
             source: Box::new(self),
         }
     }
 
-    /// A person who pressed Ctrl-C or closed the pipe knows already.
+    /// After Ctrl-C or a closed pipe there is nothing to report.
     pub fn is_silent(&self) -> bool {
         matches!(self.exit_code(), 130 | 141)
     }

@@ -15,7 +15,7 @@ use crate::{backends, prompt};
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
     let store = open_store_on(args.source.network)?;
-    let words = prompt::sort(
+    let words = prompt::model_and_prompt(
         &store,
         &args.source,
         args.model.as_deref(),
@@ -23,7 +23,7 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     )?;
     // Before a download that an unknown backend or a missing file would waste.
     let backend = backends::select(&args.session.backend)?;
-    let constraint = args.answer.wanted()?;
+    let constraint = args.answer.constraint()?;
     let logprobs = args.output.logprobs()?;
     let prompt = match words.prompt {
         Some(prompt) => prompt,
@@ -31,13 +31,13 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     };
     let files = ModelFiles::open(&locate(
         &store,
-        &args.source.chosen(words.model.as_deref()),
+        &args.source.choice(words.model.as_deref()),
     )?)?;
     let context = files.chat_context(None, FormatOverrides::default())?;
     let tokenizer = context.tokenizer().clone();
-    let sampling = Sampling::of(&files.generation_config()?)?;
-    let sampling = sampling.with(&args.output.sampling, &tokenizer)?;
-    tracing::info!("sampling: {}", sampling.told());
+    let sampling = Sampling::from_config(&files.generation_config()?)?;
+    let sampling = sampling.with_flags(&args.output.sampling, &tokenizer)?;
+    tracing::info!("sampling: {}", sampling.describe());
     let flag = constraint.as_ref().map(|constraint| constraint.flag);
     let request = ContinuationRequest {
         sampling: sampling.params,

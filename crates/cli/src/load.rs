@@ -7,7 +7,7 @@ use loquat_engine::EngineOptions;
 use loquat_session::{Backend, Session, SessionOptions};
 use loquat_store::{ModelQuery, ResolvedModel, Store, StoreOptions};
 
-use crate::args::{Chosen, NetworkArgs};
+use crate::args::{ModelChoice, NetworkArgs};
 use crate::backends;
 use crate::error::CliError;
 use crate::progress::{DownloadBar, ShareBar};
@@ -23,7 +23,7 @@ pub fn open_store_on(network: NetworkArgs) -> Result<Store, CliError> {
 }
 
 /// The files of a model, downloaded if they are not on this machine.
-pub fn locate(store: &Store, chosen: &Chosen) -> Result<ResolvedModel, CliError> {
+pub fn locate(store: &Store, chosen: &ModelChoice) -> Result<ResolvedModel, CliError> {
     let reference = match &chosen.reference {
         Some(reference) => reference.clone(),
         None => store.default_model().to_string(),

@@ -1,7 +1,6 @@
 //! The `loquat` command line.
 //!
-//! It decides what a person sees (streams, progress, tables, exit codes) and leaves everything
-//! computed to the crates below.
+//! It parses flags and prints streams, progress, tables and errors. The crates below do the work.
 
 mod args;
 mod backends;
@@ -40,42 +39,41 @@ use args::{Cli, Command};
 use error::CliError;
 
 fn main() -> std::process::ExitCode {
-    let cli = Cli::parse();
-    terminal::choose_colour(cli.color);
-    let logs_itself = matches!(cli.command, Command::Serve(_));
-    let logging = if logs_itself {
+    let cli = Cli::parse().with_verbatim_prompt();
+    terminal::set_colour(cli.color);
+    let has_own_logging = matches!(cli.command, Command::Serve(_));
+    let logging = if has_own_logging {
         Ok(())
     } else {
         start_logging(cli.verbose)
     };
-    let outcome = logging.and_then(|()| fitting(&cli));
+    let outcome = logging.and_then(|()| execute_if_fits(&cli));
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             if !error.is_silent() {
-                terminal::complain(&error);
+                terminal::print_error(&error);
             }
             error.exit_code().into()
         }
     }
 }
 
-/// Performs the command, unless its model cannot fit; what is refused for want of memory is refused
-/// with advice.
-fn fitting(cli: &Cli) -> Result<(), CliError> {
-    // A store that cannot be opened is the command's to complain of, if it needs one.
+/// Executes the command unless its model cannot fit. Out-of-memory errors get advice.
+fn execute_if_fits(cli: &Cli) -> Result<(), CliError> {
+    // If the store cannot be opened, a command that needs it reports that.
     let attempt = load::open_store().ok().and_then(|store| {
-        let attempt = fit::Attempt::of(&cli.command, &store)?;
+        let attempt = fit::OpenAttempt::for_command(&cli.command, &store)?;
         Some((store, attempt))
     });
     let Some((store, attempt)) = attempt else {
-        return perform(cli);
+        return execute(cli);
     };
-    fit::refuse_hopeless(&store, &attempt)?;
-    perform(cli).map_err(|error| fit::advised(&store, &attempt, error))
+    fit::refuse_oversized(&store, &attempt)?;
+    execute(cli).map_err(|error| fit::with_advice(&store, &attempt, error))
 }
 
-fn perform(cli: &Cli) -> Result<(), CliError> {
+fn execute(cli: &Cli) -> Result<(), CliError> {
     match &cli.command {
         Command::Run(args) => run::run(args, cli.verbose),
         Command::Serve(args) => serve::run(args, cli.verbose),
@@ -101,13 +99,13 @@ fn perform(cli: &Cli) -> Result<(), CliError> {
     }
 }
 
-/// Warnings always, more with `--verbose`, anything by `LOQUAT_LOG`.
+/// Logs warnings, more with `--verbose`, or as `LOQUAT_LOG` says.
 fn start_logging(verbose: bool) -> Result<(), CliError> {
     let level = if verbose { "info" } else { "warn" };
     let filter = match std::env::var("LOQUAT_LOG") {
         Ok(filter) if !filter.is_empty() => {
             EnvFilter::try_new(&filter).map_err(|error| CliError::Usage {
-                what: format!("LOQUAT_LOG is {filter:?}, which does not read ({error}); it"),
+                what: format!("LOQUAT_LOG is {filter:?}, which is invalid ({error}); it"),
                 expected: "a level or a list such as info,loquat_engine=debug".to_owned(),
             })?
         }
@@ -119,7 +117,7 @@ fn start_logging(verbose: bool) -> Result<(), CliError> {
         .with_ansi(terminal::stderr_is_fancy())
         .with_target(false)
         .without_time()
-        // It would complain on stderr, which is what cannot be written.
+        // It would report them on stderr, which is what failed.
         .log_internal_errors(false)
         .init();
     Ok(())

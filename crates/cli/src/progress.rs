@@ -1,4 +1,4 @@
-//! Progress bars on stderr, for people; nothing when stderr is not a terminal.
+//! Progress bars on stderr, only if it is a terminal.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -12,8 +12,8 @@ const DOWNLOAD: &str = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {et
 const FILE: &str = "  {wide_msg} {bar:20} {bytes}/{total_bytes}";
 const SHARE: &str = "{msg} {bar:30} {percent}%";
 
-/// A bar that has not been drawn.
-fn blank(total: Option<u64>) -> ProgressBar {
+/// A bar without a style.
+fn new_bar(total: Option<u64>) -> ProgressBar {
     if std::io::stderr().is_terminal() {
         total.map_or_else(ProgressBar::new_spinner, ProgressBar::new)
     } else {
@@ -21,23 +21,23 @@ fn blank(total: Option<u64>) -> ProgressBar {
     }
 }
 
-/// Gives a bar its looks, with which it is drawn.
-fn dress(bar: &ProgressBar, template: &str, message: &str) {
+/// Sets the style, which draws the bar.
+fn set_style(bar: &ProgressBar, template: &str, message: &str) {
     if let (Some(_), Ok(style)) = (bar.length(), ProgressStyle::with_template(template)) {
         bar.set_style(style);
     }
     bar.set_message(message.to_owned());
 }
 
-/// Shows a download: a bar for all of it, and one above it for each file that is under way. Where
-/// nobody watches, a line for each takes their place.
+/// Shows a download: a bar for the total, and one above it for each file in progress. Without a
+/// terminal it prints one line per file.
 #[derive(Default)]
 pub struct DownloadBar {
     bars: MultiProgress,
     total: Option<ProgressBar>,
     files: HashMap<usize, ProgressBar>,
-    /// The next bytes may be of an earlier download, whose speed says nothing about this one's.
-    takes_up: bool,
+    /// The next bytes may be from an earlier download and must not count towards the speed.
+    resumes: bool,
 }
 
 impl Progress for DownloadBar {
@@ -51,7 +51,7 @@ impl Progress for DownloadBar {
     fn advance(&mut self, bytes: u64) {
         if let Some(total) = &self.total {
             total.inc(bytes);
-            if std::mem::take(&mut self.takes_up) {
+            if std::mem::take(&mut self.resumes) {
                 total.reset_eta();
             }
         }
@@ -68,9 +68,9 @@ impl Progress for DownloadBar {
             }
             FileProgress::At(bytes) => {
                 if let Some(bar) = self.files.get(&file) {
-                    self.takes_up = bar.position() == 0;
+                    self.resumes = bar.position() == 0;
                     bar.set_position(bytes);
-                    if self.takes_up {
+                    if self.resumes {
                         bar.reset_eta();
                     }
                 }
@@ -100,29 +100,29 @@ impl Progress for DownloadBar {
 }
 
 impl DownloadBar {
-    /// A bar above the one for all. It joins the others before it is drawn, or it would be drawn
-    /// twice; one that is never drawn joins none.
+    /// Adds a bar above the total. It joins the others before it is drawn, otherwise it would be
+    /// drawn twice. Hidden bars do not join.
     fn add(&self, total: Option<u64>, template: &str, message: &str) -> ProgressBar {
-        let bar = blank(total);
+        let bar = new_bar(total);
         let bar = match &self.total {
             _ if bar.is_hidden() => bar,
             Some(total) => self.bars.insert_before(total, bar),
             None => self.bars.add(bar),
         };
-        dress(&bar, template, message);
+        set_style(&bar, template, message);
         bar
     }
 }
 
-/// Shows which share of something is done.
+/// Shows the completed share of a task.
 pub struct ShareBar(ProgressBar);
 
 impl ShareBar {
     const STEPS: u64 = 1000;
 
     pub fn start(what: &str) -> Self {
-        let bar = blank(Some(Self::STEPS));
-        dress(&bar, SHARE, what);
+        let bar = new_bar(Some(Self::STEPS));
+        set_style(&bar, SHARE, what);
         Self(bar)
     }
 

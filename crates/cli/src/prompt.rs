@@ -1,4 +1,4 @@
-//! Which word is the model, which the prompt, and what stdin is for.
+//! Which argument is the model and which the prompt, and reading the prompt from stdin.
 
 use std::io::{IsTerminal, Read};
 
@@ -8,25 +8,24 @@ use crate::args::ModelArgs;
 use crate::error::CliError;
 use crate::terminal::remark;
 
-/// What the two optional words on the command line came to.
+/// The two optional arguments of a command.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Words {
+pub struct ModelAndPrompt {
     pub model: Option<String>,
     pub prompt: Option<String>,
 }
 
-/// One word alone is the model if it can be one, and a prompt if it has spaces, unless it ends
-/// like a model file. A single unknown word is neither: it may be a misspelt model, and
-/// answering it would be a guess.
+/// A single argument is the model if the store resolves it, and a prompt if it has spaces, unless
+/// it ends like a model file. A single unknown word is refused: it may be a misspelt model.
 ///
-/// Where a flag names a file, that is the model, and the one word a prompt.
-pub fn sort(
+/// If a flag names a file, that is the model, and the argument is the prompt.
+pub fn model_and_prompt(
     store: &Store,
     source: &ModelArgs,
     first: Option<&str>,
     second: Option<&str>,
-) -> Result<Words, CliError> {
-    let words = |model: Option<&str>, prompt: Option<&str>| Words {
+) -> Result<ModelAndPrompt, CliError> {
+    let words = |model: Option<&str>, prompt: Option<&str>| ModelAndPrompt {
         model: model.map(str::to_owned),
         prompt: prompt.map(str::to_owned),
     };
@@ -34,13 +33,13 @@ pub fn sort(
         return match second {
             None => Ok(words(None, first)),
             Some(_) => Err(CliError::Usage {
-                what: format!("`{flag}` names the model; another one before the prompt"),
-                expected: "left out".to_owned(),
+                what: format!("`{flag}` names the model; the argument before the prompt"),
+                expected: "omitted".to_owned(),
             }),
         };
     }
     let Some(first) = first else {
-        return Ok(words(None, None));
+        return Ok(words(None, second));
     };
     if second.is_some() {
         return Ok(words(Some(first), second));
@@ -50,26 +49,23 @@ pub fn sort(
     }
     let wanted = ModelQuery {
         reference: first,
-        kind: source.chosen(None).kind,
+        kind: source.choice(None).kind,
     };
     match store.resolve(&wanted) {
         Ok(_) => Ok(words(Some(first), None)),
         Err(_) if is_sentence(first) => Ok(words(None, Some(first))),
         Err(StoreError::UnknownModel { reference, advice }) => {
-            Err(one_word(store, &reference, &advice))
+            Err(unknown_word(&reference, Some(advice)))
         }
-        Err(StoreError::NotAReference { reference }) => {
-            Err(one_word(store, &reference, "no model is called so"))
-        }
+        Err(StoreError::NotAReference { reference }) => Err(unknown_word(&reference, None)),
         Err(error) => Err(error.into()),
     }
 }
 
-fn one_word(store: &Store, word: &str, advice: &str) -> CliError {
-    CliError::OneWord {
+fn unknown_word(word: &str, advice: Option<String>) -> CliError {
+    CliError::UnknownModelWord {
         word: word.to_owned(),
-        advice: advice.to_owned(),
-        default: store.default_model().to_string(),
+        advice,
     }
 }
 
@@ -81,14 +77,13 @@ fn is_sentence(word: &str) -> bool {
             .any(|ending| word.trim().ends_with(ending))
 }
 
-/// The prompt on stdin, or `None` when a person sits there to converse. One line break at the
-/// end is the pipe's, not the prompt's.
+/// The prompt on stdin without one trailing line break, or `None` for a chat on a terminal.
 pub fn from_stdin() -> Result<Option<String>, CliError> {
     if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
         return Ok(None);
     }
     if std::io::stdin().is_terminal() {
-        remark("Reading the prompt until Ctrl-D.");
+        remark("Reading the prompt from the terminal. End it with Ctrl-D.");
     }
     let mut text = String::new();
     std::io::stdin()
@@ -118,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_models_or_prompts() {
+    fn arguments_are_models_or_prompts() {
         let cache = tempfile::tempdir().unwrap();
         let store = store(cache.path());
         let model = cache.path().join("model.gguf");
@@ -127,53 +122,57 @@ mod tests {
         let name = store.default_model().to_string();
         let table = [
             (None, None, (None, None)),
+            (None, Some("hi"), (None, Some("hi"))),
             (Some(directory), None, (Some(directory), None)),
             (Some(&name), None, (Some(&name), None)),
             (Some(&name), Some("hi"), (Some(&name), Some("hi"))),
-            // Whatever it is: with a prompt beside it, it was meant as a model.
+            // With a prompt, the first argument is always the model.
             (Some("nope"), Some("hi"), (Some("nope"), Some("hi"))),
             (Some("owner/name"), None, (Some("owner/name"), None)),
             (Some("Who are you?"), None, (None, Some("Who are you?"))),
             (Some("1/2 or 2/4?"), None, (None, Some("1/2 or 2/4?"))),
         ];
         for (first, second, (model, prompt)) in table {
-            let expected = Words {
+            let expected = ModelAndPrompt {
                 model: model.map(str::to_owned),
                 prompt: prompt.map(str::to_owned),
             };
-            let found = sort(&store, &ModelArgs::default(), first, second).unwrap();
+            let found = model_and_prompt(&store, &ModelArgs::default(), first, second).unwrap();
             assert_eq!(found, expected, "{first:?} {second:?}");
         }
     }
 
     #[test]
-    fn one_word_that_is_no_model_is_not_guessed_at() {
+    fn single_unknown_word_is_refused() {
         let cache = tempfile::tempdir().unwrap();
         let store = store(cache.path());
         for (word, code) in [("hello", 2), (" hello ", 2), ("", 2), ("  ", 2)] {
-            let error = sort(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
+            let error =
+                model_and_prompt(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), code, "{word:?}: {error}");
         }
         for word in ["./missing.gguf", "my models/missing.gguf"] {
-            let error = sort(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
+            let error =
+                model_and_prompt(&store, &ModelArgs::default(), Some(word), None).unwrap_err();
             assert_eq!(error.exit_code(), 3, "{word:?}: {error}");
         }
     }
 
     #[test]
-    fn a_flag_that_names_a_file_leaves_the_words_to_the_prompt() {
+    fn file_flag_leaves_argument_to_prompt() {
         let cache = tempfile::tempdir().unwrap();
         let store = store(cache.path());
         let source = ModelArgs {
             gguf_file: Some("a.gguf".into()),
             ..ModelArgs::default()
         };
-        let words = sort(&store, &source, Some("hello"), None).unwrap();
+        let words = model_and_prompt(&store, &source, Some("hello"), None).unwrap();
         assert_eq!(
             (words.model, words.prompt),
             (None, Some("hello".to_owned()))
         );
-        let refused = sort(&store, &source, Some("smollm2"), Some("hello")).unwrap_err();
+        let refused =
+            model_and_prompt(&store, &source, Some("smollm2"), Some("hello")).unwrap_err();
         assert!(refused.to_string().contains("--gguf-file"), "{refused}");
     }
 }

@@ -1,4 +1,4 @@
-//! `loquat quickstart`: a configuration for this machine, to start from.
+//! `loquat quickstart`: writes a starting configuration for this machine.
 
 use std::io;
 use std::net::{IpAddr, TcpListener};
@@ -11,17 +11,17 @@ use crate::args::QuickstartArgs;
 use crate::backends;
 use crate::error::CliError;
 use crate::files::write_whole;
-use crate::fit::{COMFORT, Machine, Measure, Outlook, of_catalog};
+use crate::fit::{COMFORTABLE_PERCENT, FitEstimate, Machine, MeasurePolicy, for_catalog};
 use crate::load::open_store;
 use crate::terminal::{bytes, print, remark};
 
-/// What stands for stdout.
+/// Stands for stdout.
 const STDOUT: &str = "-";
 
 pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let path = &args.output;
     let to_stdout = path == Path::new(STDOUT);
-    // Before a measurement that would be in vain.
+    // Before the machine is measured.
     if !to_stdout && !args.force && path.symlink_metadata().is_ok() {
         return Err(CliError::Exists { path: path.clone() });
     }
@@ -39,12 +39,12 @@ pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
     let shown = path.display();
     let download = choices.model.download(&store).unwrap_or_default();
     remark(&format!(
-        "{shown} is written; start it with: loquat serve --config {shown}{download}"
+        "Wrote {shown}. Start the server with: loquat serve --config {shown}{download}"
     ));
     Ok(())
 }
 
-/// A file that somebody made meanwhile is theirs, too.
+/// Refuses to overwrite a file that appeared in the meantime, unless `force`.
 fn write(path: &Path, text: &str, force: bool) -> Result<(), CliError> {
     write_whole(path, text, force).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => CliError::Exists {
@@ -57,50 +57,50 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), CliError> {
     })
 }
 
-/// What is decided for the reader.
+/// The values of the configuration.
 struct Choices {
     machine: Machine,
-    model: Chosen,
+    model: ServedModel,
     host: IpAddr,
-    usual_port: u16,
-    /// `None` where none near the usual one is free.
+    default_port: u16,
+    /// `None` if no port near the default is free.
     port: Option<u16>,
 }
 
-struct Chosen {
+struct ServedModel {
     source: String,
-    /// Where it is not the usual one.
+    /// If it is not the default kind.
     kind: Option<FileKind>,
     weight_bytes: u64,
-    /// Where the machine tells enough to say.
-    fit: Option<Fit>,
+    /// If the machine reports its memory.
+    fit: Option<Capacity>,
 }
 
-struct Fit {
+struct Capacity {
     context: u64,
     parallel: u64,
-    /// What it needs so.
+    /// Memory at this context and parallelism.
     bytes: u64,
 }
 
-/// More is seldom filled, and every token of it is memory.
-const LONGEST_CONTEXT: u64 = 32768;
-const MOST_PARALLEL: u64 = 8;
-/// Ports to look at, from the usual one on.
+/// Longer contexts are rarely used and cost memory.
+const MAX_CONTEXT: u64 = 32768;
+const MAX_PARALLEL: u64 = 8;
+/// Ports to try, starting at the default.
 const PORTS: u16 = 20;
 
 impl Choices {
     fn for_this_machine(store: &Store) -> Result<Self, CliError> {
         let backend = backends::select("auto")?;
-        let machine = Machine::look(backend, store.cache_dir(), Measure::WhenOld)?;
-        let outlooks = of_catalog(store, &machine, None);
+        let machine = Machine::detect(backend, store.cache_dir(), MeasurePolicy::IfStale)?;
+        let estimates = for_catalog(store, &machine, None);
         let config::Server { host, port, .. } = config::Server::default();
         let mut ports = port..port.saturating_add(PORTS);
         Ok(Self {
-            model: Chosen::among(&outlooks, &machine, store),
+            model: ServedModel::best(&estimates, &machine, store),
             machine,
             host,
-            usual_port: port,
+            default_port: port,
             port: ports.find(|port| TcpListener::bind((host, *port)).is_ok()),
         })
     }
@@ -111,11 +111,11 @@ impl Choices {
         // A comment has one line.
         let file = path.to_string_lossy().replace(char::is_control, " ");
         let device = &machine.device;
-        let port = self.port.unwrap_or(self.usual_port);
+        let port = self.port.unwrap_or(self.default_port);
         let about_port = match self.port {
-            Some(port) if port == self.usual_port => "",
-            Some(_) => "# The usual one is taken here.\n",
-            None => "# It is taken, and so are those after it: choose another.\n",
+            Some(port) if port == self.default_port => "",
+            Some(_) => "# The default port is in use.\n",
+            None => "# This port and the next ones are in use: choose another.\n",
         };
         let source = &self.model.source;
         format!(
@@ -126,29 +126,29 @@ impl Choices {
 # Every option:    loquat config reference
 
 [server]
-# This machine alone. For others: \"0.0.0.0\", and keys below.
+# Local access only. For remote access use \"0.0.0.0\" and add keys below.
 host = \"{host}\"
 {about_port}port = {port}
 {memory}
-# Who may use it: a table for each key that `loquat config key NAME` makes. While there is none,
-# everybody who reaches the port may.
+# API keys: one table for each key that `loquat config key NAME` creates. Without keys, everybody
+# who can reach the port has access.
 # [[keys]]
 # name = \"me\"
 # hash = \"sha256:…\"
 
-# One table for each model; requests choose by name. It is fetched when the server starts.
+# One table for each model; requests select by name. It is downloaded when the server starts.
 [[models]]
-# What clients call it.
+# The name for clients.
 name = \"{source}\"
-# A name of the catalog (`loquat fit` lists those that suit this machine), a path, or owner/name of
-# the hub.
+# A catalog name (`loquat fit` lists those that fit this machine), a path, or owner/name on the
+# hub.
 source = \"{source}\"
-{kind}{fit}# Load it at the start, instead of at the first request.
+{kind}{fit}# Load it at startup instead of at the first request.
 preload = true
 
-# Other names under which clients may ask for it.
+# Other names that clients may use.
 # aliases = [\"gpt-4o-mini\"]
-# How it is sampled where a request does not say; the model's own settings when left out.
+# Sampling defaults for requests that set none; by default the model's.
 # [models.sampling]
 # temperature = 0.7
 ",
@@ -163,30 +163,33 @@ preload = true
             return String::new();
         };
         format!(
-            "\n[memory]\n# All that models may take together: three quarters of {}.\ntotal = \
+            "\n[memory]\n# Memory for all models together: three quarters of {}.\ntotal = \
              \"{}MiB\"\n",
             bytes(memory),
-            ((memory / 100 * COMFORT) >> 20).max(1)
+            ((memory / 100 * COMFORTABLE_PERCENT) >> 20).max(1)
         )
     }
 }
 
-impl Chosen {
-    /// The best that fits, or the catalog's default where nothing does.
-    fn among(outlooks: &[Outlook], machine: &Machine, store: &Store) -> Self {
-        let fits = |outlook: &&Outlook| outlook.fits.runs() && outlook.roomy_context > 0;
-        match outlooks.iter().find(fits) {
+impl ServedModel {
+    /// The best model that fits, or the catalog's default.
+    fn best(estimates: &[FitEstimate], machine: &Machine, store: &Store) -> Self {
+        let fits =
+            |estimate: &&FitEstimate| estimate.fits.runs() && estimate.comfortable_context > 0;
+        match estimates.iter().find(fits) {
             Some(best) => Self {
                 source: best.subject.name.clone(),
                 kind: best.subject.kind,
                 weight_bytes: best.subject.weight_bytes,
-                fit: machine.memory_bytes.map(|memory| Fit::of(best, memory)),
+                fit: machine
+                    .memory_bytes
+                    .map(|memory| Capacity::plan(best, memory)),
             },
-            None => Self::default_of(store),
+            None => Self::catalog_default(store),
         }
     }
 
-    fn default_of(store: &Store) -> Self {
+    fn catalog_default(store: &Store) -> Self {
         let default = store.default_model();
         let form = default.usual_form();
         Self {
@@ -197,20 +200,19 @@ impl Chosen {
         }
     }
 
-    /// What starting the server downloads, in the words that follow its command; `None` where the
-    /// model is here.
+    /// A note on what starting the server downloads; `None` if the model is local.
     fn download(&self, store: &Store) -> Option<String> {
         let wanted = ModelQuery {
             reference: &self.source,
             kind: self.kind,
         };
-        // What cannot be looked up now is fetched then.
+        // If the lookup fails, assume a download.
         let is_here = store
             .locate_cached(&wanted)
             .is_ok_and(|here| here.is_some());
         (!is_here).then(|| {
             let (source, size) = (&self.source, bytes(self.weight_bytes));
-            format!(" (downloads {source}, about {size}, the first time)")
+            format!(" (downloads {source}, about {size}, on first start)")
         })
     }
 
@@ -218,13 +220,11 @@ impl Chosen {
         let Some(kind) = self.kind else {
             return String::new();
         };
-        format!(
-            "# Its files of this kind: they fit where the usual ones do not.\nkind = \"{kind}\"\n"
-        )
+        format!("# Files of this kind fit where the default ones do not.\nkind = \"{kind}\"\n")
     }
 
     fn fit(&self) -> String {
-        let Some(Fit {
+        let Some(Capacity {
             context,
             parallel,
             bytes: need,
@@ -233,25 +233,25 @@ impl Chosen {
             return String::new();
         };
         format!(
-            "# Tokens of a prompt and its answer together, and requests at once; the others wait. \
-             So it needs\n# about {}.\ncontext = {context}\nparallel = {parallel}\n",
+            "# Tokens of a prompt and its answer together, and parallel requests; others wait. \
+             It needs\n# about {}.\ncontext = {context}\nparallel = {parallel}\n",
             bytes(need)
         )
     }
 }
 
-impl Fit {
-    fn of(outlook: &Outlook, memory: u64) -> Self {
-        let subject = &outlook.subject;
-        let context = outlook.roomy_context.min(LONGEST_CONTEXT);
+impl Capacity {
+    fn plan(estimate: &FitEstimate, memory: u64) -> Self {
+        let subject = &estimate.subject;
+        let context = estimate.comfortable_context.min(MAX_CONTEXT);
         let context = match context {
             0..1024 => context,
             _ => context / 1024 * 1024,
         };
         let sequence = subject.kv_bytes_per_token.saturating_mul(context);
-        let left = (memory / 100 * COMFORT).saturating_sub(subject.need(0));
-        let parallel = left.checked_div(sequence).unwrap_or(MOST_PARALLEL);
-        let parallel = parallel.clamp(1, MOST_PARALLEL);
+        let left = (memory / 100 * COMFORTABLE_PERCENT).saturating_sub(subject.need(0));
+        let parallel = left.checked_div(sequence).unwrap_or(MAX_PARALLEL);
+        let parallel = parallel.clamp(1, MAX_PARALLEL);
         Self {
             context,
             parallel,
@@ -274,7 +274,7 @@ mod tests {
             is_gpu: false,
             memory_bytes,
             available_bytes: None,
-            pace: None,
+            speed: None,
         }
     }
 
@@ -305,7 +305,7 @@ mod tests {
             .config
     }
 
-    /// A model that is worth more than any other, and fits in its MLX form alone.
+    /// The largest model, which fits only in its MLX form.
     const TWOFOLD: &str = r#"
 [[model]]
 name = "twofold"
@@ -336,16 +336,16 @@ repo = "no/twofold-mlx"
 "#;
 
     #[test]
-    fn the_form_that_fits_is_the_one_that_is_served() {
+    fn served_form_is_one_that_fits() {
         let folder = tempfile::tempdir().unwrap();
         let store = store_in(folder.path(), TWOFOLD);
         let machine = machine(Some(64 << 30));
-        let outlooks = of_catalog(&store, &machine, None);
+        let estimates = for_catalog(&store, &machine, None);
         let choices = Choices {
-            model: Chosen::among(&outlooks, &machine, &store),
+            model: ServedModel::best(&estimates, &machine, &store),
             machine,
             host: [127, 0, 0, 1].into(),
-            usual_port: 8080,
+            default_port: 8080,
             port: Some(8080),
         };
         let model = read(&choices.text(Path::new("loquat.toml")))
@@ -361,7 +361,7 @@ repo = "no/twofold-mlx"
     }
 
     #[test]
-    fn what_was_made_meanwhile_stays() {
+    fn existing_file_is_kept_without_force() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("loquat.toml");
         std::fs::write(&path, "theirs").unwrap();
@@ -377,25 +377,24 @@ repo = "no/twofold-mlx"
         assert_eq!(files.count(), 1, "no draft is left");
     }
 
-    /// On a machine with an empty catalog's worth of choices, and on ones that tell nothing.
     #[test]
-    fn whatever_is_chosen_can_be_read_again() {
+    fn written_configuration_is_valid() {
         let folder = tempfile::tempdir().unwrap();
         let store = store_in(folder.path(), "");
         for (memory, port, model) in [
             (Some(64 << 30), Some(8080), "context = 32768"),
-            (Some(64 << 30), Some(8085), "The usual one is taken"),
+            (Some(64 << 30), Some(8085), "The default port is in use"),
             (Some(2 << 30), None, "choose another"),
             (Some(1 << 20), Some(8080), "smollm2:135m"),
             (None, Some(8080), "source = "),
         ] {
             let machine = machine(memory);
-            let outlooks = of_catalog(&store, &machine, None);
+            let estimates = for_catalog(&store, &machine, None);
             let choices = Choices {
-                model: Chosen::among(&outlooks, &machine, &store),
+                model: ServedModel::best(&estimates, &machine, &store),
                 machine,
                 host: [127, 0, 0, 1].into(),
-                usual_port: 8080,
+                default_port: 8080,
                 port,
             };
             let text = choices.text(Path::new("a\nb.toml"));

@@ -1,4 +1,4 @@
-//! `loquat render`: a conversation as the model would be given it.
+//! `loquat render`: the prompt that a conversation renders to.
 
 use std::io::IsTerminal;
 
@@ -16,22 +16,22 @@ use crate::{files, prompt, voice};
 
 pub fn run(args: &RenderArgs) -> Result<(), CliError> {
     let store = open_store_on(args.source.network)?;
-    let words = prompt::sort(
+    let arguments = prompt::model_and_prompt(
         &store,
         &args.source,
         args.model.as_deref(),
         args.prompt.as_deref(),
     )?;
-    let asked = Asked::read(args, words.prompt)?;
-    let subject = Subject::open(args, &store, words.model.as_deref())?;
+    let input = RenderInput::read(args, arguments.prompt)?;
+    let renderer = Renderer::open(args, &store, arguments.model.as_deref())?;
     if args.tokens {
-        print(&format!("{}\n", json!(subject.tokens(&asked)?)))
+        print(&format!("{}\n", json!(renderer.tokens(&input)?)))
     } else {
-        print_exactly(&subject.text(&asked)?)
+        print_exactly(&renderer.text(&input)?)
     }
 }
 
-/// What is compared byte by byte gets no line break of ours, but for a shell's prompt.
+/// Adds no line break, so that output can be compared byte by byte, except on a terminal.
 fn print_exactly(text: &str) -> Result<(), CliError> {
     print(text)?;
     if std::io::stdout().is_terminal() && !text.ends_with('\n') {
@@ -41,18 +41,18 @@ fn print_exactly(text: &str) -> Result<(), CliError> {
     }
 }
 
-/// What is to be written out.
-enum Asked {
+/// What to render.
+enum RenderInput {
     Conversation {
         request: Box<ChatRequest>,
         /// Open the assistant's turn.
         reply: bool,
     },
-    /// For the template as it stands.
+    /// Passed to the template unchanged.
     Raw(Box<ChatInput>),
 }
 
-impl Asked {
+impl RenderInput {
     fn read(args: &RenderArgs, prompt: Option<String>) -> Result<Self, CliError> {
         let reply = !args.no_generation_prompt;
         if let (true, Some(messages)) = (args.raw, &args.conversation.messages) {
@@ -84,14 +84,14 @@ fn raw_tools(args: &RenderArgs) -> Result<Option<Value>, CliError> {
     }))
 }
 
-/// Who writes it out: a model, or a template alone.
-struct Subject {
+/// What renders it: a model, or a template alone.
+struct Renderer {
     template: ChatTemplate,
     ends: BoundaryTokens,
     chat: Option<ChatContext>,
 }
 
-impl Subject {
+impl Renderer {
     fn open(args: &RenderArgs, store: &Store, model: Option<&str>) -> Result<Self, CliError> {
         let file = args.conversation.template.as_deref();
         let set_clock = |template: ChatTemplate| match args.date {
@@ -111,11 +111,11 @@ impl Subject {
         }
         if args.bos_token.is_some() || args.eos_token.is_some() {
             return Err(CliError::Usage {
-                what: "the model has its own; `--bos-token` and `--eos-token`".to_owned(),
-                expected: "left out".to_owned(),
+                what: "`--bos-token` and `--eos-token` come from the model; they".to_owned(),
+                expected: "omitted".to_owned(),
             });
         }
-        let model = Model::open(&locate(store, &args.source.chosen(model))?)?;
+        let model = Model::open(&locate(store, &args.source.choice(model))?)?;
         let tokenizer = model.tokenizer()?;
         let template = set_clock(voice::required_template(&model, &tokenizer, file)?);
         Ok(Self {
@@ -130,30 +130,32 @@ impl Subject {
         })
     }
 
-    fn text(&self, asked: &Asked) -> Result<String, CliError> {
-        Ok(match (asked, &self.chat) {
-            (Asked::Raw(input), _) => self.template.render(&ChatInput {
+    fn text(&self, input: &RenderInput) -> Result<String, CliError> {
+        Ok(match (input, &self.chat) {
+            (RenderInput::Raw(input), _) => self.template.render(&ChatInput {
                 bos_token: self.ends.bos_token.clone(),
                 eos_token: self.ends.eos_token.clone(),
                 ..(**input).clone()
             })?,
-            (Asked::Conversation { request, reply }, Some(chat)) => chat.render(request, *reply)?,
-            (Asked::Conversation { request, reply }, None) => {
+            (RenderInput::Conversation { request, reply }, Some(chat)) => {
+                chat.render(request, *reply)?
+            }
+            (RenderInput::Conversation { request, reply }, None) => {
                 loquat_chat::render(&self.template, request, &self.ends, *reply)?
             }
         })
     }
 
-    fn tokens(&self, asked: &Asked) -> Result<Vec<u32>, CliError> {
+    fn tokens(&self, input: &RenderInput) -> Result<Vec<u32>, CliError> {
         let chat = self.chat.as_ref().ok_or_else(|| CliError::Usage {
-            what: "`--tokens` are a model's; there".to_owned(),
-            expected: "a model beside the template".to_owned(),
+            what: "`--tokens` needs a tokenizer; the command".to_owned(),
+            expected: "given a model too".to_owned(),
         })?;
-        Ok(match asked {
-            Asked::Conversation { request, reply } => chat.tokens(request, *reply)?,
-            Asked::Raw(_) => chat
+        Ok(match input {
+            RenderInput::Conversation { request, reply } => chat.tokens(request, *reply)?,
+            RenderInput::Raw(_) => chat
                 .tokenizer()
-                .encode(&self.text(asked)?, Special::RENDERED)?,
+                .encode(&self.text(input)?, Special::RENDERED)?,
         })
     }
 }

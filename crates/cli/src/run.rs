@@ -7,10 +7,10 @@ use loquat_session::Backend;
 use loquat_store::Store;
 use loquat_text::GenerationConfig;
 
-use crate::args::{Chosen, Form, RunArgs};
+use crate::args::{ModelChoice, OutputForm, RunArgs};
 use crate::chat::{self, Settings};
 use crate::error::CliError;
-use crate::fit::{self, Attempt};
+use crate::fit::{self, OpenAttempt};
 use crate::load::{self, LoadOptions, locate, open_store_on};
 use crate::sampling::Sampling;
 use crate::show::{ReasoningDisplay, Transcript, print_answer, print_summary, printer};
@@ -21,7 +21,7 @@ use crate::{backends, prompt, request, voice};
 pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
     let store = open_store_on(args.source.network)?;
-    let words = prompt::sort(
+    let words = prompt::model_and_prompt(
         &store,
         &args.source,
         args.model.as_deref(),
@@ -39,8 +39,8 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let conversation = request::conversation(&args.conversation, words.prompt)?;
     check_form(args, conversation.is_some())?;
 
-    let settings = Settings::of(args);
-    let chosen = args.source.chosen(words.model.as_deref());
+    let settings = Settings::from_args(args);
+    let chosen = args.source.choice(words.model.as_deref());
     match conversation {
         Some(conversation) => {
             let asked = opener.ask(&chosen, settings)?;
@@ -69,7 +69,7 @@ fn request(args: &RunArgs) -> Result<ChatRequest, CliError> {
 
 /// Refuses flags that would have no effect.
 fn check_form(args: &RunArgs, answers_once: bool) -> Result<(), CliError> {
-    if args.output.output == Form::Text {
+    if args.output.output == OutputForm::Text {
         return Ok(());
     }
     if !answers_once {
@@ -101,15 +101,15 @@ pub struct Opener<'a> {
 
 impl Opener<'_> {
     /// Loads a model; the default one if none is named.
-    pub fn open(&self, chosen: &Chosen, settings: Settings) -> Result<Talk, CliError> {
+    pub fn open(&self, chosen: &ModelChoice, settings: Settings) -> Result<Talk, CliError> {
         self.load(self.ask(chosen, settings)?)
     }
 
-    fn ask(&self, chosen: &Chosen, settings: Settings) -> Result<Asked, CliError> {
+    fn ask(&self, chosen: &ModelChoice, settings: Settings) -> Result<Asked, CliError> {
         let args = self.args;
         let options = args.session.options(1);
-        let attempt = Attempt::new(self.store, chosen, &args.session.backend, &options);
-        fit::refuse_hopeless(self.store, &attempt)?;
+        let attempt = OpenAttempt::new(self.store, chosen, &args.session.backend, &options);
+        fit::refuse_oversized(self.store, &attempt)?;
         let files = ModelFiles::open(&locate(self.store, chosen)?)?;
         let tokenizer = files.tokenizer()?;
         let defaults = files.generation_config()?;
@@ -117,7 +117,7 @@ impl Opener<'_> {
         let template = voice::required_template(&files, &tokenizer, file)?;
         let chat_context = voice::chat(&files, tokenizer, template, &args.formats);
         let mut request = self.request.clone();
-        if let Some(wanted) = args.answer.wanted()? {
+        if let Some(wanted) = args.answer.constraint()? {
             voice::grammar(chat_context.grammars(), &wanted)?;
             request.answer = Some(wanted.source);
         }
@@ -140,7 +140,7 @@ impl Opener<'_> {
             engine: EngineOptions::default(),
         };
         let model = load::model(&asked.files, asked.chat_context.clone(), options);
-        let model = model.map_err(|error| fit::advised(self.store, &asked.attempt, error))?;
+        let model = model.map_err(|error| fit::with_advice(self.store, &asked.attempt, error))?;
         Ok(Talk {
             model,
             form: self.args.output.output,
@@ -152,7 +152,7 @@ impl Opener<'_> {
 
 /// A model before its weights are loaded. It refuses most invalid requests already.
 struct Asked {
-    attempt: Attempt,
+    attempt: OpenAttempt,
     files: ModelFiles,
     chat_context: ChatContext,
     /// Everything except the messages.
@@ -165,11 +165,11 @@ struct Asked {
 impl Asked {
     /// Applies settings, or changes nothing if they are invalid.
     fn set(&mut self, settings: Settings) -> Result<(), CliError> {
-        let sampling = Sampling::of(&self.defaults)?;
-        let sampling = sampling.with(&settings.sampling, self.chat_context.tokenizer())?;
-        tracing::info!("sampling: {}", sampling.told());
+        let sampling = Sampling::from_config(&self.defaults)?;
+        let sampling = sampling.with_flags(&settings.sampling, self.chat_context.tokenizer())?;
+        tracing::info!("sampling: {}", sampling.describe());
         self.request.sampling = sampling.params;
-        settings.ask_for(&mut self.request);
+        settings.apply_to(&mut self.request);
         self.settings = settings;
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Asked {
 pub struct Talk {
     asked: Asked,
     model: loquat::Model,
-    form: Form,
+    form: OutputForm,
     verbose: bool,
 }
 

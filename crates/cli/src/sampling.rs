@@ -6,7 +6,7 @@ use loquat_engine::{DEFAULT_ORDER, Parameter, SamplingParams, Slot, Step, word_s
 use loquat_text::{GenerationConfig, Tokenizer};
 use serde_json::{Map, Value, json};
 
-use crate::args::{Given, SamplingArgs};
+use crate::args::{FlagValue, SamplingArgs};
 use crate::error::CliError;
 use crate::show::number;
 
@@ -21,24 +21,24 @@ enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Flag => "given",
-            Self::Checkpoint => "the model's",
-            Self::Loquat => "loquat's",
+            Self::Flag => "set by flag",
+            Self::Checkpoint => "the model's default",
+            Self::Loquat => "Loquat's default",
         })
     }
 }
 
-/// What is in force for a request.
+/// The effective sampling parameters of a request.
 #[derive(Debug)]
 pub struct Sampling {
     pub params: SamplingParams,
-    /// Of the values that are not the checkpoint's.
+    /// Origins of the values that do not come from the checkpoint.
     origins: Vec<(&'static str, Origin)>,
 }
 
 impl Sampling {
-    /// What the checkpoint asks for, or what it gets where it asks for nothing.
-    pub fn of(config: &GenerationConfig) -> Result<Self, CliError> {
+    /// The checkpoint's defaults, or Loquat's if it has none.
+    pub fn from_config(config: &GenerationConfig) -> Result<Self, CliError> {
         let (params, ours) = loquat::sampling::defaults(config)?;
         let origins = ours.iter().map(|name| (*name, Origin::Loquat));
         Ok(Self {
@@ -47,11 +47,15 @@ impl Sampling {
         })
     }
 
-    /// The same but for what flags say.
-    pub fn with(mut self, args: &SamplingArgs, tokenizer: &Tokenizer) -> Result<Self, CliError> {
+    /// Overrides parameters with flags.
+    pub fn with_flags(
+        mut self,
+        args: &SamplingArgs,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self, CliError> {
         for (_, given) in &args.0 {
-            if let Given::Steps(order) = given {
-                self.leave_out(order);
+            if let FlagValue::Steps(order) = given {
+                self.disable_missing(order);
             }
         }
         for (parameter, given) in &args.0 {
@@ -62,15 +66,15 @@ impl Sampling {
         Ok(self)
     }
 
-    /// An order that was given wins over values that were not.
-    fn leave_out(&mut self, order: &[Step]) {
+    /// An explicit order disables the steps that it does not list.
+    fn disable_missing(&mut self, order: &[Step]) {
         for step in DEFAULT_ORDER.iter().filter(|step| !order.contains(step)) {
             self.params.switch_off(*step);
         }
     }
 
     /// Every parameter that is not neutral, with its value.
-    fn moved(&self) -> Vec<(&'static str, Value)> {
+    fn active(&self) -> Vec<(&'static str, Value)> {
         let values = |mut params: SamplingParams| {
             let slots = params.slots().into_iter();
             let values = slots.map(|(name, slot)| (name, value(&slot)));
@@ -81,25 +85,25 @@ impl Sampling {
         found.filter(|value| !neutral.contains(value)).collect()
     }
 
-    /// In one line, each value with who decided on it.
-    pub fn told(&self) -> String {
-        let told = self.moved().into_iter().map(|(name, value)| {
+    /// One line: each value with its origin.
+    pub fn describe(&self) -> String {
+        let described = self.active().into_iter().map(|(name, value)| {
             let origin = self.origins.iter().find(|(known, _)| *known == name);
             let origin = origin.map_or(Origin::Checkpoint, |(_, origin)| *origin);
             format!("{name} {value} ({origin})")
         });
-        let told: Vec<String> = told.collect();
-        if told.is_empty() {
-            "the model's own distribution".to_owned()
+        let described: Vec<String> = described.collect();
+        if described.is_empty() {
+            "the model's unmodified distribution".to_owned()
         } else {
-            told.join(", ")
+            described.join(", ")
         }
     }
 
     /// Every parameter that is not neutral.
     pub fn to_json(&self) -> Value {
-        let moved = self.moved().into_iter();
-        let fields: Map<_, _> = moved
+        let active = self.active().into_iter();
+        let fields: Map<_, _> = active
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
         Value::Object(fields)
@@ -109,23 +113,25 @@ impl Sampling {
 fn set(
     params: &mut SamplingParams,
     parameter: &Parameter,
-    given: &Given,
+    given: &FlagValue,
     tokenizer: &Tokenizer,
 ) -> Result<(), CliError> {
     let mut slots = params.slots().into_iter();
     let slot = slots.find(|(name, _)| *name == parameter.name);
     match (slot.map(|(_, slot)| slot), given) {
-        (Some(Slot::Float(slot)), Given::Float(value)) => *slot = *value,
+        (Some(Slot::Float(slot)), FlagValue::Float(value)) => *slot = *value,
         // Flags have their parameters' ranges, so that the numbers fit.
-        (Some(Slot::Count(slot)), Given::Integer(value)) => *slot = *value as usize,
-        (Some(Slot::Window(slot)), Given::Integer(value)) => *slot = *value as i32,
-        (Some(Slot::Mode(slot)), Given::Integer(value)) => *slot = *value as u8,
-        (Some(Slot::Biases(slot)), Given::Biases(value)) => slot.clone_from(value),
-        (Some(Slot::Tokens(slot)), Given::Tokens(value)) => slot.clone_from(value),
-        (Some(Slot::Words(slot)), Given::Texts(words)) => *slot = word_sequences(words, tokenizer)?,
-        (Some(Slot::Texts(slot)), Given::Texts(value)) => slot.clone_from(value),
-        (Some(Slot::Steps(slot)), Given::Steps(value)) => slot.clone_from(value),
-        (Some(Slot::Seed(slot)), Given::Seed(value)) => *slot = Some(*value),
+        (Some(Slot::Count(slot)), FlagValue::Integer(value)) => *slot = *value as usize,
+        (Some(Slot::Window(slot)), FlagValue::Integer(value)) => *slot = *value as i32,
+        (Some(Slot::Mode(slot)), FlagValue::Integer(value)) => *slot = *value as u8,
+        (Some(Slot::Biases(slot)), FlagValue::Biases(value)) => slot.clone_from(value),
+        (Some(Slot::Tokens(slot)), FlagValue::Tokens(value)) => slot.clone_from(value),
+        (Some(Slot::Words(slot)), FlagValue::Texts(words)) => {
+            *slot = word_sequences(words, tokenizer)?
+        }
+        (Some(Slot::Texts(slot)), FlagValue::Texts(value)) => slot.clone_from(value),
+        (Some(Slot::Steps(slot)), FlagValue::Steps(value)) => slot.clone_from(value),
+        (Some(Slot::Seed(slot)), FlagValue::Seed(value)) => *slot = Some(*value),
         // A flag's kind is its parameter's, and a test sets each.
         (_, _) => {}
     }
@@ -166,9 +172,11 @@ mod tests {
         Tokenizer::from_huggingface(&model).unwrap()
     }
 
-    fn with(config: &GenerationConfig, given: Vec<(Parameter, Given)>) -> Sampling {
-        let sampling = Sampling::of(config).unwrap();
-        sampling.with(&SamplingArgs(given), &tokenizer()).unwrap()
+    fn with(config: &GenerationConfig, given: Vec<(Parameter, FlagValue)>) -> Sampling {
+        let sampling = Sampling::from_config(config).unwrap();
+        sampling
+            .with_flags(&SamplingArgs(given), &tokenizer())
+            .unwrap()
     }
 
     fn named(name: &str) -> Parameter {
@@ -180,25 +188,27 @@ mod tests {
     fn every_flag_reaches_its_parameter() {
         for parameter in PARAMETERS {
             let given = match parameter.kind {
-                Kind::Float => Given::Float(parameter.min + (parameter.max - parameter.min) / 3.0),
-                Kind::Integer => Given::Integer(parameter.max as i64),
-                Kind::Biases => Given::Biases(vec![(4, 1.0)]),
-                Kind::Tokens => Given::Tokens(vec![4]),
-                Kind::TokenSequences | Kind::Strings => Given::Texts(vec!["a".into()]),
-                Kind::Steps => Given::Steps(vec![Step::Temperature, Step::TopP]),
-                Kind::Seed => Given::Seed(7),
+                Kind::Float => {
+                    FlagValue::Float(parameter.min + (parameter.max - parameter.min) / 3.0)
+                }
+                Kind::Integer => FlagValue::Integer(parameter.max as i64),
+                Kind::Biases => FlagValue::Biases(vec![(4, 1.0)]),
+                Kind::Tokens => FlagValue::Tokens(vec![4]),
+                Kind::TokenSequences | Kind::Strings => FlagValue::Texts(vec!["a".into()]),
+                Kind::Steps => FlagValue::Steps(vec![Step::Temperature, Step::TopP]),
+                Kind::Seed => FlagValue::Seed(7),
             };
             let sampling = with(&GenerationConfig::default(), vec![(parameter, given)]);
-            let told = sampling.told();
+            let told = sampling.describe();
             let given = format!("{} ", parameter.name);
             let given = told.split(", ").find(|part| part.starts_with(&given));
-            assert!(told.contains("(given)"), "{told}");
+            assert!(told.contains("(set by flag)"), "{told}");
             assert!(given.is_some() || parameter.kind == Kind::Steps, "{told}");
         }
     }
 
     #[test]
-    fn flags_go_before_the_checkpoint_and_that_before_us() {
+    fn flags_override_checkpoint_and_defaults() {
         let silent = GenerationConfig::default();
         let says = GenerationConfig {
             top_k: Some(20),
@@ -209,64 +219,70 @@ mod tests {
             repetition_penalty: Some(1.1),
             ..silent.clone()
         };
-        let temperature = || vec![(named("temperature"), Given::Float(1.5))];
+        let temperature = || vec![(named("temperature"), FlagValue::Float(1.5))];
         for (config, given, told) in [
             (
                 &silent,
                 vec![],
-                "temperature 0.6 (loquat's), top_p 0.95 (loquat's)",
+                "temperature 0.6 (Loquat's default), top_p 0.95 (Loquat's default)",
             ),
             (
                 &silent,
                 temperature(),
-                "temperature 1.5 (given), top_p 0.95 (loquat's)",
+                "temperature 1.5 (set by flag), top_p 0.95 (Loquat's default)",
             ),
             (
                 &says,
                 vec![],
-                "top_k 20 (the model's), repetition_penalty 1.1 (the model's)",
+                "top_k 20 (the model's default), repetition_penalty 1.1 (the model's default)",
             ),
             (
                 &says,
                 temperature(),
-                "temperature 1.5 (given), top_k 20 (the model's), repetition_penalty 1.1 (the \
-                 model's)",
+                "temperature 1.5 (set by flag), top_k 20 (the model's default), repetition_penalty 1.1 (the \
+                 model's default)",
             ),
             (
                 &penalty,
                 vec![],
-                "temperature 0.6 (loquat's), top_p 0.95 (loquat's), repetition_penalty 1.1 (the \
-                 model's)",
+                "temperature 0.6 (Loquat's default), top_p 0.95 (Loquat's default), repetition_penalty 1.1 (the \
+                 model's default)",
             ),
             (
                 &says,
-                vec![(named("top_k"), Given::Integer(0))],
-                "repetition_penalty 1.1 (the model's)",
+                vec![(named("top_k"), FlagValue::Integer(0))],
+                "repetition_penalty 1.1 (the model's default)",
             ),
         ] {
-            assert_eq!(with(config, given).told(), told);
+            assert_eq!(with(config, given).describe(), told);
         }
         let own = GenerationConfig {
             do_sample: Some(true),
             ..silent
         };
-        assert_eq!(with(&own, vec![]).told(), "the model's own distribution");
+        assert_eq!(
+            with(&own, vec![]).describe(),
+            "the model's unmodified distribution"
+        );
     }
 
     #[test]
-    fn an_order_leaves_out_what_nobody_asked_for() {
-        let order = (named("order"), Given::Steps(vec![Step::TopK]));
+    fn explicit_order_disables_missing_steps() {
+        let order = (named("order"), FlagValue::Steps(vec![Step::TopK]));
         let silent = GenerationConfig::default();
-        let told = with(&silent, vec![order.clone()]).told();
-        assert_eq!(told, "order [\"top_k\"] (given)");
-        // What was asked for stays, for the engine to refuse.
-        let asked = (named("top_p"), Given::Float(0.5));
-        let told = with(&silent, vec![order, asked]).told();
-        assert_eq!(told, "top_p 0.5 (given), order [\"top_k\"] (given)");
+        let told = with(&silent, vec![order.clone()]).describe();
+        assert_eq!(told, "order [\"top_k\"] (set by flag)");
+        // A parameter set by a flag stays, and the engine refuses it.
+        let asked = (named("top_p"), FlagValue::Float(0.5));
+        let told = with(&silent, vec![order, asked]).describe();
+        assert_eq!(
+            told,
+            "top_p 0.5 (set by flag), order [\"top_k\"] (set by flag)"
+        );
     }
 
     #[test]
-    fn a_bad_word_is_bad_inside_a_text_too() {
+    fn bad_words_match_inside_text() {
         let words = ["no".into(), " no".into()];
         let sequences = word_sequences(&words, &tokenizer()).unwrap();
         let spaced = tokenizer().encode(" no", Special::PLAIN).unwrap();
@@ -275,12 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_asks_for_the_impossible_is_refused() {
+    fn invalid_checkpoint_defaults_are_refused() {
         let config = GenerationConfig {
             top_p: Some(1.5),
             ..GenerationConfig::default()
         };
-        let error = Sampling::of(&config).unwrap_err();
+        let error = Sampling::from_config(&config).unwrap_err();
         assert_eq!(error.exit_code(), 3);
         assert!(error.to_string().contains("`top_p` is 1.5"), "{error}");
     }

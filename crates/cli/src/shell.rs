@@ -1,5 +1,4 @@
-//! `loquat completions` and `loquat man`: what shells and `man` read, made from the definitions of
-//! the flags.
+//! `loquat completions` and `loquat man`, generated from the flag definitions.
 
 use std::path::Path;
 
@@ -11,7 +10,7 @@ use crate::terminal::print;
 
 const PROGRAM: &str = "loquat";
 
-/// `help` needs no page: every page is one.
+/// The `help` command needs no page of its own.
 fn without_help() -> Command {
     Cli::command().disable_help_subcommand(true)
 }

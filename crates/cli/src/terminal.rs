@@ -1,16 +1,17 @@
-//! Writing to people: plain where nobody looks, and never a panic when the reader is gone.
+//! Output to stdout and stderr: colours only on terminals, no panic on a closed pipe.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
+use serde_json::Value;
 
 pub use loquat::human::bytes;
 
 use crate::error::CliError;
 
-/// When to write in colours.
+/// When to use colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
     /// On terminals, unless `NO_COLOR` is set or `TERM` is dumb.
@@ -20,20 +21,20 @@ pub enum Colour {
     Never,
 }
 
-/// Said once, before anything is written; until then it is `auto`.
+/// Set once by `main`, before any output.
 static COLOUR: OnceLock<Colour> = OnceLock::new();
 
-pub fn choose_colour(colour: Colour) {
-    // Only the first choice counts, and `main` makes it.
+pub fn set_colour(colour: Colour) {
+    // Only `main` calls this.
     let _ = COLOUR.set(colour);
 }
 
-/// Whether what is written to stderr is dimmed and coloured.
+/// Whether stderr uses colours.
 pub fn stderr_is_fancy() -> bool {
     is_fancy(std::io::stderr().is_terminal())
 }
 
-/// Whether what is written to stdout is.
+/// Whether stdout uses colours.
 pub fn stdout_is_fancy() -> bool {
     is_fancy(std::io::stdout().is_terminal())
 }
@@ -49,12 +50,12 @@ fn is_fancy(is_terminal: bool) -> bool {
     }
 }
 
-/// Whether the terminal has no more than lines: none is written over there.
+/// Whether the terminal cannot move its cursor.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
 
-/// Writes to stdout at once.
+/// Writes to stdout and flushes.
 pub fn print(text: &str) -> Result<(), CliError> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout
@@ -63,12 +64,17 @@ pub fn print(text: &str) -> Result<(), CliError> {
     written.map_err(CliError::Output)
 }
 
-/// A remark on stderr, dimmed where that shows. One that cannot be written is not missed.
+/// Prints indented JSON to stdout.
+pub fn print_json(value: &Value) -> Result<(), CliError> {
+    print(&format!("{value:#}\n"))
+}
+
+/// Prints a dimmed line on stderr. Write errors are ignored.
 pub fn remark(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", dimmed(text));
 }
 
-/// As stderr shows what is not the answer.
+/// Dimmed if stderr uses colours.
 pub fn dimmed(text: &str) -> String {
     if stderr_is_fancy() {
         dim(text)
@@ -81,8 +87,8 @@ pub fn dim(text: &str) -> String {
     format!("\x1b[2m{text}\x1b[0m")
 }
 
-/// Why something failed, on stderr if that still takes it.
-pub fn complain(error: &impl Display) {
+/// Prints an error on stderr. Write errors are ignored.
+pub fn print_error(error: &impl Display) {
     let _ = writeln!(std::io::stderr(), "{} {error}", error_mark());
 }
 
@@ -94,9 +100,9 @@ fn error_mark() -> &'static str {
     }
 }
 
-/// What a model wrote, as it may appear on a terminal: control characters would move the
-/// cursor, rewrite the screen or set the clipboard.
-pub fn tame(text: &str) -> String {
+/// Replaces control characters, which would move the cursor, rewrite the screen or set the
+/// clipboard.
+pub fn sanitize(text: &str) -> String {
     let text = text.chars().filter(|letter| *letter != '\r');
     text.map(|letter| match letter {
         '\n' | '\t' => letter,
@@ -108,7 +114,7 @@ pub fn tame(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::tame;
+    use super::sanitize;
 
     #[test]
     fn control_characters_stay_off_the_terminal() {
@@ -117,7 +123,7 @@ mod tests {
             ("\x1b[2J é", "\u{fffd}[2J é"),
             ("\u{9b}2J\x07", "\u{fffd}2J\u{fffd}"),
         ] {
-            assert_eq!(tame(text), expected);
+            assert_eq!(sanitize(text), expected);
         }
     }
 }

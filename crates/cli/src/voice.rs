@@ -7,7 +7,7 @@ use loquat_chat::{ChatContext, ChatError};
 use loquat_grammar::{Grammar, Grammars};
 use loquat_text::{ChatTemplate, Tokenizer};
 
-use crate::args::{FormatArgs, Wanted};
+use crate::args::{AnswerConstraint, FormatArgs};
 use crate::error::CliError;
 use crate::files;
 
@@ -55,8 +55,8 @@ pub fn chat(
 }
 
 /// Compiles a constraint. The error names its flag.
-pub fn grammar(grammars: &Grammars, wanted: &Wanted) -> Result<Grammar, CliError> {
-    let Wanted { flag, source } = wanted;
+pub fn grammar(grammars: &Grammars, wanted: &AnswerConstraint) -> Result<Grammar, CliError> {
+    let AnswerConstraint { flag, source } = wanted;
     let grammar = grammars.compile(source);
     grammar.map_err(|source| CliError::Grammar { flag, source })
 }

@@ -1,4 +1,4 @@
-//! What an answer must be.
+//! Flags that constrain the answer.
 
 use std::path::{Path, PathBuf};
 
@@ -8,39 +8,39 @@ use loquat_grammar::GrammarSource;
 use crate::error::CliError;
 use crate::files;
 
-/// What an answer is held to; one of these at most.
+/// Constraints on the answer; at most one.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Structured output")]
 #[group(multiple = false)]
 pub struct AnswerArgs {
-    /// The answer is a JSON object.
+    /// Constrain the answer to a JSON object.
     #[arg(long)]
     json: bool,
-    /// The answer is JSON that this schema admits: a file, or the schema itself.
+    /// Constrain the answer to JSON that is valid under this schema: a file, or the schema itself.
     #[arg(long, value_name = "FILE|JSON")]
     json_schema: Option<String>,
-    /// The whole answer matches this regular expression, in the syntax of Rust's `regex`.
+    /// Constrain the whole answer to this regular expression, in the syntax of Rust's `regex`.
     #[arg(long, value_name = "RE")]
     regex: Option<String>,
-    /// The answer is one of these texts. Given once for each.
+    /// Constrain the answer to one of these texts. May be repeated.
     #[arg(long, value_name = "TEXT")]
     choice: Vec<String>,
-    /// The answer follows this grammar, in Lark's notation, or in llama.cpp's where the file's
-    /// name ends in .gbnf.
+    /// Constrain the answer to this grammar, in Lark syntax, or in llama.cpp's if the file name
+    /// ends in .gbnf.
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
 }
 
-/// What an answer must be, and the flag that said so.
+/// A constraint on the answer, and its flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct AnswerConstraint {
     pub flag: &'static str,
     pub source: GrammarSource,
 }
 
 impl AnswerArgs {
-    /// Reads the files that flags name.
-    pub fn wanted(&self) -> Result<Option<Wanted>, CliError> {
+    /// Reads the files that the flags name.
+    pub fn constraint(&self) -> Result<Option<AnswerConstraint>, CliError> {
         let Self {
             json,
             json_schema,
@@ -61,7 +61,7 @@ impl AnswerArgs {
         } else {
             return Ok(None);
         };
-        Ok(Some(Wanted { flag, source }))
+        Ok(Some(AnswerConstraint { flag, source }))
     }
 }
 

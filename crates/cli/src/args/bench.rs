@@ -12,7 +12,7 @@ use super::model::{MODEL_FLAGS, ModelArgs};
 use super::session::SessionArgs;
 use super::values::{at_least_one, nonzero, seed};
 
-/// Flags that choose a scenario exclude each other; all others name those they do not serve.
+/// Scenarios exclude each other; every other flag lists the scenarios that it does not apply to.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("scenario")
     .args([
@@ -25,13 +25,13 @@ pub struct BenchArgs {
     pub model: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,
-    /// Random weights of a known model's shape instead, such as llama-1b:q4_0 [default format:
-    /// bf16]. A name that is not known is answered with those that are.
+    /// Random weights with the shape of a known model instead, such as llama-1b:q4_0 [default
+    /// format: bf16]. An unknown name lists the known ones.
     #[arg(long, value_name = "SHAPE[:FORMAT]", conflicts_with_all = ["model", "constrained", "http", "start"])]
     #[arg(conflicts_with_all = MODEL_FLAGS)]
     pub synthetic: Option<Recipe>,
     /// Write the synthetic model to this path and measure nothing: a file that ends in .gguf, or a
-    /// folder of safetensors.
+    /// directory of safetensors.
     #[arg(
         long,
         value_name = "PATH",
@@ -46,107 +46,106 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(default_values_t = [32, 512].map(nonzero), conflicts_with = "scenario")]
     pub prompt_tokens: Vec<NonZeroUsize>,
-    /// Tokens to decode in each measurement, before an prefill_interference enters, or in each turn.
+    /// Tokens to decode per measurement, per turn, or before the interfering prefill.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     #[arg(default_value_t = nonzero(64), conflicts_with_all = ["clients", "soak", "start"])]
     pub decode_tokens: NonZeroUsize,
-    /// Tokens already in the context when decoding starts, such as 1,1024.
+    /// Context lengths at which decoding starts, such as 1,1024.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(default_values_t = [nonzero(1)], conflicts_with = "scenario")]
     pub depth: Vec<NonZeroUsize>,
-    /// Sequences decoding at once, such as 1,4 [default: 1, or 4 when an prefill_interference enters].
+    /// Sequences that decode at once, such as 1,4 [default: 1; 4 with --prefill-interference].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(conflicts_with_all = ["clients", "turns", "soak", "contended", "start"])]
     batch: Vec<NonZeroUsize>,
-    /// Rounds; the median is reported [default: 5, or 3 of an prefill_interference's or of turns].
+    /// Rounds; the median is reported [default: 5; 3 with --prefill-interference or --turns].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     #[arg(conflicts_with_all = ["clients", "soak"])]
     rounds: Option<NonZeroUsize>,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
-    /// Many clients at once: as many as this, one count after the other, such as 1,4,8,16,32.
+    /// Many clients at once; each count is measured in turn, such as 1,4,8,16,32.
     #[arg(long, value_name = "COUNTS", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(help_heading = SCENARIOS)]
     pub clients: Vec<NonZeroUsize>,
-    /// Requests to serve at each count of clients [default: four for each of the most clients].
+    /// Requests per count of clients [default: four times the largest count].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, requires = "clients")]
     #[arg(conflicts_with_all = ["seconds", "prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     #[arg(help_heading = SCENARIOS)]
     pub requests: Option<NonZeroUsize>,
-    /// How long to send requests at each count of clients, instead of a number of them.
+    /// How long to send requests per count of clients, instead of --requests.
     #[arg(long, value_name = "SECONDS", value_parser = at_least_one, requires = "clients")]
     #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     #[arg(help_heading = SCENARIOS)]
     pub seconds: Option<NonZeroUsize>,
-    /// Lengths of clients' prompts, drawn so that doubling a length makes it half as frequent.
+    /// Prompt lengths of the clients, drawn log-uniformly.
     #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 16, high: 512 })]
     #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     pub prompt_range: LengthRange,
-    /// Lengths of clients' answers, drawn likewise.
+    /// Answer lengths of the clients, drawn log-uniformly.
     #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 32, high: 128 })]
     #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     pub output_range: LengthRange,
-    /// What running streams suffer while a prompt of this length enters.
+    /// The slowdown of running streams while a prompt of this length is prefilled.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
     pub prefill_interference: Option<NonZeroUsize>,
-    /// How many times as long running streams may take for a token while prompts come in; `inf`
-    /// is no bound.
+    /// How much longer running streams may take per token during a prefill; `inf` for no bound.
     #[arg(long, value_name = "NUMBER", value_parser = slowdown, requires = "scenario")]
     #[arg(help_heading = SCENARIOS, default_value_t = EngineOptions::default().max_slowdown)]
     #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     pub max_slowdown: f32,
-    /// A conversation of this many turns, with the prefix cache and without it.
+    /// A conversation of this many turns, with and without the prefix cache.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
     pub turns: Option<NonZeroUsize>,
-    /// New tokens in each turn's question.
+    /// New tokens per turn.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, requires = "turns")]
     #[arg(help_heading = SCENARIOS, default_value_t = nonzero(64))]
     #[arg(conflicts_with_all = ["clients", "prefill_interference", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
     pub user_tokens: NonZeroUsize,
-    /// Unreliable clients for this long, on little memory, and a check that nothing leaks.
+    /// Chaos clients for this long on little memory, and a check that nothing leaks.
     #[arg(long, value_name = "SECONDS", value_parser = soak_seconds, help_heading = SCENARIOS)]
     pub soak: Option<NonZeroUsize>,
-    /// Decoding held to a JSON schema, beside free decoding.
+    /// Decoding constrained by a JSON schema against free decoding.
     #[arg(long, help_heading = SCENARIOS)]
     pub constrained: bool,
-    /// Decoding while so many others keep a core busy each, beside decoding undisturbed.
+    /// Decoding while this many other threads keep a core busy each, against an idle machine.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
     pub contended: Option<NonZeroUsize>,
-    /// Streaming over HTTP beside the bare session, many clients (as many as `--batch` says, or 32),
-    /// and what a server's start takes.
+    /// Streaming over HTTP against the bare session, many clients (--batch, or 32), and the time and
+    /// memory of a server's start.
     #[arg(long, help_heading = SCENARIOS, conflicts_with = "kv_format")]
     #[arg(conflicts_with_all = MODEL_FLAGS)]
     pub http: bool,
-    /// These works alone, once each, through the engine and in a session with just the room they
-    /// need, such as prompt:512,decode:64@2048,decode:64@1x8 (tokens, depth, sequences): for
-    /// programs that compare processes.
-    #[arg(long, value_name = "WORKS", value_delimiter = ',', help_heading = SCENARIOS)]
+    /// These workloads only, once each, through the engine, in a session just large enough, such as
+    /// prompt:512,decode:64@2048,decode:64@1x8 (tokens, depth, sequences). For programs that
+    /// compare processes.
+    #[arg(long, value_name = "WORKLOADS", value_delimiter = ',', help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["synthetic", "decode_tokens", "batch", "rounds", "svg", "seed"])]
     pub work: Vec<Workload>,
-    /// What this machine can do at most: how fast its memory is read, and its int8 arithmetic.
+    /// This machine's limits: memory bandwidth and int8 arithmetic.
     #[arg(long, help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "svg"])]
     #[arg(conflicts_with_all = ["seed", "context", "precision", "kv_format"])]
     #[arg(conflicts_with_all = MODEL_FLAGS)]
     pub machine: bool,
-    /// Draw the figure that this JSON file describes: a title, a caption and panels of lines.
+    /// Draw the figure described by this JSON file: a title, a caption and panels of lines.
     #[arg(long, value_name = "FILE", requires = "svg", help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["model", "synthetic", "decode_tokens", "batch", "rounds", "json"])]
     #[arg(conflicts_with_all = ["seed", "context", "threads", "precision", "kv_format"])]
     #[arg(conflicts_with_all = MODEL_FLAGS)]
     pub draw: Option<PathBuf>,
-    /// From the command to the first token, as a process of its own, beside the time that the
-    /// same prompt takes once all is loaded.
+    /// Time from a command to its first token, in a new process, against the same prompt on a loaded
+    /// model.
     #[arg(long, help_heading = SCENARIOS)]
     pub start: bool,
-    /// Draws a scenario's prompts, lengths and whims.
+    /// Seed of the scenario's prompts, lengths and client behaviour.
     #[arg(long, value_name = "NUMBER", value_parser = seed, requires = "scenario")]
     #[arg(help_heading = SCENARIOS, default_value_t = 0, conflicts_with_all = ["start", "contended"])]
     pub seed: u64,
-    /// Draw a scenario's results into this file.
+    /// Also draw the results into this file.
     #[arg(long, value_name = "FILE", requires = "scenario", help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["constrained", "contended", "http", "start"])]
     pub svg: Option<PathBuf>,
@@ -157,7 +156,7 @@ pub struct BenchArgs {
 const SCENARIOS: &str = "Scenarios";
 
 impl BenchArgs {
-    /// Sequences decoding at once, or as many as the scenario takes by itself.
+    /// Sequences that decode at once, or the scenario's default.
     pub fn batches(&self, default: usize) -> Vec<usize> {
         if self.batch.is_empty() {
             vec![default]
@@ -166,7 +165,7 @@ impl BenchArgs {
         }
     }
 
-    /// Rounds, or as many as the scenario takes by itself.
+    /// Rounds, or the scenario's default.
     pub fn rounds(&self, default: usize) -> usize {
         self.rounds.map_or(default, NonZeroUsize::get)
     }

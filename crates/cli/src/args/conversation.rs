@@ -1,4 +1,4 @@
-//! What is said to a model, and how it is written out for it.
+//! Flags of a conversation and of how it is rendered.
 
 use std::path::PathBuf;
 
@@ -10,37 +10,36 @@ use serde_json::Value;
 
 use super::values::variable;
 
-/// The words of a conversation.
+/// The content of a conversation.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Conversation")]
 pub struct ConversationArgs {
-    /// How the model is to behave.
+    /// The system prompt.
     #[arg(long, value_name = "TEXT", conflicts_with = "messages")]
     pub system: Option<String>,
-    /// A whole conversation instead of a prompt: a JSON list of messages as OpenAI's API has
-    /// them. As for every file, `-` is stdin.
+    /// A conversation instead of a prompt: a JSON list of messages in OpenAI's format. As for every
+    /// file, `-` is stdin.
     #[arg(long, value_name = "FILE")]
     pub messages: Option<PathBuf>,
-    /// Functions that the model may call: a JSON list of definitions as OpenAI's API has them,
-    /// or one of them.
+    /// Functions that the model may call: a JSON list of definitions in OpenAI's format, or one
+    /// definition.
     #[arg(long, value_name = "FILE")]
     pub tools: Option<PathBuf>,
-    /// Whether tools are called: auto (as the model likes), none, required, or a tool's name.
+    /// Whether tools are called: auto (the model decides), none, required, or a tool's name.
     #[arg(long, value_name = "CHOICE", value_parser = tool_choice, requires = "tools")]
     #[arg(default_value = "auto")]
     pub tool_choice: ToolChoice,
-    /// How hard to think before the answer, where the model's template knows.
+    /// How much to think before the answer, if the model's template supports it.
     #[arg(long, value_enum, value_name = "EFFORT")]
     pub thinking: Option<ThinkingArg>,
-    /// Another chat template than the model's own: a file, or the name of a built-in one.
+    /// A chat template to use instead of the model's: a file, or the name of a built-in one.
     #[arg(long, value_name = "FILE|NAME", long_help = template_help())]
     pub template: Option<PathBuf>,
-    /// A variable of the template: JSON, or a text where it does not read as that. May be given
-    /// several times.
+    /// A template variable: JSON, or text if the value is not valid JSON. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     pub template_var: Vec<(String, Value)>,
-    /// Read special tokens that messages spell out, such as <|im_end|>, as such. Otherwise they
-    /// are plain text, and only the template writes special tokens.
+    /// Parse special tokens in messages, such as <|im_end|>. By default they are plain text, and
+    /// only the template writes special tokens.
     #[arg(long)]
     pub read_special: bool,
 }
@@ -70,7 +69,7 @@ fn template_help() -> String {
     let names: Vec<&str> = ChatTemplate::builtin_names().collect();
     let names = names.join(", ");
     format!(
-        "Another chat template than the model's own: a file, or the name of a built-in one \
+        "A chat template to use instead of the model's: a file, or the name of a built-in one \
          ({names})"
     )
 }
@@ -85,24 +84,23 @@ fn tool_choice(text: &str) -> Result<ToolChoice, String> {
     })
 }
 
-/// How the model marks its thinking and its calls, where its template does not tell.
+/// Overrides of the detected thinking and tool-call formats.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Conversation")]
 pub struct FormatArgs {
-    /// How the model marks its thinking, where its template and vocabulary mislead; `none` where
-    /// it does not.
+    /// How the model marks its thinking, if detection is wrong; `none` if it does not think.
     #[arg(long, value_name = "NAME", value_parser = reasoning_format)]
-    reasoning_format: Option<Named<ReasoningFormat>>,
-    /// How the model writes tool calls, likewise.
+    reasoning_format: Option<NamedFormat<ReasoningFormat>>,
+    /// How the model writes tool calls, if detection is wrong; `none` if it does not call tools.
     #[arg(long, value_name = "NAME", value_parser = tool_format)]
-    tool_format: Option<Named<CallFormat>>,
+    tool_format: Option<NamedFormat<CallFormat>>,
 }
 
-/// A format by its name; `None` is none at all.
+/// A format selected by name; `None` for `none`.
 #[derive(Debug)]
-struct Named<T: 'static>(Option<&'static T>);
+struct NamedFormat<T: 'static>(Option<&'static T>);
 
-impl<T> Clone for Named<T> {
+impl<T> Clone for NamedFormat<T> {
     fn clone(&self) -> Self {
         Self(self.0)
     }
@@ -110,16 +108,16 @@ impl<T> Clone for Named<T> {
 
 const NO_FORMAT: &str = "none";
 
-fn reasoning_format(name: &str) -> Result<Named<ReasoningFormat>, String> {
+fn reasoning_format(name: &str) -> Result<NamedFormat<ReasoningFormat>, String> {
     let format = OutputFormat::named(Some(name).filter(|name| *name != NO_FORMAT), None);
     let format = format.map_err(|error| format!("{error}, {NO_FORMAT}"))?;
-    Ok(Named(format.reasoning))
+    Ok(NamedFormat(format.reasoning))
 }
 
-fn tool_format(name: &str) -> Result<Named<CallFormat>, String> {
+fn tool_format(name: &str) -> Result<NamedFormat<CallFormat>, String> {
     let format = OutputFormat::named(None, Some(name).filter(|name| *name != NO_FORMAT));
     let format = format.map_err(|error| format!("{error}, {NO_FORMAT}"))?;
-    Ok(Named(format.calls))
+    Ok(NamedFormat(format.calls))
 }
 
 impl FormatArgs {

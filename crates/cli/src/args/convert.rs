@@ -1,3 +1,5 @@
+//! Flags of `loquat convert`.
+
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -13,27 +15,27 @@ pub struct ConvertArgs {
     pub model: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,
-    /// What it becomes: a folder for mlx-lm, a file for llama.cpp, or a folder as on the hub.
+    /// The target format: a directory for mlx-lm, a file for llama.cpp, or a hub-style directory.
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub to: To,
-    /// What its matrices become. mlx: q2 q3 q4 q5 q6 q8 mxfp4 mxfp8 nvfp4; gguf: q4_0 q4_1 q5_0
-    /// q5_1 q8_0 q4_k q4_k_m q5_k q5_k_m q6_k; any: bf16 f16 f32. When left out: q4 for mlx,
-    /// q4_k_m for gguf, and for safetensors what they are.
+    pub to: TargetFormat,
+    /// The type of the matrices. mlx: q2 q3 q4 q5 q6 q8 mxfp4 mxfp8 nvfp4; gguf: q4_0 q4_1 q5_0
+    /// q5_1 q8_0 q4_k q4_k_m q5_k q5_k_m q6_k; any: bf16 f16 f32 [default: q4 for mlx, q4_k_m for
+    /// gguf, unchanged for safetensors].
     #[arg(long, value_name = "TYPE")]
     pub quant: Option<String>,
-    /// Values that share a scale in mlx's q types: 32, 64 or 128; 64 when left out.
+    /// Values per scale in mlx's q types: 32, 64 or 128 [default: 64].
     #[arg(long, value_name = "VALUES", requires = "quant")]
     pub group_size: Option<usize>,
-    /// Where the result goes; nothing is there before it is whole.
+    /// The output path; written only when the conversion is complete.
     #[arg(long, short, value_name = "PATH")]
     pub output: PathBuf,
-    /// What stays plain beside quantized matrices, in this type; the model's own when left out.
+    /// The type of tensors that are not quantized [default: the model's].
     #[arg(long, value_enum, value_name = "TYPE")]
-    pub dtype: Option<Float>,
-    /// Quantize a model that is quantized already, which adds a second error to its first.
+    pub dtype: Option<FloatType>,
+    /// Allow quantizing a model that is already quantized, which adds to its error.
     #[arg(long)]
     pub requantize: bool,
-    /// Replace a model that is there already.
+    /// Overwrite an existing model.
     #[arg(long)]
     pub force: bool,
     /// Print JSON instead of text.
@@ -42,35 +44,35 @@ pub struct ConvertArgs {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum To {
+pub enum TargetFormat {
     Mlx,
     Gguf,
     Safetensors,
 }
 
-impl From<To> for Target {
-    fn from(to: To) -> Self {
+impl From<TargetFormat> for Target {
+    fn from(to: TargetFormat) -> Self {
         match to {
-            To::Mlx => Target::Mlx,
-            To::Gguf => Target::Gguf,
-            To::Safetensors => Target::Safetensors,
+            TargetFormat::Mlx => Target::Mlx,
+            TargetFormat::Gguf => Target::Gguf,
+            TargetFormat::Safetensors => Target::Safetensors,
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum Float {
+pub enum FloatType {
     Bf16,
     F16,
     F32,
 }
 
-impl From<Float> for Dtype {
-    fn from(float: Float) -> Self {
+impl From<FloatType> for Dtype {
+    fn from(float: FloatType) -> Self {
         match float {
-            Float::Bf16 => Dtype::BF16,
-            Float::F16 => Dtype::F16,
-            Float::F32 => Dtype::F32,
+            FloatType::Bf16 => Dtype::BF16,
+            FloatType::F16 => Dtype::F16,
+            FloatType::F32 => Dtype::F32,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Every flag, defined once. Sampling parameters take their help and ranges from the engine.
+//! All flags, each defined once. Sampling parameters take their help and ranges from the engine.
 
 mod answer;
 mod bench;
@@ -15,16 +15,16 @@ mod values;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use answer::{AnswerArgs, Wanted};
+pub use answer::{AnswerArgs, AnswerConstraint};
 pub use bench::BenchArgs;
 pub use conversation::{ConversationArgs, FormatArgs, ThinkingArg};
 pub use convert::ConvertArgs;
-pub use model::{Chosen, KindArgs, ModelArgs, NetworkArgs};
+pub use model::{KindArgs, ModelArgs, ModelChoice, NetworkArgs};
 pub use models::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, ShowArgs, VerifyArgs};
-pub use output::{Form, OutputArgs};
-pub use sampling::{Given, SamplingArgs, flag_name};
+pub use output::{OutputArgs, OutputForm};
+pub use sampling::{FlagValue, SamplingArgs, flag_name};
 pub use serve::{ConfigCommand, ServeArgs};
-pub use session::{RETAINED, SessionArgs};
+pub use session::{RETAINED_SEQUENCES, SessionArgs};
 pub use upkeep::{CompletionsArgs, DoctorArgs, FitArgs, ManArgs, QuickstartArgs};
 use values::{count, date};
 
@@ -36,86 +36,102 @@ use crate::terminal::Colour;
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    /// Say more on stderr: what is loaded, how tokens are chosen, and a closing line even when
-    /// not on a terminal.
+    /// Print more on stderr: what is loaded, the sampling parameters, and the statistics line even
+    /// without a terminal.
     #[arg(long, short, global = true)]
     pub verbose: bool,
-    /// When to write in colours; `auto` is on terminals, unless NO_COLOR is set.
+    /// When to use colours; `auto` uses them on terminals unless NO_COLOR is set.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, global = true)]
     pub color: Colour,
 }
 
+impl Cli {
+    /// A prompt after `--` is the prompt of the command.
+    pub fn with_verbatim_prompt(mut self) -> Self {
+        let (prompt, verbatim) = match &mut self.command {
+            Command::Run(args) => (&mut args.prompt, args.verbatim_prompt.take()),
+            Command::Generate(args) => (&mut args.prompt, args.verbatim_prompt.take()),
+            Command::Render(args) => (&mut args.prompt, args.verbatim_prompt.take()),
+            _ => return self,
+        };
+        *prompt = verbatim.or(prompt.take());
+        self
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Ask a model, or chat with it when no prompt is given.
+    /// Ask a model, or chat with it if no prompt is given.
     Run(Box<RunArgs>),
     /// Serve models over HTTP to OpenAI, Anthropic and Ollama clients.
     Serve(Box<ServeArgs>),
-    /// Check, show and explain the server's configuration; make keys.
+    /// Check, show and document the server's configuration; create API keys.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Continue a text exactly as given, without a chat template.
+    /// Continue a text verbatim, without a chat template.
     Generate(Box<GenerateArgs>),
-    /// Show a conversation as the model would be given it, without loading weights.
+    /// Show the prompt that a conversation renders to, without loading weights.
     Render(Box<RenderArgs>),
-    /// Say what a model is: blocks, tensors, memory need, capabilities, manner of speaking.
+    /// Describe a model: blocks, tensors, memory, capabilities, chat template.
     Inspect(InspectArgs),
-    /// Write a model in another format or a smaller type, for mlx-lm or llama.cpp, and say how far
-    /// it is from the first.
+    /// Convert a model to another format or quantization, for mlx-lm or llama.cpp, and report the
+    /// quantization error.
     Convert(Box<ConvertArgs>),
-    /// Measure the engine: its speed beside the bare session's, or one scenario under load.
+    /// Measure the engine overhead against the bare session, or one scenario under load.
     Bench(Box<BenchArgs>),
     /// List the compute backends and whether each can run here.
     Backends,
-    /// List the models on this machine, whoever brought them.
+    /// List local models, including those other tools downloaded.
     Models(ModelsArgs),
     /// Search the catalog.
     Search(SearchArgs),
-    /// Download a model, or what is new of it.
+    /// Download or update a model.
     Pull(PullArgs),
-    /// Say what is known of a model, without opening or downloading it.
+    /// Show model details without opening or downloading the model.
     Show(ShowArgs),
-    /// Hash models again, and say what is damaged. Exits with 1 if anything is.
+    /// Verify the hashes of local models. Exits with 1 if a file is damaged.
     Verify(VerifyArgs),
-    /// Remove models that Loquat brought. A process that is running one keeps it until it ends.
+    /// Remove models Loquat downloaded. A running process keeps its model until it exits.
     Rm(RmArgs),
-    /// Remove unfinished downloads and what no model uses.
+    /// Remove unfinished downloads and unused files.
     Prune(PruneArgs),
-    /// Say which models fit this machine, at which context, and how fast they will be.
+    /// Show which models fit this machine, with which context, and how fast they run.
     Fit(FitArgs),
-    /// Look this installation over, and say what to do about what is wrong. Exits with 1 if
-    /// anything is.
+    /// Diagnose problems and suggest fixes. Exits with 1 if there is a problem.
     Doctor(DoctorArgs),
     /// Write a commented configuration for this machine, for `loquat serve`.
     Quickstart(QuickstartArgs),
-    /// Print a script that completes commands and flags.
+    /// Print a shell completion script.
     Completions(CompletionsArgs),
-    /// Make manual pages.
+    /// Generate manual pages.
     Man(ManArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// A catalog name (see `loquat search`), a hub repository (owner/name[@revision][:quant]), or
-    /// the path of a directory or file; the catalog's default when left out.
+    /// the path of a directory or file [default: the catalog's default model].
     pub model: Option<String>,
-    /// What to ask, in quotes. Without it stdin is read; on a terminal that is a conversation.
+    /// The prompt, in quotes. Without it, stdin is read; on a terminal, a chat starts.
     #[arg(conflicts_with = "messages")]
     pub prompt: Option<String>,
+    /// The prompt, even if it is a single word.
+    #[arg(last = true, value_name = "PROMPT", conflicts_with_all = ["prompt", "messages"])]
+    pub verbatim_prompt: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
-    /// At most one tool call in a reply.
+    /// Allow at most one tool call per reply.
     #[arg(long, requires = "tools", help_heading = "Conversation")]
     pub no_parallel_tool_calls: bool,
-    /// Most tokens to think; then the answer begins.
+    /// Maximum number of thinking tokens; then the answer begins.
     #[arg(long, value_name = "TOKENS", value_parser = count, help_heading = "Conversation")]
     #[arg(allow_negative_numbers = true)]
     pub thinking_budget: Option<usize>,
-    /// How thinking is shown: all of it, one line that counts, or not at all. On terminals it is
-    /// dimmed, and `full` when left out. Elsewhere it is left out, and `full` prints it before the
-    /// answer, between <think> and </think>.
+    /// How to show thinking: in full, folded into one line with a counter, or hidden. On terminals
+    /// the default is `full`, dimmed. Elsewhere the default is `hidden`, and `full` prints it
+    /// before the answer, between <think> and </think>.
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Conversation")]
     pub show_reasoning: Option<ShowReasoning>,
     #[command(flatten)]
@@ -128,7 +144,7 @@ pub struct RunArgs {
     pub session: SessionArgs,
 }
 
-/// How much of a model's thinking is shown.
+/// How much of the model's thinking is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ShowReasoning {
     Full,
@@ -140,11 +156,14 @@ pub enum ShowReasoning {
 pub struct GenerateArgs {
     /// A model, as for `run`.
     pub model: Option<String>,
-    /// The text to continue, in quotes. Without it stdin is read.
+    /// The text to continue, in quotes. Without it, stdin is read.
     pub prompt: Option<String>,
+    /// The text to continue, even if it is a single word.
+    #[arg(last = true, value_name = "PROMPT", conflicts_with = "prompt")]
+    pub verbatim_prompt: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,
-    /// Generate past the model's own end-of-text tokens.
+    /// Continue past the model's end-of-text tokens.
     #[arg(long)]
     pub ignore_eos: bool,
     #[command(flatten)]
@@ -155,37 +174,40 @@ pub struct GenerateArgs {
     pub session: SessionArgs,
 }
 
-/// What the engine would have made of them.
+/// Flags that only affect how the engine lowers messages.
 const RAW_EXCLUDES: [&str; 3] = ["thinking", "tool_choice", "read_special"];
 
 #[derive(Debug, Args)]
 pub struct RenderArgs {
-    /// A model, as for `run`. None is needed where --template is given.
+    /// A model, as for `run`. Optional with --template.
     pub model: Option<String>,
-    /// What to ask, in quotes. Without it, and without --messages, stdin is read.
+    /// The prompt, in quotes. Without it and without --messages, stdin is read.
     #[arg(conflicts_with = "messages")]
     pub prompt: Option<String>,
+    /// The prompt, even if it is a single word.
+    #[arg(last = true, value_name = "PROMPT", conflicts_with_all = ["prompt", "messages"])]
+    pub verbatim_prompt: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
-    /// Leave the assistant's turn unopened.
+    /// Do not open the assistant's turn.
     #[arg(long)]
     pub no_generation_prompt: bool,
     /// Print token ids instead of text.
     #[arg(long)]
     pub tokens: bool,
-    /// Hand the template what --messages and --tools hold untouched, as transformers does,
-    /// instead of what the engine makes of it.
+    /// Pass the contents of --messages and --tools to the template unchanged, as transformers
+    /// does.
     #[arg(long, requires = "messages", conflicts_with_all = RAW_EXCLUDES)]
     pub raw: bool,
-    /// What the template calls `bos_token`, where there is no model.
+    /// The template's `bos_token`, if there is no model.
     #[arg(long, value_name = "TEXT", requires = "template")]
     pub bos_token: Option<String>,
-    /// What it calls `eos_token`, likewise.
+    /// The template's `eos_token`, if there is no model.
     #[arg(long, value_name = "TEXT", requires = "template")]
     pub eos_token: Option<String>,
-    /// The time that templates see instead of the clock's, such as 2026-01-02T03:04:05.
+    /// The time that templates see instead of the current one, such as 2026-01-02T03:04:05.
     #[arg(long, value_name = "TIME", value_parser = date)]
     pub date: Option<u64>,
 }
@@ -216,5 +238,27 @@ mod tests {
     #[test]
     fn flags_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn text_after_two_dashes_is_the_prompt() {
+        for (words, model, prompt) in [
+            (&["--", "hi"][..], None, Some("hi")),
+            (&["m", "--", "hi"], Some("m"), Some("hi")),
+            (&["m", "hi"], Some("m"), Some("hi")),
+            (&["m"], Some("m"), None),
+        ] {
+            for command in ["run", "generate", "render"] {
+                let cli = Cli::parse_from([&["loquat", command][..], words].concat());
+                let found = match cli.with_verbatim_prompt().command {
+                    Command::Run(args) => (args.model, args.prompt),
+                    Command::Generate(args) => (args.model, args.prompt),
+                    Command::Render(args) => (args.model, args.prompt),
+                    other => panic!("{other:?}"),
+                };
+                let found = (found.0.as_deref(), found.1.as_deref());
+                assert_eq!(found, (model, prompt), "{command} {words:?}");
+            }
+        }
     }
 }

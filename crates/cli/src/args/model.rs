@@ -1,4 +1,4 @@
-//! Which model, of which files, from where.
+//! Flags that select a model and its files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,42 +7,42 @@ use loquat_store::FileKind;
 
 const HEADING: &str = "Model";
 
-/// Every flag below but `--offline`, for those that do without a model.
+/// Every flag below except `--offline`, for commands that need no model.
 pub const MODEL_FLAGS: [&str; 5] = ["gguf", "mlx", "safetensors", "gguf_file", "mlx_file"];
 
-/// The kind of files, where a model has several.
+/// The kind of files, if a model has several.
 #[derive(Debug, Clone, Default, Args)]
 #[group(multiple = false)]
 pub struct KindArgs {
-    /// Take the model's GGUF file, where it has other kinds of files too.
+    /// Use the model's GGUF file.
     #[arg(long, help_heading = HEADING)]
     pub gguf: bool,
-    /// Take its safetensors that MLX quantized.
+    /// Use its MLX-quantized safetensors.
     #[arg(long, help_heading = HEADING)]
     pub mlx: bool,
-    /// Take its safetensors as they were trained.
+    /// Use its original safetensors.
     #[arg(long, help_heading = HEADING)]
     pub safetensors: bool,
 }
 
-/// Whether there is a network.
+/// Network access.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct NetworkArgs {
-    /// Use no network: only what is on this machine. Also by LOQUAT_OFFLINE=1 or HF_HUB_OFFLINE=1.
+    /// Use only local files, no network. Also set by LOQUAT_OFFLINE=1 or HF_HUB_OFFLINE=1.
     #[arg(long, help_heading = HEADING)]
     pub offline: bool,
 }
 
-/// Which files of a model to open.
+/// The files of a model to open.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ModelArgs {
     #[command(flatten)]
     pub kinds: KindArgs,
-    /// Open this GGUF file; no other model is named then.
+    /// Open this GGUF file instead of a named model.
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     #[arg(conflicts_with_all = ["gguf", "mlx", "safetensors", "mlx_file"])]
     pub gguf_file: Option<PathBuf>,
-    /// Open this directory of MLX's, or its weights; no other model is named then.
+    /// Open this MLX directory, or its weights, instead of a named model.
     #[arg(long, value_name = "PATH", help_heading = HEADING)]
     #[arg(conflicts_with_all = ["gguf", "mlx", "safetensors"])]
     pub mlx_file: Option<PathBuf>,
@@ -50,10 +50,10 @@ pub struct ModelArgs {
     pub network: NetworkArgs,
 }
 
-/// A model as words and flags together name it.
+/// The model that arguments and flags select.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Chosen {
-    /// The catalog's default where there is none.
+pub struct ModelChoice {
+    /// `None` is the catalog's default.
     pub reference: Option<String>,
     pub kind: Option<FileKind>,
 }
@@ -67,13 +67,13 @@ impl KindArgs {
         ];
         flags
             .iter()
-            .find(|(given, _)| *given)
+            .find(|(is_set, _)| *is_set)
             .map(|(_, kind)| *kind)
     }
 }
 
 impl ModelArgs {
-    /// The flag that names a file, if one does.
+    /// The flag that names a file, if any.
     pub fn file(&self) -> Option<(&'static str, FileKind, &Path)> {
         let gguf = self.gguf_file.as_deref();
         let mlx = self.mlx_file.as_deref();
@@ -81,21 +81,21 @@ impl ModelArgs {
             .or_else(|| mlx.map(|path| ("--mlx-file", FileKind::Mlx, path)))
     }
 
-    /// The model that `word` and these flags name.
-    pub fn chosen(&self, word: Option<&str>) -> Chosen {
+    /// The model that `word` and these flags select.
+    pub fn choice(&self, word: Option<&str>) -> ModelChoice {
         match self.file() {
-            Some((_, kind, path)) => Chosen {
+            Some((_, kind, path)) => ModelChoice {
                 reference: Some(as_path(path)),
                 kind: Some(kind),
             },
-            None => Chosen {
+            None => ModelChoice {
                 reference: word.map(str::to_owned),
                 kind: self.kinds.kind(),
             },
         }
     }
 
-    /// The same as flags of another command.
+    /// These flags as arguments of another command.
     pub fn flags(&self) -> Vec<String> {
         let kind = self.kinds.kind().map(|kind| kind.flag().to_owned());
         let file = self.file().map(|(flag, _, path)| {
@@ -108,7 +108,7 @@ impl ModelArgs {
     }
 }
 
-/// So that it is never taken for a name.
+/// Written so that it is not parsed as a name.
 fn as_path(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = path.is_relative() && !text.starts_with('.');
@@ -153,7 +153,7 @@ mod tests {
                 Some(FileKind::Gguf),
             ),
         ] {
-            let chosen = args.chosen(word);
+            let chosen = args.choice(word);
             assert_eq!(
                 (chosen.reference.as_deref(), chosen.kind),
                 (reference, kind)

@@ -1,4 +1,4 @@
-//! Commands about the models on this machine and in the catalog.
+//! Flags of commands about local models and the catalog.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct ModelsArgs {
 
 #[derive(Debug, Args)]
 pub struct PullArgs {
-    /// What to download: a catalog name, or a hub repository (owner/name[@revision][:quant]).
+    /// A catalog name, or a hub repository (owner/name[@revision][:quant]).
     #[arg(value_name = "MODEL")]
     pub model: String,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct PullArgs {
 
 #[derive(Debug, Args)]
 pub struct RmArgs {
-    /// What to remove, as `loquat models` calls it.
+    /// The models to remove, as listed by `loquat models`.
     #[arg(value_name = "MODEL", required = true)]
     pub models: Vec<String>,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub struct RmArgs {
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// A model of the catalog or of this machine.
+    /// A model of the catalog or a local model.
     #[arg(value_name = "MODEL")]
     pub model: String,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// What to hash again; everything when left out.
+    /// The model to verify [default: all].
     #[arg(value_name = "MODEL")]
     pub model: Option<String>,
     #[command(flatten)]
@@ -65,10 +65,11 @@ pub struct VerifyArgs {
 
 #[derive(Debug, Args)]
 pub struct PruneArgs {
-    /// Say what would go, and remove nothing.
+    /// List what would be removed, without removing it.
     #[arg(long)]
     pub dry_run: bool,
-    /// Also models that Loquat brought and that were not run for so long, such as 30d, 2w or 12h.
+    /// Also remove models Loquat downloaded that were not used for this long, such as 30d, 2w or
+    /// 12h.
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub older_than: Option<Duration>,
     /// Print JSON instead of text.
@@ -78,8 +79,7 @@ pub struct PruneArgs {
 
 #[derive(Debug, Args)]
 pub struct SearchArgs {
-    /// Words that tell of the model: name, size, family, licence, kind. All of the catalog
-    /// without any.
+    /// Words to match: name, size, family, licence, kind [default: list the whole catalog].
     #[arg(value_name = "WORD")]
     pub words: Vec<String>,
     /// Print JSON instead of a table.
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_have_a_unit() {
+    fn age_needs_a_unit() {
         for (text, hours) in [
             ("12h", Some(12)),
             ("30d", Some(720)),

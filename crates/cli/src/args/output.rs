@@ -1,4 +1,4 @@
-//! What to generate, and how to print it.
+//! Flags of generation and of its output.
 
 use std::num::NonZeroUsize;
 
@@ -16,16 +16,16 @@ pub struct OutputArgs {
     #[arg(long, short = 'n', value_name = "TOKENS", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]
     pub max_tokens: Option<NonZeroUsize>,
-    /// End the text before this string. May be given several times.
+    /// Stop before this string. May be repeated.
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
-    /// The text as it comes, one JSON object at the end, or a line of JSON for each event.
-    #[arg(long, short, value_enum, default_value_t = Form::Text)]
-    pub output: Form,
-    /// Tell each token's log-probability in JSON, and those of this many likeliest alternatives.
+    /// Stream text, print one JSON object at the end, or stream one line of JSON per event.
+    #[arg(long, short, value_enum, default_value_t = OutputForm::Text)]
+    pub output: OutputForm,
+    /// Include the log-probability of each token and of this many alternatives in JSON.
     #[arg(long, value_name = "COUNT", value_parser = count, allow_negative_numbers = true)]
     logprobs: Option<usize>,
-    /// Of the distribution that tokens were drawn from, instead of the model's own.
+    /// Report log-probabilities after sampling parameters instead of the model's own.
     #[arg(long, requires = "logprobs")]
     logprobs_after_sampling: bool,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub struct OutputArgs {
 
 /// How a reply is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Form {
+pub enum OutputForm {
     Text,
     Json,
     Events,
@@ -42,9 +42,9 @@ pub enum Form {
 
 impl OutputArgs {
     pub fn logprobs(&self) -> Result<Option<Logprobs>, CliError> {
-        if self.logprobs.is_some() && self.output == Form::Text {
+        if self.logprobs.is_some() && self.output == OutputForm::Text {
             return Err(CliError::Usage {
-                what: "`--logprobs` has no place in text; `--output`".to_owned(),
+                what: "`--logprobs` needs JSON: `--output`".to_owned(),
                 expected: "json or events".to_owned(),
             });
         }
@@ -53,7 +53,8 @@ impl OutputArgs {
         } else {
             Distribution::Model
         };
-        let told = |alternatives| Logprobs { alternatives, of };
-        Ok(self.logprobs.map(told))
+        Ok(self
+            .logprobs
+            .map(|alternatives| Logprobs { alternatives, of }))
     }
 }

@@ -8,13 +8,13 @@ use loquat_engine::{Kind, PARAMETERS, Parameter, Step};
 
 use super::values::{seed, token};
 
-/// The parameters that were given, with their values.
+/// The parameters set by flags, with their values.
 #[derive(Debug, Clone, Default)]
-pub struct SamplingArgs(pub Vec<(Parameter, Given)>);
+pub struct SamplingArgs(pub Vec<(Parameter, FlagValue)>);
 
 /// A value from the command line.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Given {
+pub enum FlagValue {
     Float(f32),
     Integer(i64),
     Biases(Vec<(u32, f32)>),
@@ -48,18 +48,18 @@ impl FromArgMatches for SamplingArgs {
     }
 }
 
-/// What the flag of a parameter is called.
+/// The flag of a parameter.
 pub fn flag_name(parameter: &Parameter) -> String {
     match parameter.name {
-        // As llama.cpp calls it, whose names of steps it takes.
+        // llama.cpp's flag, whose step names it accepts.
         "order" => "samplers".to_owned(),
-        // One is given at a time.
+        // Each use adds one.
         "dry_sequence_breakers" => "dry-sequence-breaker".to_owned(),
         name => name.replace('_', "-"),
     }
 }
 
-const HEADING: &str = "Sampling (defaults are for models that bring none of their own)";
+const HEADING: &str = "Sampling (a model's own defaults take precedence over these)";
 
 fn flag(parameter: &Parameter) -> Arg {
     let parameter = *parameter;
@@ -102,7 +102,7 @@ fn help(parameter: &Parameter) -> String {
             format!("{help} [{min} to {max}] [default: {default}]")
         }
         Kind::Biases => format!("{help} [{min} to {max}]"),
-        Kind::TokenSequences | Kind::Strings => format!("{help}. May be given several times"),
+        Kind::TokenSequences | Kind::Strings => format!("{help}. May be repeated"),
         Kind::Tokens | Kind::Steps | Kind::Seed => (*help).to_owned(),
     }
 }
@@ -136,16 +136,16 @@ fn step(name: &str) -> Result<Step, String> {
     Step::from_name(name.trim()).map_err(|error| error.to_string())
 }
 
-fn given(parameter: &Parameter, matches: &ArgMatches) -> Option<Given> {
+fn given(parameter: &Parameter, matches: &ArgMatches) -> Option<FlagValue> {
     let name = parameter.name;
     Some(match parameter.kind {
-        Kind::Float => Given::Float(*matches.get_one(name)?),
-        Kind::Integer => Given::Integer(*matches.get_one(name)?),
-        Kind::Biases => Given::Biases(all(matches.get_many(name)?)),
-        Kind::Tokens => Given::Tokens(all(matches.get_many(name)?)),
-        Kind::TokenSequences | Kind::Strings => Given::Texts(all(matches.get_many(name)?)),
-        Kind::Steps => Given::Steps(all(matches.get_many(name)?)),
-        Kind::Seed => Given::Seed(*matches.get_one(name)?),
+        Kind::Float => FlagValue::Float(*matches.get_one(name)?),
+        Kind::Integer => FlagValue::Integer(*matches.get_one(name)?),
+        Kind::Biases => FlagValue::Biases(all(matches.get_many(name)?)),
+        Kind::Tokens => FlagValue::Tokens(all(matches.get_many(name)?)),
+        Kind::TokenSequences | Kind::Strings => FlagValue::Texts(all(matches.get_many(name)?)),
+        Kind::Steps => FlagValue::Steps(all(matches.get_many(name)?)),
+        Kind::Seed => FlagValue::Seed(*matches.get_one(name)?),
     })
 }
 
@@ -157,7 +157,7 @@ fn all<T: Clone + 'static>(values: ValuesRef<'_, T>) -> Vec<T> {
 mod tests {
     use super::*;
 
-    fn parse(args: &[&str]) -> Result<Vec<(&'static str, Given)>, String> {
+    fn parse(args: &[&str]) -> Result<Vec<(&'static str, FlagValue)>, String> {
         let command = SamplingArgs::augment_args(Command::new("test"));
         let words = ["test"].iter().chain(args);
         let matches = command.try_get_matches_from(words);
@@ -173,21 +173,23 @@ mod tests {
         for parameter in PARAMETERS {
             let flag = format!("--{}", flag_name(&parameter));
             let (text, value) = match parameter.kind {
-                Kind::Float => ("0.5", Given::Float(0.5)),
-                Kind::Integer => ("1", Given::Integer(1)),
-                Kind::Biases => ("42=-7.5", Given::Biases(vec![(42, -7.5)])),
-                Kind::Tokens => ("4, 5", Given::Tokens(vec![4, 5])),
-                Kind::TokenSequences | Kind::Strings => ("a,b", Given::Texts(vec!["a,b".into()])),
-                Kind::Steps => ("top_p,dry", Given::Steps(vec![Step::TopP, Step::Dry])),
-                Kind::Seed => ("7", Given::Seed(7)),
+                Kind::Float => ("0.5", FlagValue::Float(0.5)),
+                Kind::Integer => ("1", FlagValue::Integer(1)),
+                Kind::Biases => ("42=-7.5", FlagValue::Biases(vec![(42, -7.5)])),
+                Kind::Tokens => ("4, 5", FlagValue::Tokens(vec![4, 5])),
+                Kind::TokenSequences | Kind::Strings => {
+                    ("a,b", FlagValue::Texts(vec!["a,b".into()]))
+                }
+                Kind::Steps => ("top_p,dry", FlagValue::Steps(vec![Step::TopP, Step::Dry])),
+                Kind::Seed => ("7", FlagValue::Seed(7)),
             };
-            // One is out of this range: a value at its lower end serves all.
+            // One parameter starts above 0.5.
             let text = match parameter.kind {
                 Kind::Float if parameter.min > 0.5 => "1.5",
                 _ => text,
             };
             let value = match (value, text) {
-                (Given::Float(_), text) => Given::Float(text.parse().unwrap()),
+                (FlagValue::Float(_), text) => FlagValue::Float(text.parse().unwrap()),
                 (value, _) => value,
             };
             assert_eq!(parse(&[&flag, text]), Ok(vec![(parameter.name, value)]));
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn values_parse_or_say_why() {
+    fn invalid_values_name_the_flag() {
         for (args, words) in [
             (["--logit-bias", "42"], ["logit-bias", "TOKEN=BIAS"]),
             (["--logit-bias", "x=1"], ["`x`", "not a token id"]),
@@ -216,7 +218,7 @@ mod tests {
             }
         }
         let twice = parse(&["--bad-words", "one", "--bad-words", "two"]);
-        let texts = Given::Texts(vec!["one".into(), "two".into()]);
+        let texts = FlagValue::Texts(vec!["one".into(), "two".into()]);
         assert_eq!(twice, Ok(vec![("bad_words", texts)]));
     }
 }

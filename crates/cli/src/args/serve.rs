@@ -1,4 +1,4 @@
-//! What is served, and how: a flag for each option of the server's table that has one.
+//! Flags of the server: one for each option in its table that has one.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use super::model::NetworkArgs;
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Models, as for `run`, or NAME=MODEL to choose what clients call it, or names of the
-    /// configuration's models, of which the others are left out then. When left out: all of the
-    /// configuration's, or the catalog's default.
+    /// Models to serve, as for `run`; NAME=MODEL sets the name for clients. A name from the
+    /// configuration serves only the named models [default: all models of the configuration, or
+    /// the catalog's default model].
     #[arg(value_name = "MODEL")]
     pub models: Vec<String>,
-    /// The configuration's file; see `loquat config reference`.
+    /// The configuration file; see `loquat config reference`.
     #[arg(long, value_name = "FILE", env = "LOQUAT_CONFIG")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub struct ServeArgs {
     pub options: OptionFlags,
 }
 
-/// Options that were given as flags, with their values.
+/// Options set by flags, with their values.
 #[derive(Debug, Clone, Default)]
 pub struct OptionFlags(pub Vec<(String, String)>);
 
@@ -55,8 +55,8 @@ impl FromArgMatches for OptionFlags {
     }
 }
 
-/// Values are judged together with the file's and the environment's, so that everything that is
-/// wrong is told at once.
+/// Values are validated together with those of the file and the environment, so that all errors
+/// are reported at once.
 fn flag(flag: Flag) -> Arg {
     let heading = match flag.section {
         "models" => "Every model",
@@ -72,10 +72,9 @@ fn flag(flag: Flag) -> Arg {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Say all that is wrong with a configuration, each with its line. Exits with 2 if anything
-    /// is.
+    /// Report all errors of a configuration with their lines. Exits with 2 if there are any.
     Check {
-        /// The file; what --config or LOQUAT_CONFIG names when left out.
+        /// The configuration file [default: the value of --config or LOQUAT_CONFIG].
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
         #[arg(
@@ -86,13 +85,14 @@ pub enum ConfigCommand {
         )]
         config: Option<PathBuf>,
     },
-    /// Show what would be in force, and who said so. Takes what `serve` takes.
+    /// Show the effective configuration and where each value comes from. Takes the flags of
+    /// `serve`.
     Show(Box<ServeArgs>),
-    /// Make a key: print it, once, and the lines of the configuration that let it in.
+    /// Create an API key: print it once, with its entry for the configuration.
     Key {
-        /// What the log and the metrics call it.
+        /// Its name in logs and metrics.
         name: String,
-        /// What it may be used for.
+        /// What it allows.
         #[arg(
             long = "scope",
             value_name = "SCOPE",

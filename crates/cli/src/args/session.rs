@@ -1,4 +1,4 @@
-//! How a model is opened.
+//! Flags of the session.
 
 use std::num::NonZeroUsize;
 
@@ -8,12 +8,11 @@ use loquat_session::{KvFormat, MemoryBudget, Precision, SessionOptions};
 
 use super::values::at_least_one;
 
-/// How a model is opened.
+/// Session options.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 pub struct SessionArgs {
-    /// Which backend computes (see `loquat backends`); `auto` takes one with a GPU where there is
-    /// one, else the CPU.
+    /// The compute backend (see `loquat backends`); `auto` uses a GPU if there is one, else the CPU.
     #[arg(
         long,
         value_name = "NAME",
@@ -21,23 +20,23 @@ pub struct SessionArgs {
         default_value = "auto"
     )]
     pub backend: String,
-    /// Longest context, at most the model's own, which it is when left out.
+    /// Context length, at most the model's [default: the model's].
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]
     pub context: Option<NonZeroUsize>,
-    /// All memory to take, such as 6GiB, 800MB or 60% (of this machine's): what weights leave of
-    /// it is for KV. Left out, KV takes at most a quarter of the machine.
+    /// Memory limit, such as 6GiB, 800MB or 60% (of this machine's); the KV cache gets what the
+    /// weights leave [default: the KV cache gets at most a quarter of the machine's memory].
     #[arg(long, value_name = "SIZE", env = "LOQUAT_MEMORY", value_parser = units::budget)]
     #[arg(allow_negative_numbers = true)]
     pub memory: Option<MemoryBudget>,
-    /// Threads for computing; all cores when left out.
+    /// Compute threads [default: all cores].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]
     pub threads: Option<NonZeroUsize>,
-    /// `fast` rounds activations and KV as the device likes; `reference` computes in fp32.
+    /// `fast` rounds activations and KV as suits the device; `reference` computes in fp32.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fast)]
     pub precision: PrecisionArg,
-    /// How keys and values are kept: f32, f16, bf16 or q8; as the backend prefers when left out.
+    /// Format of the KV cache: f32, f16, bf16 or q8 [default: the backend's preference].
     #[arg(long, value_name = "FORMAT", value_parser = kv_format)]
     pub kv_format: Option<KvFormat>,
 }
@@ -48,19 +47,18 @@ pub enum PrecisionArg {
     Reference,
 }
 
-/// Ended sequences that a session has places for, so that a conversation's next turn finds what
-/// its last one left. A place costs nothing until it is used, and the session's bound on memory
-/// holds for them too.
-pub const RETAINED: usize = 16;
+/// Ended sequences that a session may keep, so that the next turn of a conversation hits the prefix
+/// cache. An unused slot costs nothing, and the session's memory limit includes them.
+pub const RETAINED_SEQUENCES: usize = 16;
 
 impl SessionArgs {
-    /// For `sequences` at once, and those that have ended and are kept.
+    /// For `sequences` at once, plus retained ones.
     pub fn options(&self, sequences: usize) -> SessionOptions {
         SessionOptions {
             context: self.context.map(NonZeroUsize::get),
             memory: self.memory,
             threads: self.threads.map(NonZeroUsize::get),
-            max_sequences: sequences.saturating_add(RETAINED),
+            max_sequences: sequences.saturating_add(RETAINED_SEQUENCES),
             precision: match self.precision {
                 PrecisionArg::Fast => Precision::Fast,
                 PrecisionArg::Reference => Precision::Reference,
@@ -73,5 +71,5 @@ impl SessionArgs {
 
 fn kv_format(name: &str) -> Result<KvFormat, String> {
     let names = || KvFormat::ALL.map(KvFormat::name).join(", ");
-    KvFormat::named(name).ok_or_else(|| format!("expected one of {}", names()))
+    KvFormat::named(name).ok_or_else(|| format!("is not a KV format. Use one of: {}", names()))
 }

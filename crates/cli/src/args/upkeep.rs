@@ -1,4 +1,4 @@
-//! Commands about this machine and this program rather than a model's words.
+//! Flags of commands about this machine and this program.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -14,23 +14,22 @@ pub struct DoctorArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
-    /// A configuration to look at too.
+    /// A server configuration to check as well.
     #[arg(long, value_name = "FILE", env = "LOQUAT_CONFIG")]
     pub config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct FitArgs {
-    /// One model, as for `run`: of the catalog, or a file, which is planned exactly. All of the
-    /// catalog when left out.
+    /// One model, as for `run`; files are planned exactly [default: the whole catalog].
     pub model: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,
-    /// Tokens of context to plan for; 8192, or the model's own where that is less, when left out.
+    /// Context length to plan for [default: 8192, or the model's if that is less].
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]
     pub context: Option<NonZeroUsize>,
-    /// Which backend is to compute, as for `run`.
+    /// The compute backend, as for `run`.
     #[arg(
         long,
         value_name = "NAME",
@@ -38,10 +37,10 @@ pub struct FitArgs {
         default_value = "auto"
     )]
     pub backend: String,
-    /// Measure this machine again, instead of taking what was found the last time.
+    /// Measure this machine again instead of using the last measurement.
     #[arg(long)]
     pub measure: bool,
-    /// List what does not fit, too.
+    /// Also list what does not fit.
     #[arg(long)]
     pub all: bool,
     /// Print JSON instead of a table.
@@ -51,24 +50,24 @@ pub struct FitArgs {
 
 #[derive(Debug, Args)]
 pub struct QuickstartArgs {
-    /// Where to write it; `-` prints it.
+    /// The file to write; `-` is stdout.
     #[arg(long, short, value_name = "FILE", default_value = "loquat.toml")]
     pub output: PathBuf,
-    /// Replace a file that is there.
+    /// Overwrite an existing file.
     #[arg(long)]
     pub force: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// The shell to write them for.
+    /// The shell.
     pub shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Write a page for every command into this directory, which is made if it is missing;
-    /// without it, the page of `loquat` itself goes to stdout.
+    /// Write a page for every command into this directory. Without it, the page of `loquat` itself
+    /// is printed.
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }

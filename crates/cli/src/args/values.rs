@@ -1,4 +1,4 @@
-//! What a flag's value may be, and what is said of one that it may not.
+//! Parsers of flag values.
 
 use std::num::NonZeroUsize;
 
@@ -28,7 +28,7 @@ pub fn token(text: &str) -> Result<u32, String> {
     value.map_err(|_| format!("`{text}` is not a token id"))
 }
 
-/// A variable of a template: JSON where the value reads as that, a text otherwise.
+/// A template variable: JSON if the value is valid JSON, otherwise text.
 pub fn variable(text: &str) -> Result<(String, Value), String> {
     let split = text.split_once('=').filter(|(name, _)| !name.is_empty());
     let (name, value) = split.ok_or("must be KEY=VALUE, such as enable_thinking=false")?;
@@ -36,7 +36,7 @@ pub fn variable(text: &str) -> Result<(String, Value), String> {
     Ok((name.to_owned(), value))
 }
 
-/// Seconds since 1970 of a date and time, such as `2026-01-02T03:04:05`.
+/// Unix time of a date and time, such as `2026-01-02T03:04:05`.
 pub fn date(text: &str) -> Result<u64, String> {
     seconds(text).ok_or_else(|| {
         "must be a date and time of 1970 or later, such as 2026-01-02T03:04:05".to_owned()
@@ -53,13 +53,13 @@ fn seconds(text: &str) -> Option<u64> {
         4 | 6 | 9 | 11 => 30,
         _ => 31,
     };
-    let sound = (1970..=9999).contains(&year)
+    let valid = (1970..=9999).contains(&year)
         && (1..=12).contains(&month)
         && (1..=days_in_month).contains(&day)
         && hour < 24
         && minute < 60
         && second < 60;
-    sound.then(|| {
+    valid.then(|| {
         let hours = days_since_1970(year, month, day) * 24 + hour;
         (hours * 60 + minute) * 60 + second
     })
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_json_or_text() {
+    fn template_variables_are_json_or_text() {
         for (text, name, value) in [
             ("enable_thinking=false", "enable_thinking", json!(false)),
             ("date=26 Jul 2024", "date", json!("26 Jul 2024")),

@@ -1,6 +1,6 @@
-//! What a person may say to the program instead of to the model.
+//! The slash commands of a chat.
 
-use super::near::nearest;
+use super::suggest::nearest;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
@@ -20,29 +20,29 @@ pub enum Command {
     Exit,
 }
 
-/// What stands behind a command.
+/// The kind of argument that a command takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
     None,
-    /// A setting's name and its value, or less.
+    /// A setting's name and optional value.
     Assignment,
     Setting,
     Text,
     File,
     Model,
-    /// How much of the thinking is shown.
-    How,
+    /// How much of the thinking to show.
+    ReasoningDisplay,
 }
 
-/// A command as it is typed, completed and explained.
+/// A command: its name, argument and help.
 #[derive(Debug)]
-pub struct Entry {
+pub struct CommandEntry {
     pub name: &'static str,
-    /// Other names for it, which nobody is told of.
+    /// Other names, not listed in help.
     aliases: &'static [&'static str],
     pub command: Command,
     pub argument: Argument,
-    /// The argument as help has it; in brackets where it may be left out.
+    /// The argument as shown in help; in brackets if optional.
     pub usage: &'static str,
     pub help: &'static str,
 }
@@ -52,8 +52,8 @@ const fn entry(
     command: Command,
     (argument, usage): (Argument, &'static str),
     help: &'static str,
-) -> Entry {
-    Entry {
+) -> CommandEntry {
+    CommandEntry {
         name,
         aliases: &[],
         command,
@@ -63,30 +63,30 @@ const fn entry(
     }
 }
 
-impl Entry {
-    const fn also(self, aliases: &'static [&'static str]) -> Self {
+impl CommandEntry {
+    const fn with_aliases(self, aliases: &'static [&'static str]) -> Self {
         Self { aliases, ..self }
     }
 
-    pub fn is_called(&self, name: &str) -> bool {
+    pub fn has_name(&self, name: &str) -> bool {
         self.name == name || self.aliases.contains(&name)
     }
 
-    /// The command with its argument, as help has it.
-    pub fn form(&self) -> String {
-        let form = format!("/{} {}", self.name, self.usage);
-        form.trim_end().to_owned()
+    /// The command with its argument, as shown in help.
+    pub fn usage_line(&self) -> String {
+        let line = format!("/{} {}", self.name, self.usage);
+        line.trim_end().to_owned()
     }
 
-    /// What is wrong with an argument, before anything is done with it.
+    /// Checks the presence of an argument.
     pub fn check(&self, argument: &str) -> Result<(), String> {
-        let form = self.form();
+        let usage_line = self.usage_line();
         match (self.usage, argument) {
             ("", "") => Ok(()),
             ("", _) => Err(format!(
-                "{form} takes nothing behind it; after a space, a line is said as it stands"
+                "{usage_line} takes no arguments. To send the line verbatim, start it with a space"
             )),
-            (usage, "") if !usage.starts_with('[') => Err(format!("it is {form}")),
+            (usage, "") if !usage.starts_with('[') => Err(format!("usage: {usage_line}")),
             (_, _) => Ok(()),
         }
     }
@@ -95,106 +95,107 @@ impl Entry {
 const NONE: (Argument, &str) = (Argument::None, "");
 
 /// In the order of help.
-pub const COMMANDS: [Entry; 14] = [
+pub const COMMANDS: [CommandEntry; 14] = [
     entry(
         "set",
         Command::Set,
         (Argument::Assignment, "[NAME [VALUE]]"),
-        "change a setting, explain it, or list them all",
+        "change, describe or list settings",
     ),
     entry(
         "unset",
         Command::Unset,
         (Argument::Setting, "NAME"),
-        "leave a setting to the model again",
+        "restore a setting's default",
     ),
     entry(
         "system",
         Command::System,
         (Argument::Text, "[TEXT]"),
-        "say how the model is to behave, or show what was said",
+        "set or show the system prompt",
     ),
     entry(
         "model",
         Command::Model,
         (Argument::Model, "[MODEL]"),
-        "go on with another model, or show which it is",
+        "switch to another model, or show the current one",
     ),
     entry(
         "save",
         Command::Save,
         (Argument::File, "FILE"),
-        "write the conversation to a new file, as --messages reads it",
+        "save the conversation to a new file, in the format of --messages",
     ),
     entry(
         "save!",
         Command::SaveOver,
         (Argument::File, "FILE"),
-        "the same, in the place of a file that is there",
+        "save the conversation, overwriting the file",
     ),
     entry(
         "load",
         Command::Load,
         (Argument::File, "FILE"),
-        "go on with a conversation from a file",
+        "continue a conversation from a file",
     ),
     entry(
         "reasoning",
         Command::Reasoning,
-        (Argument::How, "[full|folded|hidden]"),
-        "show the last thinking, or say how it is shown",
+        (Argument::ReasoningDisplay, "[full|folded|hidden]"),
+        "show the last thinking, or set how thinking is shown",
     ),
     entry(
         "stats",
         Command::Stats,
         NONE,
-        "tokens, speed, context and memory",
+        "show tokens, speed, context and memory",
     ),
     entry(
         "undo",
         Command::Undo,
         NONE,
-        "take the last question back, with its answer",
+        "remove the last question and its answer",
     ),
     entry("retry", Command::Retry, NONE, "ask the last question again"),
-    entry("clear", Command::Clear, NONE, "forget the conversation"),
-    entry("help", Command::Help, NONE, "show this").also(&["?"]),
-    entry("exit", Command::Exit, NONE, "leave (Ctrl-D too)").also(&["quit", "bye"]),
+    entry("clear", Command::Clear, NONE, "start a new conversation"),
+    entry("help", Command::Help, NONE, "show this help").with_aliases(&["?"]),
+    entry("exit", Command::Exit, NONE, "leave (also Ctrl-D)").with_aliases(&["quit", "bye"]),
 ];
 
-/// What a line is.
+/// A parsed line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Line<'a> {
-    /// For the model.
-    Said(&'a str),
+pub enum ChatLine<'a> {
+    /// A message for the model.
+    Message(&'a str),
     Command {
         command: Command,
         argument: &'a str,
     },
-    /// For the program, which cannot make sense of it.
-    Wrong(String),
+    /// A command with an error.
+    Invalid(String),
 }
 
-/// A command stands at the very beginning. What only looks like one, as a path does, is said.
-pub fn read(line: &str) -> Line<'_> {
+/// A command starts with `/` in the first column. What only looks like one, such as a path, is a
+/// message.
+pub fn parse(line: &str) -> ChatLine<'_> {
     let Some(rest) = line.strip_prefix('/') else {
-        return Line::Said(line);
+        return ChatLine::Message(line);
     };
     let (name, argument) = split(rest);
-    if let Some(entry) = COMMANDS.iter().find(|entry| entry.is_called(name)) {
+    if let Some(entry) = COMMANDS.iter().find(|entry| entry.has_name(name)) {
         let command = entry.command;
         return match entry.check(argument) {
-            Ok(()) => Line::Command { command, argument },
-            Err(wrong) => Line::Wrong(wrong),
+            Ok(()) => ChatLine::Command { command, argument },
+            Err(reason) => ChatLine::Invalid(reason),
         };
     }
     let near = nearest(name, COMMANDS.iter().map(|entry| entry.name));
     match near {
-        Some(near) => Line::Wrong(format!("there is no /{name}; did you mean /{near}?")),
+        Some(near) => ChatLine::Invalid(format!("no command /{name}. Did you mean /{near}?")),
         None if argument.is_empty() && is_word(name) => {
-            Line::Wrong(format!("there is no /{name}; /help lists what there is"))
+            ChatLine::Invalid(format!("no command /{name}. /help lists the commands"))
         }
-        None => Line::Said(line),
+        None => ChatLine::Message(line),
     }
 }
 
@@ -209,14 +210,14 @@ pub fn split(text: &str) -> (&str, &str) {
 }
 
 pub fn help() -> String {
-    let widest = COMMANDS.iter().map(|entry| entry.form().len()).max();
+    let widest = COMMANDS.iter().map(|entry| entry.usage_line().len()).max();
     let widest = widest.unwrap_or_default();
-    let line = |entry: &Entry| format!("{:widest$}  {}\n", entry.form(), entry.help);
+    let line = |entry: &CommandEntry| format!("{:widest$}  {}\n", entry.usage_line(), entry.help);
     let lines: String = COMMANDS.iter().map(line).collect();
     format!(
         "{lines}\
-         Several lines: between \"\"\" and \"\"\", after a \\ at a line's end, with Alt-Enter, or pasted.\n\
-         Ctrl-C stops an answer, and pressed again at once leaves. Tab completes."
+         Multiple lines: between \"\"\" and \"\"\", after a trailing \\, with Alt-Enter, or pasted.\n\
+         Ctrl-C stops an answer, and pressed twice leaves. Tab completes."
     )
 }
 
@@ -225,48 +226,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_told_apart() {
-        let obey = |command, argument| Line::Command { command, argument };
-        let wrong = |text: &str| Line::Wrong(text.to_owned());
+    fn commands_and_messages_are_distinguished() {
+        let command = |command, argument| ChatLine::Command { command, argument };
+        let wrong = |text: &str| ChatLine::Invalid(text.to_owned());
         for (line, expected) in [
-            ("hello", Line::Said("hello")),
-            ("  two words ", Line::Said("  two words ")),
-            ("/clear", obey(Command::Clear, "")),
-            ("/? ", obey(Command::Help, "")),
-            ("/quit", obey(Command::Exit, "")),
-            ("/set", obey(Command::Set, "")),
-            ("/set top-p  0.5 ", obey(Command::Set, "top-p  0.5")),
-            ("/system Be\nkind.", obey(Command::System, "Be\nkind.")),
-            ("/save! a b.json", obey(Command::SaveOver, "a b.json")),
-            // After a space it is said, whatever it is.
-            (" /clear", Line::Said(" /clear")),
-            ("/etc is what?", Line::Said("/etc is what?")),
-            ("/etc/passwd", Line::Said("/etc/passwd")),
-            ("/", Line::Said("/")),
-            ("/ is a slash", Line::Said("/ is a slash")),
-            ("/sett x 1", wrong("there is no /sett; did you mean /set?")),
-            ("/hlep", wrong("there is no /hlep; did you mean /help?")),
-            (
-                "/nope",
-                wrong("there is no /nope; /help lists what there is"),
-            ),
-            ("/load", wrong("it is /load FILE")),
+            ("hello", ChatLine::Message("hello")),
+            ("  two words ", ChatLine::Message("  two words ")),
+            ("/clear", command(Command::Clear, "")),
+            ("/? ", command(Command::Help, "")),
+            ("/quit", command(Command::Exit, "")),
+            ("/set", command(Command::Set, "")),
+            ("/set top-p  0.5 ", command(Command::Set, "top-p  0.5")),
+            ("/system Be\nkind.", command(Command::System, "Be\nkind.")),
+            ("/save! a b.json", command(Command::SaveOver, "a b.json")),
+            // A leading space makes it a message.
+            (" /clear", ChatLine::Message(" /clear")),
+            ("/etc is what?", ChatLine::Message("/etc is what?")),
+            ("/etc/passwd", ChatLine::Message("/etc/passwd")),
+            ("/", ChatLine::Message("/")),
+            ("/ is a slash", ChatLine::Message("/ is a slash")),
+            ("/sett x 1", wrong("no command /sett. Did you mean /set?")),
+            ("/hlep", wrong("no command /hlep. Did you mean /help?")),
+            ("/nope", wrong("no command /nope. /help lists the commands")),
+            ("/load", wrong("usage: /load FILE")),
             (
                 "/clear sky",
-                wrong("/clear takes nothing behind it; after a space, a line is said as it stands"),
+                wrong(
+                    "/clear takes no arguments. To send the line verbatim, start it with a space",
+                ),
             ),
         ] {
-            assert_eq!(read(line), expected, "{line:?}");
+            assert_eq!(parse(line), expected, "{line:?}");
         }
     }
 
     #[test]
-    fn help_has_every_command_once() {
+    fn help_lists_every_command_once() {
         let help = help();
         for entry in &COMMANDS {
             let lines = help.lines();
-            let begins = format!("/{} ", entry.name);
-            let found = lines.filter(|line| line.starts_with(&begins)).count();
+            let start = format!("/{} ", entry.name);
+            let found = lines.filter(|line| line.starts_with(&start)).count();
             assert_eq!(found, 1, "{}", entry.name);
         }
         assert!(help.lines().all(|line| line.len() <= 100), "{help}");

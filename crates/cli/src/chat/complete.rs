@@ -1,4 +1,4 @@
-//! What Tab adds to a command, and what is hinted at before it is pressed.
+//! Completion of commands, and hints behind the cursor.
 
 use std::collections::HashSet;
 
@@ -6,18 +6,18 @@ use loquat_store::Store;
 use rustyline::completion::Pair;
 use rustyline::hint::Hint;
 
-use super::commands::{Argument, COMMANDS, Entry};
-use super::keep::path_of;
+use super::commands::{Argument, COMMANDS, CommandEntry};
 use super::settings;
+use super::transcript::expand_path;
 
 /// The models that can be named without a path.
 #[derive(Debug, Default)]
-pub struct Models(Vec<String>);
+pub struct ModelNames(Vec<String>);
 
-impl Models {
-    /// Those of the catalog and those that are here.
-    pub fn of(store: &Store) -> Self {
-        // Without the ones that cannot be listed there is less to complete, and no more.
+impl ModelNames {
+    /// Names of the catalog and of local models.
+    pub fn from_store(store: &Store) -> Self {
+        // If local models cannot be listed, only the catalog is completed.
         let held = store.stored_models().unwrap_or_default();
         let held = held.into_iter().map(|held| held.name);
         let known = store.catalog().entries().iter().map(ToString::to_string);
@@ -28,15 +28,15 @@ impl Models {
     }
 }
 
-/// Where the word that is completed begins, and what it may become.
-pub fn complete(line: &str, models: &Models) -> (usize, Vec<Pair>) {
-    match typed(line) {
-        Typed::Nothing => (0, Vec::new()),
-        Typed::Name(name) => {
+/// The start of the completed word, and its candidates.
+pub fn complete(line: &str, models: &ModelNames) -> (usize, Vec<Pair>) {
+    match parse_partial(line) {
+        PartialCommand::Nothing => (0, Vec::new()),
+        PartialCommand::Name(name) => {
             let entries = COMMANDS.iter().filter(|entry| entry.name.starts_with(name));
             (0, entries.map(command).collect())
         }
-        Typed::Argument(entry, argument) => {
+        PartialCommand::Argument(entry, argument) => {
             let start = line.len() - argument.len();
             let (offset, found) = self::argument(entry.argument, argument, models);
             (start + offset, found)
@@ -44,28 +44,28 @@ pub fn complete(line: &str, models: &Models) -> (usize, Vec<Pair>) {
     }
 }
 
-/// What has been typed of a command.
-enum Typed<'a> {
+/// The part of a command typed so far.
+enum PartialCommand<'a> {
     Nothing,
     Name(&'a str),
-    Argument(&'static Entry, &'a str),
+    Argument(&'static CommandEntry, &'a str),
 }
 
-fn typed(line: &str) -> Typed<'_> {
+fn parse_partial(line: &str) -> PartialCommand<'_> {
     let Some(rest) = line.strip_prefix('/') else {
-        return Typed::Nothing;
+        return PartialCommand::Nothing;
     };
     let Some((name, argument)) = rest.split_once(' ') else {
-        return Typed::Name(rest);
+        return PartialCommand::Name(rest);
     };
-    match COMMANDS.iter().find(|entry| entry.is_called(name)) {
-        Some(entry) => Typed::Argument(entry, argument.trim_start()),
-        None => Typed::Nothing,
+    match COMMANDS.iter().find(|entry| entry.has_name(name)) {
+        Some(entry) => PartialCommand::Argument(entry, argument.trim_start()),
+        None => PartialCommand::Nothing,
     }
 }
 
-/// With a space behind it where more is to come.
-fn command(entry: &Entry) -> Pair {
+/// Followed by a space if the command takes an argument.
+fn command(entry: &CommandEntry) -> Pair {
     let name = format!("/{}", entry.name);
     Pair {
         replacement: match entry.argument {
@@ -76,56 +76,59 @@ fn command(entry: &Entry) -> Pair {
     }
 }
 
-fn argument(kind: Argument, typed: &str, models: &Models) -> (usize, Vec<Pair>) {
+fn argument(kind: Argument, typed: &str, models: &ModelNames) -> (usize, Vec<Pair>) {
     match kind {
         Argument::None | Argument::Text => (0, Vec::new()),
-        Argument::Setting => (0, among(settings::names(), &dashed(typed), "")),
+        Argument::Setting => (0, matching(settings::names(), &dashed(typed), "")),
         Argument::Assignment => match typed.split_once(' ') {
-            None => (0, among(settings::names(), &dashed(typed), " ")),
+            None => (0, matching(settings::names(), &dashed(typed), " ")),
             Some((name, value)) => {
                 let start = name.len() + 1;
-                (start, among(settings::values(name), value, ""))
+                (start, matching(settings::values(name), value, ""))
             }
         },
-        Argument::How => (0, among(settings::values("show-reasoning"), typed, "")),
+        Argument::ReasoningDisplay => (0, matching(settings::values("show-reasoning"), typed, "")),
         Argument::File => (0, files(typed)),
         Argument::Model => {
-            let mut found = among(models.0.clone(), typed, "");
+            let mut found = matching(models.0.clone(), typed, "");
             found.extend(files(typed));
             (0, found)
         }
     }
 }
 
-/// Settings are known with either.
+/// Settings accept both spellings.
 fn dashed(name: &str) -> String {
     name.replace('_', "-")
 }
 
-fn among(known: Vec<String>, typed: &str, behind: &str) -> Vec<Pair> {
+fn matching(known: Vec<String>, typed: &str, suffix: &str) -> Vec<Pair> {
     let known = known.into_iter().filter(|name| name.starts_with(typed));
     let pair = |name: String| Pair {
-        replacement: format!("{name}{behind}"),
+        replacement: format!("{name}{suffix}"),
         display: name,
     };
     known.map(pair).collect()
 }
 
-/// The files whose names begin so; directories end in a slash. Hidden ones are for those who
-/// type the dot.
+/// Files that match the typed prefix; directories end in a slash. Hidden files match only after a
+/// typed dot.
 fn files(typed: &str) -> Vec<Pair> {
     let leaf_at = typed.rfind('/').map_or(0, |slash| slash + 1);
     let (directory, leaf) = typed.split_at(leaf_at);
-    let place = match directory {
+    let directory_path = match directory {
         "" => ".".into(),
-        named => path_of(named),
+        named => expand_path(named),
     };
-    let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(directory_path)
+        .into_iter()
+        .flatten()
+        .flatten();
     let pair = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
-        let meant = name.starts_with(leaf) && (!name.starts_with('.') || leaf.starts_with('.'));
+        let matches = name.starts_with(leaf) && (!name.starts_with('.') || leaf.starts_with('.'));
         let slash = if entry.path().is_dir() { "/" } else { "" };
-        meant.then(|| Pair {
+        matches.then(|| Pair {
             replacement: format!("{directory}{name}{slash}"),
             display: format!("{name}{slash}"),
         })
@@ -135,11 +138,11 @@ fn files(typed: &str) -> Vec<Pair> {
     found
 }
 
-/// What is shown behind the cursor, dimmed.
+/// A dimmed hint behind the cursor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Suggestion {
     shown: String,
-    /// As much of it as the right arrow types.
+    /// The part that the right arrow accepts.
     typed: Option<String>,
 }
 
@@ -153,11 +156,11 @@ impl Hint for Suggestion {
     }
 }
 
-/// The rest of a command's name, or what belongs behind it.
+/// The rest of a command's name, or its usage.
 pub fn hint(line: &str) -> Option<Suggestion> {
-    match typed(line) {
-        Typed::Name(name) if !name.is_empty() => {
-            let rest = |entry: &Entry| entry.name.strip_prefix(name).map(str::to_owned);
+    match parse_partial(line) {
+        PartialCommand::Name(name) if !name.is_empty() => {
+            let rest = |entry: &CommandEntry| entry.name.strip_prefix(name).map(str::to_owned);
             let entry = COMMANDS.iter().find(|entry| rest(entry).is_some())?;
             let rest = rest(entry)?;
             Some(Suggestion {
@@ -165,7 +168,7 @@ pub fn hint(line: &str) -> Option<Suggestion> {
                 typed: Some(rest).filter(|rest| !rest.is_empty()),
             })
         }
-        Typed::Argument(entry, "") if line.ends_with(' ') => Some(Suggestion {
+        PartialCommand::Argument(entry, "") if line.ends_with(' ') => Some(Suggestion {
             shown: entry.usage.to_owned(),
             typed: None,
         }),
@@ -179,14 +182,14 @@ mod tests {
 
     fn completed(line: &str) -> Vec<String> {
         let models = ["smollm2:135m", "smollm2:360m", "a/my_model"];
-        let models = Models(models.map(str::to_owned).to_vec());
+        let models = ModelNames(models.map(str::to_owned).to_vec());
         let (start, found) = complete(line, &models);
         let whole = |pair: Pair| format!("{}{}", &line[..start], pair.replacement);
         found.into_iter().map(whole).collect()
     }
 
     #[test]
-    fn commands_and_what_follows_them_are_completed() {
+    fn commands_and_arguments_are_completed() {
         for (line, expected) in [
             ("", vec![]),
             ("hello /s", vec![]),
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_finish_a_name_and_tell_what_follows() {
+    fn hints_complete_names_and_show_usage() {
         let shown = |line| hint(line).map(|hint| (hint.shown, hint.typed));
         let some =
             |shown: &str, typed: Option<&str>| Some((shown.to_owned(), typed.map(str::to_owned)));

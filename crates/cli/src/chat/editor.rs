@@ -1,4 +1,4 @@
-//! Lines from a person: edited, completed, remembered.
+//! The line editor: editing, completion, history.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -16,25 +16,25 @@ use rustyline::{
     EventContext, EventHandler, Helper, KeyCode, KeyEvent, Modifiers, RepeatCount,
 };
 
-use super::complete::{Models, Suggestion, complete, hint};
+use super::complete::{ModelNames, Suggestion, complete, hint};
 use super::history::LineHistory;
 use crate::error::CliError;
 use crate::terminal::{dim, stdout_is_fancy};
 
-/// What opens and closes a block of lines.
+/// Opens and closes a block of lines.
 const BLOCK: &str = "\"\"\"";
 
-/// What Enter adds to a backslash. The mark, which takes no room, tells it from one that was
-/// pasted and stays as it is.
+/// Inserted by Enter after a backslash. The zero-width mark distinguishes it from a pasted line
+/// break, which is kept.
 const CONTINUED: &str = "\u{200b}\n";
 
-/// What came of asking for a line.
+/// The result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum LineInput {
     Line(String),
-    /// What stood between the marks of a block, which is never a command.
+    /// The content of a block, which is never a command.
     Block(String),
-    /// Ctrl-C, with or without something typed that is given up.
+    /// Ctrl-C, with or without discarded input.
     Interrupted {
         typed: bool,
     },
@@ -43,15 +43,15 @@ pub enum Asked {
 }
 
 pub struct LineEditor {
-    editor: Editor<Assistant, MemHistory>,
+    editor: Editor<EditorHelper, MemHistory>,
     history: LineHistory,
-    /// Whether there was anything in the line that Ctrl-C ended.
+    /// Whether the line that Ctrl-C ended had input.
     typed: Arc<AtomicBool>,
 }
 
 impl LineEditor {
-    /// With the lines of a file to go back to, and models' names to complete.
-    pub fn new(history: PathBuf, models: Models) -> Result<Self, CliError> {
+    /// An editor with a history file and model names for completion.
+    pub fn new(history: PathBuf, models: ModelNames) -> Result<Self, CliError> {
         let colour = stdout_is_fancy();
         let config = Config::builder()
             .completion_type(CompletionType::List)
@@ -65,8 +65,8 @@ impl LineEditor {
         let history = LineHistory::at(history);
         let typed = Arc::new(AtomicBool::new(false));
         let past = MemHistory::with_config(&config);
-        let mut editor = Editor::with_history(config, past).map_err(unreadable)?;
-        editor.set_helper(Some(Assistant { models, colour }));
+        let mut editor = Editor::with_history(config, past).map_err(terminal_error)?;
+        editor.set_helper(Some(EditorHelper { models, colour }));
         bind(&mut editor, &typed);
         let mut this = Self {
             editor,
@@ -74,42 +74,42 @@ impl LineEditor {
             typed,
         };
         match this.history.lines() {
-            Ok(lines) => this.go_back_to(lines),
-            Err(error) => tracing::warn!("the line history cannot be read: {error}"),
+            Ok(lines) => this.set_history(lines),
+            Err(error) => tracing::warn!("cannot read the line history: {error}"),
         }
         Ok(this)
     }
 
-    pub fn ask(&mut self, prompt: &str) -> Result<Asked, CliError> {
+    pub fn read_line(&mut self, prompt: &str) -> Result<LineInput, CliError> {
         match self.editor.readline(prompt) {
-            Ok(line) => Ok(meant(&line)),
-            Err(ReadlineError::Interrupted) => Ok(Asked::Interrupted {
+            Ok(line) => Ok(parse_input(&line)),
+            Err(ReadlineError::Interrupted) => Ok(LineInput::Interrupted {
                 typed: self.typed.load(Ordering::Relaxed),
             }),
-            Err(ReadlineError::Eof) => Ok(Asked::End),
-            Err(error) => Err(unreadable(error)),
+            Err(ReadlineError::Eof) => Ok(LineInput::End),
+            Err(error) => Err(terminal_error(error)),
         }
     }
 
-    /// Keeps a line at once: who knows how the program ends.
+    /// Saves a line at once, in case the process is killed.
     pub fn remember(&mut self, line: &str) {
         match self.history.add(line) {
-            Ok(lines) => self.go_back_to(lines),
+            Ok(lines) => self.set_history(lines),
             Err(error) => {
-                tracing::warn!("the line history was not saved: {error}");
+                tracing::warn!("cannot save the line history: {error}");
                 let _ = self.editor.add_history_entry(line);
             }
         }
     }
 
-    /// The same for a block, as it would be typed.
+    /// Saves a block as it is typed.
     pub fn remember_block(&mut self, text: &str) {
         self.remember(&format!("{BLOCK}\n{text}\n{BLOCK}"));
     }
 
-    fn go_back_to(&mut self, lines: Vec<String>) {
+    fn set_history(&mut self, lines: Vec<String>) {
         let history = self.editor.history_mut();
-        // In memory nothing fails.
+        // An in-memory history does not fail.
         let _ = history.clear();
         for line in lines {
             let _ = history.add_owned(line);
@@ -117,23 +117,23 @@ impl LineEditor {
     }
 }
 
-fn unreadable(error: ReadlineError) -> CliError {
+fn terminal_error(error: ReadlineError) -> CliError {
     CliError::Terminal(error.to_string())
 }
 
-fn bind(editor: &mut Editor<Assistant, MemHistory>, typed: &Arc<AtomicBool>) {
+fn bind(editor: &mut Editor<EditorHelper, MemHistory>, typed: &Arc<AtomicBool>) {
     let enter = |modifiers| KeyEvent(KeyCode::Enter, modifiers);
     editor.bind_sequence(enter(Modifiers::ALT), Cmd::Newline);
-    let continued = EventHandler::Conditional(Box::new(Continued));
+    let continued = EventHandler::Conditional(Box::new(ContinueLine));
     editor.bind_sequence(enter(Modifiers::NONE), continued);
-    let noticed = Box::new(Noticed(typed.clone()));
-    editor.bind_sequence(KeyEvent::ctrl('C'), EventHandler::Conditional(noticed));
+    let ctrl_c = Box::new(CtrlC(typed.clone()));
+    editor.bind_sequence(KeyEvent::ctrl('C'), EventHandler::Conditional(ctrl_c));
 }
 
-/// Enter after a backslash goes on; in a block it does anyway, and the backslash stays.
-struct Continued;
+/// Enter after a backslash continues the line, except in a block, which keeps the backslash.
+struct ContinueLine;
 
-impl ConditionalEventHandler for Continued {
+impl ConditionalEventHandler for ContinueLine {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext) -> Option<Cmd> {
         let (line, position) = (context.line(), context.pos());
         let continued = position == line.len() && line.ends_with('\\') && !is_open(line);
@@ -141,46 +141,46 @@ impl ConditionalEventHandler for Continued {
     }
 }
 
-/// Ctrl-C does what it does; what it found is noted.
-struct Noticed(Arc<AtomicBool>);
+/// Records whether the line had input; Ctrl-C keeps its default action.
+struct CtrlC(Arc<AtomicBool>);
 
-impl ConditionalEventHandler for Noticed {
+impl ConditionalEventHandler for CtrlC {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext) -> Option<Cmd> {
         self.0.store(!context.line().is_empty(), Ordering::Relaxed);
         None
     }
 }
 
-/// Whether a block was opened and not closed.
+/// Whether a block is open.
 fn is_open(line: &str) -> bool {
     let block = line.strip_prefix(BLOCK);
     block.is_some_and(|rest| !rest.trim_end().ends_with(BLOCK))
 }
 
-/// The line without what only helped to type it: what stands in a block, or the line as it is.
-fn meant(line: &str) -> Asked {
+/// Removes block marks and continuation marks.
+fn parse_input(line: &str) -> LineInput {
     let line = line.replace(&format!("\\{CONTINUED}"), "\n");
     let block = line.strip_prefix(BLOCK);
     match block.and_then(|rest| rest.trim_end().strip_suffix(BLOCK)) {
         Some(inner) => {
-            // The line breaks beside the marks are theirs.
+            // The line breaks next to the marks belong to them.
             let inner = inner.strip_prefix('\n').unwrap_or(inner);
             let inner = inner.strip_suffix('\n').unwrap_or(inner);
-            Asked::Block(inner.to_owned())
+            LineInput::Block(inner.to_owned())
         }
-        None => Asked::Line(line),
+        None => LineInput::Line(line),
     }
 }
 
-/// What the line editor asks while a line is typed.
-struct Assistant {
-    models: Models,
+/// Callbacks of rustyline.
+struct EditorHelper {
+    models: ModelNames,
     colour: bool,
 }
 
-impl Helper for Assistant {}
+impl Helper for EditorHelper {}
 
-impl Completer for Assistant {
+impl Completer for EditorHelper {
     type Candidate = Pair;
 
     fn complete(
@@ -194,10 +194,10 @@ impl Completer for Assistant {
     }
 }
 
-impl Hinter for Assistant {
+impl Hinter for EditorHelper {
     type Hint = Suggestion;
 
-    /// None where it could not be told from what was typed.
+    /// No hints without colours, where they would look like input.
     fn hint(&self, line: &str, position: usize, _: &Context<'_>) -> Option<Suggestion> {
         if self.colour && position == line.len() {
             hint(line)
@@ -207,13 +207,13 @@ impl Hinter for Assistant {
     }
 }
 
-impl Highlighter for Assistant {
+impl Highlighter for EditorHelper {
     fn highlight_hint<'h>(&self, hint: &'h str) -> Cow<'h, str> {
         dim(hint).into()
     }
 }
 
-impl Validator for Assistant {
+impl Validator for EditorHelper {
     fn validate(&self, context: &mut ValidationContext) -> rustyline::Result<ValidationResult> {
         Ok(if is_open(context.input()) {
             ValidationResult::Incomplete
@@ -228,9 +228,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_whole_when_they_are_closed() {
-        let line = |text: &str| Asked::Line(text.to_owned());
-        let block = |text: &str| Asked::Block(text.to_owned());
+    fn blocks_end_at_closing_mark() {
+        let line = |text: &str| LineInput::Line(text.to_owned());
+        let block = |text: &str| LineInput::Block(text.to_owned());
         for (typed, open, expected) in [
             ("hi", false, line("hi")),
             ("\"\"\"", true, line("\"\"\"")),
@@ -244,14 +244,14 @@ mod tests {
                 block("  one\n\n two\n"),
             ),
             ("\"\"\"\na \\\nb\n\"\"\"", false, block("a \\\nb")),
-            // After a space a line is said as it stands.
+            // A leading space sends the line verbatim.
             (" \"\"\"", false, line(" \"\"\"")),
             ("say \"\"\"", false, line("say \"\"\"")),
             ("typed \\\u{200b}\nso", false, line("typed \nso")),
             ("pasted \\\nso", false, line("pasted \\\nso")),
         ] {
             assert_eq!(is_open(typed), open, "{typed:?}");
-            assert_eq!(meant(typed), expected, "{typed:?}");
+            assert_eq!(parse_input(typed), expected, "{typed:?}");
         }
     }
 }

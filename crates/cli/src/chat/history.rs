@@ -1,16 +1,16 @@
-//! Lines that were typed before, in a file that only their owner reads.
+//! The history of typed lines, in a file readable only by its owner.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Enough to find what was asked a month ago.
-const MOST: usize = 1000;
+/// Lines kept in the file.
+const MAX_LINES: usize = 1000;
 
-/// A file whose lines hold line breaks is told by its first line.
+/// First line of a file with escaped line breaks.
 const HEADING: &str = "#V2";
 
-/// The file. Every line is in it once, where it was typed last.
+/// The history file. Each line is stored once, at its latest position.
 #[derive(Debug)]
 pub struct LineHistory {
     path: PathBuf,
@@ -21,26 +21,26 @@ impl LineHistory {
         Self { path }
     }
 
-    /// What there is, oldest first.
+    /// All lines, oldest first.
     pub fn lines(&self) -> io::Result<Vec<String>> {
         match std::fs::read(&self.path) {
-            // A byte that is no text spoils its line and no other.
-            Ok(bytes) => Ok(read(&String::from_utf8_lossy(&bytes))),
-            // No history yet is no reason not to talk.
+            // Invalid UTF-8 only affects its own line.
+            Ok(bytes) => Ok(parse(&String::from_utf8_lossy(&bytes))),
+            // No history yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// Adds a line to what the file holds by now, for others may have added theirs, and gives
-    /// all of it. The file changes at once or not at all.
+    /// Adds a line to the current file, which other chats may have changed, and returns all lines.
+    /// The write is atomic.
     pub fn add(&self, line: &str) -> io::Result<Vec<String>> {
         std::fs::create_dir_all(self.directory())?;
-        let _held = self.lock()?;
+        let _lock = self.lock()?;
         let mut lines = self.lines()?;
         lines.retain(|known| known != line);
         lines.push(line.to_owned());
-        lines.drain(..lines.len().saturating_sub(MOST));
+        lines.drain(..lines.len().saturating_sub(MAX_LINES));
         self.write(&lines)?;
         Ok(lines)
     }
@@ -49,29 +49,29 @@ impl LineHistory {
         self.path.parent().unwrap_or_else(|| ".".as_ref())
     }
 
-    /// Keeps other conversations from writing until it is dropped. The history itself is replaced
-    /// with every line, so that a lock on it would hold nobody.
+    /// Blocks other chats from writing until dropped. The history file itself is replaced by every
+    /// write, so the lock is on a separate file.
     fn lock(&self) -> io::Result<File> {
         let mut options = File::options();
         options.write(true).create(true).truncate(false);
         let file = options.open(self.path.with_extension("lock"))?;
         match file.lock() {
-            // Where a file system has no locks, the one who writes last is right.
+            // Without locks in the file system, the last writer wins.
             Err(error) if error.kind() != io::ErrorKind::Unsupported => Err(error),
             _ => Ok(file),
         }
     }
 
     fn write(&self, lines: &[String]) -> io::Result<()> {
-        // A temporary file is its owner's alone, and stays so.
+        // A temporary file is private to its owner, and stays so.
         let mut file = tempfile::NamedTempFile::new_in(self.directory())?;
-        file.write_all(written(lines).as_bytes())?;
+        file.write_all(serialize(lines).as_bytes())?;
         file.persist(&self.path)?;
         Ok(())
     }
 }
 
-fn written(lines: &[String]) -> String {
+fn serialize(lines: &[String]) -> String {
     let lines = lines
         .iter()
         .map(|line| line.replace('\\', r"\\").replace('\n', r"\n"));
@@ -79,14 +79,14 @@ fn written(lines: &[String]) -> String {
     all.map(|line| line + "\n").collect()
 }
 
-fn read(text: &str) -> Vec<String> {
+fn parse(text: &str) -> Vec<String> {
     match text.split_once('\n') {
-        Some((HEADING, lines)) => lines.lines().map(unescaped).collect(),
+        Some((HEADING, lines)) => lines.lines().map(unescape).collect(),
         _ => text.lines().map(str::to_owned).collect(),
     }
 }
 
-fn unescaped(line: &str) -> String {
+fn unescape(line: &str) -> String {
     let mut letters = line.chars();
     let mut text = String::with_capacity(line.len());
     while let Some(letter) = letters.next() {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_kept_once_where_it_was_typed_last() {
+    fn lines_are_kept_once_at_latest_position() {
         let (_directory, history) = history();
         assert!(history.lines().unwrap().is_empty());
         for line in ["a", "b", "two\nlines \\n", "é 👩‍👧", "a", "b"] {
@@ -124,14 +124,17 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_bounded_and_private() {
+    fn file_is_bounded_and_private() {
         let (_directory, history) = history();
-        let many: Vec<String> = (0..MOST + 5).map(|index| index.to_string()).collect();
+        let many: Vec<String> = (0..MAX_LINES + 5).map(|index| index.to_string()).collect();
         history.add("made").unwrap();
         history.write(&many).unwrap();
         let kept = history.add("last").unwrap();
-        assert_eq!(kept.len(), MOST);
-        assert_eq!((kept[0].as_str(), kept[MOST - 1].as_str()), ("6", "last"));
+        assert_eq!(kept.len(), MAX_LINES);
+        assert_eq!(
+            (kept[0].as_str(), kept[MAX_LINES - 1].as_str()),
+            ("6", "last")
+        );
         assert_eq!(history.lines().unwrap(), kept);
         #[cfg(unix)]
         {
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn conversations_side_by_side_lose_no_line() {
+    fn concurrent_chats_lose_no_line() {
         let (_directory, history) = history();
         std::thread::scope(|scope| {
             for talk in 0..4 {
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_that_is_no_text_spoils_one_line() {
+    fn invalid_utf8_affects_one_line() {
         let (_directory, history) = history();
         history.add("a").unwrap();
         std::fs::write(&history.path, b"#V2\na\n\xff\n").unwrap();
@@ -170,9 +173,9 @@ mod tests {
     }
 
     #[test]
-    fn files_without_a_heading_are_read_as_they_stand() {
-        assert_eq!(read("a\nb\\n\n"), ["a", "b\\n"]);
-        assert_eq!(read("#V2\na\\nb\\\\n\\"), ["a\nb\\n\\"]);
-        assert!(read("").is_empty());
+    fn files_without_heading_are_read_verbatim() {
+        assert_eq!(parse("a\nb\\n\n"), ["a", "b\\n"]);
+        assert_eq!(parse("#V2\na\\nb\\\\n\\"), ["a\nb\\n\\"]);
+        assert!(parse("").is_empty());
     }
 }

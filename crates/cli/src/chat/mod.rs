@@ -1,14 +1,16 @@
-//! A conversation on a terminal.
+//! The interactive chat of `loquat run`.
 
 mod commands;
 mod complete;
 mod editor;
 mod history;
-mod keep;
 mod model;
-mod near;
 mod settings;
 mod stats;
+mod suggest;
+mod transcript;
+
+use std::ops::ControlFlow;
 
 use loquat::Finish;
 use loquat_chat::{Conversation, Message, Role, ToolCall};
@@ -18,16 +20,16 @@ pub use settings::Settings;
 
 use crate::error::CliError;
 use crate::run::{Opener, Talk};
-use crate::terminal::{complain, is_dumb, remark, tame};
+use crate::terminal::{is_dumb, print_error, remark, sanitize};
 use crate::wait::{Doing, Interrupts};
-use commands::{Command, Line, read, split};
-use complete::Models;
-use editor::{Asked, LineEditor};
-use settings::Shown;
+use commands::{ChatLine, Command, parse, split};
+use complete::ModelNames;
+use editor::{LineEditor, LineInput};
+use settings::SettingRow;
 
 const PROMPT: &str = ">>> ";
 
-/// Asks for lines and answers them until the person leaves.
+/// Reads and answers lines until the user leaves.
 pub fn converse(
     opener: &Opener<'_>,
     talk: Talk,
@@ -36,43 +38,37 @@ pub fn converse(
     let history = opener.store.cache_dir().join("chat-history");
     let mut chat = Chat {
         opener,
-        editor: LineEditor::new(history, Models::of(opener.store))?,
+        editor: LineEditor::new(history, ModelNames::from_store(opener.store))?,
         talk,
         conversation,
         last: None,
     };
     remark("Chatting. /help for help, Ctrl-D to leave.");
-    let mut asked_to_leave = false;
+    let mut interrupted = false;
     loop {
-        match chat.ask(PROMPT)? {
-            Asked::Line(line) => {
-                asked_to_leave = false;
-                if chat.hear(&line)? == Then::Leave {
+        match chat.read_line(PROMPT)? {
+            LineInput::Line(line) => {
+                interrupted = false;
+                if chat.handle_line(&line)? == ControlFlow::Break(()) {
                     return Ok(());
                 }
             }
-            Asked::Block(text) => {
-                asked_to_leave = false;
-                chat.quote(text)?;
+            LineInput::Block(text) => {
+                interrupted = false;
+                chat.send_block(text)?;
             }
-            Asked::Interrupted { typed: true } => asked_to_leave = false,
-            Asked::Interrupted { typed: false } => {
-                // The first of two may have been meant for an answer.
+            LineInput::Interrupted { typed: true } => interrupted = false,
+            LineInput::Interrupted { typed: false } => {
+                // The first of two presses may have been meant for an answer.
                 let twice = chat.interrupts().pressed_twice();
-                if std::mem::replace(&mut asked_to_leave, true) || twice {
+                if std::mem::replace(&mut interrupted, true) || twice {
                     return Err(CliError::Interrupted);
                 }
-                remark("Ctrl-C again, Ctrl-D or /exit leaves.");
+                remark("Press Ctrl-C again, Ctrl-D or /exit to leave.");
             }
-            Asked::End => return Ok(()),
+            LineInput::End => return Ok(()),
         }
     }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Then {
-    GoOn,
-    Leave,
 }
 
 struct Chat<'a> {
@@ -80,7 +76,7 @@ struct Chat<'a> {
     editor: LineEditor,
     talk: Talk,
     conversation: Conversation,
-    /// What the last answer cost that was not stopped.
+    /// The end of the last answer that was not stopped.
     last: Option<Finish>,
 }
 
@@ -89,40 +85,37 @@ impl Chat<'_> {
         self.opener.interrupts
     }
 
-    /// A dumb terminal's line editor is the terminal's own, which leaves presses to us.
-    fn ask(&mut self, prompt: &str) -> Result<Asked, CliError> {
+    /// On a dumb terminal the line editor does not handle Ctrl-C; our signal handler does.
+    fn read_line(&mut self, prompt: &str) -> Result<LineInput, CliError> {
         self.interrupts().now(if is_dumb() {
             Doing::Working
         } else {
             Doing::Reading
         });
-        let asked = self.editor.ask(prompt);
+        let input = self.editor.read_line(prompt);
         self.interrupts().now(Doing::Turning);
-        asked
+        input
     }
 
-    fn hear(&mut self, line: &str) -> Result<Then, CliError> {
+    fn handle_line(&mut self, line: &str) -> Result<ControlFlow<()>, CliError> {
         if line.trim().is_empty() {
-            return Ok(Then::GoOn);
+            return Ok(ControlFlow::Continue(()));
         }
         self.editor.remember(line);
-        match read(line) {
-            Line::Said(said) => {
-                let question = Message::new(Role::User, said);
-                self.answer(question)?;
-            }
-            Line::Wrong(why) => complain(&why),
-            Line::Command { command, argument } => match self.obey(command, argument) {
-                Ok(then) => return Ok(then),
+        match parse(line) {
+            ChatLine::Message(text) => self.answer(Message::new(Role::User, text))?,
+            ChatLine::Invalid(reason) => print_error(&reason),
+            ChatLine::Command { command, argument } => match self.execute(command, argument) {
+                Ok(flow) => return Ok(flow),
                 Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => complain(&error),
+                Err(error) => print_error(&error),
             },
         }
-        Ok(Then::GoOn)
+        Ok(ControlFlow::Continue(()))
     }
 
-    /// A block is said, whatever it holds.
-    fn quote(&mut self, text: String) -> Result<(), CliError> {
+    /// A block is sent verbatim, even if it looks like a command.
+    fn send_block(&mut self, text: String) -> Result<(), CliError> {
         if text.trim().is_empty() {
             return Ok(());
         }
@@ -130,17 +123,17 @@ impl Chat<'_> {
         self.answer(Message::new(Role::User, text))
     }
 
-    fn obey(&mut self, command: Command, argument: &str) -> Result<Then, CliError> {
+    fn execute(&mut self, command: Command, argument: &str) -> Result<ControlFlow<()>, CliError> {
         match command {
             Command::Set => self.set(argument)?,
             Command::Unset => self.change(|settings| settings.unset(argument))?,
             Command::System => self.system(argument),
-            Command::Save => keep::save(&keep::path_of(argument), &self.conversation, false)?,
-            Command::SaveOver => keep::save(&keep::path_of(argument), &self.conversation, true)?,
+            Command::Save => self.save(argument, false)?,
+            Command::SaveOver => self.save(argument, true)?,
             Command::Load => {
-                self.conversation = keep::load(&keep::path_of(argument))?;
+                self.conversation = transcript::load(&transcript::expand_path(argument))?;
                 self.last = None;
-                remark(&counted(self.conversation.turns().len()));
+                remark(&message_count(self.conversation.turns().len()));
             }
             Command::Model => self.model(argument)?,
             Command::Stats => {
@@ -150,38 +143,43 @@ impl Chat<'_> {
             }
             Command::Reasoning => self.reasoning(argument)?,
             Command::Undo => match self.conversation.undo() {
-                Some(question) => remark(&format!("Taken back: {}", brief(&question))),
-                None => remark("There is nothing to take back."),
+                Some(question) => remark(&format!("Removed: {}", summary(&question))),
+                None => remark("Nothing to undo."),
             },
             Command::Retry => {
                 let before = self.conversation.clone();
                 match self.conversation.undo() {
-                    Some(question) => self.answer_or(question, before)?,
-                    None => remark("There is nothing to ask again."),
+                    Some(question) => self.answer_or_restore(question, before)?,
+                    None => remark("Nothing to retry."),
                 }
             }
             Command::Clear => {
                 self.conversation.clear();
                 self.last = None;
-                remark("Forgotten.");
+                remark("Conversation cleared.");
             }
             Command::Help => remark(&commands::help()),
-            Command::Exit => return Ok(Then::Leave),
+            Command::Exit => return Ok(ControlFlow::Break(())),
         }
-        Ok(Then::GoOn)
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn save(&self, argument: &str, overwrite: bool) -> Result<(), CliError> {
+        let path = transcript::expand_path(argument);
+        transcript::save(&path, &self.conversation, overwrite)
     }
 
     fn set(&mut self, argument: &str) -> Result<(), CliError> {
         let (settings, params) = (self.talk.settings(), self.talk.sampling());
         match split(argument) {
-            ("", _) => remark(&listed(&settings.all(params))),
-            (name, "") => remark(&settings.explained(name, params)?),
+            ("", _) => remark(&settings_list(&settings.all(params))),
+            (name, "") => remark(&settings.describe(name, params)?),
             (name, value) => self.change(|settings| settings.set(name, value))?,
         }
         Ok(())
     }
 
-    /// Settings that the model refuses are left as they were.
+    /// Settings that the model does not support stay unchanged.
     fn change(
         &mut self,
         change: impl FnOnce(&mut Settings) -> Result<(), CliError>,
@@ -193,19 +191,19 @@ impl Chat<'_> {
 
     fn system(&mut self, argument: &str) {
         match (argument, self.conversation.system()) {
-            ("", Some(system)) => remark(&tame(system)),
-            ("", None) => remark("Nothing was said of how to behave; /system TEXT says it."),
+            ("", Some(system)) => remark(&sanitize(system)),
+            ("", None) => remark("No system prompt. Set one with /system TEXT."),
             (text, _) => self.conversation.set_system(Some(text.to_owned())),
         }
     }
 
-    /// The model that is there stays until the other one is.
+    /// The current model stays loaded until the new one is.
     fn model(&mut self, argument: &str) -> Result<(), CliError> {
         if !argument.is_empty() {
-            let chosen = model::chosen(argument)?;
+            let choice = model::parse_choice(argument)?;
             let settings = self.talk.settings().clone();
             self.interrupts().now(Doing::Switching);
-            let talk = self.opener.open(&chosen, settings);
+            let talk = self.opener.open(&choice, settings);
             self.interrupts().now(Doing::Turning);
             self.talk = talk?;
             self.last = None;
@@ -221,25 +219,29 @@ impl Chat<'_> {
         let turns = self.conversation.turns().iter().rev();
         let last = turns.filter_map(|turn| turn.reasoning.as_deref()).next();
         match last {
-            Some(reasoning) => remark(&tame(reasoning.trim())),
-            None => remark("Nothing was thought yet."),
+            Some(reasoning) => remark(&sanitize(reasoning.trim())),
+            None => remark("No thinking yet."),
         }
         Ok(())
     }
 
-    /// Asks a question; one that is refused or given up was not asked.
+    /// Asks a question. One that is refused or cancelled is removed.
     fn answer(&mut self, question: Message) -> Result<(), CliError> {
         let before = self.conversation.clone();
-        self.answer_or(question, before)
+        self.answer_or_restore(question, before)
     }
 
-    /// The same, with what the conversation is where it was not asked.
-    fn answer_or(&mut self, question: Message, before: Conversation) -> Result<(), CliError> {
+    /// Restores `before` if the question is refused or cancelled.
+    fn answer_or_restore(
+        &mut self,
+        question: Message,
+        before: Conversation,
+    ) -> Result<(), CliError> {
         self.conversation.push(question);
         match self.turn() {
             Ok(true) => Ok(()),
             Ok(false) => {
-                remark("The question is taken back.");
+                remark("Question removed.");
                 self.conversation = before;
                 Ok(())
             }
@@ -248,18 +250,17 @@ impl Chat<'_> {
                 self.conversation = before;
                 let full = is_full(&error) && !self.conversation.is_empty();
                 if full {
-                    complain(&format!("{error}; /clear starts over"))
+                    print_error(&format!("{error}. /clear starts over"))
                 } else {
-                    complain(&error)
+                    print_error(&error)
                 }
                 Ok(())
             }
         }
     }
 
-    /// One question and all it takes to answer it. What the model said before Ctrl-C was said;
-    /// where that is nothing, or nobody gives a tool's result, it was not answered, which is
-    /// `false`.
+    /// Runs one question to its answer, including tool calls. Text before Ctrl-C counts as the
+    /// answer; `false` if there is none, or if a tool result is missing.
     fn turn(&mut self) -> Result<bool, CliError> {
         let interrupts = self.opener.interrupts;
         let mut heard = self.talk.ask(&self.conversation, interrupts)?;
@@ -276,7 +277,7 @@ impl Chat<'_> {
                 return Ok(true);
             }
             for call in calls {
-                match self.result(&call)? {
+                match self.tool_result(&call)? {
                     Some(message) => self.conversation.push(message),
                     None => return Ok(false),
                 }
@@ -285,11 +286,11 @@ impl Chat<'_> {
         }
     }
 
-    /// What a tool has to say, from the person who plays it; `None` where that is nothing.
-    fn result(&mut self, call: &ToolCall) -> Result<Option<Message>, CliError> {
+    /// Asks the user for the result of a tool call; `None` if they cancel.
+    fn tool_result(&mut self, call: &ToolCall) -> Result<Option<Message>, CliError> {
         let ToolCall { id, name, .. } = call;
-        let result = self.ask(&format!("{} = ", tame(name)))?;
-        let (Asked::Line(result) | Asked::Block(result)) = result else {
+        let result = self.read_line(&format!("{} = ", sanitize(name)))?;
+        let (LineInput::Line(result) | LineInput::Block(result)) = result else {
             return Ok(None);
         };
         Ok(Some(Message {
@@ -300,7 +301,7 @@ impl Chat<'_> {
     }
 }
 
-/// What leaves nothing to go on with.
+/// Errors after which the chat cannot continue.
 fn is_fatal(error: &CliError) -> bool {
     matches!(
         error,
@@ -317,31 +318,31 @@ fn is_full(error: &CliError) -> bool {
     )
 }
 
-fn listed(all: &[Shown]) -> String {
-    let widest = all.iter().map(|shown| shown.name.len()).max();
+fn settings_list(all: &[SettingRow]) -> String {
+    let widest = all.iter().map(|row| row.name.len()).max();
     let widest = widest.unwrap_or_default();
-    let line = |shown: &Shown| {
-        let mark = if shown.given { '*' } else { ' ' };
-        let line = format!("{mark} {:widest$}  {}", shown.name, tame(&shown.value));
+    let line = |row: &SettingRow| {
+        let mark = if row.is_set { '*' } else { ' ' };
+        let line = format!("{mark} {:widest$}  {}", row.name, sanitize(&row.value));
         line.trim_end().to_owned() + "\n"
     };
     let lines: String = all.iter().map(line).collect();
-    format!("{lines}* was set; /set NAME explains one, /unset NAME leaves it to the model")
+    format!("{lines}* set here; /set NAME describes a setting, /unset NAME restores its default")
 }
 
-fn counted(turns: usize) -> String {
+fn message_count(turns: usize) -> String {
     match turns {
         1 => "1 message.".to_owned(),
         count => format!("{count} messages."),
     }
 }
 
-/// A message in a line.
-fn brief(message: &Message) -> String {
-    const LONGEST: usize = 60;
-    let text = tame(&message.content.joined());
+/// The first line of a message, shortened.
+fn summary(message: &Message) -> String {
+    const MAX_LEN: usize = 60;
+    let text = sanitize(&message.content.joined());
     let line = text.lines().next().unwrap_or_default();
-    match line.char_indices().nth(LONGEST) {
+    match line.char_indices().nth(MAX_LEN) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
     }
@@ -353,19 +354,19 @@ mod tests {
 
     #[test]
     fn settings_are_listed_in_columns() {
-        let shown = |name: &str, value: &str, given| Shown {
+        let row = |name: &str, value: &str, is_set| SettingRow {
             name: name.to_owned(),
             value: value.to_owned(),
-            given,
+            is_set,
         };
-        let all = [shown("top-p", "0.5", true), shown("seed", "", false)];
-        let lines = listed(&all);
+        let all = [row("top-p", "0.5", true), row("seed", "", false)];
+        let lines = settings_list(&all);
         let lines: Vec<&str> = lines.lines().take(2).collect();
         assert_eq!(lines, ["* top-p  0.5", "  seed"]);
     }
 
     #[test]
-    fn long_questions_are_told_in_brief() {
+    fn long_messages_are_shortened() {
         let long = "é".repeat(80);
         for (text, expected) in [
             ("short", "short".to_owned()),
@@ -373,7 +374,7 @@ mod tests {
             ("", String::new()),
             (long.as_str(), "é".repeat(60) + "…"),
         ] {
-            assert_eq!(brief(&Message::new(Role::User, text)), expected);
+            assert_eq!(summary(&Message::new(Role::User, text)), expected);
         }
     }
 }

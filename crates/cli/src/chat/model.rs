@@ -1,30 +1,30 @@
-//! The model that `/model` names, as `run` would.
+//! The argument of `/model`: a model as for `run`.
 
 use clap::Parser;
 
-use crate::args::{Chosen, KindArgs};
+use crate::args::{KindArgs, ModelChoice};
 use crate::error::CliError;
 
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
-struct Named {
+struct ModelArgument {
     /// A path may have spaces.
     words: Vec<String>,
     #[command(flatten)]
     kinds: KindArgs,
 }
 
-pub fn chosen(argument: &str) -> Result<Chosen, CliError> {
-    let named = Named::try_parse_from(argument.split(' ')).map_err(refused)?;
+pub fn parse_choice(argument: &str) -> Result<ModelChoice, CliError> {
+    let named = ModelArgument::try_parse_from(argument.split(' ')).map_err(invalid)?;
     let reference = named.words.join(" ").trim().to_owned();
-    Ok(Chosen {
+    Ok(ModelChoice {
         reference: Some(reference).filter(|reference| !reference.is_empty()),
         kind: named.kinds.kind(),
     })
 }
 
-/// Usage and hints are for those who look at a command line.
-fn refused(error: clap::Error) -> CliError {
+/// The first line of the error; usage and hints only make sense on a command line.
+fn invalid(error: clap::Error) -> CliError {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     CliError::Field {
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_named_as_for_run() {
+    fn models_are_named_as_for_run() {
         for (argument, reference, kind) in [
             ("qwen3:4b", Some("qwen3:4b"), None),
             ("qwen3:4b --mlx", Some("qwen3:4b"), Some(FileKind::Mlx)),
@@ -48,7 +48,7 @@ mod tests {
             ("--safetensors", None, Some(FileKind::Safetensors)),
             ("./a  b.gguf", Some("./a  b.gguf"), None),
         ] {
-            let found = chosen(argument).unwrap();
+            let found = parse_choice(argument).unwrap();
             assert_eq!(
                 (found.reference.as_deref(), found.kind),
                 (reference, kind),
@@ -64,7 +64,7 @@ mod tests {
             ("a --gguf --mlx", "cannot be used with"),
             ("a --help", "'--help'"),
         ] {
-            let refused = chosen(argument).unwrap_err().to_string();
+            let refused = parse_choice(argument).unwrap_err().to_string();
             assert!(
                 refused.starts_with("/model: ") && refused.contains(word),
                 "{refused}"

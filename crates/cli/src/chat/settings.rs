@@ -1,4 +1,4 @@
-//! What may change from one answer to the next: flags of `run`, by their names.
+//! Settings of a chat: the flags of `run` that may change between answers.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -9,13 +9,13 @@ use loquat_chat::{ChatRequest, Effort};
 use loquat_engine::{PARAMETERS, SamplingParams, Slot};
 use serde_json::Value;
 
-use super::near::nearest;
-use crate::args::{Given, RunArgs, SamplingArgs, ShowReasoning, ThinkingArg, flag_name};
+use super::suggest::nearest;
+use crate::args::{FlagValue, RunArgs, SamplingArgs, ShowReasoning, ThinkingArg, flag_name};
 use crate::error::CliError;
 
 const SET: &str = "/set";
 
-/// The flags that are no sampling parameters.
+/// The flags that are not sampling parameters.
 const OTHERS: [&str; 5] = [
     "max_tokens",
     "stop",
@@ -24,7 +24,7 @@ const OTHERS: [&str; 5] = [
     "show_reasoning",
 ];
 
-/// What flags said, and then the person.
+/// Values of flags, changed by `/set`.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     pub max_tokens: Option<NonZeroUsize>,
@@ -35,17 +35,17 @@ pub struct Settings {
     pub sampling: SamplingArgs,
 }
 
-/// A setting as it stands.
+/// One row in the list of settings.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct SettingRow {
     pub name: String,
     pub value: String,
-    /// Somebody said so.
-    pub given: bool,
+    /// Set by a flag or `/set`.
+    pub is_set: bool,
 }
 
 impl Settings {
-    pub fn of(args: &RunArgs) -> Self {
+    pub fn from_args(args: &RunArgs) -> Self {
         Self {
             max_tokens: args.output.max_tokens,
             stop: args.output.stop.clone(),
@@ -56,41 +56,41 @@ impl Settings {
         }
     }
 
-    /// All but how tokens are chosen, for which a checkpoint has to be asked too.
-    pub fn ask_for(&self, request: &mut ChatRequest) {
+    /// Applies everything except sampling, which also depends on the checkpoint.
+    pub fn apply_to(&self, request: &mut ChatRequest) {
         request.stop.clone_from(&self.stop);
         request.thinking.effort = self.thinking.map(Effort::from);
         request.thinking.budget = self.thinking_budget;
     }
 
-    /// Sets what a person named to what the flag of that name would read.
+    /// Sets a value as the flag of that name would parse it.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), CliError> {
         let flag = find(name)?;
         let name = long(&flag);
         let words = words(value).into_iter();
         let words = words.map(|word| format!("--{name}={word}"));
-        let read = command().try_get_matches_from(words);
-        let read = read.map_err(|error| refused(&name, &error))?;
+        let parsed = command().try_get_matches_from(words);
+        let parsed = parsed.map_err(|error| invalid(&name, &error))?;
         match flag.get_id().as_str() {
-            "max_tokens" => self.max_tokens = read.get_one("max_tokens").copied(),
+            "max_tokens" => self.max_tokens = parsed.get_one("max_tokens").copied(),
             "stop" => {
-                let texts = read.get_many("stop").into_iter().flatten();
+                let texts = parsed.get_many("stop").into_iter().flatten();
                 self.stop = texts.cloned().collect();
             }
-            "thinking" => self.thinking = read.get_one("thinking").copied(),
-            "thinking_budget" => self.thinking_budget = read.get_one("thinking_budget").copied(),
-            "show_reasoning" => self.show_reasoning = read.get_one("show_reasoning").copied(),
+            "thinking" => self.thinking = parsed.get_one("thinking").copied(),
+            "thinking_budget" => self.thinking_budget = parsed.get_one("thinking_budget").copied(),
+            "show_reasoning" => self.show_reasoning = parsed.get_one("show_reasoning").copied(),
             parameter => {
-                self.forget(parameter);
-                let given = SamplingArgs::from_arg_matches(&read);
-                let given = given.map_err(|error| refused(&name, &error))?;
+                self.remove_parameter(parameter);
+                let given = SamplingArgs::from_arg_matches(&parsed);
+                let given = given.map_err(|error| invalid(&name, &error))?;
                 self.sampling.0.extend(given.0);
             }
         }
         Ok(())
     }
 
-    /// Leaves a setting as it is where nobody says.
+    /// Restores the default of a setting.
     pub fn unset(&mut self, name: &str) -> Result<(), CliError> {
         match find(name)?.get_id().as_str() {
             "max_tokens" => self.max_tokens = None,
@@ -98,17 +98,17 @@ impl Settings {
             "thinking" => self.thinking = None,
             "thinking_budget" => self.thinking_budget = None,
             "show_reasoning" => self.show_reasoning = None,
-            parameter => self.forget(parameter),
+            parameter => self.remove_parameter(parameter),
         }
         Ok(())
     }
 
-    fn forget(&mut self, parameter: &str) {
+    fn remove_parameter(&mut self, parameter: &str) {
         self.sampling.0.retain(|(known, _)| known.name != parameter);
     }
 
-    /// Every setting; `params` are those in force, whoever decided on them.
-    pub fn all(&self, params: &SamplingParams) -> Vec<Shown> {
+    /// Every setting; `params` are the effective sampling parameters.
+    pub fn all(&self, params: &SamplingParams) -> Vec<SettingRow> {
         let others = OTHERS.map(|id| self.other(id));
         let mut params = params.clone();
         let slots = params.slots();
@@ -117,21 +117,21 @@ impl Settings {
             let slot = slots.find(|(name, _)| *name == parameter.name);
             let mut given = self.sampling.0.iter();
             let given = given.find(|(known, _)| known.name == parameter.name);
-            Shown {
+            SettingRow {
                 name: flag_name(parameter),
                 value: match (given, slot) {
-                    // What was typed, not the tokens it came to.
-                    (Some((_, Given::Texts(texts))), _) => list(texts),
+                    // The text as typed, not its tokens.
+                    (Some((_, FlagValue::Texts(texts))), _) => list(texts),
                     (_, Some((_, slot))) => text(slot),
                     (_, None) => String::new(),
                 },
-                given: given.is_some(),
+                is_set: given.is_some(),
             }
         });
         others.into_iter().chain(sampling).collect()
     }
 
-    fn other(&self, id: &str) -> Shown {
+    fn other(&self, id: &str) -> SettingRow {
         let value = match id {
             "max_tokens" => self.max_tokens.map(|count| count.to_string()),
             "stop" => Some(&self.stop)
@@ -141,20 +141,20 @@ impl Settings {
             "thinking_budget" => self.thinking_budget.map(|count| count.to_string()),
             _ => self.show_reasoning.and_then(|how| named(&how)),
         };
-        Shown {
+        SettingRow {
             name: id.replace('_', "-"),
-            given: value.is_some(),
+            is_set: value.is_some(),
             value: value.unwrap_or_default(),
         }
     }
 
-    /// One setting, and what it is about.
-    pub fn explained(&self, name: &str, params: &SamplingParams) -> Result<String, CliError> {
+    /// The value and the help of a setting.
+    pub fn describe(&self, name: &str, params: &SamplingParams) -> Result<String, CliError> {
         let flag = find(name)?;
         let name = long(&flag);
         let mut all = self.all(params).into_iter();
-        let value = all.find(|shown| shown.name == name);
-        let value = value.map(|shown| shown.value).unwrap_or_default();
+        let value = all.find(|row| row.name == name);
+        let value = value.map(|row| row.value).unwrap_or_default();
         let value = if value.is_empty() {
             "not set".to_owned()
         } else {
@@ -165,12 +165,12 @@ impl Settings {
     }
 }
 
-/// The names there are, as flags have them.
+/// The names of all settings, spelled like flags.
 pub fn names() -> Vec<String> {
     flags().iter().map(long).collect()
 }
 
-/// What a setting may be, where that is one of a few words.
+/// The possible values of a setting, if they are a fixed set.
 pub fn values(name: &str) -> Vec<String> {
     let Ok(flag) = find(name) else {
         return Vec::new();
@@ -203,16 +203,16 @@ fn long(flag: &Arg) -> String {
     flag.get_long().unwrap_or_default().to_owned()
 }
 
-/// A flag by its name, with `-` or with `_`, or the name that the parameter has elsewhere.
+/// Finds a flag by its name, spelled with `-` or `_`, or by its parameter.
 fn find(name: &str) -> Result<Arg, CliError> {
     let plain = name
         .trim_start_matches('-')
         .replace('_', "-")
         .to_lowercase();
     let flags = flags();
-    let is_meant =
+    let matches =
         |flag: &&Arg| long(flag) == plain || flag.get_id().as_str().replace('_', "-") == plain;
-    if let Some(flag) = flags.iter().find(is_meant) {
+    if let Some(flag) = flags.iter().find(matches) {
         return Ok(flag.clone());
     }
     let names = names();
@@ -220,14 +220,13 @@ fn find(name: &str) -> Result<Arg, CliError> {
     Err(CliError::Field {
         flag: SET,
         what: match near {
-            Some(near) => format!("there is no setting {name}; did you mean {near}?"),
-            None => format!("there is no setting {name}; {SET} alone lists them"),
+            Some(near) => format!("no setting {name}. Did you mean {near}?"),
+            None => format!("no setting {name}. {SET} lists all"),
         },
     })
 }
 
-/// JSON where it is a text or a list of them, so that line breaks and several can be written;
-/// otherwise as it stands.
+/// A JSON string or list of strings, which may hold line breaks; any other value verbatim.
 fn words(value: &str) -> Vec<String> {
     let texts = |value: Value| match value {
         Value::String(text) => Some(vec![text]),
@@ -237,12 +236,12 @@ fn words(value: &str) -> Vec<String> {
         }
         _ => None,
     };
-    let read = serde_json::from_str(value).ok().and_then(texts);
-    read.unwrap_or_else(|| vec![value.to_owned()])
+    let parsed = serde_json::from_str(value).ok().and_then(texts);
+    parsed.unwrap_or_else(|| vec![value.to_owned()])
 }
 
-fn refused(name: &str, error: &clap::Error) -> CliError {
-    let why = match (
+fn invalid(name: &str, error: &clap::Error) -> CliError {
+    let reason = match (
         error.kind(),
         error.get(ContextKind::ValidValue),
         error.source(),
@@ -255,7 +254,7 @@ fn refused(name: &str, error: &clap::Error) -> CliError {
     };
     CliError::Field {
         flag: SET,
-        what: format!("{name}: {why}"),
+        what: format!("{name}: {reason}"),
     }
 }
 
@@ -263,7 +262,7 @@ fn named(value: &impl clap::ValueEnum) -> Option<String> {
     Some(value.to_possible_value()?.get_name().to_owned())
 }
 
-/// A value as it would be typed.
+/// A value as it is typed.
 fn text(slot: &Slot<'_>) -> String {
     let joined = |words: Vec<String>| words.join(",");
     match slot {
@@ -283,14 +282,14 @@ fn text(slot: &Slot<'_>) -> String {
         }
         Slot::Tokens(ids) => joined(ids.iter().map(u32::to_string).collect()),
         Slot::Words(words) if words.is_empty() => String::new(),
-        Slot::Words(words) => format!("{} of the model's own", words.len()),
+        Slot::Words(words) => format!("{} from the model", words.len()),
         Slot::Texts(texts) => list(texts),
         Slot::Steps(steps) => joined(steps.iter().map(|step| step.name().to_owned()).collect()),
         Slot::Seed(seed) => seed.map(|seed| seed.to_string()).unwrap_or_default(),
     }
 }
 
-/// Texts, in the one form that keeps them apart.
+/// Texts as a JSON list.
 fn list(texts: &[String]) -> String {
     Value::from(texts.to_vec()).to_string()
 }

@@ -1,17 +1,17 @@
-//! What a conversation has taken so far.
+//! The `/stats` report.
 
 use loquat::Finish;
 use loquat_engine::{Engine, Stats};
 
 use crate::terminal::bytes;
 
-/// In a line for each thing; `last` is what the last whole answer cost, `room` what a prompt and
-/// its answer can have together.
+/// One line per topic. `last` is the last complete answer, `room` the tokens available to a prompt
+/// and its answer.
 pub fn stats(engine: &Engine, last: Option<&Finish>, room: usize) -> String {
-    told(&engine.stats(), last, room).join("\n")
+    lines(&engine.stats(), last, room).join("\n")
 }
 
-fn told(stats: &Stats, last: Option<&Finish>, room: usize) -> Vec<String> {
+fn lines(stats: &Stats, last: Option<&Finish>, room: usize) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(Finish { usage, timings, .. }) = last {
         let decoded = usage.completion_tokens.saturating_sub(1);
@@ -19,7 +19,7 @@ fn told(stats: &Stats, last: Option<&Finish>, room: usize) -> Vec<String> {
         let answer = speed(decoded, timings.decode.as_secs_f64());
         let prompt = speed(computed, timings.first_token.as_secs_f64());
         lines.push(format!(
-            "last answer  {} tokens{answer}; its prompt {} tokens, {} kept from before{prompt}",
+            "last answer  {} tokens{answer}; prompt {} tokens, {} cached{prompt}",
             usage.completion_tokens, usage.prompt_tokens, usage.cached_tokens
         ));
         let used = usage.prompt_tokens + usage.completion_tokens;
@@ -28,16 +28,16 @@ fn told(stats: &Stats, last: Option<&Finish>, room: usize) -> Vec<String> {
             "context      {used} of {room} tokens ({share:.0}%)"
         ));
     } else {
-        lines.push(format!("context      room for {room} tokens"));
+        lines.push(format!("context      {room} tokens"));
     }
     let totals = &stats.totals;
     lines.push(format!(
-        "all answers  {} tokens; prompts {} tokens, {} kept from before",
+        "all answers  {} tokens; prompts {} tokens, {} cached",
         totals.completion_tokens, totals.prompt_tokens, totals.cached_tokens
     ));
     let cache = &stats.cache;
     lines.push(format!(
-        "prefix cache {} sequences, {}; {} of {} prompts found some of themselves",
+        "prefix cache {} sequences, {}; {} of {} prompts hit it",
         cache.entries,
         bytes(cache.bytes),
         cache.hits,
@@ -55,7 +55,7 @@ fn told(stats: &Stats, last: Option<&Finish>, room: usize) -> Vec<String> {
     lines
 }
 
-/// Nothing where too little happened to say.
+/// Empty if too little was measured.
 fn speed(tokens: usize, seconds: f64) -> String {
     if tokens > 0 && seconds > 0.0 {
         format!(" at {:.1} tokens/s", tokens as f64 / seconds)

@@ -1,4 +1,4 @@
-//! What the system answers; nothing here is judged.
+//! Facts about the system, without any judgement.
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -10,34 +10,34 @@ use loquat::machine::{self, MachineCores, MachineMemory};
 use loquat_session::Probe;
 use loquat_store::{Prunable, PruneOptions, Store};
 
-use super::folder::{Folder, Remains};
+use super::directory::{Directory, Leftovers};
 use super::network::{self, Hub, Port};
 use super::python::{self, Python};
 use crate::backends;
 use crate::load::open_store;
 use crate::serve::{LocalModels, Wanted};
 
-/// What was asked, unless it was not answered in time.
-pub type Asked<T> = Result<T, Silence>;
+/// The result of a probe, unless it timed out.
+pub type Probed<T> = Result<T, TimedOut>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Silence;
+pub struct TimedOut;
 
-/// All that is known of this installation.
+/// Everything known about this installation.
 #[derive(Debug)]
 pub struct Facts {
     pub build: Build,
-    pub cpu: Asked<Cpu>,
-    pub cores: Asked<MachineCores>,
-    pub memory: Asked<Memory>,
-    pub backends: Vec<(&'static str, Asked<Probe>)>,
-    pub cache: Asked<Result<Folder, String>>,
-    pub hub_cache: Asked<Result<Folder, String>>,
-    /// Where a file is named: what is right about it, or what is wrong.
-    pub config: Option<(PathBuf, Asked<Result<String, String>>)>,
-    pub port: (SocketAddr, Asked<Port>),
-    pub hub: Asked<Hub>,
-    pub python: Asked<Python>,
+    pub cpu: Probed<Cpu>,
+    pub cores: Probed<MachineCores>,
+    pub memory: Probed<Memory>,
+    pub backends: Vec<(&'static str, Probed<Probe>)>,
+    pub cache: Probed<Result<Directory, String>>,
+    pub hub_cache: Probed<Result<Directory, String>>,
+    /// For a named file: a summary, or its errors.
+    pub config: Option<(PathBuf, Probed<Result<String, String>>)>,
+    pub port: (SocketAddr, Probed<Port>),
+    pub hub: Probed<Hub>,
+    pub python: Probed<Python>,
     pub terminal: Terminal,
 }
 
@@ -46,14 +46,14 @@ pub struct Build {
     pub version: &'static str,
     pub is_optimized: bool,
     pub target: String,
-    /// Whoever builds packages sets `LOQUAT_COMMIT` while building.
+    /// `LOQUAT_COMMIT` at build time.
     pub commit: Option<&'static str>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Cpu {
     pub name: Option<String>,
-    /// Fastest first; the first is taken.
+    /// Fastest first; the first is used.
     pub instruction_sets: Vec<&'static str>,
     pub features: Vec<(&'static str, bool)>,
 }
@@ -61,7 +61,7 @@ pub struct Cpu {
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     pub machine: MachineMemory,
-    /// Linux's setting for transparent huge pages, as its file has it.
+    /// Linux's setting for transparent huge pages.
     pub huge_pages: Option<String>,
 }
 
@@ -70,32 +70,32 @@ pub struct Terminal {
     pub is_terminal: bool,
     pub no_color: bool,
     pub term: Option<String>,
-    /// What decides how letters are written.
+    /// The locale variable that applies.
     pub locale: Option<String>,
 }
 
-/// For all questions together; what takes longer is said not to answer.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// For all probes together.
+const TIMEOUT: Duration = Duration::from_secs(8);
 
 impl Facts {
     pub fn gather(config: Option<PathBuf>) -> Self {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let address = default_address();
-        let cpu = ask(cpu);
-        let cores = ask(MachineCores::now);
-        let memory = ask(memory);
+        let cpu = start(cpu);
+        let cores = start(MachineCores::now);
+        let memory = start(memory);
         let backends: Vec<_> = backends::backends()
-            .map(|backend| (backend.name(), ask(|| backend.probe())))
+            .map(|backend| (backend.name(), start(|| backend.probe())))
             .collect();
-        let cache = ask(|| kept(Store::cache_dir));
-        let hub_cache = ask(|| kept(Store::hub_cache_dir));
+        let cache = start(|| directory(Store::cache_dir));
+        let hub_cache = start(|| directory(Store::hub_cache_dir));
         let config = config.map(|path| {
             let asked = path.clone();
-            (path, ask(move || check_config(&asked)))
+            (path, start(move || check_config(&asked)))
         });
-        let port = ask(move || network::port(address));
-        let hub = ask(network::hub);
-        let python = ask(python::find);
+        let port = start(move || network::port(address));
+        let hub = start(network::hub);
+        let python = start(python::find);
         Self {
             build: build(),
             cpu: cpu.by(deadline),
@@ -116,20 +116,20 @@ impl Facts {
     }
 }
 
-/// A question that a thread is looking into. One that never answers is left to the process's end.
-struct Question<T>(Receiver<T>);
+/// A probe on its own thread. One that hangs ends with the process.
+struct PendingProbe<T>(Receiver<T>);
 
-fn ask<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> Question<T> {
-    let (tell, told) = sync_channel(1);
-    // A thread that cannot be started is one that does not answer.
-    let _ = std::thread::Builder::new().spawn(move || tell.send(what()));
-    Question(told)
+fn start<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> PendingProbe<T> {
+    let (sender, receiver) = sync_channel(1);
+    // If the thread cannot be started, the probe times out.
+    let _ = std::thread::Builder::new().spawn(move || sender.send(what()));
+    PendingProbe(receiver)
 }
 
-impl<T> Question<T> {
-    fn by(self, deadline: Instant) -> Asked<T> {
+impl<T> PendingProbe<T> {
+    fn by(self, deadline: Instant) -> Probed<T> {
         let left = deadline.saturating_duration_since(Instant::now());
-        self.0.recv_timeout(left).map_err(|_| Silence)
+        self.0.recv_timeout(left).map_err(|_| TimedOut)
     }
 }
 
@@ -163,14 +163,14 @@ fn memory() -> Memory {
     }
 }
 
-/// The word in brackets.
+/// The value in brackets, which is the active one.
 fn chosen(setting: &str) -> Option<&str> {
     let (_, rest) = setting.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)
 }
 
-/// One of the directories that models are kept in.
-fn kept(which: fn(&Store) -> &Path) -> Result<Folder, String> {
+/// One of the model directories.
+fn directory(which: fn(&Store) -> &Path) -> Result<Directory, String> {
     let store = open_store().map_err(|error| error.to_string())?;
     let path = which(&store).to_owned();
     let found = store.prunable(PruneOptions::default()).unwrap_or_default();
@@ -178,26 +178,26 @@ fn kept(which: fn(&Store) -> &Path) -> Result<Folder, String> {
         Prunable::Leftover { path: at, bytes } => at.starts_with(&path).then_some(bytes),
         Prunable::Model(_) => None,
     });
-    let remains = sizes.fold(Remains::default(), |so_far, bytes| Remains {
+    let leftovers = sizes.fold(Leftovers::default(), |so_far, bytes| Leftovers {
         count: so_far.count + 1,
         bytes: so_far.bytes.saturating_add(bytes),
     });
-    Ok(Folder::at(path, remains))
+    Ok(Directory::inspect(path, leftovers))
 }
 
 fn check_config(path: &Path) -> Result<String, String> {
-    let told = |error: crate::error::CliError| error.to_string();
-    let store = open_store().map_err(told)?;
+    let message = |error: crate::error::CliError| error.to_string();
+    let store = open_store().map_err(message)?;
     let wanted = Wanted::of_file(Some(path), &store);
     let settled = wanted.read_servable(&LocalModels::new(store));
-    let config = settled.map_err(told)?.config;
+    let config = settled.map_err(message)?.config;
     let models: Vec<_> = config.models.iter().map(|m| m.name.as_str()).collect();
     Ok(format!("serves {}", models.join(", ")))
 }
 
 fn terminal() -> Terminal {
     let variable = |name| std::env::var(name).ok().filter(|v| !v.is_empty());
-    // The first that is set decides, as for every program.
+    // The first one that is set applies.
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter();
     Terminal {
         is_terminal: std::io::stdout().is_terminal(),
@@ -212,19 +212,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_and_panics_are_answers_too() {
+    fn timeouts_and_panics_are_reported() {
         let soon = || Instant::now() + Duration::from_secs(20);
-        assert_eq!(ask(|| 5).by(soon()), Ok(5));
+        assert_eq!(start(|| 5).by(soon()), Ok(5));
         let (held, hold) = std::sync::mpsc::channel::<()>();
-        let silent = ask(move || hold.recv().is_ok());
-        assert_eq!(silent.by(Instant::now()), Err(Silence));
+        let silent = start(move || hold.recv().is_ok());
+        assert_eq!(silent.by(Instant::now()), Err(TimedOut));
         drop(held);
-        let gone = ask(|| std::panic::resume_unwind(Box::new(())));
-        assert_eq!(gone.by(soon()), Err::<(), _>(Silence));
+        let gone = start(|| std::panic::resume_unwind(Box::new(())));
+        assert_eq!(gone.by(soon()), Err::<(), _>(TimedOut));
     }
 
     #[test]
-    fn a_setting_stands_in_brackets() {
+    fn active_setting_is_in_brackets() {
         for (text, expected) in [
             ("always [madvise] never\n", Some("madvise")),
             ("[never]", Some("never")),

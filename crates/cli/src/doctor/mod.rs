@@ -1,12 +1,12 @@
-//! `loquat doctor`: what this installation is, what is wrong with it, and what to do about that.
+//! `loquat doctor`: diagnoses problems of this installation and suggests fixes.
 //!
-//! [`facts`] asks the system, each question on a thread of its own with one deadline for all, so
-//! that a dead file system or a silent host costs seconds and not the command. [`judge`] makes of
-//! the answers what a person reads; it asks nothing, so that tests can tell it anything.
+//! [`facts`] probes the system, each probe on its own thread with one deadline for all, so that a
+//! dead file system or a silent host costs seconds. [`checks`] turns the facts into findings; it
+//! probes nothing, so that tests can supply any facts.
 
+mod checks;
+mod directory;
 mod facts;
-mod folder;
-mod judge;
 mod network;
 mod python;
 
@@ -14,63 +14,59 @@ use serde_json::{Value, json};
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
-use crate::terminal::{print, stdout_is_fancy};
+use crate::terminal::{print, print_json, stdout_is_fancy};
+use checks::{Finding, Severity, findings};
 use facts::Facts;
-use judge::{Finding, Verdict, judge};
 
 pub fn run(args: &DoctorArgs) -> Result<(), CliError> {
     // A variable that is set but empty counts as not set.
     let config = args.config.clone();
     let config = config.filter(|path| !path.as_os_str().is_empty());
-    let findings = judge(&Facts::gather(config));
-    let text = if args.json {
-        as_json(&findings)?
+    let findings = findings(&Facts::gather(config));
+    if args.json {
+        print_json(&as_json(&findings))?;
     } else {
-        as_text(&findings, stdout_is_fancy())
-    };
-    print(&text)?;
+        print(&as_text(&findings, stdout_is_fancy()))?;
+    }
     match problems(&findings) {
         0 => Ok(()),
-        count => Err(CliError::Unwell(count)),
+        count => Err(CliError::Problems(count)),
     }
 }
 
 fn problems(findings: &[Finding]) -> usize {
-    let bad = |finding: &&Finding| finding.verdict == Verdict::Problem;
+    let bad = |finding: &&Finding| finding.severity == Severity::Problem;
     findings.iter().filter(bad).count()
 }
 
-fn as_json(findings: &[Finding]) -> Result<String, CliError> {
+fn as_json(findings: &[Finding]) -> Value {
     let checks = findings.iter().map(|finding| {
         json!({
             "check": finding.check,
-            "verdict": finding.verdict.name(),
+            "verdict": finding.severity.name(),
             "what": finding.what,
             "remedy": finding.remedy,
         })
     });
-    let report = json!({
+    json!({
         "version": env!("CARGO_PKG_VERSION"),
         "healthy": problems(findings) == 0,
         "checks": checks.collect::<Vec<Value>>(),
-    });
-    let text = serde_json::to_string_pretty(&report);
-    let text = text.map_err(|error| CliError::Output(error.into()))?;
-    Ok(format!("{text}\n"))
+    })
 }
 
-/// Where the third column begins.
+/// Indent of the third column.
 const INDENT: usize = 20;
 
 fn as_text(findings: &[Finding], fancy: bool) -> String {
     let lines = findings.iter().map(|finding| {
-        let verdict = format!("{:<8}", finding.verdict.name());
-        let verdict = if fancy {
-            format!("\x1b[{}m{verdict}\x1b[0m", finding.verdict.colour())
+        let severity = format!("{:<8}", finding.severity.name());
+        let severity = if fancy {
+            format!("\x1b[{}m{severity}\x1b[0m", finding.severity.colour())
         } else {
-            verdict
+            severity
         };
-        let line = format!("{:<12}{verdict}{}\n", finding.check, finding.what);
+        let line = format!("{:<12}{severity}{}\n", finding.check, finding.what);
         let remedy = finding.remedy.iter();
         let remedy = remedy.map(|remedy| format!("{:INDENT$}{remedy}\n", ""));
         line + &remedy.collect::<String>()
@@ -91,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn remedies_stand_under_what_they_are_for() {
+    fn remedies_follow_their_findings() {
         let plain = "build       ok      loquat 1\n\
                      cache       problem /c cannot be written\n                    \
                      Choose another directory.\n";
@@ -101,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn json_tells_the_same() {
-        let report: Value = serde_json::from_str(&as_json(&findings()).unwrap()).unwrap();
+    fn json_has_all_findings() {
+        let report = as_json(&findings());
         assert_eq!(report["healthy"], false);
         assert_eq!(report["checks"][0]["remedy"], Value::Null);
         assert_eq!(report["checks"][1]["verdict"], "problem");

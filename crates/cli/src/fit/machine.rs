@@ -1,4 +1,4 @@
-//! The machine as far as models are concerned: whose memory holds them, and how fast it is.
+//! The machine: the device that holds models, its memory and its speed.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,55 +12,59 @@ use serde_json::{Value, json};
 use crate::error::CliError;
 use crate::files;
 
-/// Where models would be, and what that can do.
+/// The device that would run models.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     pub backend: &'static str,
     pub device: String,
-    /// Memory of its own holds the models.
+    /// Models are in the memory of a GPU.
     pub is_gpu: bool,
-    /// What models may take; `None` where the device does not tell.
+    /// Memory for models; `None` if the device does not report it.
     pub memory_bytes: Option<u64>,
-    /// What others leave of it now, where the system tells.
+    /// Currently available memory, if the system reports it.
     pub available_bytes: Option<u64>,
-    /// `None` where nothing was measured: nobody's data sheet stands in for that.
-    pub pace: Option<Pace>,
+    /// `None` if nothing was measured.
+    pub speed: Option<MachineSpeed>,
 }
 
-/// What was measured.
+/// Measured limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pace {
+pub struct MachineSpeed {
     pub read_bytes_per_second: f64,
     pub multiply_adds_per_second: f64,
-    /// Since anything was measured.
+    /// Time since the last measurement.
     pub age: Duration,
 }
 
-/// Whether this machine is to be measured.
+/// When to measure this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measure {
-    /// As if it had never been.
-    Anew,
-    /// Unless it was within the last [`FRESH`].
-    WhenOld,
-    /// No; what was found before serves.
+pub enum MeasurePolicy {
+    /// Measure and discard earlier results.
+    Always,
+    /// Measure if the last result is older than [`FRESH`].
+    IfStale,
+    /// Use the stored result only.
     Never,
 }
 
-/// Whoever else uses the machine makes it look slower than it is, so the best of all measurements
-/// counts, and those that share a neighbour's hour would find the same.
+/// Other programs make the machine look slower, so the best of all measurements counts.
+/// Measurements within this time would see the same load.
 const FRESH: Duration = Duration::from_secs(60 * 60);
 
 impl Machine {
-    /// As `backend` finds it; measurements are kept in the directory `cache`.
-    pub fn look(backend: &dyn Backend, cache: &Path, measure: Measure) -> Result<Self, CliError> {
+    /// Detects the backend's device. Measurements are stored in the directory `cache`.
+    pub fn detect(
+        backend: &dyn Backend,
+        cache: &Path,
+        measure: MeasurePolicy,
+    ) -> Result<Self, CliError> {
         let device = match backend.probe() {
             Probe::Available(devices) => devices.into_iter().next(),
             Probe::Unavailable { .. } => None,
         };
         let is_gpu = device.as_ref().map(|device| device.kind) == Some(DeviceKind::Gpu);
         let label = device.as_ref().map(|device| device.label.clone());
-        // What a token costs is known for this backend's own kernels alone.
+        // The estimates are calibrated for the CPU backend's kernels only.
         let is_measured = backend.name() == "cpu";
         Ok(Self {
             backend: backend.name(),
@@ -72,16 +76,16 @@ impl Machine {
             } else {
                 MachineMemory::now().available
             },
-            pace: if is_measured {
-                Pace::of_this_machine(cache, measure)?
+            speed: if is_measured {
+                MachineSpeed::for_this_machine(cache, measure)?
             } else {
                 None
             },
         })
     }
 
-    /// With no more memory than a budget allows.
-    pub fn within(mut self, budget: Option<MemoryBudget>) -> Self {
+    /// Limits the memory to a budget.
+    pub fn limited_to(mut self, budget: Option<MemoryBudget>) -> Self {
         let allowed = budget.map(|budget| match (budget, self.memory_bytes) {
             (budget, Some(memory)) => budget.bytes(memory).min(memory),
             (budget, None) => budget.bytes(u64::MAX),
@@ -91,15 +95,15 @@ impl Machine {
     }
 }
 
-impl Pace {
-    fn of_this_machine(cache: &Path, measure: Measure) -> Result<Option<Self>, CliError> {
-        let record = Record::of_this_machine(cache);
+impl MachineSpeed {
+    fn for_this_machine(cache: &Path, measure: MeasurePolicy) -> Result<Option<Self>, CliError> {
+        let record = SpeedRecord::for_this_machine(cache);
         let known = match measure {
-            Measure::Anew => None,
-            Measure::WhenOld | Measure::Never => record.read(SystemTime::now()),
+            MeasurePolicy::Always => None,
+            MeasurePolicy::IfStale | MeasurePolicy::Never => record.read(SystemTime::now()),
         };
         let is_fresh = known.is_some_and(|known| known.age < FRESH);
-        if measure == Measure::Never || is_fresh {
+        if measure == MeasurePolicy::Never || is_fresh {
             return Ok(known);
         }
         let MachineLimits {
@@ -107,18 +111,18 @@ impl Pace {
             multiply_adds_per_second,
             ..
         } = measure_quickly(None)?;
-        // Whole numbers come back from JSON as they went.
+        // Whole numbers survive a round trip through JSON.
         let found = Self {
             read_bytes_per_second: read_bytes_per_second.round(),
             multiply_adds_per_second: multiply_adds_per_second.round(),
             age: Duration::ZERO,
         };
-        let best = known.map_or(found, |known| found.or_better(known));
+        let best = known.map_or(found, |known| found.max(known));
         record.write(SystemTime::now(), best);
         Ok(Some(best))
     }
 
-    fn or_better(self, other: Self) -> Self {
+    fn max(self, other: Self) -> Self {
         let (read, multiply) = (self.read_bytes_per_second, self.multiply_adds_per_second);
         Self {
             read_bytes_per_second: read.max(other.read_bytes_per_second),
@@ -128,15 +132,15 @@ impl Pace {
     }
 }
 
-/// A measurement on disk, and whose it is.
-struct Record {
+/// A stored measurement and the machine it belongs to.
+struct SpeedRecord {
     path: PathBuf,
-    /// A cache may travel between machines, and containers share one.
+    /// Machines and containers may share a cache directory.
     identity: String,
 }
 
-impl Record {
-    fn of_this_machine(cache: &Path) -> Self {
+impl SpeedRecord {
+    fn for_this_machine(cache: &Path) -> Self {
         let processor = processor_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
         let cores = loquat::machine::MachineCores::now();
         let unit = instruction_sets().first().copied().unwrap_or_default();
@@ -152,40 +156,40 @@ impl Record {
         }
     }
 
-    /// The best that was found.
-    fn read(&self, now: SystemTime) -> Option<Pace> {
+    /// The stored measurement, if it is of this machine.
+    fn read(&self, now: SystemTime) -> Option<MachineSpeed> {
         let text = std::fs::read_to_string(&self.path).ok()?;
         let record: Value = serde_json::from_str(&text).ok()?;
-        let speed = |name: &str| record[name].as_f64().filter(|speed| *speed > 0.0);
+        let field = |name: &str| record[name].as_f64().filter(|speed| *speed > 0.0);
         let measured = Duration::from_secs(record["measured"].as_u64()?);
-        let pace = Pace {
-            read_bytes_per_second: speed("read_bytes_per_second")?,
-            multiply_adds_per_second: speed("int8_multiply_adds_per_second")?,
-            // A clock that was set back says nothing of how old it is.
-            age: since_1970(now).checked_sub(measured).unwrap_or(FRESH),
+        let speed = MachineSpeed {
+            read_bytes_per_second: field("read_bytes_per_second")?,
+            multiply_adds_per_second: field("int8_multiply_adds_per_second")?,
+            // If the clock was set back, the age is unknown.
+            age: unix_time(now).checked_sub(measured).unwrap_or(FRESH),
         };
-        (record["machine"] == self.identity.as_str()).then_some(pace)
+        (record["machine"] == self.identity.as_str()).then_some(speed)
     }
 
-    /// What cannot be kept is measured again.
-    fn write(&self, measured: SystemTime, pace: Pace) {
+    /// Stores a measurement. On failure it is measured again next time.
+    fn write(&self, measured: SystemTime, speed: MachineSpeed) {
         let record = json!({
             "machine": self.identity,
-            "measured": since_1970(measured).as_secs(),
-            "read_bytes_per_second": pace.read_bytes_per_second,
-            "int8_multiply_adds_per_second": pace.multiply_adds_per_second,
+            "measured": unix_time(measured).as_secs(),
+            "read_bytes_per_second": speed.read_bytes_per_second,
+            "int8_multiply_adds_per_second": speed.multiply_adds_per_second,
         });
         let write = || {
             std::fs::create_dir_all(self.path.parent().unwrap_or(&self.path))?;
             files::write_whole(&self.path, &format!("{record:#}\n"), true)
         };
         if let Err(error) = write() {
-            tracing::debug!("{} is not kept: {error}", self.path.display());
+            tracing::debug!("cannot write {}: {error}", self.path.display());
         }
     }
 }
 
-fn since_1970(time: SystemTime) -> Duration {
+fn unix_time(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -193,8 +197,8 @@ fn since_1970(time: SystemTime) -> Duration {
 mod tests {
     use super::*;
 
-    fn pace(speed: f64) -> Pace {
-        Pace {
+    fn speed(speed: f64) -> MachineSpeed {
+        MachineSpeed {
             read_bytes_per_second: speed,
             multiply_adds_per_second: speed,
             age: Duration::ZERO,
@@ -202,16 +206,16 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_is_kept_for_its_machine_alone() {
+    fn measurement_is_stored_per_machine() {
         let folder = tempfile::tempdir().unwrap();
-        let record = |identity: &str| Record {
+        let record = |identity: &str| SpeedRecord {
             path: folder.path().join("a/machine.json"),
             identity: identity.to_owned(),
         };
         let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         assert_eq!(record("one").read(now), None);
-        record("one").write(now, pace(1e10));
-        assert_eq!(record("one").read(now), Some(pace(1e10)));
+        record("one").write(now, speed(1e10));
+        assert_eq!(record("one").read(now), Some(speed(1e10)));
         assert_eq!(record("other").read(now), None);
         let later = record("one").read(now + Duration::from_secs(90)).unwrap();
         assert_eq!(later.age, Duration::from_secs(90));
@@ -224,19 +228,17 @@ mod tests {
             assert_eq!(record("one").read(now), None, "{broken}");
         }
         let files = std::fs::read_dir(folder.path().join("a")).unwrap();
-        assert_eq!(files.count(), 1, "no draft is left");
+        assert_eq!(files.count(), 1, "no temporary file is left");
     }
 
-    /// Neither does a machine that was busy once look slow for good, nor is it measured at every
-    /// question.
     #[test]
-    fn the_best_of_all_measurements_counts_and_old_ones_are_followed_by_others() {
+    fn best_measurement_counts_and_stale_is_repeated() {
         const SLOW: f64 = 1.0;
         const FAST: f64 = 1e18;
         let folder = tempfile::tempdir().unwrap();
-        let look = |measure| Pace::of_this_machine(folder.path(), measure).unwrap();
-        let record = Record::of_this_machine(folder.path());
-        assert_eq!(look(Measure::Never), None);
+        let detect = |measure| MachineSpeed::for_this_machine(folder.path(), measure).unwrap();
+        let record = SpeedRecord::for_this_machine(folder.path());
+        assert_eq!(detect(MeasurePolicy::Never), None);
         let (minute, day) = (60, 60 * 60 * 24);
         for (known, seconds_ago, is_measured) in [
             (SLOW, minute, false),
@@ -251,8 +253,8 @@ mod tests {
             } else {
                 SystemTime::now() - ago
             };
-            record.write(then, pace(known));
-            let found = look(Measure::WhenOld).unwrap();
+            record.write(then, speed(known));
+            let found = detect(MeasurePolicy::IfStale).unwrap();
             let kept = known == FAST || !is_measured;
             let is_known = found.read_bytes_per_second == known;
             assert_eq!(is_known, kept, "{known} {seconds_ago}");
@@ -260,22 +262,22 @@ mod tests {
             let is_new = age < Duration::from_secs(minute as u64);
             assert_eq!(is_new, is_measured, "{known} {seconds_ago}");
         }
-        record.write(SystemTime::now(), pace(FAST));
-        let anew = look(Measure::Anew).unwrap().read_bytes_per_second;
+        record.write(SystemTime::now(), speed(FAST));
+        let anew = detect(MeasurePolicy::Always).unwrap().read_bytes_per_second;
         assert!(anew < FAST);
-        let kept = look(Measure::Never).unwrap();
+        let kept = detect(MeasurePolicy::Never).unwrap();
         assert_eq!(kept.read_bytes_per_second, anew);
     }
 
     #[test]
-    fn a_budget_only_ever_takes_away() {
+    fn budget_only_reduces_memory() {
         let machine = |memory_bytes| Machine {
             backend: "cpu",
             device: String::new(),
             is_gpu: false,
             memory_bytes,
             available_bytes: None,
-            pace: None,
+            speed: None,
         };
         for (memory, budget, expected) in [
             (Some(100), None, Some(100)),
@@ -285,7 +287,7 @@ mod tests {
             (None, Some(MemoryBudget::Bytes(30)), Some(30)),
             (None, None, None),
         ] {
-            assert_eq!(machine(memory).within(budget).memory_bytes, expected);
+            assert_eq!(machine(memory).limited_to(budget).memory_bytes, expected);
         }
     }
 }

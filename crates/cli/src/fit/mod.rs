@@ -1,77 +1,77 @@
-//! `loquat fit`: which models this machine can run, at which context, and how fast; and what is
-//! said to those who ask for one that it cannot.
+//! `loquat fit`: which models this machine can run, with which context, and how fast; and advice
+//! for models that do not fit.
 //!
-//! Models are reduced to numbers ([`Subject`]) from the catalog or from their files, the machine
-//! likewise ([`Machine`]), and [`Outlook`] is arithmetic on both. docs/fit.md explains the rules.
+//! [`ModelNumbers`] come from the catalog or from files, [`Machine`] from the device, and
+//! [`FitEstimate`] is computed from both. docs/fit.md explains the rules.
 
 mod advice;
-mod attempt;
+mod estimate;
 mod machine;
-mod outlook;
+mod model_numbers;
+mod open_attempt;
 mod report;
-mod subject;
 
 use std::num::NonZeroUsize;
 
 use loquat_session::Backend;
 use loquat_store::{CatalogEntry, ModelForm, ModelQuery, ResolvedReference, Store};
 
-pub use advice::{advised, refuse_hopeless};
-pub use attempt::Attempt;
-pub use machine::{Machine, Measure};
-pub use outlook::{COMFORT, Outlook};
-use subject::Subject;
+pub use advice::{refuse_oversized, with_advice};
+pub use estimate::{COMFORTABLE_PERCENT, FitEstimate};
+pub use machine::{Machine, MeasurePolicy};
+use model_numbers::ModelNumbers;
+pub use open_attempt::OpenAttempt;
 
 use crate::args::FitArgs;
 use crate::backends;
 use crate::error::CliError;
 use crate::load::{Model, open_store_on};
-use crate::terminal::print;
-use report::Report;
+use crate::terminal::{print, print_json};
+use report::FitReport;
 
-/// What a conversation rarely exceeds.
-const USUAL_CONTEXT: u64 = 8192;
+/// Most conversations are shorter.
+const DEFAULT_CONTEXT: u64 = 8192;
 
 pub fn run(args: &FitArgs) -> Result<(), CliError> {
     let store = open_store_on(args.source.network)?;
     let backend = backends::select(&args.backend)?;
-    let chosen = args.source.chosen(args.model.as_deref());
+    let choice = args.source.choice(args.model.as_deref());
     let asked = args.context.map(|tokens| tokens.get() as u64);
     let measure = if args.measure {
-        Measure::Anew
+        MeasurePolicy::Always
     } else {
-        Measure::WhenOld
+        MeasurePolicy::IfStale
     };
-    let machine = Machine::look(backend, store.cache_dir(), measure)?;
-    let outlooks = match &chosen.reference {
+    let machine = Machine::detect(backend, store.cache_dir(), measure)?;
+    let estimates = match &choice.reference {
         Some(reference) => {
             let wanted = ModelQuery {
                 reference,
-                kind: chosen.kind,
+                kind: choice.kind,
             };
-            of_one(&store, &machine, backend, (&wanted, args.context))?
+            for_model(&store, &machine, backend, (&wanted, args.context))?
         }
-        None => of_catalog(&store, &machine, asked),
+        None => for_catalog(&store, &machine, asked),
     };
-    let report = Report {
+    let report = FitReport {
         machine: &machine,
         asked,
-        outlooks: &outlooks,
-        all: args.all || chosen.reference.is_some(),
+        estimates: &estimates,
+        all: args.all || choice.reference.is_some(),
     };
-    print(&if args.json {
-        report.json()?
+    if args.json {
+        print_json(&report.json())
     } else {
-        report.text()
-    })
+        print(&report.text())
+    }
 }
 
-/// Every entry of the catalog in the form to take here, best first.
-pub fn of_catalog(store: &Store, machine: &Machine, asked: Option<u64>) -> Vec<Outlook> {
+/// Every catalog entry in the form that suits this machine, best first.
+pub fn for_catalog(store: &Store, machine: &Machine, asked: Option<u64>) -> Vec<FitEstimate> {
     let entries = store.catalog().entries().iter();
-    let mut outlooks: Vec<Outlook> = entries
+    let mut estimates: Vec<FitEstimate> = entries
         .filter_map(|entry| {
-            let mut forms = of_entry(entry, machine, asked).into_iter();
+            let mut forms = for_entry(entry, machine, asked).into_iter();
             let usual = forms.next()?;
             if usual.fits.runs() {
                 Some(usual)
@@ -80,70 +80,72 @@ pub fn of_catalog(store: &Store, machine: &Machine, asked: Option<u64>) -> Vec<O
             }
         })
         .collect();
-    outlooks.sort_by(Outlook::better);
-    outlooks
+    estimates.sort_by(FitEstimate::compare);
+    estimates
 }
 
-/// Each kind of files that an entry comes in, the usual one first.
-fn of_entry(entry: &CatalogEntry, machine: &Machine, asked: Option<u64>) -> Vec<Outlook> {
+/// Each kind of files of an entry, the default kind first.
+fn for_entry(entry: &CatalogEntry, machine: &Machine, asked: Option<u64>) -> Vec<FitEstimate> {
     let usual = entry.usual_form().map(|form| form.kind);
     let mut kinds: Vec<_> = entry.forms.iter().map(|form| form.kind).collect();
     kinds.sort_by_key(|kind| (Some(*kind) != usual, *kind));
     kinds.dedup();
     let forms = kinds.into_iter().filter_map(|kind| entry.form(kind));
     forms
-        .map(|form| of_form(entry, form, machine, asked))
+        .map(|form| for_form(entry, form, machine, asked))
         .collect()
 }
 
-fn of_form(
+fn for_form(
     entry: &CatalogEntry,
     form: &ModelForm,
     machine: &Machine,
     asked: Option<u64>,
-) -> Outlook {
-    let context = asked.unwrap_or(USUAL_CONTEXT).min(u64::from(entry.context));
-    let subject = Subject::of_entry(entry, form, context);
-    Outlook::of(subject, machine, asked)
+) -> FitEstimate {
+    let context = asked
+        .unwrap_or(DEFAULT_CONTEXT)
+        .min(u64::from(entry.context));
+    let subject = ModelNumbers::from_entry(entry, form, context);
+    FitEstimate::new(subject, machine, asked)
 }
 
-/// What is here is planned; what is only known is reckoned.
-fn of_one(
+/// Plans local files exactly; estimates from the catalog otherwise.
+fn for_model(
     store: &Store,
     machine: &Machine,
     backend: &dyn Backend,
     (wanted, context): (&ModelQuery<'_>, Option<NonZeroUsize>),
-) -> Result<Vec<Outlook>, CliError> {
+) -> Result<Vec<FitEstimate>, CliError> {
     let Some(located) = store.locate_cached(wanted)? else {
         let asked = context.map(|tokens| tokens.get() as u64);
-        return of_absent(store, machine, wanted, asked);
+        return for_catalog_model(store, machine, wanted, asked);
     };
     let model = Model::open(&located)?;
     let longest = model.source.spec.max_context;
     let context = match context {
         Some(asked) => asked.get(),
-        None => longest.min(USUAL_CONTEXT as usize),
+        None => longest.min(DEFAULT_CONTEXT as usize),
     };
-    let subject = Subject::of_files(&model, backend, context)?;
-    Ok(vec![Outlook::of(subject, machine, None)])
+    let subject = ModelNumbers::from_files(&model, backend, context)?;
+    Ok(vec![FitEstimate::new(subject, machine, None)])
 }
 
-fn of_absent(
+fn for_catalog_model(
     store: &Store,
     machine: &Machine,
     wanted: &ModelQuery<'_>,
     asked: Option<u64>,
-) -> Result<Vec<Outlook>, CliError> {
+) -> Result<Vec<FitEstimate>, CliError> {
     match store.resolve(wanted)? {
         ResolvedReference::Catalog { entry, .. } if wanted.kind.is_none() => {
-            Ok(of_entry(entry, machine, asked))
+            Ok(for_entry(entry, machine, asked))
         }
         ResolvedReference::Catalog { entry, form } => {
-            Ok(vec![of_form(entry, form, machine, asked)])
+            Ok(vec![for_form(entry, form, machine, asked)])
         }
         ResolvedReference::Local(_) | ResolvedReference::Hub(_) => Err(CliError::Usage {
-            what: format!("the numbers of `{}` are not known, so it", wanted.reference),
-            expected: format!("here first: loquat pull {}", wanted.reference),
+            what: format!("`{}` is not in the catalog; it", wanted.reference),
+            expected: format!("downloaded first: loquat pull {}", wanted.reference),
         }),
     }
 }

@@ -1,21 +1,20 @@
-//! What `loquat fit` prints.
+//! The report of `loquat fit`.
 
 use std::time::Duration;
 
 use loquat_bench::Table;
 use serde_json::{Value, json};
 
+use super::estimate::{FitEstimate, Fits, USABLE};
 use super::machine::Machine;
-use super::outlook::{Fits, Outlook, USABLE};
-use crate::error::CliError;
 use crate::terminal::bytes;
 
-pub struct Report<'a> {
+pub struct FitReport<'a> {
     pub machine: &'a Machine,
     pub asked: Option<u64>,
     /// Best first.
-    pub outlooks: &'a [Outlook],
-    /// What does not fit, too.
+    pub estimates: &'a [FitEstimate],
+    /// Include what does not fit.
     pub all: bool,
 }
 
@@ -25,69 +24,69 @@ const HEADINGS: [&str; 8] = [
 /// Columns before the numbers.
 const TEXT_COLUMNS: usize = 2;
 
-impl Report<'_> {
+impl FitReport<'_> {
     pub fn text(&self) -> String {
-        let shown: Vec<&Outlook> = self.shown().collect();
+        let shown: Vec<&FitEstimate> = self.shown().collect();
         let mut text = format!("{}\n", self.about_machine());
         if !shown.is_empty() {
             let mut table = Table::with_text_columns(&HEADINGS, TEXT_COLUMNS);
-            for outlook in &shown {
-                table.row(row(outlook));
+            for estimate in &shown {
+                table.row(row(estimate));
             }
             text += &format!("\n{}", table.text());
             text += &self.legend(&shown);
         }
-        let hidden = self.outlooks.len() - shown.len();
+        let hidden = self.estimates.len() - shown.len();
         if hidden > 0 {
-            text += &format!("{hidden} others of the catalog do not fit; --all lists them.\n");
+            text += &format!("{hidden} more models of the catalog do not fit; --all lists them.\n");
         }
         match self.best() {
             Some(best) if !self.all => {
-                text += &format!("Best here: loquat run {}\n", best.subject.spelled());
+                text += &format!(
+                    "Best for this machine: loquat run {}\n",
+                    best.subject.reference()
+                );
             }
-            None if !self.all => text += "Nothing of the catalog fits this machine.\n",
+            None if !self.all => text += "No model of the catalog fits this machine.\n",
             _ => {}
         }
         text
     }
 
-    pub fn json(&self) -> Result<String, CliError> {
+    pub fn json(&self) -> Value {
         let Machine {
             backend,
             device,
             is_gpu,
             memory_bytes,
             available_bytes,
-            pace,
+            speed,
         } = self.machine;
         let models: Vec<Value> = self.shown().map(as_json).collect();
-        let report = json!({
+        json!({
             "machine": {
                 "backend": backend,
                 "device": device,
                 "gpu": is_gpu,
                 "memory_bytes": memory_bytes,
                 "available_bytes": available_bytes,
-                "read_bytes_per_second": pace.map(|pace| pace.read_bytes_per_second),
-                "int8_multiply_adds_per_second": pace.map(|pace| pace.multiply_adds_per_second),
-                "measured_seconds_ago": pace.map(|pace| pace.age.as_secs()),
+                "read_bytes_per_second": speed.map(|speed| speed.read_bytes_per_second),
+                "int8_multiply_adds_per_second": speed.map(|speed| speed.multiply_adds_per_second),
+                "measured_seconds_ago": speed.map(|speed| speed.age.as_secs()),
             },
             "context": self.asked,
-            "best": self.best().map(|best| best.subject.spelled()),
+            "best": self.best().map(|best| best.subject.reference()),
             "models": models,
-        });
-        let text = serde_json::to_string_pretty(&report);
-        let text = text.map_err(|error| CliError::Output(error.into()))?;
-        Ok(format!("{text}\n"))
+        })
     }
 
-    fn shown(&self) -> impl Iterator<Item = &Outlook> {
-        let is_shown = |outlook: &&Outlook| self.all || outlook.fits.runs();
-        self.outlooks.iter().filter(is_shown)
+    fn shown(&self) -> impl Iterator<Item = &FitEstimate> {
+        let is_shown = |estimate: &&FitEstimate| self.all || estimate.fits.runs();
+        self.estimates.iter().filter(is_shown)
     }
 
-    fn best(&self) -> Option<&Outlook> {
-        self.outlooks.first().filter(|best| best.fits.runs())
+    fn best(&self) -> Option<&FitEstimate> {
+        self.estimates.first().filter(|best| best.fits.runs())
     }
 
     fn about_machine(&self) -> String {
@@ -98,47 +97,46 @@ impl Report<'_> {
             None => "memory unknown".to_owned(),
         });
         let available = machine.available_bytes.map(bytes);
-        parts.extend(available.map(|size| format!("{size} of it free now")));
-        parts.push(match machine.pace {
-            Some(pace) => format!(
-                "reads {:.0} GB/s, {:.0} billion int8 multiply-adds/s (measured {}; --measure does \
-                 so anew)",
-                pace.read_bytes_per_second / 1e9,
-                pace.multiply_adds_per_second / 1e9,
-                ago(pace.age)
+        parts.extend(available.map(|size| format!("{size} available")));
+        parts.push(match machine.speed {
+            Some(speed) => format!(
+                "reads {:.0} GB/s, {:.0} billion int8 multiply-adds/s (measured {}; --measure repeats it)",
+                speed.read_bytes_per_second / 1e9,
+                speed.multiply_adds_per_second / 1e9,
+                ago(speed.age)
             ),
             None => "speed unknown".to_owned(),
         });
         parts.join("; ")
     }
 
-    fn legend(&self, shown: &[&Outlook]) -> String {
-        let contexts = shown.iter().map(|outlook| outlook.subject.context);
+    fn legend(&self, shown: &[&FitEstimate]) -> String {
+        let contexts = shown.iter().map(|estimate| estimate.subject.context);
         let context = contexts.max().unwrap_or_default();
-        let how = if shown.iter().all(|outlook| outlook.subject.is_exact) {
-            "as the backend plans it"
+        let how = if shown.iter().all(|estimate| estimate.subject.is_exact) {
+            "as planned by the backend"
         } else {
             "estimated"
         };
         let mut text = format!(
-            "\nneeds: weights, buffers and up to {context} tokens of KV, {how}; context: the \
-             longest that fits comfortably.\n"
+            "\nneeds: weights, buffers and up to {context} tokens of KV, {how}; context: the longest \
+             that fits comfortably.\n"
         );
-        if self.machine.pace.is_some() {
-            text += "tokens/s: estimated, with an empty context, and with as many tokens in it.\n";
+        if self.machine.speed.is_some() {
+            text += "tokens/s: estimated, with an empty and with a full context.\n";
         }
-        let tight = |outlook: &&&Outlook| outlook.fits == Fits::Tightly;
+        let tight = |estimate: &&&FitEstimate| estimate.fits == Fits::Tightly;
         if let Some(tight) = shown.iter().find(tight) {
-            let name = tight.subject.spelled();
-            text += &format!("tightly: close what you can spare before you run {name}.\n");
+            let name = tight.subject.reference();
+            text += &format!("tightly: close other programs before you run {name}.\n");
         }
         text
     }
 }
 
-fn row(outlook: &Outlook) -> [String; HEADINGS.len()] {
-    let subject = &outlook.subject;
-    let [decode, prompt] = match outlook.speed {
+fn row(estimate: &FitEstimate) -> [String; HEADINGS.len()] {
+    let subject = &estimate.subject;
+    let [decode, prompt] = match estimate.speed {
         Some(speed) => {
             let slow = if speed.full < USABLE { " slow" } else { "" };
             let range = format!("{} to {}{slow}", rate(speed.fresh), rate(speed.full));
@@ -146,16 +144,16 @@ fn row(outlook: &Outlook) -> [String; HEADINGS.len()] {
         }
         None => ["unknown".to_owned(), "unknown".to_owned()],
     };
-    let context = match outlook.roomy_context {
+    let context = match estimate.comfortable_context {
         0 => "-".to_owned(),
         context => context.to_string(),
     };
     [
-        subject.spelled(),
+        subject.reference(),
         subject.files.clone(),
         bytes(subject.weight_bytes),
-        bytes(outlook.need_bytes),
-        outlook.fits.name().to_owned(),
+        bytes(estimate.need_bytes),
+        estimate.fits.name().to_owned(),
         context,
         decode,
         prompt,
@@ -169,7 +167,7 @@ fn ago(age: Duration) -> String {
     }
 }
 
-/// No more digits than an estimate has.
+/// As many digits as an estimate deserves.
 fn rate(tokens_per_second: f64) -> String {
     if tokens_per_second < 9.95 {
         format!("{tokens_per_second:.1}")
@@ -178,25 +176,25 @@ fn rate(tokens_per_second: f64) -> String {
     }
 }
 
-fn as_json(outlook: &Outlook) -> Value {
-    let subject = &outlook.subject;
+fn as_json(estimate: &FitEstimate) -> Value {
+    let subject = &estimate.subject;
     json!({
-        "model": subject.spelled(),
+        "model": subject.reference(),
         "files": subject.files,
         "parameters": subject.parameters,
         "active_parameters": subject.active_parameters,
-        "fits": outlook.fits.name(),
+        "fits": estimate.fits.name(),
         "exact": subject.is_exact,
         "weight_bytes": subject.weight_bytes,
         "kv_bytes_per_token": subject.kv_bytes_per_token,
         "context": subject.context,
-        "need_bytes": outlook.need_bytes,
-        "comfortable_context": outlook.roomy_context,
+        "need_bytes": estimate.need_bytes,
+        "comfortable_context": estimate.comfortable_context,
         "model_context": subject.longest_context,
-        "decode_tokens_per_second": outlook.speed.map(|speed| json!({
+        "decode_tokens_per_second": estimate.speed.map(|speed| json!({
             "fresh": speed.fresh,
             "full": speed.full,
         })),
-        "prompt_tokens_per_second": outlook.speed.map(|speed| speed.prompt),
+        "prompt_tokens_per_second": estimate.speed.map(|speed| speed.prompt),
     })
 }

@@ -1,6 +1,6 @@
-//! `loquat inspect`: what a model is, and what it will take, without loading it.
+//! `loquat inspect`: describes a model and its memory, without loading it.
 
-mod manner;
+mod chat_format;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,33 +13,31 @@ use crate::backends;
 use crate::describe;
 use crate::error::CliError;
 use crate::load::{Model, locate, open_store_on};
-use crate::terminal::{bytes, print};
-use manner::Manner;
+use crate::terminal::{bytes, print, print_json};
+use chat_format::ChatSummary;
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let store = open_store_on(args.source.network)?;
     let backend = backends::select(&args.session.backend)?;
-    let model = Model::open(&locate(&store, &args.source.chosen(args.model.as_deref()))?)?;
-    // As `run` opens it, so that the numbers are those it will live with.
+    let model = Model::open(&locate(&store, &args.source.choice(args.model.as_deref()))?)?;
+    // With the options of `run`, so that the numbers match.
     let plan = backend.plan(&model.source, &args.session.options(1))?;
-    let bounds = Bounds::new(backend, args.session.memory);
-    let text = if args.json {
-        serde_json::to_string_pretty(&as_json(&model, &plan, &bounds, args.tensors))
-            .map_err(|error| CliError::Output(error.into()))?
-    } else {
-        as_text(&model, &plan, &bounds, args.tensors)
-    };
+    let limits = MemoryLimits::new(backend, args.session.memory);
+    if args.json {
+        return print_json(&as_json(&model, &plan, &limits, args.tensors));
+    }
+    let text = as_text(&model, &plan, &limits, args.tensors);
     print(&format!("{}\n", text.trim_end()))
 }
 
-/// What memory there is, in bytes.
-struct Bounds {
+/// Available memory in bytes.
+struct MemoryLimits {
     machine: Option<u64>,
-    /// Where one was given.
+    /// The `--memory` flag.
     budget: Option<u64>,
 }
 
-impl Bounds {
+impl MemoryLimits {
     fn new(backend: &dyn Backend, budget: Option<MemoryBudget>) -> Self {
         let machine = match backend.probe() {
             Probe::Available(devices) => devices.first().and_then(|device| device.memory_bytes),
@@ -63,7 +61,7 @@ fn formats(model: &Model) -> BTreeMap<String, usize> {
     formats
 }
 
-/// Tokens of KV that one sequence which fills the context takes.
+/// Tokens of KV that a sequence of the full context occupies.
 fn full_sequence(plan: &Plan) -> usize {
     let granularity = plan.memory.kv_granularity.max(1);
     plan.capabilities.max_context.next_multiple_of(granularity)
@@ -73,7 +71,7 @@ fn kv_bytes(plan: &Plan, tokens: usize) -> u64 {
     (tokens as u64).saturating_mul(plan.memory.kv_bytes_per_token)
 }
 
-/// Weights and one such sequence.
+/// Weights and one full sequence.
 fn total_bytes(plan: &Plan) -> u64 {
     let kv = kv_bytes(plan, full_sequence(plan));
     plan.memory.weight_bytes + kv + plan.memory.state_bytes
@@ -83,7 +81,7 @@ fn kv_capacity_bytes(plan: &Plan) -> u64 {
     kv_bytes(plan, plan.memory.kv_capacity)
 }
 
-/// All that is neither weights nor KV: what a step works in, and recurrent states.
+/// Everything except weights and KV: work buffers and recurrent states.
 fn buffer_bytes(plan: &Plan) -> u64 {
     let (weights, kv) = (plan.memory.weight_bytes, kv_capacity_bytes(plan));
     plan.resident_bytes
@@ -91,10 +89,10 @@ fn buffer_bytes(plan: &Plan) -> u64 {
         .saturating_sub(kv)
 }
 
-/// An empty row between the model, its manner and the machine.
+/// An empty row between sections.
 const GAP: &str = "";
 
-fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String {
+fn as_text(model: &Model, plan: &Plan, limits: &MemoryLimits, tensors: bool) -> String {
     let spec = &model.checkpoint.spec;
     let formats: Vec<String> = formats(model)
         .iter()
@@ -125,7 +123,7 @@ fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String
         ("file weights", bytes(model.source.weights.bytes())),
         (GAP, String::new()),
     ];
-    rows.extend(Manner::of(model).rows());
+    rows.extend(ChatSummary::new(model).rows());
     rows.extend([
         (GAP, String::new()),
         ("device", plan.capabilities.device.clone()),
@@ -140,16 +138,16 @@ fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String
             ),
         ),
         ("recurrent state", state(plan.memory.state_bytes)),
-        ("together", bytes(total_bytes(plan))),
+        ("weights and KV", bytes(total_bytes(plan))),
         ("KV capacity", kv_capacity(plan)),
         (buffers_name(plan), bytes(buffer_bytes(plan))),
-        ("at most", at_most(plan.resident_bytes, bounds)),
-        ("can", capabilities(&plan.capabilities).join(", ")),
+        ("total memory", total_memory(plan.resident_bytes, limits)),
+        ("capabilities", capabilities(&plan.capabilities).join(", ")),
     ]);
     rows.extend(plan.notes.iter().map(|note| ("note", note.clone())));
     let mut text = String::new();
-    let told = |(name, value): &(&str, String)| *name == GAP || !value.is_empty();
-    for (name, value) in rows.iter().filter(|row| told(row)) {
+    let is_shown = |(name, value): &(&str, String)| *name == GAP || !value.is_empty();
+    for (name, value) in rows.iter().filter(|row| is_shown(row)) {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", format!("{name:<19}{value}").trim_end());
     }
@@ -178,7 +176,7 @@ fn as_text(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> String
 fn state(state_bytes: u64) -> String {
     match state_bytes {
         0 => String::new(),
-        _ => format!("{} per sequence, and per snapshot", bytes(state_bytes)),
+        _ => format!("{} per sequence and snapshot", bytes(state_bytes)),
     }
 }
 
@@ -200,12 +198,12 @@ fn buffers_name(plan: &Plan) -> &'static str {
     }
 }
 
-/// All that will be taken, beside what there is.
-fn at_most(wanted: u64, bounds: &Bounds) -> String {
-    let size = bytes(wanted);
-    match (bounds.budget, bounds.machine) {
+/// The memory that is needed, against what is available.
+fn total_memory(needed: u64, limits: &MemoryLimits) -> String {
+    let size = bytes(needed);
+    match (limits.budget, limits.machine) {
         (Some(budget), _) => format!("{size} of {} allowed", bytes(budget)),
-        (None, Some(machine)) if wanted > machine => {
+        (None, Some(machine)) if needed > machine => {
             format!("{size}, more than this machine's {}", bytes(machine))
         }
         (None, Some(machine)) => format!("{size} of {}", bytes(machine)),
@@ -215,15 +213,15 @@ fn at_most(wanted: u64, bounds: &Bounds) -> String {
 
 fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
     let prefix = match capabilities.prefix_copy {
-        PrefixCopy::AnyLength => Some("share prefixes at any length"),
-        PrefixCopy::AtSnapshots => Some("share prefixes at snapshots"),
+        PrefixCopy::AnyLength => Some("prefix sharing at any length"),
+        PrefixCopy::AtSnapshots => Some("prefix sharing at snapshots"),
         PrefixCopy::None => None,
     };
     let flags = [
         (capabilities.structured_output, "structured output"),
         (capabilities.speculative_decoding, "speculative decoding"),
         (capabilities.batched_serving, "batched serving"),
-        (capabilities.export, "export sequences"),
+        (capabilities.export, "sequence export"),
         (capabilities.multimodal, "images"),
         (capabilities.batch_invariant, "bit-identical rows"),
     ];
@@ -231,7 +229,7 @@ fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
     flags.chain(prefix).collect()
 }
 
-fn as_json(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> Value {
+fn as_json(model: &Model, plan: &Plan, limits: &MemoryLimits, tensors: bool) -> Value {
     let spec = &model.checkpoint.spec;
     let layers: Vec<Value> = describe::layers(spec)
         .into_iter()
@@ -262,16 +260,17 @@ fn as_json(model: &Model, plan: &Plan, bounds: &Bounds, tensors: bool) -> Value 
         "kv_capacity_bytes": kv_capacity_bytes(plan),
         "buffer_bytes": buffer_bytes(plan),
         "resident_bytes": plan.resident_bytes,
-        "memory_budget_bytes": bounds.budget,
-        "device_memory_bytes": bounds.machine,
+        "memory_budget_bytes": limits.budget,
+        "device_memory_bytes": limits.machine,
         "kv_format": plan.capabilities.kv_format,
         "capabilities": capabilities(&plan.capabilities),
         "notes": plan.notes,
         "layers": layers,
     });
-    if let (Value::Object(value), Value::Object(manner)) = (&mut value, Manner::of(model).to_json())
+    if let (Value::Object(value), Value::Object(chat)) =
+        (&mut value, ChatSummary::new(model).to_json())
     {
-        value.extend(manner);
+        value.extend(chat);
     }
     if tensors {
         let tensors = model.checkpoint.tensors().iter().map(|tensor| {

@@ -1,8 +1,8 @@
-//! How long ago something was.
+//! Relative times.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// In words, of a time in seconds since 1970.
+/// How long ago a Unix time was, in words.
 pub fn since(at: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     ago(now.map_or(0, |now| now.as_secs()).saturating_sub(at))
@@ -28,7 +28,7 @@ mod tests {
     use super::ago;
 
     #[test]
-    fn ages_are_in_the_largest_whole_unit() {
+    fn ages_use_largest_whole_unit() {
         for (seconds, expected) in [
             (0, "just now"),
             (59, "just now"),

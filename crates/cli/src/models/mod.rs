@@ -1,4 +1,4 @@
-//! The models on this machine and in the catalog: listed, brought, removed, looked at.
+//! Commands about local models and the catalog.
 
 mod age;
 mod show;
@@ -14,7 +14,7 @@ use crate::args::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, VerifyArg
 use crate::error::CliError;
 use crate::load::{open_store, open_store_on};
 use crate::progress::DownloadBar;
-use crate::terminal::{bytes, print, remark};
+use crate::terminal::{bytes, print, print_json, remark};
 use age::since;
 
 pub use show::show;
@@ -27,7 +27,7 @@ pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
     }
     if held.is_empty() {
         remark(
-            "No model is here yet; `loquat search` shows the catalog, `loquat pull` brings one.",
+            "No local models. `loquat search` lists the catalog, `loquat pull` downloads a model.",
         );
         return Ok(());
     }
@@ -67,11 +67,11 @@ pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     ))
 }
 
-/// `loquat rm`. All are looked for, and may go, before any goes.
+/// `loquat rm`. Checks all models before it removes any.
 pub fn remove(args: &RmArgs) -> Result<(), CliError> {
     let store = open_store()?;
     let found = args.models.iter().map(|reference| {
-        one(
+        find_one(
             &store,
             &ModelQuery {
                 reference,
@@ -87,7 +87,7 @@ pub fn remove(args: &RmArgs) -> Result<(), CliError> {
         if args.json {
             removed.push(json!({ "name": held.name, "freed_bytes": freed }))
         } else {
-            print(&format!("removed {}, {} free\n", held.name, bytes(freed)))?
+            print(&format!("removed {}, freed {}\n", held.name, bytes(freed)))?
         }
     }
     if args.json {
@@ -97,7 +97,7 @@ pub fn remove(args: &RmArgs) -> Result<(), CliError> {
     }
 }
 
-/// `loquat verify`. What is damaged is told and makes it fail.
+/// `loquat verify`. Fails if a file is damaged.
 pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     let store = open_store()?;
     let held = match &args.model {
@@ -107,25 +107,25 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
         }
         None => store.stored_models()?,
     };
-    let (mut told, mut damaged) = (Vec::new(), Vec::new());
+    let (mut results, mut damaged) = (Vec::new(), Vec::new());
     for held in &held {
         let verdict = store.verify(held, &mut DownloadBar::default())?;
         if args.json {
-            told.push(json!({
+            results.push(json!({
                 "name": held.name,
-                "right": verdict.damaged.is_empty(),
+                "valid": verdict.damaged.is_empty(),
                 "damaged": verdict.damaged,
                 "not_checked": verdict.unchecked,
             }))
         } else {
-            print(&in_words(held, &verdict))?
+            print(&verdict_text(held, &verdict))?
         }
         if !verdict.damaged.is_empty() {
             damaged.push(format!("{} ({})", held.name, held.path.display()));
         }
     }
     if args.json {
-        print_json(&told.into())?;
+        print_json(&results.into())?;
     }
     if damaged.is_empty() {
         Ok(())
@@ -134,16 +134,16 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     }
 }
 
-fn in_words(held: &StoredModel, verdict: &VerifyReport) -> String {
+fn verdict_text(held: &StoredModel, verdict: &VerifyReport) -> String {
     let VerifyReport {
         damaged, unchecked, ..
     } = verdict;
     let mut text = match &damaged[..] {
-        [] => format!("{}: right\n", held.name),
-        wrong => format!("{}: damaged\n  {}\n", held.name, wrong.join("\n  ")),
+        [] => format!("{}: valid\n", held.name),
+        files => format!("{}: damaged\n  {}\n", held.name, files.join("\n  ")),
     };
     for file in unchecked {
-        text += &format!("  {file}: not checked, since nothing says what it should be\n");
+        text += &format!("  {file}: not checked, no hash known\n");
     }
     text
 }
@@ -166,19 +166,19 @@ pub fn prune(args: &PruneArgs) -> Result<(), CliError> {
             "dry_run": args.dry_run, "freed_bytes": total, "removed": found,
         }));
     }
-    let (what, freed) = if args.dry_run {
-        ("would remove", "would be free")
+    let (removed, freed) = if args.dry_run {
+        ("would remove", "would free")
     } else {
-        ("removed", "free")
+        ("removed", "freed")
     };
     for prunable in &found {
         let name = match prunable {
             Prunable::Leftover { path, .. } => path.display().to_string(),
             Prunable::Model(held) => held.name.clone(),
         };
-        print(&format!("{what} {name}, {}\n", bytes(prunable.bytes())))?;
+        print(&format!("{removed} {name}, {}\n", bytes(prunable.bytes())))?;
     }
-    print(&format!("{} {freed}\n", bytes(total)))
+    print(&format!("{freed} {}\n", bytes(total)))
 }
 
 fn prunable_as_json(prunable: &Prunable) -> Value {
@@ -206,7 +206,7 @@ pub fn search(args: &SearchArgs) -> Result<(), CliError> {
         );
     }
     if found.is_empty() {
-        remark("Nothing in the catalog is like that; `loquat search` alone shows all of it.");
+        remark("No matches in the catalog. `loquat search` lists all of it.");
         return Ok(());
     }
     let mut table = Table::text_only(&["NAME", "PARAMETERS", "CONTEXT", "LICENCE", "FORMS"]);
@@ -227,8 +227,8 @@ pub fn search(args: &SearchArgs) -> Result<(), CliError> {
     print(&table.text())
 }
 
-/// The one model that is meant.
-fn one(store: &Store, wanted: &ModelQuery<'_>) -> Result<StoredModel, CliError> {
+/// The only local model that matches.
+fn find_one(store: &Store, wanted: &ModelQuery<'_>) -> Result<StoredModel, CliError> {
     let mut found = store.find_stored(wanted)?;
     if let [_] = found[..] {
         return Ok(found.remove(0));
@@ -271,10 +271,4 @@ fn verified(verified: HashSource) -> &'static str {
         HashSource::Catalog => "catalog",
         HashSource::Hub => "hub",
     }
-}
-
-fn print_json(value: &Value) -> Result<(), CliError> {
-    let text =
-        serde_json::to_string_pretty(value).map_err(|error| CliError::Output(error.into()))?;
-    print(&format!("{text}\n"))
 }

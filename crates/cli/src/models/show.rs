@@ -1,4 +1,4 @@
-//! `loquat show`: what is known of a model without opening or downloading it.
+//! `loquat show`: model details from the catalog and the store.
 
 use loquat_store::{
     CatalogEntry, LocalModel, ModelForm, ModelQuery, Owner, ResolvedReference, Store, StoreError,
@@ -6,12 +6,12 @@ use loquat_store::{
 };
 use serde_json::{Value, json};
 
-use super::{as_json, print_json, verified};
+use super::as_json;
 use crate::args::ShowArgs;
 use crate::error::CliError;
 use crate::load::open_store;
 use crate::models::age::since;
-use crate::terminal::{bytes, print};
+use crate::terminal::{bytes, print, print_json};
 
 pub fn show(args: &ShowArgs) -> Result<(), CliError> {
     let store = open_store()?;
@@ -19,25 +19,25 @@ pub fn show(args: &ShowArgs) -> Result<(), CliError> {
         reference: &args.model,
         kind: args.kinds.kind(),
     };
-    let subject = Subject::of(&store, &wanted)?;
+    let details = ModelDetails::find(&store, &wanted)?;
     if args.json {
-        print_json(&subject.as_json())
+        print_json(&details.as_json())
     } else {
-        print(&subject.as_text())
+        print(&details.as_text())
     }
 }
 
-/// What a name stands for, and what of it is here.
-struct Subject<'a> {
+/// What is known about a model, and its local files.
+struct ModelDetails<'a> {
     name: String,
     entry: Option<&'a CatalogEntry>,
     held: Vec<StoredModel>,
-    /// Files of the user's own.
+    /// The user's own files.
     own: Option<LocalModel>,
 }
 
-impl<'a> Subject<'a> {
-    fn of(store: &'a Store, wanted: &ModelQuery<'_>) -> Result<Self, CliError> {
+impl<'a> ModelDetails<'a> {
+    fn find(store: &'a Store, wanted: &ModelQuery<'_>) -> Result<Self, CliError> {
         let resolved = store.resolve(wanted);
         let held = match store.find_stored(wanted) {
             Ok(held) => held,
@@ -46,7 +46,7 @@ impl<'a> Subject<'a> {
         };
         let entry = match &resolved {
             Ok(ResolvedReference::Catalog { entry, .. }) => Some(*entry),
-            // A repository may be of an entry.
+            // A repository may belong to a catalog entry.
             _ => held
                 .iter()
                 .find_map(|held| store.catalog().find(&held.name)),
@@ -84,7 +84,7 @@ impl<'a> Subject<'a> {
             rows.push(("path", own.path.display().to_string()));
             rows.push(("more", format!("`loquat inspect {}`", self.name)));
         } else if self.held.is_empty() {
-            let pull = format!("not here; `loquat pull {}` brings it", self.name);
+            let pull = format!("no; `loquat pull {}` downloads it", self.name);
             rows.push(("on this machine", pull));
         }
         let lines = rows
@@ -108,7 +108,7 @@ impl<'a> Subject<'a> {
 fn entry_rows(entry: &CatalogEntry) -> Vec<(&'static str, String)> {
     let parameters = match entry.active_parameters {
         Some(active) => format!(
-            "{}, {} of them for each token",
+            "{}, {} active per token",
             count(entry.parameters),
             count(active)
         ),
@@ -132,14 +132,14 @@ fn entry_rows(entry: &CatalogEntry) -> Vec<(&'static str, String)> {
     ];
     for form in &entry.forms {
         let sources: Vec<String> = form.sources.iter().map(|source| source.name()).collect();
-        let held_to = match form.sha256 {
+        let checked = match form.sha256 {
             Some(_) => "",
-            None => "; held to what the hub states",
+            None => "; checked against the hub's hash",
         };
         rows.push((
             form.kind.name(),
             format!(
-                "{}, {}, from {}{held_to}",
+                "{}, {}, from {}{checked}",
                 form.quant,
                 size(entry, form),
                 sources.join(" or ")
@@ -150,7 +150,7 @@ fn entry_rows(entry: &CatalogEntry) -> Vec<(&'static str, String)> {
 }
 
 fn held_rows(held: &StoredModel) -> Vec<(&'static str, String)> {
-    let quant = held.quant.as_deref().unwrap_or("of unknown quant");
+    let quant = held.quant.as_deref().unwrap_or("(unknown quantization)");
     let mut rows = vec![
         (
             "on this machine",
@@ -161,7 +161,7 @@ fn held_rows(held: &StoredModel) -> Vec<(&'static str, String)> {
             "source",
             match held.owner {
                 Owner::Store => held.source.clone(),
-                Owner::Shared => format!("{}, brought by another tool", held.source),
+                Owner::Shared => format!("{}, downloaded by another tool", held.source),
             },
         ),
         (
@@ -169,11 +169,8 @@ fn held_rows(held: &StoredModel) -> Vec<(&'static str, String)> {
             held.last_used.map_or_else(|| "never".to_owned(), since),
         ),
     ];
-    if let Some(by) = held.verified {
-        rows.push((
-            "verified",
-            format!("when it came, by what the {} states", verified(by)),
-        ));
+    if held.verified.is_some() {
+        rows.push(("verified", "SHA-256 verified at download".to_owned()));
     }
     rows
 }
@@ -205,7 +202,7 @@ pub fn entry_as_json(entry: &CatalogEntry) -> Value {
     })
 }
 
-/// Of a form, and whether that is only about right.
+/// The size of a form, marked if it is an estimate.
 pub fn size(entry: &CatalogEntry, form: &ModelForm) -> String {
     let size = entry.size(form);
     if size.exact {
@@ -215,7 +212,7 @@ pub fn size(entry: &CatalogEntry, form: &ModelForm) -> String {
     }
 }
 
-/// Parameters as people count them.
+/// A rounded parameter count.
 pub fn count(parameters: u64) -> String {
     match parameters as f64 {
         count if count >= 9.95e9 => format!("{:.0}B", count / 1e9),
@@ -229,7 +226,7 @@ mod tests {
     use super::count;
 
     #[test]
-    fn parameters_are_rounded_as_people_do() {
+    fn parameter_counts_are_rounded() {
         for (parameters, expected) in [
             (134_515_008, "135M"),
             (999_885_952, "1.0B"),

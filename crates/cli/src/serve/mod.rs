@@ -42,7 +42,7 @@ async fn serve(config: Config, wanted: Wanted, models: LocalModels) -> Result<()
     for model in &config.models {
         // Now, while somebody looks, rather than at a client's first request.
         let checked = models.check(model);
-        checked.map_err(|error| error.of_model(&model.name))?;
+        checked.map_err(|error| error.for_model(&model.name))?;
     }
     let level = telemetry.log_level();
     let known = Arc::clone(&models);

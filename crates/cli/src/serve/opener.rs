@@ -15,10 +15,10 @@ use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 use loquat_weights::Format;
 
-use crate::args::{Chosen, RETAINED};
+use crate::args::{ModelChoice, RETAINED_SEQUENCES};
 use crate::backends;
 use crate::error::CliError;
-use crate::fit::{self, Attempt};
+use crate::fit::{self, OpenAttempt};
 use crate::load::{self, LoadOptions, locate};
 use crate::voice;
 
@@ -73,7 +73,7 @@ impl Opener for LocalModels {
         let attempt = found.fitting.attempt.clone();
         // What was planned may no longer be free.
         let opened = found.open(wanted);
-        let opened = opened.map_err(|error| fit::advised(&self.store, &attempt, error));
+        let opened = opened.map_err(|error| fit::with_advice(&self.store, &attempt, error));
         let opened = opened.map_err(failure)?;
         trim();
         Ok(opened)
@@ -90,7 +90,7 @@ struct Fitting {
     backend: &'static dyn Backend,
     options: SessionOptions,
     plan: Plan,
-    attempt: Attempt,
+    attempt: OpenAttempt,
 }
 
 impl Fitting {
@@ -98,15 +98,15 @@ impl Fitting {
         let backend = backends::select(&wanted.backend)?;
         check_device(backend, wanted.device.as_deref())?;
         let options = session_options(wanted);
-        let chosen = Chosen {
+        let chosen = ModelChoice {
             reference: Some(wanted.source.clone()),
             kind: wanted.kind.map(file_kind),
         };
-        let attempt = Attempt::new(store, &chosen, &wanted.backend, &options);
-        fit::refuse_hopeless(store, &attempt)?;
+        let attempt = OpenAttempt::new(store, &chosen, &wanted.backend, &options);
+        fit::refuse_oversized(store, &attempt)?;
         let files = ModelFiles::open(&locate(store, &chosen)?)?;
         let planned = backend.plan(&files.source, &options);
-        let plan = planned.map_err(|error| fit::advised(store, &attempt, error.into()))?;
+        let plan = planned.map_err(|error| fit::with_advice(store, &attempt, error.into()))?;
         Ok(Self {
             files,
             backend,
@@ -205,7 +205,7 @@ fn session_options(wanted: &config::Model) -> SessionOptions {
         context: wanted.context,
         memory: wanted.memory,
         threads: wanted.threads,
-        max_sequences: wanted.parallel.saturating_add(RETAINED),
+        max_sequences: wanted.parallel.saturating_add(RETAINED_SEQUENCES),
         precision: wanted.precision,
         kv_format: wanted.kv_format.format(),
         ..SessionOptions::default()

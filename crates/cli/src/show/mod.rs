@@ -13,22 +13,22 @@ pub use json::number;
 pub use text::ReasoningDisplay;
 pub use transcript::{Transcript, print_answer};
 
-use crate::args::Form;
+use crate::args::OutputForm;
 use json::{EventsPrinter, ObjectPrinter};
 use text::TextPrinter;
 use transcript::ReplyPrinter;
 
 /// The printer for an output form. `logprobs` are printed if the request asks for them.
 pub fn printer<'a>(
-    form: Form,
+    form: OutputForm,
     reasoning: ReasoningDisplay,
     tokenizer: &'a Tokenizer,
     logprobs: bool,
 ) -> Box<dyn ReplyPrinter + 'a> {
     let tokens = logprobs.then_some(tokenizer);
     match form {
-        Form::Text => Box::new(TextPrinter::new(reasoning)),
-        Form::Json => Box::new(ObjectPrinter { tokens }),
-        Form::Events => Box::new(EventsPrinter { tokens }),
+        OutputForm::Text => Box::new(TextPrinter::new(reasoning)),
+        OutputForm::Json => Box::new(ObjectPrinter { tokens }),
+        OutputForm::Events => Box::new(EventsPrinter { tokens }),
     }
 }

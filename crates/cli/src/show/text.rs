@@ -10,7 +10,7 @@ use super::json::call;
 use super::transcript::{ReplyPrinter, Transcript};
 use crate::args::ShowReasoning;
 use crate::error::CliError;
-use crate::terminal::{dimmed, print, tame};
+use crate::terminal::{dimmed, print, sanitize};
 
 /// Where and how reasoning is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,7 +188,7 @@ fn print_call(called: &ToolCall) -> Result<(), CliError> {
 /// Prints text verbatim to a file or pipe, and without control characters to a terminal.
 fn print_tamed(text: &str) -> Result<(), CliError> {
     if std::io::stdout().is_terminal() {
-        print(&tame(text))
+        print(&sanitize(text))
     } else {
         print(text)
     }
@@ -197,7 +197,7 @@ fn print_tamed(text: &str) -> Result<(), CliError> {
 /// Prints to stderr, ignoring errors.
 fn print_dimmed(text: &str) {
     let mut stderr = std::io::stderr().lock();
-    let _ = write!(stderr, "{}", dimmed(&tame(text)));
+    let _ = write!(stderr, "{}", dimmed(&sanitize(text)));
     let _ = stderr.flush();
 }
 

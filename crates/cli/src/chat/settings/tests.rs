@@ -2,13 +2,13 @@ use loquat_engine::{Kind, Parameter};
 
 use super::*;
 
-fn shown(settings: &Settings, params: &SamplingParams, name: &str) -> Shown {
+fn row(settings: &Settings, params: &SamplingParams, name: &str) -> SettingRow {
     let mut all = settings.all(params).into_iter();
-    all.find(|shown| shown.name == name).unwrap()
+    all.find(|row| row.name == name).unwrap()
 }
 
 #[test]
-fn every_setting_is_set_shown_and_unset() {
+fn settings_can_be_set_and_unset() {
     let texts = |parameter: &Parameter| match parameter.kind {
         Kind::Float => (parameter.min + 1.0).min(parameter.max).to_string(),
         Kind::Integer => "1".to_owned(),
@@ -33,28 +33,28 @@ fn every_setting_is_set_shown_and_unset() {
         let mut settings = Settings::default();
         settings.set(&name, &value).unwrap();
         assert!(
-            shown(&settings, &SamplingParams::default(), &name).given,
+            row(&settings, &SamplingParams::default(), &name).is_set,
             "{name}"
         );
-        // Again, as it is shown.
+        // With underscores.
         settings.set(&name.replace('-', "_"), &value).unwrap();
         assert!(settings.sampling.0.len() <= 1, "{name} is there twice");
         if OTHERS.contains(&name.replace('-', "_").as_str()) {
             assert_eq!(
-                shown(&settings, &SamplingParams::default(), &name).value,
+                row(&settings, &SamplingParams::default(), &name).value,
                 value
             );
         }
         settings.unset(&name).unwrap();
         assert!(
-            !shown(&settings, &SamplingParams::default(), &name).given,
+            !row(&settings, &SamplingParams::default(), &name).is_set,
             "{name}"
         );
     }
 }
 
 #[test]
-fn values_in_force_are_shown_as_they_would_be_typed() {
+fn effective_values_are_shown_as_typed() {
     let params = SamplingParams {
         temperature: 0.6,
         logit_bias: vec![(42, -7.5), (43, 1.0)],
@@ -72,35 +72,23 @@ fn values_in_force_are_shown_as_they_would_be_typed() {
         ("bad-words", ""),
         ("max-tokens", ""),
     ] {
-        let shown = shown(&settings, &params, name);
-        assert_eq!(
-            (shown.value.as_str(), shown.given),
-            (value, false),
-            "{name}"
-        );
+        let row = row(&settings, &params, name);
+        assert_eq!((row.value.as_str(), row.is_set), (value, false), "{name}");
     }
-    let explained = settings.explained("temperature", &params).unwrap();
-    assert!(explained.starts_with("temperature: 0.6\n"), "{explained}");
+    let described = settings.describe("temperature", &params).unwrap();
+    assert!(described.starts_with("temperature: 0.6\n"), "{described}");
 }
 
 #[test]
-fn what_is_wrong_is_said_in_a_sentence() {
+fn errors_are_one_sentence() {
     for (name, value, words) in [
         (
             "temprature",
             "1",
-            "there is no setting temprature; did you mean temperature?",
+            "no setting temprature. Did you mean temperature?",
         ),
-        (
-            "humidity",
-            "1",
-            "there is no setting humidity; /set alone lists them",
-        ),
-        (
-            "model",
-            "1",
-            "there is no setting model; /set alone lists them",
-        ),
+        ("humidity", "1", "no setting humidity. /set lists all"),
+        ("model", "1", "no setting model. /set lists all"),
         ("top_p", "2", "top-p: must be a number from 0 to 1"),
         (
             "thinking",
@@ -118,9 +106,9 @@ fn what_is_wrong_is_said_in_a_sentence() {
             .set(name, value)
             .unwrap_err()
             .to_string();
-        let said = error.strip_prefix("/set: ").unwrap();
-        assert!(said.starts_with(words), "{said}");
-        assert!(!said.contains('\n'), "{said}");
+        let message = error.strip_prefix("/set: ").unwrap();
+        assert!(message.starts_with(words), "{message}");
+        assert!(!message.contains('\n'), "{message}");
     }
 }
 

@@ -1,22 +1,21 @@
-//! What somebody may have meant.
+//! Suggestions for misspelt names.
 
-/// The known word nearest to one that is not known: one that it begins, or one that a slip or
-/// two of the fingers make of it.
+/// The closest known word: one that starts with `word`, or one within a typo or two.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let slips = |known: &str| {
+    let typos = |known: &str| {
         if known.starts_with(word) && word.len() > 1 {
             0
         } else {
             strsim::damerau_levenshtein(word, known)
         }
     };
-    let counted = known.map(|known| (slips(known), known));
-    let (slips, nearest) = counted.min_by_key(|(slips, _)| *slips)?;
-    (slips <= most(word)).then_some(nearest)
+    let counted = known.map(|known| (typos(known), known));
+    let (typos, nearest) = counted.min_by_key(|(typos, _)| *typos)?;
+    (typos <= max_typos(word)).then_some(nearest)
 }
 
-/// Slips that leave a word of this length recognisable.
-fn most(word: &str) -> usize {
+/// Typos that leave a word of this length recognisable.
+fn max_typos(word: &str) -> usize {
     match word.chars().count() {
         0..=2 => 0,
         3..=5 => 1,
@@ -29,7 +28,7 @@ mod tests {
     use super::nearest;
 
     #[test]
-    fn slips_are_forgiven_within_measure() {
+    fn typos_are_tolerated() {
         let known = ["set", "unset", "system", "save", "temperature", "top-p"];
         for (word, expected) in [
             ("sett", Some("set")),

@@ -1,43 +1,43 @@
-//! Directories that models are kept in.
+//! Directories that hold models.
 
 use std::path::{Path, PathBuf};
 
-/// What is known of a directory.
+/// Facts about a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Folder {
+pub struct Directory {
     pub path: PathBuf,
-    pub state: State,
-    /// In the file system that it is or would be in; `None` where the system does not tell.
+    pub access: Access,
+    /// Free space of its file system; `None` if the system does not report it.
     pub free_bytes: Option<u64>,
-    /// Its owner's number, where that is somebody else.
+    /// The owner's id, if it is another user.
     pub foreign_owner: Option<u32>,
-    pub leftovers: Remains,
+    pub leftovers: Leftovers,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// It can be written.
+pub enum Access {
+    /// It is writable.
     Writable,
-    /// It is there, and writing into it fails so.
+    /// It exists, and writing fails with this error.
     ReadOnly(String),
-    /// It will be made when it is needed.
+    /// It will be created when needed.
     Missing,
-    /// It is not there and cannot be made, because of what stands in the way.
+    /// It does not exist and cannot be created, for this reason.
     Impossible(String),
 }
 
-/// What nobody is at work on any more, and no model uses.
+/// Abandoned downloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Remains {
+pub struct Leftovers {
     pub count: usize,
     pub bytes: u64,
 }
 
-impl Folder {
-    pub fn at(path: PathBuf, leftovers: Remains) -> Self {
+impl Directory {
+    pub fn inspect(path: PathBuf, leftovers: Leftovers) -> Self {
         let nearest = nearest(&path);
         Self {
-            state: state(&path, nearest),
+            access: access(&path, nearest),
             free_bytes: nearest.and_then(free_bytes),
             foreign_owner: foreign_owner(&path),
             leftovers,
@@ -46,34 +46,34 @@ impl Folder {
     }
 }
 
-/// The directory itself, or the innermost around it that exists.
+/// The directory itself, or its closest existing ancestor.
 fn nearest(path: &Path) -> Option<&Path> {
     path.ancestors().find(|at| at.symlink_metadata().is_ok())
 }
 
-fn state(path: &Path, nearest: Option<&Path>) -> State {
+fn access(path: &Path, nearest: Option<&Path>) -> Access {
     let Some(nearest) = nearest else {
-        return State::Impossible("nothing above it exists".to_owned());
+        return Access::Impossible("no parent directory exists".to_owned());
     };
     let shown = nearest.display();
     match std::fs::metadata(nearest) {
-        Err(error) => State::Impossible(format!("{shown} cannot be read ({error})")),
-        Ok(found) if !found.is_dir() => State::Impossible(format!("{shown} is a file")),
+        Err(error) => Access::Impossible(format!("{shown} is not readable ({error})")),
+        Ok(found) if !found.is_dir() => Access::Impossible(format!("{shown} is a file")),
         Ok(_) if nearest == path => match write_into(path) {
-            Ok(()) => State::Writable,
-            Err(error) => State::ReadOnly(error.to_string()),
+            Ok(()) => Access::Writable,
+            Err(error) => Access::ReadOnly(error.to_string()),
         },
         Ok(_) => {
             if may_write(nearest) {
-                State::Missing
+                Access::Missing
             } else {
-                State::Impossible(format!("{shown} cannot be written"))
+                Access::Impossible(format!("{shown} is not writable"))
             }
         }
     }
 }
 
-/// Trying is the only test that no kind of file system deceives.
+/// Only a trial write is reliable on every file system.
 fn write_into(folder: &Path) -> std::io::Result<()> {
     let mut trial = tempfile::Builder::new();
     trial.prefix(".loquat-doctor-").tempfile_in(folder)?.close()
@@ -81,8 +81,8 @@ fn write_into(folder: &Path) -> std::io::Result<()> {
 
 #[cfg(unix)]
 fn may_write(folder: &Path) -> bool {
-    use rustix::fs::{Access, access};
-    access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+    use rustix::fs;
+    fs::access(folder, fs::Access::WRITE_OK | fs::Access::EXEC_OK).is_ok()
 }
 
 #[cfg(not(unix))]
@@ -120,33 +120,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_told_apart() {
+    fn access_is_detected() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
-        let state = |path: PathBuf| Folder::at(path, Remains::default()).state;
-        assert_eq!(state(root.path().to_owned()), State::Writable);
-        assert_eq!(state(root.path().join("a/b")), State::Missing);
+        let access = |path: PathBuf| Directory::inspect(path, Leftovers::default()).access;
+        assert_eq!(access(root.path().to_owned()), Access::Writable);
+        assert_eq!(access(root.path().join("a/b")), Access::Missing);
         for path in [file.clone(), file.join("below")] {
-            let State::Impossible(why) = state(path.clone()) else {
+            let Access::Impossible(why) = access(path.clone()) else {
                 panic!("{path:?}");
             };
             assert!(why.ends_with("file is a file"), "{why}");
         }
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
-        // Both caches may be one folder.
+        // Both caches may be the same directory.
         std::thread::scope(|scope| {
-            let looks = [(); 8].map(|()| scope.spawn(|| state(root.path().to_owned())));
+            let looks = [(); 8].map(|()| scope.spawn(|| access(root.path().to_owned())));
             let found = looks.map(|look| look.join().unwrap());
-            assert!(found.iter().all(|state| *state == State::Writable));
+            assert!(found.iter().all(|access| *access == Access::Writable));
         });
     }
 
     #[cfg(unix)]
     #[test]
-    fn free_space_is_told_of_what_exists() {
+    fn free_space_of_existing_ancestor() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::at(root.path().join("not/yet"), Remains::default());
+        let folder = Directory::inspect(root.path().join("not/yet"), Leftovers::default());
         assert!(folder.free_bytes.is_some_and(|bytes| bytes > 0));
         assert_eq!(folder.foreign_owner, None);
     }

@@ -1,4 +1,4 @@
-//! What the facts mean, one check after another, and what to do about them.
+//! The checks: findings from facts, with remedies.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 use loquat::machine::MachineCores;
 use loquat_session::Probe;
 
-use super::facts::{Asked, Build, Cpu, Facts, Memory, Silence, Terminal};
-use super::folder::{Folder, State};
+use super::directory::{Access, Directory};
+use super::facts::{Build, Cpu, Facts, Memory, Probed, Terminal, TimedOut};
 use super::network::{Hub, Port};
 use super::python::Python;
 use crate::terminal::bytes;
@@ -16,22 +16,22 @@ use crate::terminal::bytes;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub check: String,
-    pub verdict: Verdict,
+    pub severity: Severity,
     pub what: String,
-    /// What to do, in one sentence.
+    /// One sentence: what to do.
     pub remedy: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Severity {
     Ok,
-    /// Worth knowing; Loquat works all the same.
+    /// Worth knowing; Loquat works.
     Note,
     /// Something will fail.
     Problem,
 }
 
-impl Verdict {
+impl Severity {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -40,7 +40,7 @@ impl Verdict {
         }
     }
 
-    /// As terminals number them.
+    /// The ANSI colour code.
     pub fn colour(self) -> u8 {
         match self {
             Self::Ok => 32,
@@ -54,7 +54,7 @@ impl Finding {
     pub fn ok(check: impl Into<String>, what: String) -> Self {
         Self {
             check: check.into(),
-            verdict: Verdict::Ok,
+            severity: Severity::Ok,
             what,
             remedy: None,
         }
@@ -62,7 +62,7 @@ impl Finding {
 
     pub fn note(self, remedy: impl Into<String>) -> Self {
         Self {
-            verdict: Verdict::Note,
+            severity: Severity::Note,
             remedy: Some(remedy.into()),
             ..self
         }
@@ -70,55 +70,55 @@ impl Finding {
 
     pub fn problem(self, remedy: impl Into<String>) -> Self {
         Self {
-            verdict: Verdict::Problem,
+            severity: Severity::Problem,
             ..self.note(remedy)
         }
     }
 }
 
-/// Every check, in the order they are told.
-pub fn judge(facts: &Facts) -> Vec<Finding> {
+/// All findings, in the order of the report.
+pub fn findings(facts: &Facts) -> Vec<Finding> {
     let Facts {
-        build: built,
-        cpu: processor,
-        cores: counted,
-        memory: held,
-        backends: probed,
+        build: build_facts,
+        cpu: cpu_facts,
+        cores: core_facts,
+        memory: memory_facts,
+        backends: backend_facts,
         cache,
         hub_cache,
-        config: named,
-        port: (address, owner),
-        hub: asked,
-        python: found,
-        terminal: shown,
+        config: config_facts,
+        port: (address, port_facts),
+        hub: hub_facts,
+        python: python_facts,
+        terminal: terminal_facts,
     } = facts;
     let mut findings = vec![
-        build(built),
-        answered("cpu", processor, cpu),
-        answered("cores", counted, cores),
-        answered("memory", held, memory),
+        build(build_facts),
+        checked("cpu", cpu_facts, cpu),
+        checked("cores", core_facts, cores),
+        checked("memory", memory_facts, memory),
     ];
-    findings.extend(backends(probed));
-    findings.push(answered("cache", cache, |cache| folder(&CACHE, cache)));
-    findings.push(answered("hub cache", hub_cache, |cache| {
-        folder(&HUB_CACHE, cache)
+    findings.extend(backends(backend_facts));
+    findings.push(checked("cache", cache, |cache| directory(&CACHE, cache)));
+    findings.push(checked("hub cache", hub_cache, |cache| {
+        directory(&HUB_CACHE, cache)
     }));
-    let named = named.iter();
-    findings.extend(named.map(|(path, outcome)| {
-        answered("config", outcome, |outcome| config(path, outcome.as_ref()))
+    let config_facts = config_facts.iter();
+    findings.extend(config_facts.map(|(path, outcome)| {
+        checked("config", outcome, |outcome| config(path, outcome.as_ref()))
     }));
-    findings.push(answered("port", owner, |owner| port(*address, owner)));
-    findings.push(answered("hub", asked, hub));
-    findings.push(answered("python", found, python));
-    findings.push(terminal(shown));
+    findings.push(checked("port", port_facts, |facts| port(*address, facts)));
+    findings.push(checked("hub", hub_facts, hub));
+    findings.push(checked("python", python_facts, python));
+    findings.push(terminal(terminal_facts));
     findings
 }
 
-fn answered<T>(check: &str, fact: &Asked<T>, judge: impl FnOnce(&T) -> Finding) -> Finding {
+fn checked<T>(check: &str, fact: &Probed<T>, to_finding: impl FnOnce(&T) -> Finding) -> Finding {
     match fact {
-        Ok(fact) => judge(fact),
-        Err(Silence) => Finding::ok(check, "the system did not answer in time".to_owned())
-            .note("Look whether a file system or a device hangs, then ask again."),
+        Ok(fact) => to_finding(fact),
+        Err(TimedOut) => Finding::ok(check, "timed out".to_owned())
+            .note("Check whether a file system or device hangs, then try again."),
     }
 }
 
@@ -144,23 +144,22 @@ fn build(build: &Build) -> Finding {
 }
 
 fn cpu(cpu: &Cpu) -> Finding {
-    let names = |wanted: bool| {
-        let features = cpu.features.iter().filter(|(_, here)| *here == wanted);
+    let names = |available: bool| {
+        let features = cpu.features.iter().filter(|(_, here)| *here == available);
         let names: Vec<_> = features.map(|(name, _)| *name).collect();
         names.join(" ")
     };
     let chosen = cpu.instruction_sets.first().copied().unwrap_or("none");
     let mut parts: Vec<String> = cpu.name.iter().cloned().collect();
-    parts.push(format!("computes with {chosen}"));
+    parts.push(format!("uses {chosen}"));
     let features = [("has", names(true)), ("lacks", names(false))].into_iter();
     let features = features.filter(|(_, names)| !names.is_empty());
     parts.extend(features.map(|(word, names)| format!("{word} {names}")));
     let finding = Finding::ok("cpu", parts.join("; "));
     match cpu.instruction_sets.len() {
-        // The portable kernels are always the last.
+        // Only the portable kernels.
         0 | 1 => finding.note(
-            "Expect a fraction of the usual speed; in a virtual machine, let it see the host's \
-             processor.",
+            "Speed is a fraction of normal. In a virtual machine, expose the host's CPU features.",
         ),
         _ => finding,
     }
@@ -168,28 +167,27 @@ fn cpu(cpu: &Cpu) -> Finding {
 
 fn cores(cores: &MachineCores) -> Finding {
     let mut parts = vec![match cores.threads {
-        1 => "computes with 1 thread".to_owned(),
-        threads => format!("computes with {threads} threads"),
+        1 => "1 thread".to_owned(),
+        threads => format!("{threads} threads"),
     }];
     if let (Some(processors), Some(physical)) = (cores.processors, cores.cores) {
         parts.push(format!("{processors} processors on {physical} cores"));
     }
     if let Some(quota) = cores.quota {
-        parts.push(format!("a control group allows the time of {quota:.1}"));
+        parts.push(format!("limited to {quota:.1} CPUs by a control group"));
     }
     let finding = Finding::ok("cores", parts.join("; "));
     match cores.quota {
         Some(quota) if quota + 0.05 < cores.threads as f64 => finding.note(format!(
-            "Raise the container's CPU limit to {}: whole threads are stopped while they wait for \
-             their share.",
+            "Raise the container's CPU limit to {}: throttled threads stall all others.",
             cores.threads
         )),
         _ => finding,
     }
 }
 
-/// Less than a small model with a short context takes.
-const LITTLE_MEMORY: u64 = 512 << 20;
+/// Less than a small model with a short context needs.
+const MIN_MEMORY: u64 = 512 << 20;
 
 fn memory(memory: &Memory) -> Finding {
     let machine = &memory.machine;
@@ -207,15 +205,15 @@ fn memory(memory: &Memory) -> Finding {
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     if parts.is_empty() {
-        return Finding::ok("memory", "the system does not tell".to_owned())
-            .note("Say how much to take with `--memory 8GiB`.");
+        return Finding::ok("memory", "not reported by the system".to_owned())
+            .note("Set a limit with `--memory 8GiB`.");
     }
     let finding = Finding::ok("memory", parts.join("; "));
     let room = machine.physical.into_iter().chain(machine.limit).min();
     let room = room.into_iter().chain(machine.available).min();
     match (room, huge.map(String::as_str)) {
-        (Some(room), _) if room < LITTLE_MEMORY => finding.problem(
-            "Free some, or raise the container's limit; `loquat fit --all` says what models need.",
+        (Some(room), _) if room < MIN_MEMORY => finding.problem(
+            "Free memory, or raise the container's limit. `loquat fit --all` shows what models need.",
         ),
         (_, Some("never")) => finding.note(
             "Write `madvise` to /sys/kernel/mm/transparent_hugepage/enabled: decoding is faster \
@@ -225,13 +223,13 @@ fn memory(memory: &Memory) -> Finding {
     }
 }
 
-/// One is enough.
-fn backends(probed: &[(&'static str, Asked<Probe>)]) -> Vec<Finding> {
-    let can_run = |probe: &Asked<Probe>| matches!(probe, Ok(Probe::Available(_)));
+/// One working backend is enough.
+fn backends(probed: &[(&'static str, Probed<Probe>)]) -> Vec<Finding> {
+    let can_run = |probe: &Probed<Probe>| matches!(probe, Ok(Probe::Available(_)));
     let any = probed.iter().any(|(_, probe)| can_run(probe));
-    let one = |(name, probe): &(&'static str, Asked<Probe>)| {
+    let one = |(name, probe): &(&'static str, Probed<Probe>)| {
         let check = format!("{name} backend");
-        answered(&check, probe, |probe| match probe {
+        checked(&check, probe, |probe| match probe {
             Probe::Available(devices) => {
                 let devices = devices.iter().map(|device| {
                     let memory = device.memory_bytes.map(bytes);
@@ -253,67 +251,65 @@ fn backends(probed: &[(&'static str, Asked<Probe>)]) -> Vec<Finding> {
     probed.iter().map(one).collect()
 }
 
-/// What differs between directories.
-struct Kept {
+/// A directory to check.
+struct DirectoryCheck {
     check: &'static str,
     variable: &'static str,
 }
 
-const CACHE: Kept = Kept {
+const CACHE: DirectoryCheck = DirectoryCheck {
     check: "cache",
     variable: loquat_store::CACHE_VARIABLE,
 };
 
-const HUB_CACHE: Kept = Kept {
+const HUB_CACHE: DirectoryCheck = DirectoryCheck {
     check: "hub cache",
     variable: "HF_HUB_CACHE",
 };
 
-/// About what a model of a few billion parameters takes.
-const LITTLE_DISK: u64 = 4_000_000_000;
+/// About the size of a model of a few billion parameters.
+const MIN_DISK: u64 = 4_000_000_000;
 
-fn folder(kept: &Kept, folder: &Result<Folder, String>) -> Finding {
-    let Kept { check, variable } = kept;
+fn directory(which: &DirectoryCheck, found: &Result<Directory, String>) -> Finding {
+    let DirectoryCheck { check, variable } = which;
     let elsewhere = |what: String| {
         let finding = Finding::ok(*check, what);
-        finding.problem(format!(
-            "Name a directory that you may write with {variable}=DIR."
-        ))
+        finding.problem(format!("Set {variable}=DIR to a writable directory."))
     };
-    let folder = match folder {
-        Ok(folder) => folder,
+    let found = match found {
+        Ok(found) => found,
         Err(why) => return elsewhere(why.clone()),
     };
-    let shown = folder.path.display();
+    let shown = found.path.display();
     let mut parts = vec![shown.to_string()];
-    match &folder.state {
-        State::Writable => {}
-        State::Missing => parts.push("made when it is needed".to_owned()),
-        State::ReadOnly(why) => return elsewhere(format!("{shown} cannot be written: {why}")),
-        State::Impossible(why) => return elsewhere(format!("{shown} cannot be made: {why}")),
+    match &found.access {
+        Access::Writable => {}
+        Access::Missing => parts.push("will be created".to_owned()),
+        Access::ReadOnly(why) => return elsewhere(format!("{shown} is not writable: {why}")),
+        Access::Impossible(why) => return elsewhere(format!("{shown} cannot be created: {why}")),
     }
-    parts.extend(folder.free_bytes.map(|free| bytes(free) + " free"));
+    parts.extend(found.free_bytes.map(|free| bytes(free) + " free"));
     parts.extend(
-        folder
+        found
             .foreign_owner
             .map(|owner| format!("owned by user {owner}")),
     );
-    let left = folder.leftovers;
+    let left = found.leftovers;
     if left.count > 0 {
         let (count, size) = (left.count, bytes(left.bytes));
-        parts.push(format!("{size} of {count} downloads that were given up"));
+        parts.push(format!("{size} in {count} unfinished downloads"));
     }
     let finding = Finding::ok(*check, parts.join("; "));
-    if folder.free_bytes.is_some_and(|free| free < LITTLE_DISK) {
+    if found.free_bytes.is_some_and(|free| free < MIN_DISK) {
         finding.note(format!(
-            "Remove models with `loquat rm`, or choose a larger disk with {variable}=DIR."
+            "Remove models with `loquat rm`, or use a larger disk with {variable}=DIR."
         ))
     } else if left.count > 0 {
-        finding.note("`loquat prune` clears them away.")
-    } else if folder.foreign_owner.is_some() {
+        finding.note("Remove them with `loquat prune`.")
+    } else if found.foreign_owner.is_some() {
         finding.note(format!(
-            "Files that others made may resist removal; a directory of your own is chosen with \
-             {variable}=DIR."
+            "You may not be able to remove files of other users. Set {variable}=DIR to a directory \
+             of your own."
         ))
     } else {
         finding
@@ -325,7 +321,7 @@ fn config(path: &Path, outcome: Result<&String, &String>) -> Finding {
     match outcome {
         Ok(what) => Finding::ok("config", format!("{shown} {what}")),
         Err(why) => Finding::ok("config", why.clone()).problem(format!(
-            "Correct it and ask `loquat config check {shown}`; docs/config.md has every option."
+            "Fix it and run `loquat config check {shown}`; docs/config.md lists all options."
         )),
     }
 }
@@ -337,32 +333,32 @@ fn port(address: SocketAddr, port: &Port) -> Finding {
         Port::Loquat { version } => {
             Finding::ok("port", format!("loquat {version} serves at {address}"))
         }
-        Port::Taken => Finding::ok("port", format!("{address} is somebody else's"))
-            .note("Serve elsewhere: `loquat serve --port PORT`."),
-        Port::Refused(why) => Finding::ok("port", format!("{address} cannot be had: {why}")).note(
-            format!("Serve elsewhere than on {port_only}: `loquat serve --port PORT`."),
-        ),
+        Port::Taken => Finding::ok("port", format!("{address} is used by another program"))
+            .note("Use another port: `loquat serve --port PORT`."),
+        Port::Refused(why) => Finding::ok("port", format!("{address} is not available: {why}"))
+            .note(format!(
+                "Use another port than {port_only}: `loquat serve --port PORT`."
+            )),
     }
 }
 
 fn hub(hub: &Hub) -> Finding {
     match hub {
-        Hub::Answers { name, status } => {
-            let finding = Finding::ok("hub", format!("{name} answers with status {status}"));
+        Hub::Responds { name, status } => {
+            let finding = Finding::ok("hub", format!("{name} responds with status {status}"));
             match status {
-                500.. | 429 => finding.note("Wait a while, or name a mirror with HF_ENDPOINT=URL."),
-                401 | 403 | 407 => finding
-                    .note("Give a token with HF_TOKEN=TOKEN, or look at the proxy in between."),
-                _ => Finding::ok("hub", format!("{name} answers")),
+                500.. | 429 => finding.note("Try again later, or set HF_ENDPOINT=URL to a mirror."),
+                401 | 403 | 407 => finding.note("Set HF_TOKEN=TOKEN, or check the proxy."),
+                _ => Finding::ok("hub", format!("{name} is reachable")),
             }
         }
         Hub::Offline { name } => Finding::ok(
             "hub",
-            format!("{name} is not asked, as LOQUAT_OFFLINE or HF_HUB_OFFLINE wants"),
+            format!("{name} is not contacted because LOQUAT_OFFLINE or HF_HUB_OFFLINE is set"),
         ),
-        Hub::Silent(why) => Finding::ok("hub", why.clone()).note(
-            "Models that are here run all the same; to fetch others, look at the network and the \
-             proxy, or name a mirror with HF_ENDPOINT=URL.",
+        Hub::Unreachable(why) => Finding::ok("hub", why.clone()).note(
+            "Local models work. To download others, check the network and the proxy, or set \
+             HF_ENDPOINT=URL to a mirror.",
         ),
     }
 }
@@ -373,16 +369,16 @@ fn python(python: &Python) -> Finding {
         Python::Pip(version) => Finding::ok("python", version.clone()),
         Python::NoPip(python) => {
             let python = python.display();
-            Finding::ok("python", format!("{python} has no pip that works")).note(format!(
-                "Run `{python} -m ensurepip`, or name another with {variable}=PYTHON; only models \
-                 that come as packages need it."
+            Finding::ok("python", format!("{python} has no working pip")).note(format!(
+                "Run `{python} -m ensurepip`, or set {variable}=PYTHON. Only models from Python \
+                 packages need it."
             ))
         }
         Python::Missing(names) => {
             let names: Vec<_> = names.iter().map(|n| n.display().to_string()).collect();
-            Finding::ok("python", format!("there is no {}", names.join(" and no "))).note(format!(
-                "Install Python with pip, or name one with {variable}=PYTHON; only models that \
-                 come as packages need it."
+            Finding::ok("python", format!("{} not found", names.join(" and "))).note(format!(
+                "Install Python with pip, or set {variable}=PYTHON. Only models from Python \
+                 packages need it."
             ))
         }
     }
@@ -391,10 +387,10 @@ fn python(python: &Python) -> Finding {
 fn terminal(terminal: &Terminal) -> Finding {
     let is_dumb = terminal.term.as_deref() == Some("dumb");
     let colours = match (terminal.is_terminal, terminal.no_color, is_dumb) {
-        (false, _, _) => "not a terminal, so no colours",
-        (_, true, _) => "no colours, as NO_COLOR wants",
-        (_, _, true) => "a dumb terminal",
-        _ => "a terminal with colours",
+        (false, _, _) => "not a terminal, no colours",
+        (_, true, _) => "no colours because NO_COLOR is set",
+        (_, _, true) => "dumb terminal, no colours",
+        _ => "terminal with colours",
     };
     let locale = terminal.locale.as_deref();
     let what = format!("{colours}; locale {}", locale.unwrap_or("not set"));
@@ -404,10 +400,9 @@ fn terminal(terminal: &Terminal) -> Finding {
     if is_utf8 || cfg!(target_os = "macos") {
         finding
     } else {
-        finding.note("Set LANG=C.UTF-8 if letters come out garbled: Loquat writes UTF-8 always.")
+        finding.note("Set LANG=C.UTF-8 if output is garbled: Loquat always writes UTF-8.")
     }
 }
 
 #[cfg(test)]
-#[path = "judge_tests.rs"]
 mod tests;

@@ -1,34 +1,34 @@
-//! What a model would be like on a machine, and which of several is the best.
+//! How a model would run on a machine, and which of several is best.
 
 use std::cmp::Ordering;
 
-use super::machine::{Machine, Pace};
-use super::subject::Subject;
+use super::machine::{Machine, MachineSpeed};
+use super::model_numbers::ModelNumbers;
 
-/// What is to be expected.
+/// The estimate for one model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outlook {
-    pub subject: Subject,
+pub struct FitEstimate {
+    pub subject: ModelNumbers,
     pub fits: Fits,
-    /// Bytes at the context that was asked for.
+    /// Bytes at the requested context.
     pub need_bytes: u64,
     /// The longest context that fits comfortably.
-    pub roomy_context: u64,
-    /// `None` where the machine was not measured.
+    pub comfortable_context: u64,
+    /// `None` if the machine was not measured.
     pub speed: Option<Speed>,
 }
 
-/// From good to bad.
+/// How well a model fits, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fits {
-    /// It leaves others enough.
+    /// It leaves enough for other programs.
     Well,
-    /// It can run, if little else does.
+    /// It runs if little else does.
     Tightly,
-    /// The machine does not tell what it has.
+    /// The device does not report its memory.
     Unknown,
     No,
-    /// The model takes no context as long as was asked for.
+    /// The model's context is shorter than requested.
     Short,
 }
 
@@ -51,21 +51,21 @@ impl Fits {
 /// Tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
-    /// Written at the beginning of a conversation.
+    /// Decoding with an empty context.
     pub fresh: f64,
-    /// Written at the end of the context.
+    /// Decoding at the end of the context.
     pub full: f64,
-    /// Read of a prompt.
+    /// Prompt processing.
     pub prompt: f64,
 }
 
-/// In per cent of the device's memory: a quarter is left to the system and to others, as sessions
-/// leave it that are opened without a budget.
-pub const COMFORT: u64 = 75;
-/// The rest is what a system without anything else takes.
-const UTMOST: u64 = 95;
+/// Per cent of the device's memory: a quarter is left to other programs, as by sessions without a
+/// memory budget.
+pub const COMFORTABLE_PERCENT: u64 = 75;
+/// The rest is for the operating system.
+const MAX_PERCENT: u64 = 95;
 
-/// A person reads some four words in a second, which are five or six tokens.
+/// People read about four words per second, which are five or six tokens.
 pub const USABLE: f64 = 5.0;
 
 /// Shares of what was measured that whole models reach, on the two Zen 4 cores of
@@ -79,59 +79,64 @@ const KV_SHARE: f64 = 0.32;
 const QUANTIZED_PROMPT_SHARE: f64 = 0.41;
 const PLAIN_PROMPT_SHARE: f64 = 0.26;
 
-impl Outlook {
-    /// `asked` is the context that somebody insists on.
-    pub fn of(subject: Subject, machine: &Machine, asked: Option<u64>) -> Self {
+impl FitEstimate {
+    /// `asked` is the requested context.
+    pub fn new(subject: ModelNumbers, machine: &Machine, asked: Option<u64>) -> Self {
         let need_bytes = subject.need(subject.context);
         let memory = machine.memory_bytes;
         let share = |percent: u64| memory.map(|memory| memory / 100 * percent);
-        let fits = match (share(COMFORT), share(UTMOST)) {
+        let fits = match (share(COMFORTABLE_PERCENT), share(MAX_PERCENT)) {
             _ if asked.is_some_and(|asked| asked > subject.longest_context) => Fits::Short,
-            (Some(comfort), _) if need_bytes <= comfort => Fits::Well,
-            (_, Some(utmost)) if need_bytes <= utmost => Fits::Tightly,
+            (Some(comfortable), _) if need_bytes <= comfortable => Fits::Well,
+            (_, Some(most)) if need_bytes <= most => Fits::Tightly,
             (_, Some(_)) => Fits::No,
             _ => Fits::Unknown,
         };
-        let roomy_context = match share(COMFORT) {
-            Some(comfort) => subject.context_within(comfort),
+        let comfortable_context = match share(COMFORTABLE_PERCENT) {
+            Some(comfortable) => subject.context_within(comfortable),
             None => subject.longest_context,
         };
         Self {
-            speed: machine.pace.map(|pace| Speed::of(&subject, &pace)),
+            speed: machine.speed.map(|speed| Speed::estimate(&subject, &speed)),
             fits,
             need_bytes,
-            roomy_context,
+            comfortable_context,
             subject,
         }
     }
 
-    /// Fast enough to be read as it is written; unknown counts.
+    /// Whether it is fast enough to read along. Unknown counts as yes.
     pub fn is_usable(&self) -> bool {
         self.speed.is_none_or(|speed| speed.full >= USABLE)
     }
 
-    /// Best first: what fits comfortably and is usable; what is slow or tight; what does not fit.
-    /// Among these, models that follow instructions first, then the worthiest, then the fastest.
-    pub fn better(&self, other: &Self) -> Ordering {
-        let group = |outlook: &Self| match (outlook.fits, outlook.is_usable()) {
+    /// Sorts the best first: what fits comfortably and is usable, what is slow or tight, what does
+    /// not fit. Within these, instruct models, then the most capable, then the fastest.
+    pub fn compare(&self, other: &Self) -> Ordering {
+        let group = |estimate: &Self| match (estimate.fits, estimate.is_usable()) {
             (Fits::Well | Fits::Unknown, true) => 0,
             (Fits::Well | Fits::Unknown, false) => 1,
             (Fits::Tightly, true) => 2,
             (Fits::Tightly, false) => 3,
             (Fits::No | Fits::Short, _) => 4,
         };
-        let fresh = |outlook: &Self| outlook.speed.map_or(0.0, |speed| speed.fresh);
+        let fresh = |estimate: &Self| estimate.speed.map_or(0.0, |speed| speed.fresh);
         group(self)
             .cmp(&group(other))
             .then(other.subject.is_instruct.cmp(&self.subject.is_instruct))
-            .then(other.subject.worth().total_cmp(&self.subject.worth()))
+            .then(
+                other
+                    .subject
+                    .capability()
+                    .total_cmp(&self.subject.capability()),
+            )
             .then(fresh(other).total_cmp(&fresh(self)))
     }
 }
 
 impl Speed {
-    fn of(subject: &Subject, pace: &Pace) -> Self {
-        let read = pace.read_bytes_per_second;
+    fn estimate(subject: &ModelNumbers, machine: &MachineSpeed) -> Self {
+        let read = machine.read_bytes_per_second;
         let weights = subject.read_weight_bytes / (read * WEIGHTS_SHARE);
         let kv = subject.read_kv_bytes / (read * KV_SHARE);
         let prompt_share = if subject.is_quantized {
@@ -139,7 +144,7 @@ impl Speed {
         } else {
             PLAIN_PROMPT_SHARE
         };
-        let products = pace.multiply_adds_per_second * prompt_share;
+        let products = machine.multiply_adds_per_second * prompt_share;
         Self {
             fresh: 1.0 / weights,
             full: 1.0 / (weights + kv),
@@ -154,10 +159,10 @@ mod tests {
 
     const GB: u64 = 1_000_000_000;
 
-    /// A plain model of so many billion parameters at about five bits.
-    fn subject(billions: u64) -> Subject {
+    /// A dense model of so many billion parameters at about five bits.
+    fn subject(billions: u64) -> ModelNumbers {
         let weight_bytes = billions * 6 * GB / 10;
-        Subject {
+        ModelNumbers {
             name: format!("m:{billions}b"),
             kind: None,
             files: "gguf Q4_K_M".to_owned(),
@@ -183,7 +188,7 @@ mod tests {
             is_gpu: false,
             memory_bytes: memory,
             available_bytes: None,
-            pace: Some(Pace {
+            speed: Some(MachineSpeed {
                 read_bytes_per_second: 65e9,
                 multiply_adds_per_second: 465e9,
                 age: std::time::Duration::ZERO,
@@ -192,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_decides_what_fits_and_at_which_context() {
+    fn memory_decides_fit_and_context() {
         // 4.8 GB of weights, 0.82 GB of KV.
         for (memory, asked, fits, roomy) in [
             (Some(10 * GB), None, Fits::Well, 27000),
@@ -204,25 +209,25 @@ mod tests {
             (Some(100 * GB), Some(32769), Fits::Short, 32768),
             (Some(100 * GB), Some(32768), Fits::Well, 32768),
         ] {
-            let outlook = Outlook::of(subject(8), &machine(memory), asked);
-            assert_eq!(outlook.fits, fits, "{memory:?}");
-            assert_eq!(outlook.roomy_context, roomy, "{memory:?}");
-            assert_eq!(outlook.need_bytes, 48 * GB / 10 + 819_200_000);
+            let estimate = FitEstimate::new(subject(8), &machine(memory), asked);
+            assert_eq!(estimate.fits, fits, "{memory:?}");
+            assert_eq!(estimate.comfortable_context, roomy, "{memory:?}");
+            assert_eq!(estimate.need_bytes, 48 * GB / 10 + 819_200_000);
         }
     }
 
-    /// The figures of docs/benchmarks.md that the shares come from are found again.
+    /// Reproduces the figures of docs/benchmarks.md that the shares come from.
     #[test]
-    fn smollm2_is_as_fast_as_it_was_measured() {
-        let smollm2 = Subject {
+    fn smollm2_estimate_matches_measurement() {
+        let smollm2 = ModelNumbers {
             parameters: 134_515_008,
             active_parameters: 134_515_008,
             read_weight_bytes: 96.6e6,
             read_kv_bytes: 47.9e6,
             ..subject(1)
         };
-        let outlook = Outlook::of(smollm2, &machine(None), None);
-        let speed = outlook.speed.unwrap();
+        let estimate = FitEstimate::new(smollm2, &machine(None), None);
+        let speed = estimate.speed.unwrap();
         let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 0.05;
         assert!(near(speed.fresh, 368.7), "{speed:?}");
         assert!(near(speed.full, 199.5), "{speed:?}");
@@ -230,18 +235,18 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_the_worthiest_that_fits_and_can_be_read_along() {
-        let base = Subject {
+    fn best_is_most_capable_usable_model() {
+        let base = ModelNumbers {
             is_instruct: false,
             ..subject(5)
         };
-        // As worthy as a plain model of 9.5 billion.
-        let experts = Subject {
+        // As capable as a dense model of 9.5 billion.
+        let experts = ModelNumbers {
             active_parameters: 3 * GB,
             read_weight_bytes: 1.8e9,
             ..subject(30)
         };
-        let slow = Subject {
+        let slow = ModelNumbers {
             read_weight_bytes: 60e9,
             ..subject(7)
         };
@@ -255,24 +260,24 @@ mod tests {
             subject(45),
         ];
         let machine = machine(Some(32 * GB));
-        let outlooks = all.map(|subject| Outlook::of(subject, &machine, None));
-        let mut outlooks = Vec::from(outlooks);
-        outlooks.sort_by(Outlook::better);
-        let order: Vec<_> = outlooks.iter().map(|o| o.subject.name.as_str()).collect();
+        let estimates = all.map(|subject| FitEstimate::new(subject, &machine, None));
+        let mut estimates = Vec::from(estimates);
+        estimates.sort_by(FitEstimate::compare);
+        let order: Vec<_> = estimates.iter().map(|o| o.subject.name.as_str()).collect();
         let expected = ["m:30b", "m:4b", "m:1b", "m:5b", "m:7b", "m:45b", "m:60b"];
         assert_eq!(order, expected);
-        assert_eq!(outlooks[5].fits, Fits::Tightly);
-        assert_eq!(outlooks[6].fits, Fits::No);
+        assert_eq!(estimates[5].fits, Fits::Tightly);
+        assert_eq!(estimates[6].fits, Fits::No);
     }
 
     #[test]
-    fn without_a_measurement_nothing_is_said_of_speed() {
+    fn speed_is_unknown_without_measurement() {
         let unmeasured = Machine {
-            pace: None,
+            speed: None,
             ..machine(Some(32 * GB))
         };
-        let outlook = Outlook::of(subject(4), &unmeasured, None);
-        assert_eq!(outlook.speed, None);
-        assert!(outlook.is_usable());
+        let estimate = FitEstimate::new(subject(4), &unmeasured, None);
+        assert_eq!(estimate.speed, None);
+        assert!(estimate.is_usable());
     }
 }

@@ -1,4 +1,4 @@
-//! Conversations in files, in the form that `--messages` reads.
+//! Conversations in files, in the format of `--messages`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,17 @@ use crate::{files, wire};
 const LOAD: &str = "/load";
 const SAVE: &str = "/save";
 
-/// The file that a person named.
-pub fn path_of(name: &str) -> PathBuf {
+/// Expands `~/`.
+pub fn expand_path(name: &str) -> PathBuf {
     let home = || Some(std::env::home_dir()?.join(name.strip_prefix("~/")?));
     match name {
-        // A file of that name, not stdin, which is the person's.
+        // A file of that name; stdin belongs to the chat.
         "-" => PathBuf::from("./-"),
         _ => home().unwrap_or_else(|| PathBuf::from(name)),
     }
 }
 
-/// Writes a conversation at once or not at all. A file that is there stays unless it is to be
-/// replaced.
+/// Writes a conversation atomically. An existing file is kept unless `replace`.
 pub fn save(path: &Path, conversation: &Conversation, replace: bool) -> Result<(), CliError> {
     let messages = wire::to_json(&conversation.messages());
     let written = files::write_whole(path, &format!("{messages:#}\n"), replace);
@@ -31,7 +30,7 @@ pub fn save(path: &Path, conversation: &Conversation, replace: bool) -> Result<(
         what: match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 format!(
-                    "{0} is there already; /save! {0} replaces it",
+                    "{0} already exists. Overwrite it with /save! {0}",
                     path.display()
                 )
             }
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conversation_comes_back_as_it_was() {
+    fn conversation_round_trips() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a talk.json");
         let mut conversation = Conversation::new(Some("be kind".into()));
@@ -66,7 +65,10 @@ mod tests {
 
         conversation.clear();
         let refused = save(&path, &conversation, false).unwrap_err().to_string();
-        assert!(refused.contains("is there already; /save!"), "{refused}");
+        assert!(
+            refused.contains("already exists. Overwrite it with /save!"),
+            "{refused}"
+        );
         assert_ne!(load(&path).unwrap(), conversation);
         save(&path, &conversation, true).unwrap();
         assert_eq!(load(&path).unwrap(), conversation);
@@ -75,16 +77,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_or_written_is_named() {
+    fn unreadable_and_unwritable_files_are_named() {
         let directory = tempfile::tempdir().unwrap();
-        let nowhere = directory.path().join("nowhere/file");
+        let missing = directory.path().join("missing/file");
         let conversation = Conversation::default();
-        let error = save(&nowhere, &conversation, true).unwrap_err();
+        let error = save(&missing, &conversation, true).unwrap_err();
         assert!(
             error.to_string().starts_with("/save: cannot write"),
             "{error}"
         );
-        let error = load(&nowhere).unwrap_err();
+        let error = load(&missing).unwrap_err();
         assert!(
             error.to_string().starts_with("/load: cannot read"),
             "{error}"

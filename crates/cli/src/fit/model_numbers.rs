@@ -1,4 +1,4 @@
-//! A model as the numbers that decide whether it fits and how fast it is.
+//! The numbers of a model that decide whether it fits and how fast it runs.
 
 use loquat_bench::{Demand, ModelDemand, Workload};
 use loquat_session::{Backend, SessionOptions};
@@ -7,45 +7,45 @@ use loquat_store::{CatalogEntry, FileKind, ModelForm, ModelKind};
 use crate::error::CliError;
 use crate::load::Model;
 
-/// What one sequence of [`context`](Subject::context) tokens takes and reads.
+/// Memory and reads of one sequence of [`context`](ModelNumbers::context) tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Subject {
-    /// A catalog name, or the file's own.
+pub struct ModelNumbers {
+    /// A catalog name, or the file's name.
     pub name: String,
-    /// The kind of files to ask for, where it is not the usual one.
+    /// The kind of files, if it is not the default.
     pub kind: Option<FileKind>,
     /// The kind of files and their quantization.
     pub files: String,
     pub is_instruct: bool,
     pub parameters: u64,
-    /// Those that a token goes through.
+    /// Parameters used per token.
     pub active_parameters: u64,
-    /// Bits a weight has are few enough to be multiplied as int8.
+    /// The weights are multiplied as int8.
     pub is_quantized: bool,
-    /// The longest that the model takes.
+    /// The model's own limit.
     pub longest_context: u64,
-    /// What everything else here is for.
+    /// The context that the other numbers are for.
     pub context: u64,
     pub weight_bytes: u64,
     pub kv_bytes_per_token: u64,
-    /// All that is neither weights nor KV.
+    /// Everything except weights and KV.
     pub other_bytes: u64,
     /// Bytes of weights that a token reads.
     pub read_weight_bytes: f64,
     /// Bytes of KV that the last token of the context reads.
     pub read_kv_bytes: f64,
-    /// Planned by the backend from the files, rather than reckoned from the catalog.
+    /// Planned by the backend from the files, not estimated from the catalog.
     pub is_exact: bool,
 }
 
-/// What the CPU backend's buffers came to, on the generous side: 19 MB with SmolLM2-135M (97 MB of
-/// weights), and less than a fortieth of the weights with models of a billion parameters and more.
-const LEAST_BUFFERS: u64 = 32 << 20;
+/// Upper estimate of the CPU backend's buffers: measured 19 MB with SmolLM2-135M (97 MB of
+/// weights), and less than 1/40 of the weights with a billion parameters and more.
+const MIN_BUFFERS: u64 = 32 << 20;
 const BUFFERS_SHARE: u64 = 40;
 
-impl Subject {
-    /// Reckoned from what the catalog says.
-    pub fn of_entry(entry: &CatalogEntry, form: &ModelForm, context: u64) -> Self {
+impl ModelNumbers {
+    /// Estimates from a catalog entry.
+    pub fn from_entry(entry: &CatalogEntry, form: &ModelForm, context: u64) -> Self {
         let weight_bytes = entry.size(form).bytes;
         let active_parameters = entry.active_parameters.unwrap_or(entry.parameters);
         let active = active_parameters as f64 / entry.parameters.max(1) as f64;
@@ -61,17 +61,17 @@ impl Subject {
             longest_context: u64::from(entry.context),
             context,
             weight_bytes,
-            // Backends keep what has left a layer's window, too.
+            // Backends also keep tokens outside a layer's window.
             kv_bytes_per_token: entry.kv_bytes_per_token(),
-            other_bytes: LEAST_BUFFERS.max(weight_bytes / BUFFERS_SHARE),
+            other_bytes: MIN_BUFFERS.max(weight_bytes / BUFFERS_SHARE),
             read_weight_bytes: weight_bytes as f64 * active,
             read_kv_bytes: entry.kv_bytes(context) as f64,
             is_exact: false,
         }
     }
 
-    /// Planned by `backend` for one sequence of `context` tokens.
-    pub fn of_files(
+    /// Plans with `backend` for one sequence of `context` tokens.
+    pub fn from_files(
         model: &Model,
         backend: &dyn Backend,
         context: usize,
@@ -124,15 +124,15 @@ impl Subject {
         })
     }
 
-    /// What to type after `loquat run`.
-    pub fn spelled(&self) -> String {
+    /// The argument of `loquat run`.
+    pub fn reference(&self) -> String {
         match self.kind {
             Some(kind) => format!("{} {}", self.name, kind.flag()),
             None => self.name.clone(),
         }
     }
 
-    /// All memory that a sequence of so many tokens takes.
+    /// Total memory with a sequence of so many tokens.
     pub fn need(&self, context: u64) -> u64 {
         let kv = self.kv_bytes_per_token.saturating_mul(context);
         self.weight_bytes
@@ -140,7 +140,7 @@ impl Subject {
             .saturating_add(kv)
     }
 
-    /// How many tokens such memory has room for, at most as many as the model takes.
+    /// The longest context that fits into this much memory, up to the model's limit.
     pub fn context_within(&self, memory: u64) -> u64 {
         let left = memory.saturating_sub(self.need(0));
         let affordable = left.checked_div(self.kv_bytes_per_token);
@@ -151,10 +151,9 @@ impl Subject {
         }
     }
 
-    /// How much a model knows and can, as far as numbers tell: its parameters; for a mixture of
-    /// experts the geometric mean of all and those that a token goes through, which is about the
-    /// size of the plain model that does as well.
-    pub fn worth(&self) -> f64 {
+    /// A rough measure of quality: the parameters; for a mixture of experts the geometric mean of
+    /// all and active parameters, which is about the size of an equally good dense model.
+    pub fn capability(&self) -> f64 {
         (self.parameters as f64 * self.active_parameters as f64).sqrt()
     }
 }
@@ -195,11 +194,12 @@ repo = "o/m"
 "#;
 
     #[test]
-    fn an_entry_is_reckoned() {
+    fn catalog_entry_is_estimated() {
         let catalog = Catalog::parse("test", CATALOG).unwrap();
         let entry = &catalog.entries()[0];
-        let [quantized, plain] = [0, 1].map(|at| Subject::of_entry(entry, &entry.forms[at], 8000));
-        assert_eq!(quantized.spelled(), "mixed:8b");
+        let [quantized, plain] =
+            [0, 1].map(|at| ModelNumbers::from_entry(entry, &entry.forms[at], 8000));
+        assert_eq!(quantized.reference(), "mixed:8b");
         assert_eq!(quantized.weight_bytes, 4_000_000_000);
         assert_eq!(quantized.read_weight_bytes, 1e9, "a quarter is active");
         // 10 layers × 2 heads × 100 numbers × 2 × 2 bytes; half of the layers see 1,000 tokens.
@@ -209,19 +209,19 @@ repo = "o/m"
             quantized.need(1000),
             4_000_000_000 + 100_000_000 + 8_000_000
         );
-        assert_eq!(quantized.worth(), 4e9);
+        assert_eq!(quantized.capability(), 4e9);
         assert!(quantized.is_quantized && !quantized.is_instruct);
         assert_eq!(plain.name, "mixed:8b");
-        assert_eq!(plain.spelled(), "mixed:8b --safetensors");
+        assert_eq!(plain.reference(), "mixed:8b --safetensors");
         assert_eq!(plain.weight_bytes, 16_000_000_000);
         assert!(!plain.is_quantized);
     }
 
     #[test]
-    fn room_is_turned_into_tokens() {
+    fn memory_converts_to_context() {
         let catalog = Catalog::parse("test", CATALOG).unwrap();
         let entry = &catalog.entries()[0];
-        let subject = Subject::of_entry(entry, &entry.forms[0], 8000);
+        let subject = ModelNumbers::from_entry(entry, &entry.forms[0], 8000);
         let bare = subject.need(0);
         for (memory, expected) in [
             (0, 0),
@@ -233,8 +233,8 @@ repo = "o/m"
         ] {
             assert_eq!(subject.context_within(memory), expected, "{memory}");
         }
-        // A model without attention keeps nothing.
-        let recurrent = Subject {
+        // A model without attention has no KV.
+        let recurrent = ModelNumbers {
             kv_bytes_per_token: 0,
             ..subject
         };

@@ -1,4 +1,4 @@
-//! How a model speaks: its template, its formats, its sampling.
+//! The chat template, output formats and sampling defaults of a model.
 
 use loquat::TemplateOrigin;
 use loquat_text::ChatTemplate;
@@ -9,38 +9,38 @@ use crate::error::CliError;
 use crate::load::Model;
 use crate::sampling::Sampling;
 
-/// What is told of it. What cannot be read is told as that: a model is worth describing whether
-/// or not it can chat.
-pub struct Manner {
-    template: Result<Option<Spoken>, CliError>,
+/// The chat section of the report. Errors are part of it, since a model without a usable template
+/// can still be inspected.
+pub struct ChatSummary {
+    template: Result<Option<TemplateSummary>, CliError>,
     sampling: Result<Sampling, CliError>,
 }
 
-/// A template, and what goes with it.
-struct Spoken {
+/// A template and the formats detected from it.
+struct TemplateSummary {
     origin: TemplateOrigin,
     template: ChatTemplate,
     format: OutputFormat,
 }
 
-impl Manner {
-    pub fn of(model: &Model) -> Self {
+impl ChatSummary {
+    pub fn new(model: &Model) -> Self {
         Self {
-            template: spoken(model),
+            template: template(model),
             sampling: sampling(model),
         }
     }
 
-    /// Names and values for people; an empty value is none.
+    /// Names and values; an empty value is not shown.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let sampling = match &self.sampling {
-            Ok(sampling) => sampling.told(),
+            Ok(sampling) => sampling.describe(),
             Err(error) => error.to_string(),
         };
         let mut rows = match &self.template {
-            Ok(Some(spoken)) => spoken.rows(),
+            Ok(Some(template)) => template.rows(),
             Ok(None) => vec![("chat template", "none".to_owned())],
-            Err(error) => vec![("chat template", format!("none to be had: {error}"))],
+            Err(error) => vec![("chat template", format!("unusable: {error}"))],
         };
         rows.push(("sampling", sampling));
         rows
@@ -48,7 +48,7 @@ impl Manner {
 
     pub fn to_json(&self) -> Value {
         let chat = match &self.template {
-            Ok(Some(spoken)) => spoken.to_json(),
+            Ok(Some(template)) => template.to_json(),
             Ok(None) => Value::Null,
             Err(error) => json!({ "error": error.to_string() }),
         };
@@ -61,31 +61,31 @@ impl Manner {
 }
 
 fn sampling(model: &Model) -> Result<Sampling, CliError> {
-    Sampling::of(&model.generation_config()?)
+    Sampling::from_config(&model.generation_config()?)
 }
 
-fn spoken(model: &Model) -> Result<Option<Spoken>, CliError> {
+fn template(model: &Model) -> Result<Option<TemplateSummary>, CliError> {
     let tokenizer = model.tokenizer()?;
     let found = model.template(&tokenizer)?;
-    Ok(found.map(|(origin, template)| Spoken {
+    Ok(found.map(|(origin, template)| TemplateSummary {
         format: OutputFormat::for_model(Some(&template), &tokenizer, FormatOverrides::default()),
         origin,
         template,
     }))
 }
 
-impl Spoken {
+impl TemplateSummary {
     fn rows(&self) -> Vec<(&'static str, String)> {
-        let taken = [
-            (self.template.supports_system(), "a system message"),
+        let supported = [
+            (self.template.supports_system(), "system messages"),
             (self.template.supports_tools(), "tools"),
             (self.template.takes_parts(), "content in parts"),
         ];
-        let taken = taken.iter().filter(|(takes, _)| *takes);
-        let taken: Vec<&str> = taken.map(|(_, what)| *what).collect();
+        let supported = supported.iter().filter(|(supports, _)| *supports);
+        let supported: Vec<&str> = supported.map(|(_, what)| *what).collect();
         vec![
             ("chat template", self.origin.to_string()),
-            ("it takes", taken.join(", ")),
+            ("supports", supported.join(", ")),
             ("thinking", self.thinking()),
             (
                 "tool calls",
@@ -100,11 +100,11 @@ impl Spoken {
         if switches.is_empty() {
             marked.to_owned()
         } else {
-            format!("{marked}, switched by {switches}")
+            format!("{marked}, controlled by {switches}")
         }
     }
 
-    /// Variables of the template.
+    /// Template variables that control thinking.
     fn thinking_switches(&self) -> Vec<&'static str> {
         let switches = self.template.thinking_switches().iter();
         switches.map(|switch| switch.variable).collect()
