@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use loquat_session::SessionError;
+use loquat_session::sequences::Slot;
 use loquat_spec::{Mixer, ModelSpec};
 
 use crate::shared::PagePtr;
@@ -70,91 +70,37 @@ impl StateLayout {
     }
 }
 
-/// Names a buffer of the pool; whoever keeps one counts as a holder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StateId(u32);
-
-impl StateId {
-    /// Below [`StatePool::allocated`].
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// All state buffers of a session, allocated when first used and kept for reuse.
-pub struct StatePool {
+/// The state buffers of a session, allocated when first used and kept for reuse.
+pub struct StateBuffers {
     len: usize,
-    capacity: usize,
-    states: Vec<State>,
-    free: Vec<StateId>,
+    buffers: Vec<PagePtr<f32>>,
 }
 
-struct State {
-    data: PagePtr<f32>,
-    holders: u32,
-}
-
-impl StatePool {
-    pub fn new(len: usize, capacity: usize) -> Self {
+impl StateBuffers {
+    pub fn new(len: usize) -> Self {
         Self {
             len,
-            capacity,
-            states: Vec::new(),
-            free: Vec::new(),
+            buffers: Vec::new(),
         }
     }
 
-    /// Buffers that were ever needed at once.
-    pub fn allocated(&self) -> usize {
-        self.states.len()
-    }
-
-    pub fn in_use(&self) -> usize {
-        self.states.len() - self.free.len()
-    }
-
-    pub fn available(&self) -> usize {
-        self.capacity - self.in_use()
-    }
-
-    /// A buffer for its taker alone; what it holds is what the last holder left.
-    pub fn take(&mut self) -> Result<StateId, SessionError> {
-        if self.available() == 0 {
-            return Err(SessionError::StatesExhausted { max: self.capacity });
-        }
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.states.push(State {
-                data: PagePtr::allocate(self.len),
-                holders: 0,
-            });
-            StateId(self.states.len() as u32 - 1)
-        });
-        self.states[id.index()].holders = 1;
-        Ok(id)
-    }
-
-    pub fn hold(&mut self, id: StateId) {
-        self.states[id.index()].holders += 1;
-    }
-
-    pub fn drop_hold(&mut self, id: StateId) {
-        let holders = &mut self.states[id.index()].holders;
-        *holders -= 1;
-        if *holders == 0 {
-            self.free.push(id);
+    /// Allocates the buffers up to this one.
+    pub fn allocate(&mut self, state: Slot) {
+        while self.buffers.len() <= state.index() {
+            self.buffers.push(PagePtr::allocate(self.len));
         }
     }
 
-    pub fn data(&self, id: StateId) -> PagePtr<f32> {
-        self.states[id.index()].data
+    pub fn data(&self, state: Slot) -> PagePtr<f32> {
+        self.buffers[state.index()]
     }
 }
 
-impl Drop for StatePool {
+impl Drop for StateBuffers {
     fn drop(&mut self) {
-        for state in self.states.drain(..) {
-            // SAFETY: pointers to states are used only inside a step, which borrows the pool.
-            unsafe { state.data.free() };
+        for buffer in self.buffers.drain(..) {
+            // SAFETY: pointers to states are used only inside a step, which borrows the buffers.
+            unsafe { buffer.free() };
         }
     }
 }

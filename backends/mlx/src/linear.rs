@@ -53,7 +53,7 @@ impl Linear {
 }
 
 /// Several matrices that read the same input; neighbours of one form are multiplied as one.
-pub struct Joined {
+pub struct JoinedLinear {
     runs: Vec<Run<Linear>>,
 }
 
@@ -64,7 +64,7 @@ pub struct Run<T> {
     pub rows: Vec<usize>,
 }
 
-impl Joined {
+impl JoinedLinear {
     pub fn new(runs: Vec<Run<Linear>>) -> Self {
         Self { runs }
     }

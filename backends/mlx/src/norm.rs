@@ -44,7 +44,7 @@ pub struct Rope {
 impl Rope {
     /// `heads`: [rows, heads, tokens, dim]; `offsets`: the rows' first positions.
     pub fn turn(&self, ops: &Ops, heads: &Array, offsets: &Array) -> Result<Array, MlxError> {
-        let neighbours = self.pairs == RopePairs::Neighbours;
+        let neighbours = self.pairs == RopePairs::Interleaved;
         let turned = ops.rope(heads, self.dims, neighbours, offsets, &self.periods)?;
         match &self.factors {
             Some(factors) => ops.multiply(&turned, factors),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use loquat::ModelFiles;
 use loquat_engine::{
-    self as engine, Allowed, Constraint, ConstraintError, Engine, EngineOptions, GenerateRequest,
-    SamplingParams, TokenMask,
+    self as engine, AllowedTokens, Constraint, ConstraintError, Engine, EngineOptions,
+    GenerateRequest, SamplingParams, TokenMask,
 };
 use loquat_grammar::{Grammar, GrammarSource};
 use loquat_session::{Capabilities, Memory, Session};
@@ -104,7 +104,7 @@ impl Constrained {
                 timer: timer.clone(),
             });
             GenerateRequest {
-                constraint: constraint.map(engine::Constrained::new),
+                constraint: constraint.map(engine::RequestConstraint::new),
                 ..self.request(engine, sequence)
             }
         });
@@ -291,12 +291,12 @@ impl MaskTimer {
 
 /// A constraint whose masks are timed.
 struct TimedConstraint {
-    inner: engine::Constrained,
+    inner: engine::RequestConstraint,
     timer: Arc<MaskTimer>,
 }
 
 impl Constraint for TimedConstraint {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         let started = Instant::now();
         let allowed = self.inner.allowed(mask);
         self.timer.add(started.elapsed());

@@ -1,6 +1,6 @@
 //! Lets the model choose between a tool call and an answer by starting one.
 
-use loquat_engine::{Allowed, Constrained, Constraint, ConstraintError, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, ConstraintError, RequestConstraint, TokenMask};
 
 #[derive(Debug, Clone)]
 pub(crate) struct CallOrAnswer {
@@ -11,17 +11,17 @@ pub(crate) struct CallOrAnswer {
 
 #[derive(Debug, Clone)]
 struct Branch {
-    rules: Constrained,
+    rules: RequestConstraint,
     mask: TokenMask,
-    allowed: Allowed,
+    allowed: AllowedTokens,
 }
 
 impl CallOrAnswer {
-    pub fn new(calls: Constrained, answer: Constrained) -> Self {
+    pub fn new(calls: RequestConstraint, answer: RequestConstraint) -> Self {
         let branch = |rules| Branch {
             rules,
             mask: TokenMask::default(),
-            allowed: Allowed::All,
+            allowed: AllowedTokens::All,
         };
         Self {
             branches: vec![branch(calls), branch(answer)],
@@ -38,21 +38,21 @@ impl Branch {
     }
 
     fn admits(&self, token: u32) -> bool {
-        self.allowed == Allowed::All || self.mask.contains(token)
+        self.allowed == AllowedTokens::All || self.mask.contains(token)
     }
 }
 
 impl Constraint for CallOrAnswer {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         if let [only] = self.branches.as_mut_slice() {
             return only.rules.allowed(mask);
         }
-        let mut allowed = Allowed::Masked;
+        let mut allowed = AllowedTokens::Masked;
         for branch in &mut self.branches {
             branch.compute_mask(mask.vocab_size())?;
             match branch.allowed {
-                Allowed::All => allowed = Allowed::All,
-                Allowed::Masked => mask.merge(&branch.mask),
+                AllowedTokens::All => allowed = AllowedTokens::All,
+                AllowedTokens::Masked => mask.merge(&branch.mask),
             }
         }
         Ok(allowed)
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn first_tokens_choose_the_branch() {
         let both = || {
-            let script = |text| Constrained::new(Script::new(text));
+            let script = |text| RequestConstraint::new(Script::new(text));
             CallOrAnswer::new(script("call(1)"), script("cab"))
         };
         let cases = [
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn complete_branch_may_end_while_other_continues() {
-        let script = |text| Constrained::new(Script::new(text));
+        let script = |text| RequestConstraint::new(Script::new(text));
         let end = tokenizer().eos_ids()[0];
         let mut both = CallOrAnswer::new(script("ca"), script("cab"));
         for token in tokens("ca") {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquat_engine::{Allowed, Constraint, ConstraintError, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, ConstraintError, TokenMask};
 use loquat_text::Tokenizer;
 
 use crate::reasoning_gate::contains;
@@ -87,12 +87,12 @@ impl ForbiddenText {
 }
 
 impl Constraint for ForbiddenText {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         mask.fill();
         Ok(if self.narrow(mask) {
-            Allowed::Masked
+            AllowedTokens::Masked
         } else {
-            Allowed::All
+            AllowedTokens::All
         })
     }
 
@@ -135,7 +135,7 @@ mod tests {
         }
         let mut forbidden = forbidden;
         let mut mask = TokenMask::none(tokenizer().vocab_size());
-        assert_eq!(forbidden.allowed(&mut mask), Ok(Allowed::Masked));
+        assert_eq!(forbidden.allowed(&mut mask), Ok(AllowedTokens::Masked));
         let end = tokenizer().token_id("<|im_end|>").expect("a token");
         assert!(!mask.contains(end), "a token that is the whole text");
     }

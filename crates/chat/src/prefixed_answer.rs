@@ -1,17 +1,17 @@
 //! The fixed text that some formats have between reasoning and an answer.
 
-use loquat_engine::{Allowed, Constrained, Constraint, ConstraintError, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, ConstraintError, RequestConstraint, TokenMask};
 
 /// Forces the prefix, then applies the answer's constraint.
 #[derive(Debug, Clone)]
 pub(crate) struct PrefixedAnswer {
     prefix: Vec<u32>,
     written: usize,
-    answer: Constrained,
+    answer: RequestConstraint,
 }
 
 impl PrefixedAnswer {
-    pub fn new(prefix: Vec<u32>, answer: Constrained) -> Self {
+    pub fn new(prefix: Vec<u32>, answer: RequestConstraint) -> Self {
         Self {
             prefix,
             written: 0,
@@ -21,11 +21,11 @@ impl PrefixedAnswer {
 }
 
 impl Constraint for PrefixedAnswer {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         match self.prefix.get(self.written) {
             Some(&id) => {
                 mask.allow(id);
-                Ok(Allowed::Masked)
+                Ok(AllowedTokens::Masked)
             }
             None => self.answer.allowed(mask),
         }

@@ -1,6 +1,6 @@
 //! Applies the answer's constraint only after the reasoning, which may have a token budget.
 
-use loquat_engine::{Allowed, Constrained, Constraint, ConstraintError, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, ConstraintError, RequestConstraint, TokenMask};
 use loquat_text::Tokenizer;
 
 use crate::forbidden_text::ForbiddenText;
@@ -40,7 +40,7 @@ pub(crate) struct ReasoningGate {
     marks: ReasoningMarks,
     budget: Option<usize>,
     /// The answer's constraint, in its initial state until the answer starts.
-    answer: Option<Constrained>,
+    answer: Option<RequestConstraint>,
     /// Texts kept out of the reasoning if the answer is constrained: calls, which must come
     /// after it, and the start of an answer in the token that closes it.
     forbidden: Vec<ForbiddenText>,
@@ -69,7 +69,7 @@ struct Start {
     /// Tokens so far, all of which match the opening mark.
     matched: usize,
     /// The answer's constraint after these tokens; `None` if they cannot start it.
-    answer: Option<Constrained>,
+    answer: Option<RequestConstraint>,
     /// Whether the mark's next token may also continue the answer.
     ambiguous: bool,
 }
@@ -80,7 +80,7 @@ impl ReasoningGate {
         marks: ReasoningMarks,
         start: ReplyStart,
         budget: Option<usize>,
-        answer: Option<Constrained>,
+        answer: Option<RequestConstraint>,
     ) -> Self {
         let state = match start {
             ReplyStart::Thinking => thinking(),
@@ -168,12 +168,13 @@ impl Start {
         &mut self,
         opener: Option<&u32>,
         mask: &mut TokenMask,
-    ) -> Result<Allowed, ConstraintError> {
+    ) -> Result<AllowedTokens, ConstraintError> {
         let allowed = match &mut self.answer {
             Some(answer) => answer.allowed(mask)?,
-            None => Allowed::Masked,
+            None => AllowedTokens::Masked,
         };
-        self.ambiguous = opener.is_some_and(|id| allowed == Allowed::All || mask.contains(*id));
+        self.ambiguous =
+            opener.is_some_and(|id| allowed == AllowedTokens::All || mask.contains(*id));
         if let Some(&id) = opener {
             mask.allow(id);
         }
@@ -189,9 +190,9 @@ fn thinking() -> GateState {
 }
 
 impl Constraint for ReasoningGate {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         let Some(answer) = &mut self.answer else {
-            return Ok(Allowed::All);
+            return Ok(AllowedTokens::All);
         };
         match &mut self.state {
             GateState::Answer | GateState::Gap { .. } => answer.allowed(mask),
@@ -205,7 +206,7 @@ impl Constraint for ReasoningGate {
                 for &end in self.tokenizer.eos_ids() {
                     mask.forbid(end);
                 }
-                Ok(Allowed::Masked)
+                Ok(AllowedTokens::Masked)
             }
         }
     }
@@ -299,8 +300,8 @@ mod tests {
         }
     }
 
-    fn script(text: &str) -> Constrained {
-        Constrained::new(Script::new(text))
+    fn script(text: &str) -> RequestConstraint {
+        RequestConstraint::new(Script::new(text))
     }
 
     #[test]
@@ -389,7 +390,7 @@ mod tests {
 
     #[test]
     fn call_ends_reasoning_unless_answer_is_constrained() {
-        let gate = |answer: Option<Constrained>| {
+        let gate = |answer: Option<RequestConstraint>| {
             let marks = ReasoningMarks {
                 calls: vec!["<call>".into()],
                 ..marks(SPELLINGS[1])
@@ -420,7 +421,7 @@ mod tests {
         }
         let mut gate = gate(ReplyStart::Thinking);
         let mut mask = TokenMask::none(tokenizer().vocab_size());
-        assert_eq!(gate.allowed(&mut mask), Ok(Allowed::Masked));
+        assert_eq!(gate.allowed(&mut mask), Ok(AllowedTokens::Masked));
         let ends = tokenizer().eos_ids().to_vec();
         assert!(!ends.is_empty() && ends.iter().all(|id| !mask.contains(*id)));
         assert!(mask.contains(tokens("a")[0]));
@@ -431,7 +432,7 @@ mod tests {
         for spelling in SPELLINGS {
             let answer = PrefixedAnswer::new(tokens("final:"), script("{}"));
             assert_eq!(drive(answer.clone(), ""), Ok("[final:][{}]".into()));
-            let answer = Some(Constrained::new(answer));
+            let answer = Some(RequestConstraint::new(answer));
             let gate = ReasoningGate::new(
                 tokenizer(),
                 marks(spelling),

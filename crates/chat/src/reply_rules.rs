@@ -1,6 +1,6 @@
 //! Builds a reply's constraint from the rules for its tool calls, answer and reasoning.
 
-use loquat_engine::Constrained;
+use loquat_engine::RequestConstraint;
 use loquat_grammar::GrammarSource;
 use loquat_text::format::{CallFormat, CallRules, ReasoningFormat, ToolRule};
 use loquat_text::{Special, Tokenizer};
@@ -32,7 +32,7 @@ impl ChatContext {
     pub(crate) fn constraint(
         &self,
         rules: &ReplyRules<'_>,
-    ) -> Result<Option<Constrained>, ChatError> {
+    ) -> Result<Option<RequestConstraint>, ChatError> {
         let answer = self.answer_or_calls(rules)?;
         let Some(reasoning) = self.format().reasoning else {
             return match rules.thinking.budget {
@@ -72,10 +72,13 @@ impl ChatContext {
             rules.thinking.budget,
             answer,
         );
-        Ok(Some(Constrained::new(gate.forbidding(forbidden))))
+        Ok(Some(RequestConstraint::new(gate.forbidding(forbidden))))
     }
 
-    fn answer_or_calls(&self, rules: &ReplyRules<'_>) -> Result<Option<Constrained>, ChatError> {
+    fn answer_or_calls(
+        &self,
+        rules: &ReplyRules<'_>,
+    ) -> Result<Option<RequestConstraint>, ChatError> {
         let answer = rules.answer.map(|source| self.answer(source)).transpose()?;
         if rules.tools.is_empty() {
             return Ok(answer);
@@ -83,11 +86,13 @@ impl ChatContext {
         let strict = rules.tools.iter().any(|tool| tool.strict);
         match (rules.choice, answer) {
             (ToolChoice::None, Some(answer)) => Ok(Some(answer)),
-            (ToolChoice::None, None) => Ok(self.without_calls().cloned().map(Constrained::new)),
+            (ToolChoice::None, None) => {
+                Ok(self.without_calls().cloned().map(RequestConstraint::new))
+            }
             (ToolChoice::Required | ToolChoice::Named(_), _) => self.calls(rules, true).map(Some),
             (ToolChoice::Auto, Some(answer)) => {
                 let rules = CallOrAnswer::new(self.calls(rules, true)?, answer);
-                Ok(Some(Constrained::new(rules)))
+                Ok(Some(RequestConstraint::new(rules)))
             }
             (ToolChoice::Auto, None) if strict || !rules.parallel => {
                 self.calls(rules, false).map(Some)
@@ -96,7 +101,7 @@ impl ChatContext {
         }
     }
 
-    fn answer(&self, source: &GrammarSource) -> Result<Constrained, ChatError> {
+    fn answer(&self, source: &GrammarSource) -> Result<RequestConstraint, ChatError> {
         let grammar = self.grammars().compile(source);
         let grammar = grammar.map_err(|source| ChatError::Grammar {
             field: "response_format".into(),
@@ -108,7 +113,7 @@ impl ChatContext {
             "" => Ok(grammar.constraint()),
             prefix => {
                 let prefix = self.tokenizer().encode_inner(prefix, Special::RENDERED)?;
-                Ok(Constrained::new(PrefixedAnswer::new(
+                Ok(RequestConstraint::new(PrefixedAnswer::new(
                     prefix,
                     grammar.constraint(),
                 )))
@@ -117,7 +122,11 @@ impl ChatContext {
     }
 
     /// One or more calls in the model's format, with text around them unless `required`.
-    fn calls(&self, rules: &ReplyRules<'_>, required: bool) -> Result<Constrained, ChatError> {
+    fn calls(
+        &self,
+        rules: &ReplyRules<'_>,
+        required: bool,
+    ) -> Result<RequestConstraint, ChatError> {
         let format = self.call_format()?;
         let named = |tool: &&Tool| match rules.choice {
             ToolChoice::Named(name) => tool.name == *name,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use loquat_engine::{Allowed, Constraint, ConstraintError, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, ConstraintError, TokenMask};
 use loquat_text::{Special, Tokenizer};
 
 /// A byte-level tokenizer: one token a byte.
@@ -29,12 +29,12 @@ impl Script {
 }
 
 impl Constraint for Script {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         match self.left.first() {
             Some(next) => mask.allow(*next),
             None => mask.allow(tokenizer().eos_ids()[0]),
         }
-        Ok(Allowed::Masked)
+        Ok(AllowedTokens::Masked)
     }
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
@@ -81,7 +81,7 @@ pub fn drive(mut constraint: impl Constraint, wanted: &str) -> Result<String, St
         let mut mask = TokenMask::none(tokenizer.vocab_size());
         let allowed = constraint.allowed(&mut mask).map_err(failed)?;
         let text = tokenizer.decode(&[next], false);
-        if allowed == Allowed::Masked && !mask.contains(next) {
+        if allowed == AllowedTokens::Masked && !mask.contains(next) {
             return Err(format!("`{text}` is forbidden"));
         }
         constraint.accept(next).map_err(failed)?;

@@ -7,14 +7,14 @@ use loquat_server::config::{self, KeyHash, Scope, Settled};
 use crate::args::ConfigCommand;
 use crate::error::CliError;
 use crate::load::open_store;
-use crate::serve::{LocalModels, Wanted};
+use crate::serve::{ConfigReader, LocalModels};
 use crate::terminal::{print, remark};
 
 pub fn run(command: &ConfigCommand, verbose: bool) -> Result<(), CliError> {
     match command {
         ConfigCommand::Check { file, config } => check(file.as_deref().or(config.as_deref())),
         ConfigCommand::Show(args) => {
-            let wanted = Wanted::new(args, verbose, &open_store()?);
+            let wanted = ConfigReader::new(args, verbose, &open_store()?);
             print(&config::show(&wanted.read()?))
         }
         ConfigCommand::Key { name, scopes } => key(name, scopes),
@@ -24,7 +24,7 @@ pub fn run(command: &ConfigCommand, verbose: bool) -> Result<(), CliError> {
 
 fn check(file: Option<&Path>) -> Result<(), CliError> {
     let store = open_store()?;
-    let wanted = Wanted::of_file(file, &store);
+    let wanted = ConfigReader::for_file(file, &store);
     let settled = wanted.read_servable(&LocalModels::new(store))?;
     for doubt in settled.config.doubts() {
         remark(&format!("note: {doubt}"));

@@ -3,11 +3,13 @@
 use std::io::{Read, Write};
 use std::path::Path;
 
+use loquat_chat::{Message, Tool};
+use loquat_server::ConversationFileError;
 use serde_json::Value;
 
 use crate::error::CliError;
 
-/// What stands for stdin.
+/// The name for stdin.
 const STDIN: &str = "-";
 
 /// The text of a file.
@@ -28,12 +30,12 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// All of it or nothing, whatever happens meanwhile; what is there already only with `replace`.
+/// Writes a file atomically. Overwrites an existing file only with `replace`.
 pub fn write_whole(path: &Path, text: &str, replace: bool) -> std::io::Result<()> {
     let named = |directory: &&Path| !directory.as_os_str().is_empty();
     let directory = path.parent().filter(named).unwrap_or_else(|| ".".as_ref());
     let mut builder = tempfile::Builder::new();
-    // What any other program's file would have; the umask takes its part.
+    // The default of other programs; the umask applies.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.tempfile_in(directory)?;
@@ -47,12 +49,29 @@ pub fn write_whole(path: &Path, text: &str, replace: bool) -> std::io::Result<()
     Ok(())
 }
 
+/// The messages of a file, in OpenAI's format.
+pub fn messages(flag: &'static str, path: &Path) -> Result<Vec<Message>, CliError> {
+    loquat_server::read_messages(json(flag, path)?).map_err(|error| invalid(flag, error))
+}
+
+/// The tools of a file, in OpenAI's format.
+pub fn tools(flag: &'static str, path: &Path) -> Result<Vec<Tool>, CliError> {
+    loquat_server::read_tools(json(flag, path)?).map_err(|error| invalid(flag, error))
+}
+
+fn invalid(flag: &'static str, error: ConversationFileError) -> CliError {
+    CliError::Field {
+        flag,
+        what: error.to_string(),
+    }
+}
+
 pub fn json(flag: &'static str, path: &Path) -> Result<Value, CliError> {
     let origin = path.display().to_string();
     parse(flag, &origin, &text(flag, path)?)
 }
 
-/// JSON from wherever; `origin` is what to call it.
+/// Parses JSON. `origin` names the source in errors.
 pub fn parse(flag: &'static str, origin: &str, text: &str) -> Result<Value, CliError> {
     serde_json::from_str(text).map_err(|source| CliError::Json {
         flag,

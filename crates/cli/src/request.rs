@@ -1,16 +1,16 @@
-//! From flags to what a model is asked.
+//! Chat requests from flags.
 
 use loquat_chat::{ChatRequest, Conversation, Effort, Thinking};
 
 use crate::args::ConversationArgs;
 use crate::error::CliError;
+use crate::files;
 use crate::prompt;
-use crate::{files, wire};
 
 pub const MESSAGES: &str = "--messages";
 pub const TOOLS: &str = "--tools";
 
-/// All that flags say about a conversation but its words.
+/// The chat request that flags set, without messages.
 pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
     let ConversationArgs {
         system: _,
@@ -23,7 +23,7 @@ pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
         read_special,
     } = args;
     let tools = match tools {
-        Some(path) => wire::tools(TOOLS, files::json(TOOLS, path)?)?,
+        Some(path) => files::tools(TOOLS, path)?,
         None => Vec::new(),
     };
     Ok(ChatRequest {
@@ -39,8 +39,8 @@ pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
     })
 }
 
-/// What was said so far: the file of messages, or a prompt from wherever. `None` when a person
-/// sits there to converse.
+/// The conversation so far: the file of messages, or a prompt from an argument or stdin. `None`
+/// starts an interactive chat.
 pub fn conversation(
     args: &ConversationArgs,
     prompt: Option<String>,
@@ -53,7 +53,7 @@ pub fn conversation(
                 expected: "its last message".to_owned(),
             });
         }
-        for message in wire::messages(MESSAGES, files::json(MESSAGES, path)?)? {
+        for message in files::messages(MESSAGES, path)? {
             conversation.push(message);
         }
         return Ok(Some(conversation));

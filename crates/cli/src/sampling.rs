@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use loquat_engine::{DEFAULT_ORDER, Parameter, SamplingParams, Slot, Step, word_sequences};
+use loquat_engine::{
+    DEFAULT_ORDER, Parameter, ParameterSlot, SamplingParams, SamplingStep, word_sequences,
+};
 use loquat_text::{GenerationConfig, Tokenizer};
 use serde_json::{Map, Value, json};
 
@@ -67,7 +69,7 @@ impl Sampling {
     }
 
     /// An explicit order disables the steps that it does not list.
-    fn disable_missing(&mut self, order: &[Step]) {
+    fn disable_missing(&mut self, order: &[SamplingStep]) {
         for step in DEFAULT_ORDER.iter().filter(|step| !order.contains(step)) {
             self.params.switch_off(*step);
         }
@@ -119,42 +121,42 @@ fn set(
     let mut slots = params.slots().into_iter();
     let slot = slots.find(|(name, _)| *name == parameter.name);
     match (slot.map(|(_, slot)| slot), given) {
-        (Some(Slot::Float(slot)), FlagValue::Float(value)) => *slot = *value,
+        (Some(ParameterSlot::Float(slot)), FlagValue::Float(value)) => *slot = *value,
         // Flags have their parameters' ranges, so that the numbers fit.
-        (Some(Slot::Count(slot)), FlagValue::Integer(value)) => *slot = *value as usize,
-        (Some(Slot::Window(slot)), FlagValue::Integer(value)) => *slot = *value as i32,
-        (Some(Slot::Mode(slot)), FlagValue::Integer(value)) => *slot = *value as u8,
-        (Some(Slot::Biases(slot)), FlagValue::Biases(value)) => slot.clone_from(value),
-        (Some(Slot::Tokens(slot)), FlagValue::Tokens(value)) => slot.clone_from(value),
-        (Some(Slot::Words(slot)), FlagValue::Texts(words)) => {
+        (Some(ParameterSlot::Count(slot)), FlagValue::Integer(value)) => *slot = *value as usize,
+        (Some(ParameterSlot::Window(slot)), FlagValue::Integer(value)) => *slot = *value as i32,
+        (Some(ParameterSlot::Mode(slot)), FlagValue::Integer(value)) => *slot = *value as u8,
+        (Some(ParameterSlot::Biases(slot)), FlagValue::Biases(value)) => slot.clone_from(value),
+        (Some(ParameterSlot::Tokens(slot)), FlagValue::Tokens(value)) => slot.clone_from(value),
+        (Some(ParameterSlot::Words(slot)), FlagValue::Texts(words)) => {
             *slot = word_sequences(words, tokenizer)?
         }
-        (Some(Slot::Texts(slot)), FlagValue::Texts(value)) => slot.clone_from(value),
-        (Some(Slot::Steps(slot)), FlagValue::Steps(value)) => slot.clone_from(value),
-        (Some(Slot::Seed(slot)), FlagValue::Seed(value)) => *slot = Some(*value),
+        (Some(ParameterSlot::Texts(slot)), FlagValue::Texts(value)) => slot.clone_from(value),
+        (Some(ParameterSlot::Steps(slot)), FlagValue::Steps(value)) => slot.clone_from(value),
+        (Some(ParameterSlot::Seed(slot)), FlagValue::Seed(value)) => *slot = Some(*value),
         // A flag's kind is its parameter's, and a test sets each.
         (_, _) => {}
     }
     Ok(())
 }
 
-fn value(slot: &Slot<'_>) -> Value {
+fn value(slot: &ParameterSlot<'_>) -> Value {
     match slot {
-        Slot::Float(value) => number(**value),
-        Slot::Count(value) => json!(value),
-        Slot::Window(value) => json!(value),
-        Slot::Mode(value) => json!(value),
-        Slot::Biases(biases) => {
+        ParameterSlot::Float(value) => number(**value),
+        ParameterSlot::Count(value) => json!(value),
+        ParameterSlot::Window(value) => json!(value),
+        ParameterSlot::Mode(value) => json!(value),
+        ParameterSlot::Biases(biases) => {
             let biases = biases.iter();
             biases
                 .map(|(id, bias)| json!([id, number(*bias)]))
                 .collect()
         }
-        Slot::Tokens(value) => json!(value),
-        Slot::Words(value) => json!(value),
-        Slot::Texts(value) => json!(value),
-        Slot::Steps(steps) => steps.iter().map(|step| step.name()).collect(),
-        Slot::Seed(value) => json!(value),
+        ParameterSlot::Tokens(value) => json!(value),
+        ParameterSlot::Words(value) => json!(value),
+        ParameterSlot::Texts(value) => json!(value),
+        ParameterSlot::Steps(steps) => steps.iter().map(|step| step.name()).collect(),
+        ParameterSlot::Seed(value) => json!(value),
     }
 }
 
@@ -162,7 +164,7 @@ fn value(slot: &Slot<'_>) -> Value {
 mod tests {
     use std::path::Path;
 
-    use loquat_engine::{Kind, PARAMETERS};
+    use loquat_engine::{PARAMETERS, ParameterKind};
     use loquat_text::Special;
 
     use super::*;
@@ -188,22 +190,29 @@ mod tests {
     fn every_flag_reaches_its_parameter() {
         for parameter in PARAMETERS {
             let given = match parameter.kind {
-                Kind::Float => {
+                ParameterKind::Float => {
                     FlagValue::Float(parameter.min + (parameter.max - parameter.min) / 3.0)
                 }
-                Kind::Integer => FlagValue::Integer(parameter.max as i64),
-                Kind::Biases => FlagValue::Biases(vec![(4, 1.0)]),
-                Kind::Tokens => FlagValue::Tokens(vec![4]),
-                Kind::TokenSequences | Kind::Strings => FlagValue::Texts(vec!["a".into()]),
-                Kind::Steps => FlagValue::Steps(vec![Step::Temperature, Step::TopP]),
-                Kind::Seed => FlagValue::Seed(7),
+                ParameterKind::Integer => FlagValue::Integer(parameter.max as i64),
+                ParameterKind::Biases => FlagValue::Biases(vec![(4, 1.0)]),
+                ParameterKind::Tokens => FlagValue::Tokens(vec![4]),
+                ParameterKind::TokenSequences | ParameterKind::Strings => {
+                    FlagValue::Texts(vec!["a".into()])
+                }
+                ParameterKind::Steps => {
+                    FlagValue::Steps(vec![SamplingStep::Temperature, SamplingStep::TopP])
+                }
+                ParameterKind::Seed => FlagValue::Seed(7),
             };
             let sampling = with(&GenerationConfig::default(), vec![(parameter, given)]);
             let told = sampling.describe();
             let given = format!("{} ", parameter.name);
             let given = told.split(", ").find(|part| part.starts_with(&given));
             assert!(told.contains("(set by flag)"), "{told}");
-            assert!(given.is_some() || parameter.kind == Kind::Steps, "{told}");
+            assert!(
+                given.is_some() || parameter.kind == ParameterKind::Steps,
+                "{told}"
+            );
         }
     }
 
@@ -268,7 +277,7 @@ mod tests {
 
     #[test]
     fn explicit_order_disables_missing_steps() {
-        let order = (named("order"), FlagValue::Steps(vec![Step::TopK]));
+        let order = (named("order"), FlagValue::Steps(vec![SamplingStep::TopK]));
         let silent = GenerationConfig::default();
         let told = with(&silent, vec![order.clone()]).describe();
         assert_eq!(told, "order [\"top_k\"] (set by flag)");

@@ -115,7 +115,7 @@ impl Subject {
                     sampling: SamplingParams::greedy(),
                     stop_ids: self.tokenizer.eos_ids().to_vec(),
                     // Ranks first and second: their distance is the margin.
-                    logprobs: (precision == Precision::Reference).then_some(Logprobs::of_model(2)),
+                    logprobs: (precision == Precision::Reference).then_some(Logprobs::for_model(2)),
                     ..GenerateRequest::default()
                 };
                 engine.submit(request).unwrap()

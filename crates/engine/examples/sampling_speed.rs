@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use loquat_engine::{Distribution, Logprobs, Sampler, SamplingParams, Scratch};
+use loquat_engine::{Distribution, Logprobs, Sampler, SamplerScratch, SamplingParams};
 
 const VOCABULARIES: [usize; 3] = [49_152, 151_936, 262_144];
 const ROUNDS: usize = 401;
@@ -69,15 +69,15 @@ fn main() {
             row(name, model, lift, None, &params, &prompt);
         }
         let logprobs = [Distribution::Model, Distribution::Sampled];
-        for of in logprobs {
-            let name = format!("{of:?} logprobs, top_k 40");
+        for distribution in logprobs {
+            let name = format!("{distribution:?} logprobs, top_k 40");
             let params = SamplingParams {
                 top_k: 40,
                 ..SamplingParams::default()
             };
             let logprobs = Some(Logprobs {
                 alternatives: 5,
-                of,
+                distribution,
             });
             row(&name, model, lift, logprobs, &params, &prompt);
         }
@@ -102,7 +102,7 @@ fn row(
 }
 
 fn median(mut sampler: Sampler, logits: &[f32], logprobs: Option<Logprobs>) -> Duration {
-    let mut scratch = Scratch::default();
+    let mut scratch = SamplerScratch::default();
     let mut row = logits.to_vec();
     let mut times: Vec<Duration> = (0..ROUNDS)
         .map(|_| {

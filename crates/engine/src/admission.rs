@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use loquat_session::{PrefixCopy, SequenceId, SessionError};
 
 use crate::prefix_cache::{Hit, release};
-use crate::queue::Turn;
+use crate::queue::QueueCandidate;
 use crate::running::Running;
-use crate::sequence::{Ending, Sequence};
+use crate::sequence::{Sequence, SequenceEnd};
 use crate::worker::Worker;
 
 /// A reader that lags behind for this long makes room for those that wait.
@@ -29,11 +29,11 @@ impl Worker {
             return;
         }
         self.retry_at = None;
-        while let Some(turn) = self.whose_turn(now) {
-            let mut started = self.place(turn, now);
+        while let Some(turn) = self.next_candidate(now) {
+            let mut started = self.try_start(turn, now);
             // Taken at once: those who made way must not have the room back before that.
-            if !started && self.make_way(turn, now) {
-                started = self.place(turn, now);
+            if !started && self.preempt_for(turn, now) {
+                started = self.try_start(turn, now);
             }
             if !started {
                 return self.retry_later(now);
@@ -46,7 +46,7 @@ impl Worker {
     }
 
     /// A request whose beginning is being computed just now waits for that.
-    fn whose_turn(&self, now: Instant) -> Option<Turn> {
+    fn next_candidate(&self, now: Instant) -> Option<QueueCandidate> {
         self.queue
             .next(now, self.options.aging, &self.clients, |sequence| {
                 sequence.sink.has_room() && !self.running.iter().any(|r| self.is_ahead(r, sequence))
@@ -89,7 +89,7 @@ impl Worker {
             if !self.may_share(running, sequence) {
                 return None;
             }
-            let common = common(&running.sequence.tokens[..running.computed], wanted);
+            let common = common_prefix_len(&running.sequence.tokens[..running.computed], wanted);
             let len = self.session.reusable(running.id, common).ok()?;
             Some(Hit {
                 source: running.id,
@@ -101,9 +101,9 @@ impl Worker {
     }
 
     /// Starts a waiting request, or fails it for good; `false` when there is no room for it now.
-    fn place(&mut self, turn: Turn, now: Instant) -> bool {
+    fn try_start(&mut self, turn: QueueCandidate, now: Instant) -> bool {
         let sequence = self.queue.get(turn.index);
-        let reservation = self.limits.reservation(sequence.reach());
+        let reservation = self.limits.reservation(sequence.max_len());
         let hit = self.find_hit(sequence);
         let shared = hit.map_or(0, |hit| self.limits.whole_runs(hit.len));
         let full = self.running.len() >= self.limits.max_running;
@@ -121,7 +121,7 @@ impl Worker {
                 Err(error) if error.is_retryable() && !self.running.is_empty() => {}
                 Err(error) => {
                     let mut sequence = self.queue.take(turn.index);
-                    sequence.end(Ending::Failed(error.into()));
+                    sequence.end(SequenceEnd::Failed(error.into()));
                     self.conclude(vec![sequence], now);
                     return true;
                 }
@@ -169,7 +169,7 @@ impl Worker {
         held + self.promised() + reservation - shared <= self.limits.kv_capacity
     }
 
-    fn run_from(&mut self, turn: Turn, now: Instant, id: SequenceId, hit: Option<Hit>) {
+    fn run_from(&mut self, turn: QueueCandidate, now: Instant, id: SequenceId, hit: Option<Hit>) {
         let mut sequence = self.queue.take(turn.index);
         let cached = hit.map_or(0, |hit| hit.len);
         if !sequence.watch.was_admitted() {
@@ -187,7 +187,7 @@ impl Worker {
         self.running.push(Running {
             id,
             computed: cached,
-            reservation: self.limits.reservation(sequence.reach()),
+            reservation: self.limits.reservation(sequence.max_len()),
             shared: cached,
             urgency: turn.urgency,
             sequence,
@@ -228,9 +228,9 @@ impl Worker {
     /// enough of it; whether there were any.
     ///
     /// Whoever gives way has a higher number for its priority, so that this comes to an end.
-    fn make_way(&mut self, turn: Turn, now: Instant) -> bool {
+    fn preempt_for(&mut self, turn: QueueCandidate, now: Instant) -> bool {
         let waiting = self.queue.get(turn.index);
-        let reservation = self.limits.reservation(waiting.reach());
+        let reservation = self.limits.reservation(waiting.max_len());
         let priority = i64::from(waiting.priority);
         let stalled =
             |running: &Running| running.paused.is_some_and(|since| now >= since + STALLED);
@@ -292,7 +292,7 @@ impl Worker {
 
     /// Where only kept lengths can be shared, keeps the state before a prompt's last token: the
     /// next request that begins with this prompt starts there.
-    pub(super) fn keep_state_of(&mut self, at: usize) {
+    pub(super) fn snapshot_prefix(&mut self, at: usize) {
         let running = &self.running[at];
         let (source, len) = (running.id, running.computed);
         let room = self.session.memory().kv_in_use + self.promised() + self.limits.kv_granularity;
@@ -316,6 +316,6 @@ impl Worker {
 }
 
 /// How far two token strings are the same.
-fn common(a: &[u32], b: &[u32]) -> usize {
+fn common_prefix_len(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

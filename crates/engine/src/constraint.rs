@@ -49,7 +49,7 @@ pub trait Constraint: Send {
     /// Says which tokens may come next. `mask` comes with every token forbidden. Called at most
     /// once before each token, while the step that it is for runs, on another thread than the
     /// engine's.
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError>;
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError>;
 
     /// A token was chosen, or forced, and stands.
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError>;
@@ -71,7 +71,7 @@ pub trait Constraint: Send {
 
 /// What [`Constraint::allowed`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Allowed {
+pub enum AllowedTokens {
     /// Every token; the mask was not touched.
     All,
     /// The tokens of the mask.
@@ -79,17 +79,17 @@ pub enum Allowed {
 }
 
 /// A request's own constraint.
-pub struct Constrained(Box<dyn Constraint>);
+pub struct RequestConstraint(Box<dyn Constraint>);
 
-impl Constrained {
+impl RequestConstraint {
     pub fn new(constraint: impl Constraint + 'static) -> Self {
         Self(Box::new(constraint))
     }
 }
 
 /// So that one constraint can be made of others.
-impl Constraint for Constrained {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+impl Constraint for RequestConstraint {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         self.0.allowed(mask)
     }
 
@@ -110,13 +110,13 @@ impl Constraint for Constrained {
     }
 }
 
-impl Clone for Constrained {
+impl Clone for RequestConstraint {
     fn clone(&self) -> Self {
         Self(self.0.fork())
     }
 }
 
-impl fmt::Debug for Constrained {
+impl fmt::Debug for RequestConstraint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Constrained")
     }

@@ -12,14 +12,14 @@ use loquat_text::Tokenizer;
 use crate::generation::channel;
 use crate::limits::Limits;
 use crate::reload::Reload;
-use crate::request::Terms;
+use crate::request::ValidationContext;
 use crate::sampling::fresh_seed;
-use crate::sequence::{Arrival, Sequence};
-use crate::shared::{Places, Shared, Ticket, View};
+use crate::sequence::{NewSequence, Sequence};
+use crate::shared::{EngineSnapshot, QueueLimits, QueueSlot, Shared};
 use crate::text_stream::TextStream;
 use crate::time::TimeSource;
 use crate::worker::{Command, Worker};
-use crate::{Choices, EngineError, GenerateRequest, Generation, Stats};
+use crate::{Choices, EngineError, EngineFailure, GenerateRequest, Generation, Stats};
 
 /// How to run a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -140,7 +140,7 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("loquat-engine".into())
             .spawn(move || worker.run_to_end())
-            .map_err(|error| EngineError::NoThread(error.to_string()))?;
+            .map_err(|error| EngineError::NoThread(error.kind()))?;
         engine.thread = Mutex::new(Some(thread));
         Ok(engine)
     }
@@ -154,7 +154,7 @@ impl Engine {
     ) -> Result<(Self, Worker), EngineError> {
         let capabilities = session.capabilities().clone();
         options.check(&capabilities)?;
-        let view = View::new(capabilities, session.memory(), time.now());
+        let view = EngineSnapshot::new(capabilities, session.memory(), time.now());
         let shared = Arc::new(Shared::new(view));
         let (commands, inbox) = mpsc::channel();
         let worker = Worker::new(
@@ -178,9 +178,9 @@ impl Engine {
 
     /// Queues a request, or refuses it at once.
     pub fn submit(&self, request: GenerateRequest) -> Result<Generation, EngineError> {
-        let mut places = self.accept(&request, 1)?;
+        let mut queue_limits = self.accept(&request, 1)?;
         let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
-        match places.pop() {
+        match queue_limits.pop() {
             Some(place) => self.enqueue(request, seed, place, None),
             None => Err(EngineError::QueueFull),
         }
@@ -193,11 +193,11 @@ impl Engine {
         request: GenerateRequest,
         n: usize,
     ) -> Result<Choices, EngineError> {
-        check_option("n", n, self.places().for_one)?;
-        let places = self.accept(&request, n)?;
+        check_option("n", n, self.queue_limits().for_one)?;
+        let queue_limits = self.accept(&request, n)?;
         let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
         let group = self.groups.fetch_add(1, Ordering::Relaxed);
-        let choices = places.into_iter().zip(0..).map(|(place, choice)| {
+        let choices = queue_limits.into_iter().zip(0..).map(|(place, choice)| {
             let seed = seed.wrapping_add(choice);
             self.enqueue(request.clone(), seed, place, Some(group))
         });
@@ -209,10 +209,10 @@ impl Engine {
         &self,
         request: &GenerateRequest,
         choices: usize,
-    ) -> Result<Vec<(Ticket, TextStream)>, EngineError> {
+    ) -> Result<Vec<(QueueSlot, TextStream)>, EngineError> {
         self.shared.check_open()?;
         let capabilities = self.capabilities();
-        request.validate(&Terms {
+        request.validate(&ValidationContext {
             limits: Limits::new(&self.options, &capabilities, &self.memory()),
             capabilities: &capabilities,
             has_tokenizer: self.tokenizer.is_some(),
@@ -221,13 +221,13 @@ impl Engine {
             .map(|_| TextStream::new(self.tokenizer.as_ref(), request))
             .collect::<Result<_, _>>()?;
         let client = request.client.as_deref();
-        let tickets = Ticket::take(&self.shared, client, choices, self.places())?;
+        let tickets = QueueSlot::take(&self.shared, client, choices, self.queue_limits())?;
         Ok(tickets.into_iter().zip(texts).collect())
     }
 
-    fn places(&self) -> Places {
+    fn queue_limits(&self) -> QueueLimits {
         let for_all = self.options.max_queue;
-        Places {
+        QueueLimits {
             for_all,
             for_one: self.options.max_queue_per_client.unwrap_or(for_all),
         }
@@ -237,7 +237,7 @@ impl Engine {
         &self,
         mut request: GenerateRequest,
         seed: u64,
-        (ticket, text): (Ticket, TextStream),
+        (queue_slot, text): (QueueSlot, TextStream),
         group: Option<u64>,
     ) -> Result<Generation, EngineError> {
         let (sink, generation) = channel(
@@ -250,13 +250,13 @@ impl Engine {
         request.first_token_timeout = request
             .first_token_timeout
             .or(self.options.first_token_timeout);
-        let sequence = Sequence::new(Arrival {
+        let sequence = Sequence::new(NewSequence {
             request,
             seed,
             text,
             tokenizer: self.tokenizer.as_ref(),
             sink,
-            ticket,
+            queue_slot,
             group,
             now: self.time.now(),
         });
@@ -301,16 +301,19 @@ impl Engine {
     /// what waits, and what arrives meanwhile is computed by the new session, unless it is too
     /// large for that one. The old session is dropped before `open` is called, on a thread of its
     /// own. Should it fail, the engine is dead.
-    pub fn reload(
+    pub fn reload<E>(
         &self,
         patience: Duration,
-        open: impl FnOnce() -> Result<Box<dyn Session>, String> + Send + 'static,
-    ) -> Result<(), EngineError> {
+        open: impl FnOnce() -> Result<Box<dyn Session>, E> + Send + 'static,
+    ) -> Result<(), EngineError>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         self.shared.check_open()?;
         let (done, answer) = mpsc::channel();
         let reload = Reload {
             deadline: self.deadline(patience),
-            open: Box::new(open),
+            open: Box::new(|| open().map_err(EngineFailure::open)),
             done,
             commands: self.commands.clone(),
         };

@@ -1,23 +1,18 @@
 //! What can go wrong between a request and its last event, and who has to mend it.
 
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use loquat_session::SessionError;
+use loquat_text::Blame;
 use thiserror::Error;
 
 use crate::ConstraintError;
 
-/// Who is at fault when a request fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blame {
-    /// The request cannot be served as it stands; another one can.
-    Request,
-    /// The engine, the session or the machine's load. What such an error says may name what is
-    /// inside, and is for logs rather than for clients.
-    System,
-}
-
-/// Every error of this crate.
+/// Every error of this crate. Messages of errors that blame the system may describe internals: they
+/// are for logs, not for clients.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum EngineError {
     #[error("`prompt` is empty; it must hold at least one token")]
@@ -30,7 +25,7 @@ pub enum EngineError {
         expected: String,
     },
 
-    #[error("`{field}` names token {token}; the vocabulary has {vocab_size}, counted from 0")]
+    #[error("`{field}` contains token {token}; the vocabulary has {vocab_size} tokens")]
     OutOfVocabulary {
         field: &'static str,
         token: u32,
@@ -48,11 +43,11 @@ pub enum EngineError {
     },
 
     #[error(
-        "the request needs room for {wanted} tokens of KV; the session has {capacity} in all, for \
-         contexts of up to {max_context}"
+        "the request needs KV memory for {needed} tokens; the session has {capacity}, for contexts \
+         of up to {max_context}"
     )]
     NeverFits {
-        wanted: usize,
+        needed: usize,
         capacity: usize,
         max_context: usize,
     },
@@ -63,22 +58,22 @@ pub enum EngineError {
         why: &'static str,
     },
 
-    #[error("too busy to take the request; try again later")]
+    #[error("the queue is full; try again later")]
     QueueFull,
 
-    #[error("no room was found for the request within {waited:?}; try again later")]
+    #[error("the request waited {waited:?} for KV memory; try again later")]
     QueueTimeout { waited: Duration },
 
-    #[error("the first token did not come within {waited:?}; try again later")]
+    #[error("the first token took longer than {waited:?}; try again later")]
     FirstTokenTimeout { waited: Duration },
 
     #[error(transparent)]
     Session(#[from] SessionError),
 
-    #[error("the model gave nothing to choose from: every logit is NaN or minus infinity")]
+    #[error("the model gave no candidate token: every logit is NaN or minus infinity")]
     NoCandidate,
 
-    #[error("the request's constraint cannot go on: {0}")]
+    #[error("the request's constraint failed: {0}")]
     Constraint(#[from] ConstraintError),
 
     #[error("a bug while {doing}: {message}")]
@@ -87,14 +82,57 @@ pub enum EngineError {
         message: String,
     },
 
-    #[error("the engine is dead and has to be started anew: {reason}")]
-    Dead { reason: String },
+    #[error("the engine failed and must be restarted: {0}")]
+    Dead(EngineFailure),
 
     #[error("the engine was shut down")]
     ShutDown,
 
     #[error("the engine's thread could not be started: {0}")]
-    NoThread(String),
+    NoThread(io::ErrorKind),
+}
+
+/// Why an engine ended without being shut down.
+#[derive(Debug, Clone, Error)]
+pub enum EngineFailure {
+    /// The session or the engine panicked.
+    #[error("{0}")]
+    Panicked(String),
+    /// Too many consecutive steps failed.
+    #[error("{count} consecutive steps failed; the last: {last}")]
+    Steps {
+        /// How many.
+        count: usize,
+        /// The last step's error.
+        last: SessionError,
+    },
+    /// The thread ended without a reason.
+    #[error("its thread is gone")]
+    ThreadGone,
+    /// The new session of a reload could not be opened.
+    #[error("it could not be reloaded: {0}")]
+    Open(Arc<dyn StdError + Send + Sync>),
+    /// The new session of a reload has another vocabulary.
+    #[error("it could not be reloaded: the new session has {found} tokens, not {expected}")]
+    Vocabulary {
+        /// Tokens of the old session.
+        expected: usize,
+        /// Tokens of the new session.
+        found: usize,
+    },
+}
+
+impl EngineFailure {
+    pub(crate) fn open(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::Open(cause.into().into())
+    }
+}
+
+/// Failures are equal if their messages are.
+impl PartialEq for EngineFailure {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
 }
 
 impl EngineError {
@@ -114,7 +152,7 @@ impl EngineError {
             | Self::Session(_)
             | Self::NoCandidate
             | Self::Panicked { .. }
-            | Self::Dead { .. }
+            | Self::Dead(_)
             | Self::ShutDown
             | Self::NoThread(_) => Blame::System,
         }

@@ -53,15 +53,15 @@ pub struct TokenInfo {
 pub struct Logprobs {
     /// Of this many likeliest alternatives, besides the token itself.
     pub alternatives: usize,
-    pub of: Distribution,
+    pub distribution: Distribution,
 }
 
 impl Logprobs {
     /// Of the model's own distribution.
-    pub fn of_model(alternatives: usize) -> Self {
+    pub fn for_model(alternatives: usize) -> Self {
         Self {
             alternatives,
-            of: Distribution::Model,
+            distribution: Distribution::Model,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The two ends of a request's events: the engine's [`Sink`] and the reader's [`Generation`].
+//! The two ends of a request's events: the engine's [`EventSink`] and the reader's [`Generation`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const HEADROOM: usize = 3;
 /// A request under way. Dropping it cancels: the sequence is released within one step.
 #[derive(Debug)]
 pub struct Generation {
-    events: Pin<Box<async_channel::Receiver<Sent>>>,
+    events: Pin<Box<async_channel::Receiver<SentEvent>>>,
     paused: Arc<AtomicBool>,
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
@@ -30,15 +30,15 @@ pub struct Generation {
 
 /// An event on its way, and when it set out.
 #[derive(Debug)]
-struct Sent {
+struct SentEvent {
     event: Event,
     at: Instant,
 }
 
 /// The engine's end. Sending never blocks: a sequence runs only while its buffer has room.
 #[derive(Debug)]
-pub(crate) struct Sink {
-    events: async_channel::Sender<Sent>,
+pub(crate) struct EventSink {
+    events: async_channel::Sender<SentEvent>,
     paused: Arc<AtomicBool>,
     buffer: usize,
 }
@@ -49,10 +49,10 @@ pub(crate) fn channel(
     prompt_tokens: usize,
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
-) -> (Sink, Generation) {
+) -> (EventSink, Generation) {
     let (sender, receiver) = async_channel::bounded(buffer.saturating_add(HEADROOM));
     let paused = Arc::new(AtomicBool::new(false));
-    let sink = Sink {
+    let sink = EventSink {
         events: sender,
         paused: Arc::clone(&paused),
         buffer,
@@ -72,7 +72,7 @@ pub(crate) fn channel(
     (sink, generation)
 }
 
-impl Sink {
+impl EventSink {
     /// Whether a step's events fit. If not, the reader wakes the engine as it makes room.
     pub fn has_room(&self) -> bool {
         if self.events.len() < self.buffer {
@@ -90,7 +90,7 @@ impl Sink {
 
     /// Whether the reader has one event left to take: the last step's. Who lags further behind is
     /// not waited for.
-    pub fn is_due(&self) -> bool {
+    pub fn has_one_event(&self) -> bool {
         self.events.len() == 1 && !self.events.is_closed()
     }
 
@@ -102,7 +102,8 @@ impl Sink {
     /// An event for a reader who is gone is lost, which is what cancelling asks for.
     pub fn send(&self, event: Event) {
         let at = Instant::now();
-        if let Err(async_channel::TrySendError::Full(_)) = self.events.try_send(Sent { event, at })
+        if let Err(async_channel::TrySendError::Full(_)) =
+            self.events.try_send(SentEvent { event, at })
         {
             tracing::error!("an event did not fit the buffer and its headroom; cancelling");
             self.events.close();
@@ -117,7 +118,7 @@ impl Generation {
             return None;
         }
         let received = self.events.recv_blocking();
-        Some(self.took(received))
+        Some(self.record_event(received))
     }
 
     /// Waits for the next event; `None` after the last. Nothing is lost when the future is
@@ -127,7 +128,7 @@ impl Generation {
             return None;
         }
         let received = self.events.recv().await;
-        Some(self.took(received))
+        Some(self.record_event(received))
     }
 
     /// The same for whoever waits for several generations: where there is nothing yet, the
@@ -137,7 +138,9 @@ impl Generation {
             return Poll::Ready(None);
         }
         let received = ready!(self.events.as_mut().poll_next(context));
-        Poll::Ready(Some(self.took(received.ok_or(async_channel::RecvError))))
+        Poll::Ready(Some(
+            self.record_event(received.ok_or(async_channel::RecvError)),
+        ))
     }
 
     /// The next event if there is one by now; `None` after the last as well.
@@ -146,10 +149,10 @@ impl Generation {
             return None;
         }
         match self.events.try_recv() {
-            Ok(event) => Some(self.took(Ok(event))),
+            Ok(event) => Some(self.record_event(Ok(event))),
             Err(async_channel::TryRecvError::Empty) => None,
             Err(async_channel::TryRecvError::Closed) => {
-                Some(self.took(Err(async_channel::RecvError)))
+                Some(self.record_event(Err(async_channel::RecvError)))
             }
         }
     }
@@ -172,7 +175,7 @@ impl Generation {
 
     /// Waits for the end and gathers everything.
     pub fn collect_blocking(mut self) -> Result<Completion, EngineError> {
-        let mut so_far = Gathered::default();
+        let mut so_far = CompletionBuilder::default();
         while let Some(event) = self.recv_blocking() {
             if let Some(outcome) = so_far.add(event) {
                 return outcome;
@@ -183,7 +186,7 @@ impl Generation {
 
     /// Waits for the end and gathers everything.
     pub async fn collect(mut self) -> Result<Completion, EngineError> {
-        let mut so_far = Gathered::default();
+        let mut so_far = CompletionBuilder::default();
         while let Some(event) = self.recv().await {
             if let Some(outcome) = so_far.add(event) {
                 return outcome;
@@ -193,12 +196,12 @@ impl Generation {
     }
 
     /// A channel that closes without a last event means that the engine itself ended.
-    fn took(&mut self, received: Result<Sent, async_channel::RecvError>) -> Event {
+    fn record_event(&mut self, received: Result<SentEvent, async_channel::RecvError>) -> Event {
         if self.paused.swap(false, Ordering::SeqCst) {
             self.wake();
         }
         let event = match received {
-            Ok(Sent { event, at }) => {
+            Ok(SentEvent { event, at }) => {
                 self.sent_at = Some(at);
                 event
             }
@@ -255,14 +258,14 @@ impl Completion {
 
 /// A generation's events put together as they come.
 #[derive(Debug, Clone, Default)]
-pub struct Gathered {
+pub struct CompletionBuilder {
     prompt_logprobs: Vec<TokenInfo>,
     embedding: Option<Vec<f32>>,
     tokens: Vec<TokenInfo>,
     text: String,
 }
 
-impl Gathered {
+impl CompletionBuilder {
     /// Takes an event; the last one settles the outcome.
     pub fn add(&mut self, event: Event) -> Option<Result<Completion, EngineError>> {
         match event {

@@ -6,19 +6,19 @@
 //! What it leaves to others: computing logits (`session` and its backends), tokenizing prompts
 //! and rendering conversations (`text`, `chat`), wire formats (`server`).
 
+mod active_constraint;
 mod admission;
 mod choices;
 mod clients;
 mod constraint;
+mod constraint_worker;
 mod engine;
 mod error;
 mod event;
 mod generation;
-mod guide;
 mod limits;
-mod look_ahead;
 mod mask;
-mod pace;
+mod pacing;
 mod pooling;
 mod prefix_cache;
 mod queue;
@@ -39,11 +39,12 @@ mod usage;
 mod worker;
 
 pub use choices::Choices;
-pub use constraint::{Allowed, Constrained, Constraint, ConstraintError};
+pub use constraint::{AllowedTokens, Constraint, ConstraintError, RequestConstraint};
 pub use engine::{Engine, EngineOptions};
-pub use error::{Blame, EngineError};
+pub use error::{EngineError, EngineFailure};
 pub use event::{Distribution, Event, FinishReason, Logprobs, TokenInfo};
-pub use generation::{Completion, Gathered, Generation};
+pub use generation::{Completion, CompletionBuilder, Generation};
+pub use loquat_text::Blame;
 pub use mask::TokenMask;
 pub use pooling::Pooling;
 pub use prefix_cache::CacheStats;
@@ -51,10 +52,11 @@ pub use request::{GenerateRequest, PRIORITIES};
 pub use sampling::{
     ALLOWED_TOKENS, BAD_WORDS, DEFAULT_DRY_SEQUENCE_BREAKERS, DEFAULT_ORDER, DRY_ALLOWED_LENGTH,
     DRY_BASE, DRY_MULTIPLIER, DRY_PENALTY_LAST_N, DRY_SEQUENCE_BREAKERS, DYNATEMP_EXPONENT,
-    DYNATEMP_RANGE, FREQUENCY_PENALTY, Kind, LOGIT_BIAS, MIN_P, MIN_TOKENS, MIROSTAT, MIROSTAT_ETA,
-    MIROSTAT_TAU, ORDER, PARAMETERS, PENALTY_LAST_N, PRESENCE_PENALTY, Parameter,
-    REPETITION_PENALTY, SEED, Sampler, SamplingParams, Scratch, Slot, Step, TEMPERATURE, TOP_K,
-    TOP_N_SIGMA, TOP_P, TYPICAL_P, XTC_PROBABILITY, XTC_THRESHOLD, word_sequences,
+    DYNATEMP_RANGE, FREQUENCY_PENALTY, LOGIT_BIAS, MIN_P, MIN_TOKENS, MIROSTAT, MIROSTAT_ETA,
+    MIROSTAT_TAU, ORDER, PARAMETERS, PENALTY_LAST_N, PRESENCE_PENALTY, Parameter, ParameterKind,
+    ParameterSlot, REPETITION_PENALTY, SEED, Sampler, SamplerScratch, SamplingParams, SamplingStep,
+    TEMPERATURE, TOP_K, TOP_N_SIGMA, TOP_P, TYPICAL_P, XTC_PROBABILITY, XTC_THRESHOLD,
+    word_sequences,
 };
 pub use stats::{Stats, Totals};
 pub use usage::{Timings, Usage};

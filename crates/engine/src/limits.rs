@@ -52,10 +52,10 @@ impl Limits {
                 max_context: self.max_context,
             });
         }
-        let wanted = self.reservation(prompt + max_tokens);
-        if wanted > self.kv_capacity {
+        let needed = self.reservation(prompt + max_tokens);
+        if needed > self.kv_capacity {
             return Err(EngineError::NeverFits {
-                wanted,
+                needed,
                 capacity: self.kv_capacity,
                 max_context: self.max_context,
             });

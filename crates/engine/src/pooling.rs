@@ -19,14 +19,14 @@ pub enum Pooling {
 /// The mean of one stretch of positions, taken in their order: how they were cut into steps
 /// cannot be seen in it.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct EmbeddingPool {
     /// Positions that are not in yet.
     wanted: Range<usize>,
     len: usize,
     sum: Vec<f64>,
 }
 
-impl Pool {
+impl EmbeddingPool {
     pub fn new(pooling: Pooling, prompt_len: usize) -> Self {
         let wanted = match pooling {
             Pooling::Mean => 0..prompt_len,
@@ -85,7 +85,7 @@ mod tests {
             (Pooling::Mean, 0, [3.0, -1.0]),
             (Pooling::Last, 2, [6.0, 1.0]),
         ] {
-            let mut pool = Pool::new(pooling, states.len());
+            let mut pool = EmbeddingPool::new(pooling, states.len());
             assert_eq!(pool.next(), Some(first), "{pooling:?}");
             assert_eq!(pool.wanted_before(9), states.len() - first);
             for state in &states[first..] {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_or_no_such_state_is_refused() {
-        let mut pool = Pool::new(Pooling::Mean, 3);
+        let mut pool = EmbeddingPool::new(Pooling::Mean, 3);
         pool.add(&[1.0, 2.0]).unwrap();
         let not_a_number = EngineError::Session(SessionError::NotANumber);
         assert_eq!(pool.add(&[1.0, f32::NAN]), Err(not_a_number));

@@ -12,7 +12,7 @@ pub(crate) struct Queue {
 
 /// Whose turn it is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Turn {
+pub(crate) struct QueueCandidate {
     pub index: usize,
     /// What its turn is owed to: its own urgency, or that of one who waits longer at the same
     /// priority.
@@ -53,7 +53,7 @@ impl Queue {
         aging: Duration,
         clients: &Clients,
         ready: impl Fn(&Sequence) -> bool,
-    ) -> Option<Turn> {
+    ) -> Option<QueueCandidate> {
         let ready: Vec<usize> = (0..self.waiting.len())
             .filter(|&index| ready(&self.waiting[index]))
             .collect();
@@ -69,6 +69,6 @@ impl Queue {
         let mut class = ready;
         class.retain(|&index| self.waiting[index].priority == priority);
         let index = class.into_iter().min_by_key(fair)?;
-        Some(Turn { index, urgency })
+        Some(QueueCandidate { index, urgency })
     }
 }

@@ -12,14 +12,14 @@ use loquat_session::{
     Capabilities, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
-use crate::EngineError;
 use crate::error::panic_message;
-use crate::sequence::{Ending, Sequence};
+use crate::sequence::{Sequence, SequenceEnd};
 use crate::worker::{Command, Worker, plan};
+use crate::{EngineError, EngineFailure};
 
 /// Opens the session that takes the place of another.
 pub(crate) type Opener = Box<dyn FnOnce() -> Opened + Send>;
-type Opened = Result<Box<dyn Session>, String>;
+type Opened = Result<Box<dyn Session>, EngineFailure>;
 
 pub(crate) struct Reload {
     /// What runs may finish until then.
@@ -38,7 +38,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    fn start(reload: Reload) -> Result<Self, String> {
+    fn start(reload: Reload) -> Result<Self, EngineFailure> {
         let Reload {
             open,
             done,
@@ -48,7 +48,7 @@ impl Opening {
         let (sender, opened) = mpsc::channel();
         let work = move || {
             let opened = catch_unwind(AssertUnwindSafe(open))
-                .unwrap_or_else(|panic| Err(panic_message(&*panic)));
+                .unwrap_or_else(|panic| Err(EngineFailure::open(panic_message(&*panic))));
             // Nobody waits for it where the engine was shut down: it is dropped here.
             let _ = sender.send(opened);
             let _ = commands.send(Command::Wake);
@@ -56,7 +56,7 @@ impl Opening {
         let thread = std::thread::Builder::new()
             .name("loquat-open".into())
             .spawn(work)
-            .map_err(|error| error.to_string())?;
+            .map_err(EngineFailure::open)?;
         Ok(Self {
             opened,
             thread,
@@ -75,19 +75,19 @@ impl Opening {
 
 impl Worker {
     /// Goes on with what is to take this session's place, where that is due or done.
-    pub(super) fn go_on_reloading(&mut self, now: Instant) -> Result<(), EngineError> {
+    pub(super) fn advance_reload(&mut self, now: Instant) -> Result<(), EngineError> {
         if let Some(opening) = &self.opening {
             match opening.opened.try_recv() {
-                Ok(Ok(session)) => self.install(session).map_err(failed)?,
-                Ok(Err(reason)) => return Err(failed(reason)),
+                Ok(Ok(session)) => self.install(session).map_err(EngineError::Dead)?,
+                Ok(Err(failure)) => return Err(EngineError::Dead(failure)),
                 Err(mpsc::TryRecvError::Disconnected) => {
-                    return Err(failed("its thread is gone".into()));
+                    return Err(EngineError::Dead(EngineFailure::ThreadGone));
                 }
                 Err(mpsc::TryRecvError::Empty) => {}
             }
         }
         if self.is_reload_due(now) {
-            self.begin_reload(now).map_err(failed)
+            self.begin_reload(now).map_err(EngineError::Dead)
         } else {
             Ok(())
         }
@@ -105,7 +105,7 @@ impl Worker {
     }
 
     /// Gives the old session up; its sequences are computed again by the next.
-    fn begin_reload(&mut self, now: Instant) -> Result<(), String> {
+    fn begin_reload(&mut self, now: Instant) -> Result<(), EngineFailure> {
         let Some(reload) = self.reloads.pop_front() else {
             return Ok(());
         };
@@ -113,15 +113,15 @@ impl Worker {
             self.preempt(last, now);
         }
         self.cache.clear(&mut *self.session);
-        self.give_session_up();
+        self.drop_session();
         self.publish();
         self.opening = Some(Opening::start(reload)?);
         Ok(())
     }
 
     /// Drops the session.
-    pub(super) fn give_session_up(&mut self) {
-        let absent = Absent {
+    pub(super) fn drop_session(&mut self) {
+        let absent = NoSession {
             capabilities: self.session.capabilities().clone(),
             memory: Memory {
                 kv_in_use: 0,
@@ -132,12 +132,12 @@ impl Worker {
         self.session = Box::new(absent);
     }
 
-    fn install(&mut self, session: Box<dyn Session>) -> Result<(), String> {
+    fn install(&mut self, session: Box<dyn Session>) -> Result<(), EngineFailure> {
         let found = session.capabilities().vocab_size;
-        let wanted = self.limits.vocab_size;
+        let expected = self.limits.vocab_size;
         // Requests that wait were checked against it.
-        if found != wanted {
-            return Err(format!("the new session has {found} tokens, not {wanted}"));
+        if found != expected {
+            return Err(EngineFailure::Vocabulary { expected, found });
         }
         self.session = session;
         let capabilities = self.session.capabilities();
@@ -165,7 +165,7 @@ impl Worker {
     /// submitted while another one was there was checked against that one.
     pub(super) fn refuse(&self, sequence: &mut Sequence) -> Option<()> {
         let needs_logits = sequence.emit_logits || sequence.scores.is_some();
-        let checked = if needs_logits && !self.session.capabilities().structured_output {
+        let checked = if needs_logits && !self.session.capabilities().logits {
             Err(EngineError::Unsupported {
                 field: "sampling",
                 why: "this session gives no logits, only greedy tokens",
@@ -174,30 +174,24 @@ impl Worker {
             self.limits
                 .check_size(sequence.prompt_len, sequence.max_tokens)
         };
-        sequence.end(Ending::Failed(checked.err()?));
+        sequence.end(SequenceEnd::Failed(checked.err()?));
         Some(())
     }
 }
 
-fn failed(reason: String) -> EngineError {
-    EngineError::Dead {
-        reason: format!("it could not be reloaded: {reason}"),
-    }
-}
-
 /// Stands where a session was. Nothing is asked of it: nobody is admitted meanwhile.
-struct Absent {
+struct NoSession {
     capabilities: Capabilities,
     memory: Memory,
 }
 
-impl Absent {
+impl NoSession {
     fn refusal<T>() -> Result<T, SessionError> {
         Err(SessionError::Device("there is no session".into()))
     }
 }
 
-impl Session for Absent {
+impl Session for NoSession {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

@@ -7,7 +7,7 @@ use loquat_session::Capabilities;
 
 use crate::limits::Limits;
 use crate::sampling::check_token;
-use crate::{Constrained, EngineError, Logprobs, Pooling, SamplingParams};
+use crate::{EngineError, Logprobs, Pooling, RequestConstraint, SamplingParams};
 
 /// What `priority` may be.
 pub const PRIORITIES: RangeInclusive<i32> = -100..=100;
@@ -42,7 +42,7 @@ pub struct GenerateRequest {
     /// space that SentencePiece puts before every text is dropped.
     pub fresh_text: bool,
     /// What may be said at all.
-    pub constraint: Option<Constrained>,
+    pub constraint: Option<RequestConstraint>,
     /// Lower goes first, as in vLLM; one of [`PRIORITIES`]. Waiting lowers it.
     pub priority: i32,
     /// Whom the request is for. Clients of one priority get equal shares; requests without a
@@ -58,7 +58,7 @@ pub struct GenerateRequest {
 }
 
 /// What a request is checked against.
-pub(crate) struct Terms<'a> {
+pub(crate) struct ValidationContext<'a> {
     pub capabilities: &'a Capabilities,
     pub limits: Limits,
     pub has_tokenizer: bool,
@@ -66,7 +66,7 @@ pub(crate) struct Terms<'a> {
 
 impl GenerateRequest {
     /// Refuses what could not be served however long it waited.
-    pub(crate) fn validate(&self, terms: &Terms<'_>) -> Result<(), EngineError> {
+    pub(crate) fn validate(&self, terms: &ValidationContext<'_>) -> Result<(), EngineError> {
         let Self {
             prompt,
             max_tokens,
@@ -165,7 +165,7 @@ impl GenerateRequest {
     }
 
     fn check_logits(&self, capabilities: &Capabilities) -> Result<(), EngineError> {
-        if capabilities.structured_output {
+        if capabilities.logits {
             return Ok(());
         }
         let field = if self.prompt_logprobs {

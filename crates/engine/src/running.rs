@@ -5,7 +5,7 @@ use std::time::Instant;
 use loquat_session::{Draw, Emit, SequenceId, SessionError, StepOutput};
 
 use crate::EngineError;
-use crate::sampling::{self, Scratch};
+use crate::sampling::{self, SamplerScratch};
 use crate::sequence::Sequence;
 
 /// There is no prefill and no decoding, only tokens computed that catch up with tokens wanted.
@@ -77,7 +77,7 @@ impl Running {
         row: usize,
         count: usize,
         output: &mut StepOutput,
-        scratch: &mut Scratch,
+        scratch: &mut SamplerScratch,
     ) -> Result<(), EngineError> {
         self.score(row, count, output, scratch)?;
         self.pool(row, count, output)?;
@@ -92,8 +92,8 @@ impl Running {
             let logits = output.logits_mut(row, last.ok_or_else(withheld)?);
             sequence.choose(logits, scratch)?
         } else {
-            let token = output.greedy(row).last();
-            sequence.sampler.drew();
+            let token = output.tokens(row).last();
+            sequence.sampler.record_draw();
             crate::TokenInfo::bare(*token.ok_or_else(withheld)?)
         });
         if self.draw.is_some() {
@@ -119,7 +119,7 @@ impl Running {
         row: usize,
         count: usize,
         output: &StepOutput,
-        scratch: &mut Scratch,
+        scratch: &mut SamplerScratch,
     ) -> Result<(), EngineError> {
         let sequence = &mut self.sequence;
         let Some(scores) = &mut sequence.scores else {

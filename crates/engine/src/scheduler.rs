@@ -2,7 +2,7 @@
 
 use loquat_session::{Capabilities, StepBatch};
 
-use crate::pace::Pace;
+use crate::pacing::PromptPacer;
 use crate::running::Running;
 
 /// Floats of logits that scored prompts may ask for in one step (32 MiB).
@@ -19,7 +19,7 @@ pub(crate) struct Scheduler {
     /// Longer stretches end one token early, so that the state there can be kept: the last
     /// token is what every request has to compute for itself.
     stops_short: bool,
-    pace: Pace,
+    pace: PromptPacer,
     /// Reused from step to step.
     grants: Vec<Scheduled>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Scheduled {
 
 /// What a step was made of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Mix {
+pub(crate) struct StepMix {
     /// Sequences that lacked one token, or a short run.
     pub streams: usize,
     /// Tokens of all others.
@@ -45,16 +45,11 @@ impl Scheduler {
         capabilities: &Capabilities,
         step_tokens: usize,
         stops_short: bool,
-        pace: Pace,
+        pace: PromptPacer,
     ) -> Self {
-        let scored_positions = if capabilities.speculative_decoding {
-            (SCORED_LOGITS / capabilities.vocab_size.max(1)).max(1)
-        } else {
-            1
-        };
         Self {
             step_tokens,
-            scored_positions,
+            scored_positions: (SCORED_LOGITS / capabilities.vocab_size.max(1)).max(1),
             stops_short,
             pace,
             grants: Vec::new(),
@@ -62,8 +57,9 @@ impl Scheduler {
     }
 
     /// Learns from a step that was made of `mix`.
-    pub fn record(&mut self, mix: Mix, took: std::time::Duration) {
-        self.pace.record(mix.streams, mix.prompt_tokens, took);
+    pub fn record(&mut self, mix: StepMix, record_event: std::time::Duration) {
+        self.pace
+            .record(mix.streams, mix.prompt_tokens, record_event);
     }
 
     /// Fills the batch: first the sequences that lack one token, then longer stretches, as far
@@ -73,7 +69,7 @@ impl Scheduler {
         running: &[Running],
         rows: &mut Vec<Scheduled>,
         batch: &mut StepBatch,
-    ) -> Mix {
+    ) -> StepMix {
         rows.clear();
         batch.clear();
         self.grants.clear();
@@ -110,7 +106,7 @@ impl Scheduler {
             let (next, emit) = running[row.index].next(row.tokens);
             batch.push(running[row.index].id, next, emit);
         }
-        Mix {
+        StepMix {
             streams,
             prompt_tokens,
         }

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use loquat_session::Draw;
 use loquat_text::Tokenizer;
 
-use crate::generation::Sink;
-use crate::guide::Guide;
-use crate::pooling::Pool;
+use crate::active_constraint::ActiveConstraint;
+use crate::generation::EventSink;
+use crate::pooling::EmbeddingPool;
 use crate::sampling::Sampler;
-use crate::shared::Ticket;
+use crate::shared::QueueSlot;
 use crate::text_stream::TextStream;
 use crate::usage::Stopwatch;
 use crate::{EngineError, FinishReason, GenerateRequest, Logprobs, TokenInfo, Usage};
 
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    pub sink: Sink,
+    pub sink: EventSink,
     /// The prompt and what was generated.
     pub tokens: Vec<u32>,
     pub prompt_len: usize,
@@ -28,11 +28,11 @@ pub(crate) struct Sequence {
     /// The prompt's log-probabilities so far; `None` when they were not asked for or are sent.
     pub scores: Option<Vec<TokenInfo>>,
     /// The prompt's embedding so far; `None` when it was not asked for or is sent.
-    pub pool: Option<Pool>,
+    pub pool: Option<EmbeddingPool>,
     pub sampler: Sampler,
     /// `None` where there is no constraint, or while it looks ahead.
-    pub guide: Option<Box<Guide>>,
-    pub is_guided: bool,
+    pub constraint: Option<Box<ActiveConstraint>>,
+    pub is_constrained: bool,
     pub client: Option<Arc<str>>,
     pub scope: Option<Arc<str>>,
     /// Choices of one request share their prompt whatever the cache's rules.
@@ -48,24 +48,24 @@ pub(crate) struct Sequence {
     pub priority: i32,
     /// Its number in the order of arrival.
     pub ordinal: u64,
-    wait: Wait,
+    wait: QueueWait,
     queue_timeout: Option<Duration>,
     first_token_timeout: Option<Duration>,
-    ending: Option<Ending>,
+    ending: Option<SequenceEnd>,
     /// Its place in the queue, until it first runs.
-    ticket: Option<Ticket>,
+    queue_slot: Option<QueueSlot>,
 }
 
 /// Time spent in the queue; time spent running does not count.
 #[derive(Debug)]
-struct Wait {
+struct QueueWait {
     before: Duration,
     since: Instant,
 }
 
 /// How a sequence ends.
 #[derive(Debug)]
-pub(crate) enum Ending {
+pub(crate) enum SequenceEnd {
     Finished {
         reason: FinishReason,
         /// Held back until now.
@@ -76,26 +76,26 @@ pub(crate) enum Ending {
 }
 
 /// What a request brings besides itself.
-pub(crate) struct Arrival<'a> {
+pub(crate) struct NewSequence<'a> {
     pub request: GenerateRequest,
     pub seed: u64,
     pub text: TextStream,
     pub tokenizer: Option<&'a Tokenizer>,
-    pub sink: Sink,
-    pub ticket: Ticket,
+    pub sink: EventSink,
+    pub queue_slot: QueueSlot,
     pub group: Option<u64>,
     pub now: Instant,
 }
 
 impl Sequence {
-    pub fn new(arrival: Arrival<'_>) -> Self {
-        let Arrival {
+    pub fn new(arrival: NewSequence<'_>) -> Self {
+        let NewSequence {
             request,
             seed,
             text,
             tokenizer,
             sink,
-            ticket,
+            queue_slot,
             group,
             now,
         } = arrival;
@@ -123,18 +123,18 @@ impl Sequence {
         if let Some(tokenizer) = tokenizer {
             sampler = sampler.with_tokenizer(tokenizer);
         }
-        let guide = constraint.map(|constraint| Box::new(Guide::new(constraint)));
+        let constraint = constraint.map(|constraint| Box::new(ActiveConstraint::new(constraint)));
         Self {
             sink,
             prompt_len: prompt.len(),
             max_tokens,
             logprobs,
-            emit_logits: logprobs.is_some() || guide.is_some() || !sampler.is_plain_greedy(),
+            emit_logits: logprobs.is_some() || constraint.is_some() || !sampler.is_plain_greedy(),
             scores: prompt_logprobs.then(|| first.into_iter().collect()),
-            pool: embed.map(|pooling| Pool::new(pooling, prompt.len())),
+            pool: embed.map(|pooling| EmbeddingPool::new(pooling, prompt.len())),
             sampler,
-            is_guided: guide.is_some(),
-            guide,
+            is_constrained: constraint.is_some(),
+            constraint,
             client: client.map(Arc::from),
             scope: cache_scope.map(Arc::from),
             group,
@@ -147,20 +147,20 @@ impl Sequence {
             text,
             priority,
             ordinal: 0,
-            wait: Wait {
+            wait: QueueWait {
                 before: Duration::ZERO,
                 since: now,
             },
             queue_timeout,
             first_token_timeout,
             ending: None,
-            ticket: Some(ticket),
+            queue_slot: Some(queue_slot),
         }
     }
 
     /// How a session could draw its next token by itself: where nobody asks for logits too.
     pub fn next_draw(&mut self) -> Option<Draw> {
-        if self.logprobs.is_some() || self.is_guided {
+        if self.logprobs.is_some() || self.is_constrained {
             None
         } else {
             self.sampler.next_draw()
@@ -168,7 +168,7 @@ impl Sequence {
     }
 
     /// The most tokens it may come to hold.
-    pub fn reach(&self) -> usize {
+    pub fn max_len(&self) -> usize {
         self.prompt_len + self.max_tokens
     }
 
@@ -177,7 +177,7 @@ impl Sequence {
     pub fn shareable(&self) -> usize {
         let last = self.tokens.len() - 1;
         let scored = self.scores.as_ref().map(|scores| scores.len() - 1);
-        let pooled = self.pool.as_ref().and_then(Pool::next);
+        let pooled = self.pool.as_ref().and_then(EmbeddingPool::next);
         scored.or(pooled).unwrap_or(last)
     }
 
@@ -190,7 +190,7 @@ impl Sequence {
 
     /// It leaves the queue.
     pub fn admit(&mut self, now: Instant, cached: usize) {
-        self.ticket = None;
+        self.queue_slot = None;
         self.wait.before += now.saturating_duration_since(self.wait.since);
         let cached = cached.min(self.prompt_len);
         self.cached_tokens = if self.watch.was_admitted() {
@@ -208,7 +208,7 @@ impl Sequence {
 
     /// Whether it waits again after it ran.
     pub fn was_preempted(&self) -> bool {
-        self.ticket.is_none()
+        self.queue_slot.is_none()
     }
 
     /// When it must have begun to run, or to speak; `None` once it has.
@@ -232,11 +232,13 @@ impl Sequence {
         }
         let waited = now - self.watch.submitted();
         let queued = self.queue_timeout.is_some_and(|most| waited >= most);
-        self.end(Ending::Failed(if queued && !self.watch.was_admitted() {
-            EngineError::QueueTimeout { waited }
-        } else {
-            EngineError::FirstTokenTimeout { waited }
-        }));
+        self.end(SequenceEnd::Failed(
+            if queued && !self.watch.was_admitted() {
+                EngineError::QueueTimeout { waited }
+            } else {
+                EngineError::FirstTokenTimeout { waited }
+            },
+        ));
         true
     }
 
@@ -253,15 +255,15 @@ impl Sequence {
     }
 
     /// The first ending stays.
-    pub fn end(&mut self, ending: Ending) {
+    pub fn end(&mut self, ending: SequenceEnd) {
         self.ending.get_or_insert(ending);
     }
 
-    pub fn ending(&self) -> Option<&Ending> {
+    pub fn ending(&self) -> Option<&SequenceEnd> {
         self.ending.as_ref()
     }
 
-    pub fn take_ending(&mut self) -> Option<Ending> {
+    pub fn take_ending(&mut self) -> Option<SequenceEnd> {
         self.ending.take()
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use crate::pooling::Pool;
-use crate::sampling::Scratch;
-use crate::sequence::{Ending, Sequence};
+use crate::pooling::EmbeddingPool;
+use crate::sampling::SamplerScratch;
+use crate::sequence::{Sequence, SequenceEnd};
 use crate::{ConstraintError, EngineError, Event, FinishReason, TokenInfo};
 
 impl Sequence {
@@ -17,7 +17,7 @@ impl Sequence {
                 self.finish(FinishReason::Length);
             }
         }
-        let pooled = |pool: &mut Pool| pool.next().is_none();
+        let pooled = |pool: &mut EmbeddingPool| pool.next().is_none();
         if let Some(pool) = self.pool.take_if(pooled) {
             self.sink.send(Event::Embedding(pool.mean()));
             self.finish(FinishReason::Length);
@@ -30,12 +30,12 @@ impl Sequence {
         let mut next = Some(sampled);
         let mut outcome = Ok(None);
         while let Some(token) = next.take() {
-            outcome = self.say(token.id, &mut text);
+            outcome = self.append_token(token.id, &mut text);
             if outcome.is_ok() {
                 tokens.push(token);
             }
             if outcome == Ok(None) {
-                match self.next_unscored() {
+                match self.next_forced_unscored() {
                     Ok(forced) => next = forced,
                     Err(error) => outcome = Err(error),
                 }
@@ -51,9 +51,13 @@ impl Sequence {
     }
 
     /// Adds a token to the output; says whether that ends it.
-    fn say(&mut self, id: u32, text: &mut String) -> Result<Option<FinishReason>, EngineError> {
-        if let Some(guide) = &mut self.guide {
-            guide.accept(id)?;
+    fn append_token(
+        &mut self,
+        id: u32,
+        text: &mut String,
+    ) -> Result<Option<FinishReason>, EngineError> {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(id)?;
         }
         self.sampler.observe(id);
         self.tokens.push(id);
@@ -64,7 +68,11 @@ impl Sequence {
         text.push_str(&matched.text);
         Ok(if let Some(index) = matched.stopped {
             Some(FinishReason::StopString(index))
-        } else if self.guide.as_ref().is_some_and(|guide| guide.is_complete()) {
+        } else if self
+            .constraint
+            .as_ref()
+            .is_some_and(|constraint| constraint.is_complete())
+        {
             Some(FinishReason::Stop)
         } else if self.completion_tokens() >= self.max_tokens {
             Some(FinishReason::Length)
@@ -74,12 +82,12 @@ impl Sequence {
     }
 
     /// A forced token that can be said at once, because nobody asks how likely it was.
-    fn next_unscored(&mut self) -> Result<Option<TokenInfo>, EngineError> {
-        let Some(guide) = self.guide.as_mut().filter(|_| self.logprobs.is_none()) else {
+    fn next_forced_unscored(&mut self) -> Result<Option<TokenInfo>, EngineError> {
+        let Some(constraint) = self.constraint.as_mut().filter(|_| self.logprobs.is_none()) else {
             return Ok(None);
         };
-        guide.ask()?;
-        let Some(id) = guide.next_forced() else {
+        constraint.compute_forced()?;
+        let Some(id) = constraint.next_forced() else {
             return Ok(None);
         };
         self.sampler.check_forced(id)?;
@@ -90,22 +98,22 @@ impl Sequence {
     pub fn choose(
         &mut self,
         logits: &mut [f32],
-        scratch: &mut Scratch,
+        scratch: &mut SamplerScratch,
     ) -> Result<TokenInfo, EngineError> {
-        let Some(guide) = &mut self.guide else {
-            if self.is_guided {
+        let Some(constraint) = &mut self.constraint else {
+            if self.is_constrained {
                 return Err(ConstraintError::Lost.into());
             }
             return self.sampler.sample(logits, None, self.logprobs, scratch);
         };
-        match guide.next_forced() {
+        match constraint.next_forced() {
             Some(id) => {
                 self.sampler.check_forced(id)?;
                 self.sampler
                     .score_forced(id, logits, self.logprobs, scratch)
             }
             None => {
-                let allowed = guide.allowed()?;
+                let allowed = constraint.allowed()?;
                 self.sampler.sample(logits, allowed, self.logprobs, scratch)
             }
         }
@@ -114,7 +122,7 @@ impl Sequence {
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.text.finish();
         let reason = rest.stopped.map_or(reason, FinishReason::StopString);
-        self.end(Ending::Finished {
+        self.end(SequenceEnd::Finished {
             reason,
             text: rest.text,
         });
@@ -123,15 +131,15 @@ impl Sequence {
     /// Sends the last event.
     pub fn conclude(mut self, now: Instant) {
         match self.take_ending() {
-            Some(Ending::Finished { reason, text }) => self.sink.send(Event::Finished {
+            Some(SequenceEnd::Finished { reason, text }) => self.sink.send(Event::Finished {
                 reason,
                 text,
                 usage: self.usage(),
                 timings: self.watch.timings(now),
                 seed: self.seed,
             }),
-            Some(Ending::Failed(error)) => self.sink.send(Event::Failed(error)),
-            Some(Ending::Cancelled) | None => {}
+            Some(SequenceEnd::Failed(error)) => self.sink.send(Event::Failed(error)),
+            Some(SequenceEnd::Cancelled) | None => {}
         }
     }
 }

@@ -8,22 +8,22 @@ use std::time::Instant;
 use loquat_session::{Capabilities, Memory};
 
 use crate::stats::Meter;
-use crate::{CacheStats, EngineError, Stats, Totals};
+use crate::{CacheStats, EngineError, EngineFailure, Stats, Totals};
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    taken: Mutex<Taken>,
+    taken: Mutex<QueueCounts>,
     refused: AtomicU64,
     /// No new requests: what is there is finished, then the engine ends.
     closing: AtomicBool,
-    view: Mutex<View>,
+    view: Mutex<EngineSnapshot>,
     /// Why no request will be served any more; set before any event channel is closed for it.
     end: OnceLock<EngineError>,
 }
 
 /// Places taken in the queue.
 #[derive(Debug, Default)]
-struct Taken {
+struct QueueCounts {
     by_all: usize,
     /// Those who have any.
     by_client: HashMap<Option<Arc<str>>, usize>,
@@ -31,14 +31,14 @@ struct Taken {
 
 /// Places in the queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Places {
+pub(crate) struct QueueLimits {
     pub for_all: usize,
     pub for_one: usize,
 }
 
 /// What the engine's thread last said about itself.
 #[derive(Debug)]
-pub(crate) struct View {
+pub(crate) struct EngineSnapshot {
     pub capabilities: Arc<Capabilities>,
     pub memory: Memory,
     pub running: usize,
@@ -50,7 +50,7 @@ pub(crate) struct View {
     pub meter: Meter,
 }
 
-impl View {
+impl EngineSnapshot {
     pub fn new(capabilities: Capabilities, memory: Memory, now: Instant) -> Self {
         Self {
             capabilities: Arc::new(capabilities),
@@ -66,7 +66,7 @@ impl View {
 }
 
 impl Shared {
-    pub fn new(view: View) -> Self {
+    pub fn new(view: EngineSnapshot) -> Self {
         Self {
             taken: Mutex::default(),
             refused: AtomicU64::new(0),
@@ -76,11 +76,11 @@ impl Shared {
         }
     }
 
-    pub fn view(&self) -> MutexGuard<'_, View> {
+    pub fn view(&self) -> MutexGuard<'_, EngineSnapshot> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, QueueCounts> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,46 +141,44 @@ impl Shared {
         self.end
             .get()
             .cloned()
-            .unwrap_or_else(|| EngineError::Dead {
-                reason: "its thread is gone".into(),
-            })
+            .unwrap_or(EngineError::Dead(EngineFailure::ThreadGone))
     }
 }
 
 /// A place in the queue, given back when dropped: by admission, cancellation or the engine's end.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct QueueSlot {
     shared: Arc<Shared>,
     client: Option<Arc<str>>,
 }
 
-impl Ticket {
+impl QueueSlot {
     /// All `count` places, or none.
     pub fn take(
         shared: &Arc<Shared>,
         client: Option<&str>,
         count: usize,
-        places: Places,
+        queue_limits: QueueLimits,
     ) -> Result<Vec<Self>, EngineError> {
         let client: Option<Arc<str>> = client.map(Arc::from);
         let mut taken = shared.taken();
         let by_client = taken.by_client.get(&client).copied().unwrap_or(0);
         let fits = |taken: usize, most| taken.checked_add(count).is_some_and(|all| all <= most);
-        if !fits(taken.by_all, places.for_all) || !fits(by_client, places.for_one) {
+        if !fits(taken.by_all, queue_limits.for_all) || !fits(by_client, queue_limits.for_one) {
             shared.refused.fetch_add(count as u64, Ordering::SeqCst);
             return Err(EngineError::QueueFull);
         }
         taken.by_all += count;
         taken.by_client.insert(client.clone(), by_client + count);
-        let ticket = |_| Self {
+        let queue_slot = |_| Self {
             shared: Arc::clone(shared),
             client: client.clone(),
         };
-        Ok((0..count).map(ticket).collect())
+        Ok((0..count).map(queue_slot).collect())
     }
 }
 
-impl Drop for Ticket {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         let mut taken = self.shared.taken();
         taken.by_all -= 1;

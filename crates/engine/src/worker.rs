@@ -8,29 +8,29 @@ use std::time::{Duration, Instant};
 use loquat_session::{Session, SessionError, StepBatch, StepOutput};
 
 use crate::clients::Clients;
+use crate::constraint_worker::ConstraintWorker;
 use crate::error::panic_message;
 use crate::limits::Limits;
-use crate::look_ahead::LookAhead;
-use crate::pace::Pace;
+use crate::pacing::PromptPacer;
 use crate::prefix_cache::{PrefixCache, release};
 use crate::queue::Queue;
 use crate::reload::{Opening, Reload};
 use crate::running::Running;
-use crate::sampling::Scratch;
-use crate::scheduler::{Mix, Scheduled, Scheduler};
-use crate::sequence::{Ending, Sequence};
+use crate::sampling::SamplerScratch;
+use crate::scheduler::{Scheduled, Scheduler, StepMix};
+use crate::sequence::{Sequence, SequenceEnd};
 use crate::shared::Shared;
 use crate::stats::Meter;
 use crate::time::TimeSource;
-use crate::{EngineError, EngineOptions};
+use crate::{EngineError, EngineFailure, EngineOptions};
 
 /// Steps that may fail one after the other before the session is given up.
 const MAX_FAILURES: usize = 3;
 
 /// From so many streams on, their readers are let go first.
-const CROWD: usize = 4;
+const MIN_STREAMS_TO_YIELD: usize = 4;
 /// Short beside a step, and long enough for a reader to be put on the core.
-const NAP: Duration = Duration::from_micros(50);
+const YIELD_SLEEP: Duration = Duration::from_micros(50);
 
 pub(crate) enum Command {
     Submit(Box<Sequence>),
@@ -67,11 +67,11 @@ pub(crate) struct Worker {
     drain_until: Option<Instant>,
     shutdown: bool,
     rows: Vec<Scheduled>,
-    mix: Mix,
+    mix: StepMix,
     batch: StepBatch,
     output: StepOutput,
-    scratch: Scratch,
-    look_ahead: LookAhead,
+    scratch: SamplerScratch,
+    constraint_worker: ConstraintWorker,
     /// Failed steps since one succeeded.
     pub(super) failures: usize,
     /// A row of this step found no room.
@@ -110,11 +110,11 @@ impl Worker {
             drain_until: None,
             shutdown: false,
             rows: Vec::new(),
-            mix: Mix::default(),
+            mix: StepMix::default(),
             batch: StepBatch::default(),
             output: StepOutput::default(),
-            scratch: Scratch::default(),
-            look_ahead: LookAhead::default(),
+            scratch: SamplerScratch::default(),
+            constraint_worker: ConstraintWorker::default(),
             failures: 0,
             starved: None,
             shared,
@@ -128,9 +128,7 @@ impl Worker {
         let why = match catch_unwind(AssertUnwindSafe(|| self.serve())) {
             Ok(Ok(())) => EngineError::ShutDown,
             Ok(Err(dead)) => dead,
-            Err(panic) => EngineError::Dead {
-                reason: panic_message(&*panic),
-            },
+            Err(panic) => EngineError::Dead(EngineFailure::Panicked(panic_message(&*panic))),
         };
         // Said before any channel closes: a reader whose channel closes early asks why.
         self.shared.end(why.clone());
@@ -153,25 +151,25 @@ impl Worker {
             if self.is_over(now) {
                 return Ok(());
             }
-            self.go_on_reloading(now)?;
+            self.advance_reload(now)?;
             // A step without rows may still have ended the last sequence that was waited for.
             let stepped = self.step()?;
-            self.let_readers_go_first();
+            self.yield_to_readers();
             let now = self.time.now();
             idle = !stepped && !self.is_over(now) && !self.is_reload_due(now);
         }
     }
 
     /// One stream's reader gets its share of a core without this; that of many does not.
-    fn let_readers_go_first(&self) {
+    fn yield_to_readers(&self) {
         let grace = self.options.reader_grace;
-        if grace.is_zero() || self.running.len() < CROWD {
+        if grace.is_zero() || self.running.len() < MIN_STREAMS_TO_YIELD {
             return;
         }
         let began = Instant::now();
-        let is_due = |running: &Running| running.sequence.sink.is_due();
-        while self.running.iter().any(is_due) && began.elapsed() < grace {
-            std::thread::sleep(NAP);
+        let has_one_event = |running: &Running| running.sequence.sink.has_one_event();
+        while self.running.iter().any(has_one_event) && began.elapsed() < grace {
+            std::thread::sleep(YIELD_SLEEP);
         }
     }
 
@@ -207,7 +205,7 @@ impl Worker {
     /// The next command; `None` when it is time for something else.
     fn wait(&mut self) -> Option<Command> {
         self.meter.idle();
-        let received = match self.alarm() {
+        let received = match self.next_deadline() {
             None => self
                 .commands
                 .recv()
@@ -229,7 +227,7 @@ impl Worker {
     }
 
     /// When something is due that no command will announce.
-    pub(super) fn alarm(&self) -> Option<Instant> {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         let running = self.running.iter().map(|running| &running.sequence);
         let deadlines = running
             .chain(self.queue.iter())
@@ -297,13 +295,13 @@ impl Worker {
     fn drop_cancelled(&mut self, now: Instant) {
         for running in &mut self.running {
             if running.sequence.sink.is_cancelled() {
-                running.sequence.end(Ending::Cancelled);
+                running.sequence.end(SequenceEnd::Cancelled);
             }
         }
         let queued = self.queue.remove_if(|sequence| {
             let cancelled = sequence.sink.is_cancelled();
             if cancelled {
-                sequence.end(Ending::Cancelled);
+                sequence.end(SequenceEnd::Cancelled);
             }
             cancelled
         });
@@ -328,11 +326,11 @@ impl Worker {
         if self.rows.is_empty() {
             return Ok(());
         }
-        self.send_guides_ahead();
+        self.dispatch_constraints();
         let started = self.time.now();
         let stepped = self.session.step(&self.batch, &mut self.output);
         let ended = self.time.now();
-        self.take_guides_back();
+        self.collect_constraints();
         self.meter.step(started, ended);
         self.scheduler.record(self.mix, ended - started);
         let Err(error) = stepped.and_then(|()| self.check_output()) else {
@@ -342,35 +340,34 @@ impl Worker {
         tracing::error!(%error, "a step failed");
         self.failures += 1;
         if self.failures == MAX_FAILURES {
-            return Err(EngineError::Dead {
-                reason: format!(
-                    "{MAX_FAILURES} steps failed one after the other; the last: {error}"
-                ),
-            });
+            return Err(EngineError::Dead(EngineFailure::Steps {
+                count: MAX_FAILURES,
+                last: error,
+            }));
         }
         for row in self.rows.drain(..) {
             let sequence = &mut self.running[row.index].sequence;
-            sequence.end(Ending::Failed(error.clone().into()));
+            sequence.end(SequenceEnd::Failed(error.clone().into()));
         }
         Ok(())
     }
 
     /// Constraints are asked about the next token while this one is computed.
-    fn send_guides_ahead(&mut self) {
+    fn dispatch_constraints(&mut self) {
         let vocab_size = self.session.capabilities().vocab_size;
         for &Scheduled { index, tokens } in &self.rows {
             let running = &mut self.running[index];
             if running.chooses(tokens)
-                && let Some(guide) = running.sequence.guide.take()
+                && let Some(constraint) = running.sequence.constraint.take()
             {
-                self.look_ahead.hand_over(index, guide, vocab_size);
+                self.constraint_worker.submit(index, constraint, vocab_size);
             }
         }
     }
 
-    fn take_guides_back(&mut self) {
-        while let Some((index, guide)) = self.look_ahead.take_back() {
-            self.running[index].sequence.guide = Some(guide);
+    fn collect_constraints(&mut self) {
+        while let Some((index, constraint)) = self.constraint_worker.receive() {
+            self.running[index].sequence.constraint = Some(constraint);
         }
     }
 
@@ -392,7 +389,9 @@ impl Worker {
                 if error.is_retryable() {
                     starved = Some(error.clone())
                 } else {
-                    running.sequence.end(Ending::Failed(error.clone().into()))
+                    running
+                        .sequence
+                        .end(SequenceEnd::Failed(error.clone().into()))
                 }
                 continue;
             }
@@ -402,7 +401,7 @@ impl Worker {
             self.clients
                 .serve(&running.sequence.client, scheduled.tokens);
             if let Err(error) = sampled {
-                running.sequence.end(Ending::Failed(error));
+                running.sequence.end(SequenceEnd::Failed(error));
             }
         }
         self.starved = starved;
@@ -418,22 +417,22 @@ impl Worker {
             }
             let before = sequence.completion_tokens();
             if let Err(error) = guarded("settling", || sequence.settle(now)) {
-                sequence.end(Ending::Failed(error));
+                sequence.end(SequenceEnd::Failed(error));
             }
             generated += sequence.completion_tokens() - before;
         }
         self.meter.totals.completion_tokens += generated as u64;
         self.meter.decode.add(generated, now);
         self.meter.prompt.add(self.mix.prompt_tokens, now);
-        self.keep_states();
-        self.relieve(now);
+        self.snapshot_prompts();
+        self.free_starved(now);
         let ended = self.retire();
         self.conclude(ended, now);
         self.publish();
     }
 
     /// Where only kept lengths can be shared, a prompt's last but one token is such a length.
-    fn keep_states(&mut self) {
+    fn snapshot_prompts(&mut self) {
         if !self.cache.needs_snapshots() || !self.cache.is_on() {
             return;
         }
@@ -445,14 +444,14 @@ impl Worker {
             let is_prompt = began < running.sequence.prompt_len;
             let at_the_end = is_prompt && tokens > 1 && running.pending() == 1;
             if at_the_end && running.sequence.ending().is_none() {
-                self.keep_state_of(index);
+                self.snapshot_prefix(index);
             }
         }
     }
 
     /// Finds room for a row that found none in spite of all reservations: the session counts
     /// otherwise than it says, or other programs took the memory.
-    fn relieve(&mut self, now: Instant) {
+    fn free_starved(&mut self, now: Instant) {
         let Some(error) = self.starved.take() else {
             return;
         };
@@ -463,7 +462,7 @@ impl Worker {
         }
         match self.running.as_mut_slice() {
             [] => {}
-            [last] => last.sequence.end(Ending::Failed(error.into())),
+            [last] => last.sequence.end(SequenceEnd::Failed(error.into())),
             [.., _] => {
                 self.preempt(self.running.len() - 1, now);
                 self.retry_later(now);
@@ -479,7 +478,7 @@ impl Worker {
         let retired = ended
             .into_iter()
             .map(|running| match running.sequence.ending() {
-                Some(Ending::Failed(_)) => {
+                Some(SequenceEnd::Failed(_)) => {
                     release(&mut *self.session, running.id);
                     running.sequence
                 }
@@ -498,12 +497,12 @@ impl Worker {
             self.clients.leave(&sequence.client);
             let totals = &mut self.meter.totals;
             *match sequence.ending() {
-                Some(Ending::Finished { .. }) => &mut totals.finished,
-                Some(Ending::Failed(
+                Some(SequenceEnd::Finished { .. }) => &mut totals.finished,
+                Some(SequenceEnd::Failed(
                     EngineError::QueueTimeout { .. } | EngineError::FirstTokenTimeout { .. },
                 )) => &mut totals.timed_out,
-                Some(Ending::Failed(_)) => &mut totals.failed,
-                Some(Ending::Cancelled) | None => &mut totals.cancelled,
+                Some(SequenceEnd::Failed(_)) => &mut totals.failed,
+                Some(SequenceEnd::Cancelled) | None => &mut totals.cancelled,
             } += 1;
         }
         self.publish();
@@ -535,10 +534,10 @@ impl Worker {
     fn close(mut self, why: EngineError) -> Option<Box<dyn Session>> {
         let now = self.time.now();
         // A step that panicked left them there.
-        self.take_guides_back();
+        self.collect_constraints();
         let whole = why == EngineError::ShutDown && self.opening.is_none();
         if !whole {
-            self.give_session_up();
+            self.drop_session();
         }
         if let Some(opening) = self.opening.take() {
             opening.abandon();
@@ -550,7 +549,7 @@ impl Worker {
         }
         let queued = self.queue.remove_if(|_| true);
         for running in &mut self.running {
-            running.sequence.end(Ending::Cancelled);
+            running.sequence.end(SequenceEnd::Cancelled);
         }
         let running = if whole {
             self.retire()
@@ -576,7 +575,7 @@ pub(super) fn plan(
 ) -> (Limits, Scheduler) {
     let capabilities = session.capabilities();
     let limits = Limits::new(options, capabilities, &session.memory());
-    let pace = Pace::new(options.max_slowdown, limits.max_running);
+    let pace = PromptPacer::new(options.max_slowdown, limits.max_running);
     let stops_short = cache.needs_snapshots();
     let scheduler = Scheduler::new(capabilities, limits.step_tokens, stops_short, pace);
     (limits, scheduler)

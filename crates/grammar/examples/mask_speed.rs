@@ -1,10 +1,10 @@
-//! How long constraints take: `cargo run --release -p loquat-grammar --example mask_speed FILE`,
-//! where FILE is a model's `.gguf` or the folder of its `tokenizer.json`.
+//! Measures constraints: `cargo run --release -p loquat-grammar --example mask_speed FILE`, where
+//! FILE is a model's `.gguf` or the folder of its `tokenizer.json`.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use loquat_engine::{Constrained, Constraint, TokenMask};
+use loquat_engine::{Constraint, RequestConstraint, TokenMask};
 use loquat_grammar::{GrammarSource, Grammars};
 use loquat_text::Tokenizer;
 use loquat_weights::gguf::Gguf;
@@ -98,10 +98,10 @@ struct Times {
     tokens: usize,
 }
 
-/// Goes through `answer`, by the longest tokens that the constraint allows.
+/// Walks through `answer` with the longest tokens that the constraint allows.
 fn replay(
     tokenizer: &Tokenizer,
-    constraint: &mut Constrained,
+    constraint: &mut RequestConstraint,
     answer: &[u8],
 ) -> Result<Times, Failure> {
     let mut mask = TokenMask::none(tokenizer.vocab_size());

@@ -2,7 +2,7 @@
 
 use llguidance::Matcher;
 use llguidance::api::StopReason;
-use loquat_engine::{Allowed, Constraint, ConstraintError, TokenMask};
+use loquat_engine::{AllowedTokens, Constraint, ConstraintError, TokenMask};
 
 use crate::GrammarError;
 use crate::error::reason;
@@ -19,11 +19,11 @@ impl GrammarConstraint {
 }
 
 impl Constraint for GrammarConstraint {
-    fn allowed(&mut self, mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+    fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         let tokens = self.matcher.compute_mask_or_eos();
         let tokens = tokens.map_err(|error| stuck(&error.to_string()))?;
         mask.copy_from_words(tokens.as_slice());
-        Ok(Allowed::Masked)
+        Ok(AllowedTokens::Masked)
     }
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {

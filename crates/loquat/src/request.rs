@@ -48,7 +48,7 @@ macro_rules! request_options {
             /// Log-probabilities of the answer's tokens, each with this many of the likeliest
             /// alternatives. Read them from [`Answer::tokens`].
             pub fn logprobs(mut self, alternatives: usize) -> Self {
-                self.request.logprobs = Some(Logprobs::of_model(alternatives));
+                self.request.logprobs = Some(Logprobs::for_model(alternatives));
                 self
             }
 

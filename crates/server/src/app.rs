@@ -1,4 +1,4 @@
-//! What every request can reach.
+//! The state that all requests share.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -10,13 +10,13 @@ use crate::error::ApiError;
 use crate::http::{Bodies, Tls, Traffic};
 use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
-use crate::models::{self, Lease, Models, Opener};
+use crate::models::{Lease, Models, Opener, model_not_found};
 use crate::openai::Responses;
 use crate::reload::Reloads;
 
 /// Handlers get it as `State<Arc<App>>`.
 pub struct App {
-    /// As it is in force now; a reload puts another in its place.
+    /// The current configuration; a reload replaces it.
     config: RwLock<Arc<Config>>,
     pub models: Models,
     pub keys: Keys,
@@ -25,7 +25,7 @@ pub struct App {
     pub traffic: Traffic,
     pub bodies: Bodies,
     pub tls: Tls,
-    /// What `/v1/responses` keeps for later turns.
+    /// Responses that `/v1/responses` stores for later turns.
     pub responses: Responses,
     pub started: SystemTime,
     pub(crate) reloading: Reloads,
@@ -55,43 +55,40 @@ impl App {
         Arc::clone(&config.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether it was told to stop: it takes no new work.
+    /// Whether the server is shutting down and refuses new work.
     pub fn is_stopping(&self) -> bool {
         self.traffic.is_stopping()
     }
 
-    /// The configuration's name for what may be an alias. What is not for the caller does not
-    /// exist for it.
+    /// Resolves a name or alias to the configured name. Models that the caller may not use are not
+    /// found.
     pub fn name_for(&self, caller: &Caller, name: &str) -> Result<String, ApiError> {
         let found = self.models.name_of(name);
         let found = found.and_then(|id| {
             if caller.may_see(&id) {
                 Ok(id)
             } else {
-                Err(models::unknown(name))
+                Err(model_not_found(name))
             }
         });
-        found.map_err(|unknown| ApiError {
-            message: format!(
-                "{}; served: {}",
-                unknown.message,
-                self.names_for(caller).join(", ")
-            ),
-            ..unknown
+        found.map_err(|error| {
+            let names = self.names_for(caller).join(", ");
+            let message = format!("{} Use one of: {names}.", error.message);
+            ApiError { message, ..error }
         })
     }
 
-    /// What the caller may use, by the configuration's names.
+    /// The models that the caller may use, by their configured names.
     pub fn names_for(&self, caller: &Caller) -> Vec<String> {
         let config = self.config();
         let names = config.models.iter().map(|model| &model.name);
         names.filter(|name| caller.may_see(name)).cloned().collect()
     }
 
-    /// The model of that name or alias, for a caller who may use it.
+    /// Leases a model by its name or alias.
     pub async fn lease(&self, caller: &Caller, name: &str) -> Result<Lease, ApiError> {
         let id = self.name_for(caller, name)?;
-        // A request may use several; the log names the first.
+        // The log names the first model of a request.
         caller.notes.model.get_or_init(|| id.clone());
         self.models.lease(&id).await
     }

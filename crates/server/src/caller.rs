@@ -1,4 +1,4 @@
-//! Who asks.
+//! The caller of a request.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -11,24 +11,24 @@ use crate::error::{ApiError, ErrorKind};
 use crate::metrics::SocketClock;
 use crate::telemetry::Generated;
 
-/// Whose request it is. The outermost layers put it among the request's extensions.
+/// Identifies a request and its client. The outermost layers add it to the request's extensions.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The client's own `x-request-id` where it sent one, ours otherwise; goes back in the same
-    /// header and into every line of the log.
+    /// The client's `x-request-id`, or a generated one. Returned in the same header and written to
+    /// every log line.
     pub request_id: Arc<str>,
-    /// With which key; `None` where the server asks for none.
+    /// `None` if the server requires no keys.
     pub key: Option<Arc<Key>>,
     pub received: Instant,
-    /// By when it must have ended.
+    /// When the request times out.
     pub deadline: Option<Instant>,
-    /// Of the connection it came by; tells how long tokens take to the socket.
+    /// The connection's clock, which measures how long tokens take to reach the socket.
     pub clock: Option<Arc<SocketClock>>,
-    /// Shared by all that serve the request.
+    /// Shared by all layers that handle the request.
     pub notes: Arc<Notes>,
 }
 
-/// What is learnt about a request on its way in, for those who log it on its way out.
+/// What layers learn about a request, for the layer that logs it.
 #[derive(Debug, Default)]
 pub struct Notes {
     pub key: OnceLock<String>,
@@ -48,37 +48,33 @@ impl Caller {
         }
     }
 
-    /// Whether the model, by its configured name, is for this caller.
+    /// Whether the caller may use the model, by its configured name.
     pub fn may_see(&self, model: &str) -> bool {
         let key = self.key.as_ref();
         key.is_none_or(|key| key.may_use(model))
     }
 
-    /// Returns when the request must end; never where it may take what it takes.
+    /// Returns when the request times out; never if it has no deadline.
     pub async fn out_of_time(&self) -> ApiError {
         match self.deadline {
             Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
             None => std::future::pending().await,
         }
-        ApiError::new(
-            ErrorKind::Timeout,
-            "the request took longer than this server allows",
-        )
-        .code("request_timeout")
+        ApiError::new(ErrorKind::Timeout, "the request timed out").code("request_timeout")
     }
 
-    /// By whom the engine tells clients apart.
+    /// The client's name for the engine's fairness.
     pub fn client(&self) -> Option<String> {
         self.key.as_ref().map(|key| key.name.clone())
     }
 
-    /// Within which prompts share what was computed: each key's own, and within it each salt's.
+    /// The scope in which prompts share the cache: one for each key and salt.
     pub fn cache_scope(&self, salt: Option<&str>) -> Option<String> {
         match (&self.key, salt) {
             (None, None) => None,
             (key, salt) => {
                 let key = key.as_ref().map_or("", |key| key.name.as_str());
-                // Both may be any text; the length says where one ends.
+                // The length keeps key and salt apart: both may be any text.
                 Some(format!("{}:{key}{}", key.len(), salt.unwrap_or("")))
             }
         }
@@ -90,12 +86,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
         let caller = parts.extensions.get::<Self>().cloned();
-        caller.ok_or_else(|| ApiError::internal(&"a route stands outside the layer of callers"))
+        caller.ok_or_else(|| ApiError::internal(&"a route has no caller layer"))
     }
 }
 
 #[test]
-fn no_key_reaches_into_the_scope_of_another() {
+fn keys_never_share_a_cache_scope() {
     let scope = |name: &str, salt: Option<&str>| {
         let settings = crate::config::Key {
             name: name.to_owned(),

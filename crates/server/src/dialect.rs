@@ -1,4 +1,4 @@
-//! Which dialect a path speaks, and how that one words errors.
+//! The dialect of a path, and how it renders errors.
 
 use axum::Json;
 use axum::body::{Body, to_bytes};
@@ -15,14 +15,14 @@ use crate::frames;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// Also of everything that is nobody's dialect.
+    /// Also for paths of no dialect.
     OpenAi,
     Anthropic,
     Ollama,
 }
 
 impl Dialect {
-    pub fn of(path: &str) -> Self {
+    pub fn from_path(path: &str) -> Self {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             Self::Anthropic
         } else if path.starts_with("/api/") {
@@ -32,7 +32,7 @@ impl Dialect {
         }
     }
 
-    /// An error as the dialect's clients read it, in a response or in the midst of a stream.
+    /// The error in the dialect's format, for a response or a stream.
     pub fn error(self, error: &ApiError) -> Value {
         let ApiError {
             kind,
@@ -56,13 +56,13 @@ impl Dialect {
         }
     }
 
-    /// The same as the last frame of a stream that cannot go on.
+    /// The error as the last frame of a stream.
     pub fn error_frame(self, error: &ApiError) -> Bytes {
-        let spoken = self.error(error);
+        let body = self.error(error);
         match self {
-            Self::OpenAi => frames::event(None, &spoken),
-            Self::Anthropic => frames::event(Some("error"), &spoken),
-            Self::Ollama => frames::line(&spoken),
+            Self::OpenAi => frames::event(None, &body),
+            Self::Anthropic => frames::event(Some("error"), &body),
+            Self::Ollama => frames::line(&body),
         }
     }
 }
@@ -101,33 +101,33 @@ fn anthropic_type(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Writes the body of every response that is an [`ApiError`].
-pub async fn speak(request: Request, next: Next) -> Response {
-    let dialect = Dialect::of(request.uri().path());
+/// Renders every response that is an [`ApiError`].
+pub async fn render_errors(request: Request, next: Next) -> Response {
+    let dialect = Dialect::from_path(request.uri().path());
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        return write(dialect, &error, response);
+        return render(dialect, &error, response);
     }
-    match rejected(&response) {
+    match rejection(&response) {
         Some(kind) => {
             let (parts, body) = response.into_parts();
-            let why = to_bytes(body, LONGEST_REASON).await.unwrap_or_default();
-            let error = ApiError::new(kind, String::from_utf8_lossy(&why));
+            let reason = to_bytes(body, MAX_REASON_BYTES).await.unwrap_or_default();
+            let error = ApiError::new(kind, String::from_utf8_lossy(&reason));
             let response = Response::from_parts(parts, Body::empty());
-            write(dialect, &error, response)
+            render(dialect, &error, response)
         }
         None => response,
     }
 }
 
-/// Which the clients of OpenAI and Anthropic heed; they repeat a 408 and a 409 otherwise.
+/// Honoured by the clients of OpenAI and Anthropic, which retry a 408 and a 409 by default.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Of what axum says when it cannot read a path or a query.
-const LONGEST_REASON: usize = 4096;
+/// Of axum's text for a path or query that it cannot parse.
+const MAX_REASON_BYTES: usize = 4096;
 
-/// Whether the response is a refusal of axum's own, which are plain text.
-fn rejected(response: &Response) -> Option<ErrorKind> {
+/// The kind of a refusal by axum itself, which is plain text.
+fn rejection(response: &Response) -> Option<ErrorKind> {
     let kind = response.headers().get(CONTENT_TYPE)?;
     if !kind.as_bytes().starts_with(b"text/plain") {
         return None;
@@ -142,14 +142,14 @@ fn rejected(response: &Response) -> Option<ErrorKind> {
     }
 }
 
-/// Keeps the headers that other layers gave the response.
-fn write(dialect: Dialect, error: &ApiError, mut response: Response) -> Response {
-    let (spoken, body) = Json(dialect.error(error)).into_response().into_parts();
+/// Keeps the headers that other layers set.
+fn render(dialect: Dialect, error: &ApiError, mut response: Response) -> Response {
+    let (rendered, body) = Json(dialect.error(error)).into_response().into_parts();
     *response.status_mut() = error.kind.status();
     *response.body_mut() = body;
     let headers = response.headers_mut();
     headers.remove(CONTENT_LENGTH);
-    headers.extend(spoken.headers);
+    headers.extend(rendered.headers);
     if error.is_final() {
         headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
     }
@@ -168,21 +168,21 @@ mod tests {
     use crate::testing::Harness;
 
     #[test]
-    fn what_was_ended_on_purpose_is_not_to_be_repeated() {
-        for (code, repeated) in [
+    fn final_errors_forbid_a_retry() {
+        for (code, retryable) in [
             ("request_cancelled", false),
             ("request_timeout", false),
             ("model_not_found", true),
         ] {
             let error = ApiError::new(ErrorKind::Conflict, "ended").code(code);
-            let response = write(Dialect::OpenAi, &error, Response::new(Body::empty()));
+            let response = render(Dialect::OpenAi, &error, Response::new(Body::empty()));
             let header = response.headers().get(SHOULD_RETRY);
-            assert_eq!(header.is_none(), repeated, "{code}");
+            assert_eq!(header.is_none(), retryable, "{code}");
         }
     }
 
     #[tokio::test]
-    async fn what_axum_refuses_is_said_in_the_dialect_of_its_place() {
+    async fn axum_rejections_use_the_dialect() {
         let server = Harness::saying("hello");
         for path in ["/v1/models/%ff", "/v1/responses/%ff"] {
             let reply = server.get(path).await;
@@ -195,16 +195,16 @@ mod tests {
     }
 
     #[test]
-    fn headers_stay_with_all_their_values() {
+    fn rendering_keeps_repeated_headers() {
         let mut response = StatusCode::OK.into_response();
         let values = ["origin", "accept"].map(HeaderValue::from_static);
         for value in &values {
             response.headers_mut().append(VARY, value.clone());
         }
         let error = ApiError::overloaded("later");
-        let written = write(Dialect::OpenAi, &error, response);
-        assert_eq!(written.status(), StatusCode::SERVICE_UNAVAILABLE);
-        let headers = written.headers();
+        let rendered = render(Dialect::OpenAi, &error, response);
+        assert_eq!(rendered.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let headers = rendered.headers();
         assert!(headers.get_all(VARY).iter().eq(&values));
         assert_eq!(headers[RETRY_AFTER], "1");
         assert_eq!(headers[CONTENT_TYPE], "application/json");

@@ -1,5 +1,6 @@
-//! What goes wrong with a request, before a dialect gives it its shape.
+//! Errors of requests, before a dialect renders them.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -7,18 +8,20 @@ use axum::response::{IntoResponse, Response};
 use loquat_chat::ChatError;
 use loquat_engine::EngineError;
 
-/// A refusal or a failure. As a response it has its status and no body: the dialect of the path
-/// writes that (`dialect::speak`), so that refusals of every layer read alike.
+use crate::field::{Field, FieldPath};
+
+/// A refusal or a failure. As a response it has a status and no body: the dialect of the path
+/// renders the body (`dialect::render_errors`), so that errors of every layer read alike.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
     pub kind: ErrorKind,
-    /// For the client: one or two sentences that say what would be right.
+    /// What is wrong, then what to do.
     pub message: String,
-    /// Which field of the request, as a path: `messages[0].content`.
-    pub param: Option<String>,
+    /// The request field that is wrong.
+    pub param: Option<FieldPath>,
     /// For programs: `context_length_exceeded`, `model_not_found`…
     pub code: Option<&'static str>,
-    /// When to try again.
+    /// When to retry.
     pub retry_after: Option<Duration>,
 }
 
@@ -35,7 +38,7 @@ pub enum ErrorKind {
     UnsupportedMedia,
     RateLimited,
     Internal,
-    /// No room now, or the server is stopping; worth another try.
+    /// No capacity now, or the server is stopping. A retry may succeed.
     Overloaded,
 }
 
@@ -69,30 +72,28 @@ impl ApiError {
         }
     }
 
-    /// The request's field is not what it should be.
-    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            param: Some(param.into()),
-            ..Self::new(ErrorKind::InvalidRequest, message)
-        }
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidRequest, message)
+    }
+
+    /// A wrong field. The message is its name, followed by the problem.
+    pub fn invalid(field: impl Into<FieldPath>, problem: impl Display) -> Self {
+        let field = field.into();
+        Self::bad_request(format!("`{field}` {problem}")).param(field)
     }
 
     /// A field of the dialect that is not implemented.
-    pub fn unsupported(param: impl Into<String>, why: &str) -> Self {
-        let param = param.into();
-        let message = format!("`{param}` is not supported: {why}");
-        Self {
-            code: Some("unsupported_parameter"),
-            ..Self::invalid(param, message)
-        }
+    pub fn unsupported(field: impl Into<FieldPath>, reason: impl Display) -> Self {
+        let problem = format!("is not supported: {reason}");
+        Self::invalid(field, problem).code("unsupported_parameter")
     }
 
-    /// Something of ours broke. What it was goes to the log, under the request's id.
-    pub fn internal(error: &dyn std::fmt::Display) -> Self {
+    /// A failure of the server. The log has the cause, under the request's id.
+    pub fn internal(error: &dyn Display) -> Self {
         tracing::error!("{error}");
         Self::new(
             ErrorKind::Internal,
-            "the server failed to answer; its log says why, under this request's id",
+            "internal server error; the server's log has the cause, under this request's id",
         )
     }
 
@@ -103,21 +104,19 @@ impl ApiError {
         }
     }
 
-    /// With a dialect's own names for fields that the layers below call otherwise.
-    pub fn renamed(mut self, names: &[(&str, &str)]) -> Self {
-        for (theirs, ours) in names {
-            self.message = self
-                .message
-                .replace(&format!("`{theirs}`"), &format!("`{ours}`"));
-            if self.param.as_deref() == Some(*theirs) {
-                self.param = Some((*ours).to_owned());
+    /// Replaces field names of the lower layers by the dialect's own.
+    pub fn renamed(mut self, names: impl IntoIterator<Item = (FieldPath, FieldPath)>) -> Self {
+        for (from, to) in names {
+            let message = &self.message;
+            self.message = message.replace(&format!("`{from}`"), &format!("`{to}`"));
+            if self.param.as_ref() == Some(&from) {
+                self.param = Some(to);
             }
         }
         self
     }
 
-    /// Whether the same request would only come to the same end: somebody cancelled it, or it
-    /// takes longer than it may.
+    /// Whether a retry would end the same way: the request was cancelled or took too long.
     pub fn is_final(&self) -> bool {
         matches!(self.code, Some("request_cancelled" | "request_timeout"))
     }
@@ -125,6 +124,13 @@ impl ApiError {
     pub fn code(self, code: &'static str) -> Self {
         Self {
             code: Some(code),
+            ..self
+        }
+    }
+
+    pub fn param(self, field: impl Into<FieldPath>) -> Self {
+        Self {
+            param: Some(field.into()),
             ..self
         }
     }
@@ -142,22 +148,24 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let message = error.to_string();
         match error {
-            EngineError::EmptyPrompt => Self::invalid("prompt", message),
+            EngineError::EmptyPrompt => Self::bad_request(message).param(Field::Prompt),
             EngineError::ContextExceeded { .. } | EngineError::NeverFits { .. } => {
-                Self::new(ErrorKind::InvalidRequest, message).code("context_length_exceeded")
+                Self::bad_request(message).code("context_length_exceeded")
             }
             EngineError::OutOfRange { field, .. }
             | EngineError::OutOfVocabulary { field, .. }
-            | EngineError::Unsupported { field, .. } => Self::invalid(field, message),
+            | EngineError::Unsupported { field, .. } => {
+                Self::bad_request(message).param(FieldPath::verbatim(field))
+            }
             EngineError::QueueFull
             | EngineError::QueueTimeout { .. }
             | EngineError::FirstTokenTimeout { .. } => Self::overloaded(message),
             EngineError::ShutDown => Self::overloaded("the server is stopping"),
-            EngineError::Constraint(_) => Self::new(ErrorKind::InvalidRequest, message),
+            EngineError::Constraint(_) => Self::bad_request(message),
             EngineError::Session(_)
             | EngineError::NoCandidate
             | EngineError::Panicked { .. }
-            | EngineError::Dead { .. }
+            | EngineError::Dead(_)
             | EngineError::NoThread(_) => Self::internal(&message),
         }
     }
@@ -170,20 +178,24 @@ impl From<ChatError> for ApiError {
         }
         let message = error.to_string();
         let param = match &error {
-            ChatError::NoMessages => "messages".to_owned(),
+            ChatError::NoMessages => Field::Messages.into(),
             ChatError::Arguments { message, call, .. } => {
-                format!("messages[{message}].tool_calls[{call}].function.arguments")
+                let calls = Field::Messages.index(*message).field(Field::ToolCalls);
+                let function = calls.index(*call).field(Field::Function);
+                function.field(Field::Arguments)
             }
-            ChatError::NoTools | ChatError::UnknownTool { .. } => "tool_choice".to_owned(),
-            ChatError::ToolName { index, .. } => format!("tools[{index}].function.name"),
-            ChatError::ToolParameters { index } => format!("tools[{index}].function.parameters"),
-            ChatError::ReservedVariable { .. } => "chat_template_kwargs".to_owned(),
-            ChatError::Unsupported { field, .. } => (*field).to_owned(),
-            ChatError::Grammar { field, .. } => field.clone(),
-            ChatError::NoTemplate | ChatError::Text(_) => {
-                return Self::new(ErrorKind::InvalidRequest, message);
-            }
+            ChatError::NoTools | ChatError::UnknownTool { .. } => Field::ToolChoice.into(),
+            ChatError::ToolName { index, .. } => function_of(*index).field(Field::Name),
+            ChatError::ToolParameters { index } => function_of(*index).field(Field::Parameters),
+            ChatError::ReservedVariable { .. } => Field::ChatTemplateKwargs.into(),
+            ChatError::Unsupported { field, .. } => FieldPath::verbatim(*field),
+            ChatError::Grammar { field, .. } => FieldPath::verbatim(field),
+            ChatError::NoTemplate | ChatError::Text(_) => return Self::bad_request(message),
         };
-        Self::invalid(param, message)
+        Self::bad_request(message).param(param)
     }
+}
+
+fn function_of(tool: usize) -> FieldPath {
+    Field::Tools.index(tool).field(Field::Function)
 }

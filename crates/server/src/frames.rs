@@ -1,4 +1,4 @@
-//! Streams of JSON over HTTP: server-sent events, and a line each.
+//! Streams of JSON: server-sent events, and lines.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream::{self, Stream, StreamExt};
 use serde::Serialize;
 
-/// How long a stream of events may be silent before a comment keeps proxies from closing it.
-const QUIET: Duration = Duration::from_secs(15);
+/// After this silence a comment keeps proxies from closing the stream.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
 const PING: &[u8] = b": ping\n\n";
 
-/// What ends OpenAI's streams.
+/// The last frame of OpenAI's streams.
 pub const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
 
-/// `data: …`, under a name where the dialect names its events.
+/// A server-sent event, with a name if the dialect names events.
 pub fn event<T: Serialize>(name: Option<&str>, data: &T) -> Bytes {
     let mut frame = BytesMut::with_capacity(256);
     if let Some(name) = name {
@@ -40,16 +40,16 @@ pub fn line<T: Serialize>(data: &T) -> Bytes {
     frame.freeze()
 }
 
-/// Our wire types have string keys and finite numbers, so that nothing fails to serialize.
+/// Wire types have string keys and finite numbers, so serialization does not fail.
 fn write<T: Serialize>(frame: &mut BytesMut, data: &T) {
     if let Err(error) = serde_json::to_writer(frame.writer(), data) {
-        tracing::error!("a frame does not serialize: {error}");
+        tracing::error!("cannot serialize a frame: {error}");
     }
 }
 
 /// A response of server-sent events.
 pub fn events(frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
-    respond("text/event-stream; charset=utf-8", kept_alive(frames))
+    respond("text/event-stream; charset=utf-8", with_pings(frames))
 }
 
 /// A response of lines of JSON.
@@ -57,7 +57,7 @@ pub fn lines(frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     respond("application/x-ndjson", frames)
 }
 
-/// Marks a response that goes out as it is made.
+/// Marks a streamed response.
 #[derive(Debug, Clone, Copy)]
 pub struct Streamed;
 
@@ -67,14 +67,14 @@ fn respond(kind: &'static str, frames: impl Stream<Item = Bytes> + Send + 'stati
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // What nginx would otherwise hold back until it has a buffer's worth.
+    // Turns off nginx's buffering.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
-fn kept_alive(frames: impl Stream<Item = Bytes> + Send + 'static) -> impl Stream<Item = Bytes> {
+fn with_pings(frames: impl Stream<Item = Bytes> + Send + 'static) -> impl Stream<Item = Bytes> {
     stream::unfold(Box::pin(frames), |mut frames| async move {
-        let frame = match tokio::time::timeout(QUIET, frames.next()).await {
+        let frame = match tokio::time::timeout(PING_INTERVAL, frames.next()).await {
             Ok(frame) => frame?,
             Err(_) => Bytes::from_static(PING),
         };

@@ -1,4 +1,4 @@
-//! Requests under way: who may list and cancel them.
+//! Requests in flight, which operators list and cancel.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::caller::Caller;
 
-/// Every request that generates.
+/// All requests that generate.
 #[derive(Debug, Clone, Default)]
 pub struct InFlight(Arc<Mutex<Entries>>);
 
@@ -17,11 +17,11 @@ pub struct InFlight(Arc<Mutex<Entries>>);
 struct Entries {
     by_id: HashMap<u64, Arc<Entry>>,
     next: u64,
-    /// The server ends: whoever comes now is cancelled at once.
+    /// The server is stopping: new requests are cancelled at once.
     stopped: bool,
 }
 
-/// One of them.
+/// A request in flight.
 #[derive(Debug)]
 pub struct Entry {
     pub request_id: Arc<str>,
@@ -31,9 +31,9 @@ pub struct Entry {
     pub key: Option<String>,
     pub began: SystemTime,
     pub prompt_tokens: usize,
-    /// Delivered so far, over all choices.
+    /// Sent so far, over all choices.
     pub completion_tokens: AtomicUsize,
-    /// How long the first token took.
+    /// Time to the first token.
     pub first_token: OnceLock<Duration>,
     cancelled: OnceLock<CancelledBy>,
     cancel: Notify,
@@ -42,24 +42,24 @@ pub struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelledBy {
     Operator,
-    /// The server ends before the request did.
+    /// The server stopped.
     Stop,
 }
 
 impl Entry {
-    /// Ends it; what was delivered stays counted.
+    /// Cancels the request. Tokens sent so far stay counted.
     pub fn cancel(&self) {
         self.cancel_as(CancelledBy::Operator);
     }
 
     fn cancel_as(&self, by: CancelledBy) {
-        // Who cancels first has said why.
+        // The first cause wins.
         let _ = self.cancelled.set(by);
         self.cancel.notify_one();
     }
 }
 
-/// Stands for the request among those in flight until it is dropped.
+/// Lists the request as in flight until it is dropped.
 #[derive(Debug)]
 pub struct Ticket {
     all: InFlight,
@@ -119,7 +119,7 @@ impl InFlight {
         self.lock().by_id.len()
     }
 
-    /// Ends every request, those that are yet to come as well.
+    /// Cancels all requests, and those that come later.
     pub fn stop_all(&self) {
         let mut entries = self.lock();
         entries.stopped = true;
@@ -138,12 +138,12 @@ impl Ticket {
         delivered.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// The first time counts.
+    /// Only the first call has an effect.
     pub fn first_token_took(&self, time: Duration) {
         self.entry.first_token.get_or_init(|| time);
     }
 
-    /// Returns when somebody cancels the request.
+    /// Returns when the request is cancelled.
     pub async fn cancelled(&self) -> CancelledBy {
         loop {
             if let Some(by) = self.entry.cancelled.get() {
@@ -166,7 +166,7 @@ mod tests {
     use crate::caller::Caller;
 
     #[tokio::test]
-    async fn whoever_comes_after_the_stop_is_cancelled_too() {
+    async fn requests_after_stop_are_cancelled() {
         let all = InFlight::default();
         let early = all.begin(&Caller::new("id"), "/early", "m", 1);
         let asked = all.begin(&Caller::new("id"), "/asked", "m", 1);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn tickets_leave_the_list_when_they_are_dropped() {
+    fn dropped_tickets_leave_the_list() {
         let all = InFlight::default();
         let routes =
             |all: &InFlight| -> Vec<&str> { all.list().iter().map(|entry| entry.route).collect() };

@@ -1,28 +1,30 @@
-//! Models over HTTP, in the dialects that clients already speak: OpenAI, Anthropic, Ollama; with
-//! what it takes to operate them: configuration, keys, limits, metrics, a page to look at.
+//! Serves models over HTTP in the dialects of OpenAI, Anthropic and Ollama, with configuration,
+//! keys, limits, metrics and a web page.
 //!
-//! The only crate that knows JSON wire types; each dialect lowers its own to a chat or generate
-//! request. What it leaves to others: what a conversation means (`chat`), generating (`engine`),
-//! and finding, opening and naming backends (whoever implements [`Opener`]).
+//! The only crate that knows JSON wire types; each dialect lowers its requests to a chat or
+//! generate request. It does not interpret conversations (`chat`), generate (`engine`), or find and
+//! open models (an [`Opener`]).
 
-// The test double of `tests/` names the crate from without.
+// Unit tests share a test double with `tests/`, which names the crate.
 #[cfg(test)]
 extern crate self as loquat_server;
 
+mod active_request;
 mod admin;
 mod anthropic;
 mod app;
 mod auth;
 mod caller;
-mod chat_turn;
 pub mod config;
 mod dialect;
 mod embed;
 mod error;
+mod field;
 mod frames;
 mod health;
 mod http;
 mod in_flight;
+mod lowering;
 mod metrics;
 mod models;
 mod ollama;
@@ -30,14 +32,13 @@ mod openai;
 mod openapi;
 mod page;
 mod reload;
+mod reply;
 mod router;
 mod sampling;
-mod segments;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
 mod tokens;
-mod turn;
 mod union;
 mod wire;
 
@@ -45,4 +46,7 @@ pub use config::Config;
 pub use http::{Load, Observer, ServeError, Server, TlsError};
 pub use metrics::{peak_resident_bytes, resident_bytes, resident_bytes_of};
 pub use models::{ModelInfo, OpenFailure, Opened, Opener, Planned};
+pub use openai::conversation_file::{
+    ConversationFileError, messages_to_json, read_messages, read_tools,
+};
 pub use reload::{ReadConfig, Reconfigured, ReloadError, Reloading, SetLogLevel};

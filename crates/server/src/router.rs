@@ -1,4 +1,4 @@
-//! Which path is whose, and what stands before it.
+//! Routes and their middleware.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
     admin, anthropic, auth, dialect, health, http, metrics, ollama, openai, openapi, page, tokens,
 };
 
-/// Everything that is served.
+/// All routes of the server.
 pub fn router(app: &Arc<App>) -> Router {
     let inference = Router::new()
         .merge(openai::routes())
@@ -22,35 +22,38 @@ pub fn router(app: &Arc<App>) -> Router {
         .layer(from_fn_with_state(Arc::clone(app), http::read_body))
         .layer(from_fn_with_state(Arc::clone(app), http::bound))
         .layer(from_fn_with_state(Arc::clone(app), auth::inference));
-    let measured = metrics::routes().layer(from_fn_with_state(Arc::clone(app), auth::metrics));
-    let operating = admin::routes()
+    let metrics = metrics::routes().layer(from_fn_with_state(Arc::clone(app), auth::metrics));
+    let admin = admin::routes()
         .layer(from_fn_with_state(Arc::clone(app), http::read_body))
         .layer(from_fn_with_state(Arc::clone(app), auth::admin));
     Router::new()
         .merge(inference)
-        .merge(measured)
-        .merge(operating)
+        .merge(metrics)
+        .merge(admin)
         .merge(health::routes())
         .merge(openapi::routes())
         .merge(page::routes())
-        .fallback(nowhere)
-        .method_not_allowed_fallback(otherwise)
-        // The first is the innermost. Bodies are bounded by `read_body`.
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        // The first layer is the innermost. `read_body` limits bodies.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn(http::catch_panics))
         .layer(from_fn_with_state(Arc::clone(app), http::cors))
         .layer(from_fn_with_state(Arc::clone(app), http::guard))
-        .layer(from_fn(dialect::speak))
+        .layer(from_fn(dialect::render_errors))
         .layer(from_fn_with_state(Arc::clone(app), http::identify))
         .with_state(Arc::clone(app))
 }
 
-async fn nowhere(uri: axum::http::Uri) -> ApiError {
-    let what = format!("nothing is served at `{}`; see /openapi.json", uri.path());
-    ApiError::new(ErrorKind::NotFound, what)
+async fn not_found(uri: axum::http::Uri) -> ApiError {
+    let message = format!("no endpoint at `{}`; see /openapi.json", uri.path());
+    ApiError::new(ErrorKind::NotFound, message)
 }
 
-async fn otherwise(method: axum::http::Method, uri: axum::http::Uri) -> ApiError {
-    let what = format!("`{}` does not take {method}; see /openapi.json", uri.path());
-    ApiError::new(ErrorKind::MethodNotAllowed, what)
+async fn method_not_allowed(method: axum::http::Method, uri: axum::http::Uri) -> ApiError {
+    let message = format!(
+        "`{}` does not allow {method}; see /openapi.json",
+        uri.path()
+    );
+    ApiError::new(ErrorKind::MethodNotAllowed, message)
 }

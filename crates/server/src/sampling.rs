@@ -1,62 +1,68 @@
-//! Sampling parameters in a request or a configuration, by the engine's own names.
+//! Sampling parameters of a request or a configuration, by the engine's names.
 
 use loquat_engine::{
-    BAD_WORDS, DEFAULT_ORDER, PARAMETERS, SamplingParams, Slot, Step, word_sequences,
+    BAD_WORDS, DEFAULT_ORDER, PARAMETERS, ParameterSlot, SamplingParams, SamplingStep,
+    word_sequences,
 };
 use loquat_text::Tokenizer;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::field::FieldPath;
 
-/// Of all `bad_words` together, in bytes, so that tokenizing them takes no time to speak of.
-const MOST_WORDS: usize = 65_536;
+/// The size of all `bad_words`, in bytes: bounds the time to tokenize them.
+const MAX_WORD_BYTES: usize = 65_536;
 
-/// Puts what a request says over what is in force without it.
+/// Applies the values of a request or a configuration.
 pub fn apply(
-    given: &Map<String, Value>,
+    overrides: &Map<String, Value>,
     params: &mut SamplingParams,
     tokenizer: &Tokenizer,
 ) -> Result<(), ApiError> {
-    if let Some(order) = given.get("order") {
-        // An order that was given wins over values that were not.
+    if let Some(order) = overrides.get("order") {
+        // Steps that the order omits are switched off, even if the defaults enable them.
         let order = steps("order", order)?;
         let left_out = DEFAULT_ORDER.iter().filter(|step| !order.contains(step));
         left_out.for_each(|step| params.switch_off(*step));
     }
     for (name, slot) in params.slots() {
-        if let Some(value) = given.get(name) {
+        if let Some(value) = overrides.get(name) {
             set(name, slot, value, tokenizer)?;
         }
     }
-    let unknown = given
+    let unknown = overrides
         .keys()
         .find(|name| PARAMETERS.iter().all(|known| known.name != name.as_str()));
     match unknown {
-        Some(name) => Err(ApiError::invalid(
-            name.as_str(),
-            format!("`{name}` is no sampling parameter"),
-        )),
+        Some(name) => Err(invalid(name, "is not a sampling parameter")),
         None => Ok(()),
     }
 }
 
-fn set(name: &str, slot: Slot<'_>, value: &Value, tokenizer: &Tokenizer) -> Result<(), ApiError> {
+fn set(
+    name: &str,
+    slot: ParameterSlot<'_>,
+    value: &Value,
+    tokenizer: &Tokenizer,
+) -> Result<(), ApiError> {
     match slot {
-        Slot::Float(slot) => *slot = number(name, value)? as f32,
-        Slot::Count(slot) => *slot = count(name, value)?,
-        Slot::Window(slot) => *slot = whole(name, value)?,
-        Slot::Mode(slot) => *slot = whole(name, value)?,
-        Slot::Biases(slot) => *slot = biases(name, value)?,
-        Slot::Tokens(slot) => *slot = read(name, value, "a list of token ids")?,
-        Slot::Words(slot) => {
+        ParameterSlot::Float(slot) => *slot = number(name, value)? as f32,
+        ParameterSlot::Count(slot) => *slot = count(name, value)?,
+        ParameterSlot::Window(slot) => *slot = whole(name, value)?,
+        ParameterSlot::Mode(slot) => *slot = whole(name, value)?,
+        ParameterSlot::Biases(slot) => *slot = biases(name, value)?,
+        ParameterSlot::Tokens(slot) => *slot = read(name, value, "a list of token ids")?,
+        ParameterSlot::Words(slot) => {
             let words: Vec<String> = read(name, value, "a list of words")?;
             check_words(name, &words)?;
             let sequences = word_sequences(&words, tokenizer);
-            *slot = sequences.map_err(|error| ApiError::invalid(name, error.to_string()))?;
+            *slot = sequences.map_err(|error| {
+                ApiError::bad_request(error.to_string()).param(FieldPath::verbatim(name))
+            })?;
         }
-        Slot::Texts(slot) => *slot = read(name, value, "a list of strings")?,
-        Slot::Steps(slot) => *slot = steps(name, value)?,
-        Slot::Seed(slot) => *slot = Some(seed(name, value)?),
+        ParameterSlot::Texts(slot) => *slot = read(name, value, "a list of strings")?,
+        ParameterSlot::Steps(slot) => *slot = steps(name, value)?,
+        ParameterSlot::Seed(slot) => *slot = Some(seed(name, value)?),
     }
     Ok(())
 }
@@ -64,22 +70,27 @@ fn set(name: &str, slot: Slot<'_>, value: &Value, tokenizer: &Tokenizer) -> Resu
 fn check_words(name: &str, words: &[String]) -> Result<(), ApiError> {
     BAD_WORDS.check_entries(words.len())?;
     match words.iter().map(String::len).sum() {
-        0..=MOST_WORDS => Ok(()),
-        long => Err(ApiError::invalid(
-            name,
-            format!("`{name}` has {long} bytes of words; at most {MOST_WORDS} are taken"),
-        )),
+        0..=MAX_WORD_BYTES => Ok(()),
+        bytes => {
+            let problem =
+                format!("has {bytes} bytes of words; at most {MAX_WORD_BYTES} are allowed");
+            Err(invalid(name, &problem))
+        }
     }
 }
 
-fn wrong(name: &str, value: &Value, expected: &str) -> ApiError {
+fn invalid(name: &str, problem: &str) -> ApiError {
+    ApiError::invalid(FieldPath::verbatim(name), problem)
+}
+
+fn wrong_type(name: &str, value: &Value, expected: &str) -> ApiError {
     let found = match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
         Value::String(_) => "a string".to_owned(),
         short => short.to_string(),
     };
-    ApiError::invalid(name, format!("`{name}` is {found}; it must be {expected}"))
+    invalid(name, &format!("is {found}; it must be {expected}"))
 }
 
 fn read<T: serde::de::DeserializeOwned>(
@@ -87,26 +98,26 @@ fn read<T: serde::de::DeserializeOwned>(
     value: &Value,
     expected: &str,
 ) -> Result<T, ApiError> {
-    serde_json::from_value(value.clone()).map_err(|_| wrong(name, value, expected))
+    serde_json::from_value(value.clone()).map_err(|_| wrong_type(name, value, expected))
 }
 
 fn number(name: &str, value: &Value) -> Result<f64, ApiError> {
     let number = value.as_f64();
-    number.ok_or_else(|| wrong(name, value, "a number"))
+    number.ok_or_else(|| wrong_type(name, value, "a number"))
 }
 
 fn whole<T: TryFrom<i64>>(name: &str, value: &Value) -> Result<T, ApiError> {
     let whole = value.as_i64().and_then(|whole| T::try_from(whole).ok());
-    whole.ok_or_else(|| wrong(name, value, "a whole number in its range"))
+    whole.ok_or_else(|| wrong_type(name, value, "a whole number in its range"))
 }
 
-/// Other servers write -1 where nothing is to be cut off.
+/// Other servers use a `top_k` of -1 for no limit.
 fn count(name: &str, value: &Value) -> Result<usize, ApiError> {
     match (name, value.as_i64()) {
         ("top_k", Some(-1)) => Ok(0),
         _ => {
             let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
-            count.ok_or_else(|| wrong(name, value, "a whole number, at least 0"))
+            count.ok_or_else(|| wrong_type(name, value, "a whole number, at least 0"))
         }
     }
 }
@@ -115,58 +126,63 @@ fn count(name: &str, value: &Value) -> Result<usize, ApiError> {
 fn seed(name: &str, value: &Value) -> Result<u64, ApiError> {
     let signed = value.as_i64().map(|seed| seed as u64);
     let seed = value.as_u64().or(signed);
-    seed.ok_or_else(|| wrong(name, value, "a whole number of 64 bits"))
+    seed.ok_or_else(|| wrong_type(name, value, "a whole number of 64 bits"))
 }
 
-/// Token ids to what is added to their logits, as an object.
+/// An object from token ids to the numbers added to their logits.
 fn biases(name: &str, value: &Value) -> Result<Vec<(u32, f32)>, ApiError> {
     let expected = "an object from token ids to numbers";
     let Value::Object(entries) = value else {
-        return Err(wrong(name, value, expected));
+        return Err(wrong_type(name, value, expected));
     };
     let biases = entries.iter().map(|(id, bias)| {
         let id = id.parse().ok();
         id.zip(bias.as_f64().map(|bias| bias as f32))
     });
     let biases: Option<Vec<_>> = biases.collect();
-    biases.ok_or_else(|| wrong(name, value, expected))
+    biases.ok_or_else(|| wrong_type(name, value, expected))
 }
 
-fn steps(name: &str, value: &Value) -> Result<Vec<Step>, ApiError> {
+fn steps(name: &str, value: &Value) -> Result<Vec<SamplingStep>, ApiError> {
     let names: Vec<String> = read(name, value, "a list of sampling steps")?;
-    let steps = names.iter().map(|step| Step::from_name(step));
+    let steps = names.iter().map(|step| SamplingStep::from_name(step));
     Ok(steps.collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]
 mod tests {
-    use loquat_engine::Kind;
+    use loquat_engine::ParameterKind;
     use serde_json::json;
 
     use super::*;
     use crate::testing::tokenizer;
 
-    fn one(name: &str, value: Value) -> Result<SamplingParams, ApiError> {
+    fn apply_one(name: &str, value: Value) -> Result<SamplingParams, ApiError> {
         let given = Map::from_iter([(name.to_owned(), value)]);
         let mut params = SamplingParams::default();
         apply(&given, &mut params, &tokenizer()).map(|()| params)
     }
 
-    /// What stands in the field of that name.
-    fn told(params: &mut SamplingParams, name: &str) -> Value {
+    /// The value of a parameter.
+    fn value_of(params: &mut SamplingParams, name: &str) -> Value {
         let mut slots = params.slots().into_iter();
         let (_, slot) = slots.find(|(slot, _)| *slot == name).expect("a field");
         match slot {
-            Slot::Float(value) => json!(value),
-            Slot::Count(value) => json!(value),
-            Slot::Window(value) => json!(value),
-            Slot::Mode(value) => json!(value),
-            Slot::Biases(value) => json!(value),
-            Slot::Tokens(value) => json!(value),
-            Slot::Words(value) => json!(value.len()),
-            Slot::Texts(value) => json!(value),
-            Slot::Steps(value) => json!(value.iter().map(Step::to_string).collect::<Vec<_>>()),
-            Slot::Seed(value) => json!(value),
+            ParameterSlot::Float(value) => json!(value),
+            ParameterSlot::Count(value) => json!(value),
+            ParameterSlot::Window(value) => json!(value),
+            ParameterSlot::Mode(value) => json!(value),
+            ParameterSlot::Biases(value) => json!(value),
+            ParameterSlot::Tokens(value) => json!(value),
+            ParameterSlot::Words(value) => json!(value.len()),
+            ParameterSlot::Texts(value) => json!(value),
+            ParameterSlot::Steps(value) => json!(
+                value
+                    .iter()
+                    .map(SamplingStep::to_string)
+                    .collect::<Vec<_>>()
+            ),
+            ParameterSlot::Seed(value) => json!(value),
         }
     }
 
@@ -174,27 +190,30 @@ mod tests {
     fn every_parameter_reaches_its_field_and_nothing_else() {
         for parameter in PARAMETERS {
             let (given, expected) = match parameter.kind {
-                Kind::Float => (json!(parameter.max), json!(parameter.max)),
-                Kind::Integer => (json!(parameter.max as i64), json!(parameter.max as i64)),
-                Kind::Biases => (json!({ "5": 1.5 }), json!([[5, 1.5]])),
-                Kind::Tokens => (json!([1, 2]), json!([1, 2])),
+                ParameterKind::Float => (json!(parameter.max), json!(parameter.max)),
+                ParameterKind::Integer => {
+                    (json!(parameter.max as i64), json!(parameter.max as i64))
+                }
+                ParameterKind::Biases => (json!({ "5": 1.5 }), json!([[5, 1.5]])),
+                ParameterKind::Tokens => (json!([1, 2]), json!([1, 2])),
                 // Within a text and at its beginning.
-                Kind::TokenSequences => (json!(["word"]), json!(2)),
-                Kind::Strings => (json!(["a"]), json!(["a"])),
-                Kind::Steps => (
+                ParameterKind::TokenSequences => (json!(["word"]), json!(2)),
+                ParameterKind::Strings => (json!(["a"]), json!(["a"])),
+                ParameterKind::Steps => (
                     json!(["temperature", "top_p"]),
                     json!(["temperature", "top_p"]),
                 ),
-                Kind::Seed => (json!(7), json!(7)),
+                ParameterKind::Seed => (json!(7), json!(7)),
             };
             let name = parameter.name;
-            let mut params = one(name, given).unwrap_or_else(|error| panic!("{name}: {error:?}"));
-            assert_eq!(told(&mut params, name), expected, "{name}");
+            let mut params =
+                apply_one(name, given).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(value_of(&mut params, name), expected, "{name}");
             let mut neutral = SamplingParams::default();
             for other in PARAMETERS.iter().filter(|other| other.name != name) {
-                let unchanged = told(&mut neutral, other.name);
+                let unchanged = value_of(&mut neutral, other.name);
                 assert_eq!(
-                    told(&mut params, other.name),
+                    value_of(&mut params, other.name),
                     unchanged,
                     "{name} {}",
                     other.name
@@ -207,8 +226,12 @@ mod tests {
     fn a_value_of_another_type_is_refused_by_name() {
         for parameter in PARAMETERS {
             for wrong in [json!(true), json!("x"), json!([[]]), json!({ "x": "y" })] {
-                let error = one(parameter.name, wrong.clone()).expect_err(parameter.name);
-                assert_eq!(error.param.as_deref(), Some(parameter.name), "{wrong}");
+                let error = apply_one(parameter.name, wrong.clone()).expect_err(parameter.name);
+                assert_eq!(
+                    error.param,
+                    Some(FieldPath::verbatim(parameter.name)),
+                    "{wrong}"
+                );
                 assert!(error.message.contains(parameter.name), "{}", error.message);
             }
         }
@@ -233,8 +256,8 @@ mod tests {
             ("unheard_of", json!(1), None),
         ];
         for (name, given, expected) in cases {
-            let found = one(name, given.clone()).ok();
-            let found = found.map(|mut params| told(&mut params, name));
+            let found = apply_one(name, given.clone()).ok();
+            let found = found.map(|mut params| value_of(&mut params, name));
             assert_eq!(found, expected, "{name} {given}");
         }
     }
@@ -253,13 +276,13 @@ mod tests {
             ),
         ];
         for (words, message) in cases {
-            let error = one("bad_words", words).expect_err(message);
+            let error = apply_one("bad_words", words).expect_err(message);
             assert_eq!(error.message, message);
-            assert_eq!(error.param.as_deref(), Some("bad_words"));
+            assert_eq!(error.param, Some(FieldPath::verbatim("bad_words")));
         }
         // Each with a space before it, too.
-        let mut params = one("bad_words", json!(["a", "b", "a"])).expect("few");
-        assert_eq!(told(&mut params, "bad_words"), json!(4));
+        let mut params = apply_one("bad_words", json!(["a", "b", "a"])).expect("few");
+        assert_eq!(value_of(&mut params, "bad_words"), json!(4));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `/tokenize`, `/detokenize`, `/tokenizer_info`: how a model cuts texts, in vLLM's words.
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`, as vLLM has them.
 
 use std::sync::Arc;
 
@@ -14,12 +14,14 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
+use crate::field::Field;
+use crate::lowering;
 use crate::models::Lease;
 use crate::openai::completions::label;
-use crate::openai::lease;
-use crate::openai::message::{self, ChatMessage};
-use crate::openai::tool::ChatTool;
-use crate::wire::{Body, Wire};
+use crate::openai::messages::{self, ChatMessage};
+use crate::openai::tools::ChatTool;
+use crate::openai::{lease, resolve_alias};
+use crate::wire::{JsonBody, WireRequest};
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -28,55 +30,55 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/tokenizer_info", get(describe))
 }
 
-/// A text or a conversation to cut into tokens.
+/// A text or a conversation to tokenize.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizeRequest {
-    /// Whose tokens. May be left out where only one model is served.
+    /// The model's name or alias. May be omitted if only one model is served.
     pub model: Option<String>,
     /// A text; this or `messages`.
     pub prompt: Option<String>,
     /// Another name for `prompt`.
     pub content: Option<String>,
-    /// A conversation, which the model's template writes out.
+    /// A conversation, rendered by the model's template.
     pub messages: Option<Vec<ChatMessage>>,
-    /// Put the tokens before and after a text that the model expects there; true when left out.
-    /// In a conversation they are the template's business.
+    /// Add the special tokens that the model expects around a text; default true. In a conversation
+    /// the template adds them.
     pub add_special_tokens: Option<bool>,
-    /// Open the assistant's turn behind a conversation; true when left out.
+    /// Start the assistant's turn after a conversation; default true.
     pub add_generation_prompt: Option<bool>,
-    /// Tell the tokens' texts too.
+    /// Return the tokens' texts too.
     pub return_token_strs: Option<bool>,
-    /// Tools that the conversation offers.
+    /// Tools of the conversation.
     pub tools: Option<Vec<ChatTool>>,
-    /// Further variables of the template.
+    /// Extra variables of the template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
 }
 
-impl Wire for TokenizeRequest {}
+impl WireRequest for TokenizeRequest {}
 
 /// The tokens.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TokenizeResponse {
     pub count: usize,
-    /// The most tokens of a prompt and its answer.
+    /// The most tokens of a prompt and its reply.
     pub max_model_len: usize,
     pub tokens: Vec<u32>,
-    /// Their texts, where asked for; `bytes:\x…` where they are not whole characters.
+    /// Their texts, if requested; `bytes:\x…` for incomplete characters.
     pub token_strs: Option<Vec<String>>,
 }
 
-/// Tokens to put together.
+/// Tokens to decode.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DetokenizeRequest {
-    /// Whose tokens. May be left out where only one model is served.
+    /// The model's name or alias. May be omitted if only one model is served.
     pub model: Option<String>,
     pub tokens: Vec<u32>,
 }
 
-impl Wire for DetokenizeRequest {}
+impl WireRequest for DetokenizeRequest {}
 
 /// The text of the tokens, special ones included.
 #[derive(Debug, Serialize, ToSchema)]
@@ -88,26 +90,26 @@ pub struct DetokenizeResponse {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerQuery {
-    /// Whose tokenizer. May be left out where only one model is served.
+    /// The model's name or alias. May be omitted if only one model is served.
     pub model: Option<String>,
 }
 
-/// What clients need to know to write prompts themselves.
+/// A tokenizer's special tokens and template.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TokenizerInfo {
     /// `loquat`
     pub tokenizer_class: &'static str,
     pub vocab_size: usize,
-    /// The most tokens of a prompt and its answer.
+    /// The most tokens of a prompt and its reply.
     pub model_max_length: usize,
     pub bos_token: Option<String>,
     pub eos_token: Option<String>,
     pub pad_token: Option<String>,
-    /// Jinja; null where the model has none.
+    /// Jinja; null if the model has none.
     pub chat_template: Option<String>,
 }
 
-/// Cut a text or a conversation into tokens.
+/// Tokenize a text or a conversation.
 #[utoipa::path(
     post,
     path = "/tokenize",
@@ -118,16 +120,16 @@ pub struct TokenizerInfo {
 pub async fn tokenize(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<TokenizeRequest>,
+    body: JsonBody<TokenizeRequest>,
 ) -> Result<Json<TokenizeResponse>, ApiError> {
     let request = body.value;
     let lease = lease(&app, &caller, request.model.as_deref()).await?;
-    // Templates and tokenizers may take long over a large text.
-    let cut = tokio::task::spawn_blocking(move || cut(request, &lease)).await;
-    cut.map_err(|error| ApiError::internal(&error))?.map(Json)
+    lowering::run(move || encode(request, &lease))
+        .await
+        .map(Json)
 }
 
-fn cut(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiError> {
+fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiError> {
     let TokenizeRequest {
         model: _,
         prompt,
@@ -140,17 +142,17 @@ fn cut(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiE
         chat_template_kwargs,
     } = request;
     let tokenizer = model.chat_context().tokenizer();
-    let text = crate::openai::agree(("prompt", prompt), ("content", content))?;
+    let text = resolve_alias((Field::Prompt, prompt), (Field::Content, content))?;
     let tokens = match (text, messages) {
         (Some(text), None) => {
-            let only_chats = [
-                ("add_generation_prompt", add_generation_prompt.is_some()),
-                ("tools", tools.is_some()),
-                ("chat_template_kwargs", chat_template_kwargs.is_some()),
+            let chat_only = [
+                (Field::AddGenerationPrompt, add_generation_prompt.is_some()),
+                (Field::Tools, tools.is_some()),
+                (Field::ChatTemplateKwargs, chat_template_kwargs.is_some()),
             ];
-            if let Some((field, _)) = only_chats.iter().find(|(_, given)| *given) {
-                let what = format!("`{field}` is for `messages`, not for `prompt`");
-                return Err(ApiError::invalid(*field, what));
+            if let Some((field, _)) = chat_only.iter().find(|(_, present)| *present) {
+                let problem = "is for `messages`, not for `prompt`";
+                return Err(ApiError::invalid(*field, problem));
             }
             let special = Special {
                 add: add_special_tokens.unwrap_or(true),
@@ -161,12 +163,12 @@ fn cut(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiE
         }
         (None, Some(messages)) => {
             if add_special_tokens.is_some_and(|add| add) {
-                let why = "the template writes a conversation's special tokens";
-                return Err(ApiError::unsupported("add_special_tokens", why));
+                let reason = "the template adds a conversation's special tokens";
+                return Err(ApiError::unsupported(Field::AddSpecialTokens, reason));
             }
             let tools = tools.unwrap_or_default().into_iter();
             let chat = ChatRequest {
-                messages: message::lower(messages)?,
+                messages: messages::lower(messages)?,
                 tools: tools.map(ChatTool::lower).collect(),
                 template_variables: chat_template_kwargs.unwrap_or_default(),
                 ..ChatRequest::default()
@@ -175,8 +177,8 @@ fn cut(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiE
             model.chat_context().tokens(&chat, reply)?
         }
         _ => {
-            let what = "give either `prompt` or `messages`";
-            return Err(ApiError::invalid("prompt", what));
+            let message = "send either `prompt` or `messages`";
+            return Err(ApiError::bad_request(message).param(Field::Prompt));
         }
     };
     let texts = |tokens: &[u32]| tokens.iter().map(|id| label(*id, tokenizer)).collect();
@@ -188,7 +190,7 @@ fn cut(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiE
     })
 }
 
-/// Put tokens together to a text.
+/// Decode tokens to a text.
 #[utoipa::path(
     post,
     path = "/detokenize",
@@ -199,21 +201,23 @@ fn cut(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiE
 pub async fn detokenize(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<DetokenizeRequest>,
+    body: JsonBody<DetokenizeRequest>,
 ) -> Result<Json<DetokenizeResponse>, ApiError> {
     let DetokenizeRequest { model, tokens } = body.value;
     let lease = lease(&app, &caller, model.as_deref()).await?;
-    let tokenizer = lease.chat_context().tokenizer();
-    let vocabulary = lease.engine().capabilities().vocab_size;
-    let unknown = tokens.iter().enumerate();
-    if let Some((index, id)) = unknown.clone().find(|(_, id)| **id as usize >= vocabulary) {
-        let field = format!("tokens[{index}]");
-        let what = format!("`{field}` is {id}; the vocabulary has {vocabulary}, counted from 0");
-        return Err(ApiError::invalid(field, what));
+    let decode = move || decode(&tokens, &lease);
+    let prompt = lowering::run(decode).await?;
+    Ok(Json(DetokenizeResponse { prompt }))
+}
+
+fn decode(tokens: &[u32], model: &Lease) -> Result<String, ApiError> {
+    let vocabulary = model.engine().capabilities().vocab_size;
+    let mut ids = tokens.iter().enumerate();
+    if let Some((index, id)) = ids.find(|(_, id)| **id as usize >= vocabulary) {
+        let problem = format!("is {id}; the vocabulary has {vocabulary} tokens");
+        return Err(ApiError::invalid(Field::Tokens.index(index), problem));
     }
-    Ok(Json(DetokenizeResponse {
-        prompt: tokenizer.decode(&tokens, false),
-    }))
+    Ok(model.chat_context().tokenizer().decode(tokens, false))
 }
 
 /// Describe a model's tokenizer.
@@ -222,28 +226,31 @@ pub async fn detokenize(
     path = "/tokenizer_info",
     tag = "tokens",
     params(TokenizerQuery),
-    responses((status = 200, description = "What it is like", body = TokenizerInfo)),
+    responses((status = 200, description = "The tokenizer", body = TokenizerInfo)),
 )]
 pub async fn describe(
     State(app): State<Arc<App>>,
     caller: Caller,
     query: Result<Query<TokenizerQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<TokenizerInfo>, ApiError> {
-    let Query(query) = query.map_err(|error| ApiError::invalid("model", error.body_text()))?;
+    let Query(query) = query.map_err(|error| {
+        let message = error.body_text();
+        ApiError::bad_request(message).param(Field::Model)
+    })?;
     let lease = lease(&app, &caller, query.model.as_deref()).await?;
     let tokenizer = lease.chat_context().tokenizer();
     let BoundaryTokens {
         bos_token,
         eos_token,
     } = BoundaryTokens::from_tokenizer(tokenizer);
-    let given = |text: String| Some(text).filter(|text| !text.is_empty());
+    let non_empty = |text: String| Some(text).filter(|text| !text.is_empty());
     let template = lease.chat_context().template();
     Ok(Json(TokenizerInfo {
         tokenizer_class: "loquat",
         vocab_size: tokenizer.vocab_size(),
         model_max_length: lease.model.token_limit(),
-        bos_token: given(bos_token),
-        eos_token: given(eos_token),
+        bos_token: non_empty(bos_token),
+        eos_token: non_empty(eos_token),
         pad_token: tokenizer.pad().and_then(|id| tokenizer.token_text(id)),
         chat_template: template.map(|template| template.source(false).to_owned()),
     }))

@@ -1,4 +1,4 @@
-//! JSON that may be one of several things: a text or a list, objects told apart by `type`.
+//! JSON values of several types: a text or a list, objects with a `type` tag.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// A text, or a list of what the dialect has beside texts.
+/// A text, or a list.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum TextOr<T> {
@@ -16,16 +16,16 @@ pub enum TextOr<T> {
     Many(Vec<T>),
 }
 
-// By hand, since what serde derives says neither which element is wrong nor why.
+// Serde's derive reports neither which element is wrong nor why.
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Either(PhantomData))
+        deserializer.deserialize_any(TextOrVisitor(PhantomData))
     }
 }
 
-struct Either<T>(PhantomData<T>);
+struct TextOrVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for TextOrVisitor<T> {
     type Value = TextOr<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,43 +45,43 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
     }
 }
 
-/// Objects that are told apart by their `type`.
-pub struct Kinds {
-    /// What an object without `type` is.
+/// The values of an object's `type` tag.
+pub struct TypeTags {
+    /// The type of an object without a tag.
     pub default: Option<&'static str>,
-    /// Kinds of the dialect that are not implemented, with the reason.
+    /// Types of the dialect that are not implemented, with the reason.
     pub refused: &'static [(&'static [&'static str], &'static str)],
 }
 
-impl Kinds {
-    /// Reads an object by `read`, which knows those that are implemented.
+impl TypeTags {
+    /// Parses an object by `read`, which handles the implemented types.
     pub fn read<'de, T, D: Deserializer<'de>>(
         &self,
         deserializer: D,
         read: impl FnOnce(Value) -> serde_json::Result<T>,
     ) -> Result<T, D::Error> {
         let mut fields = Map::deserialize(deserializer)?;
-        let untold = fields.get("type").is_none_or(Value::is_null);
-        if let Some(default) = self.default.filter(|_| untold) {
+        let untagged = fields.get("type").is_none_or(Value::is_null);
+        if let Some(default) = self.default.filter(|_| untagged) {
             fields.insert("type".to_owned(), default.into());
         }
         let kind = fields.get("type").and_then(Value::as_str);
         let refused = self.refused.iter();
         let refused = kind.and_then(|kind| {
             let mut refused = refused.filter(|(kinds, _)| kinds.contains(&kind));
-            refused.next().map(|(_, why)| (kind, why))
+            refused.next().map(|(_, reason)| (kind, reason))
         });
-        if let Some((kind, why)) = refused {
+        if let Some((kind, reason)) = refused {
             return Err(D::Error::custom(format!(
-                "`{kind}` is not supported: {why}"
+                "`{kind}` is not supported: {reason}"
             )));
         }
         read(Value::Object(fields)).map_err(D::Error::custom)
     }
 }
 
-/// What a client writes as null is left out.
-pub fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
+/// Parses null as the default value.
+pub fn null_as_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())

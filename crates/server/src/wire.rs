@@ -1,4 +1,4 @@
-//! Reading a request's body: what is unknown is refused by name, what is ignored is said so.
+//! Parses request bodies: refuses unknown fields by name, and reports ignored ones in a header.
 
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderValue;
@@ -9,57 +9,61 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::error::{ApiError, ErrorKind};
+use crate::field::{Field, FieldPath};
 
-/// Names the fields of a request that were taken and had no effect.
+/// Lists the fields of a request that had no effect.
 pub const IGNORED_HEADER: &str = "x-loquat-ignored";
 
-/// A request's body. Types derive `Deserialize` with `deny_unknown_fields`, at every depth.
-pub trait Wire: DeserializeOwned {
-    /// Fields that clients of the dialect are known to send and that change nothing here, with
-    /// the reason. The response names them in [`IGNORED_HEADER`].
+/// The type of a request body. Types derive `Deserialize` with `deny_unknown_fields`, at every
+/// depth.
+pub trait WireRequest: DeserializeOwned {
+    /// Fields that clients of the dialect send and that have no effect here, with the reason. The
+    /// response lists them in [`IGNORED_HEADER`].
     const IGNORED: &'static [(&'static str, &'static str)] = &[];
-    /// Parts of fields that change nothing, with the reason, as the header calls them. They are
-    /// found by who lowers the request.
-    const WITHIN: &'static [(&'static str, &'static str)] = &[];
+    /// Nested fields that have no effect, with the reason, as the header names them. Lowering
+    /// finds them.
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = &[];
     /// Fields of the dialect that are not implemented, with the reason.
-    const REFUSED: &'static [(&'static str, &'static str)] = &[];
+    const REFUSED: &'static [(Field, &'static str)] = &[];
     /// Whether the body may have the engine's sampling parameters beside its fields.
     const SAMPLING: bool = false;
 }
 
-/// A body that was read.
+/// A parsed request body.
 #[derive(Debug)]
-pub struct Body<T> {
+pub struct JsonBody<T> {
     pub value: T,
     /// Sampling parameters by name, for [`crate::sampling::apply`].
     pub sampling: Map<String, Value>,
     pub ignored: Vec<&'static str>,
 }
 
-impl<T: Wire> Body<T> {
+impl<T: WireRequest> JsonBody<T> {
     pub fn read(bytes: &[u8]) -> Result<Self, ApiError> {
         let body: Value = serde_json::from_slice(bytes).map_err(|error| {
-            let what = format!("the request's body is not valid JSON: {error}");
-            ApiError::new(ErrorKind::InvalidRequest, what).code("invalid_json")
+            let message = format!("the request body is not valid JSON: {error}");
+            ApiError::bad_request(message).code("invalid_json")
         })?;
         let Value::Object(fields) = body else {
-            let what = "the request's body must be a JSON object";
-            return Err(ApiError::new(ErrorKind::InvalidRequest, what));
+            return Err(ApiError::bad_request(
+                "the request body must be a JSON object",
+            ));
         };
-        Self::sort(fields)
+        Self::from_fields(fields)
     }
 
-    fn sort(fields: Map<String, Value>) -> Result<Self, ApiError> {
+    fn from_fields(fields: Map<String, Value>) -> Result<Self, ApiError> {
         let mut own = Map::new();
         let mut sampling = Map::new();
         let mut ignored = Vec::new();
-        // Null is how clients write what they leave out.
+        // Clients write null for a field that they omit.
         for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
-            let is = |(known, _): &&(&'static str, &'static str)| *known == name;
-            if let Some((name, _)) = T::IGNORED.iter().find(is) {
+            let ignores = T::IGNORED.iter().find(|(known, _)| *known == name);
+            let refuses = T::REFUSED.iter().find(|(field, _)| field.name() == name);
+            if let Some((name, _)) = ignores {
                 ignored.push(*name);
-            } else if let Some((_, why)) = T::REFUSED.iter().find(is) {
-                return Err(ApiError::unsupported(name, why));
+            } else if let Some((field, reason)) = refuses {
+                return Err(ApiError::unsupported(*field, reason));
             } else if T::SAMPLING && PARAMETERS.iter().any(|known| known.name == name) {
                 sampling.insert(name, value);
             } else {
@@ -74,35 +78,37 @@ impl<T: Wire> Body<T> {
     }
 }
 
-fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
+/// Parses a value; errors name the field by its path.
+pub fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = match error.path().to_string() {
             root if root == "." => String::new(),
             path => path,
         };
-        let what = error.into_inner().to_string();
-        if let Some(field) = named(&what, "missing field `") {
+        let problem = error.into_inner().to_string();
+        if let Some(field) = named_field(&problem, "missing field `") {
             let dot = if path.is_empty() { "" } else { "." };
-            let param = format!("{path}{dot}{field}");
-            return ApiError::invalid(param.clone(), format!("`{param}` is missing"));
+            let field = FieldPath::verbatim(format!("{path}{dot}{field}"));
+            return ApiError::invalid(field, "is missing");
         }
         let error = match path.as_str() {
-            "" => ApiError::new(ErrorKind::InvalidRequest, what.clone()),
-            _ => ApiError::invalid(path.clone(), format!("`{path}`: {what}")),
+            "" => ApiError::bad_request(problem.clone()),
+            _ => ApiError::bad_request(format!("`{path}`: {problem}"))
+                .param(FieldPath::verbatim(path)),
         };
-        match named(&what, "unknown field `") {
+        match named_field(&problem, "unknown field `") {
             Some(_) => error.code("unknown_parameter"),
             None => error,
         }
     })
 }
 
-/// The field that a sentence of serde's begins with.
-fn named<'a>(what: &'a str, beginning: &str) -> Option<&'a str> {
-    what.strip_prefix(beginning)?.split('`').next()
+/// The field that serde's error names after this prefix.
+fn named_field<'a>(problem: &'a str, prefix: &str) -> Option<&'a str> {
+    problem.strip_prefix(prefix)?.split('`').next()
 }
 
-impl<S: Send + Sync, T: Wire> FromRequest<S> for Body<T> {
+impl<S: Send + Sync, T: WireRequest> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
@@ -115,21 +121,18 @@ fn unreadable(status: axum::http::StatusCode) -> ApiError {
     match status {
         axum::http::StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
             ErrorKind::TooLarge,
-            "the request's body is larger than this server takes",
+            "the request body is larger than this server accepts",
         ),
-        _ => ApiError::new(
-            ErrorKind::InvalidRequest,
-            "the request's body ended before it was whole",
-        ),
+        _ => ApiError::bad_request("the request body ended early"),
     }
 }
 
-/// Says in a header which fields had no effect.
-pub fn name_ignored(response: &mut Response, ignored: &[&'static str]) {
+/// Lists the fields that had no effect in a header.
+pub fn set_ignored_header(response: &mut Response, ignored: &[&'static str]) {
     if ignored.is_empty() {
         return;
     }
-    // Field names are ours and plain.
+    // Field names are ASCII.
     if let Ok(value) = HeaderValue::from_str(&ignored.join(", ")) {
         response.headers_mut().insert(IGNORED_HEADER, value);
     }

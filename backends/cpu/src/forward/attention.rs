@@ -180,7 +180,7 @@ impl<'a> AllAngles<'a> {
         unsafe {
             match self.pairs {
                 RopePairs::Halves => (kernels.rotate)(head, cos, sin),
-                RopePairs::Neighbours => (kernels.rotate_neighbours)(head, cos, sin),
+                RopePairs::Interleaved => (kernels.rotate_neighbours)(head, cos, sin),
             }
         }
     }

@@ -268,7 +268,7 @@ impl<T: KvElement> Forward<'_, T> {
 
     /// Leaves the branch's answer, before its scale and norm, in `scratch.branch`.
     fn branch(&mut self, layer: usize, branch: &Branch) {
-        match &branch.inner {
+        match &branch.inner.kind {
             Inner::Attention(weights) => self.attention(layer, branch, weights),
             Inner::Latent(weights) => self.latent(layer, branch, weights),
             Inner::ShortConv(weights) => self.short_conv(layer, branch, weights),
@@ -282,7 +282,7 @@ impl<T: KvElement> Forward<'_, T> {
                 gate,
             } => self.per_layer_input(layer, branch, *dim, *activation, gate),
         }
-        let Some(Output { linear, .. }) = &branch.output else {
+        let Some(Output { linear, .. }) = &branch.inner.output else {
             return;
         };
         let tokens = self.tokens();
@@ -331,7 +331,7 @@ impl<T: KvElement> Forward<'_, T> {
                     answer.slice(token * hidden, hidden),
                 )
             };
-            branch.finish(kernels, answer);
+            finish(branch, kernels, answer);
             add_scaled(x, answer, residual_scale);
         });
     }
@@ -351,7 +351,7 @@ impl<T: KvElement> Forward<'_, T> {
                     answer.slice(token * hidden, hidden),
                 )
             };
-            branch.finish(kernels, answer);
+            finish(branch, kernels, answer);
             if first {
                 sum.copy_from_slice(answer);
             } else {
@@ -420,16 +420,14 @@ impl Model {
     }
 }
 
-impl Branch {
-    /// Bias, scale and norm of a finished answer.
-    fn finish(&self, kernels: &Kernels, answer: &mut [f32]) {
-        if let Some(Output { bias, .. }) = &self.output {
-            add(answer, bias.as_deref());
-        }
-        scale(answer, self.output_scale);
-        if let Some(norm) = &self.post_norm {
-            norm.apply(kernels, answer);
-        }
+/// Bias, scale and norm of a branch's answer.
+fn finish(branch: &Branch, kernels: &Kernels, answer: &mut [f32]) {
+    if let Some(Output { bias, .. }) = &branch.inner.output {
+        add(answer, bias.as_deref());
+    }
+    scale(answer, branch.output_scale);
+    if let Some(norm) = &branch.post_norm {
+        norm.apply(kernels, answer);
     }
 }
 

@@ -5,13 +5,13 @@ use loquat_spec::{Activation, Dense as DenseSpec, LayerRole};
 
 use crate::array::{Array, Fused, Ops, Type};
 use crate::error::MlxError;
-use crate::linear::{Joined, Linear};
+use crate::linear::{JoinedLinear, Linear};
 use crate::loader::LayerLoader;
 
 /// `down(activation(gate(x) * gate_scale) * up(x))`, or `down(activation(up(x)))`.
 pub struct Dense {
     /// Gate and up, or up alone.
-    inner: Joined,
+    inner: JoinedLinear,
     activate: Activate,
     down: Linear,
 }

@@ -47,7 +47,7 @@ impl Conv {
         }
         Ok(Self {
             taps: taps(loader.loader().ops, &stored, roles.kernel, scale)?,
-            bias: roles.bias.map(|role| loader.exact(role)).transpose()?,
+            bias: roles.bias.map(|role| loader.vector_f32(role)).transpose()?,
         })
     }
 
@@ -164,7 +164,7 @@ fn own(ops: &Ops, of: &Array, index: usize) -> Result<Array, MlxError> {
 
 /// The group's part of [tokens, width] as [rows, tokens, width].
 pub fn rows_of(step: &Step, group: &Group, x: &Array) -> Result<Array, MlxError> {
-    let part = step.of_group(group, x)?;
+    let part = step.group_part(group, x)?;
     let dims = [group.rows.len() as i32, group.tokens as i32, part.dim(1)];
     step.ops.reshape(&part, &dims)
 }

@@ -53,8 +53,9 @@ impl OutputArgs {
         } else {
             Distribution::Model
         };
-        Ok(self
-            .logprobs
-            .map(|alternatives| Logprobs { alternatives, of }))
+        Ok(self.logprobs.map(|alternatives| Logprobs {
+            alternatives,
+            distribution: of,
+        }))
     }
 }

@@ -4,7 +4,7 @@ use clap::builder::ValueParser;
 use clap::parser::ValuesRef;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use loquat::sampling;
-use loquat_engine::{Kind, PARAMETERS, Parameter, Step};
+use loquat_engine::{PARAMETERS, Parameter, ParameterKind, SamplingStep};
 
 use super::values::{seed, token};
 
@@ -21,7 +21,7 @@ pub enum FlagValue {
     Tokens(Vec<u32>),
     /// Words to encode, or strings that stay strings.
     Texts(Vec<String>),
-    Steps(Vec<Step>),
+    Steps(Vec<SamplingStep>),
     Seed(u64),
 }
 
@@ -69,13 +69,15 @@ fn flag(parameter: &Parameter) -> Arg {
         .help_heading(HEADING)
         .allow_negative_numbers(true);
     let flag = match parameter.kind {
-        Kind::Float => flag.value_name("NUMBER").value_parser(ranged(parameter)),
-        Kind::Integer => flag.value_name("COUNT").value_parser(whole(parameter)),
-        Kind::Biases => list(flag, "TOKEN=BIAS", bias(parameter)),
-        Kind::Tokens => list(flag, "IDS", token.into()).value_delimiter(','),
-        Kind::TokenSequences | Kind::Strings => list(flag, "TEXT", clap::value_parser!(String)),
-        Kind::Steps => list(flag, "NAMES", step.into()).value_delimiter(','),
-        Kind::Seed => flag.value_name("NUMBER").value_parser(seed),
+        ParameterKind::Float => flag.value_name("NUMBER").value_parser(ranged(parameter)),
+        ParameterKind::Integer => flag.value_name("COUNT").value_parser(whole(parameter)),
+        ParameterKind::Biases => list(flag, "TOKEN=BIAS", bias(parameter)),
+        ParameterKind::Tokens => list(flag, "IDS", token.into()).value_delimiter(','),
+        ParameterKind::TokenSequences | ParameterKind::Strings => {
+            list(flag, "TEXT", clap::value_parser!(String))
+        }
+        ParameterKind::Steps => list(flag, "NAMES", step.into()).value_delimiter(','),
+        ParameterKind::Seed => flag.value_name("NUMBER").value_parser(seed),
     };
     match parameter.name {
         "temperature" => flag.short('t'),
@@ -97,13 +99,15 @@ fn help(parameter: &Parameter) -> String {
         ..
     } = parameter;
     match kind {
-        Kind::Float | Kind::Integer => {
+        ParameterKind::Float | ParameterKind::Integer => {
             let default = sampling::default_value(parameter);
             format!("{help} [{min} to {max}] [default: {default}]")
         }
-        Kind::Biases => format!("{help} [{min} to {max}]"),
-        Kind::TokenSequences | Kind::Strings => format!("{help}. May be repeated"),
-        Kind::Tokens | Kind::Steps | Kind::Seed => (*help).to_owned(),
+        ParameterKind::Biases => format!("{help} [{min} to {max}]"),
+        ParameterKind::TokenSequences | ParameterKind::Strings => {
+            format!("{help}. May be repeated")
+        }
+        ParameterKind::Tokens | ParameterKind::Steps | ParameterKind::Seed => (*help).to_owned(),
     }
 }
 
@@ -132,20 +136,22 @@ fn bias(parameter: Parameter) -> ValueParser {
     parse.into()
 }
 
-fn step(name: &str) -> Result<Step, String> {
-    Step::from_name(name.trim()).map_err(|error| error.to_string())
+fn step(name: &str) -> Result<SamplingStep, String> {
+    SamplingStep::from_name(name.trim()).map_err(|error| error.to_string())
 }
 
 fn given(parameter: &Parameter, matches: &ArgMatches) -> Option<FlagValue> {
     let name = parameter.name;
     Some(match parameter.kind {
-        Kind::Float => FlagValue::Float(*matches.get_one(name)?),
-        Kind::Integer => FlagValue::Integer(*matches.get_one(name)?),
-        Kind::Biases => FlagValue::Biases(all(matches.get_many(name)?)),
-        Kind::Tokens => FlagValue::Tokens(all(matches.get_many(name)?)),
-        Kind::TokenSequences | Kind::Strings => FlagValue::Texts(all(matches.get_many(name)?)),
-        Kind::Steps => FlagValue::Steps(all(matches.get_many(name)?)),
-        Kind::Seed => FlagValue::Seed(*matches.get_one(name)?),
+        ParameterKind::Float => FlagValue::Float(*matches.get_one(name)?),
+        ParameterKind::Integer => FlagValue::Integer(*matches.get_one(name)?),
+        ParameterKind::Biases => FlagValue::Biases(all(matches.get_many(name)?)),
+        ParameterKind::Tokens => FlagValue::Tokens(all(matches.get_many(name)?)),
+        ParameterKind::TokenSequences | ParameterKind::Strings => {
+            FlagValue::Texts(all(matches.get_many(name)?))
+        }
+        ParameterKind::Steps => FlagValue::Steps(all(matches.get_many(name)?)),
+        ParameterKind::Seed => FlagValue::Seed(*matches.get_one(name)?),
     })
 }
 
@@ -173,19 +179,22 @@ mod tests {
         for parameter in PARAMETERS {
             let flag = format!("--{}", flag_name(&parameter));
             let (text, value) = match parameter.kind {
-                Kind::Float => ("0.5", FlagValue::Float(0.5)),
-                Kind::Integer => ("1", FlagValue::Integer(1)),
-                Kind::Biases => ("42=-7.5", FlagValue::Biases(vec![(42, -7.5)])),
-                Kind::Tokens => ("4, 5", FlagValue::Tokens(vec![4, 5])),
-                Kind::TokenSequences | Kind::Strings => {
+                ParameterKind::Float => ("0.5", FlagValue::Float(0.5)),
+                ParameterKind::Integer => ("1", FlagValue::Integer(1)),
+                ParameterKind::Biases => ("42=-7.5", FlagValue::Biases(vec![(42, -7.5)])),
+                ParameterKind::Tokens => ("4, 5", FlagValue::Tokens(vec![4, 5])),
+                ParameterKind::TokenSequences | ParameterKind::Strings => {
                     ("a,b", FlagValue::Texts(vec!["a,b".into()]))
                 }
-                Kind::Steps => ("top_p,dry", FlagValue::Steps(vec![Step::TopP, Step::Dry])),
-                Kind::Seed => ("7", FlagValue::Seed(7)),
+                ParameterKind::Steps => (
+                    "top_p,dry",
+                    FlagValue::Steps(vec![SamplingStep::TopP, SamplingStep::Dry]),
+                ),
+                ParameterKind::Seed => ("7", FlagValue::Seed(7)),
             };
             // One parameter starts above 0.5.
             let text = match parameter.kind {
-                Kind::Float if parameter.min > 0.5 => "1.5",
+                ParameterKind::Float if parameter.min > 0.5 => "1.5",
                 _ => text,
             };
             let value = match (value, text) {

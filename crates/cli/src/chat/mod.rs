@@ -19,9 +19,9 @@ use loquat_engine::EngineError;
 pub use settings::Settings;
 
 use crate::error::CliError;
-use crate::run::{Opener, Talk};
+use crate::interrupts::{Doing, Interrupts};
+use crate::run::{ChatModel, ModelOpener};
 use crate::terminal::{is_dumb, print_error, remark, sanitize};
-use crate::wait::{Doing, Interrupts};
 use commands::{ChatLine, Command, parse, split};
 use complete::ModelNames;
 use editor::{LineEditor, LineInput};
@@ -31,8 +31,8 @@ const PROMPT: &str = ">>> ";
 
 /// Reads and answers lines until the user leaves.
 pub fn converse(
-    opener: &Opener<'_>,
-    talk: Talk,
+    opener: &ModelOpener<'_>,
+    talk: ChatModel,
     conversation: Conversation,
 ) -> Result<(), CliError> {
     let history = opener.store.cache_dir().join("chat-history");
@@ -72,9 +72,9 @@ pub fn converse(
 }
 
 struct Chat<'a> {
-    opener: &'a Opener<'a>,
+    opener: &'a ModelOpener<'a>,
     editor: LineEditor,
-    talk: Talk,
+    talk: ChatModel,
     conversation: Conversation,
     /// The end of the last answer that was not stopped.
     last: Option<Finish>,
@@ -307,7 +307,7 @@ fn is_fatal(error: &CliError) -> bool {
         error,
         CliError::Output(_)
             | CliError::Terminal(_)
-            | CliError::Engine(EngineError::Dead { .. } | EngineError::ShutDown)
+            | CliError::Engine(EngineError::Dead(_) | EngineError::ShutDown)
     )
 }
 

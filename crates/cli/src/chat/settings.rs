@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Args, FromArgMatches};
 use loquat_chat::{ChatRequest, Effort};
-use loquat_engine::{PARAMETERS, SamplingParams, Slot};
+use loquat_engine::{PARAMETERS, ParameterSlot, SamplingParams};
 use serde_json::Value;
 
 use super::suggest::nearest;
@@ -263,14 +263,14 @@ fn named(value: &impl clap::ValueEnum) -> Option<String> {
 }
 
 /// A value as it is typed.
-fn text(slot: &Slot<'_>) -> String {
+fn text(slot: &ParameterSlot<'_>) -> String {
     let joined = |words: Vec<String>| words.join(",");
     match slot {
-        Slot::Float(value) => value.to_string(),
-        Slot::Count(value) => value.to_string(),
-        Slot::Window(value) => value.to_string(),
-        Slot::Mode(value) => value.to_string(),
-        Slot::Biases(biases) => {
+        ParameterSlot::Float(value) => value.to_string(),
+        ParameterSlot::Count(value) => value.to_string(),
+        ParameterSlot::Window(value) => value.to_string(),
+        ParameterSlot::Mode(value) => value.to_string(),
+        ParameterSlot::Biases(biases) => {
             let biases: Vec<String> = biases
                 .iter()
                 .map(|(id, bias)| format!("{id}={bias}"))
@@ -280,12 +280,14 @@ fn text(slot: &Slot<'_>) -> String {
                 _ => list(&biases),
             }
         }
-        Slot::Tokens(ids) => joined(ids.iter().map(u32::to_string).collect()),
-        Slot::Words(words) if words.is_empty() => String::new(),
-        Slot::Words(words) => format!("{} from the model", words.len()),
-        Slot::Texts(texts) => list(texts),
-        Slot::Steps(steps) => joined(steps.iter().map(|step| step.name().to_owned()).collect()),
-        Slot::Seed(seed) => seed.map(|seed| seed.to_string()).unwrap_or_default(),
+        ParameterSlot::Tokens(ids) => joined(ids.iter().map(u32::to_string).collect()),
+        ParameterSlot::Words(words) if words.is_empty() => String::new(),
+        ParameterSlot::Words(words) => format!("{} from the model", words.len()),
+        ParameterSlot::Texts(texts) => list(texts),
+        ParameterSlot::Steps(steps) => {
+            joined(steps.iter().map(|step| step.name().to_owned()).collect())
+        }
+        ParameterSlot::Seed(seed) => seed.map(|seed| seed.to_string()).unwrap_or_default(),
     }
 }
 

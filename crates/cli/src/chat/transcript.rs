@@ -4,9 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use loquat_chat::Conversation;
+use loquat_server::messages_to_json;
 
 use crate::error::CliError;
-use crate::{files, wire};
+use crate::files;
 
 const LOAD: &str = "/load";
 const SAVE: &str = "/save";
@@ -23,7 +24,7 @@ pub fn expand_path(name: &str) -> PathBuf {
 
 /// Writes a conversation atomically. An existing file is kept unless `replace`.
 pub fn save(path: &Path, conversation: &Conversation, replace: bool) -> Result<(), CliError> {
-    let messages = wire::to_json(&conversation.messages());
+    let messages = messages_to_json(&conversation.messages());
     let written = files::write_whole(path, &format!("{messages:#}\n"), replace);
     written.map_err(|error| CliError::Field {
         flag: SAVE,
@@ -40,7 +41,7 @@ pub fn save(path: &Path, conversation: &Conversation, replace: bool) -> Result<(
 }
 
 pub fn load(path: &Path) -> Result<Conversation, CliError> {
-    let messages = wire::messages(LOAD, files::json(LOAD, path)?)?;
+    let messages = files::messages(LOAD, path)?;
     Ok(Conversation::from_messages(messages))
 }
 

@@ -218,11 +218,8 @@ fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
         PrefixCopy::None => None,
     };
     let flags = [
-        (capabilities.structured_output, "structured output"),
-        (capabilities.speculative_decoding, "speculative decoding"),
-        (capabilities.batched_serving, "batched serving"),
+        (capabilities.logits, "structured output"),
         (capabilities.export, "sequence export"),
-        (capabilities.multimodal, "images"),
         (capabilities.batch_invariant, "bit-identical rows"),
     ];
     let flags = flags.iter().filter(|(can, _)| *can).map(|(_, name)| *name);

@@ -71,7 +71,7 @@ fn wrong_wishes_are_refused_in_words() {
             &["q4_k_m", "q8_0"],
         ),
         (&source, &["--to", "mlx"], &there, 2, &["--force"]),
-        (&source, &["--to", "gguf"], &there, 2, &["name a file"]),
+        (&source, &["--to", "gguf"], &there, 2, &["Name a file"]),
         (
             &source,
             &["--to", "mlx", "--quant", "f32", "--dtype", "f16"],

@@ -9,7 +9,7 @@ mod radix;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use loquat_session::{Held, PrefixCopy, SequenceId, Session};
+use loquat_session::{HeldMemory, PrefixCopy, SequenceId, Session};
 
 use radix::{Found, Radix};
 
@@ -133,7 +133,7 @@ impl PrefixCache {
             release(session, id);
             return;
         }
-        for known in self.made_needless_by(scope, tokens) {
+        for known in self.redundant_with(scope, tokens) {
             if self.entries[&known].tokens.len() >= tokens.len() {
                 self.touch(known);
                 release(session, id);
@@ -155,7 +155,7 @@ impl PrefixCache {
     }
 
     /// Entries that say nothing which `tokens` does not say, or the one that says all of it.
-    fn made_needless_by(&self, scope: &Scope, tokens: &[u32]) -> Vec<SequenceId> {
+    fn redundant_with(&self, scope: &Scope, tokens: &[u32]) -> Vec<SequenceId> {
         let Some(tree) = self.scopes.get(scope) else {
             return Vec::new();
         };
@@ -219,7 +219,7 @@ impl PrefixCache {
         release(session, id);
     }
 
-    fn held(&self, session: &dyn Session) -> Held {
+    fn held(&self, session: &dyn Session) -> HeldMemory {
         let ids: Vec<SequenceId> = self.entries.keys().copied().collect();
         session.held(&ids).unwrap_or_default()
     }

@@ -25,15 +25,15 @@ vectorised! {
         buckets.resize(BUCKETS, [0.0; 4]);
         for block in logits.chunks(BLOCK) {
             let mut weights = [0.0f32; BLOCK];
-            let mut places = [0u32; BLOCK];
+            let mut queue_limits = [0u32; BLOCK];
             for (weight, &logit) in weights.iter_mut().zip(block) {
                 *weight = scale.weight(logit);
             }
-            for (place, &logit) in places.iter_mut().zip(block) {
+            for (place, &logit) in queue_limits.iter_mut().zip(block) {
                 *place = bucket(logit, scale, middle);
             }
             // Neighbours are often of one bucket, and would wait for each other.
-            for (at, (place, weight)) in places.into_iter().zip(weights).enumerate() {
+            for (at, (place, weight)) in queue_limits.into_iter().zip(weights).enumerate() {
                 buckets[place as usize][at % 4] += f64::from(weight);
             }
         }
@@ -51,16 +51,16 @@ vectorised! {
     ) {
         inside.clear();
         for (index, block) in logits.chunks_mut(BLOCK).enumerate() {
-            let mut places = [0u32; BLOCK];
+            let mut queue_limits = [0u32; BLOCK];
             let mut hit = false;
-            for (place, logit) in places.iter_mut().zip(block.iter_mut()) {
+            for (place, logit) in queue_limits.iter_mut().zip(block.iter_mut()) {
                 *place = bucket(*logit, scale, middle);
                 *logit = if *place > last { f32::NEG_INFINITY } else { *logit };
                 hit |= *place == last;
             }
             if hit {
-                let places = places[..block.len()].iter().enumerate();
-                let here = places.filter(|(_, place)| **place == last);
+                let queue_limits = queue_limits[..block.len()].iter().enumerate();
+                let here = queue_limits.filter(|(_, place)| **place == last);
                 inside.extend(here.map(|(at, _)| (index * BLOCK + at) as u32));
             }
         }

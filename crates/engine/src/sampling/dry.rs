@@ -3,7 +3,7 @@
 
 use loquat_text::Tokenizer;
 
-use super::pool::Pool;
+use super::pool::CandidatePool;
 use super::{SamplingParams, params};
 use crate::EngineError;
 
@@ -21,7 +21,7 @@ pub(super) struct Dry {
     tail: Vec<u8>,
 }
 
-/// Buffers for [`Dry::discourage`].
+/// Buffers for [`Dry::apply_dry`].
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     lengths: Vec<usize>,
@@ -72,10 +72,10 @@ impl Dry {
     }
 
     /// Lowers the logits of tokens that would prolong a repetition in `tokens`.
-    pub fn discourage(
+    pub fn apply_dry(
         &self,
         tokens: &[u32],
-        pool: &mut Pool<'_>,
+        pool: &mut CandidatePool<'_>,
         buffers: &mut Buffers,
     ) -> Result<(), EngineError> {
         if self.tokenizer.is_none() && !self.breakers.is_empty() {

@@ -267,7 +267,7 @@ pub(super) struct LogSoftmax {
 
 impl LogSoftmax {
     /// `None` where no token has a probability.
-    pub fn of(logits: &[f32]) -> Option<Self> {
+    pub fn from_logits(logits: &[f32]) -> Option<Self> {
         let scale = Scale::new(peak(logits)?, 1.0);
         let total = total_weight(logits, scale);
         Some(Self {
@@ -391,15 +391,15 @@ mod tests {
     #[test]
     fn logprobs_sum_to_one() {
         for logits in [crowd(3000), vec![-3.0; 7], vec![0.5, NAN, -INF, 4.0]] {
-            let softmax = LogSoftmax::of(&logits).expect("a finite logit");
+            let softmax = LogSoftmax::from_logits(&logits).expect("a finite logit");
             let sum: f64 = logits
                 .iter()
                 .map(|&logit| f64::from(softmax.logprob(logit)).exp())
                 .sum();
             assert!((sum - 1.0).abs() < 1e-5, "{sum}");
         }
-        let one = LogSoftmax::of(&[INF, 1.0]).expect("a finite logit");
+        let one = LogSoftmax::from_logits(&[INF, 1.0]).expect("a finite logit");
         assert_eq!(one.logprob(INF), 0.0);
-        assert!(LogSoftmax::of(&[NAN, -INF]).is_none());
+        assert!(LogSoftmax::from_logits(&[NAN, -INF]).is_none());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::SamplingParams;
 use super::math;
-use super::pool::Pool;
+use super::pool::CandidatePool;
 
 #[derive(Debug)]
 pub(super) struct Mirostat {
@@ -23,7 +23,7 @@ impl Mirostat {
         })
     }
 
-    pub fn truncate(&self, pool: &mut Pool<'_>) {
+    pub fn truncate(&self, pool: &mut CandidatePool<'_>) {
         pool.truncate_surprise(self.mu);
     }
 

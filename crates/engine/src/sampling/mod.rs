@@ -15,9 +15,9 @@ mod params;
 mod pool;
 #[cfg(test)]
 mod reference;
-mod seen;
 mod select;
 mod slots;
+mod token_counts;
 mod vectorised;
 
 use loquat_session::Draw;
@@ -25,10 +25,10 @@ use loquat_text::Tokenizer;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-pub use order::{DEFAULT_ORDER, Step};
+pub use order::{DEFAULT_ORDER, SamplingStep};
 pub use parameter::*;
 pub use params::SamplingParams;
-pub use slots::{Slot, word_sequences};
+pub use slots::{ParameterSlot, word_sequences};
 
 pub(crate) use params::check_token;
 
@@ -36,13 +36,13 @@ use crate::{ConstraintError, Distribution, EngineError, Logprobs, TokenInfo, Tok
 use dry::Dry;
 use logits::LogSoftmax;
 use mirostat::Mirostat;
-use pool::Pool;
-use seen::Seen;
+use pool::CandidatePool;
 use select::Candidate;
+use token_counts::TokenCounts;
 
 /// Buffers that all requests take turns in, so that a token allocates nothing.
 #[derive(Debug, Default)]
-pub struct Scratch {
+pub struct SamplerScratch {
     candidates: Vec<Candidate>,
     likely: Vec<Candidate>,
     maxima: Vec<f32>,
@@ -54,7 +54,7 @@ pub struct Scratch {
     dry: dry::Buffers,
 }
 
-/// One request's choices: its parameters, its random stream, and what it has seen. The engine
+/// One request's choices: its parameters, its random stream, and what it has token_counts. The engine
 /// keeps one for each request; whoever runs a session without the engine may do the same.
 #[derive(Debug)]
 pub struct Sampler {
@@ -67,7 +67,7 @@ pub struct Sampler {
     generated: usize,
     stop_ids: Vec<u32>,
     allowed: Option<TokenMask>,
-    seen: Option<Seen>,
+    token_counts: Option<TokenCounts>,
     dry: Option<Dry>,
     mirostat: Option<Mirostat>,
     /// The next draw's number, where it had to be known before the logits.
@@ -76,9 +76,9 @@ pub struct Sampler {
 
 impl Sampler {
     pub fn new(params: SamplingParams, seed: u64, prompt: &[u32], stop_ids: &[u32]) -> Self {
-        let seen = Seen::new(&params, prompt);
+        let token_counts = TokenCounts::new(&params, prompt);
         let dry = Dry::new(&params, prompt);
-        let looks_back = seen.as_ref().is_some_and(Seen::forgets)
+        let looks_back = token_counts.as_ref().is_some_and(TokenCounts::forgets)
             || dry.is_some()
             || params.bad_words.iter().any(|word| word.len() > 1);
         let tokens = if looks_back {
@@ -97,7 +97,7 @@ impl Sampler {
                 _ => stop_ids.to_vec(),
             },
             allowed: mask_of(&params.allowed_tokens),
-            seen,
+            token_counts,
             dry,
             mirostat: Mirostat::new(&params),
             unit: None,
@@ -138,7 +138,7 @@ impl Sampler {
     }
 
     /// Forgets a draw that a device made.
-    pub fn drew(&mut self) {
+    pub fn record_draw(&mut self) {
         self.unit = None;
     }
 
@@ -154,17 +154,17 @@ impl Sampler {
         logits: &mut [f32],
         allowed: Option<&TokenMask>,
         logprobs: Option<Logprobs>,
-        scratch: &mut Scratch,
+        scratch: &mut SamplerScratch,
     ) -> Result<TokenInfo, EngineError> {
         let alternatives = match logprobs {
             None => None,
             Some(Logprobs {
                 alternatives,
-                of: Distribution::Sampled,
+                distribution: Distribution::Sampled,
             }) => Some(alternatives),
             Some(Logprobs {
                 alternatives,
-                of: Distribution::Model,
+                distribution: Distribution::Model,
             }) => {
                 let mut raw = std::mem::take(&mut scratch.raw);
                 raw.clear();
@@ -186,12 +186,16 @@ impl Sampler {
         id: u32,
         logits: &[f32],
         logprobs: Option<Logprobs>,
-        scratch: &mut Scratch,
+        scratch: &mut SamplerScratch,
     ) -> Result<TokenInfo, EngineError> {
-        let Some(Logprobs { alternatives, of }) = logprobs else {
+        let Some(Logprobs {
+            alternatives,
+            distribution,
+        }) = logprobs
+        else {
             return Ok(TokenInfo::bare(id));
         };
-        match of {
+        match distribution {
             Distribution::Model => score(id, logits, alternatives, scratch),
             Distribution::Sampled => Ok(TokenInfo {
                 id,
@@ -207,11 +211,11 @@ impl Sampler {
         if self.looks_back {
             self.tokens.push(id);
         }
-        if let Some(seen) = &mut self.seen {
-            if seen.forgets() {
-                seen.observe(&self.tokens, self.prompt_len)
+        if let Some(token_counts) = &mut self.token_counts {
+            if token_counts.forgets() {
+                token_counts.observe(&self.tokens, self.prompt_len)
             } else {
-                seen.count(id)
+                token_counts.count(id)
             }
         }
         if let Some(dry) = &mut self.dry {
@@ -224,10 +228,10 @@ impl Sampler {
         logits: &mut [f32],
         allowed: Option<&TokenMask>,
         alternatives: Option<usize>,
-        scratch: &mut Scratch,
+        scratch: &mut SamplerScratch,
     ) -> Result<TokenInfo, EngineError> {
         let mut dry_buffers = std::mem::take(&mut scratch.dry);
-        let mut pool = Pool::new(logits, scratch);
+        let mut pool = CandidatePool::new(logits, scratch);
         let applied = self.apply(&mut pool, allowed, &mut dry_buffers);
         let id = applied.and_then(|()| {
             let unit = self.take_unit();
@@ -239,7 +243,7 @@ impl Sampler {
                 mirostat.learn(pool.probability(id));
             }
             match alternatives {
-                Some(count) => pool.tell(id, count),
+                Some(count) => pool.top_logprobs(id, count),
                 None => TokenInfo::bare(id),
             }
         });
@@ -250,13 +254,13 @@ impl Sampler {
     /// Everything before the draw.
     fn apply(
         &mut self,
-        pool: &mut Pool<'_>,
+        pool: &mut CandidatePool<'_>,
         allowed: Option<&TokenMask>,
         buffers: &mut dry::Buffers,
     ) -> Result<(), EngineError> {
-        let penalties_first = self.params.order.first() == Some(&Step::Penalties);
+        let penalties_first = self.params.order.first() == Some(&SamplingStep::Penalties);
         if penalties_first {
-            self.step(Step::Penalties, pool, buffers)?;
+            self.step(SamplingStep::Penalties, pool, buffers)?;
         }
         self.push_and_forbid(pool, allowed);
         for at in usize::from(penalties_first)..self.params.order.len() {
@@ -270,7 +274,7 @@ impl Sampler {
 
     /// What holds whatever the order: bias, bad words, allowed tokens, the least length and the
     /// constraint.
-    fn push_and_forbid(&self, pool: &mut Pool<'_>, allowed: Option<&TokenMask>) {
+    fn push_and_forbid(&self, pool: &mut CandidatePool<'_>, allowed: Option<&TokenMask>) {
         for &(id, bias) in &self.params.logit_bias {
             pool.push(id, bias);
         }
@@ -293,40 +297,46 @@ impl Sampler {
 
     fn step(
         &mut self,
-        step: Step,
-        pool: &mut Pool<'_>,
+        step: SamplingStep,
+        pool: &mut CandidatePool<'_>,
         buffers: &mut dry::Buffers,
     ) -> Result<(), EngineError> {
         let params = &self.params;
         match step {
-            Step::Penalties => {
-                if let Some(seen) = &self.seen {
-                    seen.penalise(pool);
+            SamplingStep::Penalties => {
+                if let Some(token_counts) = &self.token_counts {
+                    token_counts.penalise(pool);
                 }
             }
-            Step::Dry => {
+            SamplingStep::Dry => {
                 if let Some(dry) = &self.dry {
-                    dry.discourage(&self.tokens, pool, buffers)?;
+                    dry.apply_dry(&self.tokens, pool, buffers)?;
                 }
             }
-            Step::Temperature if params.dynatemp_range > 0.0 => {
+            SamplingStep::Temperature if params.dynatemp_range > 0.0 => {
                 let (middle, range) = (params.temperature, params.dynatemp_range);
                 let min = (middle - range).max(0.0);
                 pool.dynamic_temperature(min, middle + range, params.dynatemp_exponent);
             }
-            Step::Temperature => pool.temperature(params.temperature),
-            Step::TopNSigma if params.top_n_sigma > 0.0 => pool.top_n_sigma(params.top_n_sigma),
-            Step::TopK if params.top_k > 0 => pool.top_k(params.top_k),
-            Step::TypicalP if params.typical_p < 1.0 => pool.typical_p(params.typical_p),
-            Step::TopP if params.top_p < 1.0 => pool.top_p(params.top_p),
-            Step::MinP if params.min_p > 0.0 => pool.min_p(params.min_p),
-            Step::Xtc if params.xtc_probability > 0.0 => {
+            SamplingStep::Temperature => pool.temperature(params.temperature),
+            SamplingStep::TopNSigma if params.top_n_sigma > 0.0 => {
+                pool.top_n_sigma(params.top_n_sigma)
+            }
+            SamplingStep::TopK if params.top_k > 0 => pool.top_k(params.top_k),
+            SamplingStep::TypicalP if params.typical_p < 1.0 => pool.typical_p(params.typical_p),
+            SamplingStep::TopP if params.top_p < 1.0 => pool.top_p(params.top_p),
+            SamplingStep::MinP if params.min_p > 0.0 => pool.min_p(params.min_p),
+            SamplingStep::Xtc if params.xtc_probability > 0.0 => {
                 if unit_interval(self.rng.next_u64()) < f64::from(params.xtc_probability) {
                     pool.exclude_top(params.xtc_threshold);
                 }
             }
-            Step::TopNSigma | Step::TopK | Step::TypicalP | Step::TopP | Step::MinP | Step::Xtc => {
-            }
+            SamplingStep::TopNSigma
+            | SamplingStep::TopK
+            | SamplingStep::TypicalP
+            | SamplingStep::TopP
+            | SamplingStep::MinP
+            | SamplingStep::Xtc => {}
         }
         Ok(())
     }
@@ -374,11 +384,11 @@ pub(crate) fn score(
     id: u32,
     logits: &[f32],
     count: usize,
-    scratch: &mut Scratch,
+    scratch: &mut SamplerScratch,
 ) -> Result<TokenInfo, EngineError> {
-    let softmax = LogSoftmax::of(logits).ok_or(EngineError::NoCandidate)?;
+    let softmax = LogSoftmax::from_logits(logits).ok_or(EngineError::NoCandidate)?;
     let logit = logits.get(id as usize).copied().unwrap_or(f32::NAN);
-    let Scratch {
+    let SamplerScratch {
         candidates, maxima, ..
     } = scratch;
     select::top_k(logits, count, maxima, candidates);

@@ -11,7 +11,7 @@ use crate::EngineError;
 
 /// One step of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum SamplingStep {
     Penalties,
     Dry,
     Temperature,
@@ -26,21 +26,21 @@ pub enum Step {
 /// The order of a request that names none: llama.cpp's, with the temperature moved before the
 /// truncations, where transformers and vLLM have it and the authors of a checkpoint's
 /// `generation_config.json` expect it.
-pub const DEFAULT_ORDER: [Step; 9] = [
-    Step::Penalties,
-    Step::Dry,
-    Step::Temperature,
-    Step::TopNSigma,
-    Step::TopK,
-    Step::TypicalP,
-    Step::TopP,
-    Step::MinP,
-    Step::Xtc,
+pub const DEFAULT_ORDER: [SamplingStep; 9] = [
+    SamplingStep::Penalties,
+    SamplingStep::Dry,
+    SamplingStep::Temperature,
+    SamplingStep::TopNSigma,
+    SamplingStep::TopK,
+    SamplingStep::TypicalP,
+    SamplingStep::TopP,
+    SamplingStep::MinP,
+    SamplingStep::Xtc,
 ];
 
 const FIELD: &str = "order";
 
-impl Step {
+impl SamplingStep {
     /// As in llama.cpp's `samplers`.
     pub fn name(self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl Step {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for SamplingStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

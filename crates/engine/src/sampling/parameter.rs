@@ -1,16 +1,16 @@
 //! The sampling parameters. Each is defined once, in [`PARAMETERS`]: name, kind, range, default
 //! and documentation, for validation, help texts and the reference page alike.
 
-use super::order::Step;
+use super::order::SamplingStep;
 use crate::EngineError;
 
 /// One sampling parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameter {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ParameterKind,
     /// The step it belongs to; `None` for what holds whatever the order.
-    pub step: Option<Step>,
+    pub step: Option<SamplingStep>,
     /// Inclusive. Of a list of numbers: of each. Of other lists: 0.
     pub min: f32,
     /// Inclusive; as `min`.
@@ -25,7 +25,7 @@ pub struct Parameter {
 
 /// What a parameter's value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParameterKind {
     Float,
     Integer,
     /// A number for each of some tokens.
@@ -45,7 +45,7 @@ impl Parameter {
     const fn float(name: &'static str, range: (f32, f32), default: f32) -> Self {
         Self {
             name,
-            kind: Kind::Float,
+            kind: ParameterKind::Float,
             step: None,
             min: range.0,
             max: range.1,
@@ -57,19 +57,19 @@ impl Parameter {
 
     const fn integer(name: &'static str, range: (f32, f32), default: f32) -> Self {
         let float = Self::float(name, range, default);
-        float.of_kind(Kind::Integer)
+        float.with_kind(ParameterKind::Integer)
     }
 
-    const fn list(name: &'static str, kind: Kind) -> Self {
-        Self::float(name, (0.0, 0.0), 0.0).of_kind(kind)
+    const fn list(name: &'static str, kind: ParameterKind) -> Self {
+        Self::float(name, (0.0, 0.0), 0.0).with_kind(kind)
     }
 
-    const fn of_kind(mut self, kind: Kind) -> Self {
+    const fn with_kind(mut self, kind: ParameterKind) -> Self {
         self.kind = kind;
         self
     }
 
-    const fn of(mut self, step: Step) -> Self {
+    const fn in_step(mut self, step: SamplingStep) -> Self {
         self.step = Some(step);
         self
     }
@@ -125,51 +125,51 @@ impl Parameter {
 
 pub const REPETITION_PENALTY: Parameter =
     Parameter::float("repetition_penalty", (0.01, 100.0), 1.0)
-        .of(Step::Penalties)
+        .in_step(SamplingStep::Penalties)
         .help(
             "Divides the positive and multiplies the negative logits of tokens that the prompt or \
              the output holds; above 1 discourages repetition",
         );
 
 pub const PRESENCE_PENALTY: Parameter = Parameter::float("presence_penalty", (-2.0, 2.0), 0.0)
-    .of(Step::Penalties)
+    .in_step(SamplingStep::Penalties)
     .help("Subtracted from the logit of every token that the output holds");
 
 pub const FREQUENCY_PENALTY: Parameter = Parameter::float("frequency_penalty", (-2.0, 2.0), 0.0)
-    .of(Step::Penalties)
+    .in_step(SamplingStep::Penalties)
     .help("Subtracted from a token's logit once for each time that the output holds it");
 
 pub const PENALTY_LAST_N: Parameter = Parameter::integer("penalty_last_n", (-1.0, COUNT), -1.0)
-    .of(Step::Penalties)
+    .in_step(SamplingStep::Penalties)
     .help(
         "The penalties see this many of the last tokens, prompt and output together; -1 is all \
          of them, 0 none",
     );
 
 pub const DRY_MULTIPLIER: Parameter = Parameter::float("dry_multiplier", (0.0, 100.0), 0.0)
-    .of(Step::Dry)
+    .in_step(SamplingStep::Dry)
     .help("How strongly a token is discouraged that would prolong a repetition; 0 is not at all");
 
 pub const DRY_BASE: Parameter = Parameter::float("dry_base", (1.0, 100.0), 1.75)
-    .of(Step::Dry)
+    .in_step(SamplingStep::Dry)
     .help("By what the DRY penalty grows with each further token of the repetition");
 
 pub const DRY_ALLOWED_LENGTH: Parameter =
     Parameter::integer("dry_allowed_length", (0.0, COUNT), 2.0)
-        .of(Step::Dry)
+        .in_step(SamplingStep::Dry)
         .help("Repetitions shorter than this many tokens are free");
 
 pub const DRY_PENALTY_LAST_N: Parameter =
     Parameter::integer("dry_penalty_last_n", (-1.0, COUNT), -1.0)
-        .of(Step::Dry)
+        .in_step(SamplingStep::Dry)
         .help(
             "Repetitions are looked for in this many of the last tokens, prompt and output \
              together; -1 is all of them, 0 none",
         );
 
 pub const DRY_SEQUENCE_BREAKERS: Parameter =
-    Parameter::list("dry_sequence_breakers", Kind::Strings)
-        .of(Step::Dry)
+    Parameter::list("dry_sequence_breakers", ParameterKind::Strings)
+        .in_step(SamplingStep::Dry)
         .at_most(128)
         .help(
             "No repetition reaches over one of these strings; at most 128, each of at most 64 \
@@ -183,60 +183,60 @@ pub(super) const LONGEST_BREAKER: usize = 64;
 pub const DEFAULT_DRY_SEQUENCE_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 pub const TEMPERATURE: Parameter = Parameter::float("temperature", (0.0, 100.0), 1.0)
-    .of(Step::Temperature)
+    .in_step(SamplingStep::Temperature)
     .help(
         "Flattens (above 1) or sharpens (below 1) the distribution; 0 always takes the \
          likeliest token",
     );
 
 pub const DYNATEMP_RANGE: Parameter = Parameter::float("dynatemp_range", (0.0, 100.0), 0.0)
-    .of(Step::Temperature)
+    .in_step(SamplingStep::Temperature)
     .help(
         "The temperature moves by up to this much below and above: lower where the model is \
          sure, higher where it is not",
     );
 
 pub const DYNATEMP_EXPONENT: Parameter = Parameter::float("dynatemp_exponent", (0.0, 100.0), 1.0)
-    .of(Step::Temperature)
+    .in_step(SamplingStep::Temperature)
     .help("Above 1, the moving temperature stays low until the model is quite unsure");
 
 pub const TOP_N_SIGMA: Parameter = Parameter::float("top_n_sigma", (0.0, 100.0), 0.0)
-    .of(Step::TopNSigma)
+    .in_step(SamplingStep::TopNSigma)
     .help(
         "Drop tokens whose logits are more than this many standard deviations below the largest; \
          0 keeps all",
     );
 
 pub const TOP_K: Parameter = Parameter::integer("top_k", (0.0, COUNT), 0.0)
-    .of(Step::TopK)
+    .in_step(SamplingStep::TopK)
     .help("Draw from this many of the likeliest tokens only; 0 draws from all");
 
 pub const TYPICAL_P: Parameter = Parameter::float("typical_p", (0.0, 1.0), 1.0)
-    .of(Step::TypicalP)
+    .in_step(SamplingStep::TypicalP)
     .help(
         "Draw from the fewest most typical tokens (those about as surprising as the next token \
          is on average) that together have this probability; 1 keeps all",
     );
 
 pub const TOP_P: Parameter = Parameter::float("top_p", (0.0, 1.0), 1.0)
-    .of(Step::TopP)
+    .in_step(SamplingStep::TopP)
     .help(
         "Draw from the fewest likeliest tokens that together have this probability; at least one \
          is kept, 1 keeps all",
     );
 
 pub const MIN_P: Parameter = Parameter::float("min_p", (0.0, 1.0), 0.0)
-    .of(Step::MinP)
+    .in_step(SamplingStep::MinP)
     .help(
         "Drop tokens less likely than this share of the likeliest one's probability; 0 keeps all",
     );
 
 pub const XTC_PROBABILITY: Parameter = Parameter::float("xtc_probability", (0.0, 1.0), 0.0)
-    .of(Step::Xtc)
+    .in_step(SamplingStep::Xtc)
     .help("How often the likeliest tokens are dropped; 0 is never");
 
 pub const XTC_THRESHOLD: Parameter = Parameter::float("xtc_threshold", (0.0, 1.0), 0.1)
-    .of(Step::Xtc)
+    .in_step(SamplingStep::Xtc)
     .help(
         "Of the tokens at least this probable, the least likely one is kept and the others are \
          dropped; above 0.5 nothing ever is",
@@ -244,21 +244,21 @@ pub const XTC_THRESHOLD: Parameter = Parameter::float("xtc_threshold", (0.0, 1.0
 
 /// What one entry of `logit_bias` may add; its default is the bias of a token not named.
 pub const LOGIT_BIAS: Parameter = Parameter::float("logit_bias", (-100.0, 100.0), 0.0)
-    .of_kind(Kind::Biases)
+    .with_kind(ParameterKind::Biases)
     .at_most(65_536)
     .help(
         "Added to the logits of the tokens named, at most 65536 of them; 100 and -100 all but \
          force and forbid one",
     );
 
-pub const BAD_WORDS: Parameter = Parameter::list("bad_words", Kind::TokenSequences)
+pub const BAD_WORDS: Parameter = Parameter::list("bad_words", ParameterKind::TokenSequences)
     .at_most(8192)
     .help(
         "Sequences that are never completed: the last token is forbidden after the others; at \
          most 8192, of which a word makes up to two",
     );
 
-pub const ALLOWED_TOKENS: Parameter = Parameter::list("allowed_tokens", Kind::Tokens)
+pub const ALLOWED_TOKENS: Parameter = Parameter::list("allowed_tokens", ParameterKind::Tokens)
     .at_most(65_536)
     .help("No other tokens; at most 65536 are named, and none named allows all");
 
@@ -276,10 +276,10 @@ pub const MIROSTAT_TAU: Parameter = Parameter::float("mirostat_tau", (0.0, 100.0
 pub const MIROSTAT_ETA: Parameter = Parameter::float("mirostat_eta", (0.0, 1.0), 0.1)
     .help("How fast mirostat makes up for what it missed");
 
-pub const ORDER: Parameter = Parameter::list("order", Kind::Steps)
+pub const ORDER: Parameter = Parameter::list("order", ParameterKind::Steps)
     .help("The steps to take and their order; one left out is not taken");
 
-pub const SEED: Parameter = Parameter::list("seed", Kind::Seed)
+pub const SEED: Parameter = Parameter::list("seed", ParameterKind::Seed)
     .help("The same request with the same seed gives the same tokens; a fresh one when left out");
 
 /// Every parameter, in the order of application.

@@ -2,7 +2,7 @@
 
 use loquat_text::GenerationConfig;
 
-use super::order::{self, DEFAULT_ORDER, Step};
+use super::order::{self, DEFAULT_ORDER, SamplingStep};
 use super::parameter::*;
 use crate::EngineError;
 
@@ -37,7 +37,7 @@ pub struct SamplingParams {
     pub bad_words: Vec<Vec<u32>>,
     pub allowed_tokens: Vec<u32>,
     pub min_tokens: usize,
-    pub order: Vec<Step>,
+    pub order: Vec<SamplingStep>,
     /// The same request with the same seed gives the same tokens. Without one a fresh seed is
     /// taken, and told at the end.
     pub seed: Option<u64>,
@@ -134,7 +134,7 @@ impl SamplingParams {
             order: match order {
                 Some(names) => names
                     .iter()
-                    .map(|name| Step::from_name(name))
+                    .map(|name| SamplingStep::from_name(name))
                     .collect::<Result<_, _>>()?,
                 None => neutral.order,
             },
@@ -269,7 +269,12 @@ impl SamplingParams {
     /// Whether the choice takes a temperature and the usual truncations alone, in their usual
     /// order, so that a device can draw by itself.
     pub(crate) fn is_plain_draw(&self) -> bool {
-        let truncations = [Step::Temperature, Step::TopK, Step::TopP, Step::MinP];
+        let truncations = [
+            SamplingStep::Temperature,
+            SamplingStep::TopK,
+            SamplingStep::TopP,
+            SamplingStep::MinP,
+        ];
         let order = self.order.iter().filter(|step| truncations.contains(step));
         self.temperature > 0.0
             && self.dynatemp_range == 0.0

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::Scratch;
+use super::SamplerScratch;
 use super::buckets;
 use super::logits::{self, Scale, Spread};
 use super::math;
@@ -15,10 +15,10 @@ use crate::{TokenInfo, TokenMask};
 /// Above so many, going through the whole row is quicker than through a list.
 const MANY: usize = 1024;
 
-pub(super) struct Pool<'a> {
+pub(super) struct CandidatePool<'a> {
     /// All tokens, until `narrowed`. Minus infinity is no candidate.
     row: &'a mut [f32],
-    scratch: &'a mut Scratch,
+    scratch: &'a mut SamplerScratch,
     /// Whether `scratch.candidates` are what is left.
     narrowed: bool,
     /// Applied to every logit of row and candidates, which are themselves left as they are.
@@ -27,8 +27,8 @@ pub(super) struct Pool<'a> {
     total: f64,
 }
 
-impl<'a> Pool<'a> {
-    pub fn new(row: &'a mut [f32], scratch: &'a mut Scratch) -> Self {
+impl<'a> CandidatePool<'a> {
+    pub fn new(row: &'a mut [f32], scratch: &'a mut SamplerScratch) -> Self {
         Self {
             row,
             scratch,
@@ -102,7 +102,7 @@ impl<'a> Pool<'a> {
     }
 
     pub fn top_k(&mut self, k: usize) {
-        let Scratch {
+        let SamplerScratch {
             candidates, maxima, ..
         } = self.scratch;
         if self.narrowed {
@@ -133,7 +133,7 @@ impl<'a> Pool<'a> {
         /// Logarithms of the least weights to try: a sure model's nucleus is found in a few
         /// tokens, and hardly any lies below the last.
         const DEPTHS: [f64; 3] = [-4.0, -8.0, -12.0];
-        let Scratch {
+        let SamplerScratch {
             candidates, maxima, ..
         } = &mut *self.scratch;
         logits::block_maxima(self.row, maxima);
@@ -157,7 +157,7 @@ impl<'a> Pool<'a> {
     /// Takes all out of the row but the fewest with log-weights nearest to `middle` that have
     /// this share of the weight. For many: it lists none but those at the edge.
     fn keep_nearest(&mut self, share: f64, scale: Scale, middle: f32) {
-        let Scratch {
+        let SamplerScratch {
             candidates,
             weights,
             positions,
@@ -292,7 +292,7 @@ impl<'a> Pool<'a> {
     /// Draws a token; `unit` is in [0, 1). `None` where none is left.
     pub fn draw(&mut self, unit: f64) -> Option<u32> {
         let scale = self.scale()?;
-        let Scratch {
+        let SamplerScratch {
             candidates, sums, ..
         } = &mut *self.scratch;
         if self.narrowed {
@@ -317,7 +317,7 @@ impl<'a> Pool<'a> {
 
     /// The drawn token with the log-probabilities that it and the `count` likeliest were drawn
     /// with.
-    pub fn tell(mut self, id: u32, count: usize) -> TokenInfo {
+    pub fn top_logprobs(mut self, id: u32, count: usize) -> TokenInfo {
         let logprob = |probability: f64| math::ln(probability).min(0.0) as f32;
         let of_drawn = logprob(self.probability(id));
         self.list_by_weight();
@@ -337,7 +337,7 @@ impl<'a> Pool<'a> {
 
     /// Lists what could have been drawn. A row holds weights by now.
     fn list_by_weight(&mut self) {
-        let Scratch {
+        let SamplerScratch {
             candidates, maxima, ..
         } = &mut *self.scratch;
         if !self.narrowed {
@@ -353,7 +353,7 @@ impl<'a> Pool<'a> {
     /// Narrows to the tokens whose logits are at least `floor`; `false` and unchanged where they
     /// are too many to list.
     fn narrow(&mut self, floor: f32) -> bool {
-        let Scratch {
+        let SamplerScratch {
             candidates, maxima, ..
         } = &mut *self.scratch;
         if self.narrowed {
@@ -385,7 +385,7 @@ impl<'a> Pool<'a> {
         if !self.narrowed {
             return self.row;
         }
-        let Scratch {
+        let SamplerScratch {
             candidates, values, ..
         } = &mut *self.scratch;
         values.clear();

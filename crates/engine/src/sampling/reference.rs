@@ -59,16 +59,16 @@ Log-probabilities are those of the model's own distribution, before any of this,
 distribution that was drawn from, after all of it; what was dropped has none there.
 ";
 
-fn formula(step: Step) -> &'static str {
+fn formula(step: SamplingStep) -> &'static str {
     match step {
-        Step::Penalties => {
+        SamplingStep::Penalties => {
             "For tokens among the last `penalty_last_n` of prompt and output: `l / \
              repetition_penalty` where `l > 0`, else `l * repetition_penalty`. Then, for tokens \
              that the output's part of that window holds `c > 0` times: `l -= presence_penalty + \
              c frequency_penalty`. (As in vLLM; llama.cpp's presence and frequency count the \
              prompt too, and its window is 64 unless told otherwise.)"
         }
-        Step::Dry => {
+        SamplingStep::Dry => {
             "A token that would prolong a repetition of `n` tokens, `n >= dry_allowed_length`, \
              gets `l -= dry_multiplier dry_base ^ (n - dry_allowed_length)`; `n` is the length of \
              the longest end of the text that stands, followed by this token, somewhere in the \
@@ -76,24 +76,26 @@ fn formula(step: Step) -> &'static str {
              sequence breaker, and a token with a breaker in it is free. Breakers are found in \
              the text, however tokens cut it."
         }
-        Step::Temperature => {
+        SamplingStep::Temperature => {
             "`l / temperature`; 0 keeps the likeliest token only. With `dynatemp_range` the \
              temperature is `low + (high - low) (H / ln n) ^ dynatemp_exponent`, where `low` and \
              `high` are that much below (at least 0) and above `temperature`, `H` is the entropy \
              of `p` and `n` counts the tokens left."
         }
-        Step::TopNSigma => {
+        SamplingStep::TopNSigma => {
             "Keeps `l >= max l - top_n_sigma s`, `s` being the standard deviation of `l` over the \
              tokens left."
         }
-        Step::TopK => "Keeps the `top_k` largest `l`.",
-        Step::TypicalP => {
+        SamplingStep::TopK => "Keeps the `top_k` largest `l`.",
+        SamplingStep::TypicalP => {
             "Sorted by `|-ln p - H|`, where `H` is the entropy of `p`, keeps the first tokens \
              whose `p` reach `typical_p` together."
         }
-        Step::TopP => "Sorted by `p`, keeps the first tokens whose `p` reach `top_p` together.",
-        Step::MinP => "Keeps `p >= min_p max p`.",
-        Step::Xtc => {
+        SamplingStep::TopP => {
+            "Sorted by `p`, keeps the first tokens whose `p` reach `top_p` together."
+        }
+        SamplingStep::MinP => "Keeps `p >= min_p max p`.",
+        SamplingStep::Xtc => {
             "With the probability `xtc_probability`: of the tokens with `p >= xtc_threshold`, \
              drops all but the least likely."
         }
@@ -140,27 +142,30 @@ fn page() -> String {
 fn value(parameter: &Parameter) -> String {
     let Parameter { min, max, .. } = parameter;
     match parameter.kind {
-        Kind::Integer if parameter.name == MIROSTAT.name => "0 or 2".into(),
-        Kind::Integer => format!("a whole number from {min} to {max}"),
-        Kind::Float => format!("from {min} to {max}"),
-        Kind::Biases => format!("tokens, each with a number from {min} to {max}"),
-        Kind::Tokens => "tokens".into(),
-        Kind::TokenSequences => "sequences of tokens".into(),
-        Kind::Strings => "strings".into(),
-        Kind::Steps => "names of steps".into(),
-        Kind::Seed => "a whole number of 64 bits".into(),
+        ParameterKind::Integer if parameter.name == MIROSTAT.name => "0 or 2".into(),
+        ParameterKind::Integer => format!("a whole number from {min} to {max}"),
+        ParameterKind::Float => format!("from {min} to {max}"),
+        ParameterKind::Biases => format!("tokens, each with a number from {min} to {max}"),
+        ParameterKind::Tokens => "tokens".into(),
+        ParameterKind::TokenSequences => "sequences of tokens".into(),
+        ParameterKind::Strings => "strings".into(),
+        ParameterKind::Steps => "names of steps".into(),
+        ParameterKind::Seed => "a whole number of 64 bits".into(),
     }
 }
 
 fn default(parameter: &Parameter) -> String {
     match parameter.kind {
-        Kind::Integer | Kind::Float => parameter.default.to_string(),
-        Kind::Biases | Kind::Tokens | Kind::TokenSequences | Kind::Seed => "none".into(),
-        Kind::Strings => {
+        ParameterKind::Integer | ParameterKind::Float => parameter.default.to_string(),
+        ParameterKind::Biases
+        | ParameterKind::Tokens
+        | ParameterKind::TokenSequences
+        | ParameterKind::Seed => "none".into(),
+        ParameterKind::Strings => {
             let shown = |breaker: &str| format!("`{}`", breaker.replace('\n', "\\n"));
             DEFAULT_DRY_SEQUENCE_BREAKERS.map(shown).join(" ")
         }
-        Kind::Steps => format!("`{}`", DEFAULT_ORDER.map(Step::name).join(", ")),
+        ParameterKind::Steps => format!("`{}`", DEFAULT_ORDER.map(SamplingStep::name).join(", ")),
     }
 }
 

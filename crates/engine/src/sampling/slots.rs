@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use loquat_text::{Special, TextError, Tokenizer};
 
-use super::{SamplingParams, Step};
+use super::{SamplingParams, SamplingStep};
 
 /// Where a parameter's value stands.
-pub enum Slot<'a> {
+pub enum ParameterSlot<'a> {
     Float(&'a mut f32),
     Count(&'a mut usize),
     Window(&'a mut i32),
@@ -17,13 +17,13 @@ pub enum Slot<'a> {
     Tokens(&'a mut Vec<u32>),
     Words(&'a mut Vec<Vec<u32>>),
     Texts(&'a mut Vec<String>),
-    Steps(&'a mut Vec<Step>),
+    Steps(&'a mut Vec<SamplingStep>),
     Seed(&'a mut Option<u64>),
 }
 
 impl SamplingParams {
     /// Every field, by its parameter's name.
-    pub fn slots(&mut self) -> Vec<(&'static str, Slot<'_>)> {
+    pub fn slots(&mut self) -> Vec<(&'static str, ParameterSlot<'_>)> {
         let SamplingParams {
             temperature,
             dynatemp_range,
@@ -55,57 +55,69 @@ impl SamplingParams {
             seed,
         } = self;
         vec![
-            ("temperature", Slot::Float(temperature)),
-            ("dynatemp_range", Slot::Float(dynatemp_range)),
-            ("dynatemp_exponent", Slot::Float(dynatemp_exponent)),
-            ("top_k", Slot::Count(top_k)),
-            ("top_p", Slot::Float(top_p)),
-            ("min_p", Slot::Float(min_p)),
-            ("typical_p", Slot::Float(typical_p)),
-            ("top_n_sigma", Slot::Float(top_n_sigma)),
-            ("xtc_probability", Slot::Float(xtc_probability)),
-            ("xtc_threshold", Slot::Float(xtc_threshold)),
-            ("dry_multiplier", Slot::Float(dry_multiplier)),
-            ("dry_base", Slot::Float(dry_base)),
-            ("dry_allowed_length", Slot::Count(dry_allowed_length)),
-            ("dry_penalty_last_n", Slot::Window(dry_penalty_last_n)),
-            ("dry_sequence_breakers", Slot::Texts(dry_sequence_breakers)),
-            ("mirostat", Slot::Mode(mirostat)),
-            ("mirostat_tau", Slot::Float(mirostat_tau)),
-            ("mirostat_eta", Slot::Float(mirostat_eta)),
-            ("repetition_penalty", Slot::Float(repetition_penalty)),
-            ("presence_penalty", Slot::Float(presence_penalty)),
-            ("frequency_penalty", Slot::Float(frequency_penalty)),
-            ("penalty_last_n", Slot::Window(penalty_last_n)),
-            ("logit_bias", Slot::Biases(logit_bias)),
-            ("bad_words", Slot::Words(bad_words)),
-            ("allowed_tokens", Slot::Tokens(allowed_tokens)),
-            ("min_tokens", Slot::Count(min_tokens)),
-            ("order", Slot::Steps(order)),
-            ("seed", Slot::Seed(seed)),
+            ("temperature", ParameterSlot::Float(temperature)),
+            ("dynatemp_range", ParameterSlot::Float(dynatemp_range)),
+            ("dynatemp_exponent", ParameterSlot::Float(dynatemp_exponent)),
+            ("top_k", ParameterSlot::Count(top_k)),
+            ("top_p", ParameterSlot::Float(top_p)),
+            ("min_p", ParameterSlot::Float(min_p)),
+            ("typical_p", ParameterSlot::Float(typical_p)),
+            ("top_n_sigma", ParameterSlot::Float(top_n_sigma)),
+            ("xtc_probability", ParameterSlot::Float(xtc_probability)),
+            ("xtc_threshold", ParameterSlot::Float(xtc_threshold)),
+            ("dry_multiplier", ParameterSlot::Float(dry_multiplier)),
+            ("dry_base", ParameterSlot::Float(dry_base)),
+            (
+                "dry_allowed_length",
+                ParameterSlot::Count(dry_allowed_length),
+            ),
+            (
+                "dry_penalty_last_n",
+                ParameterSlot::Window(dry_penalty_last_n),
+            ),
+            (
+                "dry_sequence_breakers",
+                ParameterSlot::Texts(dry_sequence_breakers),
+            ),
+            ("mirostat", ParameterSlot::Mode(mirostat)),
+            ("mirostat_tau", ParameterSlot::Float(mirostat_tau)),
+            ("mirostat_eta", ParameterSlot::Float(mirostat_eta)),
+            (
+                "repetition_penalty",
+                ParameterSlot::Float(repetition_penalty),
+            ),
+            ("presence_penalty", ParameterSlot::Float(presence_penalty)),
+            ("frequency_penalty", ParameterSlot::Float(frequency_penalty)),
+            ("penalty_last_n", ParameterSlot::Window(penalty_last_n)),
+            ("logit_bias", ParameterSlot::Biases(logit_bias)),
+            ("bad_words", ParameterSlot::Words(bad_words)),
+            ("allowed_tokens", ParameterSlot::Tokens(allowed_tokens)),
+            ("min_tokens", ParameterSlot::Count(min_tokens)),
+            ("order", ParameterSlot::Steps(order)),
+            ("seed", ParameterSlot::Seed(seed)),
         ]
     }
 
     /// Puts what a step goes by at values that leave it without effect.
-    pub fn switch_off(&mut self, step: Step) {
+    pub fn switch_off(&mut self, step: SamplingStep) {
         let neutral = SamplingParams::default();
         match step {
-            Step::Penalties => {
+            SamplingStep::Penalties => {
                 self.repetition_penalty = neutral.repetition_penalty;
                 self.presence_penalty = neutral.presence_penalty;
                 self.frequency_penalty = neutral.frequency_penalty;
             }
-            Step::Dry => self.dry_multiplier = neutral.dry_multiplier,
-            Step::Temperature => {
+            SamplingStep::Dry => self.dry_multiplier = neutral.dry_multiplier,
+            SamplingStep::Temperature => {
                 self.temperature = neutral.temperature;
                 self.dynatemp_range = neutral.dynatemp_range;
             }
-            Step::TopNSigma => self.top_n_sigma = neutral.top_n_sigma,
-            Step::TopK => self.top_k = neutral.top_k,
-            Step::TypicalP => self.typical_p = neutral.typical_p,
-            Step::TopP => self.top_p = neutral.top_p,
-            Step::MinP => self.min_p = neutral.min_p,
-            Step::Xtc => self.xtc_probability = neutral.xtc_probability,
+            SamplingStep::TopNSigma => self.top_n_sigma = neutral.top_n_sigma,
+            SamplingStep::TopK => self.top_k = neutral.top_k,
+            SamplingStep::TypicalP => self.typical_p = neutral.typical_p,
+            SamplingStep::TopP => self.top_p = neutral.top_p,
+            SamplingStep::MinP => self.min_p = neutral.min_p,
+            SamplingStep::Xtc => self.xtc_probability = neutral.xtc_probability,
         }
     }
 }

@@ -119,7 +119,7 @@ fn what_would_be_ignored_is_refused_by_name() {
     assert_eq!(with(|r| r.max_tokens = 1), "max_tokens");
     assert_eq!(with(|r| r.prompt_logprobs = true), "prompt_logprobs");
     assert_eq!(
-        with(|r| r.logprobs = Some(Logprobs::of_model(0))),
+        with(|r| r.logprobs = Some(Logprobs::for_model(0))),
         "logprobs"
     );
     assert_eq!(with(|r| r.stop_ids = vec![1]), "stop_ids");

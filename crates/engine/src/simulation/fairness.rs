@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::harness::{Harness, even_steps, greedy, millis, one_at_a_time, prompt};
 use crate::{EngineOptions, GenerateRequest};
 
-fn of(client: &str, kind: u32, len: usize, max_tokens: usize) -> GenerateRequest {
+fn request_from(client: &str, kind: u32, len: usize, max_tokens: usize) -> GenerateRequest {
     GenerateRequest {
         client: Some(client.into()),
         ..greedy(&prompt(kind, len), max_tokens)
@@ -26,11 +26,11 @@ fn a_flood_does_not_hold_up_another_client() {
         };
         let mut harness = Harness::new(even_steps(), options);
         let flood: Vec<_> = (0..50)
-            .map(|kind| harness.submit(of("flood", kind, 4, 8)))
+            .map(|kind| harness.submit(request_from("flood", kind, 4, 8)))
             .collect();
         harness.turns(100);
         let modest: Vec<_> = (50..55)
-            .map(|kind| harness.submit(of("modest", kind, 4, 8)))
+            .map(|kind| harness.submit(request_from("modest", kind, 4, 8)))
             .collect();
         let ended = |harness: &Harness, readers: &[usize]| {
             let ended = |reader: &&usize| harness.readers[**reader].has_ended();
@@ -50,8 +50,8 @@ fn a_flood_does_not_hold_up_another_client() {
 fn shares_are_of_tokens_and_not_of_requests() {
     let mut harness = Harness::new(even_steps(), one_at_a_time());
     for kind in 0..60 {
-        harness.submit(of("short", kind, 5, 5));
-        harness.submit(of("long", 60 + kind, 40, 20));
+        harness.submit(request_from("short", kind, 5, 5));
+        harness.submit(request_from("long", 60 + kind, 40, 20));
     }
     harness.turns(300);
     let computed = |parity: usize, size: usize| {
@@ -66,18 +66,18 @@ fn shares_are_of_tokens_and_not_of_requests() {
 #[test]
 fn one_who_had_much_is_not_forgotten_for_newcomers() {
     let mut harness = Harness::new(even_steps(), one_at_a_time());
-    harness.submit(of("keeper", 0, 2, 2));
-    let heavy = harness.submit(of("heavy", 1, 2000, 100));
+    harness.submit(request_from("keeper", 0, 2, 2));
+    let heavy = harness.submit(request_from("heavy", 1, 2000, 100));
     harness.finish(heavy);
     let mut newcomers = 2..;
     let mut arrive = |harness: &mut Harness| {
         while harness.engine.stats().waiting < 4 {
             let kind = newcomers.next().expect("endless");
-            harness.submit(of(&kind.to_string(), kind % 60, 4, 4));
+            harness.submit(request_from(&kind.to_string(), kind % 60, 4, 4));
         }
     };
     arrive(&mut harness);
-    let again = harness.submit(of("heavy", 1, 4, 4));
+    let again = harness.submit(request_from("heavy", 1, 4, 4));
     let sent = harness.clock.elapsed();
     while !harness.readers[again].has_ended() {
         arrive(&mut harness);

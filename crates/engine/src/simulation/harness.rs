@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loquat_testkit::fake_session::{
-    Cost, FakeCounters, FakeOptions, FakeSession, Snapshots, VirtualClock,
-};
+use loquat_session::sequences::SnapshotPolicy;
+use loquat_testkit::fake_session::{Cost, FakeCounters, FakeOptions, FakeSession, VirtualClock};
 
 use crate::time::TimeSource;
 use crate::worker::Worker;
@@ -33,7 +32,7 @@ pub struct Harness {
 
 /// How a reader takes events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Habit {
+pub enum ReaderBehaviour {
     Eager,
     /// One event every so many turns.
     Every(usize),
@@ -45,7 +44,7 @@ pub enum Habit {
 pub struct Reader {
     /// `None` when it was dropped.
     pub generation: Option<Generation>,
-    pub habit: Habit,
+    pub habit: ReaderBehaviour,
     pub prompt_logprobs: Option<Vec<TokenInfo>>,
     pub embedding: Option<Vec<f32>>,
     pub tokens: Vec<TokenInfo>,
@@ -105,7 +104,7 @@ impl Harness {
     pub fn read(&mut self, generation: Generation) -> usize {
         self.readers.push(Reader {
             generation: Some(generation),
-            habit: Habit::Eager,
+            habit: ReaderBehaviour::Eager,
             prompt_logprobs: None,
             embedding: None,
             tokens: Vec::new(),
@@ -134,7 +133,7 @@ impl Harness {
     /// Whether the engine's thread would go on waiting: a wake-up that it misses is missed here.
     fn sleeps(&self) -> bool {
         let now = self.start + self.clock.elapsed();
-        let due = self.worker.alarm().is_some_and(|at| at <= now);
+        let due = self.worker.next_deadline().is_some_and(|at| at <= now);
         self.idle && !self.worker.woken && !due
     }
 
@@ -233,9 +232,9 @@ impl Reader {
 
     fn take(&mut self, turn: usize, now: Duration) {
         let most = match self.habit {
-            Habit::Eager => usize::MAX,
-            Habit::Every(turns) if turn.is_multiple_of(turns) => 1,
-            Habit::Every(_) | Habit::Stalled => 0,
+            ReaderBehaviour::Eager => usize::MAX,
+            ReaderBehaviour::Every(turns) if turn.is_multiple_of(turns) => 1,
+            ReaderBehaviour::Every(_) | ReaderBehaviour::Stalled => 0,
         };
         for _ in 0..most {
             let next = self.generation.as_mut().and_then(Generation::try_recv);
@@ -319,9 +318,9 @@ pub fn even_steps() -> FakeOptions {
 /// As `even_steps`, with a model that is shared at kept lengths only.
 pub fn recurrent() -> FakeOptions {
     FakeOptions {
-        snapshots: Some(Snapshots {
+        snapshots: Some(SnapshotPolicy {
             interval: 1000,
-            most: 1,
+            max: 1,
         }),
         ..even_steps()
     }

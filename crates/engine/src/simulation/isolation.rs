@@ -2,12 +2,12 @@
 
 use super::harness::{Harness, alone, even_steps, greedy, sampled};
 use crate::{
-    Allowed, Constrained, Constraint, ConstraintError, EngineError, EngineOptions, GenerateRequest,
-    TokenMask,
+    AllowedTokens, Constraint, ConstraintError, EngineError, EngineOptions, GenerateRequest,
+    RequestConstraint, TokenMask,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum ConstraintFault {
     FailsToMask,
     FailsToAccept,
     PanicsInMask,
@@ -19,27 +19,27 @@ enum Trouble {
 
 /// Does nothing for a few tokens, then makes trouble.
 #[derive(Clone, Copy)]
-struct Rogue {
-    trouble: Trouble,
+struct FaultyConstraint {
+    trouble: ConstraintFault,
     left: usize,
 }
 
-impl Constraint for Rogue {
-    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<Allowed, ConstraintError> {
+impl Constraint for FaultyConstraint {
+    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         match self.trouble {
-            _ if self.left > 0 => Ok(Allowed::All),
-            Trouble::FailsToMask => Err(ConstraintError::failed("no grammar")),
-            Trouble::PanicsInMask => panic!("a bug in the mask"),
-            Trouble::ForbidsAll => Ok(Allowed::Masked),
-            _ => Ok(Allowed::All),
+            _ if self.left > 0 => Ok(AllowedTokens::All),
+            ConstraintFault::FailsToMask => Err(ConstraintError::failed("no grammar")),
+            ConstraintFault::PanicsInMask => panic!("a bug in the mask"),
+            ConstraintFault::ForbidsAll => Ok(AllowedTokens::Masked),
+            _ => Ok(AllowedTokens::All),
         }
     }
 
     fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         match self.trouble {
             _ if self.left > 0 => Ok(Vec::new()),
-            Trouble::FailsToForce => Err(ConstraintError::failed("no force")),
-            Trouble::PanicsInForce => panic!("a bug in forcing"),
+            ConstraintFault::FailsToForce => Err(ConstraintError::failed("no force")),
+            ConstraintFault::PanicsInForce => panic!("a bug in forcing"),
             _ => Ok(Vec::new()),
         }
     }
@@ -50,7 +50,7 @@ impl Constraint for Rogue {
             return Ok(());
         }
         match self.trouble {
-            Trouble::PanicsInAccept => panic!("a bug in accepting"),
+            ConstraintFault::PanicsInAccept => panic!("a bug in accepting"),
             _ => Err(ConstraintError::failed("not a word")),
         }
     }
@@ -63,19 +63,22 @@ impl Constraint for Rogue {
 #[test]
 fn a_rogue_constraint_ends_its_own_request_only() {
     let cases = [
-        Trouble::FailsToMask,
-        Trouble::FailsToAccept,
-        Trouble::PanicsInMask,
-        Trouble::PanicsInAccept,
-        Trouble::ForbidsAll,
-        Trouble::FailsToForce,
-        Trouble::PanicsInForce,
+        ConstraintFault::FailsToMask,
+        ConstraintFault::FailsToAccept,
+        ConstraintFault::PanicsInMask,
+        ConstraintFault::PanicsInAccept,
+        ConstraintFault::ForbidsAll,
+        ConstraintFault::FailsToForce,
+        ConstraintFault::PanicsInForce,
     ];
     for trouble in cases {
         let mut harness = Harness::new(even_steps(), EngineOptions::default());
         let before = harness.submit(sampled(&[1], 20, 1));
         let rogue = harness.submit(GenerateRequest {
-            constraint: Some(Constrained::new(Rogue { trouble, left: 3 })),
+            constraint: Some(RequestConstraint::new(FaultyConstraint {
+                trouble,
+                left: 3,
+            })),
             ..greedy(&[2], 20)
         });
         let after = harness.submit(greedy(&[3], 20));
@@ -83,26 +86,26 @@ fn a_rogue_constraint_ends_its_own_request_only() {
 
         let rogue = &harness.readers[rogue];
         let expected = match trouble {
-            Trouble::FailsToMask => ConstraintError::failed("no grammar").into(),
-            Trouble::FailsToAccept => ConstraintError::failed("not a word").into(),
-            Trouble::PanicsInMask => EngineError::Panicked {
+            ConstraintFault::FailsToMask => ConstraintError::failed("no grammar").into(),
+            ConstraintFault::FailsToAccept => ConstraintError::failed("not a word").into(),
+            ConstraintFault::PanicsInMask => EngineError::Panicked {
                 doing: "constraining",
                 message: "a bug in the mask".into(),
             },
-            Trouble::FailsToForce => ConstraintError::failed("no force").into(),
-            Trouble::PanicsInForce => EngineError::Panicked {
+            ConstraintFault::FailsToForce => ConstraintError::failed("no force").into(),
+            ConstraintFault::PanicsInForce => EngineError::Panicked {
                 doing: "settling",
                 message: "a bug in forcing".into(),
             },
-            Trouble::PanicsInAccept => EngineError::Panicked {
+            ConstraintFault::PanicsInAccept => EngineError::Panicked {
                 doing: "settling",
                 message: "a bug in accepting".into(),
             },
-            Trouble::ForbidsAll => ConstraintError::NoToken.into(),
+            ConstraintFault::ForbidsAll => ConstraintError::NoToken.into(),
         };
         assert_eq!(*rogue.error(), expected);
         // What panics while a token is settled takes that token with it.
-        let said = 3 - usize::from(trouble == Trouble::PanicsInForce);
+        let said = 3 - usize::from(trouble == ConstraintFault::PanicsInForce);
         assert_eq!(rogue.ids(), alone(greedy(&[2], 20))[..said], "{trouble:?}");
         let readers = &harness.readers;
         assert_eq!(readers[before].ids(), alone(sampled(&[1], 20, 1)));
@@ -116,9 +119,12 @@ fn a_rogue_constraint_ends_its_own_request_only() {
 #[test]
 fn choices_bring_a_constraint_each() {
     let mut harness = Harness::new(even_steps(), EngineOptions::default());
-    let trouble = Trouble::FailsToAccept;
+    let trouble = ConstraintFault::FailsToAccept;
     let request = GenerateRequest {
-        constraint: Some(Constrained::new(Rogue { trouble, left: 3 })),
+        constraint: Some(RequestConstraint::new(FaultyConstraint {
+            trouble,
+            left: 3,
+        })),
         ..sampled(&[2], 20, 1)
     };
     let choices = harness.submit_choices(request, 3);

@@ -4,19 +4,19 @@
 //! `property` throws thousands of random schedules at it; the others pin down one behaviour each.
 
 mod choices;
+mod constrained;
 mod deadlines;
-mod dice;
 mod embedding;
 mod fairness;
-mod guided;
 mod harness;
 mod isolation;
 mod pacing;
 mod plan;
 mod preemption;
+mod prefix_reuse;
 mod priorities;
 mod property;
-mod reuse;
-mod siblings;
-mod stalls;
-mod totals;
+mod rng;
+mod shared_prompts;
+mod stalled_readers;
+mod statistics;

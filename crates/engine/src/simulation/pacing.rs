@@ -65,8 +65,8 @@ fn slowdown(options: EngineOptions) -> (f64, Duration) {
             control.readers[stream].times.len() > last
         });
         let without = &control.readers[stream].times;
-        let took = |times: &[Duration]| (times[last] - times[first]).as_secs_f64();
-        slowdown = slowdown.max(took(with) / took(without));
+        let record_event = |times: &[Duration]| (times[last] - times[first]).as_secs_f64();
+        slowdown = slowdown.max(record_event(with) / record_event(without));
     }
     (slowdown, entered - submitted)
 }

@@ -8,8 +8,8 @@ use std::ops::Range;
 use loquat_session::SequenceId;
 use loquat_testkit::fake_session::FakeOptions;
 
-use super::harness::{End, Habit, Harness, Reader};
-use super::plan::{Arrival, Plan, VOCABULARY};
+use super::harness::{End, Harness, Reader, ReaderBehaviour};
+use super::plan::{NewSequence, Plan, VOCABULARY};
 use crate::running::Running;
 use crate::{EngineError, EngineOptions, FinishReason, GenerateRequest, Stats};
 
@@ -25,7 +25,7 @@ fn random_schedules_where_only_kept_lengths_can_be_shared() {
 
 fn run(seeds: Range<u64>, recurrent: bool) {
     let one = |seed| {
-        let _announce = Announce(seed);
+        let _announce = PrintSeedOnPanic(seed);
         Simulation::new(Plan::new(seed, recurrent)).run()
     };
     if let Ok(seed) = std::env::var("SIMULATION_SEED") {
@@ -59,9 +59,9 @@ fn run(seeds: Range<u64>, recurrent: bool) {
 }
 
 /// Says which seed failed.
-struct Announce(u64);
+struct PrintSeedOnPanic(u64);
 
-impl Drop for Announce {
+impl Drop for PrintSeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the schedule of seed {} failed", self.0);
@@ -73,13 +73,13 @@ struct Simulation {
     plan: Plan,
     harness: Harness,
     /// What each reader asked for, the choice's own seed included.
-    asked: Vec<Asked>,
+    submitted: Vec<SubmittedRequest>,
     refused: u64,
     /// Turns within which all must end.
     patience: usize,
 }
 
-struct Asked {
+struct SubmittedRequest {
     request: GenerateRequest,
     leaves: Option<usize>,
 }
@@ -92,7 +92,7 @@ impl Simulation {
             // preemption.
             patience: 2000 + 20 * plan.work(),
             plan,
-            asked: Vec::new(),
+            submitted: Vec::new(),
             refused: 0,
         }
     }
@@ -107,7 +107,7 @@ impl Simulation {
             self.turn();
         }
         for reader in &mut self.harness.readers {
-            reader.habit = Habit::Eager;
+            reader.habit = ReaderBehaviour::Eager;
         }
         let done = |reader: &Reader| reader.has_ended() || reader.generation.is_none();
         while !self.harness.readers.iter().all(done) {
@@ -118,15 +118,15 @@ impl Simulation {
     }
 
     fn arrive(&mut self, turn: usize) {
-        let due = |arrival: &mut Arrival| arrival.turn == turn;
-        let arrivals: Vec<Arrival> = self.plan.arrivals.extract_if(.., due).collect();
+        let due = |arrival: &mut NewSequence| arrival.turn == turn;
+        let arrivals: Vec<NewSequence> = self.plan.arrivals.extract_if(.., due).collect();
         for arrival in arrivals {
             self.submit(arrival);
         }
     }
 
-    fn submit(&mut self, arrival: Arrival) {
-        let Arrival {
+    fn submit(&mut self, arrival: NewSequence) {
+        let NewSequence {
             request,
             choices,
             habit,
@@ -150,7 +150,7 @@ impl Simulation {
             let mut request = request.clone();
             let seed = &mut request.sampling.seed;
             *seed = seed.map(|seed| seed + choice);
-            self.asked.push(Asked { request, leaves });
+            self.submitted.push(SubmittedRequest { request, leaves });
         }
     }
 
@@ -173,7 +173,7 @@ impl Simulation {
     }
 
     fn leave(&mut self, turn: usize) {
-        for (asked, reader) in self.asked.iter().zip(&mut self.harness.readers) {
+        for (asked, reader) in self.submitted.iter().zip(&mut self.harness.readers) {
             if asked.leaves == Some(turn) && !reader.has_ended() {
                 reader.generation = None;
             }
@@ -214,7 +214,7 @@ impl Simulation {
                 ..EngineOptions::default()
             },
         );
-        for (asked, reader) in self.asked.iter().zip(&self.harness.readers) {
+        for (asked, reader) in self.submitted.iter().zip(&self.harness.readers) {
             let expected = alone.submit(GenerateRequest {
                 queue_timeout: None,
                 first_token_timeout: None,
@@ -226,7 +226,7 @@ impl Simulation {
         let totals = self.harness.engine.stats().totals;
         let delivered: usize = self.harness.readers.iter().map(|r| r.tokens.len()).sum();
         let nobody_left = self.harness.readers.iter().all(|r| r.generation.is_some());
-        assert_eq!(totals.submitted, self.asked.len() as u64);
+        assert_eq!(totals.submitted, self.submitted.len() as u64);
         assert_eq!(totals.refused, self.refused);
         assert!(totals.completion_tokens >= delivered as u64);
         assert!(!nobody_left || totals.completion_tokens == delivered as u64);

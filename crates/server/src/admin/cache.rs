@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::wire::{Body, Wire};
+use crate::wire::{JsonBody, WireRequest};
 
 /// Whose cache to clear.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -20,7 +20,7 @@ pub struct AdminCacheClear {
     model: Option<String>,
 }
 
-impl Wire for AdminCacheClear {}
+impl WireRequest for AdminCacheClear {}
 
 /// What was cleared.
 #[derive(Debug, Serialize, ToSchema)]
@@ -44,7 +44,7 @@ pub async fn clear(
 ) -> Result<Json<AdminCacheCleared>, ApiError> {
     let AdminCacheClear { model } = match &*body {
         [] => AdminCacheClear::default(),
-        body => Body::read(body)?.value,
+        body => JsonBody::read(body)?.value,
     };
     let meant = match model {
         Some(model) => vec![app.models.name_of(&model)?],

@@ -13,9 +13,10 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
+use crate::field::Field;
 use crate::metrics::since_1970;
 use crate::models::{ModelState, ModelStatus};
-use crate::wire::{Body, Wire};
+use crate::wire::{JsonBody, WireRequest};
 
 /// How long requests that were cancelled may take to be gone.
 const GRACE: Duration = Duration::from_secs(10);
@@ -105,20 +106,19 @@ pub struct AdminTakeDown {
     patience: Option<f64>,
 }
 
-impl Wire for AdminTakeDown {}
+impl WireRequest for AdminTakeDown {}
 
 impl AdminTakeDown {
     /// What may be left out may be left out altogether.
     fn patience(body: &[u8], app: &App) -> Result<Duration, ApiError> {
         let Self { patience } = match body {
             [] => Self::default(),
-            body => Body::read(body)?.value,
+            body => JsonBody::read(body)?.value,
         };
         match patience {
             None => Ok(app.config().server.shutdown_timeout),
-            Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
-                ApiError::invalid("patience", "`patience` must be seconds, at least 0")
-            }),
+            Some(seconds) => Duration::try_from_secs_f64(seconds)
+                .map_err(|_| ApiError::invalid(Field::Patience, "must be seconds, at least 0")),
         }
     }
 }
@@ -303,10 +303,10 @@ fn no_body(body: &[u8]) -> Result<(), ApiError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Nothing {}
-    impl Wire for Nothing {}
+    impl WireRequest for Nothing {}
     match body {
         [] => Ok(()),
-        body => Body::<Nothing>::read(body).map(|_| ()),
+        body => JsonBody::<Nothing>::read(body).map(|_| ()),
     }
 }
 

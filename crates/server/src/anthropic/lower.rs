@@ -1,4 +1,4 @@
-//! From Anthropic's conversations to ours.
+//! Lowers a conversation to a chat request.
 
 use std::collections::HashMap;
 
@@ -10,15 +10,17 @@ use loquat_grammar::GrammarSource;
 use serde_json::Value;
 
 use super::request::{
-    self as wire, Block, CustomTool, Display, OutputConfig, OutputFormat, ResultBlock, Speaker,
-    SystemBlock, TextBlock, ThinkingBlock, ToolDefinition, ToolResultBlock, ToolUseBlock, Turn,
+    self as wire, CustomTool, Display, InputBlock, InputMessage, MessageRole, OutputConfig,
+    OutputFormat, ResultBlock, SystemBlock, TextBlock, ThinkingBlock, ToolDefinition,
+    ToolResultBlock, ToolUseBlock,
 };
 use crate::error::ApiError;
+use crate::field::{Field, FieldPath};
 use crate::union::TextOr;
 
-/// What both of Anthropic's endpoints have.
-pub struct Conversation {
-    pub messages: Vec<Turn>,
+/// The fields that both endpoints share.
+pub struct ConversationFields {
+    pub messages: Vec<InputMessage>,
     pub system: Option<TextOr<SystemBlock>>,
     pub tools: Vec<ToolDefinition>,
     pub tool_choice: Option<wire::ToolChoice>,
@@ -26,17 +28,19 @@ pub struct Conversation {
     pub output_config: Option<OutputConfig>,
 }
 
-/// A conversation as the model gets it.
-pub struct Lowered {
+pub struct LoweredConversation {
     pub request: ChatRequest,
     pub hides_thinking: bool,
-    /// What had no effect.
+    /// Fields without effect.
     pub ignored: Vec<&'static str>,
 }
 
-/// `chat` is the model's: how a wish to think is written is its own.
-pub fn lower(conversation: Conversation, chat: &ChatContext) -> Result<Lowered, ApiError> {
-    let Conversation {
+/// `chat` decides how thinking is requested.
+pub fn lower(
+    conversation: ConversationFields,
+    chat: &ChatContext,
+) -> Result<LoweredConversation, ApiError> {
+    let ConversationFields {
         messages,
         system,
         tools,
@@ -46,9 +50,9 @@ pub fn lower(conversation: Conversation, chat: &ChatContext) -> Result<Lowered, 
     } = conversation;
     let mut lowering = Lowering::default();
     lowering.system(system);
-    check_end(&messages)?;
-    for (index, turn) in messages.into_iter().enumerate() {
-        lowering.turn(index, turn)?;
+    check_last(&messages)?;
+    for (index, message) in messages.into_iter().enumerate() {
+        lowering.message(index, message)?;
     }
     let hides_thinking = matches!(
         thinking,
@@ -68,7 +72,7 @@ pub fn lower(conversation: Conversation, chat: &ChatContext) -> Result<Lowered, 
     let thinking = lowering.thinking(thinking, effort, chat)?;
     let answer =
         format.map(|OutputFormat::JsonSchema { schema }| GrammarSource::JsonSchema(schema));
-    Ok(Lowered {
+    Ok(LoweredConversation {
         request: ChatRequest {
             messages: lowering.messages,
             tools,
@@ -83,23 +87,22 @@ pub fn lower(conversation: Conversation, chat: &ChatContext) -> Result<Lowered, 
     })
 }
 
-fn check_end(messages: &[Turn]) -> Result<(), ApiError> {
-    let what = match messages.last().map(|turn| turn.role) {
-        None => "`messages` is empty; at least one message is needed",
-        Some(Speaker::Assistant) => {
-            "`messages` ends with the assistant's turn, and beginning the reply for the model \
-             (prefilling) is not supported; end with the user's turn, and say there how the reply \
-             is to begin, or hold it to a schema by `output_config.format`"
+fn check_last(messages: &[InputMessage]) -> Result<(), ApiError> {
+    let problem = match messages.last().map(|message| message.role) {
+        None => "is empty; at least one message is needed",
+        Some(MessageRole::Assistant) => {
+            "ends with the assistant's message, but prefilling a reply is not supported; end with \
+             the user's message, or constrain the reply with `output_config.format`"
         }
-        Some(Speaker::User | Speaker::System) => return Ok(()),
+        Some(MessageRole::User | MessageRole::System) => return Ok(()),
     };
-    Err(ApiError::invalid("messages", what))
+    Err(ApiError::invalid(Field::Messages, problem))
 }
 
 #[derive(Default)]
 struct Lowering {
     messages: Vec<Message>,
-    /// The names of the tools that were called so far.
+    /// The tool of each call so far, by its id.
     calls: HashMap<String, String>,
     ignored: Vec<&'static str>,
 }
@@ -121,48 +124,51 @@ impl Lowering {
         }
     }
 
-    fn turn(&mut self, index: usize, turn: Turn) -> Result<(), ApiError> {
-        let Turn { role, content } = turn;
+    fn message(&mut self, index: usize, message: InputMessage) -> Result<(), ApiError> {
+        let InputMessage { role, content } = message;
         let blocks = match content {
             TextOr::Text(text) => {
-                self.say(role, vec![text]);
+                self.add_text(role, vec![text]);
                 return Ok(());
             }
             TextOr::Many(blocks) => blocks,
         };
         let mut texts = Vec::new();
         for (at, block) in blocks.into_iter().enumerate() {
-            let place = || format!("messages[{index}].content[{at}]");
+            let path = || {
+                let content = Field::Messages.index(index).field(Field::Content);
+                content.index(at)
+            };
             match (role, block) {
-                (_, Block::Text(block)) => texts.push(self.text(block)),
-                (Speaker::Assistant, Block::Thinking(block)) => self.think(block),
-                (Speaker::Assistant, Block::RedactedThinking(_)) => {
+                (_, InputBlock::Text(block)) => texts.push(self.text(block)),
+                (MessageRole::Assistant, InputBlock::Thinking(block)) => self.add_thinking(block),
+                (MessageRole::Assistant, InputBlock::RedactedThinking(_)) => {
                     self.ignore("redacted_thinking");
                 }
-                (Speaker::Assistant, Block::ToolUse(block)) => {
-                    self.say(role, std::mem::take(&mut texts));
-                    self.call(block);
+                (MessageRole::Assistant, InputBlock::ToolUse(block)) => {
+                    self.add_text(role, std::mem::take(&mut texts));
+                    self.add_call(block);
                 }
-                (Speaker::User, Block::ToolResult(block)) => {
-                    self.say(role, std::mem::take(&mut texts));
-                    self.result(block, &place)?;
+                (MessageRole::User, InputBlock::ToolResult(block)) => {
+                    self.add_text(role, std::mem::take(&mut texts));
+                    self.add_result(block, path())?;
                 }
-                (_, block) => return Err(misplaced(&place(), &block)),
+                (_, block) => return Err(wrong_role(path(), &block)),
             }
         }
-        self.say(role, texts);
+        self.add_text(role, texts);
         Ok(())
     }
 
-    /// Adds words to the speaker's turn, or begins it with them.
-    fn say(&mut self, speaker: Speaker, texts: Vec<String>) {
+    /// Adds text to the last message of this role, or to a new one.
+    fn add_text(&mut self, role: MessageRole, texts: Vec<String>) {
         if texts.is_empty() {
             return;
         }
-        let role = match speaker {
-            Speaker::User => Role::User,
-            Speaker::Assistant => Role::Assistant,
-            Speaker::System => Role::System,
+        let role = match role {
+            MessageRole::User => Role::User,
+            MessageRole::Assistant => Role::Assistant,
+            MessageRole::System => Role::System,
         };
         let last = self.messages.last_mut();
         match last.filter(|last| last.role == role && last.tool_calls.is_empty()) {
@@ -175,7 +181,7 @@ impl Lowering {
         }
     }
 
-    /// The assistant's turn that words, thinking and calls are added to.
+    /// The assistant's message that thinking and calls are added to.
     fn reply(&mut self) -> &mut Message {
         let is_reply = |message: &Message| message.role == Role::Assistant;
         if !self.messages.last().is_some_and(is_reply) {
@@ -185,7 +191,7 @@ impl Lowering {
         &mut self.messages[last]
     }
 
-    fn think(&mut self, block: ThinkingBlock) {
+    fn add_thinking(&mut self, block: ThinkingBlock) {
         let ThinkingBlock {
             thinking,
             signature: _,
@@ -194,7 +200,7 @@ impl Lowering {
         reasoning.push_str(&thinking);
     }
 
-    fn call(&mut self, block: ToolUseBlock) {
+    fn add_call(&mut self, block: ToolUseBlock) {
         let ToolUseBlock {
             id,
             name,
@@ -202,7 +208,7 @@ impl Lowering {
             cache_control,
             caller,
         } = block;
-        self.cached(cache_control.is_some());
+        self.ignore_cache_control(cache_control.is_some());
         if caller.is_some() {
             self.ignore("caller");
         }
@@ -214,24 +220,17 @@ impl Lowering {
         });
     }
 
-    fn result(
-        &mut self,
-        block: ToolResultBlock,
-        place: &dyn Fn() -> String,
-    ) -> Result<(), ApiError> {
+    fn add_result(&mut self, block: ToolResultBlock, path: FieldPath) -> Result<(), ApiError> {
         let ToolResultBlock {
             tool_use_id,
             content,
             is_error,
             cache_control,
         } = block;
-        self.cached(cache_control.is_some());
+        self.ignore_cache_control(cache_control.is_some());
         let Some(name) = self.calls.get(&tool_use_id).cloned() else {
-            let param = format!("{}.tool_use_id", place());
-            let what = format!(
-                "`{param}` is `{tool_use_id}`; no `tool_use` block before it has that `id`"
-            );
-            return Err(ApiError::invalid(param, what));
+            let problem = format!("is `{tool_use_id}`; no earlier `tool_use` block has that `id`");
+            return Err(ApiError::invalid(path.field(Field::ToolUseId), problem));
         };
         let mut texts = match content {
             None => Vec::new(),
@@ -266,7 +265,7 @@ impl Lowering {
             cache_control,
             eager_input_streaming,
         }) = tool;
-        self.cached(cache_control.is_some());
+        self.ignore_cache_control(cache_control.is_some());
         if eager_input_streaming.is_some() {
             self.ignore("eager_input_streaming");
         }
@@ -284,7 +283,7 @@ impl Lowering {
             cache_control,
             citations,
         } = block;
-        self.cached(cache_control.is_some());
+        self.ignore_cache_control(cache_control.is_some());
         if citations.is_some() {
             self.ignore("citations");
         }
@@ -297,31 +296,30 @@ impl Lowering {
         effort: Option<wire::Effort>,
         chat: &ChatContext,
     ) -> Result<Thinking, ApiError> {
-        let wished = effort.map(|effort| match effort {
+        let requested = effort.map(|effort| match effort {
             wire::Effort::Low => Effort::Low,
             wire::Effort::Medium => Effort::Medium,
             wire::Effort::High | wire::Effort::Xhigh | wire::Effort::Max => Effort::High,
         });
-        let effort = wished.filter(|effort| chat.supports_effort(*effort));
-        if wished != effort {
+        let effort = requested.filter(|effort| chat.supports_effort(*effort));
+        if requested != effort {
             self.ignore("output_config.effort");
         }
         let thinks = chat.format().reasoning.is_some();
         let (effort, budget) = match thinking {
             None | Some(wire::Thinking::Adaptive { display: _ }) => (effort, None),
-            Some(wire::Thinking::Disabled {}) if wished.is_some() => {
+            Some(wire::Thinking::Disabled {}) if requested.is_some() => {
                 return Err(ApiError::invalid(
-                    "output_config.effort",
-                    "`output_config.effort` says how hard to think, and `thinking` is \
-                     `disabled`; leave out one of them",
+                    Field::OutputConfig.field(Field::Effort),
+                    "conflicts with `thinking`, which is `disabled`; omit one of them",
                 ));
             }
-            // A model that never thinks does as it is told already.
+            // A model that never thinks needs no switch.
             Some(wire::Thinking::Disabled {}) => (thinks.then_some(Effort::Off), None),
             Some(wire::Thinking::Enabled { .. }) if !thinks => {
                 return Err(ApiError::unsupported(
-                    "thinking",
-                    "the model does not think; leave it out, or let its `type` be `adaptive` or \
+                    Field::Thinking,
+                    "the model does not think; omit it, or set its `type` to `adaptive` or \
                      `disabled`",
                 ));
             }
@@ -329,7 +327,7 @@ impl Lowering {
                 budget_tokens,
                 display: _,
             }) => {
-                // Models without a switch think by themselves; the budget bounds it.
+                // Models without a switch always think; the budget limits it.
                 let switched = chat.supports_effort(Effort::On).then_some(Effort::On);
                 (effort.or(switched), Some(budget_tokens))
             }
@@ -337,8 +335,8 @@ impl Lowering {
         Ok(Thinking { effort, budget })
     }
 
-    fn cached(&mut self, asked: bool) {
-        if asked {
+    fn ignore_cache_control(&mut self, present: bool) {
+        if present {
             self.ignore("cache_control");
         }
     }
@@ -368,16 +366,16 @@ fn joined(content: MessageContent, more: Vec<String>) -> MessageContent {
     parts(texts)
 }
 
-fn misplaced(place: &str, block: &Block) -> ApiError {
-    let (kind, whose) = match block {
-        Block::Text(_) => ("text", "anybody's"),
-        Block::Thinking(_) => ("thinking", "the assistant's"),
-        Block::RedactedThinking(_) => ("redacted_thinking", "the assistant's"),
-        Block::ToolUse(_) => ("tool_use", "the assistant's"),
-        Block::ToolResult(_) => ("tool_result", "the user's"),
+fn wrong_role(path: FieldPath, block: &InputBlock) -> ApiError {
+    let (kind, role) = match block {
+        InputBlock::Text(_) => ("text", "any"),
+        InputBlock::Thinking(_) => ("thinking", "assistant"),
+        InputBlock::RedactedThinking(_) => ("redacted_thinking", "assistant"),
+        InputBlock::ToolUse(_) => ("tool_use", "assistant"),
+        InputBlock::ToolResult(_) => ("tool_result", "user"),
     };
-    let what = format!("`{place}` is a `{kind}` block, which belongs in {whose} turn");
-    ApiError::invalid(place, what)
+    let problem = format!("is a `{kind}` block, which is for messages of the role `{role}` only");
+    ApiError::invalid(path, problem)
 }
 
 fn choice(choice: Option<wire::ToolChoice>) -> (ToolChoice, bool) {

@@ -1,57 +1,58 @@
-//! What Anthropic's clients send.
+//! Requests.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::union::{Kinds, TextOr, or_default};
-use crate::wire::Wire;
+use crate::field::Field;
+use crate::union::{TextOr, TypeTags, null_as_default};
+use crate::wire::WireRequest;
 
-/// A conversation to go on with.
+/// A conversation to answer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MessagesRequest {
     /// The model's name or alias.
     pub model: String,
-    /// What was said so far, the user's words last. Turns of one speaker in a row are one turn.
-    pub messages: Vec<Turn>,
-    /// Longest reply, in tokens, thinking included.
+    /// The conversation so far, the user's message last. Adjacent messages of one role are joined.
+    pub messages: Vec<InputMessage>,
+    /// The longest reply in tokens, thinking included.
     #[schema(minimum = 1)]
     pub max_tokens: usize,
-    /// How the model is to behave.
+    /// The system message.
     pub system: Option<TextOr<SystemBlock>>,
-    /// Texts that end the reply; the one that did is named in `stop_sequence`.
+    /// Texts that end the reply; `stop_sequence` names the one that did.
     #[serde(default)]
     pub stop_sequences: Vec<String>,
-    /// Functions that the model may ask to have called.
+    /// Functions that the model may call.
     #[serde(default)]
     pub tools: Vec<ToolDefinition>,
     pub tool_choice: Option<ToolChoice>,
     pub thinking: Option<Thinking>,
     pub output_config: Option<OutputConfig>,
-    /// Send the reply as it comes.
+    /// Stream the reply as server-sent events.
     #[serde(default)]
     pub stream: bool,
 }
 
-impl Wire for MessagesRequest {
+impl WireRequest for MessagesRequest {
     const IGNORED: &'static [(&'static str, &'static str)] = IGNORED;
-    const WITHIN: &'static [(&'static str, &'static str)] = WITHIN;
-    const REFUSED: &'static [(&'static str, &'static str)] = REFUSED;
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = IGNORED_NESTED;
+    const REFUSED: &'static [(Field, &'static str)] = REFUSED;
     const SAMPLING: bool = true;
 }
 
-/// A conversation whose tokens are to be counted.
+/// A conversation to count tokens of.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CountRequest {
     /// The model's name or alias.
     pub model: String,
-    /// What was said so far.
-    pub messages: Vec<Turn>,
-    /// How the model is to behave.
+    /// The conversation so far.
+    pub messages: Vec<InputMessage>,
+    /// The system message.
     pub system: Option<TextOr<SystemBlock>>,
-    /// Functions that the model may ask to have called.
+    /// Functions that the model may call.
     #[serde(default)]
     pub tools: Vec<ToolDefinition>,
     pub tool_choice: Option<ToolChoice>,
@@ -59,73 +60,67 @@ pub struct CountRequest {
     pub output_config: Option<OutputConfig>,
 }
 
-impl Wire for CountRequest {
+impl WireRequest for CountRequest {
     const IGNORED: &'static [(&'static str, &'static str)] = IGNORED;
-    const WITHIN: &'static [(&'static str, &'static str)] = WITHIN;
-    const REFUSED: &'static [(&'static str, &'static str)] = REFUSED;
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = IGNORED_NESTED;
+    const REFUSED: &'static [(Field, &'static str)] = REFUSED;
 }
 
 const IGNORED: &[(&str, &str)] = &[
-    (
-        "metadata",
-        "who the request is for is told by the key it is made with",
-    ),
-    ("service_tier", "there is one tier"),
+    ("metadata", "clients are identified by their keys"),
+    ("service_tier", "there is only one tier"),
     (
         "cache_control",
-        "prompts are cached without being asked, as far as there is room",
+        "every prompt is cached while there is memory",
     ),
     (
         "context_management",
-        "nothing is taken out of a conversation; what does not fit is refused",
+        "conversations are not shortened; those that exceed the context are refused",
     ),
 ];
 
-const WITHIN: &[(&str, &str)] = &[
+const IGNORED_NESTED: &[(&str, &str)] = &[
     (
         "output_config.effort",
-        "only where the model's template cannot be told how hard to think",
+        "only if the model's template has no such setting",
     ),
-    (
-        "citations",
-        "where an earlier reply had its words from is not shown to the model",
-    ),
-    ("redacted_thinking", "nobody can read it"),
-    ("caller", "here only the model itself asks for calls"),
-    ("eager_input_streaming", "input is streamed as it comes"),
+    ("citations", "the model does not see citations"),
+    ("redacted_thinking", "it cannot be decrypted"),
+    ("caller", "only the model calls tools"),
+    ("eager_input_streaming", "input is always streamed"),
 ];
 
-const REFUSED: &[(&str, &str)] = &[
-    ("container", "no code is run here"),
-    ("mcp_servers", "tools are called by the client"),
-    ("inference_geo", "the model runs where this server does"),
-    ("speed", "there is one speed"),
-    ("diagnostics", "nothing is compared with earlier requests"),
+const REFUSED: &[(Field, &str)] = &[
+    (Field::Container, "this server does not run code"),
+    (Field::McpServers, "the client calls tools"),
+    (Field::InferenceGeo, "the model runs on this server"),
+    (Field::Speed, "there is only one speed"),
+    (Field::Diagnostics, "requests are not compared"),
 ];
 
-/// One turn of the conversation.
+/// A message of the conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = AnthropicTurn)]
-pub struct Turn {
-    pub role: Speaker,
-    pub content: TextOr<Block>,
+#[schema(as = AnthropicInputMessage)]
+pub struct InputMessage {
+    pub role: MessageRole,
+    pub content: TextOr<InputBlock>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = AnthropicRole)]
-pub enum Speaker {
+pub enum MessageRole {
     User,
     Assistant,
     System,
 }
 
-/// A piece of a turn.
+/// A block of a message.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
 #[schema(as = AnthropicBlock)]
-pub enum Block {
+pub enum InputBlock {
     Text(TextBlock),
     Thinking(ThinkingBlock),
     RedactedThinking(RedactedThinkingBlock),
@@ -133,13 +128,13 @@ pub enum Block {
     ToolResult(ToolResultBlock),
 }
 
-const BLOCKS: Kinds = Kinds {
+const BLOCKS: TypeTags = TypeTags {
     default: None,
     refused: &[
-        (&["image", "document"], ONLY_TEXT),
+        (&["image", "document"], TEXT_ONLY),
         (
             &["search_result", "container_upload"],
-            "write what it says as text",
+            "send its content as text",
         ),
         (
             &[
@@ -153,55 +148,55 @@ const BLOCKS: Kinds = Kinds {
                 "mcp_tool_use",
                 "mcp_tool_result",
             ],
-            "tools are called by the client",
+            "the client calls tools",
         ),
     ],
 };
 
-const ONLY_TEXT: &str = "messages are text";
+const TEXT_ONLY: &str = "messages are text only";
 
-impl<'de> Deserialize<'de> for Block {
+impl<'de> Deserialize<'de> for InputBlock {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         BLOCKS.read(deserializer, Self::deserialize)
     }
 }
 
-/// Words.
+/// Text.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AnthropicTextBlock)]
 pub struct TextBlock {
     pub text: String,
-    /// Has no effect: prompts are cached without being asked.
+    /// Has no effect: every prompt is cached.
     #[schema(value_type = Option<Object>)]
     pub cache_control: Option<Map<String, Value>>,
-    /// Has no effect: where an earlier reply had its words from is not shown to the model.
+    /// Has no effect: the model does not see citations.
     #[schema(value_type = Option<Vec<Object>>)]
     pub citations: Option<Vec<Value>>,
 }
 
-/// What the assistant thought, as an earlier reply had it.
+/// The assistant's thinking in an earlier reply.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AnthropicThinkingBlock)]
 pub struct ThinkingBlock {
     pub thinking: String,
-    /// Any text: thinking is not signed here.
-    #[serde(default, deserialize_with = "or_default")]
-    #[expect(dead_code, reason = "clients send back what they were given")]
+    /// Any text: thinking is not signed.
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[expect(dead_code, reason = "clients send it back")]
     pub signature: String,
 }
 
-/// Thinking that nobody can read. Has no effect.
+/// Encrypted thinking. Has no effect.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AnthropicRedactedThinkingBlock)]
 pub struct RedactedThinkingBlock {
-    #[expect(dead_code, reason = "it cannot be read")]
+    #[expect(dead_code, reason = "it cannot be decrypted")]
     pub data: String,
 }
 
-/// A call that the assistant asked for.
+/// A call of the assistant.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AnthropicToolUseBlock)]
@@ -210,31 +205,31 @@ pub struct ToolUseBlock {
     pub name: String,
     #[schema(value_type = Object)]
     pub input: Map<String, Value>,
-    /// Has no effect: prompts are cached without being asked.
+    /// Has no effect: every prompt is cached.
     #[schema(value_type = Option<Object>)]
     pub cache_control: Option<Map<String, Value>>,
-    /// Has no effect: here only the model itself asks for calls, which is `{"type": "direct"}`.
+    /// Has no effect: only the model calls tools, which is `{"type": "direct"}`.
     #[schema(value_type = Option<Object>)]
     pub caller: Option<Map<String, Value>>,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AnthropicToolResultBlock)]
 pub struct ToolResultBlock {
-    /// The `id` of a `tool_use` block before it.
+    /// The `id` of an earlier `tool_use` block.
     pub tool_use_id: String,
     pub content: Option<TextOr<ResultBlock>>,
-    /// The call failed. The model is told by `Error: ` before the result.
-    #[serde(default, deserialize_with = "or_default")]
+    /// The call failed. The model sees `Error: ` before the result.
+    #[serde(default, deserialize_with = "null_as_default")]
     pub is_error: bool,
-    /// Has no effect: prompts are cached without being asked.
+    /// Has no effect: every prompt is cached.
     #[schema(value_type = Option<Object>)]
     pub cache_control: Option<Map<String, Value>>,
 }
 
-/// A piece of a call's result.
+/// A block of a call's result.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
 #[schema(as = AnthropicResultBlock)]
@@ -248,7 +243,7 @@ impl<'de> Deserialize<'de> for ResultBlock {
     }
 }
 
-/// A piece of what the model is told first.
+/// A block of the system message.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
 #[schema(as = AnthropicSystemBlock)]
@@ -262,8 +257,8 @@ impl<'de> Deserialize<'de> for SystemBlock {
     }
 }
 
-/// A function that the model may ask to have called. `type` may be left out. Anthropic's own tools
-/// are not to be had.
+/// A function that the model may call. `type` may be omitted. Anthropic's own tools are not
+/// supported.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
 #[schema(as = AnthropicTool)]
@@ -271,7 +266,7 @@ pub enum ToolDefinition {
     Custom(CustomTool),
 }
 
-const TOOLS: Kinds = Kinds {
+const TOOLS: TypeTags = TypeTags {
     default: Some("custom"),
     refused: &[],
 };
@@ -282,23 +277,23 @@ impl<'de> Deserialize<'de> for ToolDefinition {
     }
 }
 
-/// A function of the client's.
+/// A function of the client.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AnthropicCustomTool)]
 pub struct CustomTool {
     pub name: String,
     pub description: Option<String>,
-    /// A JSON schema of an object.
+    /// The JSON schema of an object.
     #[schema(value_type = Object)]
     pub input_schema: Value,
-    /// Hold the input to the schema while it is generated.
-    #[serde(default, deserialize_with = "or_default")]
+    /// Constrain the input to the schema.
+    #[serde(default, deserialize_with = "null_as_default")]
     pub strict: bool,
-    /// Has no effect: prompts are cached without being asked.
+    /// Has no effect: every prompt is cached.
     #[schema(value_type = Option<Object>)]
     pub cache_control: Option<Map<String, Value>>,
-    /// Has no effect: input is streamed as it comes.
+    /// Has no effect: input is always streamed.
     pub eager_input_streaming: Option<bool>,
 }
 
@@ -307,66 +302,66 @@ pub struct CustomTool {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[schema(as = AnthropicToolChoice)]
 pub enum ToolChoice {
-    /// As the model likes.
+    /// The model decides.
     Auto {
         /// At most one call in a reply.
         #[serde(default)]
         disable_parallel_tool_use: bool,
     },
-    /// At least one.
+    /// At least one tool is called.
     Any {
         /// At most one call in a reply.
         #[serde(default)]
         disable_parallel_tool_use: bool,
     },
-    /// This one.
+    /// This tool is called.
     Tool {
         name: String,
         /// At most one call in a reply.
         #[serde(default)]
         disable_parallel_tool_use: bool,
     },
-    /// Not at all.
+    /// No tool is called.
     None {},
 }
 
-/// Whether the model thinks before it answers. Left out, as the model likes.
+/// Whether the model thinks before it answers; the model decides if omitted.
 ///
-/// `enabled` is refused where the model does not think, and `disabled` where it always does.
+/// `enabled` is refused if the model does not think, `disabled` if it always does.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[schema(as = AnthropicThinking)]
 pub enum Thinking {
     Enabled {
-        /// Most tokens to think; then the answer begins. Less than `max_tokens`.
+        /// The most tokens of thinking; then the answer begins. Less than `max_tokens`.
         #[schema(minimum = 1)]
         budget_tokens: usize,
         display: Option<Display>,
     },
     Disabled {},
-    /// As the model likes.
+    /// The model decides.
     Adaptive {
         display: Option<Display>,
     },
 }
 
-/// How thinking is shown: as it was thought, which is what `summarized` asks for at most.
+/// How thinking is returned: in full, unless it is `omitted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = AnthropicThinkingDisplay)]
 pub enum Display {
     Summarized,
-    /// `thinking` is empty in the reply's blocks.
+    /// The blocks' `thinking` is empty.
     Omitted,
 }
 
-/// What the answer must be, and how hard to think for it.
+/// The format of the answer, and how much to think.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AnthropicOutputConfig)]
 pub struct OutputConfig {
-    /// How hard to think; `xhigh` and `max` are as `high`. Has no effect on a model whose template
-    /// cannot be told; refused beside `thinking` that is `disabled`.
+    /// How much to think; `xhigh` and `max` mean `high`. Has no effect if the model's template has
+    /// no such setting; refused if `thinking` is `disabled`.
     pub effort: Option<Effort>,
     pub format: Option<OutputFormat>,
 }
@@ -382,7 +377,7 @@ pub enum Effort {
     Max,
 }
 
-/// Holds the answer to a schema while it is generated.
+/// Constrains the answer to a schema.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[schema(as = AnthropicOutputFormat)]

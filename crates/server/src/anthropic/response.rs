@@ -1,11 +1,11 @@
-//! What Anthropic's clients are sent.
+//! Responses and stream events.
 
-use loquat_engine::{FinishReason, Usage as Counted};
+use loquat_engine::{FinishReason, Usage};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// Thinking is not signed here; clients want a text all the same, and send it back.
+/// Thinking is not signed, but clients require a text and send it back.
 pub const SIGNATURE: &str = "unsigned";
 
 /// A reply.
@@ -22,12 +22,12 @@ pub struct Message {
     pub stop_reason: Option<StopReason>,
     /// Which of the request's `stop_sequences` ended the reply.
     pub stop_sequence: Option<String>,
-    pub usage: Usage,
+    pub usage: MessageUsage,
 }
 
 impl Message {
-    /// One that has said nothing yet.
-    pub fn new(id: String, model: String, usage: Usage) -> Self {
+    /// A message without content.
+    pub fn new(id: String, model: String, usage: MessageUsage) -> Self {
         Self {
             id,
             r#type: "message",
@@ -47,7 +47,7 @@ impl Message {
 pub enum Block {
     Thinking {
         thinking: String,
-        /// Send it back as it is.
+        /// Send it back unchanged.
         signature: &'static str,
     },
     Text {
@@ -74,38 +74,36 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// `calls`: whether the reply asks for any.
-    pub fn of(reason: FinishReason, calls: bool) -> Self {
+    pub fn new(reason: FinishReason, has_calls: bool) -> Self {
         match reason {
             FinishReason::Length => Self::MaxTokens,
             FinishReason::StopString(_) => Self::StopSequence,
-            FinishReason::Stop if calls => Self::ToolUse,
+            FinishReason::Stop if has_calls => Self::ToolUse,
             FinishReason::Stop => Self::EndTurn,
         }
     }
 }
 
-/// Tokens that the request cost.
+/// The tokens of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = AnthropicUsage)]
-pub struct Usage {
-    /// Of the prompt, without those that were cached. As long as a stream has not ended, all of
-    /// them.
+pub struct MessageUsage {
+    /// Prompt tokens that were not cached. All prompt tokens until a stream ends.
     pub input_tokens: usize,
-    /// Of the prompt, those that were computed for an earlier request.
+    /// Prompt tokens found in the prefix cache.
     pub cache_read_input_tokens: usize,
-    /// Always 0: keeping a prompt costs nothing.
+    /// Always 0: caching a prompt has no cost.
     pub cache_creation_input_tokens: usize,
     pub output_tokens: usize,
 }
 
-impl From<Counted> for Usage {
-    fn from(counted: Counted) -> Self {
-        let Counted {
+impl From<Usage> for MessageUsage {
+    fn from(usage: Usage) -> Self {
+        let Usage {
             prompt_tokens,
             completion_tokens,
             cached_tokens,
-        } = counted;
+        } = usage;
         Self {
             input_tokens: prompt_tokens.saturating_sub(cached_tokens),
             cache_read_input_tokens: cached_tokens,
@@ -115,7 +113,7 @@ impl From<Counted> for Usage {
     }
 }
 
-/// How long a prompt is.
+/// The length of a prompt.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AnthropicTokenCount)]
 pub struct TokenCount {
@@ -126,12 +124,25 @@ pub struct TokenCount {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event<'a> {
-    MessageStart { message: &'a Message },
+    MessageStart {
+        message: &'a Message,
+    },
     Ping {},
-    ContentBlockStart { index: usize, content_block: Block },
-    ContentBlockDelta { index: usize, delta: Delta<'a> },
-    ContentBlockStop { index: usize },
-    MessageDelta { delta: Ending<'a>, usage: Usage },
+    ContentBlockStart {
+        index: usize,
+        content_block: Block,
+    },
+    ContentBlockDelta {
+        index: usize,
+        delta: Delta<'a>,
+    },
+    ContentBlockStop {
+        index: usize,
+    },
+    MessageDelta {
+        delta: MessageEnd<'a>,
+        usage: MessageUsage,
+    },
     MessageStop {},
 }
 
@@ -163,9 +174,9 @@ pub enum Delta<'a> {
     Input { partial_json: &'a str },
 }
 
-/// How the reply ended.
+/// Why a message ended.
 #[derive(Debug, Serialize)]
-pub struct Ending<'a> {
+pub struct MessageEnd<'a> {
     pub stop_reason: Option<StopReason>,
     pub stop_sequence: Option<&'a str>,
 }

@@ -3,10 +3,10 @@ mod thinking;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::lower::{Conversation, lower};
+use super::lower::{ConversationFields, lower};
 use super::request::CountRequest;
 use crate::testing::{self, Harness, MODEL, Scripted};
-use crate::wire::{Body, IGNORED_HEADER};
+use crate::wire::{IGNORED_HEADER, JsonBody};
 
 const CALL: &str =
     "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": [2]}}\n</tool_call>";
@@ -40,8 +40,8 @@ async fn ask(reply: &str, fields: Value) -> Value {
     reply.json()
 }
 
-fn conversation(body: &Value) -> Conversation {
-    let read = Body::<CountRequest>::read(body.to_string().as_bytes());
+fn conversation(body: &Value) -> ConversationFields {
+    let read = JsonBody::<CountRequest>::read(body.to_string().as_bytes());
     let CountRequest {
         model: _,
         messages,
@@ -51,7 +51,7 @@ fn conversation(body: &Value) -> Conversation {
         thinking,
         output_config,
     } = read.expect("a request").value;
-    Conversation {
+    ConversationFields {
         messages,
         system,
         tools,

@@ -1,189 +1,159 @@
-//! A reply as a message: its blocks, and the events that tell of them.
+//! Renders a reply as a message: its blocks, and the events of its stream.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use loquat_chat::Finish;
 use loquat_engine::FinishReason;
 use serde_json::{Map, Value};
 
-use super::response::{Block, Delta, Ending, Event, Message, SIGNATURE, StopReason};
-use crate::chat_turn::{End, Said};
-use crate::frames;
-use crate::segments::{Segment, Segments, Step};
+use super::response::{Block, Delta, Event, Message, MessageEnd, SIGNATURE, StopReason};
+use crate::dialect::Dialect;
+use crate::error::ApiError;
+use crate::reply::{
+    ChoiceDelta, EventFrames, ReplySegments, ReplyWriter, Segment, SegmentEvent, SegmentKind,
+};
 
-/// Writes one message, whole or as a stream.
-pub struct Writer {
+pub struct MessageWriter {
+    segments: ReplySegments,
     message: Message,
-    segments: Segments,
-    open: Option<Open>,
-    /// Blocks begun so far.
-    begun: usize,
-    stop_sequences: Vec<String>,
-    hides_thinking: bool,
-    streams: bool,
-    frames: BytesMut,
+    options: WriterOptions,
+    frames: EventFrames,
 }
 
-/// What a request says of how its reply is told.
-pub struct Manner {
+/// How a request wants its reply.
+pub struct WriterOptions {
     pub stop_sequences: Vec<String>,
     pub hides_thinking: bool,
     pub streams: bool,
 }
 
-struct Open {
-    segment: Segment,
-    text: String,
-}
-
-impl Writer {
-    pub fn new(message: Message, manner: Manner) -> Self {
-        let Manner {
-            stop_sequences,
-            hides_thinking,
-            streams,
-        } = manner;
+impl MessageWriter {
+    pub fn new(message: Message, options: WriterOptions) -> Self {
         Self {
+            segments: ReplySegments::default(),
             message,
-            segments: Segments::default(),
-            open: None,
-            begun: 0,
-            stop_sequences,
-            hides_thinking,
-            streams,
-            frames: BytesMut::new(),
+            frames: EventFrames::new(options.streams),
+            options,
         }
     }
 
-    /// How a stream begins.
-    pub fn start(&self) -> Bytes {
-        let message = &self.message;
-        let mut frames = BytesMut::new();
-        for event in [Event::MessageStart { message }, Event::Ping {}] {
-            frames.extend_from_slice(&frames::event(Some(event.name()), &event));
-        }
-        frames.freeze()
+    fn push(&mut self, event: &Event<'_>) {
+        self.frames.push(Some(event.name()), event);
     }
 
-    /// Takes news of the reply; gives the events of a stream.
-    pub fn take(&mut self, said: Said) -> Bytes {
-        for event in said.events {
-            for step in self.segments.take(event) {
-                self.step(step);
+    fn write_event(&mut self, event: SegmentEvent) {
+        match event {
+            SegmentEvent::Begin { index, kind } => {
+                let content_block = block(&kind, String::new(), Map::new());
+                self.push(&Event::ContentBlockStart {
+                    index,
+                    content_block,
+                });
             }
-        }
-        if let Some(end) = said.end {
-            self.end(&end);
-        }
-        self.frames.split().freeze()
-    }
-
-    /// The message as far as it has come.
-    pub fn into_message(self) -> Message {
-        self.message
-    }
-
-    fn step(&mut self, step: Step) {
-        match step {
-            Step::Begin(segment) => self.begin(segment),
-            Step::More(text) => self.more(&text),
-            Step::End { whole } => self.close(whole),
+            SegmentEvent::Delta {
+                index, kind, text, ..
+            } => {
+                let delta = match kind {
+                    SegmentKind::Reasoning if self.options.hides_thinking => return,
+                    SegmentKind::Reasoning => Delta::Thinking { thinking: &text },
+                    SegmentKind::Text => Delta::Text { text: &text },
+                    SegmentKind::ToolCall { .. } => Delta::Input {
+                        partial_json: &text,
+                    },
+                };
+                self.push(&Event::ContentBlockDelta { index, delta });
+            }
+            SegmentEvent::End(segment) => self.end_block(segment),
         }
     }
 
-    fn begin(&mut self, segment: Segment) {
-        let index = self.begun;
-        self.begun += 1;
-        let content_block = block(&segment, String::new(), Map::new());
-        self.open = Some(Open {
-            segment,
-            text: String::new(),
-        });
-        self.tell(&Event::ContentBlockStart {
+    fn end_block(&mut self, segment: Segment) {
+        let Segment {
             index,
-            content_block,
-        });
-    }
-
-    fn more(&mut self, text: &str) {
-        let Some(open) = &mut self.open else {
-            return;
-        };
-        let delta = match open.segment {
-            Segment::Thinking if self.hides_thinking => return,
-            Segment::Thinking => Delta::Thinking { thinking: text },
-            Segment::Text => Delta::Text { text },
-            Segment::Call { .. } => Delta::Input { partial_json: text },
-        };
-        open.text.push_str(text);
-        self.delta(delta);
-    }
-
-    fn close(&mut self, whole: bool) {
-        let Some(Open { segment, text }) = self.open.take() else {
-            return;
-        };
-        if segment == Segment::Thinking {
-            self.delta(Delta::Signature {
+            kind,
+            mut text,
+            complete,
+            ..
+        } = segment;
+        if kind == SegmentKind::Reasoning {
+            if self.options.hides_thinking {
+                text.clear();
+            }
+            let delta = Delta::Signature {
                 signature: SIGNATURE,
-            });
+            };
+            self.push(&Event::ContentBlockDelta { index, delta });
         }
-        let index = self.begun - 1;
-        self.tell(&Event::ContentBlockStop { index });
-        let input = match segment {
-            Segment::Call { .. } => input(&text).filter(|_| whole),
-            Segment::Thinking | Segment::Text => Some(Map::new()),
+        self.push(&Event::ContentBlockStop { index });
+        let input = match kind {
+            SegmentKind::ToolCall { .. } => input(&text).filter(|_| complete),
+            SegmentKind::Reasoning | SegmentKind::Text => Some(Map::new()),
         };
-        // A call that was cut short has no input that anybody should be called with.
+        // A call that was cut has no valid input.
         if let Some(input) = input {
-            self.message.content.push(block(&segment, text, input));
+            self.message.content.push(block(&kind, text, input));
         }
     }
 
-    fn end(&mut self, end: &End) {
-        let whole = end.reason != FinishReason::Length;
-        for step in self.segments.finish(whole) {
-            self.step(step);
-        }
+    fn end_message(&mut self, finish: &Finish) {
         let message = &mut self.message;
-        let called = |block: &Block| matches!(block, Block::ToolUse { .. });
-        let calls = message.content.iter().any(called);
-        message.stop_reason = Some(StopReason::of(end.reason, calls));
-        if let FinishReason::StopString(index) = end.reason {
-            message.stop_sequence = self.stop_sequences.get(index).cloned();
+        let is_call = |block: &Block| matches!(block, Block::ToolUse { .. });
+        let has_calls = message.content.iter().any(is_call);
+        message.stop_reason = Some(StopReason::new(finish.reason, has_calls));
+        if let FinishReason::StopString(index) = finish.reason {
+            message.stop_sequence = self.options.stop_sequences.get(index).cloned();
         }
-        message.usage = end.usage.into();
+        message.usage = finish.usage.into();
         let (stop_sequence, usage) = (message.stop_sequence.clone(), message.usage);
-        let delta = Ending {
+        let delta = MessageEnd {
             stop_reason: message.stop_reason,
             stop_sequence: stop_sequence.as_deref(),
         };
-        self.tell(&Event::MessageDelta { delta, usage });
-        self.tell(&Event::MessageStop {});
-    }
-
-    fn delta(&mut self, delta: Delta<'_>) {
-        let index = self.begun - 1;
-        self.tell(&Event::ContentBlockDelta { index, delta });
-    }
-
-    fn tell(&mut self, event: &Event<'_>) {
-        if self.streams {
-            let frame = frames::event(Some(event.name()), event);
-            self.frames.extend_from_slice(&frame);
-        }
+        self.push(&Event::MessageDelta { delta, usage });
+        self.push(&Event::MessageStop {});
     }
 }
 
-fn block(segment: &Segment, text: String, input: Map<String, Value>) -> Block {
-    match segment {
-        Segment::Thinking => Block::Thinking {
+impl ReplyWriter for MessageWriter {
+    type Answer = Message;
+
+    fn start(&mut self) -> Bytes {
+        let message = self.message.clone();
+        self.push(&Event::MessageStart { message: &message });
+        self.push(&Event::Ping {});
+        self.frames.take()
+    }
+
+    fn write(&mut self, delta: ChoiceDelta) -> Bytes {
+        let finish = delta.reply.finish.clone();
+        for event in self.segments.consume(delta.reply) {
+            self.write_event(event);
+        }
+        if let Some(finish) = finish {
+            self.end_message(&finish);
+        }
+        self.frames.take()
+    }
+
+    fn fail(&mut self, error: &ApiError) -> Bytes {
+        Dialect::Anthropic.error_frame(error)
+    }
+
+    fn into_answer(self) -> Result<Message, ApiError> {
+        Ok(self.message)
+    }
+}
+
+fn block(kind: &SegmentKind, text: String, input: Map<String, Value>) -> Block {
+    match kind {
+        SegmentKind::Reasoning => Block::Thinking {
             thinking: text,
             signature: SIGNATURE,
         },
-        Segment::Text => Block::Text {
+        SegmentKind::Text => Block::Text {
             text,
             citations: None,
         },
-        Segment::Call { id, name } => Block::ToolUse {
+        SegmentKind::ToolCall { id, name } => Block::ToolUse {
             id: id.clone(),
             name: name.clone(),
             input,
@@ -191,7 +161,7 @@ fn block(segment: &Segment, text: String, input: Map<String, Value>) -> Block {
     }
 }
 
-/// A call's input; none at all is an empty one.
+/// A call's input; no text is an empty object.
 fn input(json: &str) -> Option<Map<String, Value>> {
     match json.trim() {
         "" => Some(Map::new()),

@@ -8,7 +8,7 @@ use loquat_session::{MemoryBudget, Precision};
 
 use super::given::{Given, Wrong};
 use super::units::{budget, budget_text, duration, duration_text, size, size_text};
-use super::{Adapters, FileKind, KeyHash, KvChoice, LogFormat, Pooling, Scope};
+use super::{FileKind, KeyHash, KvChoice, LogFormat, Pooling, Scope};
 
 /// What values of a kind an option takes.
 #[derive(Clone, Copy)]
@@ -327,27 +327,6 @@ words! {
         "inference" => Scope::Inference,
         "metrics" => Scope::Metrics,
         "admin" => Scope::Admin
-    }
-}
-
-impl Kind for Adapters {
-    fn parse(given: Given<'_>, _: &Bounds) -> Result<Self, Vec<Wrong>> {
-        let adapters = given.list().ok_or_else(|| given.wrong())?;
-        match adapters.first() {
-            None => Ok(Self),
-            Some(first) => Err(vec![Wrong {
-                span: first.span(),
-                message: Some("adapters are not supported yet; the list must be empty".to_owned()),
-            }]),
-        }
-    }
-
-    fn written(&self, _: &Bounds) -> Option<String> {
-        Some("[]".to_owned())
-    }
-
-    fn what(_: &Bounds) -> String {
-        "an empty list, as adapters are not supported yet".to_owned()
     }
 }
 

@@ -118,7 +118,7 @@ impl KvChoice {
     fn named(name: &str) -> Option<Self> {
         match name {
             Self::AUTO => Some(Self::Auto),
-            name => KvFormat::named(name).map(Self::Format),
+            name => KvFormat::from_name(name).map(Self::Format),
         }
     }
 
@@ -243,7 +243,6 @@ pub struct Model {
     pub sampling: Map<String, Value>,
     /// How embeddings are made of hidden states: `mean` or `last`.
     pub pooling: Pooling,
-    pub adapters: Adapters,
 }
 
 /// How a model's weights are kept.
@@ -255,10 +254,6 @@ pub enum FileKind {
     /// As they were trained.
     Safetensors,
 }
-
-/// None can be loaded yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Adapters;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
@@ -349,7 +344,6 @@ impl Model {
             idle_unload: None,
             sampling: Map::new(),
             pooling: Pooling::Mean,
-            adapters: Adapters,
         }
     }
 

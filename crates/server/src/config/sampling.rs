@@ -1,6 +1,6 @@
 //! `[models.sampling]`: the engine's parameters by their names, within their ranges.
 
-use loquat_engine::{Kind as ParameterKind, PARAMETERS, Parameter, Step};
+use loquat_engine::{PARAMETERS, Parameter, ParameterKind, SamplingStep};
 use serde_json::{Map, Value, json};
 
 use super::given::{Given, Wrong};
@@ -86,7 +86,9 @@ fn value(parameter: &Parameter, given: Given<'_>) -> Option<Value> {
         }
         ParameterKind::Steps => list(given, |step| {
             let name = step.text()?;
-            Step::from_name(name).ok().map(|_| Value::from(name))
+            SamplingStep::from_name(name)
+                .ok()
+                .map(|_| Value::from(name))
         })?,
         ParameterKind::Seed => {
             let seed = given.whole()?;

@@ -229,7 +229,10 @@ mod tests {
         let router = axum::Router::<Arc<App>>::new()
             .route("/v1/messages", axum::routing::get(|| async { broken() }))
             .layer(from_fn(catch_panics))
-            .layer(from_fn_with_state(Arc::clone(&app), crate::dialect::speak))
+            .layer(from_fn_with_state(
+                Arc::clone(&app),
+                crate::dialect::render_errors,
+            ))
             .with_state(app);
         let request = Request::get("/v1/messages").body(Body::empty()).unwrap();
         let response = router.oneshot(request).await.unwrap();

@@ -7,11 +7,11 @@ use axum::http::{Method, StatusCode};
 use loquat_engine::{Event, GenerateRequest, SamplingParams};
 use serde_json::json;
 
+use crate::active_request::{ActiveRequest, Submission};
 use crate::caller::Caller;
 use crate::config;
 use crate::error::ErrorKind;
 use crate::testing::{Harness, MODEL, Scripted};
-use crate::turn::{Ask, Turn};
 
 const ROUTE: &str = "/v1/completions";
 
@@ -96,16 +96,16 @@ async fn start(
     caller: &Caller,
     choices: usize,
     request: GenerateRequest,
-) -> Turn {
+) -> ActiveRequest {
     let lease = server.app.models.lease(MODEL).await.unwrap();
-    let ask = Ask {
+    let submission = Submission {
         app: &server.app,
         caller,
         lease,
         route: ROUTE,
         choices,
     };
-    Turn::start(ask, request).unwrap()
+    ActiveRequest::submit(submission, request).unwrap()
 }
 
 #[tokio::test]
@@ -216,14 +216,14 @@ async fn every_request_is_counted_once_however_it_ends() {
     let turn = start(&server, &late, 1, request(16)).await;
     assert_eq!(turn.collect().await.unwrap_err().kind, ErrorKind::Timeout);
     // Never queued.
-    let refused = Ask {
+    let refused = Submission {
         app: &server.app,
         caller: &caller,
         lease: server.app.models.lease(MODEL).await.unwrap(),
         route: ROUTE,
         choices: 1,
     };
-    assert!(Turn::start(refused, request(1 << 20)).is_err());
+    assert!(ActiveRequest::submit(refused, request(1 << 20)).is_err());
 
     let samples = scrape(&server).await;
     let outcomes = ["finished", "cancelled", "failed", "refused"];

@@ -10,14 +10,14 @@ use super::slot::SlotId;
 /// A model in use: while any lease is held it is not unloaded.
 #[derive(Clone)]
 pub struct Lease {
-    // Dropped before the hold: when nobody holds a model any more, whoever closes it has the only
-    // reference, and the engine ends on that one's thread.
+    // Dropped before the hold: when the last hold is released, the keeper has the only reference,
+    // and the engine ends on its thread.
     loaded: Arc<Loaded>,
     _hold: Hold,
 }
 
 impl Lease {
-    /// For a slot that has counted it already.
+    /// For a slot that has already counted this lease.
     pub(super) fn counted(inner: &Arc<Inner>, slot: SlotId, loaded: Arc<Loaded>) -> Self {
         let _hold = Hold {
             inner: Arc::clone(inner),

@@ -36,7 +36,7 @@ impl Loaded {
         let tokenizer = model.chat_context().tokenizer();
         let mut sampling = model.defaults().sampling.clone();
         sampling::apply(&config.sampling, &mut sampling, tokenizer)
-            .map_err(|error| OpenFailure(format!("its sampling parameters: {}", error.message)))?;
+            .map_err(|error| OpenFailure::Sampling(error.message))?;
         Ok(Self {
             id: config.name.clone(),
             token_bytes: longest_token(tokenizer),

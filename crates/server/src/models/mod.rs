@@ -1,9 +1,9 @@
-//! The models that are served: opened when they are needed, closed when they are not.
+//! The models that are served: opened on demand, closed when idle.
 //!
 //! Every model of the configuration has a [`slot`], which goes from unloaded through opening,
-//! ready, draining and closing back to unloaded. One lock guards all of them, since they share
-//! memory ([`room`]). An [`opening`] is a task of its own, which many askers wait for; the
-//! [`keeper`] is the one task that closes.
+//! ready, draining and closing back to unloaded. One lock guards all slots, since they share
+//! memory ([`room`]). Each [`opening`] is a task that many requests may wait for; the [`keeper`]
+//! is the only task that closes models.
 
 mod keeper;
 mod lease;
@@ -17,28 +17,31 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use crate::config::Model;
 
 pub use lease::Lease;
 pub use loaded::Loaded;
-pub use registry::{Models, unknown};
+pub use registry::{Models, model_not_found};
 pub use slot::KeepAlive;
 pub use status::{ModelState, ModelStatus};
 
-/// Finds and opens models. Whoever implements it names backends and knows files; both calls may
-/// take long and are made where that blocks nobody.
+/// Finds and opens models. The implementation knows files and backends. Both methods may block;
+/// they run on blocking threads.
 pub trait Opener: Send + Sync + 'static {
-    /// What the model would take, without loading it.
+    /// What the model would need, without loading it.
     fn plan(&self, model: &Model) -> Result<Planned, OpenFailure>;
 
+    /// Loads the model.
     fn open(&self, model: &Model) -> Result<Opened, OpenFailure>;
 }
 
-/// What a model will be like once it is open.
+/// A model before it is opened.
 #[derive(Debug, Clone)]
 pub struct Planned {
     pub info: ModelInfo,
-    /// All memory it will come to take.
+    /// All memory it will take.
     pub resident_bytes: u64,
 }
 
@@ -49,15 +52,30 @@ pub struct Opened {
     pub resident_bytes: u64,
 }
 
-/// Why a model cannot be opened: for the log and for operators.
+/// Why a model cannot be opened. Goes to the log and to operators, not to clients.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct OpenFailure(pub String);
+pub enum OpenFailure {
+    /// The [`Opener`] failed.
+    #[error("{0}")]
+    Opener(Arc<dyn std::error::Error + Send + Sync>),
+    #[error("its sampling parameters are invalid: {0}")]
+    Sampling(String),
+    #[error("opening it panicked: {0}")]
+    Panicked(String),
+    #[error("it was not planned")]
+    NotPlanned,
+}
 
-/// What clients and people are told about a model.
+impl OpenFailure {
+    pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Opener(error.into().into())
+    }
+}
+
+/// What clients and operators see of a model.
 #[derive(Debug, Clone, Default)]
 pub struct ModelInfo {
-    /// As the checkpoint's `model_type`: `llama`.
+    /// The checkpoint's `model_type`, such as `llama`.
     pub family: String,
     /// `gguf`, `safetensors`, `mlx`.
     pub format: String,
@@ -66,13 +84,13 @@ pub struct ModelInfo {
     pub parameters: u64,
     /// Of its files.
     pub size_bytes: u64,
-    /// Its files' time, in seconds since 1970.
+    /// When its files changed, in seconds since 1970.
     pub modified: u64,
     pub backend: String,
     pub device: String,
     /// Its weights are in a GPU's memory.
     pub on_gpu: bool,
-    /// Longest context as it is (or will be) opened.
+    /// Longest context it is opened with.
     pub context: usize,
     pub has_template: bool,
     pub tools: bool,

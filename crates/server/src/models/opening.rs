@@ -1,4 +1,4 @@
-//! From a model's configuration to a model at work.
+//! Opens a model of the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,37 +15,38 @@ use super::{Lease, Loaded, OpenFailure};
 use crate::config::Model;
 use crate::error::{ApiError, ErrorKind};
 
-/// What to open, and for whom.
+/// What to open.
 pub struct Opening {
     pub slot: SlotId,
-    /// Of the slot, when it began.
+    /// Of the slot when the opening began.
     pub version: u64,
     pub model: Arc<Model>,
 }
 
-/// Why there is no model at the end of it.
+/// Why an opening failed.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum OpeningError {
     #[error("{0}")]
     Failed(#[from] OpenFailure),
     #[error(
         "it needs {need} of memory, and all models together may take {budget}: raise `memory`, \
         or lower the model's `context`"
     )]
-    Never { need: Bytes, budget: Bytes },
+    TooLarge { need: ByteCount, budget: ByteCount },
     #[error(
         "it needs {need} of memory, and models in use leave {available} of {budget}: try again \
         when they are idle, or raise `memory`"
     )]
     NoRoom {
-        need: Bytes,
-        available: Bytes,
-        budget: Bytes,
+        need: ByteCount,
+        available: ByteCount,
+        budget: ByteCount,
     },
 }
 
-impl Trouble {
-    fn error(&self, model: &str) -> ApiError {
+impl OpeningError {
+    /// What the client is told.
+    fn api_error(&self, model: &str) -> ApiError {
         let failed = |what| ApiError::new(ErrorKind::Internal, what);
         match self {
             Self::Failed(_) => {
@@ -53,8 +54,10 @@ impl Trouble {
                     format!("the model `{model}` cannot be loaded; the server's log says why");
                 failed(what).code("model_load_failed")
             }
-            Self::Never { .. } => failed(format!("the model `{model}` cannot be loaded: {self}"))
-                .code("model_too_large"),
+            Self::TooLarge { .. } => {
+                failed(format!("the model `{model}` cannot be loaded: {self}"))
+                    .code("model_too_large")
+            }
             Self::NoRoom { .. } => {
                 let what = format!("there is no room for the model `{model}` now: {self}");
                 ApiError::overloaded(what).code("model_no_room")
@@ -62,20 +65,20 @@ impl Trouble {
         }
     }
 
-    /// Whether another try at once would come to the same.
-    fn lasts(&self) -> bool {
+    /// Whether an immediate retry would fail too.
+    fn is_permanent(&self) -> bool {
         match self {
-            Self::Failed(_) | Self::Never { .. } => true,
+            Self::Failed(_) | Self::TooLarge { .. } => true,
             Self::NoRoom { .. } => false,
         }
     }
 }
 
-/// An amount of memory for people.
+/// An amount of memory, displayed with a unit.
 #[derive(Debug, Clone, Copy)]
-struct Bytes(u64);
+struct ByteCount(u64);
 
-impl std::fmt::Display for Bytes {
+impl std::fmt::Display for ByteCount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         match UNITS.iter().find(|(size, _)| self.0 >= *size) {
@@ -85,7 +88,7 @@ impl std::fmt::Display for Bytes {
     }
 }
 
-/// Opens the model, whoever still waits for it, and reports to those that do.
+/// Opens the model, even if no request waits for it any more, and reports to those that do.
 pub async fn run(
     inner: Arc<Inner>,
     opening: Opening,
@@ -94,7 +97,7 @@ pub async fn run(
     let began = Instant::now();
     let outcome = match open(&inner, &opening).await {
         Ok(loaded) => inner.install(&opening, loaded, began.elapsed()),
-        Err(trouble) => Err(inner.fail(&opening, &trouble)),
+        Err(error) => Err(inner.fail(&opening, &error)),
     };
     if let Ok(lease) = &outcome {
         warm(lease);
@@ -103,16 +106,16 @@ pub async fn run(
     inner.changed();
 }
 
-async fn open(inner: &Arc<Inner>, opening: &Opening) -> Result<Loaded, Trouble> {
+async fn open(inner: &Arc<Inner>, opening: &Opening) -> Result<Loaded, OpeningError> {
     make_room(inner, opening).await?;
     let opener = Arc::clone(&inner.opener);
     let model = Arc::clone(&opening.model);
     let opened = spawn_blocking(move || Loaded::new(&model, opener.open(&model)?)).await;
-    Ok(opened.map_err(|error| OpenFailure(error.to_string()))??)
+    Ok(opened.map_err(|error| OpenFailure::Panicked(error.to_string()))??)
 }
 
-/// Sets memory aside where it is bounded, closing idle models for it.
-async fn make_room(inner: &Arc<Inner>, opening: &Opening) -> Result<(), Trouble> {
+/// Reserves memory if it is bounded, closing idle models for it.
+async fn make_room(inner: &Arc<Inner>, opening: &Opening) -> Result<(), OpeningError> {
     if inner.lock().memory.is_none() {
         return Ok(());
     }
@@ -122,33 +125,33 @@ async fn make_room(inner: &Arc<Inner>, opening: &Opening) -> Result<(), Trouble>
         if inner.reserve(opening.slot)? {
             return Ok(());
         }
-        // The sender is in `inner`, which is here.
+        // Cannot fail: `inner` holds the sender.
         let _ = changes.changed().await;
     }
 }
 
-/// Grammars need a look at the whole vocabulary once, which takes a second where it is large:
-/// better now than in the first request that has one.
+/// Compiles a first grammar, which indexes the vocabulary and may take a second, so that no request
+/// waits for it.
 fn warm(lease: &Lease) {
     let grammars = lease.chat_context().grammars().clone();
     spawn_blocking(move || {
         if let Err(error) = grammars.compile(&GrammarSource::JsonObject) {
-            tracing::debug!("grammars are of no use with this model: {error}");
+            tracing::debug!("this model does not support grammars: {error}");
         }
     });
 }
 
 impl Inner {
-    /// Whether the model's memory is set aside; if not, it will be when others are closed.
-    fn reserve(&self, id: SlotId) -> Result<bool, Trouble> {
+    /// Reserves the model's memory. `false` if other models have to close first.
+    fn reserve(&self, id: SlotId) -> Result<bool, OpeningError> {
         let mut state = self.lock();
         let (Some(budget), Some(slot)) = (state.memory, state.slot(id)) else {
             return Ok(true);
         };
         let need = match &slot.known {
             Known::Seen { resident_bytes, .. } => *resident_bytes,
-            Known::Unreadable { why, .. } => return Err(OpenFailure(why.clone()).into()),
-            Known::Nothing => return Err(OpenFailure("nothing is known of it".into()).into()),
+            Known::Unreadable { failure, .. } => return Err(failure.clone().into()),
+            Known::Nothing => return Err(OpenFailure::NotPlanned.into()),
         };
         let others = state.slots.iter().filter(|slot| slot.id != id);
         let others: Vec<_> = others.filter_map(|slot| slot.resident()).collect();
@@ -171,20 +174,20 @@ impl Inner {
                 self.wake.notify_one();
                 Ok(false)
             }
-            Room::None { available } => Err(Trouble::NoRoom {
-                need: Bytes(need),
-                available: Bytes(available),
-                budget: Bytes(budget),
+            Room::None { available } => Err(OpeningError::NoRoom {
+                need: ByteCount(need),
+                available: ByteCount(available),
+                budget: ByteCount(budget),
             }),
-            Room::Never => Err(Trouble::Never {
-                need: Bytes(need),
-                budget: Bytes(budget),
+            Room::Never => Err(OpeningError::TooLarge {
+                need: ByteCount(need),
+                budget: ByteCount(budget),
             }),
         }
     }
 
-    /// Puts the model into its slot. Whoever waited gets it, even if it is to be closed already
-    /// because its configuration changed meanwhile.
+    /// Puts the model into its slot. Waiting requests get it even if its configuration changed
+    /// meanwhile and it is about to close.
     fn install(
         self: &Arc<Self>,
         opening: &Opening,
@@ -194,7 +197,7 @@ impl Inner {
         let mut state = self.lock();
         let closing = state.closing;
         let Some(slot) = state.slot(opening.slot) else {
-            return Err(ApiError::internal(&"a model has lost its place"));
+            return Err(ApiError::internal(&"the slot of an opening model is gone"));
         };
         tracing::info!(
             model = slot.model.name,
@@ -222,16 +225,16 @@ impl Inner {
         if closing { Err(stopping()) } else { Ok(lease) }
     }
 
-    fn fail(&self, opening: &Opening, trouble: &Trouble) -> ApiError {
+    fn fail(&self, opening: &Opening, failure: &OpeningError) -> ApiError {
         let name = &opening.model.name;
-        tracing::error!(model = name, "cannot be loaded: {trouble}");
-        let error = trouble.error(name);
+        tracing::error!(model = name, "cannot be loaded: {failure}");
+        let error = failure.api_error(name);
         let mut state = self.lock();
         if let Some(slot) = state.slot(opening.slot) {
-            let lasts = trouble.lasts() && slot.version == opening.version;
-            slot.phase = if lasts {
+            let is_permanent = failure.is_permanent() && slot.version == opening.version;
+            slot.phase = if is_permanent {
                 Phase::Failed {
-                    why: trouble.to_string(),
+                    why: failure.to_string(),
                     error: error.clone(),
                     since: std::time::SystemTime::now(),
                     until: Instant::now() + REMEMBERED,

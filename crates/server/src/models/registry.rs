@@ -11,6 +11,7 @@ use super::slot::{Moment, Outcome, Phase, Slot, SlotId};
 use super::{KeepAlive, Lease, ModelStatus, OpenFailure, Opener, keeper};
 use crate::config::Config;
 use crate::error::{ApiError, ErrorKind};
+use crate::field::Field;
 
 /// All models of the configuration; cloning shares them.
 #[derive(Clone)]
@@ -340,7 +341,8 @@ impl Inner {
         for (id, version, model) in unknown {
             let opener = Arc::clone(&self.opener);
             let planned = tokio::task::spawn_blocking(move || opener.plan(&model)).await;
-            let planned = planned.unwrap_or_else(|error| Err(OpenFailure(error.to_string())));
+            let planned =
+                planned.unwrap_or_else(|error| Err(OpenFailure::Panicked(error.to_string())));
             if let Some(slot) = self.lock().slot(id)
                 && slot.version == version
             {
@@ -372,7 +374,7 @@ impl State {
         let aliased = || self.slots.iter().position(|slot| slot.has_alias(name));
         match named.or_else(aliased) {
             Some(place) => Ok(&mut self.slots[place]),
-            None => Err(unknown(name)),
+            None => Err(model_not_found(name)),
         }
     }
 
@@ -383,14 +385,11 @@ impl State {
     }
 }
 
-/// Says nothing of other models: whoever asks may not be meant to know them.
-pub fn unknown(name: &str) -> ApiError {
-    let what = format!("the model `{name}` is not served here");
-    ApiError {
-        param: Some("model".to_owned()),
-        ..ApiError::new(ErrorKind::NotFound, what)
-    }
-    .code("model_not_found")
+/// Does not list other models, which the caller may not be allowed to see.
+pub fn model_not_found(name: &str) -> ApiError {
+    let message = format!("Model `{name}` not found.");
+    let error = ApiError::new(ErrorKind::NotFound, message).param(Field::Model);
+    error.code("model_not_found")
 }
 
 pub fn stopping() -> ApiError {

@@ -62,7 +62,7 @@ pub enum Known {
         resident_bytes: u64,
     },
     Unreadable {
-        why: String,
+        failure: OpenFailure,
         until: Instant,
     },
 }
@@ -148,7 +148,7 @@ impl Slot {
                 resident_bytes: planned.resident_bytes,
             },
             Err(failure) => Known::Unreadable {
-                why: failure.0,
+                failure,
                 until: Instant::now() + REMEMBERED,
             },
         };
@@ -207,7 +207,7 @@ impl Slot {
                 info,
                 resident_bytes,
             } => (Some(Arc::clone(info)), Some(*resident_bytes), None),
-            Known::Unreadable { why, .. } => (None, None, Some(why.clone())),
+            Known::Unreadable { failure, .. } => (None, None, Some(failure.to_string())),
         };
         let loaded = self.loaded();
         ModelStatus {

@@ -1,4 +1,4 @@
-//! `POST /api/chat`
+//! `/api/chat`
 
 use std::sync::Arc;
 
@@ -13,63 +13,66 @@ use utoipa::ToSchema;
 
 use super::keep_alive::OllamaKeepAlive;
 use super::message::{self, OllamaMessage, OllamaTool, OllamaToolCall};
-use super::options::{self, Options, in_our_words};
-use super::response::{self, Head, Line, OllamaNumbers, Writer, silent};
-use super::speaker::{Piece, Speaker};
+use super::options::{self, Options, rename_fields};
+use super::response::{
+    self, LineHead, OllamaNumbers, ReplyContext, ReplyLine, ReplyPiece, empty_reply,
+};
 use super::think::{OllamaFormat, OllamaThink};
-use super::{Held, hold, unload};
+use super::{LeasedModel, lease, unload};
+use crate::active_request::Submission;
 use crate::app::App;
 use crate::caller::Caller;
-use crate::chat_turn::{ChatTurn, Terms};
 use crate::error::ApiError;
+use crate::lowering;
 use crate::openai::logprobs::TokenLogprob;
-use crate::turn::Ask;
-use crate::wire::{Body, Wire};
+use crate::reply::{ActiveReply, ReplyOptions};
+use crate::wire::{JsonBody, WireRequest};
 
 const ROUTE: &str = "/api/chat";
 
-/// A conversation to go on with.
+/// A conversation to answer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OllamaChatRequest {
     /// A model's name or alias, with or without `:latest`.
     pub model: String,
-    /// What was said so far. Without any, the model is loaded, or unloaded where `keep_alive` is 0.
+    /// The conversation so far. Without messages the model is loaded, or unloaded if `keep_alive` is
+    /// 0.
     pub messages: Option<Vec<OllamaMessage>>,
     /// Tools that the model may call.
     pub tools: Option<Vec<OllamaTool>>,
-    /// What the answer must be: `json`, or a JSON schema.
+    /// The format of the answer: `json`, or a JSON schema.
     pub format: Option<OllamaFormat>,
-    /// How to sample and when to stop, by Ollama's names or the engine's.
+    /// Sampling and stop options, by Ollama's names or the engine's.
     #[schema(value_type = Option<Object>)]
     pub options: Option<Map<String, Value>>,
-    /// As lines of JSON while it comes (the default), or in one piece.
+    /// Stream lines of JSON; default true.
     pub stream: Option<bool>,
-    /// Whether to think before answering, or how hard.
+    /// Whether to think before answering, or how much.
     pub think: Option<OllamaThink>,
-    /// How long the model stays loaded after the request: seconds or a duration such as `5m`;
-    /// negative: for good; 0: not at all. What the configuration says when left out. Counts until
-    /// the next request under `/api`; those of other dialects leave it as it is.
+    /// How long the model stays loaded after the request: seconds, or a duration such as `5m`;
+    /// negative: forever; 0: unload it. The configuration's value if omitted. Applies until the
+    /// next request under `/api`; other dialects do not change it.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
-    /// Tell the log-probabilities of the reply's tokens.
+    /// Return the log-probabilities of the reply's tokens.
     pub logprobs: Option<bool>,
-    /// And of so many of the likeliest in each one's place, at most 20.
+    /// Number of alternatives to each token, at most 20. Needs `logprobs`.
     pub top_logprobs: Option<usize>,
-    /// Must not be true: what does not fit the context is refused, never cut.
+    /// Must not be true: prompts that exceed the context are refused.
     pub truncate: Option<bool>,
     /// Must not be true: contexts are not shifted.
     pub shift: Option<bool>,
 }
 
-impl Wire for OllamaChatRequest {
-    const WITHIN: &'static [(&'static str, &'static str)] = options::IGNORED;
+impl WireRequest for OllamaChatRequest {
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::IGNORED;
 }
 
 /// A reply, or a line of it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaChatResponse {
-    /// As the request called it.
+    /// As the request spells it.
     pub model: String,
     /// In RFC 3339.
     pub created_at: String,
@@ -85,7 +88,7 @@ pub struct OllamaChatResponse {
     pub numbers: OllamaNumbers,
 }
 
-/// What the assistant says.
+/// The assistant's message.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaReply {
     /// Always `assistant`.
@@ -101,10 +104,10 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route(ROUTE, post(chat))
 }
 
-/// Go on with a conversation
+/// Answer a conversation
 ///
-/// A stream of JSON lines unless `stream` is false. A tool call that the reply's end cut short is
-/// left out, since its arguments are no object.
+/// A stream of JSON lines unless `stream` is false. Tool calls that were cut are omitted, since
+/// their arguments are not an object.
 #[utoipa::path(
     post,
     path = "/api/chat",
@@ -115,7 +118,7 @@ pub fn routes() -> Router<Arc<App>> {
 pub async fn chat(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<OllamaChatRequest>,
+    body: JsonBody<OllamaChatRequest>,
 ) -> Result<Response, ApiError> {
     let OllamaChatRequest {
         model,
@@ -131,63 +134,65 @@ pub async fn chat(
         truncate,
         shift,
     } = body.value;
-    response::check_whole(truncate, shift)?;
-    let messages = message::lower(messages.unwrap_or_default())?;
-    let tools = message::lower_tools(tools.unwrap_or_default())?;
+    response::refuse_truncation(truncate, shift)?;
+    let messages = messages.unwrap_or_default();
     let logprobs = response::logprobs(logprobs, top_logprobs)?;
     if messages.is_empty() && keep_alive.is_some_and(OllamaKeepAlive::unloads) {
         unload(&app, &caller, &model)?;
-        return Ok(silent::<OllamaChatResponse>(model, "unload", &[]));
+        return Ok(empty_reply::<OllamaChatResponse>(model, "unload", &[]));
     }
-    let Held { lease, name, load } =
-        hold(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let Options {
-        sampling,
-        stop,
-        up_to,
-        mut ignored,
-    } = Options::lower(options, &lease)?;
+    let LeasedModel { lease, name, load } =
+        lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
+    let model = lease.clone();
+    let lowered = lowering::run(move || {
+        let mut options = Options::lower(options, &model)?;
+        let ignored = std::mem::take(&mut options.ignored);
+        if messages.is_empty() {
+            return Ok((None, ignored));
+        }
+        let request = ChatRequest {
+            messages: message::lower(messages)?,
+            tools: message::lower_tools(tools.unwrap_or_default())?,
+            thinking: think.map_or(Ok(Default::default()), |think| think.lower(&model))?,
+            answer: format.and_then(OllamaFormat::lower),
+            sampling: options.sampling,
+            stop: options.stop,
+            logprobs,
+            ..ChatRequest::default()
+        };
+        Ok((Some((request, options.max_tokens)), ignored))
+    });
+    let (lowered, mut ignored) = lowered.await?;
     ignored.extend(body.ignored);
-    if messages.is_empty() {
-        return Ok(silent::<OllamaChatResponse>(name, "load", &ignored));
-    }
-    let request = ChatRequest {
-        messages,
-        tools,
-        thinking: think.map_or(Ok(Default::default()), |think| think.lower(&lease))?,
-        answer: format.and_then(OllamaFormat::lower),
-        sampling,
-        stop,
-        logprobs,
-        ..ChatRequest::default()
+    let Some((request, max_tokens_that_fit)) = lowered else {
+        return Ok(empty_reply::<OllamaChatResponse>(name, "load", &ignored));
     };
-    let terms = Terms {
-        up_to,
-        ..Terms::default()
+    let options = ReplyOptions {
+        max_tokens_that_fit,
+        ..ReplyOptions::default()
     };
-    let ask = Ask {
+    let submission = Submission {
         app: &app,
         caller: &caller,
         lease: lease.clone(),
         route: ROUTE,
         choices: 1,
     };
-    let turn = ChatTurn::start(ask, request, terms)
-        .await
-        .map_err(in_our_words)?;
-    let writer = Writer {
+    let reply = ActiveReply::start(submission, request, options).await;
+    let reply = reply.map_err(rename_fields)?;
+    let context = ReplyContext {
         model: name,
         caller,
         load,
-        lease: logprobs.map(|_| lease),
+        logprobs_model: logprobs.map(|_| lease),
     };
-    let (speaker, stream) = (Speaker::reply(turn), stream.unwrap_or(true));
-    response::tell::<OllamaChatResponse>(speaker, writer, stream, &ignored).await
+    let streams = stream.unwrap_or(true);
+    response::respond::<OllamaChatResponse>(reply, context, streams, &ignored).await
 }
 
-impl Line for OllamaChatResponse {
-    fn new(head: Head, piece: Piece) -> Self {
-        let Head {
+impl ReplyLine for OllamaChatResponse {
+    fn new(head: LineHead, piece: ReplyPiece) -> Self {
+        let LineHead {
             model,
             created_at,
             done_reason,

@@ -1,4 +1,4 @@
-//! `POST /api/embed`, and `POST /api/embeddings` as it was before.
+//! `/api/embed`, and its older form `/api/embeddings`.
 
 use std::sync::Arc;
 
@@ -13,21 +13,23 @@ use utoipa::ToSchema;
 
 use super::keep_alive::OllamaKeepAlive;
 use super::time::nanos;
-use super::{Held, hold, options};
+use super::{LeasedModel, lease, options};
 use crate::app::App;
 use crate::caller::Caller;
-use crate::embed::{Embed, Embedded, Input};
+use crate::embed::{EmbeddingJob, Embeddings, PromptInput};
 use crate::error::ApiError;
+use crate::field::Field;
+use crate::lowering;
 use crate::union::TextOr;
-use crate::wire::{Body, Wire, name_ignored};
+use crate::wire::{JsonBody, WireRequest, set_ignored_header};
 
 const EMBED: &str = "/api/embed";
 const EMBEDDINGS: &str = "/api/embeddings";
 
-/// Names the inputs that were cut, by their numbers from 0.
+/// Lists the inputs that were truncated, numbered from 0.
 const TRUNCATED_HEADER: &str = "x-loquat-truncated";
 
-/// As many as OpenAI takes; Ollama names no limit.
+/// OpenAI's limit; Ollama has none.
 const MOST_INPUTS: usize = 2048;
 
 /// What to embed.
@@ -36,65 +38,64 @@ const MOST_INPUTS: usize = 2048;
 pub struct OllamaEmbedRequest {
     /// A model's name or alias, with or without `:latest`.
     pub model: String,
-    /// A text or a list of up to 2048. Without any, or with an empty text alone, the model is
-    /// loaded.
+    /// A text, or a list of up to 2048. Without input, or with one empty text, the model is loaded.
     pub input: Option<TextOr<String>>,
-    /// Cut what is longer than the context (the default; the header `x-loquat-truncated` then has
-    /// the inputs' numbers); otherwise it is refused.
+    /// Truncate inputs that exceed the context (the default; the header `x-loquat-truncated` lists
+    /// them); otherwise they are refused.
     pub truncate: Option<bool>,
-    /// Taken without effect: nothing is sampled here.
+    /// Has no effect: embeddings are not sampled.
     #[schema(value_type = Option<Object>)]
     pub options: Option<Map<String, Value>>,
-    /// How long the model stays loaded after the request: seconds or a duration such as `5m`;
-    /// negative: for good; 0: not at all. What the configuration says when left out. Counts until
-    /// the next request under `/api`; those of other dialects leave it as it is.
+    /// How long the model stays loaded after the request: seconds, or a duration such as `5m`;
+    /// negative: forever; 0: unload it. The configuration's value if omitted. Applies until the
+    /// next request under `/api`; other dialects do not change it.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
 }
 
-impl Wire for OllamaEmbedRequest {
-    const WITHIN: &'static [(&'static str, &'static str)] = options::ALL_IGNORED;
-    const REFUSED: &'static [(&'static str, &'static str)] =
-        &[("dimensions", "vectors have the model's own length")];
+impl WireRequest for OllamaEmbedRequest {
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::ALL_IGNORED;
+    const REFUSED: &'static [(Field, &'static str)] =
+        &[(Field::Dimensions, "vectors are not shortened")];
 }
 
 /// A vector of length 1 for each input.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaEmbedResponse {
-    /// As the request called it.
+    /// As the request spells it.
     pub model: String,
     pub embeddings: Vec<Vec<f32>>,
     /// In nanoseconds, from the request's arrival.
     pub total_duration: u64,
-    /// In nanoseconds, until the model was there.
+    /// In nanoseconds, until the model was loaded.
     pub load_duration: u64,
-    /// Of all inputs together, after cutting.
+    /// Of all inputs together, after truncation.
     pub prompt_eval_count: usize,
 }
 
-/// What to embed, in the older form.
+/// What to embed (older form).
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OllamaEmbeddingsRequest {
     /// A model's name or alias, with or without `:latest`.
     pub model: String,
-    /// The text. Without any, the model is loaded.
+    /// The text. Without it the model is loaded.
     pub prompt: Option<String>,
-    /// Taken without effect: nothing is sampled here.
+    /// Has no effect: embeddings are not sampled.
     #[schema(value_type = Option<Object>)]
     pub options: Option<Map<String, Value>>,
-    /// How long the model stays loaded after the request: seconds or a duration such as `5m`;
-    /// negative: for good; 0: not at all. What the configuration says when left out. Counts until
-    /// the next request under `/api`; those of other dialects leave it as it is.
+    /// How long the model stays loaded after the request: seconds, or a duration such as `5m`;
+    /// negative: forever; 0: unload it. The configuration's value if omitted. Applies until the
+    /// next request under `/api`; other dialects do not change it.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
 }
 
-impl Wire for OllamaEmbeddingsRequest {
-    const WITHIN: &'static [(&'static str, &'static str)] = options::ALL_IGNORED;
+impl WireRequest for OllamaEmbeddingsRequest {
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::ALL_IGNORED;
 }
 
-/// A vector as the model gives it, not brought to length 1.
+/// The model's vector, not normalized.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaEmbeddingsResponse {
     pub embedding: Vec<f32>,
@@ -108,8 +109,7 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// Embed texts
 ///
-/// Made of the model's last hidden states: their mean, or the last one, as the model's
-/// configuration says.
+/// Pooled from the model's last hidden states: their mean, or the last one, as configured.
 #[utoipa::path(
     post,
     path = "/api/embed",
@@ -120,7 +120,7 @@ pub fn routes() -> Router<Arc<App>> {
 pub async fn embed(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<OllamaEmbedRequest>,
+    body: JsonBody<OllamaEmbedRequest>,
 ) -> Result<Response, ApiError> {
     let OllamaEmbedRequest {
         model,
@@ -130,37 +130,37 @@ pub async fn embed(
         keep_alive,
     } = body.value;
     let inputs = inputs(input)?;
-    let held = hold(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let ignored = options::without_effect(options, &held.lease)?;
-    let Embedded {
+    let model = lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
+    let ignored = check_options(options, &model).await?;
+    let Embeddings {
         vectors,
         prompt_tokens,
-        cut,
+        truncated,
     } = run(
         &app,
         &caller,
-        &held,
+        &model,
         EMBED,
         truncate.unwrap_or(true),
         inputs,
     )
     .await?;
     let answer = OllamaEmbedResponse {
-        model: held.name,
+        model: model.name,
         embeddings: vectors.into_iter().map(loquat::normalize).collect(),
         total_duration: nanos(caller.received.elapsed()),
-        load_duration: nanos(held.load),
+        load_duration: nanos(model.load),
         prompt_eval_count: prompt_tokens,
     };
     let mut response = Json(answer).into_response();
-    name_cut(&mut response, &cut);
-    name_ignored(&mut response, &ignored);
+    set_truncated_header(&mut response, &truncated);
+    set_ignored_header(&mut response, &ignored);
     Ok(response)
 }
 
 /// Embed a text (older form)
 ///
-/// What is longer than the context is cut, and the header `x-loquat-truncated` says so.
+/// A text that exceeds the context is truncated, and the header `x-loquat-truncated` lists it.
 #[utoipa::path(
     post,
     path = "/api/embeddings",
@@ -171,7 +171,7 @@ pub async fn embed(
 pub async fn embeddings(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<OllamaEmbeddingsRequest>,
+    body: JsonBody<OllamaEmbeddingsRequest>,
 ) -> Result<Response, ApiError> {
     let OllamaEmbeddingsRequest {
         model,
@@ -180,19 +180,19 @@ pub async fn embeddings(
         keep_alive,
     } = body.value;
     let inputs = inputs(prompt.map(TextOr::Text))?;
-    let held = hold(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let ignored = options::without_effect(options, &held.lease)?;
-    let embedded = run(&app, &caller, &held, EMBEDDINGS, true, inputs).await?;
+    let model = lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
+    let ignored = check_options(options, &model).await?;
+    let embedded = run(&app, &caller, &model, EMBEDDINGS, true, inputs).await?;
     let answer = OllamaEmbeddingsResponse {
         embedding: embedded.vectors.into_iter().next().unwrap_or_default(),
     };
     let mut response = Json(answer).into_response();
-    name_cut(&mut response, &embedded.cut);
-    name_ignored(&mut response, &ignored);
+    set_truncated_header(&mut response, &embedded.truncated);
+    set_ignored_header(&mut response, &ignored);
     Ok(response)
 }
 
-fn inputs(input: Option<TextOr<String>>) -> Result<Vec<Input>, ApiError> {
+fn inputs(input: Option<TextOr<String>>) -> Result<Vec<PromptInput>, ApiError> {
     let inputs = match input {
         None => Vec::new(),
         Some(TextOr::Text(text)) if text.is_empty() => Vec::new(),
@@ -200,35 +200,43 @@ fn inputs(input: Option<TextOr<String>>) -> Result<Vec<Input>, ApiError> {
         Some(TextOr::Many(texts)) => texts,
     };
     match inputs.len() {
-        0..=MOST_INPUTS => Ok(inputs.into_iter().map(Input::Text).collect()),
+        0..=MOST_INPUTS => Ok(inputs.into_iter().map(PromptInput::Text).collect()),
         found => Err(ApiError::invalid(
-            "input",
-            format!("`input` has {found} texts; at most {MOST_INPUTS} are taken at once"),
+            Field::Input,
+            format!("has {found} texts; at most {MOST_INPUTS} are allowed"),
         )),
     }
+}
+
+async fn check_options(
+    options: Option<Map<String, Value>>,
+    model: &LeasedModel,
+) -> Result<Vec<&'static str>, ApiError> {
+    let lease = model.lease.clone();
+    lowering::run(move || options::check_ignored(options, &lease)).await
 }
 
 async fn run(
     app: &Arc<App>,
     caller: &Caller,
-    held: &Held,
+    model: &LeasedModel,
     route: &'static str,
-    cut: bool,
-    inputs: Vec<Input>,
-) -> Result<Embedded, ApiError> {
-    let embed = Embed {
+    truncate: bool,
+    inputs: Vec<PromptInput>,
+) -> Result<Embeddings, ApiError> {
+    let job = EmbeddingJob {
         app,
         caller,
-        lease: &held.lease,
+        lease: &model.lease,
         route,
         pooling: None,
-        cut,
+        truncate,
     };
-    embed.run(inputs).await
+    job.run(inputs).await
 }
 
-fn name_cut(response: &mut Response, cut: &[usize]) {
-    let numbers: Vec<String> = cut.iter().map(usize::to_string).collect();
+fn set_truncated_header(response: &mut Response, truncated: &[usize]) {
+    let numbers: Vec<String> = truncated.iter().map(usize::to_string).collect();
     if !numbers.is_empty()
         && let Ok(value) = HeaderValue::from_str(&numbers.join(", "))
     {

@@ -1,4 +1,4 @@
-//! `POST /api/generate`
+//! `/api/generate`
 
 use std::sync::Arc;
 
@@ -16,21 +16,26 @@ use utoipa::ToSchema;
 
 use super::keep_alive::OllamaKeepAlive;
 use super::message::check_images;
-use super::options::{self, Options, in_our_words};
-use super::response::{self, Head, Line, OllamaNumbers, Writer, silent};
-use super::speaker::{Piece, Speaker};
+use super::options::{self, Options, rename_fields};
+use super::response::{
+    self, LineHead, OllamaNumbers, ReplyContext, ReplyLine, ReplyPiece, empty_reply,
+};
 use super::think::{OllamaFormat, OllamaThink};
-use super::{Held, hold, unload};
+use super::{LeasedModel, lease, unload};
+use crate::active_request::{ActiveRequest, Submission};
 use crate::app::App;
 use crate::caller::Caller;
-use crate::chat_turn::{ChatTurn, Terms};
 use crate::error::ApiError;
-use crate::openai::answer::AnswerRule;
+use crate::field::Field;
+use crate::lowering;
+use crate::models::Loaded;
+use crate::openai::answer_format::AnswerConstraint;
 use crate::openai::logprobs::TokenLogprob;
-use crate::turn::{Ask, Turn};
-use crate::wire::{Body, Wire};
+use crate::reply::{ActiveReply, ReplyOptions};
+use crate::wire::{JsonBody, WireRequest};
 
 const ROUTE: &str = "/api/generate";
+const NO_IMAGES: &str = "this server does not generate images";
 
 /// A prompt to answer.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -38,57 +43,57 @@ const ROUTE: &str = "/api/generate";
 pub struct OllamaGenerateRequest {
     /// A model's name or alias, with or without `:latest`.
     pub model: String,
-    /// What to answer. Without any, the model is loaded, or unloaded where `keep_alive` is 0.
+    /// The prompt. Without it the model is loaded, or unloaded if `keep_alive` is 0.
     pub prompt: Option<String>,
-    /// How the model is to behave.
+    /// The system message.
     pub system: Option<String>,
-    /// Go on with the prompt as it stands, without the model's chat template.
+    /// Continue the prompt verbatim, without the model's chat template.
     pub raw: Option<bool>,
-    /// What the answer must be: `json`, or a JSON schema.
+    /// The format of the answer: `json`, or a JSON schema.
     pub format: Option<OllamaFormat>,
-    /// How to sample and when to stop, by Ollama's names or the engine's.
+    /// Sampling and stop options, by Ollama's names or the engine's.
     #[schema(value_type = Option<Object>)]
     pub options: Option<Map<String, Value>>,
-    /// As lines of JSON while it comes (the default), or in one piece.
+    /// Stream lines of JSON; default true.
     pub stream: Option<bool>,
-    /// Whether to think before answering, or how hard.
+    /// Whether to think before answering, or how much.
     pub think: Option<OllamaThink>,
-    /// How long the model stays loaded after the request: seconds or a duration such as `5m`;
-    /// negative: for good; 0: not at all. What the configuration says when left out. Counts until
-    /// the next request under `/api`; those of other dialects leave it as it is.
+    /// How long the model stays loaded after the request: seconds, or a duration such as `5m`;
+    /// negative: forever; 0: unload it. The configuration's value if omitted. Applies until the
+    /// next request under `/api`; other dialects do not change it.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
-    /// Tell the log-probabilities of the reply's tokens.
+    /// Return the log-probabilities of the reply's tokens.
     pub logprobs: Option<bool>,
-    /// And of so many of the likeliest in each one's place, at most 20.
+    /// Number of alternatives to each token, at most 20. Needs `logprobs`.
     pub top_logprobs: Option<usize>,
-    /// Must be empty: nothing is filled in between two texts.
+    /// Must be empty: filling in before a suffix is not supported.
     pub suffix: Option<String>,
-    /// Must be empty: the model's own template is used, or none with `raw`.
+    /// Must be empty: the model's template is used, or none with `raw`.
     pub template: Option<String>,
-    /// Must be empty: a conversation goes on at `/api/chat`.
+    /// Must be empty: use `/api/chat` for conversations.
     pub context: Option<Vec<u32>>,
     /// Must be empty: this server reads text only.
     pub images: Option<Vec<String>>,
-    /// Must not be true: what does not fit the context is refused, never cut.
+    /// Must not be true: prompts that exceed the context are refused.
     pub truncate: Option<bool>,
     /// Must not be true: contexts are not shifted.
     pub shift: Option<bool>,
 }
 
-impl Wire for OllamaGenerateRequest {
-    const WITHIN: &'static [(&'static str, &'static str)] = options::IGNORED;
-    const REFUSED: &'static [(&'static str, &'static str)] = &[
-        ("width", "no images are made here"),
-        ("height", "no images are made here"),
-        ("steps", "no images are made here"),
+impl WireRequest for OllamaGenerateRequest {
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::IGNORED;
+    const REFUSED: &'static [(Field, &'static str)] = &[
+        (Field::Width, NO_IMAGES),
+        (Field::Height, NO_IMAGES),
+        (Field::Steps, NO_IMAGES),
     ];
 }
 
 /// An answer, or a line of it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaGenerateResponse {
-    /// As the request called it.
+    /// As the request spells it.
     pub model: String,
     /// In RFC 3339.
     pub created_at: String,
@@ -112,8 +117,8 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// Answer a prompt
 ///
-/// A stream of JSON lines unless `stream` is false. There is no `context` in the answer: a
-/// conversation goes on at `/api/chat`.
+/// A stream of JSON lines unless `stream` is false. The answer has no `context`: use `/api/chat`
+/// for conversations.
 #[utoipa::path(
     post,
     path = "/api/generate",
@@ -124,7 +129,7 @@ pub fn routes() -> Router<Arc<App>> {
 pub async fn generate(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<OllamaGenerateRequest>,
+    body: JsonBody<OllamaGenerateRequest>,
 ) -> Result<Response, ApiError> {
     let OllamaGenerateRequest {
         model,
@@ -145,168 +150,196 @@ pub async fn generate(
         truncate,
         shift,
     } = body.value;
-    check_images("images", images)?;
+    check_images(Field::Images, images)?;
     check_empty(
-        "suffix",
+        Field::Suffix,
         suffix,
-        "nothing is filled in between two texts here",
+        "filling in before a suffix is not supported",
     )?;
     check_empty(
-        "template",
+        Field::Template,
         template,
-        "the model's own is used, or none with `raw`",
+        "the model's template is used, or none with `raw`",
     )?;
     if context.is_some_and(|context| !context.is_empty()) {
-        let why = "Ollama gave it up; send the conversation's messages to /api/chat";
-        return Err(ApiError::unsupported("context", why));
+        let reason = "it is deprecated in Ollama; send the messages to /api/chat";
+        return Err(ApiError::unsupported(Field::Context, reason));
     }
-    response::check_whole(truncate, shift)?;
+    response::refuse_truncation(truncate, shift)?;
     let logprobs = response::logprobs(logprobs, top_logprobs)?;
     let prompt = prompt.unwrap_or_default();
     if prompt.is_empty() && keep_alive.is_some_and(OllamaKeepAlive::unloads) {
         unload(&app, &caller, &model)?;
-        return Ok(silent::<OllamaGenerateResponse>(model, "unload", &[]));
+        return Ok(empty_reply::<OllamaGenerateResponse>(model, "unload", &[]));
     }
-    let Held { lease, name, load } =
-        hold(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let mut options = Options::lower(options, &lease)?;
-    let mut ignored = std::mem::take(&mut options.ignored);
-    ignored.extend(body.ignored);
-    if prompt.is_empty() {
-        return Ok(silent::<OllamaGenerateResponse>(name, "load", &ignored));
-    }
-    let asked = Asked {
+    let LeasedModel { lease, name, load } =
+        lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
+    let raw = raw.unwrap_or(false);
+    let fields = PromptFields {
         prompt,
         system: system.filter(|system| !system.is_empty()),
+        raw,
         think,
         answer: format.and_then(OllamaFormat::lower),
         options,
         logprobs,
     };
-    let ask = Ask {
+    let model = lease.clone();
+    let (lowered, mut ignored) = lowering::run(move || fields.lower(&model)).await?;
+    ignored.extend(body.ignored);
+    let Some(lowered) = lowered else {
+        return Ok(empty_reply::<OllamaGenerateResponse>(
+            name, "load", &ignored,
+        ));
+    };
+    let submission = Submission {
         app: &app,
         caller: &caller,
         lease: lease.clone(),
         route: ROUTE,
         choices: 1,
     };
-    let raw = raw.unwrap_or(false);
-    let speaker =
-        (if raw || (lease.chat_context().template().is_none() && asked.system.is_none()) {
-            asked.go_on(ask, raw).await
-        } else {
-            asked.answer(ask).await
-        })
-        .map_err(in_our_words)?;
-    let writer = Writer {
+    let reply = lowered.submit(submission).await.map_err(rename_fields)?;
+    let context = ReplyContext {
         model: name,
         caller,
         load,
-        lease: logprobs.map(|_| lease),
+        logprobs_model: logprobs.map(|_| lease),
     };
-    let stream = stream.unwrap_or(true);
-    response::tell::<OllamaGenerateResponse>(speaker, writer, stream, &ignored).await
+    let streams = stream.unwrap_or(true);
+    response::respond::<OllamaGenerateResponse>(reply, context, streams, &ignored).await
 }
 
-fn check_empty(field: &str, value: Option<String>, why: &str) -> Result<(), ApiError> {
+fn check_empty(field: Field, value: Option<String>, reason: &str) -> Result<(), ApiError> {
     if value.is_none_or(|value| value.is_empty()) {
         Ok(())
     } else {
-        Err(ApiError::unsupported(field, why))
+        Err(ApiError::unsupported(field, reason))
     }
 }
 
-/// What is asked of the model.
-struct Asked {
+/// The fields that make up the prompt.
+struct PromptFields {
     prompt: String,
     system: Option<String>,
+    raw: bool,
     think: Option<OllamaThink>,
     answer: Option<GrammarSource>,
-    options: Options,
+    options: Option<Map<String, Value>>,
     logprobs: Option<Logprobs>,
 }
 
-impl Asked {
-    /// As the first words of a conversation.
-    async fn answer(self, ask: Ask<'_>) -> Result<Speaker, ApiError> {
+/// A prompt for the engine.
+enum LoweredPrompt {
+    /// The first message of a conversation.
+    Chat(Box<ChatRequest>, ReplyOptions),
+    /// A text to continue.
+    Text(Box<GenerateRequest>, ReplyOptions),
+}
+
+impl PromptFields {
+    /// Returns the prompt, unless it is empty, and the fields without effect.
+    fn lower(
+        mut self,
+        model: &Loaded,
+    ) -> Result<(Option<LoweredPrompt>, Vec<&'static str>), ApiError> {
+        let mut options = Options::lower(self.options.take(), model)?;
+        let ignored = std::mem::take(&mut options.ignored);
+        if self.prompt.is_empty() {
+            return Ok((None, ignored));
+        }
+        let has_template = model.chat_context().template().is_some();
+        let lowered = if self.raw || (!has_template && self.system.is_none()) {
+            self.lower_text(model, options)?
+        } else {
+            self.lower_chat(model, options)?
+        };
+        Ok((Some(lowered), ignored))
+    }
+
+    fn lower_chat(self, model: &Loaded, options: Options) -> Result<LoweredPrompt, ApiError> {
         let system = self.system.map(|system| Message::new(Role::System, system));
         let user = Message::new(Role::User, self.prompt);
-        let think = self.think.map(|think| think.lower(&ask.lease));
+        let think = self.think.map(|think| think.lower(model));
         let request = ChatRequest {
             messages: system.into_iter().chain([user]).collect(),
             thinking: think.unwrap_or(Ok(Thinking::default()))?,
             answer: self.answer,
-            sampling: self.options.sampling,
-            stop: self.options.stop,
+            sampling: options.sampling,
+            stop: options.stop,
             logprobs: self.logprobs,
             ..ChatRequest::default()
         };
-        let terms = Terms {
-            up_to: self.options.up_to,
-            ..Terms::default()
+        let options = ReplyOptions {
+            max_tokens_that_fit: options.max_tokens,
+            ..ReplyOptions::default()
         };
-        ChatTurn::start(ask, request, terms)
-            .await
-            .map(Speaker::reply)
+        Ok(LoweredPrompt::Chat(Box::new(request), options))
     }
 
-    /// As a text that is not finished. `wanted`, or for want of a template.
-    async fn go_on(self, ask: Ask<'_>, wanted: bool) -> Result<Speaker, ApiError> {
-        let useless = [
-            ("system", self.system.is_some()),
-            (
-                "think",
-                self.think
-                    .is_some_and(|think| think != OllamaThink::Whether(false)),
-            ),
+    fn lower_text(self, model: &Loaded, options: Options) -> Result<LoweredPrompt, ApiError> {
+        let thinks = self.think;
+        let thinks = thinks.is_some_and(|think| think != OllamaThink::Enabled(false));
+        let chat_only = [
+            (Field::System, self.system.is_some()),
+            (Field::Think, thinks),
         ];
-        if let Some((field, _)) = useless.iter().find(|(_, given)| *given) {
-            let why = if wanted {
-                "with `raw` the prompt is all that the model is given"
+        if let Some((field, _)) = chat_only.iter().find(|(_, present)| *present) {
+            let reason = if self.raw {
+                "`raw` sends the prompt verbatim"
             } else {
                 "the model has no chat template"
             };
-            return Err(ApiError::unsupported(*field, why));
+            return Err(ApiError::unsupported(*field, reason));
         }
-        let Self { prompt, answer, .. } = self;
-        ask.lease.check_text(prompt.len())?;
-        let chat = ask.lease.chat_context().clone();
-        // Tokenizers and grammars may take long over a large request.
-        let lowered = tokio::task::spawn_blocking(move || {
-            let tokens = chat.tokenizer().encode(&prompt, Special::PROMPT);
-            let rule = answer.map(|source| AnswerRule {
-                field: "format",
-                source,
-            });
-            (tokens, rule.map(|rule| rule.compile(&chat)).transpose())
-        });
-        let (tokens, grammar) = lowered.await.map_err(|error| ApiError::internal(&error))?;
-        let prompt = tokens.map_err(|error| ApiError::internal(&error))?;
-        let grammar = grammar?;
-        let lease = &ask.lease;
-        lease.check_prompt(prompt.len(), 1)?;
+        model.check_text(self.prompt.len())?;
+        let tokenizer = model.chat_context().tokenizer();
+        let prompt = tokenizer.encode(&self.prompt, Special::PROMPT);
+        let prompt = prompt.map_err(|error| ApiError::internal(&error))?;
+        let answer = self.answer;
+        let answer = answer.map(|source| AnswerConstraint::new(Field::Format, source));
+        let grammar = match answer {
+            Some(answer) => Some(answer.compile(model.chat_context())?),
+            None => None,
+        };
+        model.check_prompt(prompt.len(), 1)?;
         let request = GenerateRequest {
-            max_tokens: match self.options.up_to {
-                Some(most) => lease.model.fit_tokens(most, prompt.len()),
-                None => lease.model.max_tokens(None, prompt.len()),
-            },
             prompt,
-            sampling: self.options.sampling,
-            stop_ids: lease.chat_context().tokenizer().eos_ids().to_vec(),
-            stop: self.options.stop,
+            sampling: options.sampling,
+            stop_ids: tokenizer.eos_ids().to_vec(),
+            stop: options.stop,
             logprobs: self.logprobs,
             skip_special: true,
             constraint: grammar.map(|grammar| grammar.constraint()),
-            cache_scope: ask.caller.cache_scope(None),
             ..GenerateRequest::default()
         };
-        Ok(Speaker::Text(Box::new(Turn::start(ask, request)?)))
+        let options = ReplyOptions {
+            max_tokens_that_fit: options.max_tokens,
+            ..ReplyOptions::default()
+        };
+        Ok(LoweredPrompt::Text(Box::new(request), options))
     }
 }
 
-impl Line for OllamaGenerateResponse {
-    fn new(head: Head, piece: Piece) -> Self {
-        let Head {
+impl LoweredPrompt {
+    async fn submit(self, submission: Submission<'_>) -> Result<ActiveReply, ApiError> {
+        match self {
+            Self::Chat(request, options) => ActiveReply::start(submission, *request, options).await,
+            Self::Text(request, options) => {
+                let request = GenerateRequest {
+                    max_tokens: options.limit(&submission.lease, request.prompt.len()),
+                    cache_scope: submission.caller.cache_scope(None),
+                    ..*request
+                };
+                ActiveRequest::submit(submission, request).map(ActiveReply::plain_text)
+            }
+        }
+    }
+}
+
+impl ReplyLine for OllamaGenerateResponse {
+    fn new(head: LineHead, piece: ReplyPiece) -> Self {
+        let LineHead {
             model,
             created_at,
             done_reason,

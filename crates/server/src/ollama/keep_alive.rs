@@ -1,4 +1,4 @@
-//! How long a model stays loaded, in a request's words.
+//! The field `keep_alive`: how long a model stays loaded.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use serde::{Deserialize, Deserializer};
 
 use crate::models::KeepAlive;
 
-/// The longest that is not forever.
+/// The longest finite duration, in seconds.
 const CENTURY: f64 = 100.0 * 365.0 * 86_400.0;
 
-/// Seconds, or a duration such as `5m` or `1h30m`; what is negative is forever, 0 unloads the
-/// model when the request has ended.
+/// Seconds, or a duration such as `5m` or `1h30m`. Negative values mean forever; 0 unloads the
+/// model after the request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OllamaKeepAlive(pub KeepAlive);
 
 impl OllamaKeepAlive {
-    fn of_seconds(seconds: f64) -> Self {
+    fn from_seconds(seconds: f64) -> Self {
         Self(if (0.0..=CENTURY).contains(&seconds) {
             KeepAlive::For(Duration::from_secs_f64(seconds))
         } else {
@@ -25,7 +25,7 @@ impl OllamaKeepAlive {
         })
     }
 
-    /// Whether the model is to go at once.
+    /// Whether the model is unloaded after the request.
     pub fn unloads(self) -> bool {
         self.0 == KeepAlive::For(Duration::ZERO)
     }
@@ -33,13 +33,13 @@ impl OllamaKeepAlive {
 
 impl<'de> Deserialize<'de> for OllamaKeepAlive {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Words)
+        deserializer.deserialize_any(KeepAliveVisitor)
     }
 }
 
-struct Words;
+struct KeepAliveVisitor;
 
-impl Visitor<'_> for Words {
+impl Visitor<'_> for KeepAliveVisitor {
     type Value = OllamaKeepAlive;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,7 +47,7 @@ impl Visitor<'_> for Words {
     }
 
     fn visit_f64<E: Error>(self, seconds: f64) -> Result<Self::Value, E> {
-        Ok(OllamaKeepAlive::of_seconds(seconds))
+        Ok(OllamaKeepAlive::from_seconds(seconds))
     }
 
     fn visit_i64<E: Error>(self, seconds: i64) -> Result<Self::Value, E> {
@@ -62,11 +62,11 @@ impl Visitor<'_> for Words {
         let seconds = seconds(text);
         let found =
             seconds.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self));
-        found.map(OllamaKeepAlive::of_seconds)
+        found.map(OllamaKeepAlive::from_seconds)
     }
 }
 
-/// A duration in Go's notation: numbers with units, one behind the other.
+/// Parses a duration in Go's notation: a sequence of numbers with units.
 fn seconds(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),
@@ -88,7 +88,7 @@ fn seconds(text: &str) -> Option<f64> {
     total.map(|total| sign * total)
 }
 
-/// Those whose beginning is another's come first.
+/// A unit comes before its prefixes.
 const UNITS: [(&str, f64); 8] = [
     ("ns", 1e-9),
     ("us", 1e-6),
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_durations_are_read_as_ollama_reads_them() {
+    fn numbers_and_durations_match_ollama() {
         let lasts = |seconds: f64| KeepAlive::For(Duration::from_secs_f64(seconds));
         let cases: [(Value, Option<KeepAlive>); 17] = [
             (json!(300), Some(lasts(300.0))),

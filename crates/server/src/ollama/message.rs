@@ -1,4 +1,4 @@
-//! Messages and tools, as Ollama writes them.
+//! Messages and tools.
 
 use std::collections::VecDeque;
 
@@ -8,25 +8,26 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::field::{Field, FieldPath};
 
-/// One turn of a conversation.
+/// A message of a conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OllamaMessage {
-    /// Who speaks.
+    /// The author.
     pub role: OllamaRole,
-    /// What was said.
+    /// The text.
     pub content: Option<String>,
-    /// What the assistant thought before it answered.
+    /// The assistant's thinking before the answer.
     pub thinking: Option<String>,
     /// Refused unless empty: this server reads text only.
     pub images: Option<Vec<String>>,
-    /// What the assistant asked tools for.
+    /// Tool calls of the assistant.
     pub tool_calls: Option<Vec<OllamaToolCall>>,
-    /// Of a tool's result: which tool's it is. Results without `tool_call_id` answer the calls of
-    /// that name, or else all calls, in their order.
+    /// For a tool's result: the tool's name. Results without `tool_call_id` answer the calls of that
+    /// name, or else all calls, in order.
     pub tool_name: Option<String>,
-    /// Of a tool's result: which call it answers.
+    /// For a tool's result: the id of the call it answers.
     pub tool_call_id: Option<String>,
 }
 
@@ -39,14 +40,14 @@ pub enum OllamaRole {
     Tool,
 }
 
-/// A tool that the assistant wants called.
+/// A tool call of the assistant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OllamaToolCall {
-    /// By which a result can be told to belong to the call.
+    /// The id by which a result may refer to the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `function`, where it is given.
+    /// Must be `function` if present.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     pub function: OllamaCalledFunction,
@@ -55,7 +56,7 @@ pub struct OllamaToolCall {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OllamaCalledFunction {
-    /// Its number in the reply.
+    /// The call's number in the reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
     pub name: String,
@@ -67,7 +68,7 @@ pub struct OllamaCalledFunction {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OllamaTool {
-    /// `function`, where it is given.
+    /// Must be `function` if present.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     pub function: OllamaFunction,
@@ -76,11 +77,11 @@ pub struct OllamaTool {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OllamaFunction {
-    /// 1 to 64 letters, digits, `_`, `-` or `.`; each tool its own.
+    /// 1 to 64 letters, digits, `_`, `-` or `.`; unique.
     pub name: String,
-    /// When and how to use it, for the model to read.
+    /// When and how to use it; the model reads it.
     pub description: Option<String>,
-    /// A JSON schema of an object: the arguments. None when left out.
+    /// The JSON schema of the arguments, which is an object. No arguments if omitted.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Map<String, Value>>,
 }
@@ -88,7 +89,7 @@ pub struct OllamaFunction {
 pub fn lower_tools(tools: Vec<OllamaTool>) -> Result<Vec<Tool>, ApiError> {
     let tools = tools.into_iter().enumerate();
     let tools = tools.map(|(index, OllamaTool { kind, function })| {
-        check_kind(&format!("tools[{index}].type"), kind)?;
+        check_type(Field::Tools.index(index).field(Field::Type), kind)?;
         let OllamaFunction {
             name,
             description,
@@ -106,56 +107,60 @@ pub fn lower_tools(tools: Vec<OllamaTool>) -> Result<Vec<Tool>, ApiError> {
 }
 
 pub fn lower(messages: Vec<OllamaMessage>) -> Result<Vec<Message>, ApiError> {
-    let mut open = OpenCalls::default();
+    let mut open = PendingCalls::default();
     let messages = messages.into_iter().enumerate();
     messages
-        .map(|(index, message)| one(&format!("messages[{index}]"), message, &mut open))
+        .map(|(index, message)| message.lower(&Field::Messages.index(index), &mut open))
         .collect()
 }
 
-fn one(place: &str, message: OllamaMessage, open: &mut OpenCalls) -> Result<Message, ApiError> {
-    let OllamaMessage {
-        role,
-        content,
-        thinking,
-        images,
-        tool_calls,
-        tool_name,
-        tool_call_id,
-    } = message;
-    check_images(&format!("{place}.images"), images)?;
-    let tool_calls = tool_calls.unwrap_or_default();
-    let thinking = thinking.filter(|thinking| !thinking.is_empty());
-    let wrong = [
-        ("tool_calls", !tool_calls.is_empty(), OllamaRole::Assistant),
-        ("thinking", thinking.is_some(), OllamaRole::Assistant),
-        ("tool_name", tool_name.is_some(), OllamaRole::Tool),
-        ("tool_call_id", tool_call_id.is_some(), OllamaRole::Tool),
-    ];
-    let wrong = wrong
-        .iter()
-        .find(|(_, given, whose)| *given && role != *whose);
-    if let Some((field, _, whose)) = wrong {
-        let field = format!("{place}.{field}");
-        let what = format!(
-            "`{field}` is for messages of the role `{}` only",
-            whose.lower()
-        );
-        return Err(ApiError::invalid(field, what));
+impl OllamaMessage {
+    fn lower(self, path: &FieldPath, pending: &mut PendingCalls) -> Result<Message, ApiError> {
+        let Self {
+            role,
+            content,
+            thinking,
+            images,
+            tool_calls,
+            tool_name,
+            tool_call_id,
+        } = self;
+        let field = |field| path.clone().field(field);
+        check_images(field(Field::Images), images)?;
+        let tool_calls = tool_calls.unwrap_or_default();
+        let thinking = thinking.filter(|thinking| !thinking.is_empty());
+        let role_fields = [
+            (
+                Field::ToolCalls,
+                !tool_calls.is_empty(),
+                OllamaRole::Assistant,
+            ),
+            (Field::Thinking, thinking.is_some(), OllamaRole::Assistant),
+            (Field::ToolName, tool_name.is_some(), OllamaRole::Tool),
+            (Field::ToolCallId, tool_call_id.is_some(), OllamaRole::Tool),
+        ];
+        let wrong = role_fields
+            .iter()
+            .find(|(_, present, of)| *present && role != *of);
+        if let Some((name, _, of)) = wrong {
+            let problem = format!("is for messages of the role `{}` only", of.lower());
+            return Err(ApiError::invalid(field(*name), problem));
+        }
+        let call_id = match role {
+            OllamaRole::Tool => pending.answer(tool_call_id, tool_name.as_deref()),
+            _ => None,
+        };
+        let calls = tool_calls.into_iter().enumerate();
+        let calls =
+            calls.map(|(index, call)| pending.add(field(Field::ToolCalls).index(index), call));
+        Ok(Message {
+            reasoning: thinking,
+            tool_calls: calls.collect::<Result<_, _>>()?,
+            tool_call_id: call_id,
+            name: tool_name,
+            ..Message::new(role.lower(), content.unwrap_or_default())
+        })
     }
-    let call_id = match role {
-        OllamaRole::Tool => open.answer(tool_call_id, tool_name.as_deref()),
-        _ => None,
-    };
-    let calls = tool_calls.into_iter().enumerate();
-    let calls = calls.map(|(at, call)| open.call(&format!("{place}.tool_calls[{at}]"), call));
-    Ok(Message {
-        reasoning: thinking,
-        tool_calls: calls.collect::<Result<_, _>>()?,
-        tool_call_id: call_id,
-        name: tool_name,
-        ..Message::new(role.lower(), content.unwrap_or_default())
-    })
 }
 
 impl OllamaRole {
@@ -169,24 +174,24 @@ impl OllamaRole {
     }
 }
 
-/// Calls that no result was given for yet. Ollama's clients need not name calls, templates do.
+/// Calls without a result. Ollama's clients may omit their ids; templates need them.
 #[derive(Default)]
-struct OpenCalls {
+struct PendingCalls {
     calls: VecDeque<(String, String)>,
     count: usize,
 }
 
-impl OpenCalls {
-    fn call(&mut self, place: &str, call: OllamaToolCall) -> Result<ToolCall, ApiError> {
+impl PendingCalls {
+    fn add(&mut self, path: FieldPath, call: OllamaToolCall) -> Result<ToolCall, ApiError> {
         let OllamaToolCall { id, kind, function } = call;
-        check_kind(&format!("{place}.type"), kind)?;
+        check_type(path.field(Field::Type), kind)?;
         let OllamaCalledFunction {
             index: _,
             name,
             arguments,
         } = function;
         self.count += 1;
-        // The same for the same conversation, and of the one length that Mistral's templates take.
+        // Deterministic, with the nine characters that Mistral's templates require.
         let id = id.unwrap_or_else(|| format!("call{:05}", self.count));
         self.calls.push_back((id.clone(), name.clone()));
         Ok(ToolCall {
@@ -196,9 +201,9 @@ impl OpenCalls {
         })
     }
 
-    /// The call that a result is for.
+    /// The call that a result answers.
     fn answer(&mut self, id: Option<String>, tool: Option<&str>) -> Option<String> {
-        let place = match &id {
+        let index = match &id {
             Some(id) => self.calls.iter().position(|(known, _)| known == id),
             None => {
                 let named = |(_, name): &(String, String)| tool == Some(name.as_str());
@@ -206,13 +211,16 @@ impl OpenCalls {
                 self.calls.iter().position(named).or(first)
             }
         };
-        let answered = place.and_then(|place| self.calls.remove(place));
+        let answered = index.and_then(|index| self.calls.remove(index));
         id.or(answered.map(|(id, _)| id))
     }
 }
 
 /// Refuses images.
-pub fn check_images(field: &str, images: Option<Vec<String>>) -> Result<(), ApiError> {
+pub fn check_images(
+    field: impl Into<FieldPath>,
+    images: Option<Vec<String>>,
+) -> Result<(), ApiError> {
     if images.is_none_or(|images| images.is_empty()) {
         Ok(())
     } else {
@@ -220,12 +228,12 @@ pub fn check_images(field: &str, images: Option<Vec<String>>) -> Result<(), ApiE
     }
 }
 
-fn check_kind(field: &str, kind: Option<String>) -> Result<(), ApiError> {
+fn check_type(field: FieldPath, kind: Option<String>) -> Result<(), ApiError> {
     match kind.as_deref() {
         None | Some("function") => Ok(()),
-        Some(other) => Err(ApiError::invalid(
-            field,
-            format!("`{field}` is `{other}`; the only type of tool is `function`"),
-        )),
+        Some(other) => {
+            let problem = format!("is `{other}`; the only type of tool is `function`");
+            Err(ApiError::invalid(field, problem))
+        }
     }
 }

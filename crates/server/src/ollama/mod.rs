@@ -1,5 +1,5 @@
-//! Ollama's dialect. Each file is an endpoint or a piece that several share; models are served as
-//! they are configured, so that pulling, creating and deleting them is refused (`unmanaged`).
+//! Ollama's dialect. Each file is an endpoint or a part that several share. The configuration
+//! names the models, so pulling, creating and deleting them is refused (`unmanaged`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,6 @@ pub mod message;
 pub mod models;
 mod options;
 mod response;
-mod speaker;
 #[cfg(test)]
 mod tests;
 mod think;
@@ -35,46 +34,47 @@ pub fn routes() -> Router<Arc<App>> {
         .merge(unmanaged::routes())
 }
 
-/// A model for a request, and how long it took to have it.
-struct Held {
+/// A request's model.
+struct LeasedModel {
     lease: Lease,
-    /// As the request spelt it; answers call it so.
+    /// As the request spells it.
     name: String,
+    /// How long the lease took.
     load: Duration,
 }
 
-/// Clients put `:latest` behind names that have no tag.
-fn known_as<'a>(app: &App, caller: &Caller, name: &'a str) -> &'a str {
+/// Strips the tag `:latest`, which clients add to names without a tag.
+fn strip_latest<'a>(app: &App, caller: &Caller, name: &'a str) -> &'a str {
     match name.strip_suffix(":latest") {
         Some(short) if app.name_for(caller, name).is_err() => short,
         _ => name,
     }
 }
 
-/// Leases the model, and keeps it as long as the request says. One that says nothing takes back
-/// what the one before it said, or a single wish would bind everybody until the model is unloaded.
-async fn hold(
+/// Leases the model and sets its `keep_alive`. A request without one resets the model's, so that a
+/// single request does not decide for all until the model is unloaded.
+async fn lease(
     app: &App,
     caller: &Caller,
     name: String,
     keep: Option<KeepAlive>,
-) -> Result<Held, ApiError> {
+) -> Result<LeasedModel, ApiError> {
     let began = Instant::now();
-    let lease = app.lease(caller, known_as(app, caller, &name)).await?;
+    let lease = app.lease(caller, strip_latest(app, caller, &name)).await?;
     app.models.keep_alive(&lease.id, keep)?;
-    Ok(Held {
+    Ok(LeasedModel {
         lease,
         name,
         load: began.elapsed(),
     })
 }
 
-/// Unloads the model once nobody uses it.
+/// Unloads the model when it is idle.
 fn unload(app: &App, caller: &Caller, name: &str) -> Result<(), ApiError> {
-    let id = app.name_for(caller, known_as(app, caller, name))?;
+    let id = app.name_for(caller, strip_latest(app, caller, name))?;
     let all = app.models.status();
     let open = |state: &ModelState| matches!(state, ModelState::Ready | ModelState::Loading { .. });
-    // What is not open would remember the wish and be closed as soon as it is opened again.
+    // A model that is not open would be unloaded as soon as it is opened again.
     if all
         .iter()
         .any(|model| model.name == id && open(&model.state))

@@ -1,4 +1,4 @@
-//! What is served: `/api/tags`, `/api/show`, `/api/ps`, `/api/version`.
+//! Models: `/api/tags`, `/api/show`, `/api/ps`, `/api/version`.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,15 +12,17 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-use super::{known_as, time};
+use super::{strip_latest, time};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
+use crate::field::Field;
 use crate::models::{ModelInfo, ModelState, ModelStatus};
-use crate::wire::{Body, Wire, name_ignored};
+use crate::wire::{JsonBody, WireRequest, set_ignored_header};
 
-/// The version of Ollama whose interface this is: clients look at it for what they may use.
-const SPOKEN: &str = "0.13.0";
+/// The version of Ollama's API that this server implements; clients check it for features.
+const API_VERSION: &str = "0.13.0";
+const CONFIGURED: &str = "models are shown as configured";
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaTags {
@@ -31,13 +33,13 @@ pub struct OllamaTags {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaTag {
     pub name: String,
-    /// The same.
+    /// The same as `name`.
     pub model: String,
-    /// Its files' time, in RFC 3339.
+    /// The modification time of its files, in RFC 3339.
     pub modified_at: String,
-    /// Of its files, in bytes.
+    /// The size of its files in bytes.
     pub size: u64,
-    /// Of what is known about the model, not of its files: another where they changed.
+    /// A hash of the model's details; it changes when the files change.
     pub digest: String,
     pub details: OllamaDetails,
 }
@@ -65,16 +67,16 @@ pub struct OllamaProcesses {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaProcess {
     pub name: String,
-    /// The same.
+    /// The same as `name`.
     pub model: String,
-    /// Memory that it takes, in bytes.
+    /// The memory it uses, in bytes.
     pub size: u64,
-    /// Of what is known about the model, not of its files: another where they changed.
+    /// A hash of the model's details; it changes when the files change.
     pub digest: String,
     pub details: OllamaDetails,
-    /// When it is unloaded if nobody uses it until then, in RFC 3339; the year 9999 is never.
+    /// When it is unloaded if it stays idle, in RFC 3339; the year 9999 means never.
     pub expires_at: String,
-    /// What of it is on an accelerator.
+    /// The memory it uses on an accelerator.
     pub size_vram: u64,
     pub context_length: usize,
 }
@@ -88,37 +90,37 @@ pub struct OllamaShowRequest {
     pub name: Option<String>,
 }
 
-impl Wire for OllamaShowRequest {
+impl WireRequest for OllamaShowRequest {
     const IGNORED: &'static [(&'static str, &'static str)] =
-        &[("verbose", "there is no more to tell")];
-    const REFUSED: &'static [(&'static str, &'static str)] = &[
-        ("system", "models are shown as they are"),
-        ("template", "models are shown as they are"),
-        ("options", "models are shown as they are"),
+        &[("verbose", "there are no further details")];
+    const REFUSED: &'static [(Field, &'static str)] = &[
+        (Field::System, CONFIGURED),
+        (Field::Template, CONFIGURED),
+        (Field::Options, CONFIGURED),
     ];
 }
 
-/// All about a model.
+/// Details of a model.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaShow {
-    /// Models are configured otherwise here; the line that names it.
+    /// A Modelfile with the model's name. Models are configured in `loquat.toml`.
     pub modelfile: String,
-    /// Sampling parameters that the configuration sets, a line each.
+    /// Sampling parameters of the configuration, one per line.
     pub parameters: String,
     /// The chat template, in Jinja.
     pub template: String,
     pub details: OllamaDetails,
     #[schema(value_type = Object)]
     pub model_info: Map<String, Value>,
-    /// Of `completion`, `tools`, `thinking`, `embedding`.
+    /// Any of `completion`, `tools`, `thinking`, `embedding`.
     pub capabilities: Vec<&'static str>,
-    /// Its files' time, in RFC 3339.
+    /// The modification time of its files, in RFC 3339.
     pub modified_at: String,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaVersion {
-    /// The version of Ollama whose interface this is.
+    /// The version of Ollama's API that this server implements.
     pub version: &'static str,
 }
 
@@ -135,13 +137,13 @@ pub fn routes() -> Router<Arc<App>> {
     get,
     path = "/api/tags",
     tag = "ollama",
-    responses((status = 200, description = "The models that are served", body = OllamaTags)),
+    responses((status = 200, description = "The served models", body = OllamaTags)),
 )]
 pub async fn tags(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaTags> {
     let models = app.models.list().await.into_iter();
     let models = models.filter(|model| caller.may_see(&model.name));
     let models = models.map(|model| {
-        let info = known(&model);
+        let info = info_or_default(&model);
         OllamaTag {
             modified_at: modified(&info),
             size: info.size_bytes,
@@ -162,21 +164,21 @@ pub async fn tags(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaTag
     path = "/api/show",
     tag = "ollama",
     request_body = OllamaShowRequest,
-    responses((status = 200, description = "All about the model", body = OllamaShow)),
+    responses((status = 200, description = "The model's details", body = OllamaShow)),
 )]
 pub async fn show(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<OllamaShowRequest>,
+    body: JsonBody<OllamaShowRequest>,
 ) -> Result<Response, ApiError> {
     let OllamaShowRequest { model, name } = body.value;
-    let name = model.or(name).ok_or_else(|| {
-        ApiError::invalid("model", "`model` is missing; it names the model to show")
-    })?;
-    let id = app.name_for(&caller, known_as(&app, &caller, &name))?;
-    let info = known(&app.models.show(&id).await?);
+    let name = model
+        .or(name)
+        .ok_or_else(|| ApiError::invalid(Field::Model, "is missing; it names the model to show"))?;
+    let id = app.name_for(&caller, strip_latest(&app, &caller, &name))?;
+    let info = info_or_default(&app.models.show(&id).await?);
     let answer = OllamaShow {
-        modelfile: format!("# Models are configured otherwise here.\nFROM {id}\n"),
+        modelfile: format!("# Models are configured in loquat.toml.\nFROM {id}\n"),
         parameters: parameters(&app, &id),
         details: details(&info),
         model_info: model_info(&info),
@@ -185,16 +187,16 @@ pub async fn show(
         template: info.template.clone().unwrap_or_default(),
     };
     let mut response = Json(answer).into_response();
-    name_ignored(&mut response, &body.ignored);
+    set_ignored_header(&mut response, &body.ignored);
     Ok(response)
 }
 
-/// List the models that are loaded
+/// List loaded models
 #[utoipa::path(
     get,
     path = "/api/ps",
     tag = "ollama",
-    responses((status = 200, description = "The models that are loaded", body = OllamaProcesses)),
+    responses((status = 200, description = "The loaded models", body = OllamaProcesses)),
 )]
 pub async fn ps(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaProcesses> {
     let models = app.models.status().into_iter();
@@ -202,7 +204,7 @@ pub async fn ps(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaProce
     let models =
         models.filter(|model| matches!(model.state, ModelState::Ready | ModelState::Draining));
     let models = models.map(|model| {
-        let info = known(&model);
+        let info = info_or_default(&model);
         let size = model.resident_bytes.unwrap_or(0);
         OllamaProcess {
             size,
@@ -220,7 +222,7 @@ pub async fn ps(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaProce
     })
 }
 
-/// The version of the interface
+/// Get the API version
 #[utoipa::path(
     get,
     path = "/api/version",
@@ -228,11 +230,13 @@ pub async fn ps(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaProce
     responses((status = 200, description = "Ollama's version", body = OllamaVersion)),
 )]
 pub async fn version() -> Json<OllamaVersion> {
-    Json(OllamaVersion { version: SPOKEN })
+    Json(OllamaVersion {
+        version: API_VERSION,
+    })
 }
 
-/// A model whose files cannot be read is listed all the same.
-fn known(model: &ModelStatus) -> Arc<ModelInfo> {
+/// Models with unreadable files are listed with default values.
+fn info_or_default(model: &ModelStatus) -> Arc<ModelInfo> {
     model.info.clone().unwrap_or_default()
 }
 
@@ -258,13 +262,13 @@ fn details(info: &ModelInfo) -> OllamaDetails {
         format: info.format.clone(),
         family: info.family.clone(),
         families: vec![info.family.clone()],
-        parameter_size: in_words(info.parameters),
+        parameter_size: parameter_size(info.parameters),
         quantization_level: info.quantization.clone(),
     }
 }
 
 /// `134.5M`, as Ollama writes it.
-fn in_words(parameters: u64) -> String {
+fn parameter_size(parameters: u64) -> String {
     let scales = [(1e9, "B"), (1e6, "M"), (1e3, "K")];
     let count = parameters as f64;
     match scales.iter().find(|(scale, _)| count >= *scale) {
@@ -273,7 +277,7 @@ fn in_words(parameters: u64) -> String {
     }
 }
 
-/// By the names that GGUF files have for it.
+/// By GGUF's names.
 fn model_info(info: &ModelInfo) -> Map<String, Value> {
     let family = &info.family;
     let entries = [

@@ -1,9 +1,10 @@
-//! `options`: Ollama's names for how to sample and when to stop.
+//! The field `options`: sampling and stop options by Ollama's names.
 
 use loquat_engine::{PARAMETERS, SamplingParams};
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::field::{Field, FieldPath};
 use crate::models::Loaded;
 use crate::sampling;
 
@@ -13,13 +14,13 @@ const RENAMED: [(&str, &str); 2] = [
     ("repeat_last_n", "penalty_last_n"),
 ];
 
-const LOADING: &str = "models are loaded as they are configured";
+const LOADING: &str = "the configuration decides how models are loaded";
 
-/// Taken without effect, with the reason, as the header `x-loquat-ignored` calls them.
+/// Options without effect, with the reason, as the header `x-loquat-ignored` names them.
 pub const IGNORED: &[(&str, &str)] = &[
     (
         "options.num_ctx",
-        "contexts are as configured; one that is longer than that is refused",
+        "the configuration sets the context; a longer one is refused",
     ),
     ("options.numa", LOADING),
     ("options.num_batch", LOADING),
@@ -33,27 +34,24 @@ pub const IGNORED: &[(&str, &str)] = &[
     ("options.use_mlock", LOADING),
     ("options.embedding_only", LOADING),
     ("options.num_thread", LOADING),
-    (
-        "options.num_keep",
-        "contexts are never shifted, so that nothing needs keeping",
-    ),
+    ("options.num_keep", "contexts are never shifted"),
     (
         "options.penalize_newline",
         "it has no effect in Ollama either",
     ),
 ];
-/// Of requests that generate nothing.
-pub const ALL_IGNORED: &[(&str, &str)] = &[("options", "nothing is sampled here")];
+/// For requests that generate nothing.
+pub const ALL_IGNORED: &[(&str, &str)] = &[("options", "embeddings are not sampled")];
 
-const REFUSED: [(&str, &str); 1] = [("tfs_z", "Ollama gave it up; use `min_p`")];
+const REFUSED: [(Field, &str); 1] = [(Field::TfsZ, "it is deprecated in Ollama; use `min_p`")];
 
-/// What `options` come to for one model.
+/// The options of a request for one model.
 #[derive(Debug, PartialEq)]
 pub struct Options {
     pub sampling: SamplingParams,
     pub stop: Vec<String>,
-    /// Longest reply, as far as there is room; what the configuration says when left out.
-    pub up_to: Option<usize>,
+    /// The longest reply, shortened to what fits. The model's default if omitted.
+    pub max_tokens: Option<usize>,
     pub ignored: Vec<&'static str>,
 }
 
@@ -62,52 +60,56 @@ impl Options {
         let mut lowered = Self {
             sampling: model.sampling().clone(),
             stop: Vec::new(),
-            up_to: None,
+            max_tokens: None,
             ignored: Vec::new(),
         };
-        let mut given = Map::new();
-        // Null is how clients write what they leave out.
+        let mut sampling = Map::new();
+        // Clients write null for an option that they omit.
         let options = options.unwrap_or_default().into_iter();
         for (name, value) in options.filter(|(_, value)| !value.is_null()) {
-            lowered.take(&name, value, model.model.token_limit(), &mut given)?;
+            lowered.add(&name, value, model.model.token_limit(), &mut sampling)?;
         }
         sampling::apply(
-            &given,
+            &sampling,
             &mut lowered.sampling,
             model.chat_context().tokenizer(),
         )
-        .map_err(in_our_words)?;
+        .map_err(rename_fields)?;
         Ok(lowered)
     }
 
-    fn take(
+    fn add(
         &mut self,
         name: &str,
         value: Value,
         context: usize,
-        given: &mut Map<String, Value>,
+        sampling: &mut Map<String, Value>,
     ) -> Result<(), ApiError> {
-        let field = format!("options.{name}");
-        if name == "num_ctx" {
+        let field = FieldPath::from(Field::Options).key(name);
+        if name == Field::NumCtx.name() {
             check_context(&field, &value, context)?;
         }
         match name {
             "stop" => self.stop = stop(&field, &value)?,
-            "num_predict" => self.up_to = Some(longest(&field, &value)?),
-            // Any number; a negative one is drawn anew.
+            "num_predict" => self.max_tokens = Some(max_tokens(&field, &value)?),
+            // A negative seed means a random one.
             "seed" if value.as_i64().is_some_and(|seed| seed < 0) => {}
             _ => {
                 let renamed = RENAMED.iter().find(|(theirs, _)| *theirs == name);
                 let ours = renamed.map_or(name, |(_, ours)| ours);
-                if let Some((ignored, _)) = IGNORED.iter().find(|(known, _)| *known == field) {
+                if let Some((ignored, _)) =
+                    IGNORED.iter().find(|(known, _)| *known == field.as_str())
+                {
                     self.ignored.push(ignored);
-                } else if let Some((_, why)) = REFUSED.iter().find(|(known, _)| *known == name) {
-                    return Err(ApiError::unsupported(field, why));
+                } else if let Some((_, reason)) =
+                    REFUSED.iter().find(|(known, _)| known.name() == name)
+                {
+                    return Err(ApiError::unsupported(field, reason));
                 } else if PARAMETERS.iter().any(|known| known.name == ours) {
-                    given.insert(ours.to_owned(), value);
+                    sampling.insert(ours.to_owned(), value);
                 } else {
-                    let what = format!("`{field}` is no option that this server knows");
-                    return Err(ApiError::invalid(field, what).code("unknown_parameter"));
+                    let error = ApiError::invalid(field, "is not a known option");
+                    return Err(error.code("unknown_parameter"));
                 }
             }
         }
@@ -115,8 +117,8 @@ impl Options {
     }
 }
 
-/// Checks the options of a request that generates nothing, and says that they change nothing.
-pub fn without_effect(
+/// Checks the options of a request that generates nothing, and lists them as ignored.
+pub fn check_ignored(
     options: Option<Map<String, Value>>,
     model: &Loaded,
 ) -> Result<Vec<&'static str>, ApiError> {
@@ -129,57 +131,55 @@ pub fn without_effect(
     })
 }
 
-/// An error of the layers below, by the names that fields have here.
-pub fn in_our_words(error: ApiError) -> ApiError {
+/// Renames fields of the lower layers to those of the request.
+pub fn rename_fields(error: ApiError) -> ApiError {
+    let option = |name: &str| FieldPath::from(Field::Options).key(name);
     let parameters = PARAMETERS.iter().map(|parameter| {
         let theirs = RENAMED.iter().find(|(_, ours)| *ours == parameter.name);
         let theirs = theirs.map_or(parameter.name, |(theirs, _)| theirs);
-        (parameter.name, format!("options.{theirs}"))
+        (FieldPath::verbatim(parameter.name), option(theirs))
     });
     let others = [
-        ("max_tokens", "options.num_predict"),
-        ("stop", "options.stop"),
-        ("thinking", "think"),
-        ("response_format", "format"),
+        (Field::MaxTokens, Field::Options.field(Field::NumPredict)),
+        (Field::Stop, Field::Options.field(Field::Stop)),
+        (Field::Thinking, Field::Think.into()),
+        (Field::ResponseFormat, Field::Format.into()),
     ];
-    let others = others.map(|(ours, theirs)| (ours, theirs.to_owned()));
-    let names: Vec<_> = parameters.chain(others).collect();
-    let borrowed: Vec<_> = names.iter().map(|(a, b)| (*a, b.as_str())).collect();
-    error.renamed(&borrowed)
+    let others = others.map(|(ours, theirs)| (ours.into(), theirs));
+    error.renamed(parameters.chain(others))
 }
 
-fn stop(field: &str, value: &Value) -> Result<Vec<String>, ApiError> {
+fn stop(field: &FieldPath, value: &Value) -> Result<Vec<String>, ApiError> {
     if let Some(one) = value.as_str() {
         return Ok(vec![one.to_owned()]);
     }
     let several = serde_json::from_value(value.clone());
-    several.map_err(|_| ApiError::invalid(field, format!("`{field}` must be a list of strings")))
+    several.map_err(|_| ApiError::invalid(field.clone(), "must be a list of strings"))
 }
 
-/// 0, -1 and -2 are all until the model or the context ends.
-fn longest(field: &str, value: &Value) -> Result<usize, ApiError> {
+/// 0, -1 and -2 mean no limit but the context.
+fn max_tokens(field: &FieldPath, value: &Value) -> Result<usize, ApiError> {
     match value.as_i64() {
         Some(-2..=0) => Ok(usize::MAX),
         Some(most @ 1..) => Ok(usize::try_from(most).unwrap_or(usize::MAX)),
         _ => Err(ApiError::invalid(
-            field,
-            format!("`{field}` must be a number of tokens, or -1 for as many as there is room for"),
+            field.clone(),
+            "must be a number of tokens, or -1 for no limit",
         )),
     }
 }
 
-fn check_context(field: &str, value: &Value, context: usize) -> Result<(), ApiError> {
-    let wanted = value.as_u64().filter(|wanted| *wanted > 0);
-    match wanted {
-        Some(wanted) if wanted <= context as u64 => Ok(()),
-        Some(wanted) => Err(ApiError::invalid(
-            field,
-            format!("`{field}` is {wanted}, and the model's context here is {context}"),
-        )
-        .code("context_length_exceeded")),
+fn check_context(field: &FieldPath, value: &Value, context: usize) -> Result<(), ApiError> {
+    match value.as_u64().filter(|requested| *requested > 0) {
+        Some(requested) if requested <= context as u64 => Ok(()),
+        Some(requested) => {
+            let problem = format!("is {requested}; the model's context is {context}");
+            let error = ApiError::invalid(field.clone(), problem);
+            Err(error.code("context_length_exceeded"))
+        }
         None => Err(ApiError::invalid(
-            field,
-            format!("`{field}` must be a number of tokens, at least 1"),
+            field.clone(),
+            "must be a number of tokens, at least 1",
         )),
     }
 }

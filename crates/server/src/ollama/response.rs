@@ -1,42 +1,47 @@
-//! What answers have in common: lines of a stream, and the numbers that come with the last.
+//! Replies: lines of a stream, and the counters of the last line.
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::stream::{self, Stream};
-use loquat_engine::{FinishReason, Logprobs};
+use loquat_chat::Finish;
+use loquat_engine::{FinishReason, Logprobs, TokenInfo};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::speaker::{Piece, Speaker};
+use super::message::{OllamaCalledFunction, OllamaToolCall};
 use super::time::{self, nanos};
 use crate::caller::Caller;
-use crate::chat_turn::End;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
+use crate::field::Field;
 use crate::frames;
 use crate::models::Lease;
 use crate::openai::logprobs::{ChatLogprobs, TokenLogprob};
-use crate::wire::name_ignored;
+use crate::reply::{
+    self, ActiveReply, ChoiceDelta, ReplySegments, ReplyWriter, Segment, SegmentEvent, SegmentKind,
+};
+use crate::wire::set_ignored_header;
 
-/// As many as Ollama tells.
+/// Ollama's limit.
 const MOST_ALTERNATIVES: usize = 20;
 
-/// Where the time went, in nanoseconds, and how many tokens there were; in the last line only.
+/// Durations in nanoseconds and token counts; in the last line only.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct OllamaNumbers {
     /// From the request's arrival to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_duration: Option<u64>,
-    /// Until the model was there.
+    /// Until the model was loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_duration: Option<u64>,
-    /// Tokens of the prompt, those that were cached among them.
+    /// Prompt tokens, including cached ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_eval_count: Option<usize>,
-    /// From when it began to be computed until the first token.
+    /// From the start of prefill to the first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_eval_duration: Option<u64>,
     /// Tokens of the reply.
@@ -48,12 +53,8 @@ pub struct OllamaNumbers {
 }
 
 impl OllamaNumbers {
-    pub fn new(end: &End, caller: &Caller, load: Duration) -> Self {
-        let End {
-            reason: _,
-            usage,
-            timings,
-        } = end;
+    pub fn new(finish: &Finish, caller: &Caller, load: Duration) -> Self {
+        let Finish { usage, timings, .. } = finish;
         Self {
             total_duration: Some(nanos(caller.received.elapsed())),
             load_duration: Some(nanos(load)),
@@ -65,7 +66,7 @@ impl OllamaNumbers {
     }
 }
 
-/// Why a reply ended, in Ollama's words.
+/// Ollama's name for why a reply ended.
 fn done_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop | FinishReason::StopString(_) => "stop",
@@ -73,42 +74,42 @@ fn done_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// Which log-probabilities are told.
-pub fn logprobs(wanted: Option<bool>, top: Option<usize>) -> Result<Option<Logprobs>, ApiError> {
-    match (wanted.unwrap_or(false), top) {
+/// Which log-probabilities a request asks for.
+pub fn logprobs(enabled: Option<bool>, top: Option<usize>) -> Result<Option<Logprobs>, ApiError> {
+    match (enabled.unwrap_or(false), top) {
         (false, None | Some(0)) => Ok(None),
         (true, top) if top.unwrap_or(0) <= MOST_ALTERNATIVES => {
-            Ok(Some(Logprobs::of_model(top.unwrap_or(0))))
+            Ok(Some(Logprobs::for_model(top.unwrap_or(0))))
         }
         (_, found) => Err(ApiError::invalid(
-            "top_logprobs",
+            Field::TopLogprobs,
             format!(
-                "`top_logprobs` is {}; it must be from 0 to {MOST_ALTERNATIVES}, with `logprobs`",
+                "is {}; it must be from 0 to {MOST_ALTERNATIVES}, and needs `logprobs`",
                 found.unwrap_or(0)
             ),
         )),
     }
 }
 
-/// Refuses to cut a conversation or to shift a context.
-pub fn check_whole(truncate: Option<bool>, shift: Option<bool>) -> Result<(), ApiError> {
-    let wants = [("truncate", truncate), ("shift", shift)];
-    match wants.iter().find(|(_, wanted)| *wanted == Some(true)) {
+/// Refuses to truncate a conversation or to shift a context.
+pub fn refuse_truncation(truncate: Option<bool>, shift: Option<bool>) -> Result<(), ApiError> {
+    let fields = [(Field::Truncate, truncate), (Field::Shift, shift)];
+    match fields.iter().find(|(_, value)| *value == Some(true)) {
         None => Ok(()),
         Some((field, _)) => Err(ApiError::unsupported(
             *field,
-            "what does not fit the context is refused, never cut",
+            "prompts that exceed the context are refused",
         )),
     }
 }
 
-/// An endpoint's way of writing what a model says.
-pub trait Line: Serialize + Send + 'static {
-    fn new(head: Head, piece: Piece) -> Self;
+/// A line of an endpoint's stream, or its whole reply.
+pub trait ReplyLine: Serialize + Send + 'static {
+    fn new(head: LineHead, piece: ReplyPiece) -> Self;
 }
 
-/// What every endpoint's lines have beside the words.
-pub struct Head {
+/// The fields that lines of every endpoint share.
+pub struct LineHead {
     pub model: String,
     pub created_at: String,
     /// In the last line only.
@@ -117,8 +118,8 @@ pub struct Head {
     pub numbers: OllamaNumbers,
 }
 
-impl Head {
-    fn of(model: String) -> Self {
+impl LineHead {
+    fn new(model: String) -> Self {
         Self {
             model,
             created_at: time::now(),
@@ -129,101 +130,187 @@ impl Head {
     }
 }
 
-/// Knows what lines say of their request.
-pub struct Writer {
-    /// As the request called it.
+/// The content of a line.
+#[derive(Debug, Default)]
+pub struct ReplyPiece {
+    pub thinking: String,
+    pub content: String,
+    /// Complete calls: the arguments of others are not an object.
+    pub calls: Vec<OllamaToolCall>,
+    pub tokens: Vec<TokenInfo>,
+}
+
+impl ReplyPiece {
+    fn is_empty(&self, with_tokens: bool) -> bool {
+        let no_text = self.thinking.is_empty() && self.content.is_empty();
+        no_text && self.calls.is_empty() && !(with_tokens && !self.tokens.is_empty())
+    }
+}
+
+/// What lines report of their request.
+pub struct ReplyContext {
+    /// As the request spells it.
     pub model: String,
     pub caller: Caller,
     pub load: Duration,
-    /// Where tokens are told.
-    pub lease: Option<Lease>,
+    /// The model, if log-probabilities are requested.
+    pub logprobs_model: Option<Lease>,
 }
 
-impl Writer {
-    fn head(&self, piece: &Piece) -> Head {
-        Head {
-            logprobs: told_tokens(piece, self.lease.as_ref()),
-            ..Head::of(self.model.clone())
+impl ReplyContext {
+    fn head(&self, piece: &ReplyPiece) -> LineHead {
+        let model = self.logprobs_model.as_ref();
+        let model = model.filter(|_| !piece.tokens.is_empty());
+        LineHead {
+            logprobs: model.map(|model| {
+                ChatLogprobs::new(&piece.tokens, model.chat_context().tokenizer()).content
+            }),
+            ..LineHead::new(self.model.clone())
         }
     }
 
-    /// A line in the midst of a stream.
-    fn line<L: Line>(&self, piece: Piece) -> L {
-        L::new(self.head(&piece), piece)
-    }
-
-    /// The last line, which may say something too.
-    fn last<L: Line>(&self, piece: Piece, end: End) -> L {
-        let head = Head {
-            done_reason: Some(done_reason(end.reason)),
-            numbers: OllamaNumbers::new(&end, &self.caller, self.load),
-            ..self.head(&piece)
-        };
-        L::new(head, piece)
+    fn last_head(&self, piece: &ReplyPiece, finish: &Finish) -> LineHead {
+        LineHead {
+            done_reason: Some(done_reason(finish.reason)),
+            numbers: OllamaNumbers::new(finish, &self.caller, self.load),
+            ..self.head(piece)
+        }
     }
 }
 
-/// The answer to a request that asks for no words.
-pub fn silent<L: Line>(model: String, why: &'static str, ignored: &[&'static str]) -> Response {
-    let head = Head {
-        done_reason: Some(why),
-        ..Head::of(model)
+/// Renders a reply as lines, or as one line.
+struct LineWriter<L> {
+    context: ReplyContext,
+    segments: ReplySegments,
+    /// Calls so far.
+    calls: usize,
+    streams: bool,
+    /// What no line has told.
+    pending: ReplyPiece,
+    finish: Option<Finish>,
+    line: PhantomData<fn() -> L>,
+}
+
+impl<L: ReplyLine> LineWriter<L> {
+    fn add(&mut self, event: SegmentEvent) {
+        match event {
+            SegmentEvent::Begin { .. } => {}
+            SegmentEvent::Delta { kind, text, .. } => match kind {
+                SegmentKind::Reasoning => self.pending.thinking.push_str(&text),
+                SegmentKind::Text => self.pending.content.push_str(&text),
+                SegmentKind::ToolCall { .. } => {}
+            },
+            SegmentEvent::End(segment) if segment.complete => {
+                let call = self.call(segment);
+                self.pending.calls.extend(call);
+            }
+            SegmentEvent::End(_) => {}
+        }
+    }
+
+    fn call(&mut self, segment: Segment) -> Option<OllamaToolCall> {
+        let SegmentKind::ToolCall { id, name } = segment.kind else {
+            return None;
+        };
+        let arguments: Map<String, Value> = serde_json::from_str(&segment.text).ok()?;
+        let index = self.calls;
+        self.calls += 1;
+        Some(OllamaToolCall {
+            id: Some(id),
+            kind: None,
+            function: OllamaCalledFunction {
+                index: Some(index),
+                name,
+                arguments,
+            },
+        })
+    }
+
+    /// The pending piece as a line, and the last line if the reply has ended. Clients look for
+    /// content in lines before the last.
+    fn lines(&mut self) -> Bytes {
+        let mut lines = Vec::new();
+        let with_tokens = self.context.logprobs_model.is_some();
+        if !self.pending.is_empty(with_tokens) {
+            let piece = std::mem::take(&mut self.pending);
+            let line = L::new(self.context.head(&piece), piece);
+            lines.extend_from_slice(&frames::line(&line));
+        }
+        if let Some(finish) = &self.finish {
+            let piece = ReplyPiece::default();
+            let line = L::new(self.context.last_head(&piece, finish), piece);
+            lines.extend_from_slice(&frames::line(&line));
+        }
+        lines.into()
+    }
+}
+
+impl<L: ReplyLine> ReplyWriter for LineWriter<L> {
+    type Answer = L;
+
+    fn write(&mut self, delta: ChoiceDelta) -> Bytes {
+        let mut reply = delta.reply;
+        self.finish = reply.finish.clone();
+        let tokens = std::mem::take(&mut reply.tokens);
+        self.pending.tokens.extend(tokens);
+        for event in self.segments.consume(reply) {
+            self.add(event);
+        }
+        if self.streams {
+            self.lines()
+        } else {
+            Bytes::new()
+        }
+    }
+
+    fn fail(&mut self, error: &ApiError) -> Bytes {
+        Dialect::Ollama.error_frame(error)
+    }
+
+    fn into_answer(self) -> Result<L, ApiError> {
+        let finish = self.finish;
+        let finish = finish.ok_or_else(|| ApiError::internal(&"a reply has no end"))?;
+        let head = self.context.last_head(&self.pending, &finish);
+        Ok(L::new(head, self.pending))
+    }
+}
+
+/// The answer to a request that generates nothing.
+pub fn empty_reply<L: ReplyLine>(
+    model: String,
+    reason: &'static str,
+    ignored: &[&'static str],
+) -> Response {
+    let head = LineHead {
+        done_reason: Some(reason),
+        ..LineHead::new(model)
     };
-    let mut response = Json(L::new(head, Piece::default())).into_response();
-    name_ignored(&mut response, ignored);
+    let mut response = Json(L::new(head, ReplyPiece::default())).into_response();
+    set_ignored_header(&mut response, ignored);
     response
 }
 
-/// Tells a reply as lines, or as one when it is whole.
-pub async fn tell<L: Line>(
-    speaker: Speaker,
-    writer: Writer,
-    stream: bool,
+/// Answers with the reply, as a stream of lines or in one piece.
+pub async fn respond<L: ReplyLine>(
+    active: ActiveReply,
+    context: ReplyContext,
+    streams: bool,
     ignored: &[&'static str],
 ) -> Result<Response, ApiError> {
-    let mut response = if stream {
-        frames::lines(lines::<L>(speaker, writer))
-    } else {
-        let mut whole = speaker.whole().await?;
-        let end = whole.end.take();
-        let end = end.ok_or_else(|| ApiError::internal(&"a reply ended without an end"))?;
-        Json(writer.last::<L>(whole, end)).into_response()
+    let writer = LineWriter::<L> {
+        context,
+        segments: ReplySegments::default().with_blank_text(),
+        calls: 0,
+        streams,
+        pending: ReplyPiece::default(),
+        finish: None,
+        line: PhantomData,
     };
-    name_ignored(&mut response, ignored);
+    let mut response = if streams {
+        frames::lines(reply::stream(active, writer))
+    } else {
+        Json(reply::collect(active, writer).await?).into_response()
+    };
+    set_ignored_header(&mut response, ignored);
     Ok(response)
-}
-
-fn lines<L: Line>(speaker: Speaker, writer: Writer) -> impl Stream<Item = Bytes> + Send {
-    stream::unfold(Some((speaker, writer)), |state| async {
-        let (mut speaker, writer) = state?;
-        loop {
-            let mut piece = match speaker.next().await? {
-                Ok(piece) => piece,
-                Err(error) => return Some((Dialect::Ollama.error_frame(&error), None)),
-            };
-            let end = piece.end.take();
-            let says = piece.says_something(writer.lease.is_some());
-            let Some(end) = end else {
-                if says {
-                    let frame = frames::line(&writer.line::<L>(piece));
-                    return Some((frame, Some((speaker, writer))));
-                }
-                continue;
-            };
-            // Clients look for words in lines that are not the last.
-            let mut frame = Vec::new();
-            if says {
-                frame.extend_from_slice(&frames::line(&writer.line::<L>(piece)));
-            }
-            let last = writer.last::<L>(Piece::default(), end);
-            frame.extend_from_slice(&frames::line(&last));
-            return Some((frame.into(), None));
-        }
-    })
-}
-
-/// The tokens of a piece, where a model to spell them is given.
-fn told_tokens(piece: &Piece, model: Option<&Lease>) -> Option<Vec<TokenLogprob>> {
-    let model = model.filter(|_| !piece.tokens.is_empty())?;
-    Some(ChatLogprobs::new(&piece.tokens, model.chat_context().tokenizer()).content)
 }

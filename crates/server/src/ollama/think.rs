@@ -1,4 +1,4 @@
-//! `think` and `format`: what comes before an answer, and what the answer must be.
+//! The fields `think` and `format`.
 
 use std::fmt;
 
@@ -11,13 +11,14 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::field::Field;
 use crate::models::Loaded;
 
-/// Whether to think before answering, or how hard: `low`, `medium` or `high`.
+/// Whether to think before answering, or how much: `low`, `medium` or `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "true, false, \"low\", \"medium\" or \"high\"")]
 pub enum OllamaThink {
-    Whether(bool),
+    Enabled(bool),
     Effort(OllamaEffort),
 }
 
@@ -32,13 +33,13 @@ pub enum OllamaEffort {
 impl OllamaThink {
     pub fn lower(self, model: &Loaded) -> Result<Thinking, ApiError> {
         let effort = match self {
-            Self::Whether(false) => model.info.thinking.then_some(Effort::Off),
+            Self::Enabled(false) => model.info.thinking.then_some(Effort::Off),
             _ if !model.info.thinking => {
-                let what = format!("`think`: the model `{}` does not think", model.id);
-                return Err(ApiError::invalid("think", what).code("unsupported_parameter"));
+                let reason = format!("the model `{}` does not think", model.id);
+                return Err(ApiError::unsupported(Field::Think, reason));
             }
-            // A model that always thinks has nothing to switch on.
-            Self::Whether(true) => {
+            // A model that always thinks needs no switch.
+            Self::Enabled(true) => {
                 (model.chat_context().supports_effort(Effort::On)).then_some(Effort::On)
             }
             Self::Effort(OllamaEffort::Low) => Some(Effort::Low),
@@ -52,11 +53,11 @@ impl OllamaThink {
     }
 }
 
-/// What the answer must be: `json` for any JSON object, or a JSON schema.
+/// The format of the answer: `json` for any JSON object, or a JSON schema.
 #[derive(Debug, Clone, PartialEq, ToSchema)]
 #[serde(untagged)]
 pub enum OllamaFormat {
-    /// `json`; an empty string asks for nothing.
+    /// `json`; an empty string means any text.
     Word(String),
     #[schema(value_type = Object)]
     Schema(Map<String, Value>),
@@ -74,9 +75,9 @@ impl OllamaFormat {
 
 impl<'de> Deserialize<'de> for OllamaFormat {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
+        struct FormatVisitor;
 
-        impl<'de> Visitor<'de> for Either {
+        impl<'de> Visitor<'de> for FormatVisitor {
             type Value = OllamaFormat;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,6 +96,6 @@ impl<'de> Deserialize<'de> for OllamaFormat {
             }
         }
 
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(FormatVisitor)
     }
 }

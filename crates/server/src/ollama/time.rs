@@ -1,8 +1,8 @@
-//! Times as Ollama writes them: RFC 3339.
+//! Times in RFC 3339.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What never comes, for clients that want a time.
+/// The time for "never", for clients that require one.
 pub const NEVER: &str = "9999-12-31T23:59:59Z";
 
 pub fn now() -> String {
@@ -10,7 +10,7 @@ pub fn now() -> String {
 }
 
 pub fn rfc3339(time: SystemTime) -> String {
-    // Nothing that is told here is older than 1970.
+    // No time here is before 1970.
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs();
     let (year, month, day) = date(seconds / 86_400);
@@ -19,7 +19,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// In nanoseconds, as durations are told.
+/// A duration in nanoseconds, as Ollama reports them.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_what_a_calendar_says() {
+    fn times_match_the_calendar() {
         let cases = [
             (0, 0, "1970-01-01T00:00:00.000000Z"),
             (951_782_399, 0, "2000-02-28T23:59:59.000000Z"),

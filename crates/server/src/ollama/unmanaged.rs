@@ -1,5 +1,4 @@
-//! What Ollama does with models' files, and this server does not: its configuration says which
-//! models there are.
+//! Endpoints that manage model files, which are refused: the configuration names the models.
 
 use std::sync::Arc;
 
@@ -7,7 +6,7 @@ use axum::Router;
 use axum::routing::{delete, post};
 
 use crate::app::App;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::ApiError;
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -20,57 +19,57 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 fn refused(what: &str) -> ApiError {
-    let what = format!("{what} is not done over HTTP: the server's configuration names its models");
-    ApiError::new(ErrorKind::InvalidRequest, what).code("not_implemented")
+    let message = format!("{what} is not supported: the server's configuration names its models");
+    ApiError::bad_request(message).code("not_implemented")
 }
 
-/// Refused: models are named by the configuration
+/// Refused: the configuration names the models
 #[utoipa::path(post, path = "/api/pull", tag = "ollama",
     responses((status = 400, description = "Always")))]
 pub async fn pull() -> ApiError {
     refused("Pulling models")
 }
 
-/// Refused: models are named by the configuration
+/// Refused: the configuration names the models
 #[utoipa::path(post, path = "/api/push", tag = "ollama",
     responses((status = 400, description = "Always")))]
 pub async fn push() -> ApiError {
     refused("Pushing models")
 }
 
-/// Refused: models are named by the configuration
+/// Refused: the configuration names the models
 #[utoipa::path(post, path = "/api/create", tag = "ollama",
     responses((status = 400, description = "Always")))]
 pub async fn create() -> ApiError {
     refused("Creating models")
 }
 
-/// Refused: models are named by the configuration, and aliases too
+/// Refused: the configuration names models and aliases
 #[utoipa::path(post, path = "/api/copy", tag = "ollama",
     responses((status = 400, description = "Always")))]
 pub async fn copy() -> ApiError {
     refused("Copying models")
 }
 
-/// Refused: models are named by the configuration
+/// Refused: the configuration names the models
 #[utoipa::path(delete, path = "/api/delete", tag = "ollama",
     responses((status = 400, description = "Always")))]
 pub async fn remove() -> ApiError {
     refused("Deleting models")
 }
 
-/// Refused: models are named by the configuration
+/// Refused: the configuration names the models
 #[utoipa::path(post, path = "/api/blobs/{digest}", tag = "ollama",
-    params(("digest" = String, Path, description = "Of the file")),
+    params(("digest" = String, Path, description = "The digest of the file")),
     responses((status = 400, description = "Always")))]
 pub async fn upload_blob() -> ApiError {
-    refused("Taking in files of models")
+    refused("Uploading model files")
 }
 
-/// Refused: models are named by the configuration
+/// Refused: the configuration names the models
 #[utoipa::path(head, path = "/api/blobs/{digest}", tag = "ollama",
-    params(("digest" = String, Path, description = "Of the file")),
+    params(("digest" = String, Path, description = "The digest of the file")),
     responses((status = 400, description = "Always")))]
 pub async fn find_blob() -> ApiError {
-    refused("Taking in files of models")
+    refused("Uploading model files")
 }

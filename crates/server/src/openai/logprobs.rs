@@ -1,14 +1,14 @@
-//! Log-probabilities of a reply's tokens, as chats tell them.
+//! Log-probabilities of a reply's tokens, in the format of chat completions.
 
 use loquat_engine::TokenInfo;
 use loquat_text::Tokenizer;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What OpenAI writes for what has next to no probability, since JSON has no infinity.
-const LEAST: f32 = -9999.0;
+/// OpenAI's value for a probability close to zero, since JSON has no infinity.
+const MIN_LOGPROB: f32 = -9999.0;
 
-/// Log-probabilities of the answer's tokens; thinking and tool calls have none.
+/// Log-probabilities of the answer's tokens; reasoning and tool calls have none.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ChatLogprobs {
     pub content: Vec<TokenLogprob>,
@@ -16,15 +16,15 @@ pub struct ChatLogprobs {
     pub refusal: Option<Vec<TokenLogprob>>,
 }
 
-/// A token that was chosen.
+/// A sampled token.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct TokenLogprob {
-    /// Its text; a character that several tokens make up is U+FFFD in each.
+    /// Its text; a character that spans several tokens is U+FFFD in each.
     pub token: String,
     pub logprob: f32,
-    /// Its bytes, to be joined with those of its neighbours.
+    /// Its bytes, to be joined with those of adjacent tokens.
     pub bytes: Option<Vec<u8>>,
-    /// The likeliest tokens in its place, best first.
+    /// The likeliest tokens at its position, best first.
     pub top_logprobs: Vec<TopLogprob>,
 }
 
@@ -39,7 +39,7 @@ impl ChatLogprobs {
     pub fn new(tokens: &[TokenInfo], tokenizer: &Tokenizer) -> Self {
         let content = tokens.iter().map(|info| TokenLogprob {
             token: text(info.id, tokenizer),
-            logprob: finite(info.logprob.unwrap_or(LEAST)),
+            logprob: finite(info.logprob.unwrap_or(MIN_LOGPROB)),
             bytes: bytes(info.id, tokenizer),
             top_logprobs: top(info, tokenizer),
         });
@@ -59,8 +59,8 @@ fn top(info: &TokenInfo, tokenizer: &Tokenizer) -> Vec<TopLogprob> {
     top.collect()
 }
 
-/// A token as text; models' vocabularies have ids without one.
-pub fn text(id: u32, tokenizer: &Tokenizer) -> String {
+/// A token as text; empty for ids without a token.
+fn text(id: u32, tokenizer: &Tokenizer) -> String {
     tokenizer.token_text(id).unwrap_or_default()
 }
 
@@ -68,7 +68,7 @@ fn bytes(id: u32, tokenizer: &Tokenizer) -> Option<Vec<u8>> {
     tokenizer.token_bytes(id).map(<[u8]>::to_vec)
 }
 
-/// A number that JSON has.
+/// A log-probability that JSON can represent.
 pub fn finite(logprob: f32) -> f32 {
-    logprob.max(LEAST)
+    logprob.max(MIN_LOGPROB)
 }

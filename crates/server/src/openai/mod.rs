@@ -1,4 +1,5 @@
-//! OpenAI's dialect. Each file is an endpoint: its wire types, its lowering, its answers.
+//! OpenAI's dialect. Each endpoint has its wire types, its lowering and its answers; the other
+//! files are shared.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,19 +10,20 @@ use uuid::Uuid;
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
+use crate::field::{Field, FieldPath};
 use crate::models::{Lease, Loaded};
 
-pub mod answer;
-pub mod attribution;
+pub mod answer_format;
 pub mod chat;
 pub mod completions;
+pub mod conversation_file;
 pub mod embeddings;
 pub mod logprobs;
-pub mod message;
+pub mod messages;
 pub mod models;
 pub mod options;
 pub mod responses;
-pub mod tool;
+pub mod tools;
 pub mod usage;
 
 pub use responses::Responses;
@@ -35,7 +37,7 @@ pub fn routes() -> Router<Arc<App>> {
         .merge(responses::routes())
 }
 
-/// The model that a request names. Where only one is served, it need not.
+/// Leases the model that a request names. If only one is served, the name may be omitted.
 pub async fn lease(app: &App, caller: &Caller, model: Option<&str>) -> Result<Lease, ApiError> {
     if let Some(model) = model {
         return app.lease(caller, model).await;
@@ -43,27 +45,24 @@ pub async fn lease(app: &App, caller: &Caller, model: Option<&str>) -> Result<Le
     match app.names_for(caller).as_slice() {
         [only] => app.lease(caller, only).await,
         names => {
-            let what = format!(
-                "`model` is missing; it must be one of those that are served: {}",
-                names.join(", ")
-            );
-            Err(ApiError::invalid("model", what).code("model_not_found"))
+            let problem = format!("is missing; use one of: {}", names.join(", "));
+            Err(ApiError::invalid(Field::Model, problem).code("model_not_found"))
         }
     }
 }
 
-/// What an answer and each piece of its stream begin with.
+/// The fields that an answer and every chunk of its stream begin with.
 #[derive(Debug, Clone)]
-pub struct Head {
+pub struct CompletionHead {
     pub id: String,
     /// In seconds since 1970.
     pub created: u64,
     pub model: String,
-    /// By what the answer was made: as long as it stays the same, a seed repeats an answer.
+    /// The version and backend. A seed repeats an answer while this stays the same.
     pub fingerprint: String,
 }
 
-impl Head {
+impl CompletionHead {
     pub fn new(prefix: &str, model: &Loaded) -> Self {
         Self {
             id: fresh_id(prefix),
@@ -78,7 +77,7 @@ impl Head {
     }
 }
 
-/// An identifier that nothing else has.
+/// A unique identifier.
 pub fn fresh_id(prefix: &str) -> String {
     format!("{prefix}{}", Uuid::new_v4().simple())
 }
@@ -89,16 +88,17 @@ pub fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// One wish under two names, which must not say different things.
-pub fn agree<T: PartialEq>(
-    (name, value): (&str, Option<T>),
-    (other, same): (&str, Option<T>),
+/// The value of a field that may have an alias. The two must not differ.
+pub fn resolve_alias<T: PartialEq>(
+    (field, value): (impl Into<FieldPath>, Option<T>),
+    (alias, other): (impl Into<FieldPath>, Option<T>),
 ) -> Result<Option<T>, ApiError> {
-    match (value, same) {
-        (Some(value), Some(same)) if value != same => Err(ApiError::invalid(
-            other,
-            format!("`{other}` is another name for `{name}`, and says otherwise; give one of them"),
-        )),
-        (value, same) => Ok(value.or(same)),
+    match (value, other) {
+        (Some(value), Some(other)) if value != other => {
+            let field = field.into();
+            let problem = format!("is another name for `{field}` and differs; send only one");
+            Err(ApiError::invalid(alias, problem))
+        }
+        (value, other) => Ok(value.or(other)),
     }
 }

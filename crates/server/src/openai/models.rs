@@ -1,4 +1,4 @@
-//! `/v1/models`: what is served.
+//! `/v1/models`
 
 use std::sync::Arc;
 
@@ -28,50 +28,50 @@ pub struct ModelList {
     pub data: Vec<ModelCard>,
 }
 
-/// A model. What nobody knows before its files are there is null.
+/// A model. Fields that are unknown before its files are downloaded are null.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelCard {
-    /// What requests call it.
+    /// The name that requests use.
     pub id: String,
     /// `model`
     pub object: &'static str,
-    /// Its files' time, in seconds since 1970.
+    /// The modification time of its files, in seconds since 1970.
     pub created: u64,
     /// `loquat`
     pub owned_by: &'static str,
-    /// Further names for it.
+    /// Other names for it.
     pub aliases: Vec<String>,
-    /// Whether it answers at once; otherwise its next request loads it first.
+    /// Whether it is loaded; otherwise the next request loads it.
     pub ready: bool,
     /// `unloaded`, `loading`, `ready`, `draining`, `drained` or `failed`.
     pub state: &'static str,
-    /// What computes it.
+    /// The backend that runs it.
     pub backend: Option<String>,
     pub device: Option<String>,
-    /// The most tokens of a prompt and its answer.
+    /// The most tokens of a prompt and its reply.
     pub context_length: Option<usize>,
-    /// The same by another name.
+    /// Another name for `context_length`.
     pub max_model_len: Option<usize>,
     pub family: Option<String>,
     /// `gguf`, `safetensors` or `mlx`.
     pub format: Option<String>,
     pub quantization: Option<String>,
     pub parameters: Option<u64>,
-    /// Of its files.
+    /// The size of its files.
     pub size_bytes: Option<u64>,
-    pub capabilities: Option<ModelAbilities>,
+    pub capabilities: Option<ModelCapabilities>,
 }
 
-/// What a model can do.
+/// Capabilities of a model.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ModelAbilities {
+pub struct ModelCapabilities {
     /// Continue a text.
     pub completion: bool,
     /// Answer a conversation.
     pub chat: bool,
     /// Call tools.
     pub tools: bool,
-    /// Think before it answers.
+    /// Reason before it answers.
     pub reasoning: bool,
     pub embeddings: bool,
 }
@@ -85,10 +85,10 @@ pub struct ModelAbilities {
 )]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller) -> Json<ModelList> {
     let all = app.models.list().await.into_iter();
-    let seen = all.filter(|status| caller.may_see(&status.name));
+    let visible = all.filter(|status| caller.may_see(&status.name));
     Json(ModelList {
         object: "list",
-        data: seen.map(ModelCard::from).collect(),
+        data: visible.map(ModelCard::from).collect(),
     })
 }
 
@@ -125,7 +125,7 @@ impl From<ModelStatus> for ModelCard {
             stats: _,
         } = status;
         let info = info.as_deref();
-        let text = |of: fn(&ModelInfo) -> &String| info.map(|info| of(info).clone());
+        let text = |field: fn(&ModelInfo) -> &String| info.map(|info| field(info).clone());
         let context = info.map(|info| info.context);
         Self {
             id: name,
@@ -144,7 +144,7 @@ impl From<ModelStatus> for ModelCard {
             quantization: text(|info| &info.quantization),
             parameters: info.map(|info| info.parameters),
             size_bytes: info.map(|info| info.size_bytes),
-            capabilities: info.map(|info| ModelAbilities {
+            capabilities: info.map(|info| ModelCapabilities {
                 completion: true,
                 chat: info.has_template,
                 tools: info.tools,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn models_are_listed_and_shown_by_every_name() {
+    async fn models_are_listed_and_shown_by_name() {
         let server = two();
         let list = server.get("/v1/models").await.json();
         assert_eq!(list["object"], "list");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_model_is_ready_once_it_was_used() {
+    async fn used_model_is_ready() {
         let server = two();
         let request = json!({ "model": "other", "prompt": "a" });
         let reply = server.post("/v1/completions", &request).await;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_model_is_not_found() {
+    async fn unknown_model_is_not_found() {
         let reply = two().get("/v1/models/nobody").await;
         assert_eq!(reply.status(), StatusCode::NOT_FOUND);
         assert_eq!(reply.json()["error"]["code"], "model_not_found");

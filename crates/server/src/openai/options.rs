@@ -1,51 +1,52 @@
-//! Fields that chats and completions have in common.
+//! Fields that chat completions and completions share.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::field::Field;
 use crate::union::TextOr;
 
 const MOST_CHOICES: usize = 128;
 const MOST_STOPS: usize = 64;
 const MOST_ALTERNATIVES: usize = 20;
 
-/// How a stream is told.
+/// Options of a stream.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamOptions {
-    /// Tell the usage in a last chunk of its own.
+    /// Send the usage in an extra last chunk.
     pub include_usage: Option<bool>,
-    /// Tell the usage so far in every chunk.
+    /// Send the usage so far in every chunk.
     pub continuous_usage_stats: Option<bool>,
     /// Ignored: chunks are not padded.
     pub include_obfuscation: Option<bool>,
 }
 
-/// When a stream tells its usage.
+/// When a stream reports usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Streaming {
     pub usage: bool,
     pub continuous_usage: bool,
 }
 
-/// How many answers.
-pub fn choices(field: &'static str, count: Option<usize>) -> Result<usize, ApiError> {
+/// The number of answers.
+pub fn choices(field: Field, count: Option<usize>) -> Result<usize, ApiError> {
     match count.unwrap_or(1) {
         count @ 1..=MOST_CHOICES => Ok(count),
         count => Err(ApiError::invalid(
             field,
-            format!("`{field}` is {count}; it must be from 1 to {MOST_CHOICES}"),
+            format!("is {count}; it must be from 1 to {MOST_CHOICES}"),
         )),
     }
 }
 
-/// Of how many alternatives to each token log-probabilities are told.
-pub fn alternatives(field: &'static str, count: Option<usize>) -> Result<Option<usize>, ApiError> {
+/// The number of alternatives to each token that log-probabilities list.
+pub fn alternatives(field: Field, count: Option<usize>) -> Result<Option<usize>, ApiError> {
     match count {
         Some(count) if count > MOST_ALTERNATIVES => Err(ApiError::invalid(
             field,
-            format!("`{field}` is {count}; it must be from 0 to {MOST_ALTERNATIVES}"),
+            format!("is {count}; it must be from 0 to {MOST_ALTERNATIVES}"),
         )),
         count => Ok(count),
     }
@@ -61,13 +62,13 @@ pub fn stops(stop: Option<TextOr<String>>) -> Result<Vec<String>, ApiError> {
     match stops.len() {
         0..=MOST_STOPS => Ok(stops),
         count => Err(ApiError::invalid(
-            "stop",
-            format!("`stop` has {count} strings; at most {MOST_STOPS} are taken"),
+            Field::Stop,
+            format!("has {count} strings; at most {MOST_STOPS} are allowed"),
         )),
     }
 }
 
-/// Whether and how to stream.
+/// `None` for an answer in one piece.
 pub fn streaming(
     stream: Option<bool>,
     options: Option<StreamOptions>,
@@ -76,8 +77,8 @@ pub fn streaming(
     let stream = stream.unwrap_or(false);
     if options.is_some() && !stream {
         return Err(ApiError::invalid(
-            "stream_options",
-            "`stream_options` needs `stream` to be true",
+            Field::StreamOptions,
+            "needs `stream` to be true",
         ));
     }
     let StreamOptions {

@@ -1,31 +1,31 @@
-//! What a request cost.
+//! Token usage of a request.
 
 use loquat_engine::Usage;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Tokens that a request cost, over all its choices.
+/// The tokens of a request, over all its choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TokenUsage {
     pub prompt_tokens: usize,
-    /// The token that ended each choice included.
+    /// The end-of-turn token of each choice included.
     pub completion_tokens: usize,
     pub total_tokens: usize,
     pub prompt_tokens_details: PromptTokensDetails,
-    /// Of models that think.
+    /// For models that reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PromptTokensDetails {
-    /// Tokens of the prompt that were computed for an earlier request.
+    /// Prompt tokens found in the prefix cache.
     pub cached_tokens: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CompletionTokensDetails {
-    /// Tokens of thinking, its marks aside.
+    /// Tokens of reasoning, without its markers.
     pub reasoning_tokens: usize,
 }
 

@@ -67,9 +67,9 @@ fn widen(properties: &mut Map<String, Value>, body: &Taken) {
 
 fn fates(body: &Taken) -> Value {
     let ignored = body.ignored.iter().chain(body.within);
-    let ignored = ignored.map(|(field, why)| (field, "ignored", why));
+    let ignored = ignored.map(|(field, why)| (*field, "ignored", why));
     let refused = body.refused.iter();
-    let refused = refused.map(|(field, why)| (field, "refused", why));
+    let refused = refused.map(|(field, why)| (field.name(), "refused", why));
     let fates = ignored.chain(refused);
     fates
         .map(|(field, fate, why)| json!({ "field": field, "fate": fate, "why": why }))
@@ -145,7 +145,7 @@ fn leave_out(operation: &mut Value) {
 }
 
 fn stream(operation: &mut Value, path: &str) {
-    let (kind, schema) = match Dialect::of(path) {
+    let (kind, schema) = match Dialect::from_path(path) {
         Dialect::Ollama => (
             "application/x-ndjson",
             json!({ "type": "string", "description": "A line of JSON for each piece" }),

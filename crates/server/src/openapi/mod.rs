@@ -24,7 +24,8 @@ use serde_json::Value;
 use utoipa::{OpenApi, ToSchema};
 
 use crate::app::App;
-use crate::wire::Wire;
+use crate::field::Field;
+use crate::wire::WireRequest;
 use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
 
 /// Every handler but those of the page's files.
@@ -51,10 +52,10 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
         openai::chat::create,
         openai::completions::create,
         openai::responses::create,
-        openai::responses::kept::retrieve,
-        openai::responses::kept::delete,
-        openai::responses::kept::input_items,
-        openai::responses::kept::cancel,
+        openai::responses::stored::retrieve,
+        openai::responses::stored::delete,
+        openai::responses::stored::input_items,
+        openai::responses::stored::cancel,
         openai::embeddings::create,
         openai::models::list,
         openai::models::show,
@@ -114,15 +115,15 @@ struct Taken {
     sampling: bool,
     ignored: &'static [(&'static str, &'static str)],
     within: &'static [(&'static str, &'static str)],
-    refused: &'static [(&'static str, &'static str)],
+    refused: &'static [(Field, &'static str)],
 }
 
-const fn taken<T: Wire + ToSchema>() -> Taken {
+const fn taken<T: WireRequest + ToSchema>() -> Taken {
     Taken {
         schema: T::name,
         sampling: T::SAMPLING,
         ignored: T::IGNORED,
-        within: T::WITHIN,
+        within: T::IGNORED_NESTED,
         refused: T::REFUSED,
     }
 }

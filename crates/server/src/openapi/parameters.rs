@@ -1,6 +1,6 @@
 //! The engine's sampling parameters as properties of a schema.
 
-use loquat_engine::{DEFAULT_ORDER, Kind, PARAMETERS, Parameter, TOP_K};
+use loquat_engine::{DEFAULT_ORDER, PARAMETERS, Parameter, ParameterKind, TOP_K};
 use serde_json::{Map, Value, json};
 
 /// By name, in the order of application.
@@ -21,7 +21,7 @@ fn property(parameter: &Parameter) -> Value {
 fn described(parameter: &Parameter) -> String {
     let help = parameter.help;
     match parameter.kind {
-        Kind::Float | Kind::Integer => {
+        ParameterKind::Float | ParameterKind::Integer => {
             let neutral = parameter.default;
             format!("{help}. Neutral at {neutral}; where left out, as the model is set up")
         }
@@ -32,17 +32,17 @@ fn described(parameter: &Parameter) -> String {
 fn kind(parameter: &Parameter) -> Value {
     let (min, max) = (parameter.min, parameter.max);
     match parameter.kind {
-        Kind::Float => json!({
+        ParameterKind::Float => json!({
             "type": ["number", "null"],
             "minimum": decimal(min),
             "maximum": decimal(max),
         }),
-        Kind::Integer => json!({
+        ParameterKind::Integer => json!({
             "type": ["integer", "null"],
             "minimum": lowest(parameter),
             "maximum": max as i64,
         }),
-        Kind::Biases => json!({
+        ParameterKind::Biases => json!({
             "type": ["object", "null"],
             "propertyNames": { "pattern": "^[0-9]+$" },
             "additionalProperties": {
@@ -51,10 +51,12 @@ fn kind(parameter: &Parameter) -> Value {
                 "maximum": decimal(max),
             },
         }),
-        Kind::Tokens => list(json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX })),
-        Kind::TokenSequences | Kind::Strings => list(json!({ "type": "string" })),
-        Kind::Steps => list(json!({ "enum": DEFAULT_ORDER.map(|step| step.name()) })),
-        Kind::Seed => json!({
+        ParameterKind::Tokens => {
+            list(json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }))
+        }
+        ParameterKind::TokenSequences | ParameterKind::Strings => list(json!({ "type": "string" })),
+        ParameterKind::Steps => list(json!({ "enum": DEFAULT_ORDER.map(|step| step.name()) })),
+        ParameterKind::Seed => json!({
             "type": ["integer", "null"],
             "minimum": i64::MIN,
             "maximum": u64::MAX,

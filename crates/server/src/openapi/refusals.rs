@@ -1,4 +1,4 @@
-//! How each dialect words a refusal, for the description; `dialect::speak` writes them.
+//! How each dialect words a refusal, for the description; `dialect::render_errors` writes them.
 
 use utoipa::ToSchema;
 
@@ -54,7 +54,7 @@ pub struct OllamaRefusal {
 
 /// The schema of a path's refusals.
 pub fn schema_of(path: &str) -> &'static str {
-    match Dialect::of(path) {
+    match Dialect::from_path(path) {
         Dialect::OpenAi => "OpenAiRefusal",
         Dialect::Anthropic => "AnthropicRefusal",
         Dialect::Ollama => "OllamaRefusal",

@@ -115,7 +115,7 @@ impl Opener for Scripted {
             ..EngineOptions::default()
         };
         let opened = loquat::Model::from_session(MODEL, Box::new(session), chat(), options);
-        let opened = opened.map_err(|error| OpenFailure(error.to_string()))?;
+        let opened = opened.map_err(OpenFailure::new)?;
         Ok(Opened {
             model: opened.with_defaults(RequestDefaults {
                 sampling: SamplingParams::greedy(),
@@ -145,6 +145,6 @@ impl Opener for Stuck {
     fn open(&self, _model: &Model) -> Result<Opened, OpenFailure> {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = held.recv();
-        Err(OpenFailure("it was let go".to_owned()))
+        Err(OpenFailure::new("it was let go"))
     }
 }

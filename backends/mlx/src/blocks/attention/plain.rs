@@ -41,7 +41,7 @@ pub fn turn(pairs: RopePairs, position: usize, head: &mut [f32]) {
         let (sin, cos) = (position as f32 * frequency).sin_cos();
         let (first, second) = match pairs {
             RopePairs::Halves => (pair, pair + FREQUENCIES.len()),
-            RopePairs::Neighbours => (2 * pair, 2 * pair + 1),
+            RopePairs::Interleaved => (2 * pair, 2 * pair + 1),
         };
         let (a, b) = (head[first], head[second]);
         (head[first], head[second]) = (a * cos - b * sin, a * sin + b * cos);

@@ -1,4 +1,4 @@
-use loquat_engine::{Kind, Parameter};
+use loquat_engine::{Parameter, ParameterKind};
 
 use super::*;
 
@@ -10,13 +10,13 @@ fn row(settings: &Settings, params: &SamplingParams, name: &str) -> SettingRow {
 #[test]
 fn settings_can_be_set_and_unset() {
     let texts = |parameter: &Parameter| match parameter.kind {
-        Kind::Float => (parameter.min + 1.0).min(parameter.max).to_string(),
-        Kind::Integer => "1".to_owned(),
-        Kind::Biases => "42=-7.5".to_owned(),
-        Kind::Tokens => "4,5".to_owned(),
-        Kind::TokenSequences | Kind::Strings => r#"["a b","\n"]"#.to_owned(),
-        Kind::Steps => "top_p,dry".to_owned(),
-        Kind::Seed => "7".to_owned(),
+        ParameterKind::Float => (parameter.min + 1.0).min(parameter.max).to_string(),
+        ParameterKind::Integer => "1".to_owned(),
+        ParameterKind::Biases => "42=-7.5".to_owned(),
+        ParameterKind::Tokens => "4,5".to_owned(),
+        ParameterKind::TokenSequences | ParameterKind::Strings => r#"["a b","\n"]"#.to_owned(),
+        ParameterKind::Steps => "top_p,dry".to_owned(),
+        ParameterKind::Seed => "7".to_owned(),
     };
     let others = [
         ("max-tokens", "5"),

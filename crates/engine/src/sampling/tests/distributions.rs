@@ -5,7 +5,7 @@ use super::*;
 /// How often each token is drawn in `draws` tries from one random stream.
 fn frequencies(params: SamplingParams, logits: &[f32], draws: usize) -> Vec<usize> {
     let mut sampler = sampler(params, 7);
-    let mut scratch = Scratch::default();
+    let mut scratch = SamplerScratch::default();
     let mut counts = vec![0; logits.len()];
     for _ in 0..draws {
         let info = sampler.sample(&mut logits.to_vec(), None, None, &mut scratch);
@@ -133,8 +133,8 @@ fn a_seed_repeats_and_another_differs() {
     let logits = vec![0.0; 64];
     let run = |params: SamplingParams, seed, alternatives: Option<usize>| -> Vec<u32> {
         let mut sampler = sampler(params, seed);
-        let mut scratch = Scratch::default();
-        let logprobs = alternatives.map(Logprobs::of_model);
+        let mut scratch = SamplerScratch::default();
+        let logprobs = alternatives.map(Logprobs::for_model);
         let mut next = || sampler.sample(&mut logits.clone(), None, logprobs, &mut scratch);
         (0..32).map(|_| next().expect("a token").id).collect()
     };

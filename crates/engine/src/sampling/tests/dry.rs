@@ -24,10 +24,10 @@ fn ids_of(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
 /// A row of zeroes as DRY leaves it.
 fn discouraged(sampler: &Sampler) -> Vec<f32> {
     let mut row = vec![0.0; 256];
-    let (mut scratch, mut buffers) = (Scratch::default(), Default::default());
-    let mut pool = Pool::new(&mut row, &mut scratch);
+    let (mut scratch, mut buffers) = (SamplerScratch::default(), Default::default());
+    let mut pool = CandidatePool::new(&mut row, &mut scratch);
     let dry = sampler.dry.as_ref().expect("asked for");
-    let done = dry.discourage(&sampler.tokens, &mut pool, &mut buffers);
+    let done = dry.apply_dry(&sampler.tokens, &mut pool, &mut buffers);
     assert_eq!(done, Ok(()));
     row
 }
@@ -85,7 +85,7 @@ fn a_long_repetition_leaves_a_finite_logit() {
 
 #[test]
 fn breakers_without_a_tokenizer_are_refused() {
-    let mut scratch = Scratch::default();
+    let mut scratch = SamplerScratch::default();
     let dry = params(|p| p.dry_multiplier = 1.0);
     assert!(dry.needs_tokenizer());
     let sampled = sampler(dry.clone(), 0).sample(&mut halves(), None, None, &mut scratch);

@@ -6,10 +6,18 @@ fn close(found: f32, share: f32) -> bool {
     (found - share.ln()).abs() < 1e-6
 }
 
-fn told(params: SamplingParams, of: Distribution, alternatives: usize) -> TokenInfo {
-    let logprobs = Logprobs { alternatives, of };
+fn told(params: SamplingParams, distribution: Distribution, alternatives: usize) -> TokenInfo {
+    let logprobs = Logprobs {
+        alternatives,
+        distribution,
+    };
     let mut sampler = Sampler::new(params, 1, &[0, 1, 2], &[]);
-    let sampled = sampler.sample(&mut halves(), None, Some(logprobs), &mut Scratch::default());
+    let sampled = sampler.sample(
+        &mut halves(),
+        None,
+        Some(logprobs),
+        &mut SamplerScratch::default(),
+    );
     sampled.expect("a token")
 }
 
@@ -61,9 +69,12 @@ fn the_sampled_ones_are_what_was_drawn_from() {
 #[test]
 fn a_forced_token_is_certain_or_the_models() {
     let sampler = sampler(params(|p| p.top_k = 1), 0);
-    let mut scratch = Scratch::default();
-    let mut forced = |of, alternatives| {
-        let logprobs = Some(Logprobs { alternatives, of });
+    let mut scratch = SamplerScratch::default();
+    let mut forced = |distribution, alternatives| {
+        let logprobs = Some(Logprobs {
+            alternatives,
+            distribution,
+        });
         let info = sampler.score_forced(3, &halves(), logprobs, &mut scratch);
         info.expect("a token")
     };
@@ -74,6 +85,6 @@ fn a_forced_token_is_certain_or_the_models() {
         let sampled = forced(Distribution::Sampled, alternatives);
         assert_eq!((sampled.logprob, sampled.top), (Some(0.0), top));
     }
-    let bare = sampler.score_forced(3, &[], None, &mut Scratch::default());
+    let bare = sampler.score_forced(3, &[], None, &mut SamplerScratch::default());
     assert_eq!(bare, Ok(TokenInfo::bare(3)));
 }

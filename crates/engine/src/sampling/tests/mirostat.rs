@@ -9,10 +9,10 @@ fn surprise(tau: f32, change: fn(&mut SamplingParams)) -> f64 {
     // As frequent as words are: 1, 1/2, 1/3 and so on.
     let logits: Vec<f32> = (1..=5000).map(|rank| -(rank as f32).ln()).collect();
     let mut sampler = sampler(params, 11);
-    let mut scratch = Scratch::default();
+    let mut scratch = SamplerScratch::default();
     let logprobs = Some(Logprobs {
         alternatives: 0,
-        of: Distribution::Sampled,
+        distribution: Distribution::Sampled,
     });
     let mut next = || {
         let info = sampler.sample(&mut logits.clone(), None, logprobs, &mut scratch);

@@ -42,9 +42,9 @@ fn distribution(
 ) -> Result<Vec<(u32, f64)>, EngineError> {
     let logprobs = Logprobs {
         alternatives: logits.len(),
-        of: Distribution::Sampled,
+        distribution: Distribution::Sampled,
     };
-    let (mut row, mut scratch) = (logits.to_vec(), Scratch::default());
+    let (mut row, mut scratch) = (logits.to_vec(), SamplerScratch::default());
     let info = sampler.sample(&mut row, allowed, Some(logprobs), &mut scratch)?;
     let mut shares: Vec<(u32, f64)> = info
         .top
@@ -63,9 +63,9 @@ fn tokenizer() -> Tokenizer {
 }
 
 /// Random numbers for test cases.
-struct Dice(ChaCha8Rng);
+struct SeededRng(ChaCha8Rng);
 
-impl Dice {
+impl SeededRng {
     fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }

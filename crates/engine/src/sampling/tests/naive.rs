@@ -30,8 +30,8 @@ pub(super) fn distribution(
         .map(|(id, &logit)| (id as u32, f64::from(logit.min(f32::MAX))))
         .collect();
     let mut steps = params.order.iter().peekable();
-    if steps.peek() == Some(&&Step::Penalties) {
-        apply(Step::Penalties, params, past, &mut left);
+    if steps.peek() == Some(&&SamplingStep::Penalties) {
+        apply(SamplingStep::Penalties, params, past, &mut left);
         steps.next();
     }
     push_and_forbid(params, past, &mut left);
@@ -62,20 +62,20 @@ fn push_and_forbid(params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
     });
 }
 
-fn apply(step: Step, params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
+fn apply(step: SamplingStep, params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
     if left.is_empty() {
         return;
     }
     match step {
-        Step::Penalties => penalise(params, past, left),
-        Step::Dry => discourage(params, past, left),
-        Step::Temperature => temperature(params, left),
-        Step::TopNSigma => top_n_sigma(params.top_n_sigma, left),
-        Step::TopK => top_k(params.top_k, left),
-        Step::TypicalP => typical_p(params.typical_p, left),
-        Step::TopP => top_p(params.top_p, left),
-        Step::MinP => min_p(params.min_p, left),
-        Step::Xtc => xtc(params, left),
+        SamplingStep::Penalties => penalise(params, past, left),
+        SamplingStep::Dry => apply_dry(params, past, left),
+        SamplingStep::Temperature => temperature(params, left),
+        SamplingStep::TopNSigma => top_n_sigma(params.top_n_sigma, left),
+        SamplingStep::TopK => top_k(params.top_k, left),
+        SamplingStep::TypicalP => typical_p(params.typical_p, left),
+        SamplingStep::TopP => top_p(params.top_p, left),
+        SamplingStep::MinP => min_p(params.min_p, left),
+        SamplingStep::Xtc => xtc(params, left),
     }
 }
 
@@ -119,7 +119,7 @@ fn penalise(params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
 }
 
 /// As llama.cpp has it, where each breaker is one token.
-fn discourage(params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
+fn apply_dry(params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
     let (prompt, output) = last_n(past, params.dry_penalty_last_n);
     let text = [prompt, output].concat();
     if params.dry_multiplier == 0.0 || text.len() <= params.dry_allowed_length {
@@ -128,8 +128,8 @@ fn discourage(params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
     let breaks = |id: &u32| past.breakers.contains(id);
     let reach = text.iter().rev().take_while(|id| !breaks(id)).count();
     for (id, logit) in left.iter_mut().filter(|(id, _)| !breaks(id)) {
-        let places = (0..text.len()).filter(|at| text[*at] == *id && *at > 0);
-        let lengths = places.map(|at| {
+        let queue_limits = (0..text.len()).filter(|at| text[*at] == *id && *at > 0);
+        let lengths = queue_limits.map(|at| {
             let before = text[..at].iter().rev();
             let same = before.zip(text.iter().rev()).take_while(|(a, b)| a == b);
             same.count().min(reach)

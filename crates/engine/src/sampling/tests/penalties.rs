@@ -6,9 +6,9 @@ use super::*;
 fn penalised(params: &SamplingParams, prompt: &[u32], output: &[u32], logits: &[f32]) -> Vec<f32> {
     let mut sampler = Sampler::new(params.clone(), 0, prompt, &[]);
     output.iter().for_each(|&id| sampler.observe(id));
-    let (mut row, mut scratch) = (logits.to_vec(), Scratch::default());
-    let mut pool = Pool::new(&mut row, &mut scratch);
-    if let Some(seen) = &sampler.seen {
+    let (mut row, mut scratch) = (logits.to_vec(), SamplerScratch::default());
+    let mut pool = CandidatePool::new(&mut row, &mut scratch);
+    if let Some(seen) = &sampler.token_counts {
         seen.penalise(&mut pool);
     }
     row

@@ -37,12 +37,12 @@ fn hostile_logits_give_a_token_or_a_typed_error() {
     ];
     for mode in modes() {
         for (row, legal) in rows {
-            for of in [None, Some(Distribution::Model), Some(Distribution::Sampled)] {
-                let logprobs = of.map(|of| Logprobs {
+            for distribution in [None, Some(Distribution::Model), Some(Distribution::Sampled)] {
+                let logprobs = distribution.map(|distribution| Logprobs {
                     alternatives: 3,
-                    of,
+                    distribution,
                 });
-                let mut scratch = Scratch::default();
+                let mut scratch = SamplerScratch::default();
                 let mut sampler = sampler(mode.clone(), 3);
                 match sampler.sample(&mut row.to_vec(), None, logprobs, &mut scratch) {
                     Ok(info) => {
@@ -66,8 +66,12 @@ fn one_token_left_is_the_token() {
         for size in [1, 2, 130, 5000] {
             let mut row = vec![-INF; size];
             row[size / 2] = -3.0;
-            let info =
-                sampler(mode.clone(), 1).sample(&mut row, None, None, &mut Scratch::default());
+            let info = sampler(mode.clone(), 1).sample(
+                &mut row,
+                None,
+                None,
+                &mut SamplerScratch::default(),
+            );
             assert_eq!(info, Ok(TokenInfo::bare(size as u32 / 2)), "{mode:?}");
         }
     }
@@ -76,17 +80,17 @@ fn one_token_left_is_the_token() {
 /// Recorded once, and the same wherever it runs: a difference is a broken promise, not noise.
 #[test]
 fn the_same_bits_on_every_machine() {
-    let mut dice = Dice::new(42);
-    let logits: Vec<f32> = (0..20_011).map(|_| dice.normal() * 2.5).collect();
+    let mut rng = SeededRng::new(42);
+    let logits: Vec<f32> = (0..20_011).map(|_| rng.normal() * 2.5).collect();
     let mut digest = 0xcbf2_9ce4_8422_2325u64;
     let mut note = |bits: u32| digest = (digest ^ u64::from(bits)).wrapping_mul(0x0100_0000_01b3);
     for mode in modes() {
         let mut sampler = sampler(mode, 9);
-        let mut scratch = Scratch::default();
-        for of in [Distribution::Model, Distribution::Sampled] {
+        let mut scratch = SamplerScratch::default();
+        for distribution in [Distribution::Model, Distribution::Sampled] {
             let logprobs = Some(Logprobs {
                 alternatives: 50,
-                of,
+                distribution,
             });
             for _ in 0..8 {
                 let info = sampler.sample(&mut logits.clone(), None, logprobs, &mut scratch);

@@ -6,15 +6,15 @@ use super::*;
 const SIZES: [usize; 8] = [1, 2, 3, 7, 33, 129, 700, 3000];
 
 /// Rows as models give them, and as none should.
-fn row(dice: &mut Dice, size: usize) -> Vec<f32> {
-    let spread = [0.1, 1.0, 3.0, 10.0][dice.below(4)];
-    let ties = dice.one_in(3);
-    let odd = dice.one_in(3);
+fn row(rng: &mut SeededRng, size: usize) -> Vec<f32> {
+    let spread = [0.1, 1.0, 3.0, 10.0][rng.below(4)];
+    let ties = rng.one_in(3);
+    let odd = rng.one_in(3);
     let value = |_| {
-        let normal = dice.normal() * spread;
+        let normal = rng.normal() * spread;
         let value = if ties { normal.round() } else { normal };
-        if odd && dice.one_in(5) {
-            [-INF, NAN, value][dice.below(3)]
+        if odd && rng.one_in(5) {
+            [-INF, NAN, value][rng.below(3)]
         } else {
             value
         }
@@ -23,54 +23,54 @@ fn row(dice: &mut Dice, size: usize) -> Vec<f32> {
 }
 
 /// Sets the parameters of one step to something that does something.
-fn switch_on(step: Step, dice: &mut Dice, params: &mut SamplingParams) {
+fn switch_on(step: SamplingStep, rng: &mut SeededRng, params: &mut SamplingParams) {
     match step {
-        Step::Penalties => {
-            params.repetition_penalty = 0.5 + dice.unit() * 1.5;
-            params.presence_penalty = dice.unit() * 2.0 - 1.0;
-            params.frequency_penalty = dice.unit() * 2.0 - 1.0;
-            params.penalty_last_n = [-1, 0, 1, 3, 10, 100][dice.below(6)];
+        SamplingStep::Penalties => {
+            params.repetition_penalty = 0.5 + rng.unit() * 1.5;
+            params.presence_penalty = rng.unit() * 2.0 - 1.0;
+            params.frequency_penalty = rng.unit() * 2.0 - 1.0;
+            params.penalty_last_n = [-1, 0, 1, 3, 10, 100][rng.below(6)];
         }
-        Step::Dry => {
-            params.dry_multiplier = dice.unit() * 2.0;
-            params.dry_base = 1.0 + dice.unit();
-            params.dry_allowed_length = dice.below(4);
-            params.dry_penalty_last_n = [-1, 0, 1, 5, 12, 100][dice.below(6)];
+        SamplingStep::Dry => {
+            params.dry_multiplier = rng.unit() * 2.0;
+            params.dry_base = 1.0 + rng.unit();
+            params.dry_allowed_length = rng.below(4);
+            params.dry_penalty_last_n = [-1, 0, 1, 5, 12, 100][rng.below(6)];
         }
-        Step::Temperature => {
-            params.temperature = [0.0, 0.3, 0.8, 1.5, 4.0][dice.below(5)];
-            if dice.one_in(2) {
-                params.dynatemp_range = dice.unit();
-                params.dynatemp_exponent = dice.unit() * 3.0;
+        SamplingStep::Temperature => {
+            params.temperature = [0.0, 0.3, 0.8, 1.5, 4.0][rng.below(5)];
+            if rng.one_in(2) {
+                params.dynatemp_range = rng.unit();
+                params.dynatemp_exponent = rng.unit() * 3.0;
             }
         }
-        Step::TopNSigma => params.top_n_sigma = 0.1 + dice.unit() * 3.0,
-        Step::TopK => params.top_k = 1 + dice.below(200),
-        Step::TypicalP => params.typical_p = dice.unit(),
-        Step::TopP => params.top_p = dice.unit(),
-        Step::MinP => params.min_p = dice.unit() * 0.5,
-        Step::Xtc => {
+        SamplingStep::TopNSigma => params.top_n_sigma = 0.1 + rng.unit() * 3.0,
+        SamplingStep::TopK => params.top_k = 1 + rng.below(200),
+        SamplingStep::TypicalP => params.typical_p = rng.unit(),
+        SamplingStep::TopP => params.top_p = rng.unit(),
+        SamplingStep::MinP => params.min_p = rng.unit() * 0.5,
+        SamplingStep::Xtc => {
             params.xtc_probability = 1.0;
-            params.xtc_threshold = dice.unit() * 0.5;
+            params.xtc_threshold = rng.unit() * 0.5;
         }
     }
 }
 
 /// What holds whatever the order.
-fn push_and_forbid(dice: &mut Dice, size: usize, params: &mut SamplingParams) {
-    let id = |dice: &mut Dice| dice.below(size) as u32;
-    if dice.one_in(3) {
-        let biases = (0..3).map(|_| (id(dice), dice.normal() * 3.0));
+fn push_and_forbid(rng: &mut SeededRng, size: usize, params: &mut SamplingParams) {
+    let id = |rng: &mut SeededRng| rng.below(size) as u32;
+    if rng.one_in(3) {
+        let biases = (0..3).map(|_| (id(rng), rng.normal() * 3.0));
         params.logit_bias = biases.collect();
     }
-    if dice.one_in(3) {
-        params.bad_words = vec![vec![id(dice)], vec![0, id(dice)], vec![0, 0, id(dice)]];
+    if rng.one_in(3) {
+        params.bad_words = vec![vec![id(rng)], vec![0, id(rng)], vec![0, 0, id(rng)]];
     }
-    if dice.one_in(6) {
-        params.allowed_tokens = (0..10).map(|_| id(dice)).collect();
+    if rng.one_in(6) {
+        params.allowed_tokens = (0..10).map(|_| id(rng)).collect();
     }
-    if dice.one_in(3) {
-        params.min_tokens = dice.below(12);
+    if rng.one_in(3) {
+        params.min_tokens = rng.below(12);
     }
 }
 
@@ -82,13 +82,13 @@ fn breakers(tokenizer: &Tokenizer) -> Vec<u32> {
 }
 
 /// A text with repetitions and breakers in it.
-fn text(dice: &mut Dice, length: usize, breakers: &[u32]) -> Vec<u32> {
+fn text(rng: &mut SeededRng, length: usize, breakers: &[u32]) -> Vec<u32> {
     (0..length)
         .map(|_| {
-            if dice.one_in(12) {
-                breakers[dice.below(breakers.len())]
+            if rng.one_in(12) {
+                breakers[rng.below(breakers.len())]
             } else {
-                [0, 2, 3, 4, 5][dice.below(5)]
+                [0, 2, 3, 4, 5][rng.below(5)]
             }
         })
         .collect()
@@ -109,19 +109,19 @@ fn assert_agreement(found: &[(u32, f64)], expected: &[(u32, f64)], what: &str) {
     }
 }
 
-fn judge(dice: &mut Dice, params: SamplingParams, tokenizer: &Tokenizer, size: usize) {
+fn judge(rng: &mut SeededRng, params: SamplingParams, tokenizer: &Tokenizer, size: usize) {
     assert_eq!(params.validate(size), Ok(()));
-    let lengths = (dice.below(30), dice.below(20));
+    let lengths = (rng.below(30), rng.below(20));
     let breakers = breakers(tokenizer);
-    let prompt = text(dice, lengths.0, &breakers);
-    let output = text(dice, lengths.1, &breakers);
-    let stop_ids = [dice.below(size) as u32, 1];
+    let prompt = text(rng, lengths.0, &breakers);
+    let output = text(rng, lengths.1, &breakers);
+    let stop_ids = [rng.below(size) as u32, 1];
     let mut mask = TokenMask::none(size);
     (0..size as u32)
         .filter(|id| id % 3 > 0)
         .for_each(|id| mask.allow(id));
-    let mask = dice.one_in(4).then_some(&mask);
-    let logits = row(dice, size);
+    let mask = rng.one_in(4).then_some(&mask);
+    let logits = row(rng, size);
 
     let mut sampler = Sampler::new(params.clone(), 5, &prompt, &stop_ids).with_tokenizer(tokenizer);
     output.iter().for_each(|&id| sampler.observe(id));
@@ -143,11 +143,11 @@ fn judge(dice: &mut Dice, params: SamplingParams, tokenizer: &Tokenizer, size: u
 fn each_step_alone_agrees_with_the_plain_implementation() {
     let tokenizer = tokenizer();
     for step in DEFAULT_ORDER {
-        let mut dice = Dice::new(step as u64);
+        let mut rng = SeededRng::new(step as u64);
         for case in 0..160 {
             let mut params = SamplingParams::default();
-            switch_on(step, &mut dice, &mut params);
-            judge(&mut dice, params, &tokenizer, SIZES[case % SIZES.len()]);
+            switch_on(step, &mut rng, &mut params);
+            judge(&mut rng, params, &tokenizer, SIZES[case % SIZES.len()]);
         }
     }
 }
@@ -155,26 +155,26 @@ fn each_step_alone_agrees_with_the_plain_implementation() {
 #[test]
 fn steps_in_any_order_agree_with_the_plain_implementation() {
     let tokenizer = tokenizer();
-    let mut dice = Dice::new(99);
+    let mut rng = SeededRng::new(99);
     for case in 0..1200 {
         let mut params = SamplingParams::default();
-        dice.shuffle(&mut params.order);
-        params.order.truncate(1 + dice.below(DEFAULT_ORDER.len()));
+        rng.shuffle(&mut params.order);
+        params.order.truncate(1 + rng.below(DEFAULT_ORDER.len()));
         for step in params.order.clone() {
-            if dice.one_in(2) {
-                switch_on(step, &mut dice, &mut params);
+            if rng.one_in(2) {
+                switch_on(step, &mut rng, &mut params);
             }
         }
         let size = SIZES[case % SIZES.len()];
-        push_and_forbid(&mut dice, size, &mut params);
-        judge(&mut dice, params, &tokenizer, size);
+        push_and_forbid(&mut rng, size, &mut params);
+        judge(&mut rng, params, &tokenizer, size);
     }
 }
 
 #[test]
 fn the_order_decides() {
-    use Step::*;
-    let order = |order: &[Step], change: fn(&mut SamplingParams)| {
+    use SamplingStep::*;
+    let order = |order: &[SamplingStep], change: fn(&mut SamplingParams)| {
         params(|p| {
             p.order = order.to_vec();
             change(p);

@@ -107,12 +107,12 @@ fn what_makes_no_sense_is_refused_by_name() {
             "`logit_bias` is a list of 65537; it must be a list of at most 65536",
         ),
         (
-            params(|p| p.order = vec![Step::TopK, Step::TopP, Step::TopK]),
+            params(|p| p.order = vec![SamplingStep::TopK, SamplingStep::TopP, SamplingStep::TopK]),
             "`order` is naming `top_k` twice; it must be a list that names each step at most \
              once",
         ),
         (
-            params(|p| (p.order, p.min_p) = (vec![Step::Temperature], 0.05)),
+            params(|p| (p.order, p.min_p) = (vec![SamplingStep::Temperature], 0.05)),
             "`min_p` is 0.05; it must be 0, as `order` leaves out `min_p`",
         ),
         (
@@ -120,7 +120,7 @@ fn what_makes_no_sense_is_refused_by_name() {
             "`temperature` is 0; it must be 1, as `order` leaves out `temperature`",
         ),
         (
-            params(|p| (p.order, p.frequency_penalty) = (vec![Step::Dry], 1.0)),
+            params(|p| (p.order, p.frequency_penalty) = (vec![SamplingStep::Dry], 1.0)),
             "`frequency_penalty` is 1; it must be 0, as `order` leaves out `penalties`",
         ),
     ];
@@ -128,7 +128,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         let error = params.validate(8).expect_err(message);
         assert_eq!(error.to_string(), message);
     }
-    let unknown = Step::from_name("tfs_z").expect_err("no such step");
+    let unknown = SamplingStep::from_name("tfs_z").expect_err("no such step");
     assert!(unknown.to_string().contains("`tfs_z`"), "{unknown}");
     assert!(unknown.to_string().contains("penalties, dry"), "{unknown}");
 }
@@ -137,7 +137,7 @@ fn what_makes_no_sense_is_refused_by_name() {
 fn an_order_may_leave_out_what_is_off() {
     let orders = [
         vec![],
-        vec![Step::TopK],
+        vec![SamplingStep::TopK],
         DEFAULT_ORDER.iter().rev().copied().collect(),
     ];
     for order in orders {
@@ -145,9 +145,9 @@ fn an_order_may_leave_out_what_is_off() {
         assert_eq!(params.validate(8), Ok(()), "{:?}", params.order);
     }
     for step in DEFAULT_ORDER {
-        assert_eq!(Step::from_name(step.name()), Ok(step));
+        assert_eq!(SamplingStep::from_name(step.name()), Ok(step));
     }
-    assert_eq!(Step::from_name("typ_p"), Ok(Step::TypicalP));
+    assert_eq!(SamplingStep::from_name("typ_p"), Ok(SamplingStep::TypicalP));
 }
 
 #[test]
@@ -207,7 +207,12 @@ fn a_checkpoint_says_how_it_wants_to_be_sampled() {
 
 #[test]
 fn a_list_says_how_long_it_may_be() {
-    let endless = [Kind::Float, Kind::Integer, Kind::Steps, Kind::Seed];
+    let endless = [
+        ParameterKind::Float,
+        ParameterKind::Integer,
+        ParameterKind::Steps,
+        ParameterKind::Seed,
+    ];
     for parameter in PARAMETERS {
         let Some(most) = parameter.most else {
             assert!(endless.contains(&parameter.kind), "{}", parameter.name);

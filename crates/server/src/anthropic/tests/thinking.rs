@@ -35,7 +35,12 @@ fn came(fields: &Value, chat: &ChatContext) -> Came {
         body[name] = value.clone();
     }
     let lowered = lower(conversation(&body), chat);
-    let lowered = lowered.map_err(|error| error.param.unwrap_or_default())?;
+    let lowered = lowered.map_err(|error| {
+        error
+            .param
+            .map(|param| param.to_string())
+            .unwrap_or_default()
+    })?;
     let thinking = lowered.request.thinking;
     let bounded = thinking.budget == Some(BUDGET);
     Ok((thinking.effort, bounded, lowered.ignored))

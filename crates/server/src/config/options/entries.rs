@@ -218,12 +218,6 @@ pub const MODELS: &[OfModel] = &[
         "\"last\"",
         "How embeddings are made of hidden states: their mean, or the last token's",
     ),
-    OfModel::new(
-        "adapters",
-        |m| &mut m.adapters,
-        "[]",
-        "None can be loaded yet: leave it out",
-    ),
 ];
 
 fn is_model_name(text: &str) -> bool {

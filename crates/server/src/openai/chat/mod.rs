@@ -1,12 +1,12 @@
-//! `/v1/chat/completions`: a conversation's next turn.
+//! `/v1/chat/completions`
 
-mod choice;
+mod chunk;
 pub mod lower;
 mod reply;
-mod stream;
 #[cfg(test)]
 mod tests;
 pub mod wire;
+mod writer;
 
 use std::sync::Arc;
 
@@ -15,16 +15,20 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 
-use super::{Head, lease};
+use self::lower::{LoweredChatCompletion, lower};
+use self::writer::ChatWriter;
+use super::lease;
+use crate::active_request::Submission;
 use crate::app::App;
 use crate::caller::Caller;
-use crate::chat_turn::ChatTurn;
 use crate::error::ApiError;
-use crate::turn::Ask;
-use crate::wire::{Body, name_ignored};
+use crate::field::{Field, FieldPath};
+use crate::reply::{self as replies, ActiveReply};
+use crate::wire::{JsonBody, set_ignored_header};
+use crate::{frames, lowering};
 
+pub use chunk::ChatCompletionChunk;
 pub use reply::ChatCompletion;
-pub use stream::ChatCompletionChunk;
 pub use wire::ChatCompletionRequest;
 
 const ROUTE: &str = "/v1/chat/completions";
@@ -44,53 +48,57 @@ pub fn routes() -> Router<Arc<App>> {
 pub async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<ChatCompletionRequest>,
+    body: JsonBody<ChatCompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let Body {
+    let JsonBody {
         value: request,
         sampling,
         mut ignored,
     } = body;
     let lease = lease(&app, &caller, request.model.as_deref()).await?;
     let model = lease.clone();
-    let lowering = move || lower::lower(request, &sampling, model.chat_context(), model.sampling());
-    // Words and schemas may take long.
-    let lowered = tokio::task::spawn_blocking(lowering).await;
-    let lowered = lowered.map_err(|error| ApiError::internal(&error))??;
-    let lower::Lowered {
+    let lower = move || lower(request, &sampling, model.chat_context(), model.sampling());
+    let LoweredChatCompletion {
         chat,
-        terms,
+        options,
         choices,
-        stream,
+        streaming,
         answer_field,
-        ignored: further,
-    } = lowered;
-    ignored.extend(further);
-    let head = Head::new("chatcmpl-", &lease);
-    let logprobs = chat.logprobs.is_some();
-    let ask = Ask {
+        ignored: nested,
+    } = lowering::run(lower).await?;
+    ignored.extend(nested);
+    let writer = ChatWriter::new(&lease, choices, chat.logprobs.is_some(), streaming);
+    let submission = Submission {
         app: &app,
         caller: &caller,
         lease,
         route: ROUTE,
         choices,
     };
-    let turn = ChatTurn::start(ask, chat, terms).await;
-    let turn = turn.map_err(|error| in_our_words(error, answer_field))?;
-    let mut response = match stream {
-        Some(streaming) => stream::respond(turn, head, choices, logprobs, streaming),
-        None => Json(reply::gather(turn, head, choices, logprobs).await?).into_response(),
+    let reply = ActiveReply::start(submission, chat, options).await;
+    let reply = reply.map_err(|error| rename_fields(error, answer_field))?;
+    let mut response = if streaming.is_some() {
+        frames::events(replies::stream(reply, writer))
+    } else {
+        Json(replies::collect(reply, writer).await?).into_response()
     };
-    name_ignored(&mut response, &ignored);
+    set_ignored_header(&mut response, &ignored);
     Ok(response)
 }
 
-/// What the layers below name by their own names, by those that the request has.
-fn in_our_words(error: ApiError, answer_field: Option<&'static str>) -> ApiError {
-    error.renamed(&[
-        ("response_format", answer_field.unwrap_or("response_format")),
-        ("thinking", "reasoning_effort"),
-        ("thinking budget", "thinking_budget"),
-        ("template_variables", "chat_template_kwargs"),
+/// Renames fields of the lower layers to those of the request.
+fn rename_fields(error: ApiError, answer_field: Option<FieldPath>) -> ApiError {
+    let answer_field = answer_field.unwrap_or(Field::ResponseFormat.into());
+    error.renamed([
+        (Field::ResponseFormat.into(), answer_field),
+        (Field::Thinking.into(), Field::ReasoningEffort.into()),
+        (
+            FieldPath::verbatim("thinking budget"),
+            Field::ThinkingBudget.into(),
+        ),
+        (
+            Field::TemplateVariables.into(),
+            Field::ChatTemplateKwargs.into(),
+        ),
     ])
 }

@@ -1,4 +1,4 @@
-//! One continuation as it comes: what a stream sends on, and an answer gathers.
+//! Renders one choice of a completion, in chunks or in one chunk.
 
 use std::sync::Arc;
 
@@ -7,37 +7,42 @@ use loquat_text::Tokenizer;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::logprobs::{self, CompletionLogprobs, Offsets, PromptLogprobs};
-use super::lower::Telling;
+use super::logprobs::{self, CompletionLogprobs, PromptLogprobs, TextOffsets};
+use super::lower::OutputOptions;
 
-/// A continuation, or a piece of one.
+/// A choice, or a chunk of one.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct CompletionChoice {
     /// Choices of the first prompt come first.
     pub index: usize,
     pub text: String,
-    /// Null unless asked for.
+    /// Null unless requested.
     pub logprobs: Option<CompletionLogprobs>,
     /// `stop` or `length`; null in a stream before the end.
     pub finish_reason: Option<&'static str>,
-    /// Where they were asked for.
+    /// If requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
-/// What has to be remembered of a choice.
-pub struct Choice {
+/// Follows one choice.
+pub struct ChoiceWriter {
     index: usize,
     tokenizer: Tokenizer,
-    telling: Telling,
-    /// Until the first news.
+    options: OutputOptions,
+    /// Until the first event.
     prompt: Option<Arc<str>>,
-    offsets: Offsets,
+    offsets: TextOffsets,
 }
 
-impl Choice {
-    pub fn new(index: usize, prompt: &Arc<str>, telling: Telling, tokenizer: &Tokenizer) -> Self {
-        let echoed = if telling.echo {
+impl ChoiceWriter {
+    pub fn new(
+        index: usize,
+        prompt: &Arc<str>,
+        options: OutputOptions,
+        tokenizer: &Tokenizer,
+    ) -> Self {
+        let echoed = if options.echo {
             prompt.chars().count()
         } else {
             0
@@ -45,69 +50,69 @@ impl Choice {
         Self {
             index,
             tokenizer: tokenizer.clone(),
-            telling,
+            options,
             prompt: Some(Arc::clone(prompt)),
-            offsets: Offsets::behind(echoed, tokenizer),
+            offsets: TextOffsets::after(echoed, tokenizer),
         }
     }
 
-    /// Takes news; gives what is to be told of them.
-    pub fn take(&mut self, event: Event) -> CompletionChoice {
-        let mut piece = self.begin(match &event {
+    /// Consumes an event and returns its chunk, which may be empty.
+    pub fn consume(&mut self, event: Event) -> CompletionChoice {
+        let mut chunk = self.begin(match &event {
             Event::PromptLogprobs(infos) => infos,
             _ => &[],
         });
         match event {
             Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Failed(_) => {}
             Event::Tokens { tokens, text } => {
-                piece.text.push_str(&text);
-                self.score(&tokens, &mut piece);
+                chunk.text.push_str(&text);
+                self.push_logprobs(&tokens, &mut chunk);
             }
             Event::Finished { reason, text, .. } => {
-                piece.text.push_str(&text);
-                piece.finish_reason = Some(match reason {
+                chunk.text.push_str(&text);
+                chunk.finish_reason = Some(match reason {
                     FinishReason::Length => "length",
                     FinishReason::Stop | FinishReason::StopString(_) => "stop",
                 });
             }
         }
-        piece
+        chunk
     }
 
-    /// A piece that has the prompt, where it is the first and that is wanted.
+    /// A chunk; the first one has the prompt, if requested.
     fn begin(&mut self, infos: &[TokenInfo]) -> CompletionChoice {
-        let logprobs = self.telling.logprobs.map(|_| CompletionLogprobs::default());
-        let mut piece = CompletionChoice {
+        let logprobs = self.options.logprobs.map(|_| CompletionLogprobs::default());
+        let mut chunk = CompletionChoice {
             index: self.index,
             logprobs,
             ..CompletionChoice::default()
         };
         let Some(prompt) = self.prompt.take() else {
-            return piece;
+            return chunk;
         };
-        if let Some(count) = self.telling.prompt_logprobs {
-            piece.prompt_logprobs = Some(logprobs::of_prompt(infos, count, &self.tokenizer));
+        if let Some(count) = self.options.prompt_logprobs {
+            chunk.prompt_logprobs = Some(logprobs::prompt_logprobs(infos, count, &self.tokenizer));
         }
-        if self.telling.echo {
-            if let (Some(told), Some(count)) = (&mut piece.logprobs, self.telling.logprobs) {
-                score_prompt(told, &prompt, infos, count, &self.tokenizer);
+        if self.options.echo {
+            if let (Some(logprobs), Some(count)) = (&mut chunk.logprobs, self.options.logprobs) {
+                push_prompt(logprobs, &prompt, infos, count, &self.tokenizer);
             }
-            piece.text = prompt.to_string();
+            chunk.text = prompt.to_string();
         }
-        piece
+        chunk
     }
 
-    fn score(&mut self, tokens: &[TokenInfo], piece: &mut CompletionChoice) {
-        if let (Some(told), Some(count)) = (&mut piece.logprobs, self.telling.logprobs) {
+    fn push_logprobs(&mut self, tokens: &[TokenInfo], chunk: &mut CompletionChoice) {
+        if let (Some(logprobs), Some(count)) = (&mut chunk.logprobs, self.options.logprobs) {
             for info in tokens {
                 let offset = self.offsets.next(info.id);
-                told.push(info, count, offset, &self.tokenizer);
+                logprobs.push(info, count, offset, &self.tokenizer);
             }
         }
     }
 
-    /// All of it at once.
-    pub fn whole(mut self, completion: Completion) -> CompletionChoice {
+    /// Renders the choice in one chunk.
+    pub fn finish(mut self, completion: Completion) -> CompletionChoice {
         let Completion {
             prompt_logprobs,
             embedding: _,
@@ -129,19 +134,19 @@ impl Choice {
                 seed,
             },
         ];
-        let pieces = events.map(|event| self.take(event));
-        pieces.into_iter().fold(
+        let chunks = events.map(|event| self.consume(event));
+        chunks.into_iter().fold(
             CompletionChoice {
                 index: self.index,
                 ..CompletionChoice::default()
             },
-            CompletionChoice::with,
+            CompletionChoice::joined,
         )
     }
 }
 
 impl CompletionChoice {
-    fn with(mut self, more: Self) -> Self {
+    fn joined(mut self, more: Self) -> Self {
         let Self {
             index: _,
             text,
@@ -158,7 +163,7 @@ impl CompletionChoice {
         self
     }
 
-    /// Whether it has anything to tell.
+    /// Whether it has nothing for the client.
     pub fn is_empty(&self) -> bool {
         let Self {
             index: _,
@@ -167,26 +172,25 @@ impl CompletionChoice {
             finish_reason,
             prompt_logprobs,
         } = self;
-        let scored = logprobs
-            .as_ref()
-            .is_some_and(|told| !told.tokens.is_empty());
-        text.is_empty() && !scored && finish_reason.is_none() && prompt_logprobs.is_none()
+        let logprobs = logprobs.as_ref();
+        let has_logprobs = logprobs.is_some_and(|logprobs| !logprobs.tokens.is_empty());
+        text.is_empty() && !has_logprobs && finish_reason.is_none() && prompt_logprobs.is_none()
     }
 }
 
-fn score_prompt(
-    told: &mut CompletionLogprobs,
+fn push_prompt(
+    logprobs: &mut CompletionLogprobs,
     prompt: &str,
     infos: &[TokenInfo],
     count: usize,
     tokenizer: &Tokenizer,
 ) {
-    let mut offsets = Offsets::of_prompt(tokenizer);
+    let mut offsets = TextOffsets::prompt(tokenizer);
     for (at, info) in infos.iter().enumerate() {
         let text = tokenizer.token_text(info.id).unwrap_or_default();
-        // The tokenizer put it before a text that did not have it.
+        // The tokenizer added it to a text without it.
         let added = at == 0 && tokenizer.is_special(info.id) && !prompt.starts_with(&text);
         let offset = if added { 0 } else { offsets.next(info.id) };
-        told.push(info, count, offset, tokenizer);
+        logprobs.push(info, count, offset, tokenizer);
     }
 }

@@ -1,4 +1,4 @@
-//! Log-probabilities of a text's tokens, as completions tell them.
+//! Log-probabilities of a text's tokens, in the format of completions.
 
 use std::collections::HashMap;
 
@@ -9,46 +9,45 @@ use utoipa::ToSchema;
 
 use crate::openai::logprobs::finite;
 
-/// Four lists, with an entry for each token. Those of a stop string are among them, and so is the
-/// one that ended the text.
+/// Four lists with an entry for each token, including those of a stop string and the end-of-text
+/// token.
 #[derive(Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct CompletionLogprobs {
-    /// Texts of the tokens; `bytes:\x…` where they are not whole characters.
+    /// Texts of the tokens; `bytes:\x…` for incomplete characters.
     pub tokens: Vec<String>,
-    /// Null for the first token of a prompt, which follows nothing.
+    /// Null for the first token of a prompt.
     pub token_logprobs: Vec<Option<f32>>,
-    /// The likeliest tokens in each one's place, and the token itself.
+    /// The likeliest tokens at each position, and the token itself.
     #[schema(value_type = Vec<Option<HashMap<String, f32>>>)]
-    pub top_logprobs: Vec<Option<Ranked>>,
+    pub top_logprobs: Vec<Option<RankedTokens>>,
     /// Where each token begins in the choice's `text`, in characters.
     pub text_offset: Vec<usize>,
 }
 
-/// An object whose fields keep their order.
+/// An object from tokens to log-probabilities, best first.
 #[derive(Debug, PartialEq)]
-pub struct Ranked(Vec<(String, f32)>);
+pub struct RankedTokens(Vec<(String, f32)>);
 
-impl Serialize for Ranked {
+impl Serialize for RankedTokens {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(token, logprob)| (token, logprob)))
     }
 }
 
-/// The prompt's tokens with their alternatives, each by its id; null for the first, which follows
-/// nothing.
+/// The prompt's tokens with their alternatives, by token id; null for the first token.
 pub type PromptLogprobs = Vec<Option<HashMap<String, PromptLogprob>>>;
 
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 pub struct PromptLogprob {
     pub logprob: f32,
-    /// 1 for the likeliest; left out of a token that is not among the alternatives.
+    /// 1 for the likeliest; omitted for a token that is not among the alternatives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<usize>,
     pub decoded_token: String,
 }
 
 impl CompletionLogprobs {
-    /// One more token, with `count` of its alternatives.
+    /// Adds a token with `count` alternatives.
     pub fn push(&mut self, info: &TokenInfo, count: usize, offset: usize, tokenizer: &Tokenizer) {
         self.tokens.push(label(info.id, tokenizer));
         self.token_logprobs.push(info.logprob.map(finite));
@@ -61,7 +60,7 @@ impl CompletionLogprobs {
                     ranked.push((token, finite(logprob)));
                 }
             }
-            Ranked(ranked)
+            RankedTokens(ranked)
         });
         self.top_logprobs.push(top);
         self.text_offset.push(offset);
@@ -81,8 +80,8 @@ impl CompletionLogprobs {
     }
 }
 
-/// With `count` alternatives each.
-pub fn of_prompt(infos: &[TokenInfo], count: usize, tokenizer: &Tokenizer) -> PromptLogprobs {
+/// The prompt's tokens with `count` alternatives each.
+pub fn prompt_logprobs(infos: &[TokenInfo], count: usize, tokenizer: &Tokenizer) -> PromptLogprobs {
     let each = infos.iter().map(|info| {
         let own = info.logprob?;
         let top = info.top.iter().take(count).enumerate();
@@ -102,7 +101,7 @@ pub fn of_prompt(infos: &[TokenInfo], count: usize, tokenizer: &Tokenizer) -> Pr
     each.collect()
 }
 
-/// A token's text, or its bytes, so that two tokens are never told by one name.
+/// A token's text, or its bytes, so that no two tokens share a label.
 pub fn label(id: u32, tokenizer: &Tokenizer) -> String {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -115,19 +114,19 @@ pub fn label(id: u32, tokenizer: &Tokenizer) -> String {
 }
 
 /// Counts where tokens begin in a text.
-pub struct Offsets {
+pub struct TextOffsets {
     detokenizer: Detokenizer,
     characters: usize,
 }
 
-impl Offsets {
-    /// Of a prompt that the answer repeats.
-    pub fn of_prompt(tokenizer: &Tokenizer) -> Self {
+impl TextOffsets {
+    /// For a prompt that the answer repeats.
+    pub fn prompt(tokenizer: &Tokenizer) -> Self {
         Self::new(tokenizer, DetokenizerOptions::default(), 0)
     }
 
-    /// Of a continuation behind so many characters.
-    pub fn behind(characters: usize, tokenizer: &Tokenizer) -> Self {
+    /// For a continuation after this many characters.
+    pub fn after(characters: usize, tokenizer: &Tokenizer) -> Self {
         let options = DetokenizerOptions {
             skip_special: true,
             continues: true,

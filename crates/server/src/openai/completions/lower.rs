@@ -1,4 +1,4 @@
-//! From a completion's request to generate requests, one for each prompt.
+//! Lowers a completion request to a generate request for each prompt.
 
 use std::sync::Arc;
 
@@ -10,55 +10,56 @@ use serde_json::{Map, Value};
 
 use super::wire::{CompletionRequest, PromptItem};
 use crate::error::ApiError;
+use crate::field::Field;
 use crate::models::Loaded;
-use crate::openai::answer::Guided;
+use crate::openai::answer_format::AnswerFormatFields;
 use crate::openai::options::{self, Streaming};
 use crate::sampling;
 use crate::union::TextOr;
 
 const DEFAULT_MAX_TOKENS: usize = 16;
 const MOST_PROMPTS: usize = 1024;
-/// Of all prompts together, those that `best_of` throws away included.
+/// Of all prompts together, including those that `best_of` discards.
 const MOST_CHOICES: usize = 4096;
 
-/// What is asked for, and how it is to be told.
 #[derive(Debug)]
-pub struct Lowered {
+pub struct LoweredCompletion {
     pub prompts: Vec<Prompt>,
-    /// How many choices of each to make, of which the best `n` are told.
+    /// Choices generated for each prompt; the best `n` are returned.
     pub best_of: usize,
     pub n: usize,
-    pub telling: Telling,
+    pub output: OutputOptions,
     /// `None` for an answer in one piece.
-    pub stream: Option<Streaming>,
+    pub streaming: Option<Streaming>,
     pub cache_salt: Option<String>,
     pub ignored: Vec<&'static str>,
 }
 
 #[derive(Debug)]
 pub struct Prompt {
-    /// As it was given; read off its tokens otherwise.
+    /// As it was sent, or decoded from its tokens.
     pub text: Arc<str>,
     pub generate: GenerateRequest,
 }
 
-/// What is told of each choice.
+/// What is returned beside a choice's text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Telling {
+pub struct OutputOptions {
     pub echo: bool,
-    /// Alternatives to each token.
+    /// Number of alternatives to each token.
     pub logprobs: Option<usize>,
-    /// Alternatives to each of the prompt's.
+    /// Number of alternatives to each prompt token.
     pub prompt_logprobs: Option<usize>,
 }
 
-/// The request over what is in force without it. Tokenizes and compiles, which may take long.
+/// Lowers a request. `defaults` are the sampling parameters that it may override. Tokenizes and
+/// compiles, so it belongs off the async threads.
 pub fn lower(
     request: CompletionRequest,
-    given: &Map<String, Value>,
+    overrides: &Map<String, Value>,
     chat: &ChatContext,
-    in_force: &SamplingParams,
-) -> Result<Lowered, ApiError> {
+    defaults: &SamplingParams,
+) -> Result<LoweredCompletion, ApiError> {
     let CompletionRequest {
         model: _,
         prompt,
@@ -83,7 +84,7 @@ pub fn lower(
     } = request;
     let tokenizer = chat.tokenizer();
     let mut ignored = Vec::new();
-    let guided = Guided {
+    let answer = AnswerFormatFields {
         response_format,
         guided_json,
         guided_regex,
@@ -91,21 +92,21 @@ pub fn lower(
         guided_grammar,
         structured_outputs,
     };
-    let grammar = match guided.lower(&mut ignored)? {
-        Some(rule) => Some(rule.compile(chat)?),
+    let grammar = match answer.lower(&mut ignored)? {
+        Some(constraint) => Some(constraint.compile(chat)?),
         None => None,
     };
-    let stream = options::streaming(stream, stream_options, &mut ignored)?;
-    let n = options::choices("n", n)?;
-    let best_of = best(n, best_of, stream.is_some())?;
-    let telling = Telling {
+    let streaming = options::streaming(stream, stream_options, &mut ignored)?;
+    let n = options::choices(Field::N, n)?;
+    let best_of = self::best_of(n, best_of, streaming.is_some())?;
+    let output = OutputOptions {
         echo: echo.unwrap_or(false),
-        logprobs: options::alternatives("logprobs", logprobs)?,
-        prompt_logprobs: options::alternatives("prompt_logprobs", prompt_logprobs)?,
+        logprobs: options::alternatives(Field::Logprobs, logprobs)?,
+        prompt_logprobs: options::alternatives(Field::PromptLogprobs, prompt_logprobs)?,
     };
     let max_tokens = max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
-    let mut sampling = in_force.clone();
-    sampling::apply(given, &mut sampling, tokenizer)?;
+    let mut sampling = defaults.clone();
+    sampling::apply(overrides, &mut sampling, tokenizer)?;
     let shared = GenerateRequest {
         max_tokens,
         sampling,
@@ -115,8 +116,8 @@ pub fn lower(
             tokenizer.eos_ids().to_vec()
         },
         stop: options::stops(stop)?,
-        logprobs: telling.wanted(best_of > n),
-        prompt_logprobs: telling.scores_prompt(max_tokens)?,
+        logprobs: output.logprobs(best_of > n),
+        prompt_logprobs: output.scores_prompt(max_tokens)?,
         skip_special: true,
         priority: priority.unwrap_or(0),
         ..GenerateRequest::default()
@@ -130,58 +131,57 @@ pub fn lower(
             ..shared.clone()
         },
     });
-    Ok(Lowered {
+    Ok(LoweredCompletion {
         prompts: prompts.collect(),
         best_of,
         n,
-        telling,
-        stream,
+        output,
+        streaming,
         cache_salt,
         ignored,
     })
 }
 
-impl Telling {
-    /// The engine has one number of alternatives for prompt and output. Choices are ranked by
-    /// their log-probabilities.
-    fn wanted(&self, ranked: bool) -> Option<Logprobs> {
+impl OutputOptions {
+    /// The engine has one number of alternatives for prompt and output. Ranking choices needs their
+    /// log-probabilities.
+    fn logprobs(&self, ranked: bool) -> Option<Logprobs> {
         let most = self.logprobs.max(self.prompt_logprobs);
-        most.or(ranked.then_some(0)).map(Logprobs::of_model)
+        most.or(ranked.then_some(0)).map(Logprobs::for_model)
     }
 
-    /// Whether the prompt's own log-probabilities are computed. The engine generates nothing at
-    /// all only where they are.
+    /// Whether to compute the prompt's log-probabilities. Without them the engine generates at least
+    /// one token.
     fn scores_prompt(&self, max_tokens: usize) -> Result<bool, ApiError> {
-        let told = self.echo && self.logprobs.is_some() || self.prompt_logprobs.is_some();
-        if max_tokens == 0 && !self.echo && !told {
+        let requested = self.echo && self.logprobs.is_some() || self.prompt_logprobs.is_some();
+        if max_tokens == 0 && !self.echo && !requested {
             Err(ApiError::invalid(
-                "max_tokens",
-                "`max_tokens` is 0; it must be at least 1, unless `echo` or `prompt_logprobs` is \
-                 all that is asked for",
+                Field::MaxTokens,
+                "is 0; it must be at least 1 without `echo` or `prompt_logprobs`",
             ))
         } else {
-            Ok(told || max_tokens == 0)
+            Ok(requested || max_tokens == 0)
         }
     }
 }
 
-fn best(n: usize, best_of: Option<usize>, streams: bool) -> Result<usize, ApiError> {
+fn best_of(n: usize, best_of: Option<usize>, streams: bool) -> Result<usize, ApiError> {
     let Some(best_of) = best_of else {
         return Ok(n);
     };
-    let best_of = options::choices("best_of", Some(best_of))?;
+    let best_of = options::choices(Field::BestOf, Some(best_of))?;
     if best_of < n {
-        let what = format!("`best_of` is {best_of}; it must be at least `n`, which is {n}");
-        return Err(ApiError::invalid("best_of", what));
+        let problem = format!("is {best_of}; it must be at least `n`, which is {n}");
+        return Err(ApiError::invalid(Field::BestOf, problem));
     }
     if best_of > n && streams {
-        let what = "`best_of` cannot be streamed: which are best is known at the end";
-        return Err(ApiError::invalid("best_of", what));
+        let problem = "cannot be streamed: the best choices are known at the end";
+        return Err(ApiError::invalid(Field::BestOf, problem));
     }
     Ok(best_of)
 }
 
-/// Refuses texts that cannot fit before anything is done with them.
+/// Refuses texts that cannot fit, before they are tokenized.
 pub fn check_texts(prompt: &TextOr<PromptItem>, model: &Loaded) -> Result<(), ApiError> {
     let check = |item: &PromptItem| match item {
         PromptItem::Text(text) => model.check_text(text.len()),
@@ -204,23 +204,23 @@ fn prompts(
         TextOr::Many(items) => items,
     };
     if items.is_empty() {
-        let what = "`prompt` is empty; it must have at least one token";
-        return Err(ApiError::invalid("prompt", what));
+        let problem = "is empty; it must have at least one token";
+        return Err(ApiError::invalid(Field::Prompt, problem));
     }
-    if let Some(tokens) = tokens_of_one(&items) {
+    if let Some(tokens) = single_prompt(&items) {
         return Ok(vec![(tokenizer.decode(&tokens, false), tokens)]);
     }
     let count = items.len();
     if count > MOST_PROMPTS {
-        let what = format!("`prompt` has {count} prompts; at most {MOST_PROMPTS} are taken");
-        return Err(ApiError::invalid("prompt", what));
+        let problem = format!("has {count} prompts; at most {MOST_PROMPTS} are allowed");
+        return Err(ApiError::invalid(Field::Prompt, problem));
     }
     if count * choices > MOST_CHOICES {
-        let what = format!(
-            "`prompt` has {count} prompts, with {choices} continuations of each; at most \
-             {MOST_CHOICES} are made of all together"
+        let problem = format!(
+            "has {count} prompts with {choices} choices each; at most {MOST_CHOICES} choices in \
+             total are allowed"
         );
-        return Err(ApiError::invalid("prompt", what));
+        return Err(ApiError::invalid(Field::Prompt, problem));
     }
     let items = items.into_iter().enumerate();
     let prompts = items.map(|(index, item)| match item {
@@ -231,14 +231,15 @@ fn prompts(
         }
         PromptItem::Tokens(tokens) => Ok((tokenizer.decode(&tokens, false), tokens)),
         PromptItem::Token(_) => Err(ApiError::invalid(
-            format!("prompt[{index}]"),
-            "`prompt` has token ids beside prompts; it must be one prompt or a list of prompts",
+            Field::Prompt.index(index),
+            "is a token id among prompts; send one prompt or a list of prompts",
         )),
     });
     prompts.collect()
 }
 
-fn tokens_of_one(items: &[PromptItem]) -> Option<Vec<u32>> {
+/// The tokens of the only prompt, if the items are token ids.
+fn single_prompt(items: &[PromptItem]) -> Option<Vec<u32>> {
     let tokens = items.iter().map(|item| match item {
         PromptItem::Token(id) => Some(*id),
         PromptItem::Text(_) | PromptItem::Tokens(_) => None,

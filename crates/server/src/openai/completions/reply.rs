@@ -5,23 +5,22 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::choice::CompletionChoice;
-use crate::openai::Head;
+use crate::openai::CompletionHead;
 use crate::openai::usage::TokenUsage;
 
-/// Continuations of all prompts, or a piece of a stream of them.
+/// Choices of all prompts, or a chunk of a stream of them.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Completion {
     pub id: String,
     /// `text_completion`
     pub object: &'static str,
-    /// When, in seconds since 1970.
+    /// In seconds since 1970.
     pub created: u64,
     pub model: String,
-    /// By which version and backend. A seed repeats a text as long as this stays the same.
+    /// The version and backend. A seed repeats a text while this stays the same.
     pub system_fingerprint: String,
     pub choices: Vec<CompletionChoice>,
-    /// In a stream where it was asked for: null before the end, unless `continuous_usage_stats`
-    /// is set.
+    /// In a stream if requested: null before the end, unless `continuous_usage_stats` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TokenUsage>)]
     pub usage: Option<Option<TokenUsage>>,
@@ -29,11 +28,11 @@ pub struct Completion {
 
 impl Completion {
     pub fn new(
-        head: Head,
+        head: CompletionHead,
         choices: Vec<CompletionChoice>,
         usage: Option<Option<TokenUsage>>,
     ) -> Self {
-        let Head {
+        let CompletionHead {
             id,
             created,
             model,
@@ -52,8 +51,8 @@ impl Completion {
 }
 
 impl TokenUsage {
-    /// Of several prompts.
-    pub fn of_all(usages: impl Iterator<Item = Usage>) -> Self {
+    /// The usage of several prompts.
+    pub fn sum(usages: impl Iterator<Item = Usage>) -> Self {
         let sum = usages.fold(Usage::default(), |sum, each| Usage {
             prompt_tokens: sum.prompt_tokens + each.prompt_tokens,
             completion_tokens: sum.completion_tokens + each.completion_tokens,

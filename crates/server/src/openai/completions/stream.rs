@@ -1,100 +1,104 @@
-//! Continuations as they come.
+//! Streams the choices of a completion.
 
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use loquat_engine::{Event, Usage};
 
-use super::choice::{Choice, CompletionChoice};
+use super::choice::{ChoiceWriter, CompletionChoice};
 use super::reply::Completion;
+use crate::active_request::ActiveRequest;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::frames;
-use crate::openai::Head;
+use crate::openai::CompletionHead;
 use crate::openai::options::Streaming;
 use crate::openai::usage::TokenUsage;
-use crate::turn::Turn;
 
-/// Answers with a stream of the news of all turns, `at_once` of them at a time; each is taken when
-/// there is room. The client's leaving drops, and so cancels, them.
+/// Streams the events of all requests, `at_once` of them at a time. Dropping the stream cancels
+/// them.
 pub fn respond(
-    turns: impl stream::Stream<Item = Result<Turn, ApiError>> + Send + 'static,
+    requests: impl stream::Stream<Item = Result<ActiveRequest, ApiError>> + Send + 'static,
     at_once: usize,
-    choices: Vec<Vec<Choice>>,
-    head: Head,
+    choices: Vec<Vec<ChoiceWriter>>,
+    head: CompletionHead,
     streaming: Streaming,
 ) -> Response {
-    let turns = turns.enumerate().map(|(prompt, turn)| match turn {
-        Ok(turn) => news(prompt, turn),
+    let events = requests.enumerate().map(|(prompt, request)| match request {
+        Ok(request) => prompt_events(prompt, request),
         Err(error) => stream::once(std::future::ready(Err(error))).boxed(),
     });
-    let telling = Stream {
+    let stream = CompletionStream {
         usages: vec![Usage::default(); choices.len()],
         choices,
-        news: turns.flatten_unordered(at_once).boxed(),
+        events: events.flatten_unordered(at_once).boxed(),
         head,
         streaming,
     };
-    let frames = stream::unfold(Some(telling), |telling| async move {
-        let mut telling = telling?;
-        let (frame, goes_on) = telling.next().await;
-        Some((frame, goes_on.then_some(telling)))
+    let frames = stream::unfold(Some(stream), |stream| async move {
+        let mut stream = stream?;
+        let (frame, ended) = stream.next().await;
+        Some((frame, (!ended).then_some(stream)))
     });
     frames::events(frames)
 }
 
-struct News {
+/// An event of a prompt's choice.
+struct PromptEvent {
     prompt: usize,
     choice: usize,
     event: Event,
     usage: Usage,
 }
 
-fn news(prompt: usize, turn: Turn) -> BoxStream<'static, Result<News, ApiError>> {
-    let news = stream::unfold(turn, move |mut turn| async move {
-        let next = turn.next().await?;
-        let usage = turn.usage();
-        let news = next.map(|(choice, event)| News {
+fn prompt_events(
+    prompt: usize,
+    request: ActiveRequest,
+) -> BoxStream<'static, Result<PromptEvent, ApiError>> {
+    let events = stream::unfold(request, move |mut request| async move {
+        let next = request.next().await?;
+        let usage = request.usage();
+        let event = next.map(|(choice, event)| PromptEvent {
             prompt,
             choice,
             event,
             usage,
         });
-        Some((news, turn))
+        Some((event, request))
     });
-    news.boxed()
+    events.boxed()
 }
 
-struct Stream {
-    news: BoxStream<'static, Result<News, ApiError>>,
-    head: Head,
-    /// Of each prompt.
-    choices: Vec<Vec<Choice>>,
+struct CompletionStream {
+    events: BoxStream<'static, Result<PromptEvent, ApiError>>,
+    head: CompletionHead,
+    /// By prompt.
+    choices: Vec<Vec<ChoiceWriter>>,
     usages: Vec<Usage>,
     streaming: Streaming,
 }
 
-impl Stream {
-    /// The next frame, and whether more may follow.
+impl CompletionStream {
+    /// The next frame, and whether it is the last.
     async fn next(&mut self) -> (Bytes, bool) {
         loop {
-            match self.news.next().await {
-                Some(Ok(news)) => {
-                    self.usages[news.prompt] = news.usage;
-                    let piece = self.choices[news.prompt][news.choice].take(news.event);
-                    if !piece.is_empty() {
-                        return (self.chunk(piece), true);
+            match self.events.next().await {
+                Some(Ok(next)) => {
+                    self.usages[next.prompt] = next.usage;
+                    let chunk = self.choices[next.prompt][next.choice].consume(next.event);
+                    if !chunk.is_empty() {
+                        return (self.chunk(chunk), false);
                     }
                 }
-                Some(Err(error)) => return (Dialect::OpenAi.error_frame(&error), false),
-                None => return (self.end(), false),
+                Some(Err(error)) => return (Dialect::OpenAi.error_frame(&error), true),
+                None => return (self.end(), true),
             }
         }
     }
 
-    fn chunk(&self, piece: CompletionChoice) -> Bytes {
+    fn chunk(&self, choice: CompletionChoice) -> Bytes {
         let so_far = self.streaming.continuous_usage.then(|| self.usage());
-        self.frame(vec![piece], self.streaming.usage.then_some(so_far))
+        self.frame(vec![choice], self.streaming.usage.then_some(so_far))
     }
 
     fn end(&self) -> Bytes {
@@ -106,7 +110,7 @@ impl Stream {
     }
 
     fn usage(&self) -> TokenUsage {
-        TokenUsage::of_all(self.usages.iter().copied())
+        TokenUsage::sum(self.usages.iter().copied())
     }
 
     fn frame(&self, choices: Vec<CompletionChoice>, usage: Option<Option<TokenUsage>>) -> Bytes {

@@ -1,4 +1,4 @@
-//! A completion as it is asked for.
+//! The request of a completion.
 
 use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
@@ -6,63 +6,62 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::openai::answer::{ResponseFormat, StructuredOutputs};
+use crate::field::Field;
+use crate::openai::answer_format::{ResponseFormat, StructuredOutputs};
 use crate::openai::options::StreamOptions;
 use crate::union::TextOr;
-use crate::wire::Wire;
+use crate::wire::WireRequest;
 
-/// Texts to go on from. All sampling parameters of the engine may stand beside these fields.
+/// Texts to continue. The engine's sampling parameters are accepted beside these fields.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompletionRequest {
-    /// Which model is to write. May be left out where only one is served.
+    /// The model's name or alias. May be omitted if only one model is served.
     pub model: Option<String>,
     /// A text, its tokens, or a list of texts or of lists of tokens: a batch of up to 1024.
-    /// With `n` or `best_of`, up to 4096 continuations of all together. Special tokens that a text
-    /// spells out are read as such.
+    /// With `n` or `best_of`, up to 4096 choices in total. Special tokens in a text are parsed.
     #[schema(value_type = TextOr<PromptItem>)]
     pub prompt: TextOr<PromptItem>,
-    /// The longest continuation in tokens; 16 when left out. 0 only together with `echo` or
-    /// `prompt_logprobs`.
+    /// The longest continuation in tokens; default 16. 0 needs `echo` or `prompt_logprobs`.
     pub max_tokens: Option<usize>,
-    /// Begin the answer with the prompt; with `logprobs`, those of its tokens too.
+    /// Begin the answer with the prompt, and its `logprobs` if requested.
     pub echo: Option<bool>,
-    /// How many continuations of each prompt, from 1 to 128; 1 when left out.
+    /// Number of choices for each prompt, from 1 to 128; default 1.
     pub n: Option<usize>,
-    /// Of how many to give those `n` that the model thinks likeliest. Not with `stream`.
+    /// Generate this many choices and return the `n` likeliest. Not with `stream`.
     pub best_of: Option<usize>,
-    /// Tell log-probabilities, of this many alternatives to each token, from 0 to 20.
+    /// Return log-probabilities with this many alternatives to each token, from 0 to 20.
     pub logprobs: Option<usize>,
-    /// Tell log-probabilities of the prompt's tokens, of this many alternatives, from 0 to 20.
+    /// Return log-probabilities of the prompt's tokens with this many alternatives, from 0 to 20.
     pub prompt_logprobs: Option<usize>,
-    /// Up to 64 strings that end the continuation, which ends before them.
+    /// Up to 64 strings that end the continuation; they are not part of it.
     #[schema(value_type = Option<TextOr<String>>)]
     pub stop: Option<TextOr<String>>,
-    /// Send the continuations as they come, as server-sent events.
+    /// Stream the choices as server-sent events.
     pub stream: Option<bool>,
-    /// How to stream; only together with `stream`.
+    /// Needs `stream`.
     pub stream_options: Option<StreamOptions>,
-    /// The form of the continuation. At most one of this, `guided_*` and `structured_outputs`.
+    /// The format of the continuation. At most one of this, `guided_*` and `structured_outputs`.
     pub response_format: Option<ResponseFormat>,
-    /// The continuation is JSON that this schema admits; the schema as an object or as text.
+    /// The continuation is JSON that matches this schema, given as an object or as text.
     pub guided_json: Option<Value>,
-    /// The continuation matches this regular expression as a whole.
+    /// The whole continuation matches this regular expression.
     pub guided_regex: Option<String>,
     /// The continuation is one of these.
     pub guided_choice: Option<Vec<String>>,
-    /// The continuation is of this grammar, in Lark's or llama.cpp's notation.
+    /// The continuation follows this grammar, in Lark's or llama.cpp's notation.
     pub guided_grammar: Option<String>,
-    /// The same wishes in another form.
+    /// The same constraints in vLLM's form.
     pub structured_outputs: Option<StructuredOutputs>,
-    /// Keeps what is computed for this request to requests with the same salt.
+    /// Share cached prompts only with requests of the same salt.
     pub cache_salt: Option<String>,
-    /// Lower goes first, from -100 to 100; 0 when left out.
+    /// Lower runs first, from -100 to 100; default 0.
     pub priority: Option<i32>,
-    /// Go on past the model's own end-of-text tokens.
+    /// Continue past the model's end-of-text tokens.
     pub ignore_eos: Option<bool>,
 }
 
-/// What a list of prompts has.
+/// An item of `prompt`.
 #[derive(Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(untagged)]
 pub enum PromptItem {
@@ -76,9 +75,9 @@ pub enum PromptItem {
 
 impl<'de> Deserialize<'de> for PromptItem {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Item;
+        struct ItemVisitor;
 
-        impl<'de> Visitor<'de> for Item {
+        impl<'de> Visitor<'de> for ItemVisitor {
             type Value = PromptItem;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -91,7 +90,7 @@ impl<'de> Deserialize<'de> for PromptItem {
 
             fn visit_u64<E: Error>(self, id: u64) -> Result<PromptItem, E> {
                 let token = u32::try_from(id).map(PromptItem::Token);
-                token.map_err(|_| E::custom(format!("{id} is no token id")))
+                token.map_err(|_| E::custom(format!("{id} is not a token id")))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, ids: A) -> Result<PromptItem, A::Error> {
@@ -99,28 +98,26 @@ impl<'de> Deserialize<'de> for PromptItem {
             }
         }
 
-        deserializer.deserialize_any(Item)
+        deserializer.deserialize_any(ItemVisitor)
     }
 }
 
-impl Wire for CompletionRequest {
+impl WireRequest for CompletionRequest {
     const IGNORED: &'static [(&'static str, &'static str)] = &[
-        ("user", "clients are told apart by their keys"),
-        ("guided_decoding_backend", "there is one"),
+        ("user", "clients are identified by their keys"),
+        ("guided_decoding_backend", "there is only one"),
     ];
-    const WITHIN: &'static [(&'static str, &'static str)] = &[
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = &[
         (
             "response_format.json_schema.description",
             "the model does not see it",
         ),
         (
             "stream_options.include_obfuscation",
-            "pieces of a stream are not padded",
+            "chunks are not padded",
         ),
     ];
-    const REFUSED: &'static [(&'static str, &'static str)] = &[(
-        "suffix",
-        "no model here fills in between a prompt and a suffix",
-    )];
+    const REFUSED: &'static [(Field, &'static str)] =
+        &[(Field::Suffix, "filling in before a suffix is not supported")];
     const SAMPLING: bool = true;
 }

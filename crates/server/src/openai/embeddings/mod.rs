@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings`
+//! `/v1/embeddings`
 
 #[cfg(test)]
 mod tests;
@@ -19,9 +19,10 @@ use self::wire::{
 };
 use crate::app::App;
 use crate::caller::Caller;
-use crate::embed::{Embed, Embedded};
+use crate::embed::{EmbeddingJob, Embeddings};
 use crate::error::ApiError;
-use crate::wire::{Body, name_ignored};
+use crate::field::Field;
+use crate::wire::{JsonBody, set_ignored_header};
 
 const ROUTE: &str = "/v1/embeddings";
 
@@ -31,8 +32,8 @@ pub fn routes() -> Router<Arc<App>> {
 
 /// Embed texts
 ///
-/// Vectors of length 1, made of the model's last hidden states: their mean, or the last one, as
-/// the model's configuration says. An input that is longer than the model's context is refused.
+/// Vectors of length 1, pooled from the model's last hidden states: their mean, or the last one,
+/// as configured. An input that exceeds the model's context is refused.
 #[utoipa::path(
     post,
     path = "/v1/embeddings",
@@ -43,7 +44,7 @@ pub fn routes() -> Router<Arc<App>> {
 pub async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<EmbeddingRequest>,
+    body: JsonBody<EmbeddingRequest>,
 ) -> Result<Response, ApiError> {
     let EmbeddingRequest {
         model,
@@ -55,19 +56,19 @@ pub async fn create(
     let inputs = input.lower()?;
     let lease = super::lease(&app, &caller, model.as_deref()).await?;
     check_dimensions(dimensions, lease.engine().capabilities().hidden_size)?;
-    let embed = Embed {
+    let job = EmbeddingJob {
         app: &app,
         caller: &caller,
         lease: &lease,
         route: ROUTE,
         pooling: pooling.map(EmbeddingPooling::lower),
-        cut: false,
+        truncate: false,
     };
-    let Embedded {
+    let Embeddings {
         vectors,
         prompt_tokens,
-        cut: _,
-    } = embed.run(inputs).await?;
+        truncated: _,
+    } = job.run(inputs).await?;
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
         let vector = loquat::normalize(vector);
         Embedding {
@@ -75,7 +76,7 @@ pub async fn create(
             index,
             embedding: match encoding_format {
                 None | Some(EmbeddingEncoding::Float) => EmbeddingVector::Float(vector),
-                Some(EmbeddingEncoding::Base64) => EmbeddingVector::Base64(packed(&vector)),
+                Some(EmbeddingEncoding::Base64) => EmbeddingVector::Base64(to_base64(&vector)),
             },
         }
     });
@@ -89,23 +90,23 @@ pub async fn create(
         },
     };
     let mut response = Json(answer).into_response();
-    name_ignored(&mut response, &body.ignored);
+    set_ignored_header(&mut response, &body.ignored);
     Ok(response)
 }
 
-/// A model that was not trained for it gives nothing of use when its vectors are cut.
-fn check_dimensions(wanted: Option<usize>, given: Option<usize>) -> Result<(), ApiError> {
-    match (wanted, given) {
-        (Some(wanted), Some(given)) if wanted != given => Err(ApiError::unsupported(
-            "dimensions",
-            &format!("this model's vectors have {given} dimensions; leave it out"),
+/// Shortened vectors are useless unless the model is trained for it.
+fn check_dimensions(requested: Option<usize>, available: Option<usize>) -> Result<(), ApiError> {
+    match (requested, available) {
+        (Some(requested), Some(available)) if requested != available => Err(ApiError::unsupported(
+            Field::Dimensions,
+            format!("this model's vectors have {available} dimensions; omit it"),
         )),
         _ => Ok(()),
     }
 }
 
 /// Little-endian floats, as OpenAI's clients read them.
-fn packed(vector: &[f32]) -> String {
+fn to_base64(vector: &[f32]) -> String {
     let bytes: Vec<u8> = vector
         .iter()
         .flat_map(|value| value.to_le_bytes())

@@ -1,4 +1,4 @@
-//! What is asked for, and what is given back.
+//! The request and response of embeddings.
 
 use loquat_engine::Pooling;
 use serde::de::Error;
@@ -6,31 +6,32 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::embed::Input;
+use crate::embed::PromptInput;
 use crate::error::ApiError;
-use crate::wire::Wire;
+use crate::field::Field;
+use crate::wire::WireRequest;
 
-/// As many as OpenAI takes.
+/// OpenAI's limit.
 const MOST_INPUTS: usize = 2048;
 
 /// What to embed.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EmbeddingRequest {
-    /// A model's name or alias. Need not be given where only one is served.
+    /// The model's name or alias. May be omitted if only one model is served.
     pub model: Option<String>,
     /// A text, a list of up to 2048 texts, a list of token ids, or a list of such lists.
     pub input: EmbeddingInput,
     /// `float` (a list of numbers, the default), or `base64` (little-endian 32-bit floats).
     pub encoding_format: Option<EmbeddingEncoding>,
-    /// Must be the model's own length where it is given: vectors are not cut.
+    /// Must be the length of the model's vectors: they are not shortened.
     pub dimensions: Option<usize>,
     /// Extension: how the vector is made of the model's hidden states, in place of what the
     /// configuration says.
     pub pooling: Option<EmbeddingPooling>,
 }
 
-impl Wire for EmbeddingRequest {
+impl WireRequest for EmbeddingRequest {
     const IGNORED: &'static [(&'static str, &'static str)] =
         &[("user", "requests are told apart by their key")];
 }
@@ -75,13 +76,13 @@ pub struct EmbeddingResponse {
 pub struct Embedding {
     /// Always `embedding`.
     pub object: &'static str,
-    /// Which input it is of.
+    /// The number of the input.
     pub index: usize,
     /// The vector, of length 1.
     pub embedding: EmbeddingVector,
 }
 
-/// In the encoding that was asked for.
+/// In the requested encoding.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum EmbeddingVector {
@@ -113,18 +114,18 @@ impl<'de> Deserialize<'de> for EmbeddingInput {
 }
 
 impl EmbeddingInput {
-    pub fn lower(self) -> Result<Vec<Input>, ApiError> {
-        let inputs: Vec<Input> = match self {
-            Self::Text(text) => vec![Input::Text(text)],
-            Self::Texts(texts) => texts.into_iter().map(Input::Text).collect(),
-            Self::Tokens(tokens) => vec![Input::Tokens(tokens)],
-            Self::TokenLists(lists) => lists.into_iter().map(Input::Tokens).collect(),
+    pub fn lower(self) -> Result<Vec<PromptInput>, ApiError> {
+        let inputs: Vec<PromptInput> = match self {
+            Self::Text(text) => vec![PromptInput::Text(text)],
+            Self::Texts(texts) => texts.into_iter().map(PromptInput::Text).collect(),
+            Self::Tokens(tokens) => vec![PromptInput::Tokens(tokens)],
+            Self::TokenLists(lists) => lists.into_iter().map(PromptInput::Tokens).collect(),
         };
         match inputs.len() {
             1..=MOST_INPUTS => Ok(inputs),
             found => Err(ApiError::invalid(
-                "input",
-                format!("`input` has {found} inputs; it must have from 1 to {MOST_INPUTS}"),
+                Field::Input,
+                format!("has {found} inputs; it must have from 1 to {MOST_INPUTS}"),
             )),
         }
     }

@@ -1,23 +1,24 @@
-//! Items as the messages that a model is given.
+//! Converts items to the messages that the model sees.
 
 use std::collections::HashMap;
 
 use loquat_chat::{Message, MessageContent, Role, ToolCall};
 
 use super::item::{
-    FunctionCallItem, FunctionCallOutputItem, Item, ItemReference, MessageItem, Part,
-    ReasoningItem, Speaker, Thought,
+    FunctionCallItem, FunctionCallOutputItem, Item, ItemReference, ItemRole, MessageItem, Part,
+    ReasoningItem, ReasoningPart,
 };
 use crate::error::ApiError;
+use crate::field::Field;
 use crate::union::TextOr;
 
-/// The conversation, `instructions` first. What has no effect is added to `ignored`.
+/// Converts a conversation, `instructions` first. Adds fields without effect to `ignored`.
 pub fn messages(
     instructions: Option<String>,
     items: Vec<&Item>,
     ignored: &mut Vec<&'static str>,
 ) -> Result<Vec<Message>, ApiError> {
-    let mut conversation = Conversation::default();
+    let mut conversation = MessageBuilder::default();
     if let Some(instructions) = instructions {
         let system = Message::new(Role::System, instructions);
         conversation.messages.push(system);
@@ -28,15 +29,15 @@ pub fn messages(
     Ok(conversation.messages)
 }
 
-/// Items on their way to messages: what the assistant thinks, says and asks for in a row is one.
+/// Joins adjacent reasoning, text and calls of the assistant to one message.
 #[derive(Default)]
-struct Conversation {
+struct MessageBuilder {
     messages: Vec<Message>,
-    /// The names of the functions that were called so far.
+    /// The function name of each call so far, by its id.
     calls: HashMap<String, String>,
 }
 
-impl Conversation {
+impl MessageBuilder {
     fn add(&mut self, item: &Item, ignored: &mut Vec<&'static str>) -> Result<(), ApiError> {
         match item {
             Item::Message(item) => self.message(item, ignored),
@@ -44,8 +45,8 @@ impl Conversation {
             Item::FunctionCall(item) => self.call(item),
             Item::FunctionCallOutput(item) => self.output(item)?,
             Item::ItemReference(ItemReference { id }) => {
-                let what = format!("Item with id '{id}' not found.");
-                return Err(ApiError::invalid("input", what));
+                let message = format!("Item with id '{id}' not found.");
+                return Err(ApiError::bad_request(message).param(Field::Input));
             }
         }
         Ok(())
@@ -64,10 +65,10 @@ impl Conversation {
         }
         let content = self::content(content);
         let role = match role {
-            Speaker::User => Role::User,
-            Speaker::System => Role::System,
-            Speaker::Developer => Role::Developer,
-            Speaker::Assistant => {
+            ItemRole::User => Role::User,
+            ItemRole::System => Role::System,
+            ItemRole::Developer => Role::Developer,
+            ItemRole::Assistant => {
                 self.reply(|reply| reply.content.is_empty() && reply.tool_calls.is_empty())
                     .content = content;
                 return;
@@ -87,11 +88,11 @@ impl Conversation {
         if encrypted_content.is_some() && !ignored.contains(&"encrypted_content") {
             ignored.push("encrypted_content");
         }
-        let thoughts = if content.is_empty() { summary } else { content };
-        if thoughts.is_empty() {
+        let parts = if content.is_empty() { summary } else { content };
+        if parts.is_empty() {
             return;
         }
-        let texts: Vec<_> = thoughts.iter().map(Thought::text).collect();
+        let texts: Vec<_> = parts.iter().map(ReasoningPart::text).collect();
         let reply = self.reply(|reply| reply.content.is_empty() && reply.tool_calls.is_empty());
         let reasoning = reply.reasoning.get_or_insert_default();
         reasoning.push_str(&texts.join("\n\n"));
@@ -121,9 +122,9 @@ impl Conversation {
             status: _,
         } = item;
         let Some(name) = self.calls.get(call_id) else {
-            let what =
+            let message =
                 format!("No tool call found for function call output with call_id {call_id}.");
-            return Err(ApiError::invalid("input", what));
+            return Err(ApiError::bad_request(message).param(Field::Input));
         };
         self.messages.push(Message {
             tool_call_id: Some(call_id.clone()),
@@ -133,9 +134,9 @@ impl Conversation {
         Ok(())
     }
 
-    /// The assistant's last message where it is still going on, by `fits`; another otherwise.
-    fn reply(&mut self, fits: impl Fn(&Message) -> bool) -> &mut Message {
-        let is_reply = |message: &Message| message.role == Role::Assistant && fits(message);
+    /// The last message if it is the assistant's and `is_open`; a new one otherwise.
+    fn reply(&mut self, is_open: impl Fn(&Message) -> bool) -> &mut Message {
+        let is_reply = |message: &Message| message.role == Role::Assistant && is_open(message);
         if !self.messages.last().is_some_and(is_reply) {
             self.messages.push(Message::new(Role::Assistant, ""));
         }
@@ -165,8 +166,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thinking_belongs_to_the_reply_that_follows_it() {
-        let thought = |fields: Value| {
+    fn reasoning_belongs_to_the_following_reply() {
+        let reasoning = |fields: Value| {
             let mut item = json!({ "type": "reasoning", "id": "rs_1", "summary": [] });
             for (name, value) in fields.as_object().cloned().unwrap_or_default() {
                 item[name] = value;
@@ -175,39 +176,39 @@ mod tests {
         };
         let clear = json!({ "content": [{ "type": "reasoning_text", "text": "hm" }] });
         let short = json!({ "summary": [{ "type": "summary_text", "text": "short" }] });
-        let said = json!({ "role": "assistant", "content": "yo" });
+        let text = json!({ "role": "assistant", "content": "yo" });
         let call = json!({
             "type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}",
         });
-        // Each reply's thinking, words and number of calls.
+        // Reasoning, text and number of calls of each reply.
         type Case<'a> = (Vec<Value>, &'a [(Option<&'a str>, &'a str, usize)]);
         let cases: [Case<'_>; 6] = [
             (
-                vec![thought(clear.clone()), said.clone()],
+                vec![reasoning(clear.clone()), text.clone()],
                 &[(Some("hm"), "yo", 0)],
             ),
             (
-                vec![thought(short), said.clone()],
+                vec![reasoning(short), text.clone()],
                 &[(Some("short"), "yo", 0)],
             ),
             (
-                vec![thought(json!({ "encrypted_content": "x" })), said.clone()],
+                vec![reasoning(json!({ "encrypted_content": "x" })), text.clone()],
                 &[(None, "yo", 0)],
             ),
             (
-                vec![thought(clear.clone()), call.clone()],
+                vec![reasoning(clear.clone()), call.clone()],
                 &[(Some("hm"), "", 1)],
             ),
             (
                 vec![
-                    said.clone(),
+                    text.clone(),
                     call.clone(),
-                    thought(clear.clone()),
-                    said.clone(),
+                    reasoning(clear.clone()),
+                    text.clone(),
                 ],
                 &[(None, "yo", 1), (Some("hm"), "yo", 0)],
             ),
-            (vec![thought(clear)], &[(Some("hm"), "", 0)]),
+            (vec![reasoning(clear)], &[(Some("hm"), "", 0)]),
         ];
         for (items, expected) in cases {
             let read = |item: &Value| serde_json::from_value(item.clone()).expect("an item");
@@ -215,7 +216,7 @@ mod tests {
             let mut ignored = Vec::new();
             let messages = messages(None, read.iter().collect(), &mut ignored);
             let messages = messages.expect("messages");
-            let told = messages.iter().map(|message| {
+            let replies = messages.iter().map(|message| {
                 let MessageContent::Text(text) = &message.content else {
                     panic!("{message:?}");
                 };
@@ -225,7 +226,7 @@ mod tests {
                     message.tool_calls.len(),
                 )
             });
-            assert_eq!(told.collect::<Vec<_>>(), expected, "{items:?}");
+            assert_eq!(replies.collect::<Vec<_>>(), expected, "{items:?}");
         }
     }
 }

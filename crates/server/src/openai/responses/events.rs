@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::item::{Item, Part, Thought};
+use super::item::{Item, Part, ReasoningPart};
 use super::object::ResponseObject;
+use crate::field::FieldPath;
 use crate::openai::logprobs::TokenLogprob;
 
 /// One event; its name is its `type`.
@@ -21,21 +22,21 @@ pub enum Event<'a> {
     #[serde(rename = "response.content_part.added")]
     PartAdded {
         #[serde(flatten)]
-        place: Place<'a>,
+        position: ItemPosition<'a>,
         content_index: usize,
-        part: Piece<'a>,
+        part: ContentPart,
     },
     #[serde(rename = "response.content_part.done")]
     PartDone {
         #[serde(flatten)]
-        place: Place<'a>,
+        position: ItemPosition<'a>,
         content_index: usize,
-        part: Piece<'a>,
+        part: ContentPart,
     },
     #[serde(rename = "response.output_text.delta")]
     TextDelta {
         #[serde(flatten)]
-        place: Place<'a>,
+        position: ItemPosition<'a>,
         content_index: usize,
         delta: &'a str,
         logprobs: &'a [TokenLogprob],
@@ -43,7 +44,7 @@ pub enum Event<'a> {
     #[serde(rename = "response.output_text.done")]
     TextDone {
         #[serde(flatten)]
-        place: Place<'a>,
+        position: ItemPosition<'a>,
         content_index: usize,
         text: &'a str,
         logprobs: &'a [TokenLogprob],
@@ -51,27 +52,27 @@ pub enum Event<'a> {
     #[serde(rename = "response.reasoning_text.delta")]
     ReasoningDelta {
         #[serde(flatten)]
-        place: Place<'a>,
+        position: ItemPosition<'a>,
         content_index: usize,
         delta: &'a str,
     },
     #[serde(rename = "response.reasoning_text.done")]
     ReasoningDone {
         #[serde(flatten)]
-        place: Place<'a>,
+        position: ItemPosition<'a>,
         content_index: usize,
         text: &'a str,
     },
     #[serde(rename = "response.function_call_arguments.delta")]
     ArgumentsDelta {
         #[serde(flatten)]
-        place: Place<'a>,
+        position: ItemPosition<'a>,
         delta: &'a str,
     },
     #[serde(rename = "response.function_call_arguments.done")]
     ArgumentsDone {
         #[serde(flatten)]
-        place: Place<'a>,
+        position: ItemPosition<'a>,
         name: &'a str,
         arguments: &'a str,
     },
@@ -85,7 +86,7 @@ pub enum Event<'a> {
     Error {
         code: Option<&'a str>,
         message: &'a str,
-        param: Option<&'a str>,
+        param: Option<&'a FieldPath>,
     },
 }
 
@@ -112,25 +113,25 @@ impl Event<'_> {
     }
 }
 
-/// An event and its place in the stream.
+/// An event and its number in the stream.
 #[derive(Debug, Serialize)]
-pub struct Numbered<'a> {
+pub struct NumberedEvent<'a> {
     #[serde(flatten)]
     pub event: &'a Event<'a>,
     pub sequence_number: u64,
 }
 
-/// Which item of the output it is about.
+/// The item of the output that an event is about.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Place<'a> {
+pub struct ItemPosition<'a> {
     pub item_id: &'a str,
     pub output_index: usize,
 }
 
-/// A piece of an item.
+/// A part of an item.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub enum Piece<'a> {
-    Words(&'a Part),
-    Thought(&'a Thought),
+pub enum ContentPart {
+    Text(Part),
+    Reasoning(ReasoningPart),
 }

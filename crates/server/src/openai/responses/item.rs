@@ -1,4 +1,4 @@
-//! The items that conversations are made of, as clients send them and are sent them.
+//! Items of a conversation, in requests and responses.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -6,9 +6,9 @@ use utoipa::ToSchema;
 
 use crate::openai::fresh_id;
 use crate::openai::logprobs::TokenLogprob;
-use crate::union::{Kinds, TextOr, or_default};
+use crate::union::{TextOr, TypeTags, null_as_default};
 
-/// Something that was said, thought, asked for or found out. `type` may be left out of messages.
+/// A message, reasoning, a call or its output. `type` may be omitted in messages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
 #[schema(as = ResponseItem)]
@@ -20,9 +20,9 @@ pub enum Item {
     ItemReference(ItemReference),
 }
 
-const BUILT_IN: &str = "only function tools are to be had here, which the client calls";
+const BUILT_IN: &str = "only function tools, which the client calls, are supported";
 
-const ITEMS: Kinds = Kinds {
+const ITEMS: TypeTags = TypeTags {
     default: Some("message"),
     refused: &[
         (
@@ -52,7 +52,7 @@ const ITEMS: Kinds = Kinds {
         ),
         (
             &["compaction"],
-            "conversations are not shortened; send the items themselves",
+            "conversations are not compacted; send the items themselves",
         ),
     ],
 };
@@ -72,7 +72,7 @@ impl Serialize for Item {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ResponseItemStatus)]
-pub enum Status {
+pub enum ItemStatus {
     InProgress,
     Completed,
     Incomplete,
@@ -81,30 +81,30 @@ pub enum Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ResponseRole)]
-pub enum Speaker {
+pub enum ItemRole {
     User,
     Assistant,
     System,
     Developer,
 }
 
-/// Words.
+/// A message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseMessageItem)]
 pub struct MessageItem {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    pub role: Speaker,
+    pub role: ItemRole,
     pub content: TextOr<Part>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<Status>,
+    pub status: Option<ItemStatus>,
     /// Has no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
 }
 
-/// A piece of a message or of a tool's result.
+/// A part of a message or of a call's output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
 #[schema(as = ResponsePart)]
@@ -114,7 +114,7 @@ pub enum Part {
     Refusal(Refusal),
 }
 
-const PARTS: Kinds = Kinds {
+const PARTS: TypeTags = TypeTags {
     default: None,
     refused: &[(
         &[
@@ -123,7 +123,7 @@ const PARTS: Kinds = Kinds {
             "input_audio",
             "computer_screenshot",
         ],
-        "messages are text",
+        "messages are text only",
     )],
 };
 
@@ -149,7 +149,7 @@ impl Part {
     }
 }
 
-/// Words of anybody but the model.
+/// Text that the model did not write.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseInputText)]
@@ -157,26 +157,26 @@ pub struct InputText {
     pub text: String,
 }
 
-/// Words of the model.
+/// Text of the model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseOutputText)]
 pub struct OutputText {
     pub text: String,
-    /// Always empty in replies, and of no effect in requests.
-    #[serde(default, deserialize_with = "or_default")]
+    /// Always empty in responses; has no effect in requests.
+    #[serde(default, deserialize_with = "null_as_default")]
     #[schema(value_type = Vec<Object>)]
     pub annotations: Vec<Value>,
-    /// How likely the words were, where the request asked. Of no effect in requests.
-    #[serde(default, deserialize_with = "unread")]
+    /// The log-probabilities of the text, if requested. Has no effect in requests.
+    #[serde(default, deserialize_with = "ignore")]
     pub logprobs: Vec<TokenLogprob>,
 }
 
-fn unread<'de, T: Default, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+fn ignore<'de, T: Default, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     serde::de::IgnoredAny::deserialize(deserializer).map(|_| T::default())
 }
 
-/// Words in place of an answer.
+/// A refusal in place of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseRefusal)]
@@ -184,35 +184,35 @@ pub struct Refusal {
     pub refusal: String,
 }
 
-/// What the model thought before it answered.
+/// The model's reasoning before the answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseReasoningItem)]
 pub struct ReasoningItem {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Always empty in replies: thinking is told as it was thought, in `content`. In requests it
-    /// stands for `content` where that is left out.
-    #[serde(default, deserialize_with = "or_default")]
-    pub summary: Vec<Thought>,
-    #[serde(default, deserialize_with = "or_default")]
-    pub content: Vec<Thought>,
-    /// Always left out of replies, and of no effect in requests.
+    /// Always empty in responses: `content` has the full reasoning. In requests it is used if
+    /// `content` is omitted.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub summary: Vec<ReasoningPart>,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub content: Vec<ReasoningPart>,
+    /// Never in responses; has no effect in requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted_content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<Status>,
+    pub status: Option<ItemStatus>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-#[schema(as = ResponseThought)]
-pub enum Thought {
+#[schema(as = ResponseReasoningPart)]
+pub enum ReasoningPart {
     SummaryText { text: String },
     ReasoningText { text: String },
 }
 
-impl Thought {
+impl ReasoningPart {
     pub fn text(&self) -> &str {
         match self {
             Self::SummaryText { text } | Self::ReasoningText { text } => text,
@@ -220,34 +220,34 @@ impl Thought {
     }
 }
 
-/// A call that the model asks for.
+/// A call of the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseFunctionCallItem)]
 pub struct FunctionCallItem {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// By which the call's output is told to be its.
+    /// The id by which an output refers to the call.
     pub call_id: String,
     pub name: String,
     /// A JSON object as text.
     pub arguments: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<Status>,
+    pub status: Option<ItemStatus>,
 }
 
-/// What came of a call.
+/// The output of a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseFunctionCallOutputItem)]
 pub struct FunctionCallOutputItem {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Of a `function_call` before it.
+    /// The `call_id` of an earlier `function_call`.
     pub call_id: String,
     pub output: TextOr<Part>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<Status>,
+    pub status: Option<ItemStatus>,
 }
 
 /// An item of a stored response, by its `id`.
@@ -269,22 +269,22 @@ impl Item {
         }
     }
 
-    /// As it is kept: with an id, a status, and its words as parts.
-    pub fn settled(mut self) -> Self {
+    /// The item as it is stored: with an id, a status, and its text as parts.
+    pub fn normalized(mut self) -> Self {
         let (id, prefix) = match &mut self {
             Self::Message(item) => {
                 let text = std::mem::replace(&mut item.content, TextOr::Many(Vec::new()));
                 item.content = TextOr::Many(parts(item.role, text));
-                item.status.get_or_insert(Status::Completed);
+                item.status.get_or_insert(ItemStatus::Completed);
                 (&mut item.id, "msg_")
             }
             Self::Reasoning(item) => (&mut item.id, "rs_"),
             Self::FunctionCall(item) => {
-                item.status.get_or_insert(Status::Completed);
+                item.status.get_or_insert(ItemStatus::Completed);
                 (&mut item.id, "fc_")
             }
             Self::FunctionCallOutput(item) => {
-                item.status.get_or_insert(Status::Completed);
+                item.status.get_or_insert(ItemStatus::Completed);
                 (&mut item.id, "fco_")
             }
             Self::ItemReference(_) => return self,
@@ -292,11 +292,9 @@ impl Item {
         id.get_or_insert_with(|| fresh_id(prefix));
         self
     }
-}
 
-impl Item {
-    /// Without what was sent along and changes nothing.
-    pub fn without_idle_fields(mut self) -> Self {
+    /// The item without fields that have no effect.
+    pub fn without_ignored_fields(mut self) -> Self {
         let content = match &mut self {
             Self::Message(item) => {
                 item.phase = None;
@@ -320,10 +318,10 @@ impl Item {
     }
 }
 
-fn parts(speaker: Speaker, content: TextOr<Part>) -> Vec<Part> {
-    match (content, speaker) {
+fn parts(role: ItemRole, content: TextOr<Part>) -> Vec<Part> {
+    match (content, role) {
         (TextOr::Many(parts), _) => parts,
-        (TextOr::Text(text), Speaker::Assistant) => vec![Part::OutputText(OutputText {
+        (TextOr::Text(text), ItemRole::Assistant) => vec![Part::OutputText(OutputText {
             text,
             ..OutputText::default()
         })],

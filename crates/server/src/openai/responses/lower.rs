@@ -1,4 +1,4 @@
-//! From a response's request to a chat request.
+//! Lowers a response request to a chat request.
 
 use std::collections::BTreeMap;
 
@@ -11,39 +11,43 @@ use super::conversation::messages;
 use super::item::Item;
 use super::object::{ResponseObject, ResponseStatus};
 use super::request::{
-    Format, FunctionTool, Include, Mode, NamedTool, Reasoning, ResponseRequest, SomeTools,
-    StreamOptions, TextConfig, Tool, Truncation,
+    Format, FunctionTool, Include, Mode, NamedTool, Reasoning, ResponseRequest, StreamOptions,
+    TextConfig, Tool, ToolSelection, Truncation,
 };
-use crate::chat_turn::Terms;
 use crate::error::ApiError;
+use crate::field::Field;
 use crate::openai::chat::lower::effort;
-use crate::openai::tool::FunctionDefinition;
+use crate::openai::tools::FunctionDefinition;
 use crate::openai::{fresh_id, now, options};
+use crate::reply::ReplyOptions;
 use crate::sampling;
 
-/// What is asked for, and how it is to be told.
-pub struct Lowered {
+pub struct LoweredResponse {
     pub chat: ChatRequest,
-    pub terms: Terms,
-    /// The response that is to be filled.
+    pub options: ReplyOptions,
+    /// The response without its output.
     pub response: ResponseObject,
     pub stream: bool,
     pub ignored: Vec<&'static str>,
 }
 
 /// What a request is lowered with.
-pub struct Given<'a> {
-    pub sampling: &'a Map<String, Value>,
+pub struct LoweringContext<'a> {
+    /// The request's sampling parameters.
+    pub overrides: &'a Map<String, Value>,
+    /// The model's sampling parameters.
+    pub defaults: &'a SamplingParams,
     pub chat: &'a ChatContext,
-    /// How to sample where the request does not say.
-    pub in_force: &'a SamplingParams,
     pub model: &'a str,
     /// The conversation so far, the request's own input included.
     pub conversation: Vec<&'a Item>,
 }
 
-/// The request over what is in force without it. Its `input` is part of what is given.
-pub fn lower(request: ResponseRequest, given: Given<'_>) -> Result<Lowered, ApiError> {
+/// Lowers a request, except for its `input`, which is part of the context's conversation.
+pub fn lower(
+    request: ResponseRequest,
+    context: LoweringContext<'_>,
+) -> Result<LoweredResponse, ApiError> {
     let ResponseRequest {
         model: _,
         input: _,
@@ -70,14 +74,14 @@ pub fn lower(request: ResponseRequest, given: Given<'_>) -> Result<Lowered, ApiE
     let mut ignored = Vec::new();
     if background == Some(true) {
         return Err(ApiError::unsupported(
-            "background",
-            "a response is made while the request lasts",
+            Field::Background,
+            "responses are generated while the request is open",
         ));
     }
     if truncation == Some(Truncation::Auto) {
         return Err(ApiError::unsupported(
-            "truncation",
-            "what does not fit the context is refused, never cut; leave it out or say `disabled`",
+            Field::Truncation,
+            "prompts that exceed the context are refused; omit it or use `disabled`",
         ));
     }
     if let Some(StreamOptions {
@@ -88,14 +92,14 @@ pub fn lower(request: ResponseRequest, given: Given<'_>) -> Result<Lowered, ApiE
     }
     let metadata = metadata.unwrap_or_default();
     check_metadata(&metadata)?;
-    let mut sampling = given.in_force.clone();
-    sampling::apply(given.sampling, &mut sampling, given.chat.tokenizer())?;
+    let mut sampling = context.defaults.clone();
+    sampling::apply(context.overrides, &mut sampling, context.chat.tokenizer())?;
     let text = text.unwrap_or_default();
     let reasoning = reasoning.unwrap_or_default();
     let tools = tools.unwrap_or_default();
     let tool_choice = tool_choice.unwrap_or(super::request::ToolChoice::Mode(Mode::Auto));
     let parallel_tool_calls = parallel_tool_calls.unwrap_or(true);
-    let (offered, choice) = offer(&tools, &tool_choice)?;
+    let (offered, choice) = offered_tools(&tools, &tool_choice)?;
     let response = ResponseObject {
         id: fresh_id("resp_"),
         object: "response",
@@ -106,7 +110,7 @@ pub fn lower(request: ResponseRequest, given: Given<'_>) -> Result<Lowered, ApiE
         incomplete_details: None,
         instructions: instructions.clone(),
         max_output_tokens,
-        model: given.model.to_owned(),
+        model: context.model.to_owned(),
         output: Vec::new(),
         parallel_tool_calls,
         previous_response_id,
@@ -127,24 +131,24 @@ pub fn lower(request: ResponseRequest, given: Given<'_>) -> Result<Lowered, ApiE
         metadata,
     };
     let chat = ChatRequest {
-        messages: messages(instructions, given.conversation, &mut ignored)?,
+        messages: messages(instructions, context.conversation, &mut ignored)?,
         tools: offered,
         tool_choice: choice,
         parallel_tool_calls,
-        thinking: thinking(reasoning, given.chat, &mut ignored),
+        thinking: thinking(reasoning, context.chat, &mut ignored),
         answer: answer(text, &mut ignored),
         sampling,
         logprobs: logprobs(&include.unwrap_or_default(), top_logprobs, &mut ignored)?,
         template_variables: chat_template_kwargs.unwrap_or_default(),
         ..ChatRequest::default()
     };
-    Ok(Lowered {
+    Ok(LoweredResponse {
         chat,
-        terms: Terms {
+        options: ReplyOptions {
             max_tokens: max_output_tokens,
             priority: priority.unwrap_or(0),
             cache_salt,
-            ..Terms::default()
+            ..ReplyOptions::default()
         },
         response,
         stream: stream.unwrap_or(false),
@@ -158,8 +162,8 @@ fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {
     };
     if metadata.len() > 16 || metadata.iter().any(long) {
         Err(ApiError::invalid(
-            "metadata",
-            "`metadata` may have up to 16 texts of up to 512 characters, by names of up to 64",
+            Field::Metadata,
+            "may have up to 16 entries, with keys of up to 64 and values of up to 512 characters",
         ))
     } else {
         Ok(())
@@ -211,13 +215,13 @@ fn logprobs(
     if include.contains(&Include::EncryptedReasoning) {
         ignored.push("include[reasoning.encrypted_content]");
     }
-    let top = options::alternatives("top_logprobs", top)?.unwrap_or(0);
+    let top = options::alternatives(Field::TopLogprobs, top)?.unwrap_or(0);
     let wanted = top > 0 || include.contains(&Include::Logprobs);
-    Ok(wanted.then(|| Logprobs::of_model(top)))
+    Ok(wanted.then(|| Logprobs::for_model(top)))
 }
 
-/// The tools that the model is told of, and whether it calls them.
-fn offer(
+/// The tools that the model sees, and whether it calls them.
+fn offered_tools(
     tools: &[Tool],
     choice: &super::request::ToolChoice,
 ) -> Result<(Vec<loquat_chat::Tool>, ToolChoice), ApiError> {
@@ -229,10 +233,10 @@ fn offer(
     };
     match choice {
         super::request::ToolChoice::Mode(word) => Ok((offered, mode(word))),
-        super::request::ToolChoice::Some(SomeTools::Function { name }) => {
+        super::request::ToolChoice::Tools(ToolSelection::Function { name }) => {
             Ok((offered, ToolChoice::Named(name.clone())))
         }
-        super::request::ToolChoice::Some(SomeTools::AllowedTools { mode: word, tools }) => {
+        super::request::ToolChoice::Tools(ToolSelection::AllowedTools { mode: word, tools }) => {
             let names: Vec<_> = tools
                 .iter()
                 .map(|NamedTool::Function { name }| name)
@@ -241,8 +245,9 @@ fn offer(
                 .iter()
                 .find(|name| offered.iter().all(|tool| tool.name != ***name));
             if let Some(name) = unknown {
-                let what = format!("`tool_choice.tools` has `{name}`, which `tools` does not");
-                return Err(ApiError::invalid("tool_choice.tools", what));
+                let field = Field::ToolChoice.field(Field::Tools);
+                let problem = format!("has `{name}`, which is not in `tools`");
+                return Err(ApiError::invalid(field, problem));
             }
             let allowed = offered.into_iter();
             let allowed = allowed.filter(|tool| names.contains(&&tool.name));

@@ -1,9 +1,9 @@
-//! OpenAI's Responses: conversations of items, which the server may keep.
+//! `/v1/responses`: conversations of items, which the server may store.
 
 pub mod item;
-pub mod kept;
 pub mod object;
 pub mod request;
+pub mod stored;
 
 mod conversation;
 mod events;
@@ -20,25 +20,24 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt, stream};
 
 pub use self::store::Responses;
 
-use self::item::{InputText, Item, ItemReference, MessageItem, Part, Speaker};
-use self::lower::{Given, Lowered, lower};
-use self::object::{ResponseObject, ResponseStatus};
+use self::item::{InputText, Item, ItemReference, ItemRole, MessageItem, Part};
+use self::lower::{LoweredResponse, LoweringContext, lower};
+use self::object::ResponseObject;
 use self::request::ResponseRequest;
-use self::store::Kept;
-use self::writer::Writer;
+use self::store::StoredResponse;
+use self::writer::{ResponseStorage, ResponseWriter};
+use crate::active_request::Submission;
 use crate::app::App;
 use crate::caller::Caller;
-use crate::chat_turn::ChatTurn;
 use crate::error::ApiError;
-use crate::frames;
-use crate::turn::Ask;
+use crate::field::Field;
+use crate::reply::{self, ActiveReply};
 use crate::union::TextOr;
-use crate::wire::{Body, name_ignored};
+use crate::wire::{JsonBody, set_ignored_header};
+use crate::{frames, lowering};
 
 const RESPONSES: &str = "/v1/responses";
 
@@ -47,17 +46,17 @@ pub fn routes() -> Router<Arc<App>> {
         .route(RESPONSES, post(create))
         .route(
             "/v1/responses/{id}",
-            get(kept::retrieve).delete(kept::delete),
+            get(stored::retrieve).delete(stored::delete),
         )
-        .route("/v1/responses/{id}/input_items", get(kept::input_items))
-        .route("/v1/responses/{id}/cancel", post(kept::cancel))
+        .route("/v1/responses/{id}/input_items", get(stored::input_items))
+        .route("/v1/responses/{id}/cancel", post(stored::cancel))
 }
 
-/// Makes a response
+/// Create a response
 ///
 /// With `stream`, events as OpenAI sends them, each with its `sequence_number`, from
 /// `response.created` to `response.completed`, `response.incomplete` or `response.failed`.
-/// Thinking is told as it was thought, by `response.reasoning_text.delta`.
+/// Reasoning is streamed in full, by `response.reasoning_text.delta`.
 #[utoipa::path(
     post, path = "/v1/responses", tag = "openai", request_body = ResponseRequest,
     responses((status = 200, description = "The response", body = ResponseObject)),
@@ -65,94 +64,89 @@ pub fn routes() -> Router<Arc<App>> {
 pub async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: Body<ResponseRequest>,
+    body: JsonBody<ResponseRequest>,
 ) -> Result<Response, ApiError> {
-    let Body {
+    let JsonBody {
         value: mut request,
         sampling,
         mut ignored,
     } = body;
     let lease = super::lease(&app, &caller, request.model.as_deref()).await?;
-    let before = previous(&app, &caller, request.previous_response_id.as_deref())?;
+    let previous = previous(&app, &caller, request.previous_response_id.as_deref())?;
     let input = std::mem::replace(&mut request.input, TextOr::Many(Vec::new()));
-    let input = settled(&app, &caller, input)?;
-    let (model, earlier) = (lease.clone(), before.clone());
-    let lowering = move || {
-        let so_far = earlier.iter().flat_map(Kept::conversation);
-        let given = Given {
-            sampling: &sampling,
+    let input = normalized(&app, &caller, input)?;
+    let (model, earlier) = (lease.clone(), previous.clone());
+    let lower = move || {
+        let earlier = earlier.iter().flat_map(StoredResponse::conversation);
+        let context = LoweringContext {
+            overrides: &sampling,
+            defaults: model.sampling(),
             chat: model.chat_context(),
-            in_force: model.sampling(),
             model: &model.id,
-            conversation: so_far.chain(&input).collect(),
+            conversation: earlier.chain(&input).collect(),
         };
-        lower(request, given).map(|lowered| (lowered, input))
+        lower(request, context).map(|lowered| (lowered, input))
     };
-    // Words and schemas may take long.
-    let lowered = tokio::task::spawn_blocking(lowering).await;
-    let (lowered, input) = lowered.map_err(|error| ApiError::internal(&error))??;
-    let Lowered {
+    let (lowered, input) = lowering::run(lower).await?;
+    let LoweredResponse {
         chat,
-        terms,
+        options,
         response,
         stream,
-        ignored: further,
+        ignored: nested,
     } = lowered;
-    ignored.extend(further);
-    let writer = Writer::new(
-        response,
-        lease.chat_context(),
-        chat.logprobs.is_some(),
-        stream,
-    );
-    let ask = Ask {
+    ignored.extend(nested);
+    let storage = ResponseStorage {
+        app: Arc::clone(&app),
+        owner: caller.client(),
+        previous,
+        input,
+    };
+    let logprobs = chat.logprobs.is_some();
+    let writer = ResponseWriter::new(response, lease.chat_context(), logprobs, stream, storage);
+    let submission = Submission {
         app: &app,
         caller: &caller,
         lease,
         route: RESPONSES,
         choices: 1,
     };
-    let turn = ChatTurn::start(ask, chat, terms).await;
-    let answering = Answering {
-        turn: turn.map_err(in_our_words)?,
-        writer,
-        keeping: Keeping {
-            app: Arc::clone(&app),
-            owner: caller.client(),
-            before,
-            input,
-        },
-    };
+    let active = ActiveReply::start(submission, chat, options).await;
+    let active = active.map_err(rename_fields)?;
     let mut response = if stream {
-        frames::events(answering.stream())
+        frames::events(reply::stream(active, writer))
     } else {
-        Json(answering.whole().await?).into_response()
+        Json(reply::collect(active, writer).await?).into_response()
     };
-    name_ignored(&mut response, &ignored);
+    set_ignored_header(&mut response, &ignored);
     Ok(response)
 }
 
-fn previous(app: &App, caller: &Caller, id: Option<&str>) -> Result<Option<Kept>, ApiError> {
+fn previous(
+    app: &App,
+    caller: &Caller,
+    id: Option<&str>,
+) -> Result<Option<StoredResponse>, ApiError> {
     let Some(id) = id else {
         return Ok(None);
     };
     let limits = &app.config().responses;
     match app.responses.get(&caller.client(), id, limits) {
-        Some(kept) => Ok(Some(kept)),
-        None => Err(ApiError::invalid(
-            "previous_response_id",
-            format!("Previous response with id '{id}' not found."),
-        )
-        .code("previous_response_not_found")),
+        Some(stored) => Ok(Some(stored)),
+        None => {
+            let message = format!("Previous response with id '{id}' not found.");
+            let error = ApiError::bad_request(message).param(Field::PreviousResponseId);
+            Err(error.code("previous_response_not_found"))
+        }
     }
 }
 
-/// The input as it is kept, with what it refers to in the place of references.
-fn settled(app: &App, caller: &Caller, input: TextOr<Item>) -> Result<Vec<Item>, ApiError> {
+/// The input as it is stored, with references replaced by their items.
+fn normalized(app: &App, caller: &Caller, input: TextOr<Item>) -> Result<Vec<Item>, ApiError> {
     let items = match input {
         TextOr::Text(text) => vec![Item::Message(MessageItem {
             id: None,
-            role: Speaker::User,
+            role: ItemRole::User,
             content: TextOr::Many(vec![Part::InputText(InputText { text })]),
             status: None,
             phase: None,
@@ -171,108 +165,41 @@ fn settled(app: &App, caller: &Caller, input: TextOr<Item>) -> Result<Vec<Item>,
             let item = found.remove(&reference.id);
             item.unwrap_or(Item::ItemReference(reference))
         }
-        item => item.settled(),
+        item => item.normalized(),
     });
     Ok(items.collect())
 }
 
-/// What items refer to: each once, or a short request could grow without bounds.
+/// The ids of references. Each may occur once: a short request must not grow without bounds.
 fn references(items: &[Item]) -> Result<HashSet<String>, ApiError> {
     let mut ids = HashSet::new();
     for item in items {
         if let Item::ItemReference(ItemReference { id }) = item
             && !ids.insert(id.clone())
         {
-            let what = format!(
+            let message = format!(
                 "Duplicate item found with id {id}. Remove duplicate items from your input and \
                  try again."
             );
-            return Err(ApiError::invalid("input", what));
+            return Err(ApiError::bad_request(message).param(Field::Input));
         }
     }
     Ok(ids)
 }
 
-/// A response on its way. Dropping it cancels.
-struct Answering {
-    turn: ChatTurn,
-    writer: Writer,
-    keeping: Keeping,
-}
-
-/// What a response is kept with.
-struct Keeping {
-    app: Arc<App>,
-    owner: Option<String>,
-    before: Option<Kept>,
-    input: Vec<Item>,
-}
-
-impl Keeping {
-    fn keep(&mut self, response: &ResponseObject) {
-        let Self {
-            app,
-            owner,
-            before,
-            input,
-        } = self;
-        if response.store {
-            app.responses.keep(
-                owner.take(),
-                before.take(),
-                std::mem::take(input),
-                response.clone(),
-                &app.config().responses,
-            );
-        }
-    }
-}
-
-impl Answering {
-    async fn whole(mut self) -> Result<ResponseObject, ApiError> {
-        while let Some(said) = self.turn.next().await {
-            self.writer.take(said?);
-        }
-        let response = self.writer.response();
-        self.keeping.keep(response);
-        Ok(response.clone())
-    }
-
-    fn stream(mut self) -> impl Stream<Item = Bytes> + Send + 'static {
-        let start = self.writer.start();
-        let rest = stream::unfold(self, |mut answering| async move {
-            let frame = answering.next().await?;
-            Some((frame, answering))
-        });
-        // A token need not make for an event.
-        let rest = rest.filter(|frame| std::future::ready(!frame.is_empty()));
-        stream::once(std::future::ready(start)).chain(rest)
-    }
-
-    async fn next(&mut self) -> Option<Bytes> {
-        let frame = match self.turn.next().await? {
-            Ok(said) => self.writer.take(said),
-            Err(error) => self.writer.fail(&error),
-        };
-        let response = self.writer.response();
-        if matches!(
-            response.status,
-            ResponseStatus::Completed | ResponseStatus::Incomplete
-        ) {
-            // Before the client hears of the end, since it may go on from there at once.
-            self.keeping.keep(response);
-        }
-        Some(frame)
-    }
-}
-
-/// An error of the layers below, by the names of this dialect.
-fn in_our_words(error: ApiError) -> ApiError {
-    error.renamed(&[
-        ("messages", "input"),
-        ("max_tokens", "max_output_tokens"),
-        ("thinking", "reasoning.effort"),
-        ("response_format", "text.format"),
-        ("logprobs", "top_logprobs"),
+/// Renames fields of the lower layers to those of the request.
+fn rename_fields(error: ApiError) -> ApiError {
+    error.renamed([
+        (Field::Messages.into(), Field::Input.into()),
+        (Field::MaxTokens.into(), Field::MaxOutputTokens.into()),
+        (
+            Field::Thinking.into(),
+            Field::Reasoning.field(Field::Effort),
+        ),
+        (
+            Field::ResponseFormat.into(),
+            Field::Text.field(Field::Format),
+        ),
+        (Field::Logprobs.into(), Field::TopLogprobs.into()),
     ])
 }

@@ -1,8 +1,8 @@
-//! A response as it is given.
+//! The response object.
 
 use std::collections::BTreeMap;
 
-use loquat_engine::Usage as Counted;
+use loquat_engine::Usage;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -10,7 +10,7 @@ use super::item::Item;
 use super::request::{Reasoning, TextConfig, Tool, ToolChoice, Truncation};
 use crate::error::{ApiError, ErrorKind};
 
-/// A response, with what was asked for.
+/// A response, with the options of its request.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Response)]
 pub struct ResponseObject {
@@ -27,7 +27,7 @@ pub struct ResponseObject {
     pub instructions: Option<String>,
     pub max_output_tokens: Option<usize>,
     pub model: String,
-    /// What the model thought, said and asked for, in its order.
+    /// Reasoning, text and calls, in the model's order.
     pub output: Vec<Item>,
     pub parallel_tool_calls: bool,
     pub previous_response_id: Option<String>,
@@ -57,8 +57,7 @@ pub enum ResponseStatus {
 /// Why a response failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ResponseError {
-    /// `server_error`, `rate_limit_exceeded` or `invalid_prompt`: OpenAI's clients know no others
-    /// that could apply.
+    /// `server_error`, `rate_limit_exceeded` or `invalid_prompt`.
     pub code: &'static str,
     pub message: String,
 }
@@ -77,19 +76,19 @@ impl From<&ApiError> for ResponseError {
     }
 }
 
-/// Why a response is not whole.
+/// Why a response is incomplete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct IncompleteDetails {
     #[schema(pattern = "^max_output_tokens$")]
     pub reason: &'static str,
 }
 
-/// Tokens that a response cost.
+/// The tokens of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ResponseUsage {
     pub input_tokens: usize,
     pub input_tokens_details: InputTokensDetails,
-    /// Thinking and the token that ended the reply included.
+    /// Reasoning and the end-of-turn token included.
     pub output_tokens: usize,
     pub output_tokens_details: OutputTokensDetails,
     pub total_tokens: usize,
@@ -97,25 +96,25 @@ pub struct ResponseUsage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct InputTokensDetails {
-    /// Those that were computed for an earlier request.
+    /// Tokens found in the prefix cache.
     pub cached_tokens: usize,
-    /// Always 0: keeping a prompt costs nothing.
+    /// Always 0: caching a prompt has no cost.
     pub cache_write_tokens: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct OutputTokensDetails {
-    /// Tokens of thinking, its marks aside.
+    /// Tokens of reasoning, without its markers.
     pub reasoning_tokens: usize,
 }
 
 impl ResponseUsage {
-    pub fn new(counted: Counted, reasoning_tokens: usize) -> Self {
-        let Counted {
+    pub fn new(usage: Usage, reasoning_tokens: usize) -> Self {
+        let Usage {
             prompt_tokens,
             completion_tokens,
             cached_tokens,
-        } = counted;
+        } = usage;
         Self {
             input_tokens: prompt_tokens,
             input_tokens_details: InputTokensDetails {
@@ -129,7 +128,7 @@ impl ResponseUsage {
     }
 }
 
-/// What a response was made from.
+/// The input of a response.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ResponseItemList)]
 pub struct ItemList {
@@ -141,10 +140,10 @@ pub struct ItemList {
     pub has_more: bool,
 }
 
-/// A response that is no longer kept.
+/// A deleted response.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ResponseDeleted)]
-pub struct Deleted {
+pub struct DeletedResponse {
     pub id: String,
     #[schema(pattern = "^response$")]
     pub object: &'static str,

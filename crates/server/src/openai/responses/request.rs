@@ -1,4 +1,4 @@
-//! A response as it is asked for.
+//! The request of a response.
 
 use std::collections::BTreeMap;
 
@@ -7,112 +7,106 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::item::Item;
+use crate::field::Field;
 use crate::openai::chat::wire::ReasoningEffort;
-use crate::union::{Kinds, TextOr};
-use crate::wire::Wire;
+use crate::union::{TextOr, TypeTags};
+use crate::wire::WireRequest;
 
-/// A conversation to answer. All sampling parameters of the engine may stand beside these fields.
+/// A conversation to answer. The engine's sampling parameters are accepted beside these fields.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseRequest {
-    /// Which model is to answer. May be left out where only one is served.
+    /// The model's name or alias. May be omitted if only one model is served.
     pub model: Option<String>,
-    /// The user's words, or the conversation so far; after those of `previous_response_id`.
+    /// The user's message, or the items that follow those of `previous_response_id`.
     pub input: TextOr<Item>,
-    /// How the model is to behave. Not carried over from a previous response.
+    /// The system message. Not carried over from a previous response.
     pub instructions: Option<String>,
-    /// Goes on from this response, which must have been stored by the same key.
+    /// Continue this response, which the same key must have stored.
     pub previous_response_id: Option<String>,
-    /// Keep the response for later turns; true when left out. It is kept in memory, as long as the
-    /// configuration says.
+    /// Store the response for later turns; default true. It is stored in memory, for as long as the
+    /// configuration allows.
     pub store: Option<bool>,
-    /// Send the response as it comes, as server-sent events.
+    /// Stream the response as server-sent events.
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
-    /// The longest reply in tokens, thinking included. Where left out, as the model is set up.
+    /// The longest reply in tokens, reasoning included. The model's default if omitted.
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<usize>,
-    /// The form of the answer.
+    /// The format of the answer.
     pub text: Option<TextConfig>,
     /// Functions that the model may call.
     pub tools: Option<Vec<Tool>>,
-    /// Whether it does: `auto` when left out.
+    /// Whether it calls them; default `auto`.
     pub tool_choice: Option<ToolChoice>,
-    /// Whether one reply may call several tools; true when left out.
+    /// Whether one reply may call several tools; default true.
     pub parallel_tool_calls: Option<bool>,
     pub reasoning: Option<Reasoning>,
-    /// What to tell beside the answer: `message.output_text.logprobs`.
-    /// `reasoning.encrypted_content` has no effect: thinking is told in the clear, and can be sent
-    /// back so.
+    /// Extra output: `message.output_text.logprobs`. `reasoning.encrypted_content` has no effect:
+    /// reasoning is not encrypted, and can be sent back as it is.
     pub include: Option<Vec<Include>>,
-    /// Of how many alternatives to each token log-probabilities are told, from 0 to 20.
+    /// Number of alternatives to each token in log-probabilities, from 0 to 20.
     #[schema(maximum = 20)]
     pub top_logprobs: Option<usize>,
-    /// Must be `disabled`: what does not fit the context is refused, never cut.
+    /// Must be `disabled`: prompts that exceed the context are refused.
     pub truncation: Option<Truncation>,
-    /// Must be false: a response is made while the request lasts.
+    /// Must be false: responses are generated while the request is open.
     pub background: Option<bool>,
-    /// Up to 16 texts of up to 512 characters, by names of up to 64. Given back as they are.
+    /// Up to 16 entries, with keys of up to 64 and values of up to 512 characters. Returned as is.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// Further variables of the model's template.
+    /// Extra variables of the model's template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
-    /// Keeps what is computed for this request to requests with the same salt.
+    /// Share cached prompts only with requests of the same salt.
     pub cache_salt: Option<String>,
-    /// Lower goes first, from -100 to 100; 0 when left out.
+    /// Lower runs first, from -100 to 100; default 0.
     pub priority: Option<i32>,
 }
 
-impl Wire for ResponseRequest {
+impl WireRequest for ResponseRequest {
     const IGNORED: &'static [(&'static str, &'static str)] = &[
-        ("user", "clients are told apart by their keys"),
-        ("safety_identifier", "clients are told apart by their keys"),
-        ("service_tier", "there is one; see `priority`"),
-        (
-            "prompt_cache_key",
-            "prompts are shared wherever they begin alike",
-        ),
+        ("user", "clients are identified by their keys"),
+        ("safety_identifier", "clients are identified by their keys"),
+        ("service_tier", "there is only one; see `priority`"),
+        ("prompt_cache_key", "prompts share every common prefix"),
         (
             "prompt_cache_retention",
-            "prompts are kept while there is room",
+            "prompts stay cached while there is memory",
         ),
     ];
-    const WITHIN: &'static [(&'static str, &'static str)] = &[
-        ("reasoning.summary", "thinking is told as it was thought"),
-        ("text.verbosity", "no model here is trained for it"),
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = &[
+        ("reasoning.summary", "reasoning is returned in full"),
+        ("text.verbosity", "no supported model is trained for it"),
         ("text.format.description", "the model does not see it"),
         (
             "include[reasoning.encrypted_content]",
-            "thinking is told in the clear",
+            "reasoning is not encrypted",
         ),
-        ("encrypted_content", "nothing is encrypted here"),
-        ("phase", "replies have no phases here"),
+        ("encrypted_content", "reasoning is not encrypted"),
+        ("phase", "replies have no phases"),
         (
             "stream_options.include_obfuscation",
-            "pieces of a stream are not padded",
+            "chunks are not padded",
         ),
     ];
-    const REFUSED: &'static [(&'static str, &'static str)] = &[
+    const REFUSED: &'static [(Field, &'static str)] = &[
         (
-            "conversation",
-            "go on from a response by `previous_response_id`",
+            Field::Conversation,
+            "continue a response with `previous_response_id`",
         ),
-        ("prompt", "no prompts are kept here; write it as `input`"),
+        (Field::Prompt, "prompts are not stored; send it as `input`"),
         (
-            "max_tool_calls",
-            "it bounds built-in tools, and there are none",
+            Field::MaxToolCalls,
+            "it limits built-in tools, and there are none",
         ),
-        ("moderation", "nothing is judged here"),
-        (
-            "context_management",
-            "nothing is taken out of a conversation",
-        ),
-        ("prompt_cache_options", "prompts are cached as they come"),
+        (Field::Moderation, "this server does not moderate"),
+        (Field::ContextManagement, "conversations are not shortened"),
+        (Field::PromptCacheOptions, "every prompt is cached"),
     ];
     const SAMPLING: bool = true;
 }
 
-/// How a stream is told.
+/// Options of a stream.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseStreamOptions)]
@@ -121,14 +115,14 @@ pub struct StreamOptions {
     pub include_obfuscation: Option<bool>,
 }
 
-/// The form of the answer.
+/// The format of the answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseTextConfig)]
 pub struct TextConfig {
     #[serde(default)]
     pub format: Option<Format>,
-    /// Has no effect: no model here is trained for it.
+    /// Has no effect: no supported model is trained for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verbosity: Option<Verbosity>,
 }
@@ -146,21 +140,21 @@ pub enum Verbosity {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[schema(as = ResponseTextFormat)]
 pub enum Format {
-    /// Anything.
+    /// Any text.
     Text {},
     /// Any JSON object.
     JsonObject {},
-    /// JSON that a schema admits.
+    /// JSON that matches a schema.
     JsonSchema {
-        /// What the schema is called; changes nothing.
+        /// The schema's name; has no effect.
         name: String,
-        /// The JSON schema. A keyword that cannot be held to is refused by name.
+        /// The JSON schema. Unsupported keywords are refused by name.
         #[schema(value_type = Object)]
         schema: Value,
-        /// Changes nothing: the model does not see it.
+        /// Has no effect: the model does not see it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<String>,
-        /// The answer is held to the schema either way.
+        /// The answer always follows the schema.
         #[serde(default)]
         strict: Option<bool>,
     },
@@ -174,7 +168,7 @@ pub enum Tool {
     Function(FunctionTool),
 }
 
-const TOOLS: Kinds = Kinds {
+const TOOLS: TypeTags = TypeTags {
     default: None,
     refused: &[(
         &[
@@ -195,7 +189,7 @@ const TOOLS: Kinds = Kinds {
             "namespace",
             "tool_search",
         ],
-        "tools are functions, which the client calls",
+        "only function tools, which the client calls, are supported",
     )],
 };
 
@@ -211,51 +205,50 @@ impl Serialize for Tool {
     }
 }
 
-/// What a function does and takes.
+/// A function's description and parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseFunctionTool)]
 pub struct FunctionTool {
-    /// 1 to 64 letters, digits, `_`, `-` or `.`; each tool its own.
+    /// 1 to 64 letters, digits, `_`, `-` or `.`; unique.
     pub name: String,
-    /// When and how to use it, for the model to read.
+    /// When and how to use it; the model reads it.
     pub description: Option<String>,
-    /// A JSON schema of an object: the arguments. None when left out.
+    /// The JSON schema of the arguments, which is an object. No arguments if omitted.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Map<String, Value>>,
-    /// Hold the arguments to the schema while they are generated. Where left out, they are if the
-    /// schema can be held to.
+    /// Constrain the arguments to the schema; by default if the schema is supported.
     pub strict: Option<bool>,
 }
 
-/// Whether tools are called: a word, the one to call, or those that may be.
+/// Whether tools are called: a mode, the tool to call, or those that may be called.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = ResponseToolChoice)]
 pub enum ToolChoice {
     Mode(Mode),
-    Some(SomeTools),
+    Tools(ToolSelection),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ResponseToolMode)]
 pub enum Mode {
-    /// None is called.
+    /// No tool is called.
     None,
-    /// As the model likes.
+    /// The model decides.
     Auto,
-    /// At least one is called.
+    /// At least one tool is called.
     Required,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-#[schema(as = ResponseSomeTools)]
-pub enum SomeTools {
-    /// This one is called.
+#[schema(as = ResponseToolSelection)]
+pub enum ToolSelection {
+    /// This tool is called.
     Function { name: String },
-    /// Only these are offered.
+    /// The model sees only these tools.
     AllowedTools { mode: Mode, tools: Vec<NamedTool> },
 }
 
@@ -266,7 +259,7 @@ pub enum NamedTool {
     Function { name: String },
 }
 
-const CHOICES: Kinds = Kinds {
+const CHOICES: TypeTags = TypeTags {
     default: None,
     refused: TOOLS.refused,
 };
@@ -276,8 +269,8 @@ impl<'de> Deserialize<'de> for ToolChoice {
         use serde::de::Error;
         match Value::deserialize(deserializer)? {
             object @ Value::Object(_) => {
-                let some = CHOICES.read(object, serde_json::from_value);
-                some.map(Self::Some).map_err(D::Error::custom)
+                let selection = CHOICES.read(object, serde_json::from_value);
+                selection.map(Self::Tools).map_err(D::Error::custom)
             }
             word => Mode::deserialize(word)
                 .map(Self::Mode)
@@ -286,17 +279,17 @@ impl<'de> Deserialize<'de> for ToolChoice {
     }
 }
 
-/// Whether the model thinks before it answers.
+/// Whether the model reasons before it answers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseReasoning)]
 pub struct Reasoning {
-    /// How hard; the model's own way when left out. Refused where the model's template cannot be
-    /// told so.
+    /// How much; the model's default if omitted. Refused if the model's template has no such
+    /// setting.
     pub effort: Option<ReasoningEffort>,
-    /// Has no effect: thinking is told as it was thought.
+    /// Has no effect: reasoning is returned in full.
     pub summary: Option<Summary>,
-    /// Has no effect; `summary` took its place.
+    /// Has no effect; the older name of `summary`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generate_summary: Option<Summary>,
 }

@@ -1,4 +1,4 @@
-//! Responses that are kept in memory, for turns that go on from them.
+//! Stored responses, in memory, for requests that continue them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,57 +10,57 @@ use super::item::Item;
 use super::object::ResponseObject;
 use crate::config;
 
-/// What is kept, by the key that made it.
+/// Stored responses, by the key that created them.
 #[derive(Default)]
 pub struct Responses(Mutex<Owners>);
 
-type Owners = BTreeMap<Option<String>, Owned>;
+type Owners = BTreeMap<Option<String>, OwnerResponses>;
 
-/// One key's.
+/// The responses of one key.
 #[derive(Default)]
-struct Owned {
-    /// By age, the oldest first.
-    kept: BTreeMap<u64, Kept>,
-    places: HashMap<String, u64>,
+struct OwnerResponses {
+    /// The oldest first.
+    by_age: BTreeMap<u64, StoredResponse>,
+    ages: HashMap<String, u64>,
     next: u64,
-    /// Of every turn that something kept, or that is in use.
+    /// Of every turn that is stored or in use.
     bytes: Arc<AtomicUsize>,
 }
 
 /// A response and the turns before it.
 #[derive(Clone)]
-pub struct Kept {
+pub struct StoredResponse {
     since: Instant,
-    /// The last one is the response's own. Conversations share the turns that they have in common.
-    turns: Vec<Arc<Turn>>,
+    /// The response's own turn is the last. Conversations share their common turns.
+    turns: Vec<Arc<StoredTurn>>,
 }
 
-/// What was asked and what was answered.
-pub struct Turn {
+/// A request's input and its response.
+pub struct StoredTurn {
     pub input: Vec<Item>,
     pub response: ResponseObject,
     size: usize,
     bytes: Arc<AtomicUsize>,
 }
 
-impl Drop for Turn {
+impl Drop for StoredTurn {
     fn drop(&mut self) {
         self.bytes.fetch_sub(self.size, Ordering::Relaxed);
     }
 }
 
-impl Kept {
+impl StoredResponse {
     pub fn response(&self) -> Option<&ResponseObject> {
         self.turns.last().map(|turn| &turn.response)
     }
 
-    /// All that the model was given, and its answer.
+    /// Everything that the model saw, and its answer.
     pub fn conversation(&self) -> impl Iterator<Item = &Item> {
         let turns = self.turns.iter();
         turns.flat_map(|turn| turn.input.iter().chain(&turn.response.output))
     }
 
-    /// All that the model was given.
+    /// Everything that the model saw.
     pub fn input(&self) -> impl Iterator<Item = &Item> {
         let answer = self.response().map_or(0, |response| response.output.len());
         let all = self.conversation().count();
@@ -69,28 +69,31 @@ impl Kept {
 }
 
 impl Responses {
-    /// Keeps a response, unless it is too much by itself, and lets go of what is too old or too
+    /// Stores a response, unless it exceeds the limit by itself, and evicts what is too old or too
     /// much.
-    pub fn keep(
+    pub fn insert(
         &self,
         owner: Option<String>,
-        before: Option<Kept>,
+        previous: Option<StoredResponse>,
         input: Vec<Item>,
         response: ResponseObject,
         limits: &config::Responses,
     ) {
-        let input: Vec<_> = input.into_iter().map(Item::without_idle_fields).collect();
+        let input: Vec<_> = input
+            .into_iter()
+            .map(Item::without_ignored_fields)
+            .collect();
         let size = size(&input, &response);
         let id = response.id.clone();
-        let mut turns = before.map_or_else(Vec::new, |before| before.turns);
-        let whole = turns.iter().map(|turn| turn.size).sum::<usize>() + size;
-        if whole > limits.max_bytes {
+        let mut turns = previous.map_or_else(Vec::new, |previous| previous.turns);
+        let total = turns.iter().map(|turn| turn.size).sum::<usize>() + size;
+        if total > limits.max_bytes {
             return;
         }
         let mut owners = self.lock();
         let owned = owners.entry(owner).or_default();
         owned.bytes.fetch_add(size, Ordering::Relaxed);
-        turns.push(Arc::new(Turn {
+        turns.push(Arc::new(StoredTurn {
             input,
             response,
             size,
@@ -98,12 +101,12 @@ impl Responses {
         }));
         owned.add(
             id,
-            Kept {
+            StoredResponse {
                 since: Instant::now(),
                 turns,
             },
         );
-        bound(&mut owners, limits);
+        evict(&mut owners, limits);
     }
 
     pub fn get(
@@ -111,26 +114,26 @@ impl Responses {
         owner: &Option<String>,
         id: &str,
         limits: &config::Responses,
-    ) -> Option<Kept> {
-        let owners = self.bounded(limits);
+    ) -> Option<StoredResponse> {
+        let owners = self.current(limits);
         let owned = owners.get(owner)?;
-        owned.kept.get(owned.places.get(id)?).cloned()
+        owned.by_age.get(owned.ages.get(id)?).cloned()
     }
 
-    /// Whether there was anything to forget.
-    pub fn forget(&self, owner: &Option<String>, id: &str, limits: &config::Responses) -> bool {
-        let mut owners = self.bounded(limits);
-        owners.get_mut(owner).is_some_and(|owned| owned.forget(id))
+    /// Whether the response existed.
+    pub fn remove(&self, owner: &Option<String>, id: &str, limits: &config::Responses) -> bool {
+        let mut owners = self.current(limits);
+        owners.get_mut(owner).is_some_and(|owned| owned.remove(id))
     }
 
-    /// Items of any of the owner's responses by their ids, each from the newest that has it.
+    /// Items of the owner's responses by their ids, each from the newest response that has it.
     pub fn items(
         &self,
         owner: &Option<String>,
         ids: &HashSet<String>,
         limits: &config::Responses,
     ) -> HashMap<String, Item> {
-        let turns = match self.bounded(limits).get(owner) {
+        let turns = match self.current(limits).get(owner) {
             Some(owned) => owned.turns(),
             None => Vec::new(),
         };
@@ -148,10 +151,10 @@ impl Responses {
         found
     }
 
-    /// Without what should be gone.
-    fn bounded(&self, limits: &config::Responses) -> MutexGuard<'_, Owners> {
+    /// The responses that have not expired.
+    fn current(&self, limits: &config::Responses) -> MutexGuard<'_, Owners> {
         let mut owners = self.lock();
-        bound(&mut owners, limits);
+        evict(&mut owners, limits);
         owners
     }
 
@@ -160,9 +163,9 @@ impl Responses {
     }
 }
 
-/// Lets go of what is too old, and where it is too much, of the oldest of who has most: nobody's
-/// responses make room for somebody else's who keeps more.
-fn bound(owners: &mut Owners, limits: &config::Responses) {
+/// Evicts expired responses. Over the limits, it evicts the oldest of the owner with the most, so
+/// that a small owner never makes room for a large one.
+fn evict(owners: &mut Owners, limits: &config::Responses) {
     let config::Responses {
         max_stored,
         max_bytes,
@@ -170,54 +173,54 @@ fn bound(owners: &mut Owners, limits: &config::Responses) {
     } = limits;
     for owned in owners.values_mut() {
         while owned.oldest().is_some_and(|since| since.elapsed() > *keep) {
-            owned.forget_oldest();
+            owned.remove_oldest();
         }
     }
     loop {
-        let sum = |of: fn(&Owned) -> usize| owners.values().map(of).sum::<usize>();
+        let sum = |of: fn(&OwnerResponses) -> usize| owners.values().map(of).sum::<usize>();
         let share = match (
-            sum(Owned::bytes) > *max_bytes,
-            sum(Owned::count) > *max_stored,
+            sum(OwnerResponses::bytes) > *max_bytes,
+            sum(OwnerResponses::count) > *max_stored,
         ) {
-            (true, _) => Owned::bytes,
-            (false, true) => Owned::count,
+            (true, _) => OwnerResponses::bytes,
+            (false, true) => OwnerResponses::count,
             (false, false) => break,
         };
         let largest = owners.values_mut();
         let largest = largest.max_by_key(|owned| (share(owned), Reverse(owned.oldest())));
-        // What is merely in use cannot be let go of.
-        if !largest.is_some_and(Owned::forget_oldest) {
+        // Turns that are only in use cannot be evicted.
+        if !largest.is_some_and(OwnerResponses::remove_oldest) {
             break;
         }
     }
     owners.retain(|_, owned| owned.count() > 0 || owned.bytes() > 0);
 }
 
-impl Owned {
-    fn add(&mut self, id: String, kept: Kept) {
-        self.kept.insert(self.next, kept);
-        self.places.insert(id, self.next);
+impl OwnerResponses {
+    fn add(&mut self, id: String, response: StoredResponse) {
+        self.by_age.insert(self.next, response);
+        self.ages.insert(id, self.next);
         self.next += 1;
     }
 
-    fn forget(&mut self, id: &str) -> bool {
-        let place = self.places.remove(id);
-        place.is_some_and(|place| self.kept.remove(&place).is_some())
+    fn remove(&mut self, id: &str) -> bool {
+        let age = self.ages.remove(id);
+        age.is_some_and(|age| self.by_age.remove(&age).is_some())
     }
 
     /// Whether there was one.
-    fn forget_oldest(&mut self) -> bool {
-        let Some((_, gone)) = self.kept.pop_first() else {
+    fn remove_oldest(&mut self) -> bool {
+        let Some((_, oldest)) = self.by_age.pop_first() else {
             return false;
         };
-        if let Some(response) = gone.response() {
-            self.places.remove(&response.id);
+        if let Some(response) = oldest.response() {
+            self.ages.remove(&response.id);
         }
         true
     }
 
     fn count(&self) -> usize {
-        self.kept.len()
+        self.by_age.len()
     }
 
     fn bytes(&self) -> usize {
@@ -225,16 +228,16 @@ impl Owned {
     }
 
     fn oldest(&self) -> Option<Instant> {
-        self.kept.values().next().map(|kept| kept.since)
+        self.by_age.values().next().map(|oldest| oldest.since)
     }
 
-    /// Each once, the newest response's last turn first.
-    fn turns(&self) -> Vec<Arc<Turn>> {
+    /// Each turn once, the newest response's last turn first.
+    fn turns(&self) -> Vec<Arc<StoredTurn>> {
         let mut seen = HashSet::new();
         let mut turns = Vec::new();
-        for kept in self.kept.values().rev() {
-            // What comes before a turn is the same in every conversation that has it.
-            let new = kept.turns.iter().rev();
+        for response in self.by_age.values().rev() {
+            // The turns before a turn are the same in every conversation.
+            let new = response.turns.iter().rev();
             let new = new.take_while(|turn| seen.insert(Arc::as_ptr(turn)));
             turns.extend(new.cloned());
         }
@@ -242,9 +245,9 @@ impl Owned {
     }
 }
 
-/// The words as JSON, and what holds them.
+/// The size of the turn as JSON, and of its structs.
 fn size(input: &[Item], response: &ResponseObject) -> usize {
     let json = serde_json::to_vec(&(input, response));
     let items = input.len() + response.output.len();
-    json.map_or(0, |json| json.len()) + items * size_of::<Item>() + size_of::<Turn>()
+    json.map_or(0, |json| json.len()) + items * size_of::<Item>() + size_of::<StoredTurn>()
 }

@@ -1,322 +1,336 @@
-//! A reply as a response: its items, and the events that tell of them.
+//! Renders a reply as a response: its items, and the events of its stream.
 
-use bytes::{Bytes, BytesMut};
-use loquat_chat::{ChatContext, ReplyEvent};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use loquat_chat::{ChatContext, Finish};
 use loquat_engine::{FinishReason, TokenInfo};
 use loquat_text::Tokenizer;
 
-use super::events::{Event, Numbered, Piece, Place};
+use super::events::{ContentPart, Event, ItemPosition, NumberedEvent};
 use super::item::{
-    FunctionCallItem, Item, MessageItem, OutputText, Part, ReasoningItem, Speaker, Status, Thought,
+    FunctionCallItem, Item, ItemRole, ItemStatus, MessageItem, OutputText, Part, ReasoningItem,
+    ReasoningPart,
 };
 use super::object::{IncompleteDetails, ResponseObject, ResponseStatus, ResponseUsage};
-use crate::chat_turn::{End, Said};
+use super::store::StoredResponse;
+use crate::app::App;
 use crate::error::ApiError;
-use crate::openai::attribution::Attribution;
 use crate::openai::logprobs::{ChatLogprobs, TokenLogprob};
 use crate::openai::{fresh_id, now};
-use crate::segments::{Segment, Segments, Step};
-use crate::{frames, union::TextOr};
+use crate::reply::{
+    ChoiceDelta, EventFrames, ReplySegments, ReplyWriter, Segment, SegmentEvent, SegmentKind,
+};
+use crate::union::TextOr;
 
-/// Writes one response, whole or as a stream.
-pub struct Writer {
+pub struct ResponseWriter {
+    segments: ReplySegments,
     response: ResponseObject,
+    /// The id of the item that is being written.
+    item_id: String,
     tokenizer: Tokenizer,
-    /// Whether the request asks how likely words were.
-    scores: bool,
-    attribution: Attribution,
-    segments: Segments,
-    open: Option<Open>,
-    /// Of words that no event told yet.
-    logprobs: Vec<TokenLogprob>,
-    teller: Teller,
+    /// Whether the request asks for log-probabilities.
+    logprobs: bool,
+    events: NumberedEvents,
+    storage: ResponseStorage,
 }
 
-impl Writer {
-    pub fn new(response: ResponseObject, chat: &ChatContext, scores: bool, streams: bool) -> Self {
+/// What a finished response is stored with.
+pub struct ResponseStorage {
+    pub app: Arc<App>,
+    pub owner: Option<String>,
+    pub previous: Option<StoredResponse>,
+    pub input: Vec<Item>,
+}
+
+impl ResponseWriter {
+    pub fn new(
+        response: ResponseObject,
+        chat: &ChatContext,
+        logprobs: bool,
+        streams: bool,
+        storage: ResponseStorage,
+    ) -> Self {
         Self {
+            segments: ReplySegments::default().with_tokens(chat),
             response,
+            item_id: String::new(),
             tokenizer: chat.tokenizer().clone(),
-            scores,
-            attribution: Attribution::new(chat),
-            segments: Segments::default(),
-            open: None,
-            logprobs: Vec::new(),
-            teller: Teller {
-                streams,
-                ..Teller::default()
+            logprobs,
+            events: NumberedEvents {
+                frames: EventFrames::new(streams),
+                next: 0,
             },
+            storage,
         }
     }
 
-    /// How a stream begins.
-    pub fn start(&mut self) -> Bytes {
-        let response = &self.response;
-        self.teller.tell(&Event::Created { response });
-        self.teller.tell(&Event::InProgress { response });
-        self.teller.told()
-    }
-
-    /// Takes news of the reply; gives the events of a stream.
-    pub fn take(&mut self, said: Said) -> Bytes {
-        let Said {
-            choice: _,
-            events,
-            tokens,
-            end,
-        } = said;
-        let mut tokens = Some(tokens);
-        for event in events {
-            let words = self.attribute(tokens.take(), std::slice::from_ref(&event));
-            self.score(&event, &words);
-            for step in self.segments.take(event) {
-                self.step(step);
-            }
-        }
-        self.attribute(tokens, &[]);
-        if let Some(end) = end {
-            self.end(&end);
-        }
-        self.teller.told()
-    }
-
-    /// The reply ends here, by a failure.
-    pub fn fail(&mut self, error: &ApiError) -> Bytes {
-        self.response.status = ResponseStatus::Failed;
-        self.response.error = Some(error.into());
-        self.teller.tell(&Event::Error {
-            code: error.code,
-            message: &error.message,
-            param: error.param.as_deref(),
-        });
-        let response = &self.response;
-        self.teller.tell(&Event::Failed { response });
-        self.teller.told()
-    }
-
-    /// The response as far as it has come.
-    pub fn response(&self) -> &ResponseObject {
-        &self.response
-    }
-
-    fn attribute(
-        &mut self,
-        tokens: Option<Vec<TokenInfo>>,
-        events: &[ReplyEvent],
-    ) -> Vec<TokenInfo> {
-        self.attribution.take(tokens.unwrap_or_default(), events)
-    }
-
-    fn score(&mut self, event: &ReplyEvent, words: &[TokenInfo]) {
+    fn write_event(&mut self, event: SegmentEvent) {
         match event {
-            ReplyEvent::Text(_) if self.scores => {
-                let scored = ChatLogprobs::new(words, &self.tokenizer);
-                self.logprobs.extend(scored.content);
+            SegmentEvent::Begin { index, kind } => self.begin(index, kind),
+            SegmentEvent::Delta {
+                index,
+                kind,
+                text,
+                tokens,
+            } => {
+                let logprobs = self.logprobs(&tokens);
+                self.delta(index, &kind, &text, &logprobs);
             }
-            // Space before a call is no words.
-            _ => self.logprobs.clear(),
+            SegmentEvent::End(segment) => self.end(segment),
         }
     }
 
-    fn step(&mut self, step: Step) {
-        match step {
-            Step::Begin(segment) => self.begin(segment),
-            Step::More(text) => self.more(&text),
-            Step::End { whole } => self.close(whole),
+    fn logprobs(&self, tokens: &[TokenInfo]) -> Vec<TokenLogprob> {
+        if self.logprobs {
+            ChatLogprobs::new(tokens, &self.tokenizer).content
+        } else {
+            Vec::new()
         }
     }
 
-    fn begin(&mut self, segment: Segment) {
-        let open = Open::new(segment, self.response.output.len());
-        let output_index = open.index;
-        let item = open.item(Status::InProgress, Vec::new(), Vec::new());
-        self.teller.tell(&Event::ItemAdded {
-            output_index,
+    fn begin(&mut self, index: usize, kind: SegmentKind) {
+        self.item_id = fresh_id(match kind {
+            SegmentKind::Reasoning => "rs_",
+            SegmentKind::Text => "msg_",
+            SegmentKind::ToolCall { .. } => "fc_",
+        });
+        let output = SegmentOutput::new(&self.item_id, index, kind);
+        let item = output.item(ItemStatus::InProgress, false);
+        self.events.push(&Event::ItemAdded {
+            output_index: index,
             item: &item,
         });
-        open.with_piece(|place, part| {
-            self.teller.tell(&Event::PartAdded {
-                place,
+        if let Some(part) = output.part() {
+            self.events.push(&Event::PartAdded {
+                position: output.position(),
                 content_index: 0,
                 part,
             });
-        });
-        self.open = Some(open);
+        }
     }
 
-    fn more(&mut self, delta: &str) {
-        let Some(open) = &mut self.open else {
-            return;
-        };
-        let logprobs = std::mem::take(&mut self.logprobs);
-        let place = open.place();
+    fn delta(&mut self, index: usize, kind: &SegmentKind, delta: &str, logprobs: &[TokenLogprob]) {
         let content_index = 0;
-        self.teller.tell(&match open.segment {
-            Segment::Thinking => Event::ReasoningDelta {
-                place,
+        let position = ItemPosition {
+            item_id: &self.item_id,
+            output_index: index,
+        };
+        self.events.push(&match kind {
+            SegmentKind::Reasoning => Event::ReasoningDelta {
+                position,
                 content_index,
                 delta,
             },
-            Segment::Text => Event::TextDelta {
-                place,
+            SegmentKind::Text => Event::TextDelta {
+                position,
                 content_index,
                 delta,
-                logprobs: &logprobs,
+                logprobs,
             },
-            Segment::Call { .. } => Event::ArgumentsDelta { place, delta },
+            SegmentKind::ToolCall { .. } => Event::ArgumentsDelta { position, delta },
         });
-        open.text.push_str(delta);
-        open.logprobs.extend(logprobs);
     }
 
-    fn close(&mut self, whole: bool) {
-        let Some(open) = self.open.take() else {
-            return;
+    fn end(&mut self, segment: Segment) {
+        let Segment {
+            index,
+            kind,
+            text,
+            tokens,
+            complete,
+        } = segment;
+        let output = SegmentOutput {
+            text,
+            logprobs: self.logprobs(&tokens),
+            ..SegmentOutput::new(&self.item_id, index, kind)
         };
-        let place = open.place();
-        let (content_index, text) = (0, open.text.as_str());
-        self.teller.tell(&match &open.segment {
-            Segment::Thinking => Event::ReasoningDone {
-                place,
+        let (position, content_index, text) = (output.position(), 0, output.text.as_str());
+        self.events.push(&match &output.kind {
+            SegmentKind::Reasoning => Event::ReasoningDone {
+                position,
                 content_index,
                 text,
             },
-            Segment::Text => Event::TextDone {
-                place,
+            SegmentKind::Text => Event::TextDone {
+                position,
                 content_index,
                 text,
-                logprobs: &open.logprobs,
+                logprobs: &output.logprobs,
             },
-            Segment::Call { id: _, name } => Event::ArgumentsDone {
-                place,
+            SegmentKind::ToolCall { id: _, name } => Event::ArgumentsDone {
+                position,
                 name,
                 arguments: text,
             },
         });
-        open.with_piece(|place, part| {
-            self.teller.tell(&Event::PartDone {
-                place,
+        if let Some(part) = output.part() {
+            self.events.push(&Event::PartDone {
+                position,
                 content_index,
                 part,
             });
-        });
-        let status = if whole {
-            Status::Completed
+        }
+        let status = if complete {
+            ItemStatus::Completed
         } else {
-            Status::Incomplete
+            ItemStatus::Incomplete
         };
-        let output_index = open.index;
-        let item = open.whole(status);
-        self.teller.tell(&Event::ItemDone {
-            output_index,
+        let item = output.item(status, true);
+        self.events.push(&Event::ItemDone {
+            output_index: index,
             item: &item,
         });
         self.response.output.push(item);
     }
 
-    fn end(&mut self, end: &End) {
-        let whole = end.reason != FinishReason::Length;
-        for step in self.segments.finish(whole) {
-            self.step(step);
-        }
+    fn end_response(&mut self, finish: &Finish) {
         let response = &mut self.response;
-        let reasoning_tokens = self.attribution.reasoning_tokens();
-        response.usage = Some(ResponseUsage::new(end.usage, reasoning_tokens));
-        if whole {
-            response.status = ResponseStatus::Completed;
-            response.completed_at = Some(now());
-            self.teller.tell(&Event::Completed { response });
-        } else {
+        let reasoning_tokens = self.segments.reasoning_tokens().unwrap_or(0);
+        response.usage = Some(ResponseUsage::new(finish.usage, reasoning_tokens));
+        if finish.reason == FinishReason::Length {
             response.status = ResponseStatus::Incomplete;
             response.incomplete_details = Some(IncompleteDetails {
                 reason: "max_output_tokens",
             });
-            self.teller.tell(&Event::Incomplete { response });
+            self.events.push(&Event::Incomplete { response });
+        } else {
+            response.status = ResponseStatus::Completed;
+            response.completed_at = Some(now());
+            self.events.push(&Event::Completed { response });
+        }
+        // Before the client sees the end, since it may continue from the response at once.
+        self.storage.store(response);
+    }
+}
+
+impl ReplyWriter for ResponseWriter {
+    type Answer = ResponseObject;
+
+    fn start(&mut self) -> Bytes {
+        let response = &self.response;
+        self.events.push(&Event::Created { response });
+        self.events.push(&Event::InProgress { response });
+        self.events.frames.take()
+    }
+
+    fn write(&mut self, delta: ChoiceDelta) -> Bytes {
+        let finish = delta.reply.finish.clone();
+        for event in self.segments.consume(delta.reply) {
+            self.write_event(event);
+        }
+        if let Some(finish) = finish {
+            self.end_response(&finish);
+        }
+        self.events.frames.take()
+    }
+
+    fn fail(&mut self, error: &ApiError) -> Bytes {
+        self.response.status = ResponseStatus::Failed;
+        self.response.error = Some(error.into());
+        self.events.push(&Event::Error {
+            code: error.code,
+            message: &error.message,
+            param: error.param.as_ref(),
+        });
+        let response = &self.response;
+        self.events.push(&Event::Failed { response });
+        self.events.frames.take()
+    }
+
+    fn into_answer(self) -> Result<ResponseObject, ApiError> {
+        Ok(self.response)
+    }
+}
+
+impl ResponseStorage {
+    fn store(&mut self, response: &ResponseObject) {
+        let Self {
+            app,
+            owner,
+            previous,
+            input,
+        } = self;
+        if response.store {
+            app.responses.insert(
+                owner.take(),
+                previous.take(),
+                std::mem::take(input),
+                response.clone(),
+                &app.config().responses,
+            );
         }
     }
 }
 
-/// An item that is being written.
-struct Open {
-    id: String,
+/// A segment on its way to an item.
+struct SegmentOutput<'a> {
+    id: &'a str,
     index: usize,
-    segment: Segment,
+    kind: SegmentKind,
     text: String,
     logprobs: Vec<TokenLogprob>,
 }
 
-impl Open {
-    fn new(segment: Segment, index: usize) -> Self {
-        let prefix = match segment {
-            Segment::Thinking => "rs_",
-            Segment::Text => "msg_",
-            Segment::Call { .. } => "fc_",
-        };
+impl<'a> SegmentOutput<'a> {
+    fn new(id: &'a str, index: usize, kind: SegmentKind) -> Self {
         Self {
-            id: fresh_id(prefix),
+            id,
             index,
-            segment,
+            kind,
             text: String::new(),
             logprobs: Vec::new(),
         }
     }
 
-    fn place(&self) -> Place<'_> {
-        Place {
-            item_id: &self.id,
+    fn position(&self) -> ItemPosition<'a> {
+        ItemPosition {
+            item_id: self.id,
             output_index: self.index,
         }
     }
 
-    fn words(&self) -> Part {
-        Part::OutputText(OutputText {
-            text: self.text.clone(),
-            annotations: Vec::new(),
-            logprobs: self.logprobs.clone(),
-        })
-    }
-
-    fn thought(&self) -> Thought {
-        Thought::ReasoningText {
-            text: self.text.clone(),
+    /// The only part of text and reasoning; calls have none.
+    fn part(&self) -> Option<ContentPart> {
+        match self.kind {
+            SegmentKind::Reasoning => Some(ContentPart::Reasoning(ReasoningPart::ReasoningText {
+                text: self.text.clone(),
+            })),
+            SegmentKind::Text => Some(ContentPart::Text(Part::OutputText(OutputText {
+                text: self.text.clone(),
+                annotations: Vec::new(),
+                logprobs: self.logprobs.clone(),
+            }))),
+            SegmentKind::ToolCall { .. } => None,
         }
     }
 
-    /// Calls `tell` with the one piece that words and thoughts have; calls have none.
-    fn with_piece(&self, tell: impl FnOnce(Place<'_>, Piece<'_>)) {
-        match self.segment {
-            Segment::Thinking => tell(self.place(), Piece::Thought(&self.thought())),
-            Segment::Text => tell(self.place(), Piece::Words(&self.words())),
-            Segment::Call { .. } => {}
+    /// The item, with its part or without.
+    fn item(&self, status: ItemStatus, with_part: bool) -> Item {
+        let id = Some(self.id.to_owned());
+        let mut parts = Vec::new();
+        let mut reasoning = Vec::new();
+        match self.part().filter(|_| with_part) {
+            Some(ContentPart::Text(part)) => parts.push(part),
+            Some(ContentPart::Reasoning(part)) => reasoning.push(part),
+            None => {}
         }
-    }
-
-    fn whole(&self, status: Status) -> Item {
-        match self.segment {
-            Segment::Thinking => self.item(status, Vec::new(), vec![self.thought()]),
-            Segment::Text => self.item(status, vec![self.words()], Vec::new()),
-            Segment::Call { .. } => self.item(status, Vec::new(), Vec::new()),
-        }
-    }
-
-    fn item(&self, status: Status, words: Vec<Part>, thoughts: Vec<Thought>) -> Item {
-        let id = Some(self.id.clone());
-        match &self.segment {
-            Segment::Thinking => Item::Reasoning(ReasoningItem {
+        match &self.kind {
+            SegmentKind::Reasoning => Item::Reasoning(ReasoningItem {
                 id,
                 summary: Vec::new(),
-                content: thoughts,
+                content: reasoning,
                 encrypted_content: None,
                 status: Some(status),
             }),
-            Segment::Text => Item::Message(MessageItem {
+            SegmentKind::Text => Item::Message(MessageItem {
                 id,
-                role: Speaker::Assistant,
-                content: TextOr::Many(words),
+                role: ItemRole::Assistant,
+                content: TextOr::Many(parts),
                 status: Some(status),
                 phase: None,
             }),
-            Segment::Call { id: call_id, name } => Item::FunctionCall(FunctionCallItem {
+            SegmentKind::ToolCall { id: call_id, name } => Item::FunctionCall(FunctionCallItem {
                 id,
                 call_id: call_id.clone(),
                 name: name.clone(),
@@ -328,28 +342,18 @@ impl Open {
 }
 
 /// Numbers the events of a stream.
-#[derive(Default)]
-struct Teller {
-    streams: bool,
+struct NumberedEvents {
+    frames: EventFrames,
     next: u64,
-    frames: BytesMut,
 }
 
-impl Teller {
-    fn tell(&mut self, event: &Event<'_>) {
-        if !self.streams {
-            return;
-        }
-        let numbered = Numbered {
+impl NumberedEvents {
+    fn push(&mut self, event: &Event<'_>) {
+        let numbered = NumberedEvent {
             event,
             sequence_number: self.next,
         };
         self.next += 1;
-        let frame = frames::event(Some(event.name()), &numbered);
-        self.frames.extend_from_slice(&frame);
-    }
-
-    fn told(&mut self) -> Bytes {
-        self.frames.split().freeze()
+        self.frames.push(Some(event.name()), &numbered);
     }
 }

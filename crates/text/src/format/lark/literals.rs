@@ -12,14 +12,14 @@ pub(super) enum Notation {
     /// `a:1,b:[true,null],c:{d:<quote>x<quote>}`
     Gemma {
         quote: &'static str,
-        /// Where the quotation mark is a special token.
+        /// If the quotation mark is a special token.
         token: Option<u32>,
     },
 }
 
 /// Writes the rules of one tool's values.
 pub(super) struct Literals {
-    /// Begins the name of every rule.
+    /// Prefix of every rule name.
     prefix: String,
     notation: Notation,
     rules: Vec<String>,
@@ -27,7 +27,7 @@ pub(super) struct Literals {
     has_any: bool,
 }
 
-/// Keywords that values can be held to, and those that say nothing of them.
+/// Keywords that values can be constrained to, and those without effect.
 const KEYWORDS: &[&str] = &[
     "type",
     "enum",
@@ -63,7 +63,7 @@ impl Literals {
         self.rules
     }
 
-    /// What stands between a call's brackets.
+    /// The text between a call's brackets.
     pub fn arguments(&mut self, tool: &ToolRule<'_>) -> Result<String> {
         let properties = tool.parameters.get("properties").and_then(Value::as_object);
         match properties {
@@ -99,8 +99,8 @@ impl Literals {
         })
     }
 
-    /// An object's properties in the schema's order. A property that may be left out takes its
-    /// comma with it, so there is a rule for what may come after each.
+    /// An object's properties in schema order. An optional property includes its comma, so each
+    /// position has its own rule for what may follow.
     fn fields(
         &mut self,
         tool: &ToolRule<'_>,
@@ -119,7 +119,7 @@ impl Literals {
             fields.push((join([self.key(key, place), value]), is_required));
         }
         let comma = self.comma();
-        // Built from the last to the first: what follows a field, and what begins at it.
+        // Built from last to first: what follows a field, and what starts at it.
         let (mut following, mut beginning) = (String::new(), String::new());
         for (field, is_required) in fields.into_iter().rev() {
             let (after, before) = (self.name("after"), self.name("from"));
@@ -179,15 +179,15 @@ impl Literals {
         match keywords.get("type") {
             None => Ok(self.any()),
             Some(Value::Array(kinds)) => {
-                let values = kinds.iter().map(|kind| self.of_kind(tool, schema, kind));
+                let values = kinds.iter().map(|kind| self.for_kind(tool, schema, kind));
                 let values = values.collect::<Result<Vec<_>>>()?;
                 Ok(format!("({})", values.join(" | ")))
             }
-            Some(kind) => self.of_kind(tool, schema, kind),
+            Some(kind) => self.for_kind(tool, schema, kind),
         }
     }
 
-    fn of_kind(&mut self, tool: &ToolRule<'_>, schema: &Value, kind: &Value) -> Result<String> {
+    fn for_kind(&mut self, tool: &ToolRule<'_>, schema: &Value, kind: &Value) -> Result<String> {
         Ok(match kind.as_str() {
             Some("string") => self.string(),
             Some("integer") => INTEGER.into(),
@@ -235,7 +235,7 @@ impl Literals {
         }
     }
 
-    /// Rules of whatever the notation can write; nesting is the grammar's own.
+    /// Rules for any value of the notation; the grammar handles nesting.
     fn any(&mut self) -> String {
         let (any, array) = (
             format!("{}_any", self.prefix),
@@ -336,7 +336,7 @@ impl Literals {
     }
 }
 
-/// Where fields stand.
+/// Where fields are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Between a call's brackets.

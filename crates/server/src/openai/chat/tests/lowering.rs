@@ -4,18 +4,19 @@ use loquat_grammar::GrammarSource;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
+use crate::field::FieldPath;
 use crate::openai::chat::ChatCompletionRequest;
-use crate::openai::chat::lower::{Lowered, lower};
+use crate::openai::chat::lower::{LoweredChatCompletion, lower};
 use crate::openai::options::Streaming;
 use crate::testing;
-use crate::wire::Body;
+use crate::wire::JsonBody;
 
-fn lowered(request: &Value) -> Result<Lowered, ApiError> {
-    let Body {
+fn lowered(request: &Value) -> Result<LoweredChatCompletion, ApiError> {
+    let JsonBody {
         value, sampling, ..
-    } = Body::<ChatCompletionRequest>::read(request.to_string().as_bytes())?;
-    let in_force = SamplingParams::greedy();
-    lower(value, &sampling, &testing::chat(), &in_force)
+    } = JsonBody::<ChatCompletionRequest>::read(request.to_string().as_bytes())?;
+    let defaults = SamplingParams::greedy();
+    lower(value, &sampling, &testing::chat(), &defaults)
 }
 
 /// A request of one message, with more in it.
@@ -26,11 +27,11 @@ fn with(more: &Value) -> Value {
     request
 }
 
-fn accepted(more: &Value) -> Lowered {
+fn accepted(more: &Value) -> LoweredChatCompletion {
     lowered(&with(more)).unwrap_or_else(|error| panic!("{more}: {error:?}"))
 }
 
-fn asked(messages: &Value) -> Vec<Message> {
+fn lowered_messages(messages: &Value) -> Vec<Message> {
     let lowered = lowered(&json!({ "messages": messages }));
     lowered
         .unwrap_or_else(|error| panic!("{messages}: {error:?}"))
@@ -39,7 +40,7 @@ fn asked(messages: &Value) -> Vec<Message> {
 }
 
 #[test]
-fn messages_say_who_said_what() {
+fn messages_keep_roles_and_content() {
     let call = json!({ "id": "1", "type": "function", "index": 0,
         "function": { "name": "f", "arguments": "" } });
     let called = Message {
@@ -83,10 +84,21 @@ fn messages_say_who_said_what() {
             json!({ "role": "assistant", "content": "yes", "reasoning": "hm" }),
             thought,
         ),
-        // As the SDK sends a reply back.
+        // The SDK's form of a reply that is sent back.
         (
             json!({ "role": "assistant", "content": null, "refusal": null, "audio": null,
                 "annotations": [], "function_call": null, "tool_calls": [call] }),
+            called.clone(),
+        ),
+        // Arguments as an object, and none.
+        (
+            json!({ "role": "assistant", "tool_calls": [
+                { "id": "1", "function": { "name": "f", "arguments": {} } }] }),
+            called.clone(),
+        ),
+        (
+            json!({ "role": "assistant", "tool_calls": [
+                { "id": "1", "function": { "name": "f" } }] }),
             called,
         ),
         (
@@ -109,12 +121,16 @@ fn messages_say_who_said_what() {
         ),
     ];
     for (wire, expected) in cases {
-        assert_eq!(asked(&json!([wire.clone()])), [expected], "{wire}");
+        assert_eq!(
+            lowered_messages(&json!([wire.clone()])),
+            [expected],
+            "{wire}"
+        );
     }
 }
 
 #[test]
-fn a_message_that_is_wrong_is_refused_at_its_place() {
+fn invalid_message_names_its_field() {
     let part = |part: Value| json!([{ "role": "user", "content": [part] }]);
     let cases = [
         (json!([]), "messages"),
@@ -169,7 +185,7 @@ fn a_message_that_is_wrong_is_refused_at_its_place() {
         ),
         (
             json!([{ "role": "user", "content": "" }, { "role": "assistant", "tool_calls": [
-                { "id": "1", "type": "function", "function": { "name": "f" } }] }]),
+                { "id": "1", "function": { "name": "f", "arguments": [1] } }] }]),
             "messages[1].tool_calls[0].function.arguments",
         ),
         (
@@ -208,8 +224,8 @@ fn a_message_that_is_wrong_is_refused_at_its_place() {
     for (messages, param) in cases {
         let error = lowered(&json!({ "messages": messages })).expect_err("refused");
         assert_eq!(
-            error.param.as_deref(),
-            Some(param),
+            error.param,
+            Some(FieldPath::verbatim(param)),
             "{messages} {}",
             error.message
         );
@@ -218,7 +234,7 @@ fn a_message_that_is_wrong_is_refused_at_its_place() {
 }
 
 #[test]
-fn a_field_that_is_wrong_is_refused_by_name() {
+fn invalid_field_is_named() {
     let tool = json!([{ "type": "function", "function": { "name": "f" } }]);
     let cases = [
         (json!({ "colour": "red" }), "colour"),
@@ -329,8 +345,8 @@ fn a_field_that_is_wrong_is_refused_by_name() {
     for (more, param) in cases {
         let error = lowered(&with(&more)).map(|_| ()).expect_err("refused");
         assert_eq!(
-            error.param.as_deref(),
-            Some(param),
+            error.param,
+            Some(FieldPath::verbatim(param)),
             "{more} {}",
             error.message
         );
@@ -338,7 +354,7 @@ fn a_field_that_is_wrong_is_refused_by_name() {
 }
 
 #[test]
-fn what_is_asked_of_the_answer_becomes_its_rule() {
+fn answer_formats_become_constraints() {
     let schema = json!({ "type": "object", "properties": {} });
     let json_schema = Some(GrammarSource::JsonSchema(schema.clone()));
     let gbnf = "root ::= \"a\"";
@@ -384,7 +400,7 @@ fn what_is_asked_of_the_answer_becomes_its_rule() {
             json!({ "guided_grammar": lark }),
             Some(GrammarSource::Lark(lark.to_owned())),
         ),
-        // Neutral beside another wish.
+        // `text` does not conflict with another constraint.
         (
             json!({ "response_format": { "type": "text" }, "guided_regex": "a" }),
             Some(GrammarSource::Regex("a".to_owned())),
@@ -396,7 +412,7 @@ fn what_is_asked_of_the_answer_becomes_its_rule() {
 }
 
 #[test]
-fn thinking_is_asked_for_in_steps() {
+fn reasoning_effort_maps_to_thinking() {
     let cases = [
         (json!({}), None, None),
         (
@@ -444,7 +460,7 @@ fn thinking_is_asked_for_in_steps() {
 }
 
 #[test]
-fn tools_are_offered_as_the_request_says() {
+fn tools_and_their_choice_are_lowered() {
     let parameters = json!({ "type": "object", "properties": { "x": { "type": "integer" } } });
     let lowered = accepted(&json!({
         "tools": [
@@ -501,7 +517,7 @@ fn tools_are_offered_as_the_request_says() {
 }
 
 #[test]
-fn everything_else_reaches_its_field() {
+fn remaining_fields_are_lowered() {
     let lowered = accepted(&json!({
         "temperature": 0.5, "top_k": 3, "seed": 9, "presence_penalty": 1.0,
         "logit_bias": { "3": -100 },
@@ -510,11 +526,11 @@ fn everything_else_reaches_its_field() {
         "priority": -5, "ignore_eos": true, "modalities": ["text"],
         "stream": true, "stream_options": { "include_usage": true, "include_obfuscation": false },
     }));
-    let Lowered {
+    let LoweredChatCompletion {
         chat,
-        terms,
+        options,
         choices,
-        stream,
+        streaming,
         answer_field,
         ignored,
     } = lowered;
@@ -528,18 +544,21 @@ fn everything_else_reaches_its_field() {
     };
     assert_eq!(chat.sampling, expected);
     assert_eq!(chat.stop, ["a", "b"]);
-    assert_eq!(chat.logprobs, Some(Logprobs::of_model(4)));
+    assert_eq!(chat.logprobs, Some(Logprobs::for_model(4)));
     assert_eq!(Value::Object(chat.template_variables), json!({ "x": 1 }));
-    assert_eq!(terms.max_tokens, Some(7));
-    assert_eq!(terms.cache_salt.as_deref(), Some("s"));
-    assert_eq!((terms.priority, terms.ignore_eos, choices), (-5, true, 3));
+    assert_eq!(options.max_tokens, Some(7));
+    assert_eq!(options.cache_salt.as_deref(), Some("s"));
+    assert_eq!(
+        (options.priority, options.ignore_eos, choices),
+        (-5, true, 3)
+    );
     let usage_at_the_end = Streaming {
         usage: true,
         continuous_usage: false,
     };
-    assert_eq!(stream, Some(usage_at_the_end));
+    assert_eq!(streaming, Some(usage_at_the_end));
     assert_eq!(answer_field, None);
     assert_eq!(ignored, ["stream_options.include_obfuscation"]);
     assert_eq!(accepted(&json!({ "stop": "a" })).chat.stop, ["a"]);
-    assert_eq!(accepted(&json!({ "stream": false })).stream, None);
+    assert_eq!(accepted(&json!({ "stream": false })).streaming, None);
 }

@@ -1,0 +1,94 @@
+//! A thread that asks constraints what may come next while the device computes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+
+use crate::EngineError;
+use crate::active_constraint::ActiveConstraint;
+use crate::error::panic_message;
+
+/// Hands guides over before a step and takes them back after it. The thread starts with the
+/// first constraint and ends with this.
+#[derive(Default)]
+pub(crate) struct ConstraintWorker {
+    thread: Option<WorkerChannels>,
+    /// Guides that the thread has.
+    away: usize,
+    /// Done without a thread, because none could be had.
+    here: Vec<MaskJob>,
+}
+
+struct WorkerChannels {
+    jobs: mpsc::Sender<MaskJob>,
+    done: mpsc::Receiver<MaskJob>,
+}
+
+struct MaskJob {
+    /// Whose constraint it is: a running sequence's index.
+    owner: usize,
+    constraint: Box<ActiveConstraint>,
+    vocab_size: usize,
+}
+
+impl ConstraintWorker {
+    /// The constraint is away until it is [taken back](Self::take_back).
+    pub fn submit(&mut self, owner: usize, constraint: Box<ActiveConstraint>, vocab_size: usize) {
+        let job = MaskJob {
+            owner,
+            constraint,
+            vocab_size,
+        };
+        match self.thread.get_or_insert_with(start).jobs.send(job) {
+            Ok(()) => self.away += 1,
+            Err(mpsc::SendError(job)) => self.here.push(done(job)),
+        }
+    }
+
+    /// Waits for a constraint that was handed over; gives its owner's index with it.
+    pub fn receive(&mut self) -> Option<(usize, Box<ActiveConstraint>)> {
+        let job = match self.here.pop() {
+            Some(job) => job,
+            None => {
+                self.away = self.away.checked_sub(1)?;
+                self.thread.as_ref()?.done.recv().ok()?
+            }
+        };
+        Some((job.owner, job.constraint))
+    }
+}
+
+fn start() -> WorkerChannels {
+    let (jobs, inbox) = mpsc::channel();
+    let (outbox, results) = mpsc::channel();
+    let work = move || {
+        for job in inbox {
+            if outbox.send(done(job)).is_err() {
+                break;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("loquat-look-ahead".into());
+    if let Err(error) = thread.spawn(work) {
+        tracing::warn!(%error, "no thread for constraints; steps wait for them");
+    }
+    WorkerChannels {
+        jobs,
+        done: results,
+    }
+}
+
+fn done(mut job: MaskJob) -> MaskJob {
+    let looked = catch_unwind(AssertUnwindSafe(|| {
+        job.constraint.constraint_worker(job.vocab_size)
+    }));
+    let looked = looked.unwrap_or_else(|panic| {
+        Err(EngineError::Panicked {
+            doing: "constraining",
+            message: panic_message(&*panic),
+        })
+    });
+    if let Err(error) = looked {
+        job.constraint.fail(error);
+    }
+    job
+}

@@ -1,0 +1,361 @@
+//! Submitting, cancelling, reloading, draining and shutting down from many threads at once.
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::*;
+use loquat_engine::{
+    AllowedTokens, Constraint, ConstraintError, Engine, EngineError, EngineFailure, EngineOptions,
+    Event, GenerateRequest, Generation, RequestConstraint, TokenMask,
+};
+use loquat_session::{Session, SessionError};
+use loquat_testkit::fake_session::{FakeOptions, FakeSession, Fault};
+
+fn slow() -> FakeOptions {
+    FakeOptions {
+        delay: Duration::from_millis(1),
+        ..FakeOptions::default()
+    }
+}
+
+/// Reloads into `fake`; runs `meanwhile` while the new session is being opened.
+fn while_opening(
+    engine: &Engine,
+    fake: FakeOptions,
+    meanwhile: impl FnOnce(),
+) -> Result<(), EngineError> {
+    let (begun, opening) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let open = move || {
+        begun.send(()).expect("the test waits");
+        // Ends when `release` is dropped.
+        let _ = released.recv();
+        opened(fake)
+    };
+    thread::scope(|scope| {
+        let reload = scope.spawn(|| engine.reload(Duration::ZERO, open));
+        opening.recv().expect("the session is being opened");
+        meanwhile();
+        drop(release);
+        reload.join().expect("no panic")
+    })
+}
+
+fn opened(fake: FakeOptions) -> Result<Box<dyn Session>, SessionError> {
+    Ok(Box::new(FakeSession::new(fake)))
+}
+
+#[test]
+fn arrivals_during_reload_are_checked_against_new_session() {
+    let (engine, _) = start(slow(), EngineOptions::default());
+    let small = FakeOptions {
+        max_context: 64,
+        kv_capacity: 48,
+        ..slow()
+    };
+    let mut large = None;
+    let reloaded = while_opening(&engine, small, || {
+        let submitted = engine.submit(greedy(&[5; 20], 40));
+        large = Some(submitted.expect("it fits the old session"));
+    });
+    assert_eq!(reloaded, Ok(()));
+    let refused = large.expect("submitted").collect_blocking();
+    assert_eq!(
+        refused,
+        Err(EngineError::NeverFits {
+            needed: 64,
+            capacity: 48,
+            max_context: 64
+        })
+    );
+    let next = ids(&engine, greedy(&[7], 4));
+    assert_eq!(next.len(), 4, "the refused request blocks nobody");
+}
+
+#[test]
+fn deadlines_and_cancellations_work_during_reload() {
+    let (engine, _) = start(slow(), EngineOptions::default());
+    let reloaded = while_opening(&engine, slow(), || {
+        let hasty = GenerateRequest {
+            queue_timeout: Some(Duration::from_millis(20)),
+            ..greedy(&[6], 4)
+        };
+        let outcome = engine.submit(hasty).expect("accepted").collect_blocking();
+        assert!(
+            matches!(outcome, Err(EngineError::QueueTimeout { .. })),
+            "{outcome:?}"
+        );
+        drop(engine.submit(greedy(&[1], 4)).expect("accepted"));
+        eventually("its queue slot is free", || engine.stats().waiting == 0);
+    });
+    assert_eq!(reloaded, Ok(()));
+}
+
+#[test]
+fn shutdown_during_reload_drops_new_session() {
+    let (engine, _) = start(slow(), EngineOptions::default());
+    let engine = Arc::new(engine);
+    let session = FakeSession::new(slow());
+    let counters = session.counters();
+    let (begun, opening) = mpsc::channel();
+    let watched = Arc::clone(&engine);
+    thread::scope(|scope| {
+        let reload = scope.spawn(|| {
+            engine.reload(Duration::ZERO, move || {
+                begun.send(()).expect("the test waits");
+                eventually("the engine ends", || watched.check().is_err());
+                Ok::<Box<dyn Session>, SessionError>(Box::new(session))
+            })
+        });
+        opening.recv().expect("the session is being opened");
+        engine.shutdown();
+        assert!(counters.dropped());
+        assert_eq!(reload.join().expect("no panic"), Err(EngineError::ShutDown));
+    });
+}
+
+#[test]
+fn the_earlier_of_two_drains_counts() {
+    let options = EngineOptions {
+        event_buffer: 10_000,
+        ..EngineOptions::default()
+    };
+    let (engine, _) = start(slow(), options);
+    let endless = engine.submit(greedy(&[1], 4000)).expect("accepted");
+    thread::scope(|scope| {
+        scope.spawn(|| engine.drain(Duration::from_millis(100)));
+        engine.drain(Duration::from_secs(3600));
+    });
+    // The later deadline would have let it finish.
+    assert_eq!(endless.collect_blocking(), Err(EngineError::ShutDown));
+}
+
+#[test]
+fn nobody_waits_for_readers_that_are_gone() {
+    let options = || EngineOptions {
+        event_buffer: 2,
+        ..EngineOptions::default()
+    };
+    const PATIENCE: Duration = Duration::from_secs(600);
+    type Act = fn(&Engine);
+    let acts: [Act; 2] = [
+        |engine| engine.drain(PATIENCE),
+        |engine| assert_eq!(engine.reload(PATIENCE, || opened(slow())), Ok(())),
+    ];
+    for act in acts {
+        let (engine, _) = start(slow(), options());
+        let stalled = engine.submit(greedy(&[1], 1000)).expect("accepted");
+        eventually("it stalls", || engine.stats().paused == 1);
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| act(&engine));
+            drop(stalled);
+        });
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn whoever_stops_the_engine_second_finds_the_session_gone_too() {
+    for _ in 0..300 {
+        let session = FakeSession::new(FakeOptions::default());
+        let counters = session.counters();
+        let engine = Engine::start(Box::new(session), None, EngineOptions::default());
+        let engine = engine.expect("an engine");
+        thread::scope(|scope| {
+            scope.spawn(|| engine.drain(Duration::ZERO));
+            engine.shutdown();
+            assert!(counters.dropped());
+        });
+    }
+}
+
+/// Panics when the engine drops it.
+struct Bomb;
+
+impl Constraint for Bomb {
+    fn allowed(&mut self, _mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
+        Ok(AllowedTokens::All)
+    }
+
+    fn accept(&mut self, _token: u32) -> Result<(), ConstraintError> {
+        Ok(())
+    }
+
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(Bomb)
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if thread::current().name() == Some("loquat-engine") {
+            panic!("a bug in dropping");
+        }
+    }
+}
+
+#[test]
+fn a_constraint_that_cannot_even_be_dropped_harms_nobody() {
+    let (engine, counters) = start(slow(), EngineOptions::default());
+    let other = engine.submit(greedy(&[1], 50)).expect("accepted");
+    let bomb = GenerateRequest {
+        constraint: Some(RequestConstraint::new(Bomb)),
+        ..greedy(&[2], 3)
+    };
+    let bomb = engine.submit(bomb).expect("accepted");
+    assert_eq!(bomb.collect_blocking().expect("finished").ids().len(), 3);
+    assert_eq!(other.collect_blocking().expect("finished").ids().len(), 50);
+    assert_empty(&engine, &counters);
+}
+
+/// Reads to the end, and says what was wrong with it.
+fn read(mut generation: Generation) -> Option<String> {
+    let (mut ends, mut tokens) = (0, 0);
+    let mut wrong = None;
+    while let Some(event) = generation.recv_blocking() {
+        match event {
+            Event::Tokens { tokens: new, .. } => tokens += new.len(),
+            Event::Finished { usage, .. } => {
+                ends += 1;
+                if usage.completion_tokens != tokens {
+                    wrong = Some(format!("{tokens} tokens, but {usage:?}"));
+                }
+            }
+            Event::Failed(error) => {
+                ends += 1;
+                wrong = wrong.or_else(|| unexpected(&error));
+            }
+            Event::PromptLogprobs(_) | Event::Embedding(_) => {}
+        }
+    }
+    wrong.or((ends != 1).then(|| format!("{ends} last events")))
+}
+
+/// What an engine that ends, or whose session fails, does not say.
+fn unexpected(error: &EngineError) -> Option<String> {
+    let expected = match error {
+        EngineError::ShutDown | EngineError::QueueFull | EngineError::Session(_) => true,
+        EngineError::Dead(failure) => *failure != EngineFailure::ThreadGone,
+        _ => false,
+    };
+    (!expected).then(|| error.to_string())
+}
+
+/// A client that now and then leaves early.
+fn client(engine: &Engine, name: u32) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for i in 0..40 {
+        let request = greedy(&[name, i % 7, 3, 4], 1 + (i as usize * 7) % 30);
+        match engine.submit(request) {
+            Ok(generation) if i % 3 == 0 => drop(generation),
+            Ok(generation) => wrong.extend(read(generation)),
+            Err(EngineError::QueueFull) => thread::yield_now(),
+            Err(error) => {
+                wrong.extend(unexpected(&error));
+                break;
+            }
+        }
+    }
+    wrong
+}
+
+/// One engine from its start to its end, with everybody at it.
+fn turmoil(round: u64, faults: Vec<(usize, Fault)>) {
+    let fake = FakeOptions {
+        faults,
+        kv_capacity: 256,
+        max_sequences: 6,
+        ..FakeOptions::default()
+    };
+    let options = EngineOptions {
+        max_queue: 8,
+        event_buffer: 2,
+        max_running: Some(3),
+        ..EngineOptions::default()
+    };
+    let (engine, _) = start(fake.clone(), options);
+    let engine = &engine;
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|name| scope.spawn(move || client(engine, name)))
+            .collect();
+        let reloads = scope.spawn(move || {
+            let opener = |fake: FakeOptions| {
+                move || match round % 7 {
+                    3 => Err(SessionError::Device("it cannot be opened".into())),
+                    _ => opened(fake),
+                }
+            };
+            let mut wrong = Vec::new();
+            for _ in 0..3 {
+                engine.clear_cache();
+                let reloaded = engine.reload(Duration::from_micros(300), opener(fake.clone()));
+                wrong.extend(reloaded.err().as_ref().and_then(unexpected));
+            }
+            wrong
+        });
+        scope.spawn(move || {
+            thread::sleep(Duration::from_micros(200 * (round % 40)));
+            engine.drain(Duration::from_micros(500));
+        });
+        if round.is_multiple_of(3) {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_micros(200 * (round % 40) + 50));
+                engine.shutdown();
+            });
+        }
+        let all = clients.into_iter().chain([reloads]);
+        all.flat_map(|thread| thread.join().expect("no panic"))
+            .collect()
+    });
+    assert!(wrong.is_empty(), "round {round}: {wrong:?}");
+    let stats = engine.stats();
+    let held = stats.running + stats.waiting + stats.kv_reserved + stats.memory.kv_in_use;
+    assert_eq!(held, 0, "round {round}: {stats:?}");
+    let totals = stats.totals;
+    let ended = totals.finished + totals.failed + totals.cancelled + totals.timed_out;
+    assert_eq!(totals.submitted, ended, "round {round}: {totals:?}");
+}
+
+#[test]
+fn turmoil_leaves_nothing_behind() {
+    for round in 0..300 {
+        turmoil(round, Vec::new());
+    }
+}
+
+#[test]
+fn turmoil_with_a_dying_session_leaves_nothing_behind() {
+    for round in 0..300 {
+        let at = round as usize % 60;
+        let faults = match round % 2 {
+            0 => vec![(at, Fault::Panic)],
+            _ => (at..at + 3).map(|step| (step, Fault::Fail)).collect(),
+        };
+        turmoil(round, faults);
+    }
+}
+
+#[test]
+fn a_reader_who_stopped_reading_is_waited_for_once() {
+    let grace = Duration::from_secs(2);
+    let options = EngineOptions {
+        reader_grace: grace,
+        ..EngineOptions::default()
+    };
+    let (engine, _) = start(FakeOptions::default(), options);
+    let submit = || engine.submit(greedy(&[5; 8], 200)).expect("room");
+    let stalled = submit();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            let generation = submit();
+            scope.spawn(|| generation.collect_blocking().expect("whole"));
+        }
+    });
+    drop(stalled);
+    // Otherwise each of two hundred steps would take the grace.
+    assert!(began.elapsed() < grace * 50, "{:?}", began.elapsed());
+}

@@ -1,0 +1,201 @@
+//! Same tokens whatever the load, and a share of the step for everyone.
+
+use std::time::Duration;
+
+use crate::support::*;
+use loquat_engine::{EngineOptions, Event, GenerateRequest, Logprobs, SamplingParams};
+use loquat_testkit::fake_session::FakeOptions;
+
+/// Sixteen requests of every kind.
+fn mixed() -> Vec<GenerateRequest> {
+    (0..16u32)
+        .map(|i| {
+            let prompt: Vec<u32> = (0..1 + i * 7).map(|t| (t * 31 + i) % 264).collect();
+            let mut request = match i % 4 {
+                0 => greedy(&prompt, 60),
+                _ => sampled(&prompt, 60, u64::from(i)),
+            };
+            let sampling = &mut request.sampling;
+            match i % 4 {
+                2 => (sampling.top_k, sampling.temperature) = (40, 0.7),
+                3 => (sampling.top_p, sampling.repetition_penalty) = (0.9, 1.3),
+                _ => {}
+            }
+            request.logprobs = (i % 5 == 1).then_some(Logprobs::for_model(3));
+            request
+        })
+        .collect()
+}
+
+#[test]
+fn alone_and_beside_fifteen_others_are_the_same() {
+    let (engine, _) = start_default();
+    let alone: Vec<_> = mixed().into_iter().map(|r| ids(&engine, r)).collect();
+    let counters;
+    {
+        let (engine, watched) = start(
+            FakeOptions {
+                delay: Duration::from_millis(1),
+                ..FakeOptions::default()
+            },
+            EngineOptions {
+                step_tokens: Some(40),
+                ..EngineOptions::default()
+            },
+        );
+        counters = watched;
+        let together: Vec<_> = mixed()
+            .into_iter()
+            .map(|request| engine.submit(request).expect("accepted"))
+            .collect();
+        for (generation, alone) in together.into_iter().zip(&alone) {
+            let completion = generation.collect_blocking().expect("finished");
+            assert_eq!(completion.ids(), *alone);
+        }
+    }
+    let steps = counters.steps();
+    assert!(steps.iter().any(|step| step.rows >= 12), "{steps:?}");
+    assert!(steps.iter().all(|step| step.tokens <= 40), "{steps:?}");
+}
+
+#[test]
+fn the_engine_says_what_the_session_says() {
+    let prompt = [5, 6, 7];
+    let (engine, _) = start_default();
+    assert_eq!(
+        ids(&engine, greedy(&prompt, 20)),
+        oracle(FakeOptions::default(), &prompt, 20)
+    );
+    let through_logits = GenerateRequest {
+        logprobs: Some(Logprobs::for_model(0)),
+        ..greedy(&prompt, 20)
+    };
+    assert_eq!(
+        ids(&engine, through_logits),
+        oracle(FakeOptions::default(), &prompt, 20)
+    );
+}
+
+#[test]
+fn a_chunked_prompt_equals_a_whole_one() {
+    let prompt: Vec<u32> = (0..200).map(|i| i * 13 % 264).collect();
+    let expected = oracle(FakeOptions::default(), &prompt, 8);
+    for step_tokens in [1, 7, 64, 199, 200, 256] {
+        let options = EngineOptions {
+            step_tokens: Some(step_tokens),
+            ..EngineOptions::default()
+        };
+        let (engine, counters) = start(FakeOptions::default(), options);
+        assert_eq!(ids(&engine, greedy(&prompt, 8)), expected, "{step_tokens}");
+        let chunks = 200usize.div_ceil(step_tokens);
+        assert_eq!(counters.steps().len(), chunks + 7, "{step_tokens}");
+    }
+}
+
+#[test]
+fn decoding_goes_on_while_a_long_prompt_comes_in() {
+    let options = EngineOptions {
+        step_tokens: Some(4),
+        event_buffer: 1000,
+        ..EngineOptions::default()
+    };
+    let fake = FakeOptions {
+        delay: Duration::from_millis(1),
+        ..FakeOptions::default()
+    };
+    let (engine, counters) = start(fake, options);
+    let mut first = engine.submit(greedy(&[1], 1000)).expect("accepted");
+    until_running(&mut first);
+    let long: Vec<u32> = vec![9; 90];
+    let before = counters.steps().len();
+    assert_eq!(
+        ids(&engine, greedy(&long, 2)),
+        oracle(FakeOptions::default(), &long, 2)
+    );
+    let steps = counters.steps();
+    let shared = steps[before..].iter().filter(|step| step.rows == 2).count();
+    assert!(shared >= 30, "three prompt tokens a step: {shared}");
+    assert!(steps.iter().all(|step| step.tokens <= 4));
+}
+
+#[test]
+fn more_requests_than_sequences_wait_their_turn() {
+    let fake = FakeOptions {
+        max_sequences: 3,
+        ..FakeOptions::default()
+    };
+    let (engine, counters) = start(fake, EngineOptions::default());
+    let generations: Vec<_> = (0..20)
+        .map(|i| engine.submit(greedy(&[i], 10)).expect("accepted"))
+        .collect();
+    for (i, generation) in generations.into_iter().enumerate() {
+        let completion = generation.collect_blocking().expect("finished");
+        let expected = oracle(FakeOptions::default(), &[i as u32], 10);
+        assert_eq!(completion.ids(), expected);
+        assert!(completion.timings.queued <= completion.timings.first_token);
+        assert!(completion.timings.first_token <= completion.timings.total);
+    }
+    assert!(counters.steps().iter().all(|step| step.rows <= 3));
+    assert_empty(&engine, &counters);
+}
+
+#[test]
+fn reservations_keep_kv_from_running_out() {
+    // Room for two requests of 40 tokens, rounded to three pages each, and not for three.
+    let fake = FakeOptions {
+        kv_capacity: 7 * 16,
+        ..FakeOptions::default()
+    };
+    let (engine, counters) = start(fake, EngineOptions::default());
+    let generations: Vec<_> = (0..9)
+        .map(|i| engine.submit(greedy(&[i; 8], 32)).expect("accepted"))
+        .collect();
+    for generation in generations {
+        let completion = generation.collect_blocking().expect("never out of KV");
+        assert_eq!(completion.usage.completion_tokens, 32);
+    }
+    assert!(counters.steps().iter().all(|step| step.rows <= 2));
+    assert_empty(&engine, &counters);
+}
+
+#[test]
+fn a_slow_reader_pauses_alone() {
+    let options = EngineOptions {
+        event_buffer: 4,
+        ..EngineOptions::default()
+    };
+    let (engine, counters) = start(FakeOptions::default(), options);
+    let mut slow = engine.submit(greedy(&[1], 300)).expect("accepted");
+    assert_eq!(
+        ids(&engine, greedy(&[2], 100)),
+        oracle(FakeOptions::default(), &[2], 100)
+    );
+    // The slow one filled its buffer and no more: 4 steps of it, at most all beside the other.
+    eventually("it pauses", || counters.steps().len() >= 100);
+    let paused_at = counters.steps().len();
+    assert!(paused_at <= 104, "{paused_at}");
+
+    let mut taken = Vec::new();
+    while let Some(event) = slow.recv_blocking() {
+        match event {
+            Event::Tokens { tokens, .. } => taken.extend(tokens.iter().map(|t| t.id)),
+            Event::Finished { usage, .. } => assert_eq!(usage.completion_tokens, 300),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(taken, oracle(FakeOptions::default(), &[1], 300));
+    assert_empty(&engine, &counters);
+}
+
+#[test]
+fn a_seed_that_was_told_repeats() {
+    let (engine, _) = start_default();
+    let request = GenerateRequest {
+        sampling: SamplingParams::default(),
+        ..greedy(&[3], 30)
+    };
+    let free = engine.submit(request).expect("accepted");
+    let free = free.collect_blocking().expect("finished");
+    assert_eq!(ids(&engine, sampled(&[3], 30, free.seed)), free.ids());
+    assert_ne!(ids(&engine, sampled(&[3], 30, free.seed ^ 1)), free.ids());
+}

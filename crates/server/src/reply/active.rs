@@ -1,0 +1,125 @@
+//! A chat request at the engine, decoded choice by choice.
+
+use loquat_chat::{ChatRequest, LoweredChat, Message, MessageContent, ReplyDecoder, ReplyDelta};
+use loquat_engine::{GenerateRequest, Usage};
+
+use crate::active_request::{ActiveRequest, Submission};
+use crate::error::ApiError;
+use crate::lowering;
+use crate::models::Lease;
+
+/// What a dialect asks for beside the conversation.
+#[derive(Debug, Clone, Default)]
+pub struct ReplyOptions {
+    /// The longest reply; the request is refused if it does not fit. The model's default if unset.
+    pub max_tokens: Option<usize>,
+    /// The longest reply, shortened to what fits. Takes precedence over `max_tokens`.
+    pub max_tokens_that_fit: Option<usize>,
+    pub priority: i32,
+    /// Shares cached prompts only with requests of the same salt.
+    pub cache_salt: Option<String>,
+    /// Continue past the model's end-of-turn tokens.
+    pub ignore_eos: bool,
+}
+
+impl ReplyOptions {
+    /// The limit for a prompt of this length.
+    pub fn limit(&self, model: &Lease, prompt_len: usize) -> usize {
+        match self.max_tokens_that_fit {
+            Some(most) => model.model.fit_tokens(most, prompt_len),
+            None => model.model.max_tokens(self.max_tokens, prompt_len),
+        }
+    }
+}
+
+/// A reply under way. Dropping it cancels the choices that have not ended.
+pub struct ActiveReply {
+    request: ActiveRequest,
+    decoders: Vec<ReplyDecoder>,
+}
+
+/// What is new in one choice.
+#[derive(Debug)]
+pub struct ChoiceDelta {
+    pub choice: usize,
+    pub reply: ReplyDelta,
+    /// Of all choices so far.
+    pub usage: Usage,
+}
+
+impl ActiveReply {
+    /// Renders the conversation, compiles its constraints and queues it, or refuses it.
+    pub async fn start(
+        submission: Submission<'_>,
+        request: ChatRequest,
+        options: ReplyOptions,
+    ) -> Result<Self, ApiError> {
+        let lease = &submission.lease;
+        lease.check_text(content_bytes(&request.messages))?;
+        let chat = lease.chat_context().clone();
+        let lowered = lowering::run(move || Ok(chat.lower(request)?)).await?;
+        let LoweredChat { generate, reply } = lowered;
+        let prompt_len = generate.prompt.len();
+        lease.check_prompt(prompt_len, 1)?;
+        let generate = GenerateRequest {
+            max_tokens: options.limit(lease, prompt_len),
+            priority: options.priority,
+            cache_scope: submission.caller.cache_scope(options.cache_salt.as_deref()),
+            stop_ids: if options.ignore_eos {
+                Vec::new()
+            } else {
+                generate.stop_ids
+            },
+            ..generate
+        };
+        let decoders = (0..submission.choices).map(|_| ReplyDecoder::chat(reply.restarted()));
+        Ok(Self {
+            decoders: decoders.collect(),
+            request: ActiveRequest::submit(submission, generate)?,
+        })
+    }
+
+    /// A continuation of a text, without a chat format.
+    pub fn plain_text(request: ActiveRequest) -> Self {
+        Self {
+            request,
+            decoders: vec![ReplyDecoder::plain_text()],
+        }
+    }
+
+    pub fn lease(&self) -> &Lease {
+        self.request.lease()
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.request.usage()
+    }
+
+    /// `None` after the last choice's end. Nothing follows an error.
+    pub async fn next(&mut self) -> Option<Result<ChoiceDelta, ApiError>> {
+        loop {
+            let (choice, event) = match self.request.next().await? {
+                Ok(next) => next,
+                Err(error) => return Some(Err(error)),
+            };
+            return Some(match self.decoders[choice].consume(event) {
+                Ok(Some(reply)) => Ok(ChoiceDelta {
+                    choice,
+                    reply,
+                    usage: self.request.usage(),
+                }),
+                Ok(None) => continue,
+                Err(error) => Err(error.into()),
+            });
+        }
+    }
+}
+
+/// How long the messages' content is, in bytes.
+fn content_bytes(messages: &[Message]) -> usize {
+    let content = |message: &Message| match &message.content {
+        MessageContent::Text(text) => text.len(),
+        MessageContent::Parts(parts) => parts.iter().map(String::len).sum(),
+    };
+    messages.iter().map(content).sum()
+}
