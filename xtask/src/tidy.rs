@@ -3,6 +3,7 @@
 mod families;
 mod layers;
 mod links;
+mod names;
 mod rust_code;
 mod source;
 mod tree;
@@ -19,6 +20,7 @@ const RULES: &[Rule] = &[
     families::family_facts,
     layers::dependency_direction,
     links::dead_links,
+    names::bare_names,
     source::file_size,
     source::cfg_feature_placement,
     source::crate_doc,

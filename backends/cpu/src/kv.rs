@@ -9,8 +9,8 @@ use loquat_spec::ModelSpec;
 use crate::arena::{Arena, Region};
 use crate::kernels::{KvElement, PAGE};
 use crate::page::PageLayout;
+use crate::recurrent_state::{StateBuffers, StateLayout};
 use crate::shared::PagePtr;
-use crate::state::{StateBuffers, StateLayout};
 
 pub struct KvStorage<T: KvElement> {
     layout: PageLayout,
@@ -39,7 +39,7 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
     fn allocate_pages(&mut self, count: usize) -> usize {
         let len = self.layout.page_len();
         while self.pages.len() < count
-            && let Ok(mut region) = self.arena.take(len * T::BYTES)
+            && let Ok(mut region) = self.arena.allocate(len * T::BYTES)
         {
             let start = region.bytes_mut().as_mut_ptr();
             self.pages.push(Page {
@@ -110,7 +110,7 @@ impl<T: KvElement> KvStorage<T> {
             // SAFETY: steps need `&mut self`, so nobody writes while this borrow lives.
             let page = unsafe { page.slice(0, self.layout.page_len()) };
             for layer in self.layout.layers() {
-                for place in layer.token_places(position % PAGE) {
+                for place in layer.token_indices(position % PAGE) {
                     page[place].to_bytes(out);
                 }
             }
@@ -129,7 +129,7 @@ impl<T: KvElement> KvStorage<T> {
         for position in 0..len {
             let page = self.page(pages[position / PAGE]);
             for layer in self.layout.layers() {
-                for place in layer.token_places(position % PAGE) {
+                for place in layer.token_indices(position % PAGE) {
                     // SAFETY: the page is this new sequence's own, reached through `&mut self`.
                     unsafe { page.write(place, elements.next().unwrap_or_default()) };
                 }

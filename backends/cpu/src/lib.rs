@@ -19,9 +19,9 @@ mod pack;
 mod page;
 mod plain;
 mod pool;
+mod recurrent_state;
 mod session;
 mod shared;
-mod state;
 
 pub use kernels::cpu_features;
 pub use machine::{MachineCores, MachineMemory, processor_name};
@@ -37,14 +37,14 @@ use loquat_session::{
 use loquat_spec::Mixer;
 
 use buffers::Extent;
-use kernels::{Brain, Eighth, Half, Kernels, KvElement, PAGE};
+use kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, Q8Code};
 use kv::KvStorage;
 use model::Model;
 use pack::Packer;
 use page::PageLayout;
 use pool::Pool;
+use recurrent_state::StateLayout;
 use session::CpuSession;
-use state::StateLayout;
 
 /// The backend on one instruction set.
 pub struct CpuBackend {
@@ -87,7 +87,7 @@ impl CpuBackend {
         options: &SessionOptions,
     ) -> Result<(Plan, Limits), OpenError> {
         let spec = &source.spec;
-        let threads = machine::wanted_threads(options)?;
+        let threads = machine::resolve_threads(options)?;
         let weights = Model::predict_bytes(spec, &source.weights, options.precision);
         let extent = Extent {
             tokens: options.max_step_tokens,
@@ -121,7 +121,7 @@ impl CpuBackend {
     ) -> Result<Box<dyn Session>, OpenError> {
         let (plan, limits) = self.plan::<T>(source, options)?;
         limits.check_memory()?;
-        let threads = machine::wanted_threads(options)?;
+        let threads = machine::resolve_threads(options)?;
         let mut pool = Pool::new(threads).map_err(|error| OpenError::Option {
             option: "threads",
             found: threads.to_string(),
@@ -169,9 +169,9 @@ impl Backend for CpuBackend {
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
         let (plan, _) = match kv_format(source, options)? {
             KvFormat::F32 => self.plan::<f32>(source, options)?,
-            KvFormat::F16 => self.plan::<Half>(source, options)?,
-            KvFormat::Bf16 => self.plan::<Brain>(source, options)?,
-            KvFormat::Q8 => self.plan::<Eighth>(source, options)?,
+            KvFormat::F16 => self.plan::<F16Bits>(source, options)?,
+            KvFormat::Bf16 => self.plan::<Bf16Bits>(source, options)?,
+            KvFormat::Q8 => self.plan::<Q8Code>(source, options)?,
         };
         Ok(plan)
     }
@@ -184,9 +184,9 @@ impl Backend for CpuBackend {
     ) -> Result<Box<dyn Session>, OpenError> {
         match kv_format(&source, options)? {
             KvFormat::F32 => self.open::<f32>(&source, options, progress),
-            KvFormat::F16 => self.open::<Half>(&source, options, progress),
-            KvFormat::Bf16 => self.open::<Brain>(&source, options, progress),
-            KvFormat::Q8 => self.open::<Eighth>(&source, options, progress),
+            KvFormat::F16 => self.open::<F16Bits>(&source, options, progress),
+            KvFormat::Bf16 => self.open::<Bf16Bits>(&source, options, progress),
+            KvFormat::Q8 => self.open::<Q8Code>(&source, options, progress),
         }
     }
 }

@@ -277,7 +277,7 @@ impl<'a> LayerLoader<'a> {
         (self.weights.role(role), bias)
     }
 
-    /// With its bias, where the checkpoint has one.
+    /// With its bias, if the checkpoint has one.
     pub fn linear(&self, role: LayerRole) -> Result<Linear, OpenError> {
         let (matrix, bias) = self.with_bias(role);
         self.loader.linear(matrix, bias)

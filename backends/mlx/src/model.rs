@@ -143,8 +143,8 @@ fn run_branch(
     }
 }
 
-/// About what a step over so many tokens takes while it runs: the widest block's activations, a
-/// few of them alive at once, and a row of logits.
+/// Estimates the memory of a step over `tokens` tokens: a few of the widest block's activations,
+/// and a row of logits.
 pub fn buffer_bytes(spec: &ModelSpec, tokens: usize, dtype: Type) -> u64 {
     const ALIVE: u64 = 4;
     let widest = spec.branches().map(|(_, branch)| width(&branch.inner));
@@ -156,7 +156,7 @@ pub fn buffer_bytes(spec: &ModelSpec, tokens: usize, dtype: Type) -> u64 {
         .saturating_add(logits)
 }
 
-/// Values that a block makes of each token.
+/// Values that a block computes per token.
 fn width(inner: &Inner) -> usize {
     match inner {
         Inner::Mixer(Mixer::Attention(a)) => a.query_len() + a.key_len() + a.value_len(),
@@ -172,7 +172,7 @@ fn width(inner: &Inner) -> usize {
     }
 }
 
-/// Times a number that is mostly one.
+/// Multiplies by a factor that is usually one.
 fn scaled(ops: &Ops, x: Array, factor: f32) -> Result<Array, MlxError> {
     if factor == 1.0 {
         Ok(x)

@@ -11,7 +11,7 @@ use crate::kv::{KvBatch, Recurrent};
 use crate::kv_batches::{KvBatchId, KvBatches};
 
 /// Tokens of a page. Growing copies a sequence's keys, and MLX's fastest attention on CUDA needs
-/// arrays of so many.
+/// multiples of this.
 pub const PAGE: usize = 256;
 
 pub type MlxSequences = Sequences<ArrayStorage>;

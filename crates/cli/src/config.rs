@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use loquat_server::config::{self, KeyHash, Scope, Settled};
+use loquat_server::config::{self, EffectiveConfig, KeyHash, Scope};
 
 use crate::args::ConfigCommand;
 use crate::error::CliError;
@@ -15,7 +15,7 @@ pub fn run(command: &ConfigCommand, verbose: bool) -> Result<(), CliError> {
         ConfigCommand::Check { file, config } => check(file.as_deref().or(config.as_deref())),
         ConfigCommand::Show(args) => {
             let wanted = ConfigReader::new(args, verbose, &open_store()?);
-            print(&config::show(&wanted.read()?))
+            print(&config::effective_toml(&wanted.read()?))
         }
         ConfigCommand::Key { name, scopes } => key(name, scopes),
         ConfigCommand::Reference => print(&config::reference()),
@@ -26,13 +26,13 @@ fn check(file: Option<&Path>) -> Result<(), CliError> {
     let store = open_store()?;
     let wanted = ConfigReader::for_file(file, &store);
     let settled = wanted.read_servable(&LocalModels::new(store))?;
-    for doubt in settled.config.doubts() {
-        remark(&format!("note: {doubt}"));
+    for warning in settled.config.warnings() {
+        remark(&format!("note: {warning}"));
     }
     print(&summary(file, &settled))
 }
 
-fn summary(file: Option<&Path>, settled: &Settled) -> String {
+fn summary(file: Option<&Path>, settled: &EffectiveConfig) -> String {
     let config = &settled.config;
     let what = file.map_or_else(
         || "the configuration without a file".to_owned(),
@@ -55,10 +55,10 @@ fn key(name: &str, scopes: &[Scope]) -> Result<(), CliError> {
             expected: "not empty".to_owned(),
         });
     }
-    let key = config::fresh_key();
+    let key = config::generate_key();
     remark("API key (shown only once, not stored):");
     print(&format!("{key}\n"))?;
     remark("entry for the configuration:");
-    let entry = config::key_entry(name, &KeyHash::of(&key), scopes);
+    let entry = config::key_entry(name, &KeyHash::digest(&key), scopes);
     print(&format!("\n{entry}"))
 }

@@ -11,7 +11,7 @@ pub struct RealWeights {
     pub model: &'static str,
 }
 
-/// Judged by `crates/cli/tests/real_models.rs`.
+/// Judged by `crates/cli/tests/real_models/transformers.rs`.
 pub const REAL_WEIGHTS: &[RealWeights] = &[
     RealWeights {
         backend: "cpu",

@@ -50,22 +50,10 @@ pub trait Session: Send {
 
     /// The longest length up to `at_most` at which the sequence can be forked or truncated now.
     /// Its own length always can.
-    fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
-        Ok(at_most.min(self.len(sequence)?))
-    }
+    fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError>;
 
-    /// What the sequences hold together; changes nothing. The default is for sessions whose
-    /// sequences share nothing.
-    fn held(&self, sequences: &[SequenceId]) -> Result<HeldMemory, SessionError> {
-        let memory = self.memory();
-        let mut held = HeldMemory::default();
-        for sequence in sequences {
-            let len = self.len(*sequence)?;
-            held.kv_tokens += len.next_multiple_of(memory.kv_granularity.max(1));
-            held.states += usize::from(memory.state_bytes > 0 && len > 0);
-        }
-        Ok(held)
-    }
+    /// The memory that the sequences hold together; changes nothing.
+    fn held(&self, sequences: &[SequenceId]) -> Result<HeldMemory, SessionError>;
 
     /// Makes a sequence that holds the first `len` tokens of `source`, sharing their state.
     /// `source` is unchanged, and neither sees what the other does afterwards. The caller owns

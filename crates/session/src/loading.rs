@@ -49,9 +49,9 @@ pub struct LoadedBranch<N, I> {
     pub post_norm: Option<N>,
 }
 
-/// The layers of a model whose parts a [`LayerParts`] loads.
-pub type LoadedLayers<P> =
-    Vec<LoadedLayer<<P as LayerParts>::Norm, <P as LayerParts>::Inner, <P as LayerParts>::Scale>>;
+/// A layer whose parts a [`LayerParts`] loads.
+pub type LayerFor<P> =
+    LoadedLayer<<P as LayerParts>::Norm, <P as LayerParts>::Inner, <P as LayerParts>::Scale>;
 
 /// Loads all layers. `progress` receives the share that is done; the head, which the backend loads
 /// afterwards, counts as one more layer.
@@ -60,7 +60,7 @@ pub fn load_layers<P: LayerParts>(
     spec: &ModelSpec,
     weights: &Weights,
     progress: &mut dyn FnMut(f32),
-) -> Result<LoadedLayers<P>, OpenError> {
+) -> Result<Vec<LayerFor<P>>, OpenError> {
     let steps = (spec.layers.len() + 1) as f32;
     let mut layers = Vec::with_capacity(spec.layers.len());
     for (index, layer) in spec.layers.iter().enumerate() {
@@ -75,7 +75,7 @@ fn load_layer<P: LayerParts>(
     parts: &mut P,
     weights: LayerWeights,
     spec: &Layer,
-) -> Result<LoadedLayer<P::Norm, P::Inner, P::Scale>, OpenError> {
+) -> Result<LayerFor<P>, OpenError> {
     let mut blocks = Vec::with_capacity(spec.blocks.len());
     for block in &spec.blocks {
         let mut branches = Vec::with_capacity(block.branches.len());

@@ -32,8 +32,8 @@ pub fn file_size(tree: &Tree) -> Vec<Violation> {
 const MAY_USE_FEATURES: &[(&str, &str)] = &[
     ("backends/", "the device's library"),
     ("crates/cli/src/backends.rs", "the table of backends"),
-    ("crates/chat/src/", "`serde` for messages and events"),
-    ("crates/loquat/src/", "`serde` for messages and events"),
+    ("crates/chat/", "`serde` for messages and events"),
+    ("crates/loquat/", "`serde` for messages and events"),
 ];
 
 /// All other crates are the same in every build.

@@ -1,8 +1,8 @@
 //! Attention with grouped heads.
 //!
-//! Queries and keys go through norm and rope as heads of one array: a token waits for the number
-//! of operations more than for their size. The rows of a batch are read together too, through a
-//! mask where they are not equally long.
+//! Queries and keys pass norm and rope as heads of one array: decoding costs the number of
+//! operations more than their size. The rows of a batch are read together too, through a mask if
+//! they differ in length.
 
 mod heads;
 #[cfg(test)]
@@ -41,7 +41,7 @@ pub struct Attention {
 
 /// What the input matrices gave, each [tokens, width].
 struct Inputs {
-    /// Queries, then keys where the layer has its own.
+    /// Queries, then keys if the layer has its own.
     queries_keys: Array,
     values: Option<Array>,
     gate: Option<Array>,
@@ -155,7 +155,7 @@ impl Attention {
             heads = norm.apply(ops, group, &heads, spec.heads)?;
         }
         if let Some(rope) = &self.rope {
-            heads = rope.turn(ops, &heads, &group.offsets)?;
+            heads = rope.rotate(ops, &heads, &group.offsets)?;
         }
         if let Some(norm) = after {
             heads = norm.apply(ops, group, &heads, spec.heads)?;
@@ -221,8 +221,8 @@ impl Attention {
         from_heads(ops, &step.gather(mixed)?)
     }
 
-    /// The rows of a batch that are not equally long, each with one token: all read as far as the
-    /// longest, and a mask says what each sees.
+    /// The rows of a batch of unequal lengths, each with one token: all read up to the longest,
+    /// through a mask.
     fn attend_masked(
         &self,
         step: &mut Step,
@@ -248,7 +248,7 @@ impl Attention {
         }
     }
 
-    /// A batch's keys and values at some places.
+    /// A batch's keys and values at some positions.
     fn seen(
         &self,
         step: &Step,
@@ -283,7 +283,7 @@ impl Attention {
         let (seen, view) = see(self.spec.reach, places.clone());
         let mask = match view {
             View::Everything => None,
-            // Masks that MLX makes itself are for its own attention.
+            // MLX's causal mask works only in its own attention.
             View::Causal if self.softcap.is_none() => None,
             View::Causal => Some(step.mask(places.len(), seen.len(), seen.start, Reach::All)?),
             View::Within(reach) => Some(step.mask(places.len(), seen.len(), seen.start, reach)?),
@@ -301,7 +301,7 @@ impl Attention {
         ops.attention(inputs, self.spec.scale, mask, self.sinks.as_ref())
     }
 
-    /// Step by step, since MLX's own attention knows no cap.
+    /// Step by step, since MLX's attention has no cap.
     fn attend_capped(
         &self,
         ops: &Ops,

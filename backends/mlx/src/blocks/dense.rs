@@ -43,7 +43,7 @@ impl Dense {
     }
 }
 
-/// What stands between a feed-forward's matrices.
+/// The activation between a feed-forward's matrices.
 pub struct Activate {
     gate_scale: f32,
     function: Function,
@@ -67,7 +67,9 @@ impl Activate {
             }
             [gate, up] => self.function.times(ops, gate, up),
             [up] => self.function.alone(ops, up),
-            _ => Err(MlxError("a feed-forward of neither one nor two".to_owned())),
+            _ => Err(MlxError(
+                "a feed-forward needs one or two inputs".to_owned(),
+            )),
         }
     }
 }

@@ -82,7 +82,7 @@ impl Latent {
         self.output.apply(ops, &step.gather(mixed)?)
     }
 
-    /// Each head's query, taken to where the latents live: [rows, heads, tokens, latent + rope].
+    /// Each head's query in the space of the latents: [rows, heads, tokens, latent + rope].
     fn absorb(&self, step: &Step, group: &Group, query: &Array) -> Result<Array, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
         let query_dim = spec.nope_dim + spec.rope_dim;
@@ -120,7 +120,7 @@ impl Latent {
 
     fn turn(&self, ops: &Ops, group: &Group, heads: Array) -> Result<Array, MlxError> {
         match &self.rope {
-            Some(rope) => rope.turn(ops, &heads, &group.offsets),
+            Some(rope) => rope.rotate(ops, &heads, &group.offsets),
             None => Ok(heads),
         }
     }

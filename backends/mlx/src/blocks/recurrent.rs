@@ -1,5 +1,5 @@
-//! What mixers that carry a state share: the convolution over the last tokens, and the states of
-//! a group's rows as one array.
+//! Shared by recurrent mixers: the convolution over the last tokens, and the states of a group's
+//! rows as one array.
 
 #[cfg(test)]
 pub mod plain;
@@ -51,8 +51,8 @@ impl Conv {
         })
     }
 
-    /// `x`: [rows, tokens, channels]; `past`: the inputs before them, zeros where there are none,
-    /// which moves on.
+    /// `x`: [rows, tokens, channels]; `past`: the inputs before them, zeros if there are none;
+    /// replaced by the last ones.
     pub fn run(
         &self,
         ops: &Ops,
@@ -70,7 +70,7 @@ impl Conv {
             };
             whole = ops.concatenate(&[&before, x], 1)?;
             let stop = [rows, tokens + memory, channels];
-            // A copy where it would keep a long prompt's inputs alive.
+            // A copy, if a slice would keep a long prompt's inputs alive.
             *past = Some(ops.contiguous(&ops.slice(&whole, &[0, tokens, 0], &stop)?)?);
         }
         let mut shifted = Vec::with_capacity(self.taps.len());

@@ -53,7 +53,7 @@ pub struct Tally {
     /// Requests beyond the context that the engine refused.
     pub oversized: u64,
     pub tokens: u64,
-    /// Broken expecteds of the engine, and the first few as text.
+    /// Violated guarantees of the engine, and the first few as text.
     pub violations: u64,
     pub examples: Vec<String>,
 }

@@ -263,11 +263,11 @@ impl Chat<'_> {
     /// answer; `false` if there is none, or if a tool result is missing.
     fn turn(&mut self) -> Result<bool, CliError> {
         let interrupts = self.opener.interrupts;
-        let mut heard = self.talk.ask(&self.conversation, interrupts)?;
+        let mut output = self.talk.ask(&self.conversation, interrupts)?;
         loop {
-            let stopped = heard.finish.is_none();
-            self.last = heard.finish.clone().or(self.last.take());
-            let reply = heard.into_reply();
+            let stopped = output.finish.is_none();
+            self.last = output.finish.clone().or(self.last.take());
+            let reply = output.into_reply();
             if stopped && reply.text.trim().is_empty() {
                 return Ok(false);
             }
@@ -282,7 +282,7 @@ impl Chat<'_> {
                     None => return Ok(false),
                 }
             }
-            heard = self.talk.go_on(&self.conversation, interrupts)?;
+            output = self.talk.go_on(&self.conversation, interrupts)?;
         }
     }
 

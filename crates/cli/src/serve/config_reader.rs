@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use loquat_server::config::{Mistake, Mistakes, Model, Place, Settled, Sources};
+use loquat_server::config::{ConfigError, ConfigErrors, EffectiveConfig, Location, Model, Sources};
 use loquat_session::OpenError;
 use loquat_store::Store;
 
@@ -46,7 +46,7 @@ impl ConfigReader {
         }
     }
 
-    pub fn read(&self) -> Result<Settled, CliError> {
+    pub fn read(&self) -> Result<EffectiveConfig, CliError> {
         let file = self.file.as_ref().map(|path| {
             let text = files::text("--config", path)?;
             Ok::<_, CliError>((path.clone(), text))
@@ -67,24 +67,24 @@ impl ConfigReader {
 
     /// Reads the configuration and refuses models that this machine cannot serve. A model that is
     /// not downloaded yet is checked after the download.
-    pub fn read_servable(&self, models: &LocalModels) -> Result<Settled, CliError> {
+    pub fn read_servable(&self, models: &LocalModels) -> Result<EffectiveConfig, CliError> {
         let settled = self.read()?;
         let models_by_index = settled.config.models.iter().enumerate();
         let unfit = models_by_index.filter_map(|(index, model)| {
             let error = models.check_here(model).err()?;
-            Some(model_mistake(&settled, index, &error))
+            Some(model_error(&settled, index, &error))
         });
-        let unfit: Vec<Mistake> = unfit.collect();
+        let unfit: Vec<ConfigError> = unfit.collect();
         if unfit.is_empty() {
             Ok(settled)
         } else {
-            Err(Mistakes(unfit).into())
+            Err(ConfigErrors(unfit).into())
         }
     }
 }
 
-/// A mistake at the option that causes the error.
-fn model_mistake(settled: &Settled, index: usize, error: &CliError) -> Mistake {
+/// The error at the option that causes the error.
+fn model_error(settled: &EffectiveConfig, index: usize, error: &CliError) -> ConfigError {
     let option = match error {
         CliError::Library(
             loquat::Error::UnknownBackend(_) | loquat::Error::UnavailableBackend { .. },
@@ -93,11 +93,11 @@ fn model_mistake(settled: &Settled, index: usize, error: &CliError) -> Mistake {
         CliError::Open(OpenError::Option { option, .. }) => option,
         _ => "source",
     };
-    let said = settled.origins.models.get(index);
-    let place = said.and_then(|said| said.of(option).or_else(|| said.of("source")));
+    let said = settled.provenance.models.get(index);
+    let place = said.and_then(|said| said.location(option).or_else(|| said.location("source")));
     let place = place.cloned();
-    Mistake {
-        place: place.unwrap_or_else(|| Place::Argument(option.to_owned())),
+    ConfigError {
+        location: place.unwrap_or_else(|| Location::Argument(option.to_owned())),
         message: error.to_string(),
     }
 }

@@ -33,7 +33,7 @@ impl Changes {
         [
             each(added, "added"),
             each(removed, "removed"),
-            each(changed, "opened anew at its next use"),
+            each(changed, "reopened at its next use"),
             each(adjusted, "adjusted"),
         ]
         .concat()

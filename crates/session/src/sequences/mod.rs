@@ -64,7 +64,7 @@ pub struct SequenceLimits {
 pub struct SnapshotPolicy {
     /// Tokens between snapshots; at least 1.
     pub interval: usize,
-    /// The latest so many are kept.
+    /// How many of them are kept.
     pub max: usize,
 }
 
@@ -323,7 +323,7 @@ impl<S: SequenceStorage> Sequences<S> {
     }
 
     /// A row of one more token that fits into the sequence's own pages and costs no snapshot:
-    /// for rows that nobody has asked for yet. `None` when it does not.
+    /// for rows that no caller has requested yet. `None` if it does not.
     pub fn grant_spare(&mut self, id: SequenceId) -> Option<RowGrant> {
         let change = self.page_change(self.alive.get(&id)?, 1);
         let states_run_out = self.snapshots.is_some() && self.states.available() == 0;

@@ -77,7 +77,7 @@ pub fn vector(ops: &Ops, values: &[f32]) -> Array {
     ops.upload_f32(values, &[values.len() as i32]).unwrap()
 }
 
-/// A matrix of so many columns.
+/// A matrix of `cols` columns.
 pub fn linear(ops: &Ops, values: &[f32], cols: usize) -> Linear {
     let dims = [(values.len() / cols) as i32, cols as i32];
     let whole = ops.upload_f32(values, &dims).unwrap();

@@ -68,7 +68,7 @@ impl Literals {
         let properties = tool.parameters.get("properties").and_then(Value::as_object);
         match properties {
             Some(properties) if !properties.is_empty() => {
-                self.fields(tool, tool.parameters, properties, Place::Call)
+                self.fields(tool, tool.parameters, properties, FieldContext::Call)
             }
             _ if tool.strict => Ok(String::new()),
             _ => {
@@ -106,17 +106,17 @@ impl Literals {
         tool: &ToolRule<'_>,
         schema: &Value,
         properties: &Map<String, Value>,
-        place: Place,
+        context: FieldContext,
     ) -> Result<String> {
         let required = schema.get("required").and_then(Value::as_array);
         let mut fields = Vec::with_capacity(properties.len());
         for (key, schema) in properties {
-            if !self.can_write(key, place) {
+            if !self.can_write(key, context) {
                 return Err(cannot_hold(tool, &format!("properties/{key}")));
             }
             let value = self.value(tool, schema)?;
             let is_required = required.is_some_and(|keys| keys.iter().any(|each| each == key));
-            fields.push((join([self.key(key, place), value]), is_required));
+            fields.push((join([self.key(key, context), value]), is_required));
         }
         let comma = self.comma();
         // Built from last to first: what follows a field, and what starts at it.
@@ -139,8 +139,11 @@ impl Literals {
     }
 
     /// A bare key is a word; only Python's dictionaries quote theirs.
-    fn can_write(&self, key: &str, place: Place) -> bool {
-        let quotes = matches!((self.notation, place), (Notation::Python, Place::Object));
+    fn can_write(&self, key: &str, context: FieldContext) -> bool {
+        let quotes = matches!(
+            (self.notation, context),
+            (Notation::Python, FieldContext::Object)
+        );
         let mut bytes = key.bytes();
         let is_word = bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
             && !key.is_empty()
@@ -148,10 +151,10 @@ impl Literals {
         quotes || is_word
     }
 
-    fn key(&self, key: &str, place: Place) -> String {
-        literal(&match (self.notation, place) {
-            (Notation::Python, Place::Call) => format!("{key}="),
-            (Notation::Python, Place::Object) => format!("{}: ", super::quoted(key)),
+    fn key(&self, key: &str, context: FieldContext) -> String {
+        literal(&match (self.notation, context) {
+            (Notation::Python, FieldContext::Call) => format!("{key}="),
+            (Notation::Python, FieldContext::Object) => format!("{}: ", super::quoted(key)),
             (Notation::Gemma { .. }, _) => format!("{key}:"),
         })
     }
@@ -224,7 +227,7 @@ impl Literals {
         let properties = schema.get("properties").and_then(Value::as_object);
         match properties {
             Some(properties) if !properties.is_empty() => {
-                let fields = self.fields(tool, schema, properties, Place::Object)?;
+                let fields = self.fields(tool, schema, properties, FieldContext::Object)?;
                 Ok(join([literal("{"), fields, literal("}")]))
             }
             _ => match schema.get("additionalProperties") {
@@ -326,7 +329,7 @@ impl Literals {
             }
             Value::Object(fields) => {
                 let field = |(key, value): (&String, &Value)| {
-                    join([self.key(key, Place::Object), self.written(value)])
+                    join([self.key(key, FieldContext::Object), self.written(value)])
                 };
                 let fields: Vec<String> = fields.iter().map(field).collect();
                 let comma = format!(" {} ", self.comma());
@@ -338,7 +341,7 @@ impl Literals {
 
 /// Where fields are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum FieldContext {
     /// Between a call's brackets.
     Call,
     Object,

@@ -123,7 +123,7 @@ async fn no_more_is_kept_than_the_configuration_allows() {
 fn for_two(responses: config::Responses) -> Harness {
     let key = |name: &str| config::Key {
         name: name.to_owned(),
-        hash: config::KeyHash::of(name),
+        hash: config::KeyHash::digest(name),
         scopes: vec![config::Scope::Inference],
         models: None,
         requests_per_minute: None,

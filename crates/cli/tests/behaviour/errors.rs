@@ -1,4 +1,4 @@
-//! What is refused, with which exit code, and in words that help.
+//! Errors: exit codes and messages.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use crate::support::{Altered, Outcome, command, golden, loquat, piped};
 
 #[test]
-fn an_empty_prompt_is_refused() {
+fn empty_prompt_is_refused() {
     let model = golden("llama");
     loquat(["run", &model]).refused(2, &["no prompt"]);
     loquat(["run", &model, ""]).refused(2, &["no prompt"]);
@@ -19,7 +19,7 @@ fn an_empty_prompt_is_refused() {
 }
 
 #[test]
-fn what_does_not_fit_the_context_is_refused_with_the_numbers() {
+fn context_overflow_names_numbers() {
     let model = golden("llama");
     loquat(["generate", &model, "hello", "-n", "508"]).refused(4, &["5 tokens", "508", "512"]);
     let long = "x".repeat(600);
@@ -31,7 +31,7 @@ fn what_does_not_fit_the_context_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn values_outside_their_range_are_refused_with_the_range() {
+fn out_of_range_values_name_range() {
     let model = golden("llama");
     for (flag, values, range) in [
         ("--temperature", ["-1", "200", "abc"], "from 0 to 100"),
@@ -65,7 +65,7 @@ fn values_outside_their_range_are_refused_with_the_range() {
 }
 
 #[test]
-fn too_little_memory_is_refused_with_the_numbers() {
+fn memory_shortage_names_numbers() {
     let model = golden("llama");
     let words = ["needs", "bytes", "`memory` allows 1000"];
     for args in [
@@ -84,7 +84,7 @@ fn too_little_memory_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn biases_are_refused_by_form_range_and_vocabulary() {
+fn invalid_biases_are_refused() {
     let model = golden("llama");
     for (bias, code, words) in [
         ("5", 2, ["TOKEN=BIAS", "5"]),
@@ -99,17 +99,17 @@ fn biases_are_refused_by_form_range_and_vocabulary() {
 }
 
 #[test]
-fn unknown_words_and_flags_are_usage_errors() {
+fn unknown_arguments_are_usage_errors() {
     let model = golden("llama");
     loquat(["run", &model, "hi", "--nope"]).refused(2, &["--nope", "Usage"]);
     loquat(["run", &model, "hi", "--ignore-eos"]).refused(2, &["--ignore-eos"]);
     loquat(["run", &model, "who", "are"]).refused(2, &["'are'"]);
     loquat(["nope"]).refused(2, &["nope"]);
-    // What was meant is proposed.
+    // Similar names are suggested.
     loquat(["runn", &model]).refused(2, &["'runn'", "'run'"]);
     loquat(["run", &model, "hi", "--temprature=1"]).refused(2, &["'--temperature'"]);
     for command in ["run", "generate"] {
-        loquat([command, "hello"]).refused(2, &["`hello`", "smollm2:135m", "loquat run"]);
+        loquat([command, "hello"]).refused(2, &["no model named `hello`", "loquat run -- hello"]);
     }
     let nothing = loquat([]);
     assert_eq!(nothing.code, 2);
@@ -117,7 +117,7 @@ fn unknown_words_and_flags_are_usage_errors() {
 }
 
 #[test]
-fn the_environment_names_a_backend_and_a_log_filter() {
+fn environment_sets_backend_and_log_filter() {
     let (cache, model) = (TempDir::new().unwrap(), golden("llama"));
     for (variable, value, code, word) in [
         ("LOQUAT_BACKEND", "nope", 2, "`nope`"),
@@ -137,11 +137,11 @@ fn the_environment_names_a_backend_and_a_log_filter() {
     let mut command = command(cache.path());
     command.args(["run", &model, "hi", "-n", "2", "--backend=cpu"]);
     let output = command.env("LOQUAT_BACKEND", "nope").output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "the flag is nearer");
+    assert_eq!(output.status.code(), Some(0), "the flag takes precedence");
 }
 
 #[test]
-fn a_model_that_is_not_there_is_named() {
+fn missing_model_is_named() {
     let empty = TempDir::new().unwrap();
     let empty = empty.path().to_str().unwrap();
     for (model, words) in [
@@ -157,7 +157,7 @@ fn a_model_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_file_that_is_no_model_is_named() {
+fn file_that_is_not_a_model_is_named() {
     let folder = TempDir::new().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for (name, bytes, word) in [
@@ -172,7 +172,7 @@ fn a_file_that_is_no_model_is_named() {
 }
 
 #[test]
-fn a_broken_checkpoint_is_refused_by_its_file() {
+fn broken_checkpoint_names_file() {
     let truncated = Altered::from("llama");
     let weights = truncated.file("model.safetensors");
     let bytes = fs::read(&weights).unwrap();
@@ -207,7 +207,7 @@ fn a_broken_checkpoint_is_refused_by_its_file() {
 }
 
 #[test]
-fn without_a_model_the_default_is_fetched() {
+fn default_model_is_downloaded() {
     let cache = TempDir::new().unwrap();
     let ask = |args: &[&str]| {
         let mut command = command(cache.path());
@@ -234,6 +234,6 @@ fn without_a_model_the_default_is_fetched() {
     let stderr = ask(&["inspect"]).stderr;
     assert!(stderr.contains("downloading it again\n"), "{stderr}");
 
-    // Nothing is fetched for a question that was not asked.
+    // Nothing is downloaded without a prompt.
     ask(&["run"]).refused(2, &["no prompt"]);
 }

@@ -1,4 +1,4 @@
-//! `loquat convert`, and that what it writes can be asked.
+//! `loquat convert`, and running its output.
 
 use loquat_testkit::goldens;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use crate::support::loquat;
 
 #[test]
-fn a_converted_model_answers_as_the_first_did() {
+fn lossless_conversion_keeps_answers() {
     let folder = TempDir::new().unwrap();
     let source = goldens::family("llama").display().to_string();
     let ask = |model: &str| {
@@ -23,7 +23,7 @@ fn a_converted_model_answers_as_the_first_did() {
         loquat(greedy).quiet()
     };
     let first = ask(&source);
-    // Exact types lose nothing, so nothing may change.
+    // These types are exact.
     for (target, out) in [
         ("gguf", "model.gguf"),
         ("mlx", "mlx"),
@@ -47,7 +47,7 @@ fn a_converted_model_answers_as_the_first_did() {
 type Case<'a> = (&'a str, &'a [&'a str], &'a str, i32, &'a [&'a str]);
 
 #[test]
-fn wrong_wishes_are_refused_in_words() {
+fn invalid_conversions_are_refused() {
     let folder = TempDir::new().unwrap();
     let source = goldens::family("llama").display().to_string();
     let unwritable = goldens::family("mamba2").display().to_string();
@@ -101,10 +101,10 @@ fn wrong_wishes_are_refused_in_words() {
             &["mamba2", "--to mlx", "qwen3"],
         ),
     ];
-    for (model, wishes, out, code, words) in table {
+    for (model, flags, out, code, words) in table {
         let args = ["convert", model, "-o", out]
             .into_iter()
-            .chain(wishes.iter().copied());
+            .chain(flags.iter().copied());
         loquat(args).refused(*code, words);
     }
 }

@@ -1,14 +1,14 @@
-//! What is wrong, and where.
+//! Errors and their locations.
 
 use super::*;
 
-/// `LINE:COLUMN MESSAGE` of each mistake in a file.
-fn mistakes(text: &str) -> Vec<String> {
-    told(sources(text).read().unwrap_err())
+/// `LINE:COLUMN MESSAGE` of each error in a file.
+fn errors(text: &str) -> Vec<String> {
+    described(sources(text).read().unwrap_err())
 }
 
 #[test]
-fn mistakes_are_told_with_their_places() {
+fn errors_carry_their_locations() {
     let model = "[[models]]\nname = \"a\"\nsource = \"s\"\n";
     let key = format!("[[keys]]\nname = \"k\"\nhash = \"{HASH}\"\n");
     let table: &[(&str, &[&str])] = &[
@@ -70,7 +70,7 @@ fn mistakes_are_told_with_their_places() {
         (
             "[log]\nlevel = \"loud=verbose\"\nformat = \"xml\"",
             &[
-                "2:9 `log.level` must be a level such as \"info\", or a filter of them by part",
+                "2:9 `log.level` must be a level such as \"info\", or a filter with levels per target",
                 "3:10 `log.format` must be one of \"text\", \"json\"",
             ],
         ),
@@ -78,21 +78,21 @@ fn mistakes_are_told_with_their_places() {
             "[telemetry]\nsample_ratio = 1.5\notlp_endpoint = \"here\"",
             &[
                 "2:16 `telemetry.sample_ratio` must be a number from 0 to 1",
-                "3:17 `telemetry.otlp_endpoint` must be an address such as \
+                "3:17 `telemetry.otlp_endpoint` must be a URL such as \
                  \"http://127.0.0.1:4318\"",
             ],
         ),
         (
             "[tls]\ncertificate = \"c.pem\"",
-            &["2:15 `tls.certificate` needs `tls.private_key` beside it"],
+            &["2:15 `tls.certificate` needs `tls.private_key` as well"],
         ),
         (
             "[[models]]\nname = \"a b\"",
             &[
-                "1:1 [[models]] needs `source`: A catalog name, a hub repository (`owner/name`, with \
-                 `@revision` and `:quant` or `:file` as need be), or the path of a model directory \
-                 or file",
-                "2:8 `models.name` must be a name without blanks and commas",
+                "1:1 [[models]] needs `source`: A catalog name, a hub repository (`owner/name`, optionally \
+                 with `@revision` and `:quant` or `:file`), or the path of a model directory or \
+                 file",
+                "2:8 `models.name` must be a name without spaces or commas",
             ],
         ),
         (
@@ -107,7 +107,7 @@ fn mistakes_are_told_with_their_places() {
                 "{model}[models.sampling]\ntemprature = 1\ntop_p = 1.5\ntop_k = 0.5\norder = [\"x\"]"
             ),
             &[
-                "5:1 `temprature` is no sampling parameter; did you mean `temperature`?",
+                "5:1 `temprature` is not a sampling parameter; did you mean `temperature`?",
                 "6:9 `sampling.top_p` must be a number from 0 to 1",
                 "7:9 `sampling.top_k` must be a whole number from 0 to 16777216",
                 "8:9 `sampling.order` must be a list of names of sampling steps",
@@ -115,15 +115,15 @@ fn mistakes_are_told_with_their_places() {
         ),
         (
             &format!("{model}aliases = [\"b\"]\n{model}"),
-            &["6:8 another model is called `a` already"],
+            &["6:8 another model is already named `a`"],
         ),
         (
             "[[models]]\nname = \"a\"\nsource = \"s\"\naliases = [\"b\", \"x\", \"x\"]\n\
              [[models]]\nname = \"b\"\nsource = \"s\"\naliases = [\"a\"]",
             &[
-                "4:11 the alias `b` is taken: the model `b` has it",
-                "4:11 the alias `x` is taken: the model `a` has it",
-                "8:11 the alias `a` is taken: the model `a` has it",
+                "4:11 the alias `b` already belongs to the model `b`",
+                "4:11 the alias `x` already belongs to the model `a`",
+                "8:11 the alias `a` already belongs to the model `a`",
             ],
         ),
         (
@@ -134,16 +134,16 @@ fn mistakes_are_told_with_their_places() {
         ),
         (
             &format!("{key}scopes = []\n"),
-            &["4:10 a key without scopes may do nothing; name some, or leave `scopes` out"],
+            &["4:10 a key without scopes allows nothing; list some, or remove `scopes`"],
         ),
         (
             &format!("{key}models = [\"a\", \"b\"]\n{model}"),
-            &["4:10 no model is called `b`"],
+            &["4:10 there is no model named `b`"],
         ),
         (
             &format!("{key}{key}"),
             &[
-                "5:8 another key is called `k` already",
+                "5:8 another key is already named `k`",
                 "6:8 the key `k` has the same hash",
             ],
         ),
@@ -156,25 +156,25 @@ fn mistakes_are_told_with_their_places() {
         ),
     ];
     for (text, expected) in table {
-        assert_eq!(mistakes(text), *expected, "{text}");
+        assert_eq!(errors(text), *expected, "{text}");
     }
 }
 
 #[test]
-fn what_is_no_toml_is_told_with_its_place() {
-    for (text, place) in [
+fn syntax_errors_carry_their_locations() {
+    for (text, location) in [
         ("[server\nport = 1", "1:8 "),
         ("[server]\nport = ", "2:8 "),
         ("[server]\nport = 1\nport = 2", "3:1 "),
     ] {
-        let mistakes = mistakes(text);
-        assert!(mistakes[0].starts_with(place), "{mistakes:?}");
+        let errors = errors(text);
+        assert!(errors[0].starts_with(location), "{errors:?}");
     }
 }
 
 #[test]
-fn variables_and_flags_are_checked_like_the_file() {
-    let wrong = Sources {
+fn variables_and_flags_are_checked_too() {
+    let sources = Sources {
         environment: pairs(&[
             ("LOQUAT_SERVER_PORT", "many"),
             ("LOQUAT_SERVER_PROT", "1"),
@@ -185,16 +185,16 @@ fn variables_and_flags_are_checked_like_the_file() {
         ..Sources::default()
     };
     assert_eq!(
-        told(wrong.read().unwrap_err()),
+        described(sources.read().unwrap_err()),
         [
-            "LOQUAT_SERVER_PROT no option has this variable; those of [server] are \
+            "LOQUAT_SERVER_PROT no option has this variable; use one of: \
              LOQUAT_SERVER_HOST, LOQUAT_SERVER_PORT, LOQUAT_SERVER_SHUTDOWN_TIMEOUT, \
              LOQUAT_SERVER_PAGE, LOQUAT_SERVER_HOST_NAMES",
             "LOQUAT_SERVER_PORT `server.port` must be a whole number from 0 to 65535",
             "LOQUAT_CONTEXT `models.context` must be a whole number from 1 to 4294967295",
             "--memory `models.memory` must be a size such as \"6GiB\" or a share of this machine \
              such as \"60%\"",
-            "--tls-certificate `tls.certificate` needs `tls.private_key` beside it",
+            "--tls-certificate `tls.certificate` needs `tls.private_key` as well",
         ]
     );
 }

@@ -1,5 +1,5 @@
-//! Kernels for instructions that this machine may not have, with others in those instructions'
-//! place: all but the instruction itself is what the machine with it runs.
+//! Kernels for instructions that this machine may not have, with other instructions in their place:
+//! everything but the instruction itself is tested.
 
 #[cfg(not(target_arch = "x86_64"))]
 pub fn tables() -> Vec<&'static super::Kernels> {
@@ -17,16 +17,16 @@ mod x86 {
     use crate::kernels::tile_walk::{self, Products, QUADS};
     use crate::kernels::{Kernels, Tile, TileInput, float, supported};
 
-    /// Both stand-ins need AVX-512 for what is around the instruction.
+    /// Both need AVX-512 around the emulated instruction.
     pub fn tables() -> Vec<&'static Kernels> {
         static AVX_VNNI: Kernels = Kernels {
-            name: "stand-in for avx-vnni",
+            name: "emulated avx-vnni",
             tile: avx_vnni,
             ..float::portable::TABLE
         };
         #[cfg(target_os = "linux")]
         static AMX: Kernels = Kernels {
-            name: "stand-in for amx",
+            name: "emulated amx",
             tile: amx,
             ..float::portable::TABLE
         };
@@ -70,7 +70,7 @@ mod x86 {
     #[cfg(target_os = "linux")]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     unsafe fn amx(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
-        use crate::kernels::{amx::Twin, tile_amx};
-        unsafe { tile_amx::all_tokens(|| Twin(tile.form.group), tile, input, out, stride) };
+        use crate::kernels::{amx::ScalarUnit, tile_amx};
+        unsafe { tile_amx::all_tokens(|| ScalarUnit(tile.form.group), tile, input, out, stride) };
     }
 }

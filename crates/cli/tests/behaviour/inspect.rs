@@ -1,4 +1,4 @@
-//! `inspect`, `bench` and the help texts.
+//! `inspect`, and the help texts.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ fn inspect(args: &[&str]) -> Value {
 }
 
 #[test]
-fn inspect_tells_what_a_model_is_and_takes() {
+fn inspect_reports_shape_and_memory() {
     let report = inspect(&[&golden("llama")]);
     for (field, expected) in [
         ("model", Value::from("llama")),
@@ -43,7 +43,7 @@ fn inspect_tells_what_a_model_is_and_takes() {
 }
 
 #[test]
-fn inspect_knows_the_families_apart() {
+fn inspect_reports_the_family() {
     for (golden_name, family, tied) in [
         ("gemma3_text", "gemma3_text", true),
         ("llama_tied", "llama", true),
@@ -59,7 +59,7 @@ fn inspect_knows_the_families_apart() {
 }
 
 #[test]
-fn a_shorter_context_takes_less_memory() {
+fn shorter_context_needs_less_memory() {
     let model = golden("llama");
     let (whole, half) = (inspect(&[&model]), inspect(&[&model, "--context=256"]));
     assert_eq!(half["context"], 256);
@@ -72,12 +72,12 @@ fn a_shorter_context_takes_less_memory() {
 }
 
 #[test]
-fn inspect_foretells_memory_with_and_without_a_budget() {
+fn inspect_plans_within_memory_budget() {
     let model = golden("llama");
     let number = |report: &Value, field: &str| report[field].as_u64().expect(field);
     let free = inspect(&[&model]);
     assert_eq!(free["memory_budget_bytes"], Value::Null);
-    // One conversation, and as many again as are kept.
+    // One conversation and the retained ones.
     assert_eq!(number(&free, "kv_capacity"), 512 * 17);
     for (memory, bytes) in [("2MiB", 2 << 20), ("3MB", 3_000_000), ("2500kB", 2_500_000)] {
         let report = inspect(&[&model, "--memory", memory]);
@@ -114,7 +114,7 @@ fn inspect_foretells_memory_with_and_without_a_budget() {
 }
 
 #[test]
-fn tensors_are_listed_when_asked_for() {
+fn tensors_are_listed_on_request() {
     let model = golden("llama");
     let tensors = inspect(&[&model, "--tensors"])["tensors"].clone();
     let embedding = (tensors.as_array().unwrap().iter())
@@ -130,7 +130,7 @@ fn tensors_are_listed_when_asked_for() {
 }
 
 #[test]
-fn inspect_reads_well() {
+fn inspect_prints_aligned_rows() {
     let text = loquat(["inspect", &golden("gemma3_text")]).quiet();
     for row in [
         "family             gemma3_text",
@@ -146,22 +146,22 @@ fn inspect_reads_well() {
     assert!(text.lines().all(|line| line.trim_end() == line), "{text:?}");
 }
 
-/// Models with every kind of block, and what is said of each.
-const IN_WORDS: &[(&str, &[&str])] = &[
+/// Models with every kind of block, and phrases of their description.
+const DESCRIPTIONS: &[(&str, &[&str])] = &[
     (
         "deepseek_v3_yarn",
         &[
             "latent attention 4 heads, query rank 16, latent 16 + 8, dim 12 + 8, values 10",
-            "rope 20 in neighbours yarn × 4 from 32, scores × 0.28990108, RMS norm before",
-            "4 experts of 20, 2 chosen, silu, sigmoid router, corrected choice",
+            "RoPE base 20, interleaved, yarn × 4 from 32, scores × 0.28990108, RMS norm before",
+            "4 experts of 20, top 2, silu, sigmoid router, score correction",
             "from 1 of 2 groups, normalised, weights × 1.5, 1 shared of 20",
         ],
     ),
     (
         "gpt_oss",
         &[
-            "window 6, a sink per head, biased q, k, v, biased output",
-            "clamped swiglu, softmax router, biased experts, biased router, normalised",
+            "window 6, attention sinks, QKV bias, output bias",
+            "clamped swiglu, softmax router, expert bias, router bias, normalised",
         ],
     ),
     (
@@ -169,30 +169,30 @@ const IN_WORDS: &[(&str, &[&str])] = &[
         &[
             "gated delta rule 2 key heads of 8, 4 value heads of 8, convolution over 4",
             "decay per head, silu gate",
-            "rope 10000 over 4, normed q and k, gated output",
+            "RoPE base 10000, 4 dims, QK norm, gated output",
             "1 shared of 24, gated",
-            "recurrent state    1.8 kB per sequence, and per snapshot",
-            "share prefixes at snapshots",
+            "recurrent state    1.8 kB per sequence and snapshot",
+            "prefix sharing at snapshots",
         ],
     ),
     (
         "kimi_linear",
         &[
             "decay per channel through 8, sigmoid gate through 8",
-            "values 10, no positions",
+            "values 10, no position encoding",
         ],
     ),
     ("lfm2", &["short convolution over 3, 16 channels"]),
     (
         "mamba2",
-        &["layers 0-1\n  Mamba-2 4 heads of 8, state 8, 1 group, convolution over 4, normed after"],
+        &["layers 0-1\n  Mamba-2 4 heads of 8, state 8, 1 group, convolution over 4, norm after"],
     ),
     (
         "falcon_h1",
         &[
             "embedding          40 × 16, scaled × 4",
-            "head               its own, logits × 0.5",
-            "input × 2, output × 0.5, RMS norm before\n  beside it Mamba-2 4 heads of 8",
+            "head               separate, logits × 0.5",
+            "input × 2, output × 0.5, RMS norm before\n  in parallel: Mamba-2 4 heads of 8",
             "gate × 0.5, x × 2, B × 4, C × 0.25, step × 8, input × 0.5, output × 2",
             "gated feed-forward 24, silu, gate × 2, output × 0.25",
         ],
@@ -202,27 +202,27 @@ const IN_WORDS: &[(&str, &[&str])] = &[
         &[
             "layer inputs       8 per layer, from a table of 40 and from the embedding",
             "head               tied to the embedding, softcap 4",
-            "rope 1000000 on 2 of 8 pairs, scores × 1, normed q and k, normed values",
-            "keys and values of layer 1",
-            "gated feed-forward 24, gelu by tanh, RMS norm before, RMS norm after",
-            "gate by the per-layer input of 8, gelu by tanh, RMS norm after",
-            "the result × a learned number",
+            "RoPE base 1000000, on 2 of 8 pairs, scores × 1, QK norm, value norm",
+            "KV of layer 1",
+            "gated feed-forward 24, gelu (tanh), RMS norm before, RMS norm after",
+            "gate by per-layer input of 8, gelu (tanh), RMS norm after",
+            "output × a learned factor",
         ],
     ),
     (
         "gemma4_moe",
         &[
-            "keys are values too",
-            "beside it 4 experts of 20",
-            "a learned weight per expert, router with a norm of its own",
-            "RMS norm over their sum",
+            "keys shared as values",
+            "in parallel: 4 experts of 20",
+            "learned scale per expert, router norm",
+            "RMS norm after the sum",
         ],
     ),
     (
         "cohere2",
         &[
-            "layers 0-2\n  attention 4 heads, 2 kv, dim 4, rope 100 in neighbours, window 6",
-            "no positions, layer norm before\n  beside it gated feed-forward 24",
+            "layers 0-2\n  attention 4 heads, 2 kv, dim 4, RoPE base 100, interleaved, window 6",
+            "no position encoding, layer norm before\n  in parallel: gated feed-forward 24",
             "logits × 0.5",
         ],
     ),
@@ -232,22 +232,22 @@ const IN_WORDS: &[(&str, &[&str])] = &[
         "nemotron",
         &["feed-forward 24, squared relu, layer norm before"],
     ),
-    ("olmo2", &["normed q and k over all heads, RMS norm after"]),
+    ("olmo2", &["QK norm over all heads, RMS norm after"]),
     (
         "llama4_text",
         &[
-            "chunks of 8, normed q and k after rope",
-            "no positions, queries grow every 8 tokens",
-            "weighed inputs",
+            "chunks of 8, QK norm after RoPE",
+            "no position encoding, query temperature every 8 tokens",
+            "weighted inputs",
         ],
     ),
-    ("phi3_longrope", &["rope 10000 longrope from 20"]),
-    ("gpt2", &["learned positions", "no positions"]),
+    ("phi3_longrope", &["RoPE base 10000, longrope from 20"]),
+    ("gpt2", &["learned positions", "no position encoding"]),
 ];
 
 #[test]
-fn inspect_says_every_kind_of_block_in_words() {
-    for (name, phrases) in IN_WORDS {
+fn inspect_describes_every_block_kind() {
+    for (name, phrases) in DESCRIPTIONS {
         let folder = golden(name);
         let text = loquat(["inspect", &folder]).quiet();
         for phrase in *phrases {
@@ -260,122 +260,21 @@ fn inspect_says_every_kind_of_block_in_words() {
             let lines: Vec<_> = (blocks.iter())
                 .map(|block| format!("\n  {}", block.as_str().unwrap()))
                 .collect();
-            let told = format!("\n{layers}{}\n", lines.concat());
-            assert!(text.contains(&told), "{name}: no {told:?} in:\n{text}");
+            let described = format!("\n{layers}{}\n", lines.concat());
+            assert!(
+                text.contains(&described),
+                "{name}: no {described:?} in:\n{text}"
+            );
         }
         let recurrent = report["state_bytes"].as_u64().unwrap() > 0;
         assert_eq!(recurrent, text.contains("recurrent state"), "{name}");
     }
 }
 
-const TINY: [&str; 6] = [
-    "--prompt-tokens=8,16",
-    "--decode-tokens=4",
-    "--depth=3",
-    "--batch=1,2",
-    "--rounds=2",
-    "--json",
-];
-
-#[test]
-fn bench_measures_every_size_twice_over() {
-    let model = golden("llama");
-    let report = loquat(["bench", &model].into_iter().chain(TINY)).quiet();
-    let report: Value = serde_json::from_str(&report).unwrap();
-    assert_eq!(report["model"], "llama");
-    assert!(report["load_seconds"].as_f64().unwrap() > 0.0);
-    let rows = report["results"].as_array().unwrap();
-    let sizes: Vec<_> = (rows.iter())
-        .map(|row| {
-            let number = |field: &str| row[field].as_u64().unwrap();
-            let work = row["work"].as_str().unwrap();
-            (work, number("tokens"), number("depth"), number("batch"))
-        })
-        .collect();
-    let expected = [
-        ("prompt", 8, 0, 1),
-        ("prompt", 16, 0, 1),
-        ("decode", 4, 3, 1),
-        ("decode", 4, 3, 2),
-    ];
-    assert_eq!(sizes, expected);
-    for row in rows {
-        for side in ["engine", "session"] {
-            let rounds = row[format!("{side}_rounds")].as_array().unwrap();
-            assert_eq!(rounds.len(), 2);
-            let median = row[format!("{side}_tokens_per_second")].as_f64().unwrap();
-            let mean = rounds.iter().map(|v| v.as_f64().unwrap()).sum::<f64>() / 2.0;
-            assert!(median > 0.0 && (median / mean - 1.0).abs() < 1e-9, "{row}");
-        }
-        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
-    }
-}
-
-#[test]
-fn bench_has_a_table_for_people() {
-    let args = ["bench", &golden("llama"), "--prompt-tokens=8"];
-    let sizes = ["--decode-tokens=4", "--batch=2", "--rounds=1"];
-    let table = loquat(args.into_iter().chain(sizes)).quiet();
-    for word in [
-        "engine",
-        "session",
-        "ratio",
-        "prompt 8 ",
-        "decode 4 × 2 at 1",
-    ] {
-        assert!(table.contains(word), "no {word:?} in:\n{table}");
-    }
-}
-
-#[test]
-fn bench_refuses_sizes_that_do_not_fit() {
-    let model = golden("llama");
-    for (flags, words) in [
-        (
-            ["--prompt-tokens=512", "-v"],
-            ["prompt 512", "context of 512"],
-        ),
-        (
-            ["--prompt-tokens=8", "--depth=500"],
-            ["at 500", "context of 512"],
-        ),
-        (
-            ["--prompt-tokens=18446744073709551615", "-v"],
-            ["prompt 18446744073709551615", "context of 512"],
-        ),
-        (
-            ["--prompt-tokens=8", "--depth=18446744073709551615"],
-            ["at 18446744073709551615", "context of 512"],
-        ),
-        (
-            ["--prompt-tokens=8", "--batch=600"],
-            ["--batch 600", "at most 512"],
-        ),
-        (
-            ["--prompt-tokens=0", "-v"],
-            ["--prompt-tokens", "at least 1"],
-        ),
-        (
-            ["--prompt-tokens=8", "--rounds=0"],
-            ["--rounds", "at least 1"],
-        ),
-        (
-            ["--prompt-tokens=8,x", "-v"],
-            ["--prompt-tokens", "at least 1"],
-        ),
-    ] {
-        let refused = loquat(["bench", &model].into_iter().chain(flags));
-        assert_eq!(refused.code, 2, "{}", refused.stderr);
-        for word in words {
-            assert!(refused.stderr.contains(word), "{}", refused.stderr);
-        }
-    }
-}
-
 #[test]
 fn help_shows_defaults_and_ranges() {
     let help = loquat(["run", "--help"]).quiet();
-    // However the lines were broken.
+    // Independent of line breaks.
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
         "[0 to 100] [default: 0.6]",

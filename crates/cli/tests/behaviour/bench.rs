@@ -1,52 +1,53 @@
-//! Every scenario of `loquat bench` on a tiny model: the reports' shapes, and what must hold in
-//! them however fast the machine is.
+//! Every scenario of `loquat bench` on a tiny model: the shape of its report, and what holds at any
+//! speed.
 
-use std::process::{Command, Output};
+use std::path::Path;
 
-use loquat_testkit::goldens;
 use serde_json::Value;
 
-fn bench(flags: &[&str]) -> Output {
-    let model = goldens::family("llama");
-    bench_without_model(&[&[model.to_str().unwrap()], flags].concat())
+use crate::support::{Altered, Outcome, golden, loquat};
+
+fn bench(flags: &[&str]) -> Outcome {
+    bench_without_model(&[&[golden("llama").as_str()], flags].concat())
 }
 
-fn bench_without_model(flags: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_loquat"));
-    for variable in ["LOQUAT_BACKEND", "LOQUAT_LOG", "LOQUAT_MEMORY"] {
-        command.env_remove(variable);
-    }
-    let cache = tempfile::tempdir().unwrap();
-    command.env("LOQUAT_CACHE", cache.path());
-    command.arg("bench").args(flags).output().unwrap()
+fn bench_without_model(flags: &[&str]) -> Outcome {
+    loquat([&["bench"], flags].concat())
 }
 
 #[track_caller]
 fn text(flags: &[&str]) -> String {
-    succeeded(bench(flags))
+    bench(flags).quiet()
 }
 
 #[track_caller]
-fn succeeded(output: Output) -> String {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && stderr.is_empty(), "{stderr}");
-    String::from_utf8(output.stdout).unwrap()
+fn json(flags: &str) -> Value {
+    let flags: Vec<&str> = flags.split(' ').chain(["--json"]).collect();
+    serde_json::from_str(&text(&flags)).unwrap()
 }
 
-/// The JSON report, and the figure beside it.
+/// The JSON report and the figure.
 #[track_caller]
 fn report(scenario: &str, flags: &[&str]) -> (Value, String) {
+    report_on(&golden("llama"), scenario, flags)
+}
+
+#[track_caller]
+fn report_on(model: &str, scenario: &str, flags: &[&str]) -> (Value, String) {
     let directory = tempfile::tempdir().unwrap();
     let figure = directory.path().join("figure.svg");
-    let both = [flags, &["--json", "--svg", figure.to_str().unwrap()]].concat();
-    let report: Value = serde_json::from_str(&text(&both)).unwrap();
+    let output = ["--json", "--svg", figure.to_str().unwrap()];
+    let report = bench_without_model(&[&[model], flags, &output].concat()).quiet();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let name = Path::new(model).file_name().unwrap().to_str().unwrap();
     assert_eq!(report["scenario"], scenario);
-    assert_eq!(report["model"], "llama");
+    assert_eq!(report["model"], name);
     assert!(report["device"].as_str().unwrap().contains("cpu"));
     assert!(report["load_seconds"].as_f64().unwrap() > 0.0);
     let figure = std::fs::read_to_string(figure).unwrap();
     assert!(figure.starts_with("<svg"), "{figure}");
-    assert!(figure.contains("llama on cpu"), "the caption");
+    let caption = format!("{name} on cpu");
+    assert!(figure.contains(&caption), "no caption in {figure}");
     (report, figure)
 }
 
@@ -57,15 +58,14 @@ fn number(value: &Value, field: &str) -> f64 {
 }
 
 #[track_caller]
-fn is_a_spread(value: &Value) {
+fn assert_spread(value: &Value) {
     let parts = ["p50", "p95", "p99", "max"].map(|part| number(value, part));
     assert!(parts[0] >= 0.0 && parts.is_sorted(), "{value}");
 }
 
 #[test]
-fn the_engine_tells_its_own_part_of_a_step() {
-    let flags = "--prompt-tokens 8 --decode-tokens 16 --batch 1,4 --rounds 1 --json";
-    let report: Value = serde_json::from_str(&text(&flags.split(' ').collect::<Vec<_>>())).unwrap();
+fn engine_overhead_is_reported() {
+    let report = json("--prompt-tokens 8 --decode-tokens 16 --batch 1,4 --rounds 1");
     assert_eq!(report["scenario"], "compare");
     for row in report["results"].as_array().unwrap() {
         match row["work"].as_str().unwrap() {
@@ -77,10 +77,9 @@ fn the_engine_tells_its_own_part_of_a_step() {
 }
 
 #[test]
-fn chosen_works_are_measured_once_with_what_they_take() {
-    // The longest is a prompt, before which a longer answer comes.
-    let flags = "--work prompt:32,decode:4@1,decode:4@16x3 --json";
-    let report: Value = serde_json::from_str(&text(&flags.split(' ').collect::<Vec<_>>())).unwrap();
+fn selected_workloads_are_measured_once() {
+    // The longest is a prompt, whose warm-up is longer still.
+    let report = json("--work prompt:32,decode:4@1,decode:4@16x3");
     assert_eq!(report["scenario"], "works");
     assert!(number(&report, "ready_seconds") >= number(&report, "load_seconds"));
     if cfg!(target_os = "linux") {
@@ -95,34 +94,30 @@ fn chosen_works_are_measured_once_with_what_they_take() {
     // Two layers of q, k, v, o, gate, up and down, and the head.
     let products = 2 * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128) + 288 * 64;
     assert_eq!(results[1]["multiply_adds_per_token"], f64::from(products));
-    let read = |place: usize| number(&results[place], "read_bytes_per_token");
+    let read = |index: usize| number(&results[index], "read_bytes_per_token");
     assert!(read(2) < read(1), "three share the weights");
 }
 
 #[test]
-fn the_machine_is_measured_without_a_model() {
+fn machine_needs_no_model() {
     let flags = ["--machine", "--threads", "1", "--json"];
-    let report: Value = serde_json::from_str(&succeeded(bench_without_model(&flags))).unwrap();
+    let report: Value = serde_json::from_str(&bench_without_model(&flags).quiet()).unwrap();
     assert_eq!(
         (&report["scenario"], &report["threads"]),
         (&"machine".into(), &1.into())
     );
-    assert!(number(&report, "read_bytes_per_second") > 1e8);
-    assert!(number(&report, "int8_multiply_adds_per_second") > 1e7);
+    assert!(number(&report, "read_bytes_per_second") > 0.0);
+    assert!(number(&report, "int8_multiply_adds_per_second") > 0.0);
 }
 
 #[test]
-fn a_described_figure_is_drawn_and_what_does_not_belong_together_refused() {
+fn described_figure_is_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (described, drawn) = (path("figure.json"), path("figure.svg"));
     let draw = ["--draw", &described, "--svg", &drawn];
     let refused = |flags: &[&str], words: &[&str]| {
-        let output = bench_without_model(flags);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
-        let named = words.iter().all(|word| stderr.contains(word));
-        assert!(named, "{flags:?}: {stderr}");
+        bench_without_model(flags).refused(2, words);
     };
     refused(&draw, &["--draw", "figure.json"]);
     std::fs::write(&described, "{").unwrap();
@@ -131,12 +126,12 @@ fn a_described_figure_is_drawn_and_what_does_not_belong_together_refused() {
     refused(&draw, &["--draw", "`panels`"]);
     let panel =
         r#"{"title": "p", "x": "a", "y": "b", "lines": [{"name": "l", "points": [[1, 2]]}]}"#;
-    let figure = format!(r#"{{"title": "t", "caption": "said below", "panels": [{panel}]}}"#);
+    let figure = format!(r#"{{"title": "t", "caption": "the caption", "panels": [{panel}]}}"#);
     std::fs::write(&described, figure).unwrap();
-    assert_eq!(succeeded(bench_without_model(&draw)), "");
+    assert_eq!(bench_without_model(&draw).quiet(), "");
     let svg = std::fs::read_to_string(&drawn).unwrap();
     assert!(
-        svg.starts_with("<svg") && svg.contains("said below"),
+        svg.starts_with("<svg") && svg.contains("the caption"),
         "{svg}"
     );
 
@@ -159,9 +154,8 @@ fn a_described_figure_is_drawn_and_what_does_not_belong_together_refused() {
 }
 
 #[test]
-fn http_is_measured_beside_the_bare_session() {
-    let flags = "--http --json --batch 3 --decode-tokens 8 --rounds 2";
-    let report: Value = serde_json::from_str(&text(&flags.split(' ').collect::<Vec<_>>())).unwrap();
+fn http_is_compared_with_session() {
+    let report = json("--http --batch 3 --decode-tokens 8 --rounds 2");
     assert_eq!(report["scenario"], "http");
     let one = &report["one_client"];
     assert!(number(one, "ratio") > 0.0);
@@ -171,7 +165,7 @@ fn http_is_measured_beside_the_bare_session() {
     let many = &report["many_clients"];
     assert_eq!(many["clients"], 3);
     for spread in ["token_to_socket_us", "first_token_ms", "inter_token_ms"] {
-        is_a_spread(&many[spread]);
+        assert_spread(&many[spread]);
     }
     let start = &report["start"];
     assert!(number(start, "ready_seconds") > 0.0);
@@ -181,32 +175,28 @@ fn http_is_measured_beside_the_bare_session() {
 }
 
 #[test]
-fn a_start_is_measured_beside_its_prompt() {
-    let flags = "--start --json --rounds 2 --context 128 --memory 1GiB";
-    let report: Value = serde_json::from_str(&text(&flags.split(' ').collect::<Vec<_>>())).unwrap();
+fn startup_excludes_prompt_time() {
+    let report = json("--start --rounds 2 --context 128 --memory 1GiB");
     assert_eq!(report["scenario"], "start");
     for rounds in ["first_token_ms_rounds", "prompt_ms_rounds"] {
         assert_eq!(report[rounds].as_array().unwrap().len(), 2, "{rounds}");
     }
-    let parts = ["prompt_ms", "start_ms"].map(|part| number(&report, part));
-    assert!(parts.iter().all(|part| *part > 0.0), "{report}");
-    let whole = number(&report, "first_token_ms");
-    assert!((parts.iter().sum::<f64>() - whole).abs() < 1e-6, "{report}");
+    let [whole, prompt, start] =
+        ["first_token_ms", "prompt_ms", "start_ms"].map(|part| number(&report, part));
+    assert!(whole > 0.0 && prompt > 0.0, "{report}");
+    assert!((prompt + start - whole).abs() < 1e-6, "{report}");
 
-    let without_room = bench(&["--start", "--context", "2"]);
-    let stderr = String::from_utf8_lossy(&without_room.stderr);
-    assert_eq!(without_room.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("the startup"), "{stderr}");
+    bench(&["--start", "--context", "2"]).refused(1, &["the startup"]);
 }
 
 #[test]
-fn a_synthetic_model_is_measured_and_saved_like_a_real_one() {
+fn synthetic_models_are_measured_and_saved() {
     let small = "--prompt-tokens 8 --decode-tokens 4 --batch 1,2 --rounds 1 --json";
     let small: Vec<&str> = small.split(' ').collect();
     for format in ["bf16", "q4_k_m", "mlx4"] {
         let recipe = format!("llama-tiny:{format}");
         let flags = [&["--synthetic", &recipe], &small[..]].concat();
-        let report = succeeded(bench_without_model(&flags));
+        let report = bench_without_model(&flags).quiet();
         let report: Value = serde_json::from_str(&report).unwrap();
         assert_eq!(report["model"], recipe);
         let rows = report["results"].as_array().unwrap();
@@ -223,16 +213,19 @@ fn a_synthetic_model_is_measured_and_saved_like_a_real_one() {
         let path = folder.path().join(name);
         let path = path.to_str().unwrap();
         let flags = ["--synthetic", recipe, "--save", path];
-        let said = succeeded(bench_without_model(&flags));
-        assert!(said.contains(recipe) && said.contains(path), "{said}");
-        let report = succeeded(bench_without_model(&[&[path], &small[..]].concat()));
+        let written = bench_without_model(&flags).quiet();
+        assert!(
+            written.contains(recipe) && written.contains(path),
+            "{written}"
+        );
+        let report = bench_without_model(&[&[path], &small[..]].concat()).quiet();
         let report: Value = serde_json::from_str(&report).unwrap();
         assert_eq!(report["model"], name);
     }
 }
 
 #[test]
-fn synthetic_models_have_no_text_and_names_are_refused_with_those_there_are() {
+fn invalid_synthetic_models_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let gguf = folder.path().join("saved.gguf");
     let gguf = gguf.to_str().unwrap();
@@ -254,20 +247,117 @@ fn synthetic_models_have_no_text_and_names_are_refused_with_those_there_are() {
         (&["--save", gguf], ["--synthetic", "required"]),
         (
             &["--synthetic", "llama-tiny:mlx4", "--save", gguf],
-            ["has no `mlx4`", "q4_k_m"],
+            ["cannot hold `mlx4`", "q4_k_m"],
         ),
         (
             &["--synthetic", "llama-tiny", "--save", gguf, "--json"],
             ["--save", "--json"],
         ),
     ] {
-        let output = bench_without_model(flags);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{stderr}");
-        let said = words.iter().all(|word| stderr.contains(word));
-        assert!(said, "no {words:?} in: {stderr}");
+        bench_without_model(flags).refused(2, &words);
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+const TINY: [&str; 6] = [
+    "--prompt-tokens=8,16",
+    "--decode-tokens=4",
+    "--depth=3",
+    "--batch=1,2",
+    "--rounds=2",
+    "--json",
+];
+
+#[test]
+fn every_size_is_measured() {
+    let report = text(&TINY);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["model"], "llama");
+    assert!(report["load_seconds"].as_f64().unwrap() > 0.0);
+    let rows = report["results"].as_array().unwrap();
+    let sizes: Vec<_> = (rows.iter())
+        .map(|row| {
+            let number = |field: &str| row[field].as_u64().unwrap();
+            let work = row["work"].as_str().unwrap();
+            (work, number("tokens"), number("depth"), number("batch"))
+        })
+        .collect();
+    let expected = [
+        ("prompt", 8, 0, 1),
+        ("prompt", 16, 0, 1),
+        ("decode", 4, 3, 1),
+        ("decode", 4, 3, 2),
+    ];
+    assert_eq!(sizes, expected);
+    for row in rows {
+        for side in ["engine", "session"] {
+            let rounds = row[format!("{side}_rounds")].as_array().unwrap();
+            assert_eq!(rounds.len(), 2);
+            let median = row[format!("{side}_tokens_per_second")].as_f64().unwrap();
+            let mean = rounds.iter().map(|v| v.as_f64().unwrap()).sum::<f64>() / 2.0;
+            assert!(median > 0.0 && (median / mean - 1.0).abs() < 1e-9, "{row}");
+        }
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn overhead_table_has_all_rows() {
+    let table = text(&[
+        "--prompt-tokens=8",
+        "--decode-tokens=4",
+        "--batch=2",
+        "--rounds=1",
+    ]);
+    for word in [
+        "engine",
+        "session",
+        "ratio",
+        "prompt 8 ",
+        "decode 4 × 2 at 1",
+    ] {
+        assert!(table.contains(word), "no {word:?} in:\n{table}");
+    }
+}
+
+#[test]
+fn workloads_that_do_not_fit_are_refused() {
+    for (flags, words) in [
+        (
+            ["--prompt-tokens=512", "-v"],
+            ["prompt 512", "context of 512"],
+        ),
+        (
+            ["--prompt-tokens=8", "--depth=500"],
+            ["at 500", "context of 512"],
+        ),
+        (
+            ["--prompt-tokens=18446744073709551615", "-v"],
+            ["prompt 18446744073709551615", "context of 512"],
+        ),
+        (
+            ["--prompt-tokens=8", "--depth=18446744073709551615"],
+            ["at 18446744073709551615", "context of 512"],
+        ),
+        (
+            ["--prompt-tokens=8", "--batch=600"],
+            ["--batch 600", "at most 512"],
+        ),
+        (
+            ["--prompt-tokens=0", "-v"],
+            ["--prompt-tokens", "at least 1"],
+        ),
+        (
+            ["--prompt-tokens=8", "--rounds=0"],
+            ["--rounds", "at least 1"],
+        ),
+        (
+            ["--prompt-tokens=8,x", "-v"],
+            ["--prompt-tokens", "at least 1"],
+        ),
+    ] {
+        bench(&flags).refused(2, &words);
+    }
 }
 
 const CLIENTS: [&str; 8] = [
@@ -299,8 +389,8 @@ fn clients_are_measured_at_every_count() {
         ] {
             assert!(number(row, field) > 0.0, "{field}: {row}");
         }
-        is_a_spread(&row["first_token_ms"]);
-        is_a_spread(&row["inter_token_ms"]);
+        assert_spread(&row["first_token_ms"]);
+        assert_spread(&row["inter_token_ms"]);
         let cache = &row["cache"];
         assert_eq!(number(cache, "hits") + number(cache, "misses"), 9.0);
     }
@@ -315,7 +405,7 @@ fn clients_are_measured_at_every_count() {
 }
 
 #[test]
-fn clients_may_be_measured_by_the_clock() {
+fn clients_can_run_for_seconds() {
     let flags = [&CLIENTS[..2], &["--seconds", "1"], &CLIENTS[4..]].concat();
     let (report, _) = report("clients", &flags);
     for row in report["results"].as_array().unwrap() {
@@ -325,10 +415,12 @@ fn clients_may_be_measured_by_the_clock() {
 }
 
 #[test]
-fn an_intruder_is_measured_beside_running_streams_and_alone() {
+fn prefill_interference_is_measured() {
     let flags = "--prefill-interference 200 --batch 1,2 --decode-tokens 12 --rounds 2";
     let flags: Vec<_> = flags.split(' ').collect();
-    let (report, figure) = report("prefill-interference", &flags);
+    // A long context, so that streams outlast the prefill on a busy machine.
+    let model = Altered::with_context(16_384);
+    let (report, figure) = report_on(model.path(), "prefill-interference", &flags);
     assert_eq!(report["prefill_tokens"], 200);
     let rows = report["results"].as_array().unwrap();
     let batches: Vec<_> = rows.iter().map(|row| number(row, "batch")).collect();
@@ -344,8 +436,8 @@ fn an_intruder_is_measured_beside_running_streams_and_alone() {
             ] {
                 assert!(number(round, field) > 0.0, "{field}: {round}");
             }
-            is_a_spread(&round["before_inter_token_ms"]);
-            is_a_spread(&round["during_inter_token_ms"]);
+            assert_spread(&round["before_inter_token_ms"]);
+            assert_spread(&round["during_inter_token_ms"]);
         }
         let worst = rounds
             .iter()
@@ -353,44 +445,47 @@ fn an_intruder_is_measured_beside_running_streams_and_alone() {
         let worst = worst.fold(0.0, f64::max);
         assert_eq!(number(row, "during_inter_token_worst_ms"), worst);
     }
-    assert!(figure.contains("prefill"), "the shaded part");
+    assert!(figure.contains("prefill"), "no label in {figure}");
     assert!(text(&flags).contains("slowdown"));
 }
 
 #[test]
-fn a_conversation_is_measured_with_the_cache_and_without() {
+fn conversation_runs_with_and_without_cache() {
     let flags = "--turns 4 --user-tokens 20 --decode-tokens 12 --rounds 1";
     let flags: Vec<_> = flags.split(' ').collect();
     let (report, figure) = report("turns", &flags);
     for (side, keeps) in [("cache", true), ("no_cache", false)] {
         let turns = report[side]["turns"].as_array().unwrap();
         assert_eq!(turns.len(), 4);
-        for (place, turn) in turns.iter().enumerate() {
-            assert_eq!(turn["turn"], place + 1);
-            assert_eq!(turn["prompt_tokens"], 20 + place * 32, "{turn}");
-            // All that was said before, but for the last token, which nobody computed.
-            let said = if keeps {
-                (place * 32).saturating_sub(1)
+        for (index, turn) in turns.iter().enumerate() {
+            assert_eq!(turn["turn"], index + 1);
+            assert_eq!(turn["prompt_tokens"], 20 + index * 32, "{turn}");
+            // All earlier tokens except the last, which was not computed.
+            let cached = if keeps {
+                (index * 32).saturating_sub(1)
             } else {
                 0
             };
-            assert_eq!(turn["cached_tokens"], said, "{turn}");
+            assert_eq!(turn["cached_tokens"], cached, "{turn}");
             assert!(number(turn, "first_token_ms") > 0.0);
         }
         let (first, last) = (&turns[0], &turns[3]);
         let growth = number(last, "first_token_ms") / number(first, "first_token_ms");
-        // JSON's numbers are read to all but their last bit.
-        let told = number(&report[side], "last_to_first");
-        assert!((told / growth - 1.0).abs() < 1e-12, "{told} {growth}");
+        // JSON numbers lose their last bit.
+        let reported = number(&report[side], "last_to_first");
+        assert!(
+            (reported / growth - 1.0).abs() < 1e-12,
+            "{reported} {growth}"
+        );
     }
     assert!(figure.contains("without the prefix cache"));
     assert!(text(&flags).contains("without the cache"));
 }
 
 #[test]
-fn decoding_beside_busy_neighbours_is_measured() {
+fn contended_decoding_is_measured() {
     let flags = ["--contended=1", "--decode-tokens=8", "--rounds=2"];
-    let report: Value = serde_json::from_str(&text(&[&flags[..], &["--json"]].concat())).unwrap();
+    let report = json(&flags.join(" "));
     assert_eq!(report["scenario"], "contended");
     assert_eq!(report["busy_threads"], 1);
     for side in ["alone", "contended"] {
@@ -405,14 +500,14 @@ fn decoding_beside_busy_neighbours_is_measured() {
 }
 
 #[test]
-fn constrained_decoding_is_measured_beside_free() {
+fn constrained_decoding_is_measured() {
     let flags = [
         "--constrained",
         "--batch=1,3",
         "--decode-tokens=24",
         "--rounds=2",
     ];
-    let report: Value = serde_json::from_str(&text(&[&flags[..], &["--json"]].concat())).unwrap();
+    let report = json(&flags.join(" "));
     assert_eq!(report["scenario"], "constrained");
     assert_eq!(report["tokens"], 24);
     let results = report["results"].as_array().unwrap();
@@ -441,7 +536,7 @@ fn constrained_decoding_is_measured_beside_free() {
 }
 
 #[test]
-fn a_short_soak_checks_the_accounts() {
+fn soak_checks_pass() {
     let (report, figure) = report("soak", &["--soak", "2", "--seed", "3"]);
     let checks = report["checks"].as_array().unwrap();
     assert_eq!(checks.len(), 7);
@@ -456,8 +551,38 @@ fn a_short_soak_checks_the_accounts() {
     assert!(figure.contains("resident"));
 }
 
+/// A few seconds, or a minute with `LOQUAT_FULL=1`.
 #[test]
-fn a_soak_reads_well() {
+fn chaos_clients_leave_nothing_behind() {
+    let full = std::env::var_os("LOQUAT_FULL").is_some();
+    let seconds = if full { "60" } else { "3" };
+    let report = json(&format!("--soak {seconds}"));
+    for check in report["checks"].as_array().unwrap() {
+        let is_memory = check["name"].as_str().unwrap().contains("memory is flat");
+        let measured = !is_memory || (full && cfg!(target_os = "linux"));
+        let expected = if measured { "passed" } else { "not measured" };
+        assert_eq!(check["outcome"], expected, "{check}");
+    }
+    // In a short run on a busy machine not every kind of event has to happen.
+    let events = [
+        ("seen_by_clients", "finished"),
+        ("seen_by_clients", "abandoned"),
+        ("seen_by_clients", "stalls"),
+        ("seen_by_clients", "resent"),
+        ("seen_by_clients", "oversized"),
+        ("totals", "cancelled"),
+        ("totals", "cached_tokens"),
+        ("cache", "hits"),
+        ("cache", "evictions"),
+    ];
+    for (section, field) in events.into_iter().take(if full { 9 } else { 1 }) {
+        let count = report[section][field].as_u64().unwrap();
+        assert!(count > 0, "no {field} in {section}");
+    }
+}
+
+#[test]
+fn soak_prints_its_checks() {
     let table = text(&["--soak", "1"]);
     for word in [
         "24 clients for 1 s",
@@ -470,7 +595,7 @@ fn a_soak_reads_well() {
 }
 
 #[test]
-fn flags_that_do_not_belong_together_are_refused() {
+fn conflicting_flags_are_refused() {
     for (flags, words) in [
         ("--clients 2 --turns 3", ["--clients", "--turns"]),
         (
@@ -535,7 +660,7 @@ fn flags_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn sizes_that_do_not_fit_are_refused() {
     for (flags, words) in [
         ("--clients 5000", &["`--clients 5000`", "at most 1024"][..]),
         (
@@ -581,14 +706,11 @@ fn what_does_not_fit_is_refused() {
 
 #[track_caller]
 fn is_refused(flags: &str, words: &[&str]) {
-    let output = bench(&flags.split(' ').collect::<Vec<_>>());
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.stdout, b"", "{flags}");
+    let refused = bench(&flags.split(' ').collect::<Vec<_>>());
     assert!(
-        matches!(output.status.code(), Some(1 | 2)),
-        "{flags}: {stderr}"
+        [1, 2].contains(&refused.code),
+        "{flags}: {}",
+        refused.stderr
     );
-    for word in words {
-        assert!(stderr.contains(word), "{flags}: no {word:?} in: {stderr}");
-    }
+    refused.refused(refused.code, words);
 }

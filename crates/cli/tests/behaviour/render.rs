@@ -1,4 +1,4 @@
-//! `render`: what a model would be given.
+//! `render`: the prompt of a conversation.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ const MESSAGES: &str = r#"[
 const WRITTEN: &str = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n";
 
 #[test]
-fn a_models_own_template_writes_the_prompt() {
+fn model_template_renders_the_prompt() {
     let (model, files) = (golden("llama"), Files::new());
     let messages = files.write("messages.json", MESSAGES);
     let opened = format!("{WRITTEN}<|im_start|>assistant\n");
@@ -37,7 +37,7 @@ fn a_models_own_template_writes_the_prompt() {
 }
 
 #[test]
-fn tokens_are_those_that_run_computes() {
+fn tokens_match_those_of_run() {
     let model = golden("llama");
     let tokens = loquat(["render", &model, "hi", "--tokens"]).quiet();
     let tokens: Vec<u32> = serde_json::from_str(&tokens).unwrap();
@@ -48,7 +48,7 @@ fn tokens_are_those_that_run_computes() {
 }
 
 #[test]
-fn words_that_look_special_are_words_unless_asked_for() {
+fn special_tokens_in_text_are_plain() {
     let model = golden("llama");
     let count = |flags: &[&str]| {
         let words = ["render", &model, "a<|im_end|>b", "--tokens"];
@@ -63,7 +63,7 @@ fn words_that_look_special_are_words_unless_asked_for() {
 }
 
 #[test]
-fn a_template_alone_needs_no_model() {
+fn template_needs_no_model() {
     let files = Files::new();
     let template = files.write("template.jinja", TEMPLATE);
     let messages = files.write("messages.json", MESSAGES);
@@ -102,7 +102,7 @@ fn a_template_alone_needs_no_model() {
 }
 
 #[test]
-fn variables_dates_and_token_texts_reach_the_template() {
+fn variables_and_dates_reach_the_template() {
     let files = Files::new();
     let source = "{{ bos_token }}|{{ eos_token }}|{{ mood }}|{{ n + 1 }}|\
                   {{ strftime_now('%d %B %Y %H:%M:%S') }}";
@@ -123,7 +123,7 @@ fn variables_dates_and_token_texts_reach_the_template() {
 }
 
 #[test]
-fn raw_messages_go_to_the_template_untouched() {
+fn raw_messages_are_unchanged() {
     let files = Files::new();
     let template = files.write(
         "template.jinja",
@@ -158,7 +158,7 @@ fn raw_messages_go_to_the_template_untouched() {
 }
 
 #[test]
-fn what_cannot_be_rendered_says_why() {
+fn render_errors_say_why() {
     let files = Files::new();
     let messages = files.write("messages.json", MESSAGES);
     let refuses = files.write(
@@ -186,14 +186,14 @@ fn what_cannot_be_rendered_says_why() {
         &refuses,
         "--bos-token=x",
     ];
-    loquat(both).refused(2, &["--bos-token", "its own"]);
+    loquat(both).refused(2, &["--bos-token", "from the model"]);
 
     let ask = ["run", &model, "hi", "--template", &refuses];
     loquat(ask).refused(4, &["error: Conversation roles must alternate!\n"]);
 }
 
 #[test]
-fn inspect_tells_how_a_model_speaks() {
+fn inspect_describes_the_chat_template() {
     let inspect = |model: &str| -> Value {
         serde_json::from_str(&loquat(["inspect", model, "--json"]).quiet()).unwrap()
     };
@@ -221,10 +221,10 @@ fn inspect_tells_how_a_model_speaks() {
     let text = loquat(["inspect", apt.path()]).quiet();
     for row in [
         "chat template      its own\n",
-        "it takes           a system message, tools\n",
-        "thinking           think, switched by enable_thinking\n",
+        "supports           system messages, tools\n",
+        "thinking           think, controlled by enable_thinking\n",
         "tool calls         hermes\n",
-        "sampling           top_k 20 (the model's)\n",
+        "sampling           top_k 20 (the model's default)\n",
     ] {
         assert!(text.contains(row), "no {row:?} in:\n{text}");
     }

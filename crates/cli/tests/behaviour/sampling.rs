@@ -1,11 +1,11 @@
-//! How tokens are chosen, and what is told of them.
+//! Sampling flags and log-probabilities.
 
 use serde_json::Value;
 
 use crate::support::{Altered, LETTER_A, golden, loquat};
 
 #[test]
-fn a_checkpoint_says_how_it_wants_to_be_sampled() {
+fn checkpoint_defaults_are_used() {
     let model = Altered::from("llama").with(
         "generation_config.json",
         r#"{ "temperature": 0.7, "top_k": 20, "eos_token_id": 258 }"#,
@@ -13,11 +13,11 @@ fn a_checkpoint_says_how_it_wants_to_be_sampled() {
     for (flags, told) in [
         (
             &[][..],
-            "temperature 0.7 (the model's), top_k 20 (the model's)",
+            "temperature 0.7 (the model's default), top_k 20 (the model's default)",
         ),
         (
             &["--top-k=5"],
-            "temperature 0.7 (the model's), top_k 5 (given)",
+            "temperature 0.7 (the model's default), top_k 5 (set by flag)",
         ),
     ] {
         let words = ["run", model.path(), "hi", "-n", "2", "-v"];
@@ -25,7 +25,7 @@ fn a_checkpoint_says_how_it_wants_to_be_sampled() {
         assert!(stderr.contains(&format!("sampling: {told}\n")), "{stderr}");
     }
     let silent = loquat(["generate", &golden("llama"), "hi", "-n", "2", "-v"]).stderr;
-    let told = "sampling: temperature 0.6 (loquat's), top_p 0.95 (loquat's)\n";
+    let told = "sampling: temperature 0.6 (Loquat's default), top_p 0.95 (Loquat's default)\n";
     assert!(silent.contains(told), "{silent}");
 
     let greedy = Altered::from("llama").with("generation_config.json", r#"{"do_sample": false}"#);
@@ -42,7 +42,7 @@ fn a_checkpoint_says_how_it_wants_to_be_sampled() {
 }
 
 #[test]
-fn lists_allow_and_forbid() {
+fn token_lists_allow_and_forbid() {
     let model = golden("llama");
     let say = |flags: &[&str]| {
         let words = ["generate", &model, "hi", "-n", "4", "-t", "1"];
@@ -57,12 +57,12 @@ fn lists_allow_and_forbid() {
 }
 
 #[test]
-fn an_order_is_taken_and_checked() {
+fn sampler_order_is_validated() {
     let model = golden("llama");
     let words = ["run", &model, "hi", "-n", "4", "-v", "--seed", "1"];
     let ask = |flags: &[&str]| loquat(words.into_iter().chain(flags.iter().copied()));
     let told = ask(&["--samplers=top_k,temperature", "--top-k=1"]);
-    let expected = "top_k 1 (given), order [\"top_k\",\"temperature\"] (given)";
+    let expected = "top_k 1 (set by flag), order [\"top_k\",\"temperature\"] (set by flag)";
     assert!(told.stderr.contains(expected), "{}", told.stderr);
     assert!(!told.stderr.contains("top_p"), "{}", told.stderr);
     let plain = ["run", &model, "hi", "-n", "4"];
@@ -85,7 +85,7 @@ fn an_order_is_taken_and_checked() {
 }
 
 #[test]
-fn logprobs_are_told_before_and_after_sampling() {
+fn logprobs_before_and_after_sampling() {
     let model = golden("llama");
     let forced = format!("--logit-bias={LETTER_A}=100");
     let words = [
@@ -116,7 +116,7 @@ fn logprobs_are_told_before_and_after_sampling() {
     assert!(number(&top[0]["logprob"]) >= number(&top[1]["logprob"]));
     assert!(
         number(&tokens[0]["logprob"]) < -1.0,
-        "the bias is none of the model's doing"
+        "model logprobs ignore the bias"
     );
     let after = reply(&["--logprobs-after-sampling"]);
     assert!(number(&after["logprobs"][0]["logprob"]) > -0.01, "{after}");
@@ -131,7 +131,7 @@ fn logprobs_are_told_before_and_after_sampling() {
 }
 
 #[test]
-fn json_tells_what_an_answer_cost() {
+fn json_reports_usage_and_seed() {
     let model = golden("llama");
     let ask = |flags: &[&str]| -> Value {
         let words = ["generate", &model, "hello", "-o", "json"];

@@ -1,5 +1,5 @@
-//! SmolLM2 under load: every stream says what it says alone, whatever the chunks, the cache, and
-//! who had to make room for whom.
+//! SmolLM2 under load: every stream generates what it generates alone, for any chunk size, with or
+//! without the cache, and after preemption.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Model {
         Engine::start(session, None, options).unwrap()
     }
 
-    /// Greedy requests of many lengths, some of which begin alike.
+    /// Greedy requests of many lengths, some with common prefixes.
     fn requests(&self) -> Vec<GenerateRequest> {
         let openings = [
             "You are a helpful assistant who answers in one short sentence. ",
@@ -82,26 +82,26 @@ fn finish(generations: Vec<Generation>) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// All at once, and what the engine says about it.
+/// All requests at once, with the engine's statistics.
 fn together(engine: &Engine, requests: &[GenerateRequest]) -> (Vec<Vec<u32>>, Stats) {
     let submit = |request: &GenerateRequest| engine.submit(request.clone()).unwrap();
     let ids = finish(requests.iter().map(submit).collect());
     (ids, engine.stats())
 }
 
-/// The longest begins; whoever comes later is more urgent, and there is room for few.
+/// The longest starts first; later requests have higher priority, and KV is short.
 fn with_preemption(model: &Model, options: EngineOptions, alone: &[Vec<u32>]) {
     let engine = model.engine(26 * 32, options);
     let mut generations: Vec<Option<Generation>> = (0..REQUESTS).map(|_| None).collect();
     let requests = model.requests();
-    for (place, i) in (LONG..REQUESTS).chain(0..LONG).enumerate() {
+    for (order, i) in (LONG..REQUESTS).chain(0..LONG).enumerate() {
         let request = GenerateRequest {
-            priority: (REQUESTS - place) as i32,
+            priority: (REQUESTS - order) as i32,
             ..requests[i].clone()
         };
         generations[i] = Some(engine.submit(request).unwrap());
-        // The longest surely runs when the others come.
-        while place == 0 && engine.stats().running == 0 {
+        // The longest is running when the others arrive.
+        while order == 0 && engine.stats().running == 0 {
             std::thread::yield_now();
         }
     }
@@ -112,7 +112,7 @@ fn with_preemption(model: &Model, options: EngineOptions, alone: &[Vec<u32>]) {
 }
 
 #[test]
-fn company_changes_nothing_for_a_real_model() {
+fn batching_does_not_change_smollm2() {
     let model = Model::load();
     let requests = model.requests();
     let longest = requests.iter().map(|request| request.prompt.len()).max();
@@ -138,7 +138,7 @@ fn company_changes_nothing_for_a_real_model() {
             let (ids, stats) = together(&engine, &requests);
             assert_eq!(ids, alone, "steps of {step_tokens}, cache {cache_bytes:?}");
             assert_eq!(stats.cache.hits > 0, cache_bytes.is_none(), "{stats:?}");
-            // Once more, from what the first round left behind.
+            // Again, from the cache of the first round.
             if step_tokens == 64 && cache_bytes.is_none() {
                 let (ids, again) = together(&engine, &requests);
                 assert_eq!(ids, alone, "from the cache");

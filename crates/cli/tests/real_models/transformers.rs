@@ -1,5 +1,4 @@
-//! Real checkpoints against transformers: text to ids, logprobs, and greedy text through the
-//! engine. The models come through the store, from their packages, once.
+//! Token ids, logprobs and greedy text against transformers.
 
 use std::sync::Arc;
 
@@ -74,9 +73,9 @@ impl Subject {
         template.render(&input).unwrap()
     }
 
-    fn logprobs(&self, precision: Precision) -> LogprobsFound {
+    fn logprobs(&self, precision: Precision) -> LogprobsComparison {
         let mut session = self.session(precision);
-        let mut found = LogprobsFound::default();
+        let mut found = LogprobsComparison::default();
         for case in &self.reference.cases {
             let rows = logprobs(session.as_mut(), &case.ids);
             let chosen: Vec<f32> = (case.ids[1..].iter().zip(&rows))
@@ -99,7 +98,7 @@ impl Subject {
         found
     }
 
-    /// All cases at once through the engine, greedily: what each generated.
+    /// Greedy completions of all cases at once through the engine.
     fn greedy(&self, precision: Precision) -> Vec<Completion> {
         let engine = Engine::start(
             self.session(precision),
@@ -128,21 +127,21 @@ impl Subject {
     }
 }
 
-/// What rounding may cost in quality: so much of the mean logprob of a long text.
+/// The most that rounding may change the mean logprob of a long text.
 const MEAN_LIMIT: f64 = 0.005;
-/// A text whose mean tells a quality, in tokens.
+/// Tokens of a text long enough for its mean to measure quality.
 const LONG: usize = 256;
 
-/// What a session makes of all cases.
+/// Logprobs of all cases against the reference.
 #[derive(Default)]
-struct LogprobsFound {
+struct LogprobsComparison {
     /// Each case's largest difference from the reference.
     errors: Vec<f32>,
-    /// Of each long text: the mean, and what the reference has.
+    /// Mean of each long text, and the reference's.
     long_means: Vec<(f64, f64)>,
 }
 
-impl LogprobsFound {
+impl LogprobsComparison {
     fn worst(&self) -> f32 {
         self.errors.iter().copied().fold(0.0, f32::max)
     }
@@ -153,7 +152,7 @@ impl LogprobsFound {
         differences.map(f64::abs).fold(0.0, f64::max)
     }
 
-    /// The same, from another session's.
+    /// The largest difference from another session's means.
     fn mean_difference(&self, other: &Self) -> f64 {
         let means = self.long_means.iter().zip(&other.long_means);
         let differences = means.map(|((ours, _), (theirs, _))| ours - theirs);
@@ -161,7 +160,7 @@ impl LogprobsFound {
     }
 }
 
-/// By how much the chosen token led the runner-up.
+/// The lead of the most likely token over the second.
 fn margin(token: &TokenInfo) -> f32 {
     token.top[0].1 - token.top[1].1
 }
@@ -201,7 +200,7 @@ fn judge(model: &str, golden: &str) {
     let exact = subject.greedy(Precision::Reference);
     for (case, ours) in cases.iter().zip(&exact) {
         assert_eq!(ours.ids(), case.greedy_ids, "{:?}", case.source);
-        // Ours leaves out the token that ended it; theirs shows it.
+        // Ours omits the end token, theirs includes it.
         assert!(case.greedy_text.starts_with(&ours.text), "{:?}", ours.text);
     }
 

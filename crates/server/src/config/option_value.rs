@@ -1,4 +1,4 @@
-//! What options hold: how each kind of value is read, written and described.
+//! How each type of option value is parsed, printed and described.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use loquat_session::{MemoryBudget, Precision};
 
-use super::given::{Given, Wrong};
+use super::raw_value::{InvalidValue, RawValue};
 use super::units::{budget, budget_text, duration, duration_text, size, size_text};
 use super::{FileKind, KeyHash, KvChoice, LogFormat, Pooling, Scope};
 
-/// What values of a kind an option takes.
+/// Restricts an option's values.
 #[derive(Clone, Copy)]
 pub enum Bounds {
     Any,
@@ -20,126 +20,126 @@ pub enum Bounds {
     Bytes(u64, u64),
     /// Both ends included.
     Real(f64, f64),
-    /// Texts that pass, and what they are.
+    /// A predicate, and a description of the texts that satisfy it.
     Text(fn(&str) -> bool, &'static str),
 }
 
-/// A kind of value.
-pub trait Kind: Sized {
-    fn parse(given: Given<'_>, bounds: &Bounds) -> Result<Self, Vec<Wrong>>;
+/// The type of an option's value.
+pub trait OptionValue: Sized {
+    fn parse(raw: RawValue<'_>, bounds: &Bounds) -> Result<Self, Vec<InvalidValue>>;
 
-    /// As TOML; `None` where there is no value.
-    fn written(&self, bounds: &Bounds) -> Option<String>;
+    /// As TOML; `None` if there is no value.
+    fn to_toml(&self, bounds: &Bounds) -> Option<String>;
 
-    /// What a value must be, such as `a whole number from 1 to 9`.
-    fn what(bounds: &Bounds) -> String;
+    /// Describes valid values, such as `a whole number from 1 to 9`.
+    fn expected(bounds: &Bounds) -> String;
 }
 
-/// The place of an option's value.
+/// The field that holds an option's value.
 pub trait Slot {
-    fn set(&mut self, given: Given<'_>, bounds: &Bounds) -> Result<(), Vec<Wrong>>;
-    fn written(&self, bounds: &Bounds) -> Option<String>;
-    fn what(&self, bounds: &Bounds) -> String;
+    fn set(&mut self, raw: RawValue<'_>, bounds: &Bounds) -> Result<(), Vec<InvalidValue>>;
+    fn to_toml(&self, bounds: &Bounds) -> Option<String>;
+    fn expected(&self, bounds: &Bounds) -> String;
 }
 
-impl<T: Kind> Slot for T {
-    fn set(&mut self, given: Given<'_>, bounds: &Bounds) -> Result<(), Vec<Wrong>> {
-        *self = T::parse(given, bounds)?;
+impl<T: OptionValue> Slot for T {
+    fn set(&mut self, raw: RawValue<'_>, bounds: &Bounds) -> Result<(), Vec<InvalidValue>> {
+        *self = T::parse(raw, bounds)?;
         Ok(())
     }
 
-    fn written(&self, bounds: &Bounds) -> Option<String> {
-        Kind::written(self, bounds)
+    fn to_toml(&self, bounds: &Bounds) -> Option<String> {
+        OptionValue::to_toml(self, bounds)
     }
 
-    fn what(&self, bounds: &Bounds) -> String {
-        T::what(bounds)
-    }
-}
-
-impl<T: Kind> Kind for Option<T> {
-    fn parse(given: Given<'_>, bounds: &Bounds) -> Result<Self, Vec<Wrong>> {
-        T::parse(given, bounds).map(Some)
-    }
-
-    fn written(&self, bounds: &Bounds) -> Option<String> {
-        self.as_ref().and_then(|value| value.written(bounds))
-    }
-
-    fn what(bounds: &Bounds) -> String {
-        T::what(bounds)
+    fn expected(&self, bounds: &Bounds) -> String {
+        T::expected(bounds)
     }
 }
 
-impl<T: Kind> Kind for Vec<T> {
-    fn parse(given: Given<'_>, bounds: &Bounds) -> Result<Self, Vec<Wrong>> {
-        let items = given.list().ok_or_else(|| given.wrong())?.into_iter();
-        let (mut values, mut wrong) = (Vec::new(), Vec::new());
+impl<T: OptionValue> OptionValue for Option<T> {
+    fn parse(raw: RawValue<'_>, bounds: &Bounds) -> Result<Self, Vec<InvalidValue>> {
+        T::parse(raw, bounds).map(Some)
+    }
+
+    fn to_toml(&self, bounds: &Bounds) -> Option<String> {
+        self.as_ref().and_then(|value| value.to_toml(bounds))
+    }
+
+    fn expected(bounds: &Bounds) -> String {
+        T::expected(bounds)
+    }
+}
+
+impl<T: OptionValue> OptionValue for Vec<T> {
+    fn parse(raw: RawValue<'_>, bounds: &Bounds) -> Result<Self, Vec<InvalidValue>> {
+        let items = raw.list().ok_or_else(|| raw.invalid())?.into_iter();
+        let (mut values, mut invalid) = (Vec::new(), Vec::new());
         for item in items {
             match T::parse(item, bounds) {
                 Ok(value) => values.push(value),
-                Err(more) => wrong.extend(more),
+                Err(more) => invalid.extend(more),
             }
         }
-        if wrong.is_empty() {
+        if invalid.is_empty() {
             Ok(values)
         } else {
-            Err(wrong)
+            Err(invalid)
         }
     }
 
-    fn written(&self, bounds: &Bounds) -> Option<String> {
+    fn to_toml(&self, bounds: &Bounds) -> Option<String> {
         let items: Vec<_> = self
             .iter()
-            .filter_map(|item| item.written(bounds))
+            .filter_map(|item| item.to_toml(bounds))
             .collect();
         Some(format!("[{}]", items.join(", ")))
     }
 
-    fn what(bounds: &Bounds) -> String {
-        format!("a list, each {}", T::what(bounds))
+    fn expected(bounds: &Bounds) -> String {
+        format!("a list, each {}", T::expected(bounds))
     }
 }
 
-impl Kind for bool {
-    fn parse(given: Given<'_>, _: &Bounds) -> Result<Self, Vec<Wrong>> {
-        given.bool().ok_or_else(|| given.wrong())
+impl OptionValue for bool {
+    fn parse(raw: RawValue<'_>, _: &Bounds) -> Result<Self, Vec<InvalidValue>> {
+        raw.bool().ok_or_else(|| raw.invalid())
     }
 
-    fn written(&self, _: &Bounds) -> Option<String> {
+    fn to_toml(&self, _: &Bounds) -> Option<String> {
         Some(self.to_string())
     }
 
-    fn what(_: &Bounds) -> String {
+    fn expected(_: &Bounds) -> String {
         "true or false".to_owned()
     }
 }
 
-/// Whole numbers, which are sizes where their bounds are.
+/// Whole numbers, or sizes if the bounds are in bytes.
 macro_rules! whole {
     ($($kind:ty),*) => {$(
-        impl Kind for $kind {
-            fn parse(given: Given<'_>, bounds: &Bounds) -> Result<Self, Vec<Wrong>> {
+        impl OptionValue for $kind {
+            fn parse(raw: RawValue<'_>, bounds: &Bounds) -> Result<Self, Vec<InvalidValue>> {
                 let found = match bounds {
-                    Bounds::Bytes(min, max) => given
+                    Bounds::Bytes(min, max) => raw
                         .text()
                         .and_then(size)
                         .filter(|bytes| (*min..=*max).contains(bytes)),
-                    Bounds::Whole(min, max) => within(given, *min, *max),
-                    _ => within(given, 0, u64::MAX),
+                    Bounds::Whole(min, max) => within(raw, *min, *max),
+                    _ => within(raw, 0, u64::MAX),
                 };
                 let found = found.and_then(|found| found.try_into().ok());
-                found.ok_or_else(|| given.wrong())
+                found.ok_or_else(|| raw.invalid())
             }
 
-            fn written(&self, bounds: &Bounds) -> Option<String> {
+            fn to_toml(&self, bounds: &Bounds) -> Option<String> {
                 Some(match bounds {
                     Bounds::Bytes(..) => quoted(&size_text(*self as u64)),
                     _ => self.to_string(),
                 })
             }
 
-            fn what(bounds: &Bounds) -> String {
+            fn expected(bounds: &Bounds) -> String {
                 match bounds {
                     Bounds::Bytes(min, max) => sizes(*min, *max),
                     Bounds::Whole(min, max) if *max < u64::MAX => {
@@ -155,8 +155,8 @@ macro_rules! whole {
 
 whole!(u16, u32, u64, usize);
 
-fn within(given: Given<'_>, min: u64, max: u64) -> Option<u64> {
-    let found = u64::try_from(given.whole()?).ok()?;
+fn within(raw: RawValue<'_>, min: u64, max: u64) -> Option<u64> {
+    let found = u64::try_from(raw.whole()?).ok()?;
     (min..=max).contains(&found).then_some(found)
 }
 
@@ -173,21 +173,21 @@ fn sizes(min: u64, max: u64) -> String {
 
 macro_rules! real {
     ($($kind:ty),*) => {$(
-        impl Kind for $kind {
-            fn parse(given: Given<'_>, bounds: &Bounds) -> Result<Self, Vec<Wrong>> {
+        impl OptionValue for $kind {
+            fn parse(raw: RawValue<'_>, bounds: &Bounds) -> Result<Self, Vec<InvalidValue>> {
                 let fits = |found: &f64| match bounds {
                     Bounds::Real(min, max) => (*min..=*max).contains(found),
                     _ => true,
                 };
-                let found = given.real().filter(fits);
-                Ok(found.ok_or_else(|| given.wrong())? as $kind)
+                let found = raw.real().filter(fits);
+                Ok(found.ok_or_else(|| raw.invalid())? as $kind)
             }
 
-            fn written(&self, _: &Bounds) -> Option<String> {
+            fn to_toml(&self, _: &Bounds) -> Option<String> {
                 Some(format!("{self:?}"))
             }
 
-            fn what(bounds: &Bounds) -> String {
+            fn expected(bounds: &Bounds) -> String {
                 match bounds {
                     Bounds::Real(min, max) if max.is_finite() => {
                         format!("a number from {min} to {max}")
@@ -202,43 +202,43 @@ macro_rules! real {
 
 real!(f32, f64);
 
-impl Kind for String {
-    fn parse(given: Given<'_>, bounds: &Bounds) -> Result<Self, Vec<Wrong>> {
+impl OptionValue for String {
+    fn parse(raw: RawValue<'_>, bounds: &Bounds) -> Result<Self, Vec<InvalidValue>> {
         let fits = |text: &&str| match bounds {
             Bounds::Text(passes, _) => passes(text),
             _ => !text.is_empty(),
         };
-        let text = given.text().filter(fits);
-        Ok(text.ok_or_else(|| given.wrong())?.to_owned())
+        let text = raw.text().filter(fits);
+        Ok(text.ok_or_else(|| raw.invalid())?.to_owned())
     }
 
-    fn written(&self, _: &Bounds) -> Option<String> {
+    fn to_toml(&self, _: &Bounds) -> Option<String> {
         Some(quoted(self))
     }
 
-    fn what(bounds: &Bounds) -> String {
+    fn expected(bounds: &Bounds) -> String {
         match bounds {
             Bounds::Text(_, what) => (*what).to_owned(),
-            _ => "a text".to_owned(),
+            _ => "text".to_owned(),
         }
     }
 }
 
-/// Kinds that are written as some text.
+/// Types written as a string.
 macro_rules! textual {
     ($($kind:ty, $what:expr, $parse:expr, $write:expr;)*) => {$(
-        impl Kind for $kind {
-            fn parse(given: Given<'_>, _: &Bounds) -> Result<Self, Vec<Wrong>> {
-                let found = given.text().and_then($parse);
-                found.ok_or_else(|| given.wrong())
+        impl OptionValue for $kind {
+            fn parse(raw: RawValue<'_>, _: &Bounds) -> Result<Self, Vec<InvalidValue>> {
+                let found = raw.text().and_then($parse);
+                found.ok_or_else(|| raw.invalid())
             }
 
-            fn written(&self, _: &Bounds) -> Option<String> {
+            fn to_toml(&self, _: &Bounds) -> Option<String> {
                 let write: fn(&Self) -> String = $write;
                 Some(quoted(&write(self)))
             }
 
-            fn what(_: &Bounds) -> String {
+            fn expected(_: &Bounds) -> String {
                 $what.to_owned()
             }
         }
@@ -256,19 +256,19 @@ textual! {
         KeyHash::parse, KeyHash::to_string;
 }
 
-impl Kind for PathBuf {
-    fn parse(given: Given<'_>, _: &Bounds) -> Result<Self, Vec<Wrong>> {
-        let path = given.text().filter(|path| !path.is_empty());
-        Ok(path.ok_or_else(|| given.wrong())?.into())
+impl OptionValue for PathBuf {
+    fn parse(raw: RawValue<'_>, _: &Bounds) -> Result<Self, Vec<InvalidValue>> {
+        let path = raw.text().filter(|path| !path.is_empty());
+        Ok(path.ok_or_else(|| raw.invalid())?.into())
     }
 
-    /// One that is empty was never set.
-    fn written(&self, _: &Bounds) -> Option<String> {
+    /// An empty path is not set.
+    fn to_toml(&self, _: &Bounds) -> Option<String> {
         let is_set = !self.as_os_str().is_empty();
         is_set.then(|| quoted(&self.to_string_lossy()))
     }
 
-    fn what(_: &Bounds) -> String {
+    fn expected(_: &Bounds) -> String {
         "a path".to_owned()
     }
 }
@@ -280,32 +280,32 @@ fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// A kind with few values, each with its word.
-pub trait Word {
-    fn word(&self) -> &'static str;
+/// A type with few values, each with a keyword.
+pub trait Keyword {
+    fn keyword(&self) -> &'static str;
 }
 
 macro_rules! words {
     ($($kind:ty { $($word:literal => $value:path),+ })*) => {$(
-        impl Word for $kind {
-            fn word(&self) -> &'static str {
+        impl Keyword for $kind {
+            fn keyword(&self) -> &'static str {
                 match self { $($value => $word),+ }
             }
         }
 
-        impl Kind for $kind {
-            fn parse(given: Given<'_>, _: &Bounds) -> Result<Self, Vec<Wrong>> {
-                match given.text() {
+        impl OptionValue for $kind {
+            fn parse(raw: RawValue<'_>, _: &Bounds) -> Result<Self, Vec<InvalidValue>> {
+                match raw.text() {
                     $(Some($word) => Ok($value),)+
-                    _ => Err(given.wrong()),
+                    _ => Err(raw.invalid()),
                 }
             }
 
-            fn written(&self, _: &Bounds) -> Option<String> {
-                Some(quoted(self.word()))
+            fn to_toml(&self, _: &Bounds) -> Option<String> {
+                Some(quoted(self.keyword()))
             }
 
-            fn what(_: &Bounds) -> String {
+            fn expected(_: &Bounds) -> String {
                 ["one of", $(concat!("\"", $word, "\"")),+]
                     .join(", ")
                     .replacen(',', "", 1)

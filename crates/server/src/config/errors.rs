@@ -1,48 +1,48 @@
-//! What is wrong with a configuration: all of it, each with its place.
+//! The errors of a configuration, each with its location.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Everything that is wrong, in the order of its places.
+/// All errors, sorted by location.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub struct Mistakes(pub Vec<Mistake>);
+pub struct ConfigErrors(pub Vec<ConfigError>);
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mistake {
-    pub place: Place,
+pub struct ConfigError {
+    pub location: Location,
     pub message: String,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Place {
-    File(Spot),
+pub enum Location {
+    File(FileLocation),
     /// The file as a whole.
     WholeFile(PathBuf),
     Variable(String),
     /// Without its dashes.
     Flag(String),
-    /// A model that was typed.
+    /// A model named on the command line.
     Argument(String),
 }
 
-/// Some letters of a file.
+/// A range of characters in a file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Spot {
+pub struct FileLocation {
     pub path: PathBuf,
     /// From 1.
     pub line: usize,
-    /// In letters, from 1.
+    /// In characters, from 1.
     pub column: usize,
     /// The whole line.
     pub text: String,
-    /// How many letters of it are meant.
+    /// How many characters are marked.
     pub width: usize,
 }
 
-impl Spot {
-    /// Where a span of bytes stands in a text; what it has on further lines is left out.
-    pub fn of(path: PathBuf, text: &str, span: Range<usize>) -> Self {
+impl FileLocation {
+    /// The location of a span of bytes; only its first line counts.
+    pub fn from_span(path: PathBuf, text: &str, span: Range<usize>) -> Self {
         let start = floor(text, span.start);
         let begin = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let end = text[start..].find('\n').map_or(text.len(), |at| start + at);
@@ -57,18 +57,18 @@ impl Spot {
     }
 }
 
-/// The last boundary between letters up to here.
+/// The last character boundary at or before `offset`.
 fn floor(text: &str, offset: usize) -> usize {
     let mut offsets = (0..=offset.min(text.len())).rev();
     offsets.find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
-impl Place {
+impl Location {
     /// In the order of reading.
     fn order(&self) -> (u8, usize, usize) {
         match self {
             Self::WholeFile(_) => (0, 0, 0),
-            Self::File(spot) => (0, spot.line, spot.column),
+            Self::File(file) => (0, file.line, file.column),
             Self::Variable(_) => (1, 0, 0),
             Self::Flag(_) => (2, 0, 0),
             Self::Argument(_) => (3, 0, 0),
@@ -76,49 +76,47 @@ impl Place {
     }
 }
 
-impl Mistakes {
-    pub fn sorted(mut mistakes: Vec<Mistake>) -> Self {
-        mistakes.sort_by_key(|mistake| mistake.place.order());
-        Self(mistakes)
+impl ConfigErrors {
+    pub fn sorted(mut errors: Vec<ConfigError>) -> Self {
+        errors.sort_by_key(|error| error.location.order());
+        Self(errors)
     }
 
-    /// One that a file has as a whole.
-    pub fn of_file(path: PathBuf, message: String) -> Self {
-        let place = Place::WholeFile(path);
-        Self(vec![Mistake { place, message }])
+    /// An error of a whole file.
+    pub fn for_file(path: PathBuf, message: String) -> Self {
+        let location = Location::WholeFile(path);
+        Self(vec![ConfigError { location, message }])
     }
 }
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        let noun = if count == 1 { "mistake" } else { "mistakes" };
+        let noun = if count == 1 { "error" } else { "errors" };
         write!(f, "the configuration has {count} {noun}:")?;
-        self.0
-            .iter()
-            .try_for_each(|mistake| write!(f, "\n{mistake}"))
+        self.0.iter().try_for_each(|error| write!(f, "\n{error}"))
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { place, message } = self;
-        match place {
-            Place::WholeFile(path) => write!(f, "{}: {message}", path.display()),
-            Place::Variable(name) => write!(f, "{name}: {message}"),
-            Place::Flag(name) => write!(f, "--{name}: {message}"),
-            Place::Argument(typed) => write!(f, "{typed}: {message}"),
-            Place::File(spot) => {
-                let Spot {
+        let Self { location, message } = self;
+        match location {
+            Location::WholeFile(path) => write!(f, "{}: {message}", path.display()),
+            Location::Variable(name) => write!(f, "{name}: {message}"),
+            Location::Flag(name) => write!(f, "--{name}: {message}"),
+            Location::Argument(typed) => write!(f, "{typed}: {message}"),
+            Location::File(file) => {
+                let FileLocation {
                     path,
                     line,
                     column,
                     text,
                     width,
-                } = spot;
+                } = file;
                 writeln!(f, "{}:{line}:{column}: {message}", path.display())?;
                 writeln!(f, "{line:>5} | {text}")?;
-                // Tabs stay, so that the marks stand below what they mean.
+                // Keeps tabs, so that the marks align with the text.
                 let before = text.chars().take(column - 1);
                 let before: String = before
                     .map(|letter| if letter == '\t' { '\t' } else { ' ' })
@@ -134,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spots_count_letters_and_lines() {
+    fn locations_count_characters_and_lines() {
         let text = "a = 1\nbé = \"ü\"\r\n\nlast";
         for (meant, line, column, width) in [
             ("a", 1, 1, 1),
@@ -143,26 +141,29 @@ mod tests {
             ("\nlast", 3, 1, 1),
         ] {
             let start = text.find(meant).unwrap();
-            let spot = Spot::of("f".into(), text, start..start + meant.len());
+            let file = FileLocation::from_span("f".into(), text, start..start + meant.len());
             assert_eq!(
-                (spot.line, spot.column, spot.width),
+                (file.line, file.column, file.width),
                 (line, column, width),
                 "{meant}"
             );
         }
-        assert_eq!(Spot::of("f".into(), text, 6..8).text, "bé = \"ü\"");
-        let past_the_end = Spot::of("f".into(), text, 900..901);
+        assert_eq!(
+            FileLocation::from_span("f".into(), text, 6..8).text,
+            "bé = \"ü\""
+        );
+        let past_the_end = FileLocation::from_span("f".into(), text, 900..901);
         assert_eq!((past_the_end.line, past_the_end.width), (4, 1));
     }
 
     #[test]
-    fn the_line_is_shown_with_its_mark() {
-        let spot = Spot::of("f.toml".into(), "x = 1\n\tport = 99\n", 14..16);
-        let mistake = Mistake {
-            place: Place::File(spot),
+    fn display_marks_the_line() {
+        let file = FileLocation::from_span("f.toml".into(), "x = 1\n\tport = 99\n", 14..16);
+        let error = ConfigError {
+            location: Location::File(file),
             message: "too much".to_owned(),
         };
         let shown = "f.toml:2:9: too much\n    2 | \tport = 99\n      | \t       ^^";
-        assert_eq!(mistake.to_string(), shown);
+        assert_eq!(error.to_string(), shown);
     }
 }

@@ -1,4 +1,4 @@
-//! The engine over the CPU backend: a seeded request gives the same tokens whatever else runs.
+//! The engine on the CPU backend: a seeded request generates the same tokens alone and in a batch.
 
 use loquat_cpu::CpuBackend;
 use loquat_engine::{Engine, EngineOptions, GenerateRequest, SamplingParams};
@@ -39,7 +39,7 @@ fn request(seed: u64, prompt_len: usize) -> GenerateRequest {
 }
 
 #[test]
-fn company_changes_nothing() {
+fn batching_does_not_change_tokens() {
     for family in ["gemma3_text", "qwen2"] {
         for precision in [Precision::Fast, Precision::Reference] {
             let wide = engine(family, precision, 512);

@@ -1,4 +1,4 @@
-//! Answers held to a shape.
+//! Constrained answers.
 
 use serde_json::Value;
 
@@ -14,14 +14,14 @@ const SCHEMA: &str = r#"{
   "additionalProperties": false
 }"#;
 
-/// Whether an answer is as it should be.
+/// Whether an answer is valid.
 type Check<'a> = &'a dyn Fn(&str) -> bool;
 
-/// Asks either way, and lets the model end by itself.
+/// Runs a command and lets the model end by itself.
 fn ask(command: &str, flags: &[&str]) -> Outcome {
     let model = golden("llama");
     let words = [command, &model, "hi", "--seed", "3", "-t", "1"];
-    // It might think all the while.
+    // It might only think.
     let thoughtless = (command == "run").then_some("--reasoning-format=none");
     loquat(
         words
@@ -32,7 +32,7 @@ fn ask(command: &str, flags: &[&str]) -> Outcome {
 }
 
 #[test]
-fn an_answer_has_the_shape_that_was_asked_for() {
+fn answers_satisfy_constraints() {
     let files = Files::new();
     let schema = files.write("schema.json", SCHEMA);
     let lark = files.write(
@@ -85,8 +85,8 @@ fn an_answer_has_the_shape_that_was_asked_for() {
 }
 
 #[test]
-fn any_object_is_json() {
-    // The token that writes `}`, so that it ends at once.
+fn json_flag_forces_an_object() {
+    // The token `}`, which ends the object at once.
     let answer = ask("run", &["--json", "--logit-bias=92=100"]).quiet();
     assert_eq!(answer, "{}\n");
     let free = ask("run", &["--logit-bias=92=100", "-n", "3"]).quiet();
@@ -94,7 +94,7 @@ fn any_object_is_json() {
 }
 
 #[test]
-fn shapes_exclude_each_other() {
+fn constraints_exclude_each_other() {
     for (one, other) in [
         (["--json", "--choice=a"], ["--json", "--choice"]),
         (
@@ -110,7 +110,7 @@ fn shapes_exclude_each_other() {
 }
 
 #[test]
-fn what_is_wrong_with_a_shape_is_told_by_its_flag() {
+fn invalid_constraint_names_flag() {
     let files = Files::new();
     let broken = files.write("broken.json", "{\"type\": ");
     let lark = files.write("bad.lark", "start: nope\n");
@@ -159,7 +159,7 @@ fn what_is_wrong_with_a_shape_is_told_by_its_flag() {
 }
 
 #[test]
-fn an_answer_that_is_cut_says_so() {
+fn truncated_answer_is_reported() {
     for command in ["run", "generate"] {
         let cut = ask(command, &["--regex", "[a-z]{20}", "-n", "5"]);
         assert_eq!(cut.code, 0, "{}", cut.stderr);

@@ -1,4 +1,4 @@
-//! A value as it was given: in a file, or as the text of a variable or flag.
+//! A value before it is parsed: from a file, or the text of a variable or flag.
 
 use std::ops::Range;
 
@@ -6,21 +6,21 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 #[derive(Clone, Copy)]
-pub enum Given<'a> {
+pub enum RawValue<'a> {
     Toml(&'a Spanned<DeValue<'a>>),
     Text(&'a str),
 }
 
-/// Where in its file a value is not what it should be.
+/// An invalid value, or an invalid part of one.
 #[derive(Debug, PartialEq)]
-pub struct Wrong {
-    /// `None` in a text that is no file.
+pub struct InvalidValue {
+    /// `None` outside a file.
     pub span: Option<Range<usize>>,
-    /// In place of what the option says it must be.
+    /// Replaces the option's own message.
     pub message: Option<String>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> RawValue<'a> {
     pub fn span(self) -> Option<Range<usize>> {
         match self {
             Self::Toml(value) => Some(value.span()),
@@ -28,10 +28,10 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// That this is not what it should be.
-    pub fn wrong(self) -> Vec<Wrong> {
+    /// This value as invalid.
+    pub fn invalid(self) -> Vec<InvalidValue> {
         let (span, message) = (self.span(), None);
-        vec![Wrong { span, message }]
+        vec![InvalidValue { span, message }]
     }
 
     pub fn bool(self) -> Option<bool> {
@@ -51,7 +51,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// A whole number is a number too.
+    /// Also accepts a whole number.
     pub fn real(self) -> Option<f64> {
         match self {
             Self::Toml(value) => match value.get_ref() {
@@ -69,7 +69,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// In a text, with commas between.
+    /// Text is split at commas.
     pub fn list(self) -> Option<Vec<Self>> {
         match self {
             Self::Toml(value) => {

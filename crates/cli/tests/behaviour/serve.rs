@@ -1,20 +1,23 @@
-//! `serve` and `config`: over sockets, with signals, and with mistakes.
+//! `serve` and `config`: sockets, signals and configuration errors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::support::{Files, Outcome, command, ends, golden, loquat};
+use crate::support::{Files, HANG_TIMEOUT, Outcome, command, ends, golden, loquat};
 
-/// A server that is ended when nobody needs it any more.
+/// A server that is killed when dropped.
 struct Serving {
     child: Child,
     address: String,
-    /// What it said before it said where it is.
+    /// Its stderr up to the address.
     announced: String,
+    /// Its later stderr.
+    log: Arc<Mutex<String>>,
     _cache: TempDir,
 }
 
@@ -33,12 +36,19 @@ impl Serving {
                 break address.to_owned();
             }
         };
-        // A pipe that nobody reads would hold up the server.
-        std::thread::spawn(move || lines.for_each(drop));
+        let log = Arc::<Mutex<String>>::default();
+        let written = Arc::clone(&log);
+        // A full pipe would block the server.
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                *written.lock().unwrap() += &format!("{line}\n");
+            }
+        });
         Self {
             child,
             address,
             announced,
+            log,
             _cache: cache,
         }
     }
@@ -57,22 +67,30 @@ impl Serving {
         answer
     }
 
-    fn wait_until(&self, path: &str, wanted: &str) -> String {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            let answer = self.get(path);
-            if answer.contains(wanted) {
-                return answer;
-            }
-            assert!(Instant::now() < deadline, "{answer}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    fn wait_until(&self, path: &str, expected: &str) {
+        wait_until_contains(|| self.get(path), expected);
+    }
+
+    fn wait_for_log(&self, expected: &str) {
+        wait_until_contains(|| self.log.lock().unwrap().clone(), expected);
     }
 
     fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status();
         assert!(sent.unwrap().success());
+    }
+}
+
+fn wait_until_contains(text: impl Fn() -> String, expected: &str) {
+    let deadline = Instant::now() + HANG_TIMEOUT;
+    loop {
+        let text = text();
+        if text.contains(expected) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "no {expected:?} in {text}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -87,7 +105,7 @@ impl Drop for Serving {
 const OK: &str = "HTTP/1.1 200";
 
 #[test]
-fn it_serves_until_it_is_told_to_stop() {
+fn server_runs_until_signal() {
     for signal in ["TERM", "INT"] {
         let mut serving = Serving::start(&[&format!("tiny={}", golden("llama"))]);
         let announced = &serving.announced;
@@ -107,7 +125,7 @@ fn it_serves_until_it_is_told_to_stop() {
 }
 
 #[test]
-fn a_port_in_use_is_refused_with_the_address() {
+fn used_port_is_refused_with_address() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let refused = loquat(["serve", "--port", &port, &golden("llama")]);
@@ -117,7 +135,7 @@ fn a_port_in_use_is_refused_with_the_address() {
 }
 
 #[test]
-fn a_model_that_cannot_be_served_is_refused_before_anything_is() {
+fn unservable_model_is_refused_at_start() {
     let model = golden("llama");
     for (args, code, words) in [
         (&["nowhere.gguf"][..], 3, "nowhere.gguf"),
@@ -140,7 +158,7 @@ fn a_model_that_cannot_be_served_is_refused_before_anything_is() {
 }
 
 #[test]
-fn options_that_the_machine_cannot_keep_are_refused_before_anything_is_served() {
+fn unsupported_options_are_refused_at_start() {
     let files = Files::new();
     for (option, words) in [
         ("kv_format = \"f1\"", "`models.kv_format` must be one of"),
@@ -159,11 +177,11 @@ fn options_that_the_machine_cannot_keep_are_refused_before_anything_is_served() 
 }
 
 #[test]
-fn mistakes_are_told_all_at_once_with_exit_code_2() {
+fn all_mistakes_are_reported_at_once() {
     let files = Files::new();
     let file = files.write("bad.toml", "[server]\nprot = 1\n[log]\nformat = \"xml\"\n");
     let lines = [
-        "2 mistakes",
+        "2 errors",
         "bad.toml:2:1",
         "did you mean `port`?",
         "bad.toml:4:10",
@@ -191,7 +209,7 @@ fn mistakes_are_told_all_at_once_with_exit_code_2() {
     );
     let several = files.write("several.toml", &several);
     let places = [
-        "4 mistakes",
+        "4 errors",
         "toml:4:11",
         "toml:7:10",
         "toml:11:11",
@@ -201,7 +219,7 @@ fn mistakes_are_told_all_at_once_with_exit_code_2() {
 }
 
 #[test]
-fn the_kind_of_files_is_the_one_that_was_asked_for() {
+fn requested_file_kind_is_used() {
     let files = Files::new();
     let model = format!("[[models]]\nname = \"a\"\nsource = {:?}\n", golden("llama"));
     let plain = files.write("plain.toml", &format!("{model}kind = \"safetensors\"\n"));
@@ -219,7 +237,7 @@ fn the_kind_of_files_is_the_one_that_was_asked_for() {
     loquat(["config", "check", &typo]).refused(2, &["typo.toml:4:8", "\"safetensors\""]);
 }
 
-/// A file whose own backends count.
+/// Checks a file without `LOQUAT_BACKEND`.
 fn checked(file: &str) -> Outcome {
     let cache = TempDir::new().unwrap();
     let mut command = command(cache.path());
@@ -229,7 +247,7 @@ fn checked(file: &str) -> Outcome {
 }
 
 #[test]
-fn what_is_in_force_is_shown_with_who_said_so() {
+fn effective_configuration_shows_origins() {
     let files = Files::new();
     let file = files.write("loquat.toml", "[server]\nport = 1\npage = false\n");
     let cache = TempDir::new().unwrap();
@@ -254,7 +272,7 @@ fn what_is_in_force_is_shown_with_who_said_so() {
 }
 
 #[test]
-fn a_key_is_made_with_the_lines_that_let_it_in() {
+fn created_key_grants_access() {
     let made = loquat(["config", "key", "team", "--scope", "inference,admin"]);
     assert_eq!(made.code, 0, "{}", made.stderr);
     let text = made.text();
@@ -271,7 +289,7 @@ fn a_key_is_made_with_the_lines_that_let_it_in() {
     let checked = loquat(["config", "check", &file]);
     assert_eq!((checked.code, checked.stderr.as_str()), (0, ""));
     assert!(
-        checked.text().contains("1 key, and models tiny"),
+        checked.text().contains("1 key, models tiny"),
         "{}",
         checked.text()
     );
@@ -291,7 +309,7 @@ fn a_key_is_made_with_the_lines_that_let_it_in() {
 }
 
 #[test]
-fn a_hangup_reads_the_configuration_again() {
+fn hangup_reloads_configuration() {
     let files = Files::new();
     let model = |name: &str| {
         format!(
@@ -307,15 +325,15 @@ fn a_hangup_reads_the_configuration_again() {
     serving.wait_until("/v1/models", "\"after\"");
     files.write("loquat.toml", "[[models]]\nname = 5\n");
     serving.signal("HUP");
-    // What does not read leaves the old one in force.
-    std::thread::sleep(Duration::from_millis(200));
+    // An invalid file keeps the old configuration.
+    serving.wait_for_log("loquat.toml:2");
     assert!(serving.get("/v1/models").contains("\"after\""));
     serving.signal("TERM");
     assert_eq!(ends(&mut serving.child), 0);
 }
 
 #[test]
-fn the_reference_is_the_page() {
+fn reference_matches_docs_page() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
     let page = std::fs::read_to_string(page).unwrap();
     assert_eq!(loquat(["config", "reference"]).quiet(), page);

@@ -1,4 +1,4 @@
-//! SmolLM2 through the binary, held to what flags ask for.
+//! SmolLM2 through the binary, with constraints and tools.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ fn loquat(args: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// What SmolLM2 says, likeliest token by likeliest token, to a question with these flags.
+/// SmolLM2's greedy answer to a question with these flags.
 #[track_caller]
 fn ask(question: &str, flags: &[&str]) -> Value {
     let words = [
@@ -40,7 +40,7 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn an_answer_follows_its_schema() {
+fn answer_follows_schema() {
     let schema = r#"{
       "type": "object",
       "properties": {
@@ -74,7 +74,7 @@ fn an_answer_follows_its_schema() {
 }
 
 #[test]
-fn an_answer_matches_its_expression_or_is_one_of_the_choices() {
+fn answer_matches_regex_or_choice() {
     let date = ask(
         "When did the moon landing happen?",
         &["--regex", r"\d{4}-\d{2}-\d{2}"],
@@ -96,7 +96,7 @@ fn an_answer_matches_its_expression_or_is_one_of_the_choices() {
 }
 
 #[test]
-fn a_tool_that_must_be_called_is() {
+fn required_tool_is_called() {
     let folder = TempDir::new().unwrap();
     let tools = write(
         folder.path(),
@@ -130,7 +130,7 @@ fn a_tool_that_must_be_called_is() {
 }
 
 #[test]
-fn a_model_that_marks_no_thinking_has_none_to_bound() {
+fn thinking_budget_needs_thinking_format() {
     let output = loquat(&["run", "smollm2:135m", "hi", "--thinking-budget=10"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{stderr}");

@@ -1,4 +1,4 @@
-//! What `run` and `generate` say, and for how long.
+//! Answers of `run` and `generate`.
 
 use crate::support::{Altered, EOS, LETTER_A, golden, loquat, piped};
 
@@ -6,7 +6,7 @@ fn bias(token: &str) -> String {
     format!("--logit-bias={token}=100")
 }
 
-/// A number in front of a word in the closing line.
+/// A number between two texts in the statistics line.
 fn count(line: &str, before: &str, after: &str) -> usize {
     let rest = line.split(before).nth(1).expect(line);
     let number = rest.split(after).next().expect(line);
@@ -14,26 +14,26 @@ fn count(line: &str, before: &str, after: &str) -> usize {
 }
 
 #[test]
-fn an_answer_goes_to_stdout_and_nothing_else_does() {
+fn only_the_answer_goes_to_stdout() {
     let model = golden("llama");
     let answer = loquat(["run", &model, "hi", "-n", "12", "--seed", "7"]).quiet();
     assert!(answer.len() > 1 && answer.ends_with('\n'), "{answer:?}");
 }
 
 #[test]
-fn every_golden_with_a_tokenizer_speaks() {
+fn every_golden_with_tokenizer_answers() {
     for family in loquat_testkit::goldens::SPEAKING {
         let model = golden(family);
         let forced = bias(LETTER_A);
         for command in ["run", "generate"] {
-            let said = loquat([command, &model, "hi", "-n", "3", &forced]).quiet();
-            assert_eq!(said, "AAA\n", "{command} {family}");
+            let answer = loquat([command, &model, "hi", "-n", "3", &forced]).quiet();
+            assert_eq!(answer, "AAA\n", "{command} {family}");
         }
     }
 }
 
 #[test]
-fn a_seed_repeats_an_answer_and_another_seed_does_not() {
+fn seed_determines_the_answer() {
     let model = golden("qwen2");
     let ask = |seed: &str| loquat(["run", &model, "hi", "-n", "24", "--seed", seed]).quiet();
     assert_eq!(ask("1"), ask("1"));
@@ -45,13 +45,17 @@ fn temperature_zero_needs_no_seed() {
     let model = golden("llama");
     let ask = || loquat(["run", &model, "hi", "-n", "24", "-t", "0"]).quiet();
     assert_eq!(ask(), ask());
-    // Without both the answers differ, or the above says nothing.
-    let free = || loquat(["run", &model, "hi", "-n", "24", "-t", "1"]).quiet();
-    assert_ne!(free(), free());
+    // Without a seed, each run draws its own.
+    let seed = || -> serde_json::Value {
+        let words = ["run", &model, "hi", "-n", "2", "-t", "1", "-o", "json"];
+        let reply: serde_json::Value = serde_json::from_str(&loquat(words).quiet()).unwrap();
+        reply["seed"].clone()
+    };
+    assert_ne!(seed(), seed());
 }
 
 #[test]
-fn the_seed_of_an_answer_can_be_had_and_repeats_it() {
+fn reported_seed_repeats_the_answer() {
     let model = golden("llama");
     let first = loquat(["run", &model, "hi", "-n", "24", "-v"]);
     let seed = first.stderr.trim_end().rsplit(' ').next().unwrap();
@@ -60,13 +64,13 @@ fn the_seed_of_an_answer_can_be_had_and_repeats_it() {
 }
 
 #[test]
-fn stdin_is_the_prompt_where_no_argument_is() {
+fn prompt_is_read_from_stdin() {
     let model = golden("llama");
     for command in ["run", "generate"] {
         let options = [command, &model, "-n", "24", "--seed", "3"];
         let argument = loquat(options.into_iter().chain(["two\nlines"])).quiet();
         assert_eq!(piped(&options, b"two\nlines").quiet(), argument);
-        // The last line break is the pipe's, whoever wrote it.
+        // One trailing line break is removed.
         assert_eq!(piped(&options, b"two\nlines\n").quiet(), argument);
         assert_eq!(piped(&options, b"two\nlines\r\n").quiet(), argument);
         assert_ne!(piped(&options, b"two\nlines\n\n").quiet(), argument);
@@ -74,7 +78,7 @@ fn stdin_is_the_prompt_where_no_argument_is() {
 }
 
 #[test]
-fn a_system_prompt_is_heard() {
+fn system_prompt_is_rendered() {
     let model = golden("llama");
     let plain = ["run", &model, "hi", "-n", "1", "-v", "--seed", "3"];
     let prompt = |line: &str| count(line, "prompt ", " tokens at");
@@ -84,7 +88,7 @@ fn a_system_prompt_is_heard() {
 }
 
 #[test]
-fn generate_continues_the_text_alone_and_run_frames_it() {
+fn only_run_applies_the_template() {
     let model = golden("llama");
     let prompt = |command: &str| {
         let line = loquat([command, &model, "hello", "-n", "1", "-v"]).stderr;
@@ -95,25 +99,29 @@ fn generate_continues_the_text_alone_and_run_frames_it() {
 }
 
 #[test]
-fn max_tokens_ends_an_answer_and_says_so() {
+fn max_tokens_ends_answer_with_note() {
     let model = golden("llama");
-    let said = loquat(["run", &model, "hi", "-n", "9", "-v", &bias(LETTER_A)]);
-    assert_eq!(said.text(), "AAAAAAAAA\n");
-    assert!(said.stderr.contains("9 tokens · "), "{}", said.stderr);
-    assert!(said.stderr.contains("--max-tokens"), "{}", said.stderr);
+    let answer = loquat(["run", &model, "hi", "-n", "9", "-v", &bias(LETTER_A)]);
+    assert_eq!(answer.text(), "AAAAAAAAA\n");
+    assert!(answer.stderr.contains("9 tokens · "), "{}", answer.stderr);
+    assert!(answer.stderr.contains("--max-tokens"), "{}", answer.stderr);
 }
 
 #[test]
-fn an_answer_left_to_itself_ends_with_the_context() {
+fn answer_ends_at_the_context() {
     let model = golden("llama");
-    let said = loquat(["run", &model, "hi", "-v", "--context=64", &bias(LETTER_A)]);
-    let prompt = count(&said.stderr, "prompt ", " tokens at");
-    assert_eq!(said.text().trim_end().len(), 64 - prompt);
-    assert!(said.stderr.contains("context is full"), "{}", said.stderr);
+    let answer = loquat(["run", &model, "hi", "-v", "--context=64", &bias(LETTER_A)]);
+    let prompt = count(&answer.stderr, "prompt ", " tokens at");
+    assert_eq!(answer.text().trim_end().len(), 64 - prompt);
+    assert!(
+        answer.stderr.contains("context is full"),
+        "{}",
+        answer.stderr
+    );
 }
 
 #[test]
-fn the_models_end_is_the_end_unless_ignored() {
+fn end_token_ends_answer_unless_ignored() {
     let model = golden("llama");
     let forced = bias(EOS);
     let ended = loquat(["generate", &model, "hi", "-n", "5", "-v", &forced]);
@@ -125,11 +133,11 @@ fn the_models_end_is_the_end_unless_ignored() {
 }
 
 #[test]
-fn a_stop_string_ends_the_text_before_it() {
+fn stop_string_is_not_printed() {
     let model = golden("llama");
     let args = ["generate", &model, "hi", "-n", "40", "--seed", "5"];
     let whole = loquat(args).quiet();
-    // A letter that comes up somewhere inside, found in what the model says anyway.
+    // A letter that first occurs somewhere inside.
     let (at, letter) = whole
         .char_indices()
         .skip(3)
@@ -144,26 +152,26 @@ fn a_stop_string_ends_the_text_before_it() {
 }
 
 #[test]
-fn a_model_without_a_template_generates_and_does_not_chat() {
-    let model = Altered::mute();
+fn generate_needs_no_template() {
+    let model = Altered::without_template();
     loquat(["run", model.path(), "hi"]).refused(4, &["chat template", "generate"]);
     loquat(["render", model.path(), "hi"]).refused(4, &["chat template"]);
-    let said = loquat(["generate", model.path(), "hi", "-n2", &bias(LETTER_A)]).quiet();
-    assert_eq!(said, "AA\n");
+    let answer = loquat(["generate", model.path(), "hi", "-n2", &bias(LETTER_A)]).quiet();
+    assert_eq!(answer, "AA\n");
 }
 
 #[test]
-fn a_built_in_template_stands_in_and_says_so() {
+fn builtin_template_is_used_with_warning() {
     let model = Altered::from("llama").without("chat_template.jinja");
-    let said = loquat(["run", model.path(), "hi", "-n2", &bias(LETTER_A)]);
+    let answer = loquat(["run", model.path(), "hi", "-n2", &bias(LETTER_A)]);
     assert_eq!(
-        (said.code, said.text().as_str()),
+        (answer.code, answer.text().as_str()),
         (0, "AA\n"),
         "{}",
-        said.stderr
+        answer.stderr
     );
     let told = "brings no chat template; the built-in `chatml` is used\n";
-    assert!(said.stderr.ends_with(told), "{}", said.stderr);
+    assert!(answer.stderr.ends_with(told), "{}", answer.stderr);
     let inspected = loquat(["inspect", model.path()]).quiet();
     assert!(
         inspected.contains("chat template      built-in chatml\n"),
@@ -175,7 +183,7 @@ fn a_built_in_template_stands_in_and_says_so() {
 }
 
 #[test]
-fn precisions_and_threads_are_settings_of_the_same_model() {
+fn thread_count_does_not_change_answers() {
     let model = golden("llama");
     let args = ["generate", &model, "hi", "-n", "8", "-t0"];
     let one = ["--precision=reference", "--threads=1"];
