@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use loquat::ModelFiles;
 use loquat_chat::{BoundaryTokens, ChatContext, ChatRequest};
 use loquat_store::Store;
 use loquat_text::{ChatInput, ChatTemplate, Clock, Special};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::{FormatArgs, RenderArgs};
 use crate::error::CliError;
-use crate::load::{Model, locate, open_store_on};
+use crate::load::{locate, open_store_on};
 use crate::request::{self, MESSAGES, TOOLS};
 use crate::terminal::print;
 use crate::{chat_setup, files, prompt};
@@ -115,7 +116,7 @@ impl Renderer {
                 expected: "omitted".to_owned(),
             });
         }
-        let model = Model::open(&locate(store, &args.source.choice(model))?)?;
+        let model = ModelFiles::open(&locate(store, &args.source.choice(model))?)?;
         let tokenizer = model.tokenizer()?;
         let template = set_clock(chat_setup::required_template(&model, &tokenizer, file)?);
         Ok(Self {
