@@ -46,7 +46,7 @@ pub async fn clear(
         body => JsonBody::read(body)?.value,
     };
     let meant = match model {
-        Some(model) => vec![app.models.name_of(&model)?],
+        Some(model) => vec![app.models.resolve_name(&model)?],
         None => app
             .models
             .status()

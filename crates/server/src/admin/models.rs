@@ -269,7 +269,7 @@ async fn take_down(
     patience: Duration,
     down: impl Future<Output = Result<(), ApiError>>,
 ) -> Result<(), ApiError> {
-    let id = app.models.name_of(name)?;
+    let id = app.models.resolve_name(name)?;
     let mut down = std::pin::pin!(down);
     if let Ok(done) = tokio::time::timeout(patience, &mut down).await {
         return done;

@@ -1,22 +1,23 @@
-//! The models that are served: opened on demand, closed when idle.
+//! The served models: loaded on demand, unloaded when idle.
 //!
 //! Every model of the configuration has a [`slot`], which goes from unloaded through opening,
-//! ready, draining and closing back to unloaded. One lock guards all slots, since they share
-//! memory ([`room`]). Each [`opening`] is a task that many requests may wait for; the [`keeper`]
-//! is the only task that closes models.
+//! ready, draining and closing back to unloaded. One lock guards all slots, since they share a
+//! [`memory_budget`]. An [`opening`] is a task that many requests wait for; the [`unloader`] is the
+//! one task that closes models.
 
-mod keeper;
 mod lease;
 mod loaded;
+mod memory_budget;
 mod opening;
 mod reconfigure;
 mod registry;
-mod room;
 mod slot;
 mod status;
 #[cfg(test)]
 mod tests;
+mod unloader;
 
+use std::error::Error;
 use std::sync::Arc;
 
 use crate::config::Model;
@@ -27,21 +28,20 @@ pub use registry::{Models, model_not_found};
 pub use slot::KeepAlive;
 pub use status::{ModelState, ModelStatus};
 
-/// Finds and opens models. The implementation knows files and backends. Both methods may block;
-/// they run on blocking threads.
+/// Finds and opens models. Implementations know backends and files. Both methods may block; they
+/// are called off the async threads.
 pub trait Opener: Send + Sync + 'static {
-    /// What the model would need, without loading it.
+    /// Inspects the model without loading it.
     fn plan(&self, model: &Model) -> Result<Planned, OpenFailure>;
 
-    /// Loads the model.
     fn open(&self, model: &Model) -> Result<Opened, OpenFailure>;
 }
 
-/// A model before it is opened.
+/// What a model needs, before it is loaded.
 #[derive(Debug, Clone)]
 pub struct Planned {
     pub info: ModelInfo,
-    /// All memory it will take.
+    /// All memory it will use.
     pub resident_bytes: u64,
 }
 
@@ -52,45 +52,54 @@ pub struct Opened {
     pub resident_bytes: u64,
 }
 
-/// Why a model cannot be opened. Goes to the log and to operators, not to clients.
+/// Why a model cannot be opened. For the log and operators only: it may name paths.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenFailure {
-    /// The [`Opener`] failed.
+    /// The opener's own error.
     #[error("{0}")]
-    Opener(Arc<dyn std::error::Error + Send + Sync>),
-    #[error("its sampling parameters are invalid: {0}")]
+    Opener(Arc<dyn Error + Send + Sync>),
+    /// The configured sampling parameters are invalid for this model.
+    #[error("invalid sampling parameters: {0}")]
     Sampling(String),
-    #[error("opening it panicked: {0}")]
-    Panicked(String),
-    #[error("it was not planned")]
-    NotPlanned,
+    /// The opener panicked.
+    #[error("{0}")]
+    Panicked(Arc<tokio::task::JoinError>),
+    /// The model was not inspected.
+    #[error("its memory needs are unknown")]
+    NotInspected,
 }
 
 impl OpenFailure {
-    pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Opener(error.into().into())
     }
 }
 
-/// What clients and operators see of a model.
+impl From<tokio::task::JoinError> for OpenFailure {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Self::Panicked(Arc::new(error))
+    }
+}
+
+/// Details of a model for clients and operators.
 #[derive(Debug, Clone, Default)]
 pub struct ModelInfo {
-    /// The checkpoint's `model_type`, such as `llama`.
+    /// As the checkpoint's `model_type`: `llama`.
     pub family: String,
     /// `gguf`, `safetensors`, `mlx`.
     pub format: String,
     /// `Q4_1`, `bf16`…
     pub quantization: String,
     pub parameters: u64,
-    /// Of its files.
+    /// The size of its files.
     pub size_bytes: u64,
-    /// When its files changed, in seconds since 1970.
+    /// The modification time of its files, in seconds since 1970.
     pub modified: u64,
     pub backend: String,
     pub device: String,
     /// Its weights are in a GPU's memory.
     pub on_gpu: bool,
-    /// Longest context it is opened with.
+    /// The longest context it is, or will be, opened with.
     pub context: usize,
     pub has_template: bool,
     pub tools: bool,

@@ -1,4 +1,4 @@
-//! Opens a model of the configuration.
+//! Loads a model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
+use super::memory_budget::{Admission, admit};
 use super::registry::{Inner, stopping};
-use super::room::{self, Room};
-use super::slot::{Known, Moment, Phase, REMEMBERED, SlotId};
+use super::slot::{Inspection, Phase, RETRY_DELAY, SlotId, Timestamp};
 use super::{Lease, Loaded, OpenFailure};
 use crate::config::Model;
 use crate::error::{ApiError, ErrorKind};
@@ -18,67 +18,65 @@ use crate::error::{ApiError, ErrorKind};
 /// What to open.
 pub struct Opening {
     pub slot: SlotId,
-    /// Of the slot when the opening began.
+    /// The slot's version when the opening began.
     pub version: u64,
     pub model: Arc<Model>,
 }
 
-/// Why an opening failed.
+/// Why a model is not loaded.
 #[derive(Debug, thiserror::Error)]
-enum OpeningError {
+enum LoadError {
     #[error("{0}")]
     Failed(#[from] OpenFailure),
     #[error(
-        "it needs {need} of memory, and all models together may take {budget}: raise `memory`, \
-        or lower the model's `context`"
+        "it needs {need} of memory, and the limit for all models is {budget}: raise `memory`, or \
+         lower the model's `context`"
     )]
-    TooLarge { need: ByteCount, budget: ByteCount },
+    TooLarge { need: Bytes, budget: Bytes },
     #[error(
         "it needs {need} of memory, and models in use leave {available} of {budget}: try again \
-        when they are idle, or raise `memory`"
+         when they are idle, or raise `memory`"
     )]
-    NoRoom {
-        need: ByteCount,
-        available: ByteCount,
-        budget: ByteCount,
+    Busy {
+        need: Bytes,
+        available: Bytes,
+        budget: Bytes,
     },
 }
 
-impl OpeningError {
-    /// What the client is told.
-    fn api_error(&self, model: &str) -> ApiError {
-        let failed = |what| ApiError::new(ErrorKind::Internal, what);
+impl LoadError {
+    fn to_api_error(&self, model: &str) -> ApiError {
+        let failed = |message| ApiError::new(ErrorKind::Internal, message);
         match self {
             Self::Failed(_) => {
-                let what =
-                    format!("the model `{model}` cannot be loaded; the server's log says why");
-                failed(what).code("model_load_failed")
+                let message =
+                    format!("Model `{model}` cannot be loaded; the server's log has the cause.");
+                failed(message).code("model_load_failed")
             }
             Self::TooLarge { .. } => {
-                failed(format!("the model `{model}` cannot be loaded: {self}"))
-                    .code("model_too_large")
+                failed(format!("Model `{model}` cannot be loaded: {self}")).code("model_too_large")
             }
-            Self::NoRoom { .. } => {
-                let what = format!("there is no room for the model `{model}` now: {self}");
-                ApiError::overloaded(what).code("model_no_room")
+            Self::Busy { .. } => {
+                let message = format!("Model `{model}` does not fit now: {self}");
+                ApiError::overloaded(message).code("model_no_room")
             }
         }
     }
 
-    /// Whether an immediate retry would fail too.
-    fn is_permanent(&self) -> bool {
+    /// Whether an immediate retry would fail the same way.
+    fn is_persistent(&self) -> bool {
         match self {
             Self::Failed(_) | Self::TooLarge { .. } => true,
-            Self::NoRoom { .. } => false,
+            Self::Busy { .. } => false,
         }
     }
 }
 
-/// An amount of memory, displayed with a unit.
+/// An amount of memory for display.
 #[derive(Debug, Clone, Copy)]
-struct ByteCount(u64);
+struct Bytes(u64);
 
-impl std::fmt::Display for ByteCount {
+impl std::fmt::Display for Bytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         match UNITS.iter().find(|(size, _)| self.0 >= *size) {
@@ -88,7 +86,7 @@ impl std::fmt::Display for ByteCount {
     }
 }
 
-/// Opens the model, even if no request waits for it any more, and reports to those that do.
+/// Opens the model, even if nobody waits any more, and reports the result.
 pub async fn run(
     inner: Arc<Inner>,
     opening: Opening,
@@ -100,39 +98,39 @@ pub async fn run(
         Err(error) => Err(inner.fail(&opening, &error)),
     };
     if let Ok(lease) = &outcome {
-        warm(lease);
+        warm_up(lease);
     }
     report.send_replace(Some(outcome));
     inner.changed();
 }
 
-async fn open(inner: &Arc<Inner>, opening: &Opening) -> Result<Loaded, OpeningError> {
-    make_room(inner, opening).await?;
+async fn open(inner: &Arc<Inner>, opening: &Opening) -> Result<Loaded, LoadError> {
+    reserve_memory(inner, opening).await?;
     let opener = Arc::clone(&inner.opener);
     let model = Arc::clone(&opening.model);
     let opened = spawn_blocking(move || Loaded::new(&model, opener.open(&model)?)).await;
-    Ok(opened.map_err(|error| OpenFailure::Panicked(error.to_string()))??)
+    Ok(opened.map_err(OpenFailure::from)??)
 }
 
-/// Reserves memory if it is bounded, closing idle models for it.
-async fn make_room(inner: &Arc<Inner>, opening: &Opening) -> Result<(), OpeningError> {
+/// Reserves memory if there is a limit, and closes idle models for it.
+async fn reserve_memory(inner: &Arc<Inner>, opening: &Opening) -> Result<(), LoadError> {
     if inner.lock().memory.is_none() {
         return Ok(());
     }
-    inner.look(|slot| slot.id == opening.slot).await;
+    inner.inspect(|slot| slot.id == opening.slot).await;
     loop {
         let mut changes = inner.changes();
         if inner.reserve(opening.slot)? {
             return Ok(());
         }
-        // Cannot fail: `inner` holds the sender.
+        // `inner` holds the sender, so this cannot fail.
         let _ = changes.changed().await;
     }
 }
 
-/// Compiles a first grammar, which indexes the vocabulary and may take a second, so that no request
-/// waits for it.
-fn warm(lease: &Lease) {
+/// Compiles a grammar. The first one indexes the vocabulary, which takes a second if it is large,
+/// and the first request should not wait for it.
+fn warm_up(lease: &Lease) {
     let grammars = lease.chat_context().grammars().clone();
     spawn_blocking(move || {
         if let Err(error) = grammars.compile(&GrammarSource::JsonObject) {
@@ -142,21 +140,21 @@ fn warm(lease: &Lease) {
 }
 
 impl Inner {
-    /// Reserves the model's memory. `false` if other models have to close first.
-    fn reserve(&self, id: SlotId) -> Result<bool, OpeningError> {
+    /// Whether the model's memory is reserved; if not, it can be once other models are closed.
+    fn reserve(&self, id: SlotId) -> Result<bool, LoadError> {
         let mut state = self.lock();
         let (Some(budget), Some(slot)) = (state.memory, state.slot(id)) else {
             return Ok(true);
         };
-        let need = match &slot.known {
-            Known::Seen { resident_bytes, .. } => *resident_bytes,
-            Known::Unreadable { failure, .. } => return Err(failure.clone().into()),
-            Known::Nothing => return Err(OpenFailure::NotPlanned.into()),
+        let need = match &slot.inspection {
+            Inspection::Done { resident_bytes, .. } => *resident_bytes,
+            Inspection::Failed { failure, .. } => return Err(failure.clone().into()),
+            Inspection::Pending => return Err(OpenFailure::NotInspected.into()),
         };
         let others = state.slots.iter().filter(|slot| slot.id != id);
         let others: Vec<_> = others.filter_map(|slot| slot.resident()).collect();
-        match room::find(need, budget, &others) {
-            Room::Free => {
+        match admit(need, budget, &others) {
+            Admission::Fits => {
                 if let Some(slot) = state.slot(id)
                     && let Phase::Opening { reserved, .. } = &mut slot.phase
                 {
@@ -164,30 +162,33 @@ impl Inner {
                 }
                 Ok(true)
             }
-            Room::After(victims) => {
+            Admission::AfterEviction(victims) => {
                 for victim in victims {
                     if let Some(slot) = state.slot(victim) {
-                        tracing::info!(model = slot.model.name, "unloading: another needs room");
+                        tracing::info!(
+                            model = slot.model.name,
+                            "unloading: another model needs its memory"
+                        );
                         slot.drain();
                     }
                 }
                 self.wake.notify_one();
                 Ok(false)
             }
-            Room::None { available } => Err(OpeningError::NoRoom {
-                need: ByteCount(need),
-                available: ByteCount(available),
-                budget: ByteCount(budget),
+            Admission::Busy { available } => Err(LoadError::Busy {
+                need: Bytes(need),
+                available: Bytes(available),
+                budget: Bytes(budget),
             }),
-            Room::Never => Err(OpeningError::TooLarge {
-                need: ByteCount(need),
-                budget: ByteCount(budget),
+            Admission::TooLarge => Err(LoadError::TooLarge {
+                need: Bytes(need),
+                budget: Bytes(budget),
             }),
         }
     }
 
-    /// Puts the model into its slot. Waiting requests get it even if its configuration changed
-    /// meanwhile and it is about to close.
+    /// Puts the model into its slot. Waiting requests get it even if its configuration has changed
+    /// and it is about to be closed.
     fn install(
         self: &Arc<Self>,
         opening: &Opening,
@@ -197,7 +198,7 @@ impl Inner {
         let mut state = self.lock();
         let closing = state.closing;
         let Some(slot) = state.slot(opening.slot) else {
-            return Err(ApiError::internal(&"the slot of an opening model is gone"));
+            return Err(ApiError::internal(&"a model has no slot"));
         };
         tracing::info!(
             model = slot.model.name,
@@ -209,14 +210,14 @@ impl Inner {
         let stale = slot.version != opening.version;
         slot.phase = Phase::Ready(Arc::clone(&loaded));
         slot.was_open = true;
-        slot.last_used = Some(Moment::now());
+        slot.last_used = Some(Timestamp::now());
         if !stale {
-            slot.known = Known::Seen {
+            slot.inspection = Inspection::Done {
                 info: Arc::clone(&loaded.info),
                 resident_bytes: loaded.resident_bytes,
             };
         }
-        if closing || stale || slot.parked || slot.retired {
+        if closing || stale || slot.drained || slot.retired {
             slot.drain();
         }
         slot.leases += 1;
@@ -225,25 +226,25 @@ impl Inner {
         if closing { Err(stopping()) } else { Ok(lease) }
     }
 
-    fn fail(&self, opening: &Opening, failure: &OpeningError) -> ApiError {
+    fn fail(&self, opening: &Opening, cause: &LoadError) -> ApiError {
         let name = &opening.model.name;
-        tracing::error!(model = name, "cannot be loaded: {failure}");
-        let error = failure.api_error(name);
+        tracing::error!(model = name, "cannot be loaded: {cause}");
+        let error = cause.to_api_error(name);
         let mut state = self.lock();
         if let Some(slot) = state.slot(opening.slot) {
-            let is_permanent = failure.is_permanent() && slot.version == opening.version;
-            slot.phase = if is_permanent {
+            let persistent = cause.is_persistent() && slot.version == opening.version;
+            slot.phase = if persistent {
                 Phase::Failed {
-                    why: failure.to_string(),
+                    why: cause.to_string(),
                     error: error.clone(),
                     since: std::time::SystemTime::now(),
-                    until: Instant::now() + REMEMBERED,
+                    until: Instant::now() + RETRY_DELAY,
                 }
             } else {
                 Phase::Unloaded
             };
         }
-        state.forget_retired();
+        state.remove_retired();
         error
     }
 }

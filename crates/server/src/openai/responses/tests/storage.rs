@@ -4,16 +4,16 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use super::{ask, request, tokens, turn};
+use super::{create_response, request, tokens, turn};
 use crate::config;
 use crate::testing::{Harness, Reply, Scripted};
 use crate::wire::IGNORED_HEADER;
 
 #[tokio::test]
-async fn a_conversation_goes_on_from_what_was_kept() {
+async fn stored_response_is_continued() {
     let server = Harness::saying("<think>hm</think>\n\nYes.");
-    let first = ask(&server, json!({ "instructions": "be kind" })).await;
-    let second = ask(
+    let first = create_response(&server, json!({ "instructions": "be kind" })).await;
+    let second = create_response(
         &server,
         json!({ "input": "and?", "previous_response_id": first["id"] }),
     )
@@ -52,19 +52,19 @@ async fn a_conversation_goes_on_from_what_was_kept() {
     let page = server.get(&path(&second, &query)).await.json();
     assert_eq!(kinds(&page), all[1..2]);
     assert_eq!(page["has_more"], true);
-    // A stored item may be named in place of being sent.
+    // An input may refer to a stored item.
     let reference = json!({ "type": "item_reference", "id": first["output"][1]["id"] });
     let input = json!([{ "role": "user", "content": "hi" }, reference, { "role": "user", "content": "and?" }]);
-    let third = ask(&server, json!({ "input": input, "store": false })).await;
+    let third = create_response(&server, json!({ "input": input, "store": false })).await;
     assert_eq!(third["usage"]["input_tokens"], expected);
     assert_eq!(
         server.get(&path(&third, "")).await.status(),
         StatusCode::NOT_FOUND
     );
-    // What goes on from a response does not need it.
-    let gone = Request::delete(path(&first, "")).body(Body::empty());
-    let gone = server.send(gone.expect("a request")).await;
-    assert_eq!(gone.json()["deleted"], true);
+    // A response does not need the one it continues.
+    let deleted = Request::delete(path(&first, "")).body(Body::empty());
+    let deleted = server.send(deleted.expect("a request")).await;
+    assert_eq!(deleted.json()["deleted"], true);
     assert_eq!(
         server.get(&path(&first, "")).await.status(),
         StatusCode::NOT_FOUND
@@ -75,7 +75,7 @@ async fn a_conversation_goes_on_from_what_was_kept() {
 }
 
 #[tokio::test]
-async fn no_more_is_kept_than_the_configuration_allows() {
+async fn storage_follows_the_configured_limits() {
     let cases = [
         (
             config::Responses {
@@ -107,8 +107,8 @@ async fn no_more_is_kept_than_the_configuration_allows() {
         };
         let server = Harness::with(Scripted::new("Yes."), config);
         let long = "a".repeat(3000);
-        let first = ask(&server, json!({ "input": long })).await;
-        let second = ask(&server, json!({ "input": long })).await;
+        let first = create_response(&server, json!({ "input": long })).await;
+        let second = create_response(&server, json!({ "input": long })).await;
         for (response, status) in [first, second].iter().zip(expected) {
             let path = format!(
                 "/v1/responses/{}",
@@ -119,8 +119,8 @@ async fn no_more_is_kept_than_the_configuration_allows() {
     }
 }
 
-/// A server for `ada` and `bob`, whose names are their keys.
-fn for_two(responses: config::Responses) -> Harness {
+/// A server with the keys `ada` and `bob`.
+fn two_keys(responses: config::Responses) -> Harness {
     let key = |name: &str| config::Key {
         name: name.to_owned(),
         hash: config::KeyHash::digest(name),
@@ -149,7 +149,7 @@ async fn send(server: &Harness, method: &str, path: &str, key: &str, body: &Valu
 }
 
 #[tokio::test]
-async fn who_keeps_most_makes_room() {
+async fn largest_owner_is_evicted_first() {
     let cases = [
         config::Responses {
             max_stored: 4,
@@ -161,34 +161,34 @@ async fn who_keeps_most_makes_room() {
         },
     ];
     for limits in cases {
-        let server = for_two(limits.clone());
-        let made = async |key: &str, size: usize| {
+        let server = two_keys(limits.clone());
+        let created = async |key: &str, size: usize| {
             let body = request(json!({ "input": "a".repeat(size) }));
-            let made = send(&server, "POST", "/v1/responses", key, &body).await;
-            assert_eq!(made.status(), StatusCode::OK, "{}", made.text());
+            let created = send(&server, "POST", "/v1/responses", key, &body).await;
+            assert_eq!(created.status(), StatusCode::OK, "{}", created.text());
             format!(
                 "/v1/responses/{}",
-                made.json()["id"].as_str().unwrap_or_default()
+                created.json()["id"].as_str().unwrap_or_default()
             )
         };
-        let is_kept = async |key: &str, path: &str| {
+        let is_stored = async |key: &str, path: &str| {
             let reply = send(&server, "GET", path, key, &json!({})).await;
             reply.status() == StatusCode::OK
         };
-        let bobs = made("bob", 1000).await;
-        let first = made("ada", 1000).await;
+        let bobs = created("bob", 1000).await;
+        let first = created("ada", 1000).await;
         for _ in 0..10 {
-            made("ada", 1000).await;
+            created("ada", 1000).await;
         }
-        let last = made("ada", 1000).await;
-        assert!(is_kept("bob", &bobs).await, "{limits:?}");
-        assert!(!is_kept("ada", &first).await, "{limits:?}");
-        assert!(is_kept("ada", &last).await, "{limits:?}");
+        let last = created("ada", 1000).await;
+        assert!(is_stored("bob", &bobs).await, "{limits:?}");
+        assert!(!is_stored("ada", &first).await, "{limits:?}");
+        assert!(is_stored("ada", &last).await, "{limits:?}");
     }
 }
 
 #[tokio::test]
-async fn what_is_too_much_by_itself_is_not_kept_and_drives_nothing_out() {
+async fn oversized_response_evicts_nothing() {
     let limits = config::Responses {
         max_bytes: 5000,
         ..config::Responses::default()
@@ -202,14 +202,14 @@ async fn what_is_too_much_by_itself_is_not_kept_and_drives_nothing_out() {
         let id = response["id"].as_str().unwrap_or_default();
         format!("/v1/responses/{id}")
     };
-    let small = ask(&server, json!({})).await;
-    let large = ask(&server, json!({ "instructions": "a".repeat(3900) })).await;
+    let small = create_response(&server, json!({})).await;
+    let large = create_response(&server, json!({ "instructions": "a".repeat(3900) })).await;
     assert_eq!(server.get(&path(&large)).await.status(), 404);
     assert_eq!(server.get(&path(&small)).await.status(), 200);
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_not_kept() {
+async fn ignored_fields_are_not_stored() {
     let server = Harness::saying("Yes.");
     let annotated =
         |text: &str| json!({ "type": "output_text", "text": text, "annotations": [{ "a": 1 }] });
@@ -237,7 +237,7 @@ async fn what_changes_nothing_is_not_kept() {
 }
 
 #[tokio::test]
-async fn what_is_too_old_cannot_be_referred_to() {
+async fn expired_items_cannot_be_referenced() {
     for (keep, status) in [(Duration::ZERO, 400), (Duration::from_secs(60), 200)] {
         let responses = config::Responses {
             keep,
@@ -248,20 +248,20 @@ async fn what_is_too_old_cannot_be_referred_to() {
             ..Harness::config()
         };
         let server = Harness::with(Scripted::new("Yes."), config);
-        let first = ask(&server, json!({})).await;
+        let first = create_response(&server, json!({})).await;
         let reference = json!({ "type": "item_reference", "id": first["output"][0]["id"] });
         let input = json!([reference, { "role": "user", "content": "and?" }]);
-        let asked = request(json!({ "input": input }));
-        let reply = server.post("/v1/responses", &asked).await;
+        let body = request(json!({ "input": input }));
+        let reply = server.post("/v1/responses", &body).await;
         assert_eq!(reply.status(), status, "{keep:?}");
     }
 }
 
 #[tokio::test]
-async fn queries_take_lists_and_refuse_what_they_do_not_know() {
+async fn queries_accept_lists_and_refuse_unknown_names() {
     let server = Harness::saying("Yes.");
-    let made = ask(&server, json!({})).await;
-    let id = made["id"].as_str().unwrap_or_default();
+    let created = create_response(&server, json!({})).await;
+    let id = created["id"].as_str().unwrap_or_default();
     let two = "include[]=a&include%5B%5D=b";
     let cases = [
         (format!("?{two}&stream=false"), 200),
@@ -279,14 +279,14 @@ async fn queries_take_lists_and_refuse_what_they_do_not_know() {
 }
 
 #[tokio::test]
-async fn a_response_is_for_the_key_that_made_it() {
-    let server = for_two(config::Responses::default());
+async fn response_belongs_to_its_key() {
+    let server = two_keys(config::Responses::default());
     let body = request(json!({}));
-    let made = send(&server, "POST", "/v1/responses", "ada", &body).await;
-    let id = made.json()["id"].as_str().unwrap_or_default().to_owned();
+    let created = send(&server, "POST", "/v1/responses", "ada", &body).await;
+    let id = created.json()["id"].as_str().unwrap_or_default().to_owned();
     let path = format!("/v1/responses/{id}");
     let items = format!("{path}/input_items");
-    let item = made.json()["output"][0]["id"].clone();
+    let item = created.json()["output"][0]["id"].clone();
     let reference = json!({ "input": [{ "type": "item_reference", "id": item }] });
     let cases = [
         ("GET", path.as_str(), json!({}), [404, 200]),

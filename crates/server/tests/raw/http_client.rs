@@ -1,4 +1,4 @@
-//! HTTP/1 by hand.
+//! A bare HTTP/1 client.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::world::{KEY, PATIENCE};
+use crate::test_server::{KEY, TIMEOUT};
 
 /// One end of a connection.
-pub struct Wire<S = TcpStream> {
+pub struct HttpClient<S = TcpStream> {
     pub stream: S,
     unread: Vec<u8>,
 }
@@ -58,14 +58,14 @@ pub fn post(path: &str, body: &Value) -> Vec<u8> {
     request("POST", path, &headers, body.as_bytes())
 }
 
-impl Wire {
+impl HttpClient {
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.expect("a connection");
         Self::over(stream)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> HttpClient<S> {
     pub fn over(stream: S) -> Self {
         Self {
             stream,
@@ -73,7 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// The server may have closed already, which is for what comes back to tell.
+    /// Ignores errors: the server may have closed the connection.
     pub async fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes).await;
         let _ = self.stream.flush().await;
@@ -87,11 +87,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.send(&post(path, body)).await;
     }
 
-    /// Something more, or nothing at the end.
+    /// Reads more bytes; 0 at the end.
     async fn more(&mut self) -> usize {
-        let read = timeout(PATIENCE, self.stream.read_buf(&mut self.unread)).await;
-        // A reset is an end too.
-        read.expect("the server says something").unwrap_or(0)
+        let read = timeout(TIMEOUT, self.stream.read_buf(&mut self.unread)).await;
+        // A reset counts as the end.
+        read.expect("bytes in time").unwrap_or(0)
     }
 
     async fn until(&mut self, mark: &str) -> Option<String> {
@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// The next response's head; none where the connection ended instead.
+    /// The next response's head; `None` if the connection ended.
     pub async fn head(&mut self) -> Option<Response> {
         let head = self.until("\r\n\r\n").await?;
         let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -130,7 +130,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Some(String::from_utf8(bytes).expect("text"))
     }
 
-    /// The next chunk of a body; empty at its end, none where it broke off.
+    /// The next chunk of a body; empty at its end, `None` if it broke off.
     pub async fn chunk(&mut self) -> Option<String> {
         let size = self.until("\r\n").await?;
         let size = usize::from_str_radix(size.trim_end(), 16).expect("a size");
@@ -138,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Some(chunk[..size].to_owned())
     }
 
-    /// A whole response; none where the connection ended before it did.
+    /// A whole response; `None` if the connection ended early.
     pub async fn try_response(&mut self) -> Option<Response> {
         let mut response = self.head().await?;
         if response.header("transfer-encoding") == Some("chunked") {
@@ -158,21 +158,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.try_response().await.expect("a whole response")
     }
 
-    /// Waits for the head of a stream and its first words.
+    /// Waits for the head of a stream and its first chunk.
     pub async fn begins_to_stream(&mut self) {
         let head = self.head().await.expect("a head");
         assert_eq!(head.status, 200, "{head:?}");
         self.chunk().await.expect("a first frame");
     }
 
-    /// The server closes without another word.
+    /// The server closes without sending more.
     pub async fn ends(&mut self) {
         while self.more().await > 0 {}
         let left = String::from_utf8_lossy(&self.unread);
         assert!(left.is_empty(), "it says {left:?}");
     }
 
-    /// Nothing comes for so long.
+    /// The server sends nothing for this time.
     pub async fn is_silent_for(&mut self, time: Duration) {
         let read = timeout(time, self.stream.read_buf(&mut self.unread)).await;
         assert!(read.is_err(), "{read:?}: {:?}", self.unread);

@@ -1,4 +1,4 @@
-//! A server at work, and the look behind it.
+//! A server under test, and its load.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::http_client::HttpClient;
 use crate::scripted::{MODEL, Scripted};
-use crate::wire::Wire;
 
-/// Longer than anything here takes on the slowest of machines.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Only a hang takes longer.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 pub const KEY: &str = "the-key";
 
-pub struct World {
+pub struct TestServer {
     pub address: SocketAddr,
     observer: Observer,
     stop: Option<oneshot::Sender<()>>,
     served: JoinHandle<()>,
 }
 
-/// A model that talks for long: some 30 s, if nobody stops it.
-pub fn talker() -> Scripted {
+/// A model with a reply that takes at least 30 s.
+pub fn long_reply() -> Scripted {
     Scripted {
         delay: Duration::from_millis(10),
         ..Scripted::new(&"la ".repeat(1000))
@@ -52,7 +52,7 @@ pub fn config() -> Config {
     config
 }
 
-/// A conversation of one word, as JSON.
+/// A chat request.
 pub fn chat(stream: bool) -> Value {
     json!({
         "model": MODEL,
@@ -61,7 +61,7 @@ pub fn chat(stream: bool) -> Value {
     })
 }
 
-impl World {
+impl TestServer {
     pub async fn start(model: Scripted) -> Self {
         Self::with(model, config()).await
     }
@@ -78,52 +78,51 @@ impl World {
             observer: server.observer(),
             stop: Some(stop),
             served: tokio::spawn(server.serve(async {
-                // Dropping the world stops the server as well.
+                // Dropping the sender stops the server too.
                 let _ = stopped.await;
             })),
         }
     }
 
-    pub async fn connect(&self) -> Wire {
-        Wire::connect(self.address).await
+    pub async fn connect(&self) -> HttpClient {
+        HttpClient::connect(self.address).await
     }
 
     pub fn load(&self) -> Load {
         self.observer.load()
     }
 
-    /// Waits until the server's load is as described.
+    /// Waits until the load satisfies `is`.
     pub async fn until(&self, what: &str, is: impl Fn(&Load) -> bool) {
         let began = Instant::now();
         while !is(&self.load()) {
-            assert!(began.elapsed() < PATIENCE, "{what}: {:?}", self.load());
+            assert!(began.elapsed() < TIMEOUT, "{what}: {:?}", self.load());
             sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// The server answers, and has nothing else to do.
-    pub async fn is_well(&self) {
-        let nothing = Load::default();
-        self.until("nothing stays behind", |load| *load == nothing)
-            .await;
-        let mut wire = self.connect().await;
+    /// The server answers, and has no other load.
+    pub async fn is_healthy_and_idle(&self) {
+        let none = Load::default();
+        self.until("the load is zero", |load| *load == none).await;
+        let mut client = self.connect().await;
         let body = json!({ "model": MODEL, "prompt": "la" });
-        wire.post("/tokenize", &body).await;
-        let response = wire.response().await;
+        client.post("/tokenize", &body).await;
+        let response = client.response().await;
         assert_eq!(response.status, 200, "{response:?}");
-        drop(wire);
-        self.until("nothing comes back", |load| *load == nothing)
+        drop(client);
+        self.until("the load stays zero", |load| *load == none)
             .await;
     }
 
-    pub fn tell_to_stop(&mut self) {
+    pub fn request_stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
     }
 
     pub async fn stopped(self) {
-        let ended = timeout(PATIENCE, self.served).await;
+        let ended = timeout(TIMEOUT, self.served).await;
         ended.expect("in time").expect("without a panic");
     }
 }

@@ -1,27 +1,27 @@
-//! Many at once.
+//! Many requests and connections.
 
 use std::time::Duration;
 
 use crate::scripted::Scripted;
-use crate::world::{World, chat};
+use crate::test_server::{TestServer, chat};
 
 const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_at_once_are_each_answered_in_full() {
+async fn thirty_two_requests_are_answered_in_full() {
     let model = Scripted {
         delay: Duration::from_millis(1),
         ..Scripted::new("all the words that there are")
     };
-    let world = World::start(model).await;
+    let server = TestServer::start(model).await;
     let mut wires = Vec::new();
     for index in 0..32 {
-        let mut wire = world.connect().await;
-        wire.post(CHAT, &chat(index % 2 == 0)).await;
-        wires.push(wire);
+        let mut client = server.connect().await;
+        client.post(CHAT, &chat(index % 2 == 0)).await;
+        wires.push(client);
     }
-    for (index, wire) in wires.iter_mut().enumerate() {
-        let response = wire.response().await;
+    for (index, client) in wires.iter_mut().enumerate() {
+        let response = client.response().await;
         assert_eq!(response.status, 200, "{response:?}");
         match index % 2 {
             0 => assert!(response.body.ends_with("data: [DONE]\n\n"), "{response:?}"),
@@ -31,28 +31,27 @@ async fn thirty_two_at_once_are_each_answered_in_full() {
             ),
         }
     }
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }
 
-/// Both ends live in this process, which may have no more than 1,024 files open; a machine that
-/// allows more is asked for more.
+/// Both ends are in this process, which may be limited to 1,024 open files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_are_in_nobodys_way() {
-    let world = World::start(Scripted::new("hello")).await;
+async fn idle_connections_do_not_block_requests() {
+    let server = TestServer::start(Scripted::new("hello")).await;
     let mut idle = Vec::new();
     for _ in 0..idle_connections() {
-        idle.push(world.connect().await);
+        idle.push(server.connect().await);
     }
-    let mut wire = world.connect().await;
-    wire.post(CHAT, &chat(true)).await;
-    assert_eq!(wire.response().await.status, 200);
-    // Those that waited are served as well.
-    for wire in idle.iter_mut().step_by(100) {
-        wire.get("/health").await;
-        assert_eq!(wire.response().await.status, 200);
+    let mut client = server.connect().await;
+    client.post(CHAT, &chat(true)).await;
+    assert_eq!(client.response().await.status, 200);
+    // Idle connections are served too.
+    for client in idle.iter_mut().step_by(100) {
+        client.get("/health").await;
+        assert_eq!(client.response().await.status, 200);
     }
     drop(idle);
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }
 
 fn idle_connections() -> usize {
@@ -62,6 +61,6 @@ fn idle_connections() -> usize {
         .find_map(|line| line.strip_prefix("Max open files"))
         .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
         .unwrap_or(256);
-    // Two ends each, and other tests at the same time.
+    // Two ends each; other tests run at the same time.
     1000.min(files / 4)
 }

@@ -1,4 +1,4 @@
-//! What is too long is refused, before much is done with it where that can be.
+//! Prompts that do not fit are refused, before tokenizing if possible.
 
 use axum::http::StatusCode;
 use serde_json::json;
@@ -6,9 +6,9 @@ use serde_json::json;
 use crate::testing::{Harness, MODEL};
 
 #[tokio::test]
-async fn a_text_that_cannot_fit_is_refused_in_every_dialect() {
+async fn every_dialect_refuses_oversized_text() {
     let server = Harness::saying("hello");
-    // More bytes than the context has tokens, times the longest token there is.
+    // More bytes than the context has tokens of the longest kind.
     let text = "word ".repeat(1 << 20);
     let messages = json!([{ "role": "user", "content": text }]);
     for (path, body) in [
@@ -34,13 +34,13 @@ async fn a_text_that_cannot_fit_is_refused_in_every_dialect() {
     ] {
         let reply = server.post(path, &body).await;
         assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{path}");
-        let said = reply.text();
-        assert!(said.contains("bytes is at least"), "{path}: {said}");
+        let text = reply.text();
+        assert!(text.contains("bytes is at least"), "{path}: {text}");
     }
 }
 
 #[tokio::test]
-async fn a_prompt_that_leaves_no_room_is_said_so_without_words_nobody_sent() {
+async fn oversized_prompt_error_names_no_other_field() {
     let server = Harness::saying("hello");
     let text = "a".repeat(4096);
     for (path, body) in [
@@ -61,7 +61,7 @@ async fn a_prompt_that_leaves_no_room_is_said_so_without_words_nobody_sent() {
         assert!(message.contains("a prompt of 4"), "{path}: {message}");
         assert!(!message.contains("max_tokens"), "{path}: {message}");
     }
-    // What is left out goes as far as there is room.
+    // Without `max_tokens` the reply fills the context.
     let body = json!({ "model": MODEL, "prompt": vec![5; 4090] });
     let reply = server.post("/v1/completions", &body).await;
     assert_eq!(reply.json()["usage"]["completion_tokens"], 6);

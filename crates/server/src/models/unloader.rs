@@ -1,4 +1,4 @@
-//! Closes models: those that were idle for long enough, and those that are to go.
+//! Closes models that are idle or draining.
 
 use std::sync::{Arc, Weak};
 
@@ -9,14 +9,13 @@ use super::Loaded;
 use super::registry::Inner;
 use super::slot::{Phase, SlotId};
 
-/// Runs until the models are gone. `wake` says that a model became idle, or is to be closed.
-pub async fn keep(models: Weak<Inner>, wake: Arc<Notify>) {
+/// Runs until the registry is dropped. `wake` signals that a model became idle or is draining.
+pub async fn run(models: Weak<Inner>, wake: Arc<Notify>) {
     loop {
         let Some(next) = models.upgrade().map(|inner| inner.sweep()) else {
             return;
         };
         match next {
-            // Late or woken, the next sweep sees what there is to do.
             Some(deadline) => _ = timeout_at(deadline, wake.notified()).await,
             None => wake.notified().await,
         }
@@ -24,7 +23,7 @@ pub async fn keep(models: Weak<Inner>, wake: Arc<Notify>) {
 }
 
 impl Inner {
-    /// Closes what nobody needs, and says when to look again.
+    /// Closes idle models, and returns when to sweep again.
     fn sweep(self: &Arc<Self>) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -32,7 +31,7 @@ impl Inner {
         for slot in &mut state.slots {
             match slot.deadline() {
                 Some(deadline) if deadline <= now => {
-                    tracing::info!(model = slot.model.name, "unloading: it was idle");
+                    tracing::info!(model = slot.model.name, "unloading: idle");
                     slot.drain();
                 }
                 Some(deadline) => next = Some(next.map_or(deadline, |next| deadline.min(next))),
@@ -51,10 +50,10 @@ impl Inner {
     }
 
     async fn close(self: Arc<Self>, id: SlotId, loaded: Arc<Loaded>) {
-        // The engine's thread is joined, and memory given back.
+        // Joins the engine's thread and frees its memory.
         let closed = tokio::task::spawn_blocking(move || drop(loaded)).await;
         if let Err(error) = closed {
-            tracing::error!("a model did not close in order: {error}");
+            tracing::error!("closing a model failed: {error}");
         }
         let mut state = self.lock();
         if let Some(slot) = state.slot(id) {

@@ -1,18 +1,18 @@
-//! The end, in order.
+//! Shutdown.
 
 use std::time::{Duration, Instant};
 
 use loquat_server::config::Scope;
 use tokio::net::TcpStream;
 
+use crate::http_client::{HttpClient, post};
 use crate::scripted::{MODEL, Scripted, Stuck};
-use crate::wire::{Wire, post};
-use crate::world::{World, chat, config, talker};
+use crate::test_server::{TestServer, chat, config, long_reply};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Says something for about as long as a test may take.
-fn brief() -> Scripted {
+/// A reply that ends during the test.
+fn short_reply() -> Scripted {
     Scripted {
         delay: Duration::from_millis(10),
         ..Scripted::new("a few more words before the end")
@@ -20,22 +20,25 @@ fn brief() -> Scripted {
 }
 
 #[tokio::test]
-async fn what_runs_may_end_and_what_comes_is_refused() {
-    let mut world = World::start(brief()).await;
-    let mut streaming = world.connect().await;
+async fn running_requests_end_and_new_are_refused() {
+    let mut server = TestServer::start(short_reply()).await;
+    let mut streaming = server.connect().await;
     streaming.post(CHAT, &chat(true)).await;
     streaming.begins_to_stream().await;
-    let mut waiting = world.connect().await;
+    let mut waiting = server.connect().await;
     waiting.post(CHAT, &chat(false)).await;
-    let mut kept = world.connect().await;
+    let mut kept = server.connect().await;
     kept.get("/health").await;
     assert_eq!(kept.response().await.status, 200);
-    world.until("both run", |load| load.running == 2).await;
+    server.until("both run", |load| load.running == 2).await;
 
-    world.tell_to_stop();
+    server.request_stop();
     let began = Instant::now();
-    while TcpStream::connect(world.address).await.is_ok() {
-        assert!(began.elapsed() < Duration::from_secs(1), "it still listens");
+    while TcpStream::connect(server.address).await.is_ok() {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "it still listens"
+        );
     }
     kept.post(CHAT, &chat(false)).await;
     let response = kept.response().await;
@@ -50,13 +53,13 @@ async fn what_runs_may_end_and_what_comes_is_refused() {
     let rest = rest_of(&mut streaming).await;
     assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
     streaming.ends().await;
-    world.stopped().await;
+    server.stopped().await;
 }
 
-async fn rest_of(wire: &mut Wire) -> String {
+async fn rest_of(client: &mut HttpClient) -> String {
     let mut rest = String::new();
     loop {
-        match wire.chunk().await.expect("a whole stream").as_str() {
+        match client.chunk().await.expect("a whole stream").as_str() {
             "" => return rest,
             chunk => rest.push_str(chunk),
         }
@@ -64,93 +67,95 @@ async fn rest_of(wire: &mut Wire) -> String {
 }
 
 #[tokio::test]
-async fn what_takes_too_long_is_told_why_it_ends() {
+async fn requests_past_the_timeout_are_ended() {
     let mut config = config();
     config.server.shutdown_timeout = Duration::from_millis(100);
-    let mut world = World::with(talker(), config).await;
+    let mut server = TestServer::with(long_reply(), config).await;
     let mut streams = Vec::new();
     for path in [CHAT, "/v1/messages", "/api/chat"] {
         let mut body = chat(true);
         if path == "/v1/messages" {
             body["max_tokens"] = 1000.into();
         }
-        let mut wire = world.connect().await;
-        wire.post(path, &body).await;
-        wire.begins_to_stream().await;
-        streams.push(wire);
+        let mut client = server.connect().await;
+        client.post(path, &body).await;
+        client.begins_to_stream().await;
+        streams.push(client);
     }
-    let mut whole = world.connect().await;
+    let mut whole = server.connect().await;
     whole.post(CHAT, &chat(false)).await;
-    world.until("all run", |load| load.running == 4).await;
+    server.until("all run", |load| load.running == 4).await;
 
-    world.tell_to_stop();
+    server.request_stop();
     let response = whole.response().await;
     assert_eq!(response.status, 503, "{response:?}");
-    for (wire, shape) in streams.iter_mut().zip([
+    for (client, shape) in streams.iter_mut().zip([
         "data: {\"error\":",
         "event: error\ndata: {\"type\":\"error\"",
         "{\"error\":",
     ]) {
-        let rest = rest_of(wire).await;
+        let rest = rest_of(client).await;
         assert!(rest.contains(shape), "{rest}");
         assert!(rest.contains("the server is stopping"), "{rest}");
-        wire.ends().await;
+        client.ends().await;
     }
-    world.stopped().await;
+    server.stopped().await;
 }
 
 #[tokio::test]
-async fn idle_and_half_open_connections_do_not_hold_it_up() {
-    let mut world = World::start(brief()).await;
-    let _silent = world.connect().await;
-    let mut half = world.connect().await;
+async fn idle_connections_do_not_delay_shutdown() {
+    let mut server = TestServer::start(short_reply()).await;
+    let _silent = server.connect().await;
+    let mut half = server.connect().await;
     half.send(b"GET /health HT").await;
-    let mut half_body = world.connect().await;
+    let mut half_body = server.connect().await;
     let request = post(CHAT, &chat(false));
     half_body.send(&request[..request.len() - 3]).await;
-    world
+    server
         .until("its head came", |load| load.requests == 1)
         .await;
     drop(half_body);
-    let mut kept = world.connect().await;
+    let mut kept = server.connect().await;
     kept.get("/health").await;
     assert_eq!(kept.response().await.status, 200);
-    world.until("nothing runs", |load| load.requests == 0).await;
-    world.tell_to_stop();
+    server
+        .until("nothing runs", |load| load.requests == 0)
+        .await;
+    server.request_stop();
     kept.ends().await;
-    world.stopped().await;
+    server.stopped().await;
 }
 
 #[tokio::test]
-async fn a_model_that_is_loading_does_not_hold_it_up() {
+async fn loading_model_does_not_delay_shutdown() {
     let (stuck, _let_go) = Stuck::new();
     let mut config = config();
     config.models[0].preload = true;
-    let mut world = World::with(stuck, config).await;
-    let mut wire = world.connect().await;
+    let mut server = TestServer::with(stuck, config).await;
+    let mut client = server.connect().await;
     loop {
-        wire.get(&format!("/v1/models/{MODEL}")).await;
-        if wire.response().await.json()["state"] == "loading" {
+        client.get(&format!("/v1/models/{MODEL}")).await;
+        if client.response().await.json()["state"] == "loading" {
             break;
         }
     }
-    world.tell_to_stop();
-    world.stopped().await;
+    server.request_stop();
+    server.stopped().await;
 }
 
 #[tokio::test]
-async fn only_what_uses_models_is_waited_for() {
+async fn shutdown_waits_only_for_model_requests() {
     let mut config = config();
     config.keys[0].scopes = vec![Scope::Admin];
     config.server.shutdown_timeout = Duration::from_secs(60);
     config.limits.body_timeout = Duration::from_secs(60);
-    let mut world = World::with(brief(), config).await;
-    let mut operator = world.connect().await;
+    let mut server = TestServer::with(short_reply(), config).await;
+    let mut operator = server.connect().await;
     let request = post("/admin/v1/cache/clear", &chat(false));
     operator.send(&request[..request.len() - 3]).await;
-    world
+    server
         .until("its head came", |load| load.requests == 1)
         .await;
-    world.tell_to_stop();
-    world.stopped().await;
+    server.request_stop();
+    server.stopped().await;
 }
