@@ -144,7 +144,7 @@ fn unservable_model_is_refused_at_start() {
         (
             &[&model, "--backend=nope"],
             2,
-            "model `llama`: no backend is called `nope`",
+            "model `llama`: no backend is named `nope`",
         ),
         (
             &[&model, &model],
