@@ -77,7 +77,7 @@ test("a tool call is shown, its result is given, and the conversation goes on", 
   await page.getByLabel("Result of get_weather").fill('{"sky": "clear"}');
   await page.getByLabel("Result of get_weather").press("Enter");
   await page.getByLabel("Result of get_time").fill("12:00");
-  await page.getByRole("button", { name: "Give result" }).click();
+  await page.getByRole("button", { name: "Send result" }).click();
   await page.getByText("Sunny, at noon.").waitFor();
   await answered(page);
   assert.deepEqual(bodies[1].messages.slice(1), [
@@ -135,15 +135,15 @@ test("markdown becomes what it means", async (t) => {
 const REFUSALS = [
   [
     { status: 503, headers: { "retry-after": "3" }, json: { error: { message: "the queue is full" } } },
-    /no room right now\. Try again in 3 s\..*the queue is full/,
+    /server is busy\. Try again in 3 s\..*the queue is full/,
   ],
-  [{ status: 500, body: "<html>oops</html>" }, /The server failed to answer\./],
+  [{ status: 500, body: "<html>oops</html>" }, /The server reported an error\./],
   ["abort", /cannot be reached/],
   [
     `data: {"choices":[{"index":0,"delta":{"content":"Half"}}]}\n\ndata: {"error":{"message":"the device failed"}}\n\n`,
-    /Half.*broke off.*the device failed/s,
+    /Half.*was interrupted.*the device failed/s,
   ],
-  [`data: {"choices":[{"index":0,"delta":{"content":"Half"}}]}\n\n`, /Half.*broke off/s],
+  [`data: {"choices":[{"index":0,"delta":{"content":"Half"}}]}\n\n`, /Half.*was interrupted/s],
 ];
 
 for (const [answer, words] of REFUSALS) {
@@ -198,5 +198,5 @@ test("without a key it says so", async (t) => {
   const { page } = await chat(t, { status: 401, json: { error: { message: "no key" } } });
   await ask(page, "Hello");
   await page.getByRole("button", { name: "Cancel" }).click();
-  assert.match(await (await answered(page)).textContent(), /does not know this key/);
+  assert.match(await (await answered(page)).textContent(), /API key is not valid/);
 });

@@ -85,7 +85,7 @@ test("only what is set is sent", async (t) => {
   await page.getByLabel("Temperature", { exact: true }).fill("0.3");
   await page.getByLabel("Top k", { exact: true }).fill("5");
   await page.getByLabel("Longest reply").fill("8");
-  await page.getByLabel("Stop at").fill("END");
+  await page.getByLabel("Stop sequences").fill("END");
   assert.equal(await page.locator("#set").textContent(), "5 set");
   await page.keyboard.press("Escape");
   assert.ok(await page.locator("#settings").isHidden());
@@ -147,7 +147,7 @@ test("the last question can be edited, and the conversation cleared and brought 
   await page.getByRole("button", { name: "New conversation" }).click();
   assert.equal(await page.locator(".message").count(), 0);
   assert.equal(await page.evaluate(() => localStorage.getItem("loquat.conversation")), null);
-  await page.getByRole("button", { name: "Bring back" }).click();
+  await page.getByRole("button", { name: "Restore" }).click();
   assert.equal(await page.locator(".message").count(), 2);
 });
 
@@ -179,7 +179,7 @@ test("a refusal is told in plain words", async (t) => {
   const { page } = await chat(t, { values: { temperature: "-5" } });
   await ask(page, "Hello");
   const trouble = (await answered(page)).locator(".trouble");
-  assert.match(await trouble.textContent(), /The server did not accept this\..*temperature.*Try again/);
+  assert.match(await trouble.textContent(), /The request was not accepted\..*temperature.*Try again/);
 });
 
 test("the live view moves, and asks only while it is looked at", async (t) => {

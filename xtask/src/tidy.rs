@@ -1,9 +1,9 @@
-//! The repository's rules as code: each rule is a function from the tree to its violations, and
-//! the table below is all of them.
+//! The repository's rules: each is a function from the tree to its violations.
 
 mod families;
 mod layers;
 mod links;
+mod names;
 mod rust_code;
 mod source;
 mod tree;
@@ -20,6 +20,7 @@ const RULES: &[Rule] = &[
     families::family_facts,
     layers::dependency_direction,
     links::dead_links,
+    names::bare_names,
     source::file_size,
     source::cfg_feature_placement,
     source::crate_doc,
@@ -27,7 +28,7 @@ const RULES: &[Rule] = &[
     source::wire_types_stay_in_server,
 ];
 
-/// One broken rule, at one place.
+/// A rule broken at one line.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
     path: String,
@@ -48,7 +49,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Prints every violation under `root`; an error if there is any.
+/// Prints every violation under `root`; any is an error.
 pub fn run(root: &Path) -> Result<(), Error> {
     let tree = Tree::read(root)?;
     let mut violations: Vec<Violation> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
@@ -65,7 +66,7 @@ pub fn run(root: &Path) -> Result<(), Error> {
     }
 }
 
-/// The 1-based line on which byte `offset` of `text` stands.
+/// The 1-based line of byte `offset`.
 fn line_of(text: &str, offset: usize) -> usize {
     1 + text
         .bytes()
@@ -74,7 +75,7 @@ fn line_of(text: &str, offset: usize) -> usize {
         .count()
 }
 
-/// The files of a tree, as (path, text), and the `path:line` places at which a rule must fail.
+/// The files of a tree, as (path, text), and the `path:line` of each expected violation.
 #[cfg(test)]
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
 
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_violation_prints_as_path_line_rule_message() {
+    fn violation_prints_path_line_rule_message() {
         let violation = Violation {
             path: "a/b.rs".into(),
             line: 7,
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_one_broken_rule_fails_and_a_clean_one_passes() {
+    fn broken_rule_fails_the_run() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("README.md"), "[here](README.md)\n").unwrap();
         assert!(run(dir.path()).is_ok());

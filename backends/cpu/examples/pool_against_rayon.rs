@@ -31,7 +31,7 @@ const BETWEEN_STEPS: Duration = Duration::from_micros(100);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let cores = affinity::cores().map_or(1, |cores| cores.len());
-    let processors = affinity::processors().unwrap_or(cores);
+    let processors = affinity::processor_count().unwrap_or(cores);
     let threads = match std::env::args().nth(1) {
         Some(threads) => threads.parse()?,
         None => cores,

@@ -1,36 +1,35 @@
 //! Which processors compute: one of each physical core.
 //!
-//! Workers are held to these where a session has a thread for every core. The system may still
-//! move them from core to core: a thread held to one core of its own is stuck behind whatever
-//! else runs there, which costs more than moving does (ADR 0005 has the numbers). A session with
-//! fewer threads is placed by the system alone, which knows what other sessions and processes
-//! are doing.
+//! A session with a thread for every core restricts its workers to these. The system may still move
+//! them between cores: a pinned thread waits for whatever else runs on its core, which costs more
+//! than moving (ADR 0005 has the numbers). The system alone places a session with fewer threads,
+//! since it knows the other sessions and processes.
 
 #[cfg(target_os = "linux")]
-pub use linux::{cores, hold_to, processors};
+pub use linux::{cores, processor_count, restrict_to};
 
-/// Processors' numbers, one for each physical core that this process may use; `None` where the
-/// system does not tell.
+/// Processors' numbers, one for each physical core that this process may use; `None` if the
+/// system does not report them.
 #[cfg(not(target_os = "linux"))]
 pub fn cores() -> Option<Vec<usize>> {
     None
 }
 
-/// How many this process may use, siblings of one core among them; likewise.
+/// The hardware threads that this process may use, if known.
 #[cfg(not(target_os = "linux"))]
-pub fn processors() -> Option<usize> {
+pub fn processor_count() -> Option<usize> {
     None
 }
 
 #[cfg(not(target_os = "linux"))]
-pub fn hold_to(_processors: &[usize]) {}
+pub fn restrict_to(_processors: &[usize]) {}
 
 #[cfg(target_os = "linux")]
 mod linux {
     use std::fs::read_to_string;
 
-    /// Processors' numbers, one for each physical core that this process may use; `None` where
-    /// the system does not tell.
+    /// Processors' numbers, one for each physical core that this process may use; `None` if
+    /// the system does not report them.
     pub fn cores() -> Option<Vec<usize>> {
         let siblings = |processor: usize| {
             let topology = format!("/sys/devices/system/cpu/cpu{processor}/topology");
@@ -40,11 +39,11 @@ mod linux {
         one_of_each(&allowed()?, siblings)
     }
 
-    /// Holds the calling thread to these processors. It is a wish: where the system refuses, the
-    /// thread computes as well.
-    pub fn hold_to(processors: &[usize]) {
+    /// Restricts the calling thread to these processors. Best effort: the thread also works if the
+    /// system refuses.
+    pub fn restrict_to(processors: &[usize]) {
         // SAFETY: zeros are the empty set; the numbers come from a set of this size, and the
-        // system only reads what it is given.
+        // system only reads the set.
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             for processor in processors {
@@ -54,12 +53,12 @@ mod linux {
         }
     }
 
-    /// How many this process may use, siblings of one core among them; likewise.
-    pub fn processors() -> Option<usize> {
+    /// The hardware threads that this process may use, if known.
+    pub fn processor_count() -> Option<usize> {
         allowed().map(|processors| processors.len())
     }
 
-    /// Where the calling thread may run, and so those that it starts.
+    /// The processors on which the calling thread and its children may run.
     fn allowed() -> Option<Vec<usize>> {
         // SAFETY: zeros are the empty set, of which the system writes no more than its size.
         let set = unsafe {
@@ -110,7 +109,7 @@ mod linux {
         use super::*;
 
         #[test]
-        fn lists_of_processors_are_read() {
+        fn processor_lists_are_parsed() {
             let table: [(&str, Option<&[usize]>); 7] = [
                 ("0\n", Some(&[0])),
                 ("0,64\n", Some(&[0, 64])),
@@ -126,7 +125,7 @@ mod linux {
         }
 
         #[test]
-        fn each_core_counts_once() {
+        fn sibling_processors_count_once() {
             // Processors n and n + 4 are one core.
             let twins = |processor: usize| Some(vec![processor % 4, processor % 4 + 4]);
             let table: [(&[usize], &[usize]); 4] = [
@@ -142,10 +141,10 @@ mod linux {
         }
 
         #[test]
-        fn a_thread_is_held_where_it_may_run_anyway() {
+        fn thread_is_restricted_to_processors() {
             std::thread::spawn(|| {
                 let before = allowed().unwrap();
-                hold_to(&before[..1]);
+                restrict_to(&before[..1]);
                 assert_eq!(allowed().unwrap(), before[..1]);
             })
             .join()

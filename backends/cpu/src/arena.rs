@@ -1,13 +1,13 @@
-//! Room for packed weights: few large regions, on huge pages where the system gives them, so
-//! that a step's walk through all weights does not miss the address cache at every page.
+//! Memory for packed weights: few large chunks, on huge pages if available, so that a step's walk
+//! through all weights has few TLB misses.
 
 use std::sync::Arc;
 
 use memmap2::MmapMut;
 
-/// The most that is asked of the system at once, but for what is larger by itself.
+/// The largest chunk, except for a single larger region.
 const CHUNK: usize = 1 << 30;
-/// Regions begin at cache lines: no two threads write to one, and any element may lie first.
+/// Regions begin at cache lines: no two threads share one, and any element is aligned.
 const ALIGN: usize = 64;
 
 /// Hands out regions.
@@ -15,7 +15,7 @@ const ALIGN: usize = 64;
 pub struct Arena {
     chunk: Option<Arc<Chunk>>,
     used: usize,
-    /// What is expected to be taken beyond the chunk.
+    /// Bytes expected beyond the current chunk.
     expected: usize,
 }
 
@@ -32,7 +32,7 @@ unsafe impl Send for Chunk {}
 // SAFETY: as above.
 unsafe impl Sync for Chunk {}
 
-/// A part of a chunk that nobody else has.
+/// An exclusive part of a chunk.
 pub struct Region {
     chunk: Arc<Chunk>,
     at: usize,
@@ -40,7 +40,7 @@ pub struct Region {
 }
 
 impl Arena {
-    /// For about so many bytes in all.
+    /// For about this many bytes in all.
     pub fn new(expected: usize) -> Self {
         Self {
             expected,
@@ -48,17 +48,17 @@ impl Arena {
         }
     }
 
-    /// Zeros.
-    pub fn take(&mut self, len: usize) -> std::io::Result<Region> {
+    /// A zeroed region.
+    pub fn allocate(&mut self, len: usize) -> std::io::Result<Region> {
         let room = self.chunk.as_ref().map_or(0, |chunk| chunk.len);
         let at = self.used.next_multiple_of(ALIGN);
         let fits = at.checked_add(len).is_some_and(|end| end <= room);
         let (chunk, at) = match &self.chunk {
             Some(chunk) if fits => (Arc::clone(chunk), at),
             _ => {
-                let wanted = len.max(self.expected.min(CHUNK));
-                self.expected = self.expected.saturating_sub(wanted);
-                (Arc::new(Chunk::new(wanted)?), 0)
+                let size = len.max(self.expected.min(CHUNK));
+                self.expected = self.expected.saturating_sub(size);
+                (Arc::new(Chunk::new(size)?), 0)
             }
         };
         self.chunk = Some(Arc::clone(&chunk));
@@ -70,7 +70,7 @@ impl Arena {
 impl Chunk {
     fn new(len: usize) -> std::io::Result<Self> {
         let mut map = MmapMut::map_anon(len)?;
-        // A wish: where it is not granted, everything works on small pages.
+        // Best effort: small pages work too.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Self {
@@ -98,10 +98,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regions_are_aligned_zero_and_apart() {
+    fn regions_are_aligned_zeroed_and_disjoint() {
         let mut arena = Arena::new(6000);
         let lens = [1, 64, 0, 1000, 4000, 1 << 20, 5, 6000, 7];
-        let mut regions: Vec<Region> = lens.iter().map(|len| arena.take(*len).unwrap()).collect();
+        let mut regions: Vec<Region> = lens
+            .iter()
+            .map(|len| arena.allocate(*len).unwrap())
+            .collect();
         for (i, region) in regions.iter_mut().enumerate() {
             assert_eq!(region.bytes().as_ptr() as usize % ALIGN, 0, "region {i}");
             let bytes = region.bytes_mut();

@@ -1,4 +1,4 @@
-//! A step's buffers: what they come to, from the spec alone, and how they grow to no more.
+//! The size of a step's buffers, predicted from the spec alone.
 
 use std::ops::Range;
 
@@ -11,25 +11,26 @@ use crate::kernels::{MAX_QUERIES, piece_len, pieces};
 use crate::session::HEAD_BLOCK;
 
 const VALUE: u64 = size_of::<f32>() as u64;
-/// A factor of a token in bf16, for each of the buffers that matrices read.
+/// A token's bf16 factor, for each of the buffers that matrices read.
 const FACTORS: u64 = 6 * VALUE;
-/// The token's place among those that attend together.
+/// A token's entry in `Scratch::blocks`.
 const BLOCK: u64 = size_of::<Range<usize>>() as u64;
 
-/// What a session's buffers are for, besides the model.
+/// The limits that buffers depend on, besides the model.
 #[derive(Clone, Copy)]
 pub struct Extent {
-    /// In one step.
+    /// Per step.
     pub tokens: usize,
-    /// In one sequence.
+    /// Per sequence.
     pub context: usize,
     pub threads: usize,
 }
 
-/// Bytes of `forward::Scratch` after the largest step, and of the logits that greedy tokens are
-/// chosen from.
+/// Bytes of `forward::Scratch` after the largest step, and of the logits for greedy tokens.
 pub fn predict_bytes(spec: &ModelSpec, extent: Extent) -> u64 {
-    let widths = spec.branches().map(|(_, branch)| of(&branch.inner, spec));
+    let widths = spec
+        .branches()
+        .map(|(_, branch)| branch_widths(&branch.inner, spec));
     let widest = widths.fold(Widths::default(), Widths::max);
     let hidden = spec.hidden_size;
     let mut blocks = spec.layers.iter().flat_map(|layer| &layer.blocks);
@@ -39,8 +40,8 @@ pub fn predict_bytes(spec: &ModelSpec, extent: Extent) -> u64 {
     let stream = hidden * (2 + usize::from(sum));
     let plain = stream + per_layer + angles(spec) + widest.plain();
     let rounded = hidden + widest.rounded();
-    // Beside a value's four bytes: one for its code, half of one for its groups' scales and sums,
-    // two for it in bf16.
+    // Besides a value's four bytes: one for its code, half of one for its groups' scales and sums,
+    // two for its bf16.
     let per_token = plain as u64 * VALUE + rounded as u64 * 15 / 2 + FACTORS + BLOCK;
     let logits = (HEAD_BLOCK * spec.vocab_size) as u64 * VALUE;
     let answers = spec.mixers().map(|(_, mixer)| answers(mixer, extent));
@@ -50,7 +51,7 @@ pub fn predict_bytes(spec: &ModelSpec, extent: Extent) -> u64 {
         .saturating_add(answers.max().unwrap_or(0))
 }
 
-/// Bytes of the answers of a long sequence's pieces, where threads share it.
+/// Bytes of the partial results of a long sequence's pieces, if threads share it.
 fn answers(mixer: &Mixer, extent: Extent) -> u64 {
     let Mixer::Attention(attention) = mixer else {
         return 0;
@@ -69,8 +70,7 @@ fn answers(mixer: &Mixer, extent: Extent) -> u64 {
     count.saturating_mul(answer as u64)
 }
 
-/// Makes a step's buffer `len` long. It grows to exactly that: by doubling, as a `Vec` does of
-/// itself, it would come to more than was foretold.
+/// Resizes a step's buffer to exactly `len`: the doubling of `Vec` would exceed the prediction.
 pub fn fit<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
     buffer.reserve_exact(len.saturating_sub(buffer.len()));
     buffer.resize(len, T::default());
@@ -112,13 +112,13 @@ impl Widths {
         mixer + self.gate + self.experts
     }
 
-    /// Those that matrices read, and so are kept rounded too.
+    /// The buffers that matrices read, which are also kept rounded.
     fn rounded(&self) -> usize {
         self.narrow + self.inner + self.expert_inputs
     }
 }
 
-fn of(inner: &Inner, spec: &ModelSpec) -> Widths {
+fn branch_widths(inner: &Inner, spec: &ModelSpec) -> Widths {
     let nothing = Widths::default();
     match inner {
         Inner::Mixer(Mixer::Attention(a)) => Widths {

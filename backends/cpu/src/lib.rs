@@ -1,8 +1,8 @@
 //! The native CPU backend: every block kind of the spec on the machine's own cores.
 //!
 //! Weights are repacked once at load for the widest kernels the machine has; a sequence's
-//! results are bit-identical whatever else runs beside it. Scheduling, sampling and text are
-//! the engine's; files are `weights`'.
+//! results are bit-identical whatever else is in the batch. Scheduling, sampling and text belong
+//! to the engine, files to `weights`.
 
 mod affinity;
 mod arena;
@@ -13,38 +13,38 @@ mod kv;
 mod linear;
 mod load;
 mod machine;
-mod marks;
 mod measure;
 mod model;
 mod pack;
 mod page;
 mod plain;
 mod pool;
+mod recurrent_state;
 mod session;
 mod shared;
-mod state;
 
 pub use kernels::cpu_features;
 pub use machine::{MachineCores, MachineMemory, processor_name};
 pub use measure::{MachineLimits, measure, measure_quickly};
 
 use loquat_session::limits::{Limits, Sizes};
+use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, Capabilities, Device, DeviceKind, KvFormat, Memory, ModelSource, OpenError, Plan,
-    Precision, PrefixCopy, Probe, Session, SessionOptions,
+    Backend, BackendTraits, Device, DeviceKind, KvFormat, ModelSource, OpenError, Plan, Precision,
+    Probe, Session, SessionOptions,
 };
 use loquat_spec::Mixer;
 
 use buffers::Extent;
-use kernels::{Brain, Eighth, Half, Kernels, KvElement, PAGE};
-use kv::Cache;
+use kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, Q8Code};
+use kv::KvStorage;
 use model::Model;
 use pack::Packer;
 use page::PageLayout;
 use pool::Pool;
+use recurrent_state::StateLayout;
 use session::CpuSession;
-use state::StateLayout;
 
 /// The backend on one instruction set.
 pub struct CpuBackend {
@@ -66,7 +66,7 @@ impl CpuBackend {
             .collect()
     }
 
-    /// What this machine can run, fastest first; [`CpuBackend::AUTO`] takes the first.
+    /// What this machine can run, fastest first; [`CpuBackend::AUTO`] uses the first.
     pub fn instruction_sets() -> Vec<&'static str> {
         let tables = kernels::supported().into_iter();
         tables.map(|table| table.name).collect()
@@ -87,63 +87,30 @@ impl CpuBackend {
         options: &SessionOptions,
     ) -> Result<(Plan, Limits), OpenError> {
         let spec = &source.spec;
-        let threads = machine::wanted_threads(options)?;
-        let kv_bytes_per_token = (PageLayout::new::<T>(spec).token_len() * T::BYTES) as u64;
-        let state_bytes = StateLayout::new(spec).bytes();
+        let threads = machine::resolve_threads(options)?;
         let weights = Model::predict_bytes(spec, &source.weights, options.precision);
-        let buffers = buffers::predict_bytes(
-            spec,
-            Extent {
-                tokens: options.max_step_tokens,
-                context: options.context.unwrap_or(spec.max_context),
-                threads,
-            },
-        );
+        let extent = Extent {
+            tokens: options.max_step_tokens,
+            context: options.context.unwrap_or(spec.max_context),
+            threads,
+        };
         let sizes = Sizes {
             device_bytes: machine::memory_bytes(),
-            kv_bytes_per_token,
+            kv_bytes_per_token: (PageLayout::new::<T>(spec).token_len() * T::BYTES) as u64,
             granularity: PAGE,
-            state_bytes,
-            own_bytes: buffers.saturating_add(weights.packed),
+            state_bytes: StateLayout::new(spec).bytes(),
+            weight_bytes: weights.packed,
             mapped_bytes: weights.mapped,
+            buffer_bytes: buffers::predict_bytes(spec, extent),
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
-        let recurrent = spec.is_recurrent();
-        let plan = Plan {
-            capabilities: Capabilities {
-                device: self.label(threads),
-                vocab_size: spec.vocab_size,
-                max_context: limits.context,
-                max_sequences: limits.max_sequences,
-                max_step_tokens: options.max_step_tokens,
-                structured_output: true,
-                hidden_size: Some(spec.hidden_size),
-                draws: false,
-                speculative_decoding: !recurrent,
-                prefix_copy: if recurrent {
-                    PrefixCopy::AtSnapshots
-                } else {
-                    PrefixCopy::AnyLength
-                },
-                multimodal: false,
-                batched_serving: true,
-                export: true,
-                kv_format: T::NAME,
-                batch_invariant: true,
-            },
-            memory: Memory {
-                weight_bytes: weights.packed + weights.mapped,
-                kv_bytes_per_token,
-                kv_capacity: limits.kv_tokens,
-                kv_in_use: 0,
-                kv_granularity: PAGE,
-                state_bytes,
-                states_in_use: 0,
-            },
-            resident_bytes: limits.resident_bytes,
-            notes: Vec::new(),
+        let traits = BackendTraits {
+            device: self.label(threads),
+            kv_format: T::NAME,
+            draws: false,
+            batch_invariant: true,
         };
-        Ok((plan, limits))
+        Ok((Plan::new(spec, options, &limits, traits), limits))
     }
 
     fn open<T: KvElement>(
@@ -154,40 +121,34 @@ impl CpuBackend {
     ) -> Result<Box<dyn Session>, OpenError> {
         let (plan, limits) = self.plan::<T>(source, options)?;
         limits.check_memory()?;
-        let threads = machine::wanted_threads(options)?;
+        let threads = machine::resolve_threads(options)?;
         let mut pool = Pool::new(threads).map_err(|error| OpenError::Option {
             option: "threads",
             found: threads.to_string(),
             expected: format!("as many as the system can start ({error})"),
         })?;
-        let expected = Model::predict_bytes(&source.spec, &source.weights, options.precision);
-        let expected = usize::try_from(expected.packed).unwrap_or(usize::MAX);
+        let packed = usize::try_from(limits.sizes.weight_bytes).unwrap_or(usize::MAX);
         let model = Model::load(
             &source.spec,
             &source.weights,
             options.precision,
             limits.context,
-            Packer::new(expected, &mut pool),
+            Packer::new(packed, &mut pool),
             progress,
         )?;
-        let cache = Cache::<T>::new(
-            &source.spec,
-            limits.kv_tokens,
-            limits.states,
-            limits.max_sequences,
-        );
+        let storage = KvStorage::<T>::new(&source.spec, limits.kv_tokens);
         Ok(Box::new(CpuSession {
             model,
             kernels: self.kernels(),
             pool,
-            cache,
+            sequences: Sequences::new(storage, SequenceLimits::from(&limits)),
             capabilities: plan.capabilities,
-            weight_bytes: plan.memory.weight_bytes,
+            memory: plan.memory,
             fingerprint: fingerprint(source, T::NAME),
             plan: Default::default(),
             scratch: Default::default(),
             logits: Vec::new(),
-            notes: Default::default(),
+            rows: Default::default(),
         }))
     }
 }
@@ -208,9 +169,9 @@ impl Backend for CpuBackend {
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
         let (plan, _) = match kv_format(source, options)? {
             KvFormat::F32 => self.plan::<f32>(source, options)?,
-            KvFormat::F16 => self.plan::<Half>(source, options)?,
-            KvFormat::Bf16 => self.plan::<Brain>(source, options)?,
-            KvFormat::Q8 => self.plan::<Eighth>(source, options)?,
+            KvFormat::F16 => self.plan::<F16Bits>(source, options)?,
+            KvFormat::Bf16 => self.plan::<Bf16Bits>(source, options)?,
+            KvFormat::Q8 => self.plan::<Q8Code>(source, options)?,
         };
         Ok(plan)
     }
@@ -223,14 +184,14 @@ impl Backend for CpuBackend {
     ) -> Result<Box<dyn Session>, OpenError> {
         match kv_format(&source, options)? {
             KvFormat::F32 => self.open::<f32>(&source, options, progress),
-            KvFormat::F16 => self.open::<Half>(&source, options, progress),
-            KvFormat::Bf16 => self.open::<Brain>(&source, options, progress),
-            KvFormat::Q8 => self.open::<Eighth>(&source, options, progress),
+            KvFormat::F16 => self.open::<F16Bits>(&source, options, progress),
+            KvFormat::Bf16 => self.open::<Bf16Bits>(&source, options, progress),
+            KvFormat::Q8 => self.open::<Q8Code>(&source, options, progress),
         }
     }
 }
 
-/// The format that is wanted, or else the one that suits the precision.
+/// The requested format, or the default of the precision.
 fn kv_format(source: &ModelSource, options: &SessionOptions) -> Result<KvFormat, OpenError> {
     let format = options.kv_format.unwrap_or(match options.precision {
         Precision::Fast => KvFormat::F16,
@@ -239,8 +200,8 @@ fn kv_format(source: &ModelSource, options: &SessionOptions) -> Result<KvFormat,
     let mut mixers = source.spec.mixers();
     let latent = mixers.any(|(_, mixer)| matches!(mixer, Mixer::Latent(_)));
     match (format, latent) {
-        // A latent and its turned key lie in one vector, at magnitudes of their own: one factor
-        // for both would drown the smaller.
+        // A latent and its rotated key share a vector but differ in magnitude: one factor for both
+        // would round away the smaller.
         (KvFormat::Q8, true) => Err(OpenError::Option {
             option: "kv_format",
             found: format.name().to_owned(),

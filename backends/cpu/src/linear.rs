@@ -17,11 +17,11 @@ use crate::shared::SharedMut;
 pub enum Linear {
     /// Integer arithmetic over packed codes and rounded activations.
     Packed(Packed),
-    /// Floating-point arithmetic over weights where they lie.
+    /// Floating-point arithmetic over the mapped weights.
     Plain(Box<Plain>),
 }
 
-/// The activations of one step, and their rounded forms where a matrix will read them.
+/// The activations of one step, and their rounded forms for the matrices that read them.
 #[derive(Default)]
 pub struct Activations {
     pub values: Vec<f32>,
@@ -41,7 +41,7 @@ pub struct Product<'a> {
     input: &'a Activations,
     tokens: Range<usize>,
     out: SharedMut<'a, f32>,
-    /// Its first tile's place among those of all products of a loop.
+    /// Index of its first tile among all products of a loop.
     first_tile: usize,
 }
 
@@ -51,11 +51,11 @@ pub type Products<'a> = SmallVec<[Product<'a>; 16]>;
 impl<'a> Product<'a> {
     /// All of the activations' rows.
     pub fn new(linear: &'a Linear, input: &'a Activations, out: &'a mut [f32]) -> Self {
-        Self::of_rows(linear, input, 0..input.tokens, out)
+        Self::for_rows(linear, input, 0..input.tokens, out)
     }
 
     /// Some of the activations' rows.
-    pub fn of_rows(
+    pub fn for_rows(
         linear: &'a Linear,
         input: &'a Activations,
         tokens: Range<usize>,
@@ -88,7 +88,7 @@ impl Linear {
         })
     }
 
-    /// What [`Linear::new`] would allocate, or `None` where it would read the mapped file.
+    /// What [`Linear::new`] would allocate, or `None` if it would read the mapped file.
     pub fn predict_packed(matrix: &Matrix, precision: Precision) -> Option<u64> {
         match precision {
             Precision::Fast => Packed::predict_bytes(matrix).map(|bytes| bytes as u64),
@@ -128,7 +128,7 @@ impl Product<'_> {
                     let at = unsafe { out.pointer(first) };
                     write(&input.tile_input(self.tokens.clone()), at, linear.rows());
                 } else {
-                    // The last tile's padding must not land in the next token's row.
+                    // The last tile's padding must not overwrite the next token's row.
                     for (row, token) in self.tokens.clone().enumerate() {
                         let mut padded = [0.0; TILE_ROWS];
                         write(
@@ -137,8 +137,8 @@ impl Product<'_> {
                             TILE_ROWS,
                         );
                         // SAFETY: this tile alone writes these columns of this token.
-                        let place = unsafe { out.slice(row * linear.rows() + first, rows) };
-                        place.copy_from_slice(&padded[..rows]);
+                        let columns = unsafe { out.slice(row * linear.rows() + first, rows) };
+                        columns.copy_from_slice(&padded[..rows]);
                     }
                 }
             }
@@ -156,7 +156,7 @@ impl Product<'_> {
 }
 
 impl Activations {
-    /// Room for `tokens` rows of `cols`, to be filled through `values`.
+    /// Makes room for `tokens` rows of `cols`; the caller fills `values`.
     pub fn resize(&mut self, tokens: usize, cols: usize) {
         self.tokens = tokens;
         self.cols = cols;
@@ -172,7 +172,7 @@ impl Activations {
         &self.values[tokens.start * self.cols..tokens.end * self.cols]
     }
 
-    /// Rounds the values as `readers` want them.
+    /// Rounds the values for `readers`.
     pub fn prepare<'l>(
         &mut self,
         kernels: &Kernels,
@@ -276,10 +276,10 @@ pub fn multiply<'a>(kernels: &Kernels, pool: &mut Pool, mut products: impl AsMut
     });
 }
 
-/// Runs `body` for each token, in parallel once that pays for the hand-over.
+/// Runs `body` for each token, in parallel if the work is worth it.
 pub fn for_tokens(pool: &mut Pool, tokens: usize, cost: usize, body: &(dyn Fn(usize) + Sync)) {
-    const WORTH_A_TASK: usize = 8192;
-    let per_task = (WORTH_A_TASK / cost.max(1)).max(1);
+    const MIN_TASK_COST: usize = 8192;
+    let per_task = (MIN_TASK_COST / cost.max(1)).max(1);
     pool.run(tokens.div_ceil(per_task), &|task| {
         (task * per_task..((task + 1) * per_task).min(tokens)).for_each(body);
     });

@@ -1,25 +1,26 @@
-//! Bound weights into the form the forward pass reads.
+//! Loads bound weights for the forward pass.
 
-use std::cell::RefCell;
-
+use loquat_session::loading::{
+    LayerParts, LayerWeights, head_role, load_final_norm, load_layers, load_norm, matrix,
+};
 use loquat_session::{OpenError, Precision};
 use loquat_spec::{
     Attention, Decay, DeltaOutputGate, DeltaRule, Dense, Experts, FeedForward, Inner as InnerSpec,
     KvSource, LatentAttention, LayerRole as R, Mamba2, MambaNorm, Mixer, ModelSpec,
-    Norm as NormSpec, Role, Rope, ShortConv, norm_roles,
+    Norm as NormSpec, Role, Rope, ShortConv,
 };
-use loquat_weights::{Matrix, Weights, WeightsError};
+use loquat_weights::{Matrix, Weights};
 
 use crate::linear::Linear;
 use crate::model::{
-    AttentionWeights, Block, Branch, Conv, DeltaWeights, DenseWeights, ExpertsWeights, Inner,
-    LatentWeights, Layer, LowRank, MambaWeights, Model, Norm, Output, PerLayerWeights, QueryDown,
+    AttentionWeights, Conv, DeltaWeights, DenseWeights, ExpertsWeights, Inner, InnerWeights,
+    LatentWeights, LowRank, MambaWeights, Model, Norm, Output, PerLayerWeights, QueryDown,
     RopeTable, SharedWeights, ShortConvWeights,
 };
 use crate::pack::Packer;
 
 impl Model {
-    /// `context` is the session's, which some ropes go by.
+    /// `context` is the session's, on which some ropes depend.
     pub fn load(
         spec: &ModelSpec,
         weights: &Weights,
@@ -32,52 +33,36 @@ impl Model {
             weights,
             precision,
             context,
-            packer: RefCell::new(packer),
+            packer,
             ropes: Vec::new(),
         };
-        let mut layers = Vec::new();
-        // The head counts as one more layer.
-        let parts = spec.layers.len() + 1;
-        for (index, layer) in spec.layers.iter().enumerate() {
-            progress(index as f32 / parts as f32);
-            layers.push(loader.layer(index, layer)?);
-        }
-        progress(spec.layers.len() as f32 / parts as f32);
-        let head_role = if spec.head.tied {
-            Role::Embedding
-        } else {
-            Role::Head
-        };
-        let head = loader.linear(head_role)?;
+        let layers = load_layers(&mut loader, spec, weights, progress)?;
+        let head = loader.linear(matrix(weights, head_role(spec))?)?;
         let model = Self {
             hidden_size: spec.hidden_size,
             vocab_size: spec.vocab_size,
             embedding_scale: spec.embedding.scale,
             embedding: match (spec.head.tied, &head) {
                 (true, Linear::Packed(_)) => None,
-                _ => Some(loader.matrix(Role::Embedding)?.clone()),
+                _ => Some(matrix(weights, Role::Embedding)?.clone()),
             },
             positions: match spec.embedding.positions {
-                Some(_) => Some(loader.matrix(Role::Positions)?.clone()),
+                Some(_) => Some(matrix(weights, Role::Positions)?.clone()),
                 None => None,
             },
             per_layer_inputs: match spec.per_layer_inputs {
                 Some(inputs) => Some(PerLayerWeights {
                     spec: inputs,
-                    embedding: loader.matrix(Role::PerLayerEmbedding)?.clone(),
-                    projection: loader.linear(Role::PerLayerProjection)?,
-                    norm: loader.norm(&inputs.norm, Role::PerLayerNorm, None)?,
+                    embedding: matrix(weights, Role::PerLayerEmbedding)?.clone(),
+                    projection: loader.linear(matrix(weights, Role::PerLayerProjection)?)?,
+                    norm: load_norm(&mut loader, weights, &inputs.norm, Role::PerLayerNorm, None)?,
                 }),
                 None => None,
             },
             layers,
-            final_norm: loader.norm(
-                &spec.final_norm,
-                Role::FinalNorm,
-                Some(Role::FinalNormBias),
-            )?,
+            final_norm: load_final_norm(&mut loader, spec, weights)?,
             head,
-            head_bias: loader.optional(Role::HeadBias),
+            head_bias: weights.vector(Role::HeadBias).map(<[f32]>::to_vec),
             head_scale: spec.head.scale,
             softcap: spec.head.softcap,
             ropes: loader.ropes,
@@ -86,7 +71,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Bytes of all weights as the session will hold them, packed or mapped, without loading.
+    /// Bytes of all weights, packed or mapped, without loading them.
     pub fn predict_bytes(spec: &ModelSpec, weights: &Weights, precision: Precision) -> WeightBytes {
         let mut bytes = WeightBytes::default();
         for (role, matrix) in weights.matrices() {
@@ -108,7 +93,7 @@ impl Model {
     }
 }
 
-/// Where a model's weights will be: in memory of ours, packed or turned, or in the mapped file.
+/// Bytes in allocated memory, packed or converted, and in the mapped file.
 #[derive(Default)]
 pub struct WeightBytes {
     pub packed: u64,
@@ -119,142 +104,87 @@ struct Loader<'a> {
     weights: &'a Weights,
     precision: Precision,
     context: usize,
-    packer: RefCell<Packer<'a>>,
+    packer: Packer<'a>,
     ropes: Vec<RopeTable>,
 }
 
-impl<'a> Loader<'a> {
-    fn layer(&mut self, index: usize, layer: &loquat_spec::Layer) -> Result<Layer, OpenError> {
-        let mut blocks = Vec::new();
-        for block in &layer.blocks {
-            let mut branches = Vec::new();
-            for branch in &block.branches {
-                branches.push(self.of_layer(index).branch(branch)?);
-            }
-            let of_layer = self.of_layer(index);
-            blocks.push(Block {
-                branches,
-                post_norm: of_layer.norm(R::SumPostNorm, block.post_norm.as_ref())?,
-                residual_scale: block.residual_scale,
-            });
-        }
-        let of_layer = self.of_layer(index);
-        let scale = if layer.scaled {
-            of_layer.vector(R::LayerScale)?.first().copied()
-        } else {
-            None
-        };
-        Ok(Layer { blocks, scale })
-    }
-
-    fn of_layer(&mut self, index: usize) -> LayerLoader<'_, 'a> {
-        LayerLoader {
-            weights: self.weights,
-            precision: self.precision,
-            context: self.context,
-            packer: &self.packer,
-            ropes: &mut self.ropes,
-            index,
-        }
-    }
-
-    fn matrix(&self, role: Role) -> Result<&Matrix, OpenError> {
-        self.weights.matrix(role).ok_or_else(|| unbound(role))
-    }
-
-    fn linear(&self, role: Role) -> Result<Linear, OpenError> {
-        let packer = &mut self.packer.borrow_mut();
-        Linear::new(self.matrix(role)?, self.precision, packer)
-    }
-
-    fn optional(&self, role: Role) -> Option<Vec<f32>> {
-        self.weights.vector(role).map(<[f32]>::to_vec)
-    }
-
-    fn norm(&self, norm: &NormSpec, weight: Role, bias: Option<Role>) -> Result<Norm, OpenError> {
-        make_norm(self.weights, norm, weight, bias)
+impl Loader<'_> {
+    fn linear(&mut self, matrix: &Matrix) -> Result<Linear, OpenError> {
+        Linear::new(matrix, self.precision, &mut self.packer)
     }
 }
 
-fn make_norm(
-    weights: &Weights,
-    norm: &NormSpec,
-    weight: Role,
-    bias: Option<Role>,
-) -> Result<Norm, OpenError> {
-    let vector = |wanted: bool, role: Option<Role>| match (wanted, role) {
-        (true, Some(role)) => match weights.vector(role) {
-            Some(values) => Ok(values.to_vec()),
-            None => Err(unbound(role)),
-        },
-        _ => Ok(Vec::new()),
-    };
-    Ok(Norm {
-        kind: norm.kind,
-        eps: norm.eps,
-        weight: vector(norm.weight, Some(weight))?,
-        bias: vector(norm.bias, bias)?,
-    })
+impl LayerParts for Loader<'_> {
+    type Norm = Norm;
+    type Inner = InnerWeights;
+    type Scale = f32;
+
+    fn norm(
+        &mut self,
+        spec: &NormSpec,
+        weight: Option<&[f32]>,
+        bias: Option<&[f32]>,
+    ) -> Result<Norm, OpenError> {
+        Ok(Norm {
+            kind: spec.kind,
+            eps: spec.eps,
+            weight: weight.unwrap_or_default().to_vec(),
+            bias: bias.unwrap_or_default().to_vec(),
+        })
+    }
+
+    fn inner(
+        &mut self,
+        weights: LayerWeights,
+        spec: &InnerSpec,
+    ) -> Result<InnerWeights, OpenError> {
+        let loader = self;
+        LayerLoader { loader, weights }.inner(spec)
+    }
+
+    fn scale(&mut self, values: &[f32]) -> Result<f32, OpenError> {
+        Ok(values.first().copied().unwrap_or(1.0))
+    }
 }
 
 /// The loader of one layer's roles.
-struct LayerLoader<'a, 'p> {
-    weights: &'a Weights,
-    precision: Precision,
-    context: usize,
-    packer: &'a RefCell<Packer<'p>>,
-    ropes: &'a mut Vec<RopeTable>,
-    index: usize,
+struct LayerLoader<'l, 'a> {
+    loader: &'l mut Loader<'a>,
+    weights: LayerWeights<'l>,
 }
 
 impl LayerLoader<'_, '_> {
-    fn role(&self, role: R) -> Role {
-        Role::Layer(self.index, role)
+    fn linear(&mut self, role: R) -> Result<Linear, OpenError> {
+        self.loader.linear(self.weights.matrix(role)?)
     }
 
-    fn linear(&self, role: R) -> Result<Linear, OpenError> {
-        let role = self.role(role);
-        let matrix = self.weights.matrix(role).ok_or_else(|| unbound(role))?;
-        Linear::new(matrix, self.precision, &mut self.packer.borrow_mut())
+    fn optional_linear(&mut self, present: bool, role: R) -> Result<Option<Linear>, OpenError> {
+        present.then(|| self.linear(role)).transpose()
     }
 
-    fn optional_linear(&self, present: bool, role: R) -> Result<Option<Linear>, OpenError> {
-        if present {
-            self.linear(role).map(Some)
-        } else {
-            Ok(None)
-        }
-    }
-
-    fn stack(&self, role: R) -> Result<Vec<Linear>, OpenError> {
-        let role = self.role(role);
-        let stack = self.weights.stack(role).ok_or_else(|| unbound(role))?;
-        let packer = &mut self.packer.borrow_mut();
-        let linears = stack
-            .iter()
-            .map(|matrix| Linear::new(matrix, self.precision, packer));
-        linears.collect()
+    fn stack(&mut self, role: R) -> Result<Vec<Linear>, OpenError> {
+        let stack = self.weights.stack(role)?.iter();
+        stack.map(|matrix| self.loader.linear(matrix)).collect()
     }
 
     fn vector(&self, role: R) -> Result<Vec<f32>, OpenError> {
-        self.optional(role).ok_or_else(|| unbound(self.role(role)))
+        self.weights.vector(role).map(<[f32]>::to_vec)
     }
 
     fn optional(&self, role: R) -> Option<Vec<f32>> {
-        let vector = self.weights.vector(self.role(role));
-        vector.map(<[f32]>::to_vec)
+        self.weights.optional(role).map(<[f32]>::to_vec)
     }
 
-    fn norm(&self, role: R, norm: Option<&NormSpec>) -> Result<Option<Norm>, OpenError> {
-        match norm {
-            Some(norm) => self.required_norm(role, norm).map(Some),
-            None => Ok(None),
-        }
+    fn bias(&self, role: R) -> Option<Vec<f32>> {
+        self.weights.bias(role).map(<[f32]>::to_vec)
     }
 
-    fn required_norm(&self, role: R, norm: &NormSpec) -> Result<Norm, OpenError> {
-        let bias = role.bias().map(|role| self.role(role));
-        make_norm(self.weights, norm, self.role(role), bias)
+    fn norm(&mut self, role: R, norm: Option<&NormSpec>) -> Result<Option<Norm>, OpenError> {
+        self.weights.norm(self.loader, role, norm)
+    }
+
+    fn required_norm(&mut self, role: R, norm: &NormSpec) -> Result<Norm, OpenError> {
+        self.weights.required_norm(self.loader, role, norm)
     }
 
     fn conv(&self, role: R, kernel: usize) -> Result<Conv, OpenError> {
@@ -268,28 +198,31 @@ impl LayerLoader<'_, '_> {
             channels,
             kernel,
             weights: weights.collect(),
-            bias: role.bias().and_then(|role| self.optional(role)),
+            bias: self.bias(role),
         })
     }
 
+    /// The index of the rope's table, which layers share.
     fn rope(&mut self, rope: Option<&Rope>) -> Option<usize> {
         let rope = rope?;
-        let known = self.ropes.iter().position(|table| table.rope == *rope);
+        let Loader {
+            weights,
+            context,
+            ropes,
+            ..
+        } = self.loader;
+        let known = ropes.iter().position(|table| table.rope == *rope);
         Some(known.unwrap_or_else(|| {
-            let tensor = |role| self.weights.vector(role);
-            self.ropes.push(RopeTable {
+            ropes.push(RopeTable {
                 rope: rope.clone(),
-                frequencies: rope.frequencies(self.context, tensor),
+                frequencies: rope.frequencies(*context, |role| weights.vector(role)),
             });
-            self.ropes.len() - 1
+            ropes.len() - 1
         }))
     }
 
-    fn branch(mut self, branch: &loquat_spec::Branch) -> Result<Branch, OpenError> {
-        let (pre, post) = norm_roles(&branch.inner);
-        let pre_norm = self.norm(pre, branch.pre_norm.as_ref())?;
-        let post_norm = self.norm(post, branch.post_norm.as_ref())?;
-        let (inner, output) = match &branch.inner {
+    fn inner(mut self, spec: &InnerSpec) -> Result<InnerWeights, OpenError> {
+        let (kind, output) = match spec {
             InnerSpec::Mixer(Mixer::Attention(attention)) => (
                 Inner::Attention(self.attention(attention)?),
                 Some(R::Output),
@@ -323,20 +256,14 @@ impl LayerLoader<'_, '_> {
                 (inner, Some(R::PerLayerOutput))
             }
         };
-        Ok(Branch {
-            pre_norm,
-            input_scale: branch.input_scale,
-            inner,
-            output: match output {
-                Some(role) => Some(Output {
-                    linear: self.linear(role)?,
-                    bias: role.bias().and_then(|role| self.optional(role)),
-                }),
-                None => None,
-            },
-            output_scale: branch.output_scale,
-            post_norm,
-        })
+        let output = match output {
+            Some(role) => Some(Output {
+                linear: self.linear(role)?,
+                bias: self.bias(role),
+            }),
+            None => None,
+        };
+        Ok(InnerWeights { kind, output })
     }
 
     fn attention(&mut self, attention: &Attention) -> Result<AttentionWeights, OpenError> {
@@ -390,7 +317,7 @@ impl LayerLoader<'_, '_> {
         })
     }
 
-    fn short_conv(&self, conv: &ShortConv) -> Result<ShortConvWeights, OpenError> {
+    fn short_conv(&mut self, conv: &ShortConv) -> Result<ShortConvWeights, OpenError> {
         Ok(ShortConvWeights {
             spec: *conv,
             input: self.linear(R::ConvIn)?,
@@ -399,8 +326,7 @@ impl LayerLoader<'_, '_> {
         })
     }
 
-    fn delta_rule(&self, delta: &DeltaRule) -> Result<DeltaWeights, OpenError> {
-        let conv = |role| self.conv(role, delta.kernel);
+    fn delta_rule(&mut self, delta: &DeltaRule) -> Result<DeltaWeights, OpenError> {
         Ok(DeltaWeights {
             spec: *delta,
             inputs: [
@@ -409,9 +335,9 @@ impl LayerLoader<'_, '_> {
                 self.linear(R::DeltaValue)?,
             ],
             convs: [
-                conv(R::DeltaQueryConv)?,
-                conv(R::DeltaKeyConv)?,
-                conv(R::DeltaValueConv)?,
+                self.conv(R::DeltaQueryConv, delta.kernel)?,
+                self.conv(R::DeltaKeyConv, delta.kernel)?,
+                self.conv(R::DeltaValueConv, delta.kernel)?,
             ],
             beta: self.linear(R::DeltaBeta)?,
             decay: match delta.decay {
@@ -432,7 +358,7 @@ impl LayerLoader<'_, '_> {
         })
     }
 
-    fn low_rank(&self, down: Option<R>, up: R) -> Result<LowRank, OpenError> {
+    fn low_rank(&mut self, down: Option<R>, up: R) -> Result<LowRank, OpenError> {
         Ok(LowRank {
             down: match down {
                 Some(role) => Some(self.linear(role)?),
@@ -442,7 +368,7 @@ impl LayerLoader<'_, '_> {
         })
     }
 
-    fn mamba2(&self, mamba: &Mamba2) -> Result<MambaWeights, OpenError> {
+    fn mamba2(&mut self, mamba: &Mamba2) -> Result<MambaWeights, OpenError> {
         let norm = match &mamba.norm {
             MambaNorm::None => None,
             MambaNorm::AfterGate { norm, .. } | MambaNorm::BeforeGate { norm, .. } => Some(norm),
@@ -459,20 +385,19 @@ impl LayerLoader<'_, '_> {
         })
     }
 
-    fn dense(&self, dense: &Dense, [gate, up]: [R; 2]) -> Result<DenseWeights, OpenError> {
-        let bias = |role: R| role.bias().and_then(|role| self.optional(role));
+    fn dense(&mut self, dense: &Dense, [gate, up]: [R; 2]) -> Result<DenseWeights, OpenError> {
         Ok(DenseWeights {
             size: dense.size,
             activation: dense.activation,
             gate_scale: dense.gate_scale,
             gate: self.optional_linear(dense.gated, gate)?,
             up: self.linear(up)?,
-            gate_bias: bias(gate),
-            up_bias: bias(up),
+            gate_bias: self.bias(gate),
+            up_bias: self.bias(up),
         })
     }
 
-    fn experts(&self, experts: &Experts) -> Result<ExpertsWeights, OpenError> {
+    fn experts(&mut self, experts: &Experts) -> Result<ExpertsWeights, OpenError> {
         let router_norm = experts.router.input.map(|input| input.norm);
         Ok(ExpertsWeights {
             spec: experts.clone(),
@@ -501,12 +426,4 @@ impl LayerLoader<'_, '_> {
             },
         })
     }
-}
-
-/// Weights that were bound to another spec.
-fn unbound(role: Role) -> OpenError {
-    OpenError::Weights(WeightsError::Binding(loquat_weights::Mismatch {
-        missing: vec![role.to_string()],
-        ..Default::default()
-    }))
 }

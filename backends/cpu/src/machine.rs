@@ -1,4 +1,4 @@
-//! What the machine has to give.
+//! The machine's cores and memory.
 
 use std::path::{Path, PathBuf};
 
@@ -11,41 +11,41 @@ const MAX_THREADS: usize = 1024;
 /// Version 1 of control groups writes "no limit" as the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// As many as this process may run at once, one to a core: what two threads of one core share
-/// is what computing is short of.
+/// One per core that this process may use: hardware threads of one core share the units that
+/// computing needs most.
 pub fn threads() -> usize {
     let allowed = std::thread::available_parallelism().map_or(1, usize::from);
     affinity::cores().map_or(allowed, |cores| cores.len().min(allowed))
 }
 
-/// As many as were asked for, or as the machine has.
-pub fn wanted_threads(options: &SessionOptions) -> Result<usize, OpenError> {
-    let wanted = options.threads.unwrap_or_else(threads);
-    if (1..=MAX_THREADS).contains(&wanted) {
-        return Ok(wanted);
+/// The requested number of threads, or the machine's.
+pub fn resolve_threads(options: &SessionOptions) -> Result<usize, OpenError> {
+    let threads = options.threads.unwrap_or_else(threads);
+    if (1..=MAX_THREADS).contains(&threads) {
+        return Ok(threads);
     }
     Err(OpenError::Option {
         option: "threads",
-        found: wanted.to_string(),
+        found: threads.to_string(),
         expected: format!("from 1 to {MAX_THREADS}"),
     })
 }
 
-/// Memory this process may use: the machine's, or less where a container or another control
-/// group says so. `None` where the system does not tell.
+/// Memory this process may use: the machine's, or the limit of a container or another control
+/// group. `None` if the system does not report it.
 pub fn memory_bytes() -> Option<u64> {
     let memory = MachineMemory::now();
     memory.physical.into_iter().chain(memory.limit).min()
 }
 
-/// What the system says of its memory, in bytes; `None` where it does not tell.
+/// Memory in bytes; `None` if the system does not report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MachineMemory {
     pub physical: Option<u64>,
-    /// What could be taken now without swapping, by the machine and by every control group around
-    /// this process.
+    /// Free without swapping now, according to the machine and every control group around this
+    /// process.
     pub available: Option<u64>,
-    /// Of a container or another control group around this process, where there is one.
+    /// The limit of a container or another control group, if there is one.
     pub limit: Option<u64>,
     pub swap: Option<u64>,
 }
@@ -55,10 +55,10 @@ impl MachineMemory {
         let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
         let files = group_files(&own_groups(), &MEMORY_LIMIT).into_iter();
         let groups: Vec<MemoryGroup> = files.filter_map(|path| MemoryGroup::at(&path)).collect();
-        Self::of(&meminfo, &groups)
+        Self::from_meminfo(&meminfo, &groups)
     }
 
-    fn of(meminfo: &str, groups: &[MemoryGroup]) -> Self {
+    fn from_meminfo(meminfo: &str, groups: &[MemoryGroup]) -> Self {
         let left = groups.iter().filter_map(MemoryGroup::left);
         let free = meminfo_bytes(meminfo, "MemAvailable:");
         Self {
@@ -74,12 +74,12 @@ impl MachineMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MemoryGroup {
     limit: u64,
-    /// By all of its processes, where it tells.
+    /// By all of its processes, if reported.
     used: Option<u64>,
 }
 
 impl MemoryGroup {
-    /// With its limit in this file; what is used stands beside. `None` where it has no limit.
+    /// From the file with its limit; its usage is in the same directory. `None` if it has no limit.
     fn at(limit: &Path) -> Option<Self> {
         let beside = |name| read(&limit.with_file_name(name));
         let usage = beside("memory.current").or_else(|| beside("memory.usage_in_bytes"));
@@ -95,14 +95,13 @@ impl MemoryGroup {
     }
 }
 
-/// Without the pages of files that the system keeps for as long as nobody needs the room: they
-/// are available, as `MemAvailable` counts them too.
+/// Without cached file pages: they are available, as for `MemAvailable`.
 fn group_used(usage: &str, stat: &str) -> Option<u64> {
     let pages = |name: &str| {
         let line = stat.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|bytes| bytes.trim().parse().ok())
     };
-    // Of the group and those within, which version 1 calls the total.
+    // Including nested groups, which version 1 calls the total.
     let pages_of = |v1: &str, v2: &str| -> u64 { pages(v1).or_else(|| pages(v2)).unwrap_or(0) };
     let inactive = pages_of("total_inactive_file ", "inactive_file ");
     let active = pages_of("total_active_file ", "active_file ");
@@ -113,13 +112,13 @@ fn group_used(usage: &str, stat: &str) -> Option<u64> {
 /// The processors that this process may use.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MachineCores {
-    /// Hardware threads; `None` where the system does not tell.
+    /// Hardware threads; `None` if the system does not report them.
     pub processors: Option<usize>,
-    /// Physical cores among them, likewise.
+    /// Physical cores, likewise.
     pub cores: Option<usize>,
-    /// Processors' worth of time that a control group allows, where one does.
+    /// The CPU quota of a control group in processors, if there is one.
     pub quota: Option<f64>,
-    /// What a session computes with when nobody says.
+    /// The default number of a session's threads.
     pub threads: usize,
 }
 
@@ -127,12 +126,12 @@ impl MachineCores {
     pub fn now() -> Self {
         let quotas = group_files(&own_groups(), &CPU_QUOTA).into_iter();
         let quotas = quotas.filter_map(|path| {
-            // Version 1 has the period in a file beside.
+            // Version 1 has the period in another file.
             let period = read(&path.with_file_name("cpu.cfs_period_us"));
             group_quota(&read(&path)?, period.as_deref())
         });
         Self {
-            processors: affinity::processors(),
+            processors: affinity::processor_count(),
             cores: affinity::cores().map(|cores| cores.len()),
             quota: quotas.reduce(f64::min),
             threads: threads(),
@@ -140,7 +139,7 @@ impl MachineCores {
     }
 }
 
-/// What the processor calls itself, where the system tells.
+/// The processor's name, if the system reports it.
 pub fn processor_name() -> Option<String> {
     let text = read(Path::new("/proc/cpuinfo"))?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
@@ -162,7 +161,7 @@ fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// What a control group's version calls a limit.
+/// The file of a limit in each version of control groups.
 struct GroupFile {
     controller: &'static str,
     v1: &'static str,
@@ -181,9 +180,9 @@ const CPU_QUOTA: GroupFile = GroupFile {
     v2: "cpu.max",
 };
 
-/// Where limits may stand for a process in these control groups. A group is bound by those
-/// around it; inside a container the outermost one in sight is the container's own.
-fn group_files(groups: &str, wanted: &GroupFile) -> Vec<PathBuf> {
+/// The files with limits for a process in these control groups. The limits of enclosing groups apply
+/// too; inside a container the outermost visible group is the container's own.
+fn group_files(groups: &str, file: &GroupFile) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -191,27 +190,30 @@ fn group_files(groups: &str, wanted: &GroupFile) -> Vec<PathBuf> {
             continue;
         };
         let root = Path::new("/sys/fs/cgroup");
-        let (root, file) = match controllers {
-            "" => (root.to_owned(), wanted.v2),
-            _ if controllers.split(',').any(|name| name == wanted.controller) => {
-                (root.join(wanted.controller), wanted.v1)
+        let (root, name) = match controllers {
+            "" => (root.to_owned(), file.v2),
+            _ if controllers
+                .split(',')
+                .any(|controller| controller == file.controller) =>
+            {
+                (root.join(file.controller), file.v1)
             }
             _ => continue,
         };
         let group = Path::new(group.trim_start_matches('/'));
-        files.extend(group.ancestors().map(|at| root.join(at).join(file)));
+        files.extend(group.ancestors().map(|at| root.join(at).join(name)));
     }
     files
 }
 
 fn group_limit(text: &str) -> Option<u64> {
-    // `max`, which stands for no limit, is no number.
+    // `max` means no limit and does not parse.
     let limit = text.trim().parse().ok();
     limit.filter(|limit| *limit < NO_LIMIT)
 }
 
-/// Processors' worth of time: `quota period` in version 2, of which the first may be `max`; in
-/// version 1 the quota alone, -1 where there is none.
+/// Processors' worth of time: `quota period` in version 2, where quota may be `max`;
+/// in version 1 the quota alone, or -1.
 fn group_quota(text: &str, period_file: Option<&str>) -> Option<f64> {
     let mut words = text.split_whitespace();
     let quota: f64 = words.next()?.parse().ok()?;
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_groups_limit_and_those_around_it_count() {
+    fn enclosing_groups_limits_count() {
         let v2 = "0::/user.slice/a.scope\n";
         let v1 = "5:cpu,cpuacct:/x\n4:hugetlb,memory:/docker/7f\n1:name=systemd:/\n";
         let table: [(&str, &[&str]); 4] = [
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn available_is_what_the_machine_and_every_group_leave() {
+    fn available_memory_is_the_smallest_rest() {
         const MACHINE: &str = "MemTotal: 1000 kB\nMemAvailable: 600 kB\n";
         let group = |limit: u64, used: Option<u64>| MemoryGroup {
             limit: limit << 10,
@@ -295,14 +297,14 @@ mod tests {
             ("", vec![group(500, Some(100))], Some(400), Some(500)),
             ("", vec![], None, None),
         ] {
-            let memory = MachineMemory::of(meminfo, &groups);
+            let memory = MachineMemory::from_meminfo(meminfo, &groups);
             let expected = [available, limit].map(|size| size.map(|size: u64| size << 10));
             assert_eq!([memory.available, memory.limit], expected, "{groups:?}");
         }
     }
 
     #[test]
-    fn kept_pages_of_files_are_not_used() {
+    fn cached_file_pages_are_not_used_memory() {
         for (usage, stat, used) in [
             (
                 "1000\n",
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_a_share_of_a_period() {
+    fn quota_is_divided_by_period() {
         let table = [
             ("150000 100000\n", None, Some(1.5)),
             ("max 100000\n", None, None),
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_is_none() {
+    fn missing_limit_is_none() {
         let table = [
             ("536870912\n", Some(512 << 20)),
             ("max\n", None),

@@ -1,5 +1,5 @@
-//! What this machine can do at most, measured: how fast its memory is read and how many int8
-//! multiply-adds its vector units make. A model's speed is judged as a share of these.
+//! Measures the machine's limits: memory bandwidth and int8 multiply-adds. A model's speed is
+//! reported as a share of these.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -9,7 +9,7 @@ use loquat_session::{OpenError, SessionOptions};
 
 use crate::machine;
 
-/// The machine's limits with so many threads.
+/// The machine's limits with this many threads.
 #[derive(Debug, Clone, Copy)]
 pub struct MachineLimits {
     pub threads: usize,
@@ -17,28 +17,28 @@ pub struct MachineLimits {
     pub read_bytes_per_second: f64,
     /// Products of two int8 values, added up in int32, that all threads make in a second.
     pub multiply_adds_per_second: f64,
-    /// What makes them.
+    /// The instruction set.
     pub instructions: &'static str,
 }
 
-/// How much trouble a measurement takes.
+/// How thorough a measurement is.
 struct Effort {
     /// Far beyond any last-level cache.
     read_bytes: usize,
-    /// Other work on the machine only ever makes a pass slower, so the best one counts.
+    /// Other work on the machine only makes a pass slower, so the best pass counts.
     passes: usize,
     /// Long enough for the clock to settle at what the instructions allow.
     arithmetic_pass: Duration,
 }
 
 impl Effort {
-    /// To judge kernels by.
+    /// For benchmarks.
     const THOROUGH: Self = Self {
         read_bytes: 1 << 30,
         passes: 12,
         arithmetic_pass: Duration::from_millis(40),
     };
-    /// To tell a person roughly what to expect.
+    /// For a rough estimate.
     const QUICK: Self = Self {
         read_bytes: 512 << 20,
         passes: 4,
@@ -46,23 +46,23 @@ impl Effort {
     };
 }
 
-/// Of all memory; the rest may be somebody's.
+/// One part in this many of all memory is read.
 const READ_SHARE: u64 = 8;
-/// The least that says anything about memory.
+/// Less would measure caches.
 const LEAST_READ_BYTES: usize = 64 << 20;
 
-/// Measures with as many threads as asked for, or as the machine has. Takes about a second.
+/// Measures with this many threads, or one per core. Takes about a second.
 pub fn measure(threads: Option<usize>) -> Result<MachineLimits, OpenError> {
     measure_with(&Effort::THOROUGH, threads)
 }
 
-/// The same in a few tenths of a second, and as much less sure of the last few per cent.
+/// Takes a few tenths of a second, and is less precise.
 pub fn measure_quickly(threads: Option<usize>) -> Result<MachineLimits, OpenError> {
     measure_with(&Effort::QUICK, threads)
 }
 
 fn measure_with(effort: &Effort, threads: Option<usize>) -> Result<MachineLimits, OpenError> {
-    let threads = machine::wanted_threads(&SessionOptions {
+    let threads = machine::resolve_threads(&SessionOptions {
         threads,
         ..SessionOptions::default()
     })?;
@@ -75,21 +75,21 @@ fn measure_with(effort: &Effort, threads: Option<usize>) -> Result<MachineLimits
     })
 }
 
-/// One instruction set's way to multiply.
+/// One instruction set's multiply-add.
 #[derive(Clone, Copy)]
 struct Unit {
     name: &'static str,
-    /// Makes [`Unit::multiply_adds`] as many times as asked, from registers alone.
+    /// Computes [`Unit::multiply_adds`] this many times, from registers alone.
     multiply: unsafe fn(u64) -> i32,
     multiply_adds: u64,
 }
 
-/// What the memory system moves at once.
+/// A cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u64; 8]);
 
-/// Accumulators that do not wait for each other: latency times throughput of every core so far.
+/// Independent accumulators: latency times throughput of all current cores.
 const CHAINS: usize = 12;
 
 impl Unit {
@@ -99,7 +99,7 @@ impl Unit {
         multiply_adds: portable::MULTIPLY_ADDS,
     };
 
-    /// Those that this machine has, widest first.
+    /// The machine's units, widest first.
     fn supported() -> Vec<Self> {
         let mut units = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -113,7 +113,7 @@ impl Unit {
     }
 }
 
-/// The best of several passes of all threads over memory of their own.
+/// The best of several passes of all threads, each over its own memory.
 fn read_speed(effort: &Effort, threads: usize) -> f64 {
     let bytes = read_bytes(effort, machine::memory_bytes());
     let lines = bytes / threads / size_of::<Line>();
@@ -126,10 +126,9 @@ fn read_speed(effort: &Effort, threads: usize) -> f64 {
     (lines * threads * size_of::<Line>()) as f64 / seconds
 }
 
-/// Reads everything, which the sum proves. One source without wider instructions serves: its
-/// loads outrun any memory by far.
+/// Reads everything, which the sum proves. Plain loads suffice: they are far faster than memory.
 fn sum(memory: &[Line]) -> u64 {
-    /// Additions that do not wait for each other.
+    /// Independent sums.
     const CHAINS: usize = 8;
     let (blocks, rest) = memory.as_chunks::<CHAINS>();
     let mut sums = [Line([0; 8]); CHAINS];
@@ -158,8 +157,7 @@ fn read_bytes(effort: &Effort, memory: Option<u64>) -> usize {
     wanted.min(spare as usize).max(LEAST_READ_BYTES)
 }
 
-/// Written once, in huge pages where the kernel gives them: looking up small ones would be
-/// measured too.
+/// Written once, in huge pages if available: small pages would add the cost of TLB misses.
 fn own_memory(lines: usize) -> Vec<Line> {
     let mut memory: Vec<Line> = Vec::with_capacity(lines);
     #[cfg(target_os = "linux")]
@@ -168,7 +166,7 @@ fn own_memory(lines: usize) -> Vec<Line> {
     memory
 }
 
-/// Best effort: a kernel that refuses leaves the memory as it was.
+/// Best effort: the memory also works with small pages.
 #[cfg(target_os = "linux")]
 fn ask_for_huge_pages(memory: &mut Vec<Line>) {
     const PAGE: usize = 4096;
@@ -195,7 +193,7 @@ fn arithmetic_speed(effort: &Effort, threads: usize, unit: Unit) -> f64 {
     (times * unit.multiply_adds * threads as u64) as f64 / seconds
 }
 
-/// How often something is done in this time, found by doing it ever more often.
+/// How often `run` completes in this time, found by doubling.
 fn times_within(span: Duration, run: impl Fn(u64)) -> u64 {
     let mut times = 1024;
     loop {
@@ -210,8 +208,8 @@ fn times_within(span: Duration, run: impl Fn(u64)) -> u64 {
     }
 }
 
-/// Seconds of the fastest of `passes`, in each of which every thread runs what `prepare` made
-/// for it: from the moment all may start to the last one's end.
+/// Seconds of the fastest of `passes`. In each pass every thread runs what `prepare` returned, from a
+/// common start to the last one's end.
 fn best_pass<W: FnMut()>(threads: usize, passes: usize, prepare: impl Fn() -> W + Sync) -> f64 {
     let gate = Barrier::new(threads);
     let passes_of_one = || {
@@ -302,8 +300,7 @@ mod x86 {
         here.map(|(_, unit)| unit).collect()
     }
 
-    /// Chains of one step each, as assembly: the compiler would find a shorter way to a sum that
-    /// nobody needs.
+    /// Assembly, since the compiler would simplify chains whose sums are constant.
     macro_rules! chains {
         ($name:ident, $features:literal, $register:ident, $zero:ident, $ones:ident, $total:ident,
          $($step:literal),+) => {
@@ -387,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_read_and_units_multiply_as_often_as_they_say() {
+    fn units_read_all_and_count_multiplications() {
         for lines in [0, 1, 7, 8, 9, 1000] {
             let expected = (0..lines as u64).sum::<u64>() * 8;
             assert_eq!(sum(&own_memory(lines)), expected, "{lines}");
@@ -402,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_beyond_caches_and_leaves_memory_to_others() {
+    fn read_size_exceeds_caches_within_memory() {
         for (memory, expected) in [
             (None, 1 << 30),
             (Some(64 << 30), 1 << 30),
@@ -415,17 +412,17 @@ mod tests {
     }
 
     #[test]
-    fn the_best_pass_lasts_as_long_as_its_slowest_thread() {
-        let place = std::sync::atomic::AtomicU64::new(0);
+    fn pass_lasts_as_long_as_slowest_thread() {
+        let index = std::sync::atomic::AtomicU64::new(0);
         let seconds = best_pass(3, 2, || {
-            let wait = 5 * place.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let wait = 5 * index.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             move || std::thread::sleep(Duration::from_millis(wait))
         });
         assert!(seconds >= 0.010, "{seconds}");
     }
 
     #[test]
-    fn limits_are_measured_and_wrong_threads_refused() {
+    fn limits_are_measured_and_zero_threads_refused() {
         for measure in [measure, measure_quickly] {
             let limits = measure(Some(1)).unwrap();
             assert_eq!(limits.threads, 1);

@@ -1,5 +1,6 @@
 //! A model's weights, packed for this machine, in the order the forward pass reads them.
 
+use loquat_session::loading::{LoadedBlock, LoadedBranch, LoadedLayer};
 use loquat_spec::{
     Activation, Attention, DeltaRule, Experts, LatentAttention, Mamba2, NormKind, PerLayerInputs,
     Rope, ShortConv,
@@ -12,7 +13,7 @@ pub struct Model {
     pub hidden_size: usize,
     pub vocab_size: usize,
     pub embedding_scale: f32,
-    /// `None`: the head has it packed, and the file is not needed for it.
+    /// `None`: the packed head is used instead.
     pub embedding: Option<Matrix>,
     pub positions: Option<Matrix>,
     pub per_layer_inputs: Option<PerLayerWeights>,
@@ -32,7 +33,7 @@ impl Model {
         match (&self.embedding, &self.head) {
             (None, Linear::Packed(packed)) => packed.decode_row(token, out),
             (Some(matrix), _) if matrix.decode_row(token, out).is_ok() => {}
-            // Binding has matched the lengths; what failed all the same must not pass for zero.
+            // Binding has checked the lengths; a failure must not look like zeros.
             _ => out.fill(f32::NAN),
         }
     }
@@ -45,29 +46,17 @@ pub struct PerLayerWeights {
     pub norm: Norm,
 }
 
-pub struct Layer {
-    pub blocks: Vec<Block>,
-    /// Multiplies the stream after the last block.
-    pub scale: Option<f32>,
-}
+pub type Layer = LoadedLayer<Norm, InnerWeights, f32>;
+pub type Block = LoadedBlock<Norm, InnerWeights>;
+pub type Branch = LoadedBranch<Norm, InnerWeights>;
 
-pub struct Block {
-    pub branches: Vec<Branch>,
-    pub post_norm: Option<Norm>,
-    pub residual_scale: f32,
-}
-
-pub struct Branch {
-    pub pre_norm: Option<Norm>,
-    pub input_scale: f32,
-    pub inner: Inner,
-    /// `None`: the experts' own matrices have done it.
+pub struct InnerWeights {
+    pub kind: Inner,
+    /// `None` for experts, whose own matrices project back.
     pub output: Option<Output>,
-    pub output_scale: f32,
-    pub post_norm: Option<Norm>,
 }
 
-/// Everything of a branch but its last matrix, which all kinds share.
+/// A branch without its output matrix.
 pub enum Inner {
     Attention(AttentionWeights),
     Latent(LatentWeights),
@@ -83,7 +72,7 @@ pub enum Inner {
     },
 }
 
-/// From a branch's inside back to the stream.
+/// Projects a branch back to the stream.
 pub struct Output {
     pub linear: Linear,
     pub bias: Option<Vec<f32>>,
@@ -147,7 +136,7 @@ pub struct DeltaWeights {
     pub norm: Norm,
 }
 
-/// One matrix, or two with a short vector between.
+/// One matrix, or two with a low-rank vector between.
 pub struct LowRank {
     pub down: Option<Linear>,
     pub up: Linear,
@@ -173,7 +162,7 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// Inputs that must be remembered.
+    /// Inputs that the state keeps.
     pub fn past_len(&self) -> usize {
         (self.kernel - 1) * self.channels
     }
@@ -215,7 +204,7 @@ pub struct SharedWeights {
 pub struct Norm {
     pub kind: NormKind,
     pub eps: f32,
-    /// Empty where the norm has none.
+    /// Empty if the norm has none.
     pub weight: Vec<f32>,
     pub bias: Vec<f32>,
 }

@@ -1,7 +1,7 @@
 //! Quantized matrices repacked for the integer tiles.
 //!
-//! Every supported format becomes the same thing, at the size it has in the file: codes of some
-//! bits, with a scale and perhaps a minimum for each group of columns.
+//! Every supported format becomes the same structure, at its size in the file: codes, with a scale
+//! and perhaps a minimum for each group of columns.
 
 mod rows;
 
@@ -13,23 +13,25 @@ use loquat_weights::decode::MlxMode;
 use loquat_weights::{Dtype, Matrix, RawTensor, Storage, WeightsError};
 
 use crate::arena::{Arena, Region};
-use crate::kernels::{Codes, Element, FP4_ZERO, Form, GROUP, LINE, Parts, TILE_ROWS, Tile};
+use crate::kernels::{
+    Codes, Element, FP4_ZERO, GROUP, LINE, SubScales, TILE_ROWS, Tile, TileFormat,
+};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 use rows::{Row, RowScales};
 
-/// A matrix as tiles of sixteen rows; the last is filled up with rows of zero.
+/// A matrix as tiles of sixteen rows; the last is padded with zero rows.
 pub struct Packed {
     rows: usize,
-    layout: Layout,
+    layout: PackedLayout,
     region: Region,
 }
 
-/// How a matrix looks once packed.
+/// The layout of a packed matrix.
 #[derive(Clone, Copy)]
-struct Layout {
+struct PackedLayout {
     cols: usize,
-    form: Form,
+    form: TileFormat,
 }
 
 /// Packs matrices one after the other, each with all threads.
@@ -38,16 +40,16 @@ pub struct Packer<'a> {
     pool: &'a mut Pool,
 }
 
-/// What of the file's form is in memory beside the packed one at any time.
+/// Bytes of the file that are resident next to the packed copy at any time.
 const WINDOW: usize = 16 << 20;
 
 thread_local! {
-    /// A row on its way.
+    /// The row being packed.
     static ROW: RefCell<Row> = RefCell::default();
 }
 
 impl<'a> Packer<'a> {
-    /// For matrices that come to about `expected` bytes.
+    /// For matrices of about `expected` bytes in all.
     pub fn new(expected: usize, pool: &'a mut Pool) -> Self {
         Self {
             arena: Arena::new(expected),
@@ -55,15 +57,15 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// `None` where the format or the shape has no integer form.
+    /// `None` if the format or the shape has no integer form.
     pub fn pack(&mut self, matrix: &Matrix) -> Result<Option<Packed>, OpenError> {
-        let Some(layout) = Layout::of(matrix) else {
+        let Some(layout) = PackedLayout::for_matrix(matrix) else {
             return Ok(None);
         };
         let rows = matrix.rows();
         let tiles = rows.div_ceil(TILE_ROWS);
         let len = tiles * layout.tile_bytes();
-        let region = self.arena.take(len);
+        let region = self.arena.allocate(len);
         let mut region = region.map_err(|error| {
             OpenError::Device(format!("no memory for {len} bytes of weights ({error})"))
         })?;
@@ -75,7 +77,7 @@ impl<'a> Packer<'a> {
             let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(rows);
             for (within, row) in rows.enumerate() {
                 if let Err(error) = layout.pack_row(matrix, row, within, bytes) {
-                    // The first fault is as good as any other.
+                    // Any of the errors will do.
                     let _ = fault.set(error);
                     return;
                 }
@@ -99,9 +101,9 @@ impl<'a> Packer<'a> {
 }
 
 impl Packed {
-    /// What [`Packer::pack`] would take, without packing; `None` where it gives none.
+    /// The size that [`Packer::pack`] would allocate; `None` if it would not pack.
     pub fn predict_bytes(matrix: &Matrix) -> Option<usize> {
-        let layout = Layout::of(matrix)?;
+        let layout = PackedLayout::for_matrix(matrix)?;
         Some(matrix.rows().div_ceil(TILE_ROWS) * layout.tile_bytes())
     }
 
@@ -117,7 +119,7 @@ impl Packed {
         }
     }
 
-    /// The values that the file has for `row`, one for each column.
+    /// Decodes `row` to the values that the file has.
     pub fn decode_row(&self, row: usize, out: &mut [f32]) {
         let (tile, row) = (self.tile(row / TILE_ROWS), row % TILE_ROWS);
         let group = tile.form.group;
@@ -136,9 +138,9 @@ impl Packed {
     }
 }
 
-impl Layout {
-    /// `None` where there is no integer form.
-    fn of(matrix: &Matrix) -> Option<Self> {
+impl PackedLayout {
+    /// `None` if there is no integer form.
+    fn for_matrix(matrix: &Matrix) -> Option<Self> {
         let cols = matrix.cols();
         let form = form(matrix.storage())?;
         let whole = cols.is_multiple_of(GROUP * form.run);
@@ -162,13 +164,13 @@ impl Layout {
         })?;
         ROW.with_borrow_mut(|row| {
             row.read(&encoded, self.form.codes, self.cols)?;
-            self.place(row, within, tile);
+            self.write_row(row, within, tile);
             Ok(())
         })
     }
 
-    /// Writes a row's values to where a kernel will look for those of row `within`.
-    fn place(&self, row: &Row, within: usize, tile: &mut [u8]) {
+    /// Writes a row's values as row `within` of the tile.
+    fn write_row(&self, row: &Row, within: usize, tile: &mut [u8]) {
         let form = &self.form;
         let (line_bytes, plane_bytes) = form.codes.block_bytes();
         let (row_lines, row_planes) = (line_bytes / TILE_ROWS, plane_bytes / TILE_ROWS);
@@ -178,9 +180,9 @@ impl Layout {
                 let run = &mut tile[form.elements_at(block)..];
                 let (scales, mins) = run.split_at_mut(form.element_bytes().0);
                 let run = block / form.run;
-                row.scales.place_element(run, form.scale, within, scales);
+                row.scales.write_element(run, form.scale, within, scales);
                 if let Some(min) = form.min {
-                    row.mins.place_element(run, min, within, mins);
+                    row.mins.write_element(run, min, within, mins);
                 }
             }
             let bytes = &mut tile[form.block_at(block)..];
@@ -193,19 +195,23 @@ impl Layout {
                 Codes::Six => scatter::<4>(of_block, within, planes),
                 Codes::Four | Codes::Fp4 | Codes::Eight => {}
             }
-            if form.parts != Parts::None {
-                let (scales, mins) = parts.split_at_mut(form.part_bytes());
+            if form.sub_scales != SubScales::None {
+                let (scales, mins) = parts.split_at_mut(form.sub_scale_bytes());
                 let first = block * groups;
-                scatter::<1>(&row.scales.parts[first..first + groups], within, scales);
+                scatter::<1>(
+                    &row.scales.sub_scales[first..first + groups],
+                    within,
+                    scales,
+                );
                 if form.min.is_some() {
-                    scatter::<1>(&row.mins.parts[first..first + groups], within, mins);
+                    scatter::<1>(&row.mins.sub_scales[first..first + groups], within, mins);
                 }
             }
         }
     }
 }
 
-/// Writes a row's values, `N` bytes each, to its places in `[value][row]`.
+/// Writes a row's values, `N` bytes each, into `[value][row]`.
 fn scatter<const N: usize>(values: &[u8], within: usize, out: &mut [u8]) {
     let of_rows = out.as_chunks_mut::<N>().0.chunks_exact_mut(TILE_ROWS);
     for (rows, value) in of_rows.zip(values.as_chunks::<N>().0) {
@@ -213,7 +219,7 @@ fn scatter<const N: usize>(values: &[u8], within: usize, out: &mut [u8]) {
     }
 }
 
-/// Writes a row's bits, one for each column, four to a quad, to their places in `[quad][row]`.
+/// Writes a row's bits, one for each column, four to a quad, into `[quad][row]`.
 fn scatter_bits(bits: &[u8], within: usize, out: &mut [u8]) {
     // Half a byte for each row.
     let of_rows = out.chunks_exact_mut(TILE_ROWS / 2);
@@ -223,36 +229,36 @@ fn scatter_bits(bits: &[u8], within: usize, out: &mut [u8]) {
     }
 }
 
-/// `None` where the format has no integer form.
-fn form(storage: &Storage) -> Option<Form> {
+/// `None` if the format has no integer form.
+fn form(storage: &Storage) -> Option<TileFormat> {
     const HALF: Element = Element::F16;
     /// Blocks of a superblock.
     const SUPER: usize = 256 / GROUP;
-    let plain = Form {
+    let plain = TileFormat {
         codes: Codes::Four,
         group: GROUP,
         zero: 0,
         run: 1,
         scale: HALF,
         min: None,
-        parts: Parts::None,
+        sub_scales: SubScales::None,
     };
-    let signed = |codes, zero| Form {
+    let signed = |codes, zero| TileFormat {
         codes,
         zero,
         ..plain
     };
-    let shifted = |codes| Form {
+    let shifted = |codes| TileFormat {
         codes,
         min: Some(HALF),
         ..plain
     };
-    let superblock = |codes| Form {
+    let superblock = |codes| TileFormat {
         run: SUPER,
-        parts: Parts::Unsigned,
+        sub_scales: SubScales::Unsigned,
         ..shifted(codes)
     };
-    let floats = Form {
+    let floats = TileFormat {
         scale: Element::HalfE8m0,
         ..signed(Codes::Fp4, FP4_ZERO)
     };
@@ -265,10 +271,10 @@ fn form(storage: &Storage) -> Option<Form> {
             Dtype::Q8_0 => signed(Codes::Eight, 128),
             Dtype::Q4K => superblock(Codes::Four),
             Dtype::Q5K => superblock(Codes::Five),
-            Dtype::Q6K => Form {
+            Dtype::Q6K => TileFormat {
                 group: 16,
                 run: SUPER,
-                parts: Parts::Signed,
+                sub_scales: SubScales::Signed,
                 ..signed(Codes::Six, 32)
             },
             Dtype::Mxfp4 => floats,
@@ -280,7 +286,7 @@ fn form(storage: &Storage) -> Option<Form> {
             biases,
             ..
         } => match mode {
-            MlxMode::Affine { bits, .. } => Form {
+            MlxMode::Affine { bits, .. } => TileFormat {
                 codes: match bits {
                     0..=4 => Codes::Four,
                     5 => Codes::Five,
@@ -293,8 +299,8 @@ fn form(storage: &Storage) -> Option<Form> {
                 ..plain
             },
             MlxMode::Mxfp4 => floats,
-            // A scale for each half of a block: as parts of a run's element they would not be
-            // exact, so these are decoded.
+            // A scale for each half of a block: as sub-scales of a run's element these would not be
+            // exact, so such matrices are decoded.
             MlxMode::Nvfp4 | MlxMode::Mxfp8 => return None,
         },
         Storage::Fp8 { .. } => return None,
@@ -312,7 +318,7 @@ fn element(tensor: &RawTensor) -> Option<Element> {
 
 impl RowScales {
     /// One row's element of a run.
-    fn place_element(&self, run: usize, element: Element, within: usize, out: &mut [u8]) {
+    fn write_element(&self, run: usize, element: Element, within: usize, out: &mut [u8]) {
         let size = element.bytes();
         let stored = &self.elements[run * size..(run + 1) * size];
         out[within * size..(within + 1) * size].copy_from_slice(stored);
@@ -322,6 +328,7 @@ impl RowScales {
 #[cfg(test)]
 mod tests {
     use loquat_spec::{Config, Kind, Role, families};
+    use loquat_synthetic::SplitMix64;
     use loquat_weights::{Blob, Weights, bind};
 
     use super::*;
@@ -331,7 +338,7 @@ mod tests {
         Packer::new(0, &mut pool).pack(matrix).unwrap()
     }
 
-    /// Binds `tensor` as the embedding of a model that needs nothing else of it.
+    /// A model whose embedding has this type.
     fn embedding(dtype: Dtype, rows: usize, cols: usize) -> Weights {
         let config = format!(
             r#"{{"model_type": "llama", "vocab_size": {rows}, "hidden_size": {cols},
@@ -341,7 +348,7 @@ mod tests {
         let config = Config::parse(&config, "test").unwrap();
         let described = families::from_config(&config).unwrap();
         let (spec, naming) = (described.spec, described.namings[0]);
-        let mut state = 9u64;
+        let mut random = SplitMix64::new(9);
         let tensors: Vec<RawTensor> = naming
             .slots(&spec)
             .iter()
@@ -356,11 +363,8 @@ mod tests {
                 let bytes = dtype.row_bytes(shape[shape.len() - 1]).unwrap();
                 let bytes = bytes * if shape.len() == 2 { shape[0] } else { 1 };
                 let data = (0..bytes).map(|_| {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
                     // Exponents stay small, so that every scale is finite.
-                    (state >> 32) as u8 & 0xbf
+                    (random.next_u64() >> 32) as u8 & 0xbf
                 });
                 RawTensor::new(
                     slot.names[0].clone(),
@@ -375,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn packed_codes_stand_for_the_decoded_values() {
+    fn packed_rows_decode_to_file_values() {
         for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.block_len() > 1) {
             let (rows, cols) = (19, 512);
             let weights = embedding(dtype, rows, cols);
@@ -387,19 +391,19 @@ mod tests {
             for row in 0..rows {
                 matrix.decode_row(row, &mut expected).unwrap();
                 packed.decode_row(row, &mut found);
-                // Compared as numbers: a zero's sign is nothing to a sum.
+                // Compared as numbers: the sign of zero does not matter in a sum.
                 assert_eq!(found, expected, "{dtype} {row}");
             }
         }
     }
 
     #[test]
-    fn packing_takes_no_more_than_the_file() {
+    fn packed_size_is_close_to_file_size() {
         for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.block_len() > 1) {
             let weights = embedding(dtype, 64, 2048);
             let matrix = weights.matrix(Role::Embedding).unwrap();
             let packed = Packed::predict_bytes(matrix).unwrap() as f64;
-            // Six-bit scales become bytes: 148 bytes where Q4_K has 144.
+            // Six-bit scales become bytes: 148 bytes instead of Q4_K's 144.
             let allowed = matrix.bytes() as f64 * 1.03;
             assert!(
                 packed <= allowed,
@@ -410,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_integer_form_is_left_alone() {
+    fn plain_formats_are_not_packed() {
         for (dtype, cols) in [(Dtype::BF16, 64), (Dtype::F32, 64), (Dtype::F16, 64)] {
             let weights = embedding(dtype, 4, cols);
             assert!(pack(weights.matrix(Role::Embedding).unwrap()).is_none());

@@ -1,11 +1,11 @@
-//! What lies where in a KV page.
+//! The layout of a KV page.
 
 use loquat_spec::{KvSource, Mixer, ModelSpec};
 
 use crate::kernels::{HeadPages, KvElement, PAGE};
 use crate::shared::PagePtr;
 
-/// Where each layer's keys and values lie inside a page.
+/// Each layer's offsets in a page.
 #[derive(Clone)]
 pub struct PageLayout {
     /// Layers without keys of their own have an empty one.
@@ -13,8 +13,8 @@ pub struct PageLayout {
     len: usize,
 }
 
-/// One layer's part: head after head, each its keys, its values, and the factors of either where
-/// the format has them.
+/// One layer's part: for each head its keys, its values, and the scales of both if the format has
+/// them.
 #[derive(Clone, Copy, Default)]
 pub struct LayerLayout {
     start: usize,
@@ -22,7 +22,7 @@ pub struct LayerLayout {
     key_dim: usize,
     /// 0: values are a part of the keys.
     value_dim: usize,
-    /// Elements in whose place a token's factor lies; 0: there are none.
+    /// Elements that a token's scale occupies; 0 without scales.
     scale_len: usize,
 }
 
@@ -39,7 +39,7 @@ impl PageLayout {
                 Mixer::Latent(latent) => (1, latent.cached_len(), 0),
                 Mixer::ShortConv(_) | Mixer::DeltaRule(_) | Mixer::Mamba2(_) => continue,
             };
-            let placed = LayerLayout {
+            let layer_layout = LayerLayout {
                 start: layout.len,
                 kv_heads,
                 key_dim,
@@ -50,8 +50,8 @@ impl PageLayout {
                     0
                 },
             };
-            layout.layers[layer] = placed;
-            layout.len += kv_heads * placed.head_len();
+            layout.layers[layer] = layer_layout;
+            layout.len += kv_heads * layer_layout.head_len();
         }
         layout
     }
@@ -107,11 +107,11 @@ impl LayerLayout {
         }
     }
 
-    /// Writes one token's only key, where values are a part of it. Formats with factors are not
-    /// for such layers.
+    /// Writes one token's key for layers whose values are a part of it. Formats with scales do not
+    /// support such layers.
     ///
     /// # Safety
-    /// The page must live, and nobody else may touch the slot meanwhile.
+    /// The page must live, and no other thread may access the slot.
     #[inline]
     pub unsafe fn write_key<T: KvElement>(
         &self,
@@ -128,7 +128,7 @@ impl LayerLayout {
     /// Writes one token's keys and values, all heads, into its page.
     ///
     /// # Safety
-    /// The page must live, and nobody else may touch the slot meanwhile.
+    /// The page must live, and no other thread may access the slot.
     #[inline]
     pub unsafe fn write_token<T: KvElement>(
         &self,
@@ -140,7 +140,7 @@ impl LayerLayout {
         let heads = keys.chunks_exact(self.key_dim);
         let heads = heads.zip(values.chunks_exact(self.value_dim));
         for (head, (key, value)) in heads.enumerate() {
-            let (key_scale, value_scale) = (T::scale_of(key), T::scale_of(value));
+            let (key_scale, value_scale) = (T::scale_for(key), T::scale_for(value));
             // SAFETY: as the caller promises.
             unsafe {
                 for (d, key) in key.iter().enumerate() {
@@ -158,8 +158,8 @@ impl LayerLayout {
         }
     }
 
-    /// The places of one token's elements in a page, in export order.
-    pub fn token_places(&self, slot: usize) -> impl Iterator<Item = usize> + use<> {
+    /// The indices of one token's elements in a page, in export order.
+    pub fn token_indices(&self, slot: usize) -> impl Iterator<Item = usize> + use<> {
         let layout = *self;
         (0..layout.kv_heads).flat_map(move |head| {
             let keys = (0..layout.key_dim).map(move |d| layout.keys(head) + d * PAGE + slot);

@@ -1,4 +1,4 @@
-//! Weights that are multiplied as they lie in the file, or decoded a few rows at a time.
+//! Weights multiplied directly from the file, or decoded a few rows at a time.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::kernels::{Format, Kernels, PlainOut, PlainRows, Rounded, TILE_ROWS};
 use crate::linear::Activations;
 use crate::shared::SharedMut;
 
-/// A matrix that nothing is made of.
+/// A matrix without a packed copy.
 pub struct Plain {
     matrix: Matrix,
     arithmetic: Arithmetic,
@@ -80,7 +80,7 @@ impl Plain {
         }
     }
 
-    /// Hands rows that follow one another in the file to `kernel`, with where its results go.
+    /// Calls `kernel` with each run of consecutive rows in the file and its output.
     fn multiply_stored(
         &self,
         job: &PlainJob,
@@ -89,7 +89,7 @@ impl Plain {
     ) {
         let (cols, mut row) = (self.matrix.cols(), job.rows.start);
         let row_bytes = cols * format.bytes();
-        // Every row is there, as binding has checked.
+        // Binding has checked that every row exists.
         while let Some((run, EncodedRow::Plain { bytes, .. })) = self.matrix.encoded_run(row) {
             let count = run.min(job.rows.end - row);
             let rows = PlainRows {
@@ -97,7 +97,7 @@ impl Plain {
                 cols,
                 bytes: &bytes[..count * row_bytes],
             };
-            kernel(&rows, job.place(row, count, self.rows()));
+            kernel(&rows, job.output(row, count, self.rows()));
             row += count;
             if row == job.rows.end {
                 return;
@@ -117,18 +117,18 @@ impl Plain {
                     out.fill(f32::NAN);
                 }
             }
-            let rows = PlainRows::of_values(decoded, cols);
-            let out = job.place(job.rows.start, job.rows.len(), self.rows());
+            let rows = PlainRows::from_values(decoded, cols);
+            let out = job.output(job.rows.start, job.rows.len(), self.rows());
             let x = job.input.rows(job.tokens.clone());
-            // SAFETY: the table was chosen for this machine, and `out` by `place`.
+            // SAFETY: the table was chosen for this machine, and `out` by `output`.
             unsafe { (kernels.plain)(&rows, x, out) };
         });
     }
 }
 
 impl PlainJob<'_> {
-    /// Where `count` rows of every token go.
-    fn place(&self, row: usize, count: usize, stride: usize) -> PlainOut {
+    /// The output of `count` rows of every token.
+    fn output(&self, row: usize, count: usize, stride: usize) -> PlainOut {
         assert!(row >= self.rows.start && row + count <= self.rows.end);
         assert!(row + count <= stride && self.tokens.len() * stride <= self.out.len());
         PlainOut {

@@ -1,9 +1,9 @@
 //! A persistent pool for many small parallel loops.
 //!
-//! A decode step is a hundred loops of some microseconds each. Workers spin briefly for the
-//! next one, then park, so that an idle session uses no CPU. A loop is handed over through
-//! atomics alone. Threads take its tasks in runs that shrink towards the end, and a worker that
-//! the system has delayed is not waited for unless it holds some.
+//! A decode step is a few hundred loops of some microseconds each. Workers spin briefly for the next
+//! one, then park, so that an idle session uses no CPU. A loop is handed over through atomics alone.
+//! Threads take its tasks in runs that shrink towards the end. The loop does not wait for a delayed
+//! worker that holds no tasks.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -16,16 +16,15 @@ use std::time::{Duration, Instant};
 use crate::affinity;
 
 /// How long a worker spins for the next loop before it parks: longer than the engine takes
-/// between two steps, far shorter than a person notices.
+/// between two steps, far shorter than anyone notices.
 const SPIN: Duration = Duration::from_micros(200);
 
-/// Looks at an atomic before a waiting thread offers its core to others: tens of
-/// microseconds, in which most waits between two loops of a step end.
+/// Loads of an atomic before a waiting thread yields its core: tens of microseconds, in which most
+/// waits between two loops of a step end.
 const LOOKS: u32 = 1024;
 
-/// How long a worker computes before it offers its core to others at a moment of its own choice,
-/// which is between two loops. The system would take the core in the midst of one, and
-/// all other threads would wait with it; its time slices are some milliseconds.
+/// How long a worker computes before it yields its core between two loops. Otherwise the system would
+/// preempt it within a loop, after a time slice of some milliseconds, and all threads would wait.
 const OFFER: Duration = Duration::from_millis(1);
 
 /// The job is open for workers to join.
@@ -41,9 +40,9 @@ struct Shared {
     epoch: AtomicUsize,
     /// [`OPEN`] and the number of workers inside the current job.
     gate: AtomicU32,
-    /// Written only while the gate is closed and nobody is inside, read only from inside.
+    /// Written only while the gate is closed and no worker is inside, read only from inside.
     job: UnsafeCell<Job>,
-    /// The first task that nobody has taken.
+    /// The first task that is not taken.
     next: AtomicUsize,
     threads: usize,
     panicked: AtomicBool,
@@ -98,7 +97,7 @@ impl Pool {
             let worker = std::thread::Builder::new().name(name);
             pool.workers.push(worker.spawn(move || {
                 if let Some(cores) = cores {
-                    affinity::hold_to(&cores);
+                    affinity::restrict_to(&cores);
                 }
                 shared.work();
             })?);
@@ -124,8 +123,8 @@ impl Pool {
         let body = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(body)
         };
-        // SAFETY: the last loop closed the gate and waited until nobody was inside, and `&mut
-        // self` keeps other loops away.
+        // SAFETY: the last loop closed the gate and waited until no worker was inside, and `&mut
+        // self` excludes other loops.
         unsafe { *shared.job.get() = Job { body, tasks } };
         shared.next.store(0, Ordering::Relaxed);
         shared.gate.store(OPEN, Ordering::Release);
@@ -145,7 +144,7 @@ impl Pool {
         while shared.gate.load(Ordering::Acquire) != 0 {
             std::hint::spin_loop();
             looks = looks.wrapping_add(1);
-            // On a crowded machine the worker may need this very core to finish.
+            // On a busy machine the worker may need this core to finish.
             if looks.is_multiple_of(LOOKS) {
                 std::thread::yield_now();
             }
@@ -194,8 +193,8 @@ impl Shared {
         }
     }
 
-    /// The next tasks to be done by the thread that asks: long runs first, which cost little to
-    /// take, single tasks in the end, so that no thread waits long for another.
+    /// The next tasks for the calling thread: long runs first, which are cheap to take, single tasks
+    /// in the end, so that no thread waits long for another.
     fn take(&self, tasks: usize) -> Option<Range<usize>> {
         let end = |next: usize| next + ((tasks - next) / (2 * self.threads)).max(1);
         let taken = self
@@ -240,7 +239,7 @@ impl Shared {
     }
 }
 
-/// Nothing panics while holding these locks, so a poisoned one is whole.
+/// Nothing panics while holding these locks, so poisoning means nothing.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
@@ -256,7 +255,7 @@ impl Drop for Pool {
             self.shared.wake.notify_all();
         }
         for worker in self.workers.drain(..) {
-            // A worker's panics are caught inside its loop; there is nothing to report.
+            // Panics are caught in the worker's loop.
             let _ = worker.join();
         }
     }
@@ -291,11 +290,11 @@ mod tests {
         let mut pool = Pool::new(3).unwrap();
         std::thread::sleep(SPIN * 20);
         let seen = Mutex::new(std::collections::HashSet::new());
-        // A task waits for company, which only a worker that was woken can be.
+        // Each task waits for the other, which only a woken worker can run.
         pool.run(2, &|_| {
             lock(&seen).insert(std::thread::current().id());
             let started = Instant::now();
-            while lock(&seen).len() < 2 && started.elapsed() < Duration::from_secs(5) {
+            while lock(&seen).len() < 2 && started.elapsed() < Duration::from_secs(60) {
                 std::thread::yield_now();
             }
         });
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+    fn panic_reaches_caller_and_pool_survives() {
         let mut pool = Pool::new(2).unwrap();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             pool.run(64, &|task| assert!(task != 40, "task 40"));

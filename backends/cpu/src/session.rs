@@ -1,14 +1,16 @@
-//! The session contract over the forward pass: rows in, checked; outputs out.
+//! The session contract over the forward pass.
 
+use loquat_session::sequences::{RowGrant, RowStates, Sequences};
 use loquat_session::transfer::{Envelope, unseal};
 use loquat_session::{
-    Capabilities, Emit, Held, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    delegate_sequences,
 };
 
 use crate::buffers::fit;
 use crate::forward::{Forward, Plan, PlannedRow, PlannedState, PlannedToken, Scratch};
 use crate::kernels::{Kernels, KvElement, PAGE};
-use crate::kv::{Cache, RowStates};
+use crate::kv::KvStorage;
 use crate::model::Model;
 use crate::pool::Pool;
 
@@ -19,30 +21,31 @@ pub struct CpuSession<T: KvElement> {
     pub model: Model,
     pub kernels: &'static Kernels,
     pub pool: Pool,
-    pub cache: Cache<T>,
+    pub sequences: Sequences<KvStorage<T>>,
     pub capabilities: Capabilities,
-    pub weight_bytes: u64,
+    /// As planned, with nothing in use.
+    pub memory: Memory,
     pub fingerprint: u64,
     /// Empty between steps.
     pub plan: Plan<T>,
     pub scratch: Scratch,
     pub logits: Vec<f32>,
-    /// Empty between steps; kept for its room.
-    pub notes: Notes,
+    /// Empty between steps; kept for its allocations.
+    pub rows: StepRows,
 }
 
-/// What a step notes down of its rows.
+/// The rows of a step.
 #[derive(Default)]
-pub struct Notes {
+pub struct StepRows {
     accepted: Vec<Result<Accepted, SessionError>>,
     emitted: Emitted,
 }
 
-/// A row of the batch after checking: its tokens' place in the plan.
+/// An accepted row of the batch.
 struct Accepted {
+    /// Index of its first token in the plan.
     first: usize,
-    tokens: usize,
-    states: Option<RowStates>,
+    grant: RowGrant,
 }
 
 /// The planned tokens after which something is emitted, in the rows' order.
@@ -68,14 +71,14 @@ impl Emitted {
         }
     }
 
-    /// Notes a row's positions and makes room for what they will give.
+    /// Records a row's positions and reserves room for their outputs.
     fn push(&mut self, emit: Emit, row: &Accepted, output: &mut StepOutput) {
-        let end = row.first + row.tokens;
+        let end = row.first + row.grant.tokens;
         match emit {
-            // No row that draws is accepted: capabilities say so.
+            // Rows that draw are refused, since the capabilities exclude them.
             Emit::Nothing | Emit::Drawn(_) => output.push_nothing(),
             Emit::Greedy { positions } => {
-                output.push_greedy(positions);
+                output.push_tokens(positions);
                 self.greedy.extend(end - positions..end);
                 let row = output.rows().len() - 1;
                 self.greedy_rows.resize(self.greedy.len(), row);
@@ -93,24 +96,19 @@ impl Emitted {
 }
 
 impl<T: KvElement> CpuSession<T> {
-    /// Checks one row and makes room for it; on error nothing has changed.
+    /// Checks one row and plans it; a refused row changes nothing.
     fn accept(&mut self, batch: &StepBatch, index: usize) -> Result<Accepted, SessionError> {
         let row = &batch.rows()[index];
-        let tokens = batch.tokens(row);
-        let len = self.cache.len(row.sequence)?;
-        batch.check(index, len, self.plan.tokens.len(), &self.capabilities)?;
-        let states = self.cache.take_states(row.sequence, tokens.len())?;
-        if let Err(error) = self.cache.reserve(row.sequence, tokens.len()) {
-            if let Some(states) = states {
-                self.cache.give_back(states);
-            }
-            return Err(error);
-        }
         let first = self.plan.tokens.len();
+        let grant = self
+            .sequences
+            .accept(batch, index, first, &self.capabilities)?;
+        let storage = self.sequences.storage();
         let pages = self.plan.pages.len();
-        self.plan.pages.extend(self.cache.pages(row.sequence));
-        for (offset, id) in tokens.iter().enumerate() {
-            let position = len + offset;
+        let own = self.sequences.pages(row.sequence)?;
+        let own = own.iter().map(|page| storage.page(*page));
+        self.plan.pages.extend(own);
+        for (position, id) in (grant.start..).zip(batch.tokens(row)) {
             self.plan.tokens.push(PlannedToken {
                 id: *id,
                 position,
@@ -118,49 +116,29 @@ impl<T: KvElement> CpuSession<T> {
                 pages: (pages, self.plan.pages.len()),
             });
         }
+        let states = grant.states.as_ref();
         self.plan.rows.push(PlannedRow {
             first,
-            tokens: tokens.len(),
-            state: states
-                .as_ref()
-                .map(|states| self.planned_state(states, len)),
+            tokens: grant.tokens,
+            state: states.map(|states| planned_state(storage, states, grant.start)),
         });
-        Ok(Accepted {
-            first,
-            tokens: tokens.len(),
-            states,
-        })
+        Ok(Accepted { first, grant })
     }
 
-    /// The states' places for a row that starts after `len` tokens.
-    fn planned_state(&self, row: &RowStates, len: usize) -> PlannedState {
-        let states = self.cache.states();
-        PlannedState {
-            before: row.before.map(|state| states.data(state)),
-            after: states.data(row.after),
-            snapshots: row
-                .snapshots()
-                .map(|(at, state)| (at - len, states.data(state)))
-                .collect(),
-        }
-    }
-
-    /// The step's view of everything.
     fn forward(&mut self) -> (Forward<'_, T>, &mut Vec<f32>) {
         let forward = Forward {
             model: &self.model,
             kernels: self.kernels,
             pool: &mut self.pool,
-            layout: self.cache.layout(),
-            states: self.cache.state_layout(),
+            layout: self.sequences.storage().layout(),
+            states: self.sequences.storage().state_layout(),
             plan: &self.plan,
             scratch: &mut self.scratch,
         };
         (forward, &mut self.logits)
     }
 
-    /// Computes what the accepted rows emit, all rows' positions together: the head's matrix is
-    /// read once for all.
+    /// Computes the outputs of all rows together, so that the head's matrix is read once.
     fn emit(&mut self, emitted: &Emitted, output: &mut StepOutput) {
         let vocab = self.model.vocab_size;
         let (mut forward, scratch) = self.forward();
@@ -175,7 +153,7 @@ impl<T: KvElement> CpuSession<T> {
             forward.logits(tokens, scratch);
             for (i, logits) in scratch.chunks_exact(vocab).enumerate() {
                 match argmax(logits) {
-                    Some(token) => output.all_greedy_mut()[block * HEAD_BLOCK + i] = token,
+                    Some(token) => output.all_tokens_mut()[block * HEAD_BLOCK + i] = token,
                     None => output.fail(rows[i], SessionError::NotANumber),
                 }
             }
@@ -183,7 +161,23 @@ impl<T: KvElement> CpuSession<T> {
     }
 }
 
-/// The largest value's place, the first of equals; `None` where nothing is a number.
+/// The buffers for a row that starts after `len` tokens.
+fn planned_state<T: KvElement>(
+    storage: &KvStorage<T>,
+    row: &RowStates,
+    len: usize,
+) -> PlannedState {
+    PlannedState {
+        before: row.before.map(|state| storage.state(state)),
+        after: storage.state(row.after),
+        snapshots: row
+            .snapshots()
+            .map(|(at, state)| (at - len, storage.state(state)))
+            .collect(),
+    }
+}
+
+/// The index of the largest value, the first of equals; `None` if nothing is a number.
 fn argmax(values: &[f32]) -> Option<u32> {
     const BLOCK: usize = 1024;
     let mut block = 0;
@@ -199,7 +193,7 @@ fn argmax(values: &[f32]) -> Option<u32> {
     found.map(|(index, _)| index as u32)
 }
 
-/// The largest that is a number, in lanes that compilers make registers of.
+/// The largest number, in lanes that compilers vectorize.
 fn max(values: &[f32]) -> f32 {
     const LANES: usize = 32;
     let larger = |a: f32, b: f32| if a > b { a } else { b };
@@ -218,101 +212,65 @@ impl<T: KvElement> Session for CpuSession<T> {
     }
 
     fn memory(&self) -> Memory {
-        Memory {
-            weight_bytes: self.weight_bytes,
-            kv_bytes_per_token: (self.cache.layout().token_len() * T::BYTES) as u64,
-            kv_capacity: self.cache.capacity_tokens(),
-            kv_in_use: self.cache.tokens_in_use(),
-            kv_granularity: PAGE,
-            state_bytes: self.cache.state_layout().bytes(),
-            states_in_use: self.cache.states().in_use(),
-        }
+        self.sequences.memory(self.memory)
     }
 
-    fn create(&mut self) -> Result<SequenceId, SessionError> {
-        self.cache.create()
-    }
-
-    fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
-        self.cache.len(sequence)
-    }
-
-    fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
-        self.cache.reusable(sequence, at_most)
-    }
-
-    fn held(&self, sequences: &[SequenceId]) -> Result<Held, SessionError> {
-        self.cache.held(sequences)
-    }
-
-    fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
-        self.cache.fork(source, len)
-    }
-
-    fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError> {
-        self.cache.truncate(sequence, len)
-    }
+    delegate_sequences!(sequences);
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
-        self.cache.release(sequence)
+        self.sequences.release(sequence)
     }
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(&self.capabilities);
         self.plan.clear();
-        let mut notes = std::mem::take(&mut self.notes);
+        let mut rows = std::mem::take(&mut self.rows);
         for index in 0..batch.rows().len() {
-            notes.accepted.push(self.accept(batch, index));
+            rows.accepted.push(self.accept(batch, index));
         }
         if !self.plan.tokens.is_empty() {
             self.forward().0.run();
         }
-        for (row, accepted) in batch.rows().iter().zip(&notes.accepted) {
+        for (row, accepted) in batch.rows().iter().zip(&rows.accepted) {
             match accepted {
-                Ok(accepted) => notes.emitted.push(row.emit, accepted, output),
+                Ok(accepted) => rows.emitted.push(row.emit, accepted, output),
                 Err(error) => output.push_error(error.clone()),
             }
         }
-        self.emit(&notes.emitted, output);
-        let accepted = notes.accepted.drain(..);
-        for ((row, accepted), given) in batch.rows().iter().zip(accepted).zip(output.rows()) {
-            match (accepted, &given.error) {
-                (Ok(accepted), None) => {
-                    let Accepted { tokens, states, .. } = accepted;
-                    self.cache.commit(row.sequence, tokens, states);
-                }
-                // Gives back the room that was made for the row.
-                (Ok(accepted), Some(_)) => {
-                    if let Some(states) = accepted.states {
-                        self.cache.give_back(states);
-                    }
-                    self.cache.trim(row.sequence)?;
-                }
-                (Err(_), _) => {}
+        self.emit(&rows.emitted, output);
+        for (accepted, output) in rows.accepted.drain(..).zip(output.rows()) {
+            if let Ok(Accepted { grant, .. }) = accepted {
+                self.sequences.settle(grant, output);
             }
         }
         self.plan.clear();
-        notes.emitted.clear();
-        self.notes = notes;
+        rows.emitted.clear();
+        self.rows = rows;
         Ok(())
     }
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
-        let len = self.cache.len(sequence)?;
-        let size = self.cache.export_len(len).unwrap_or(0);
+        let len = self.sequences.len(sequence)?;
+        let storage = self.sequences.storage();
+        let size = storage.export_len(len).unwrap_or(0);
         let mut envelope = Envelope::new(self.fingerprint, len, size);
-        self.cache.export_tokens(sequence, envelope.contents())?;
+        let pages = self.sequences.pages(sequence)?;
+        let state = self.sequences.state(sequence)?;
+        storage.export(len, pages, state, envelope.contents());
         Ok(envelope.seal())
     }
 
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
-        let (len, contents) = unseal(
-            bytes,
-            self.fingerprint,
-            self.capabilities.max_context,
-            |len| self.cache.export_len(len),
-        )?;
-        self.cache.import_tokens(len, contents)
+        let storage = self.sequences.storage();
+        let size = |len| storage.export_len(len);
+        let max_context = self.capabilities.max_context;
+        let (len, contents) = unseal(bytes, self.fingerprint, max_context, size)?;
+        self.sequences.import(len, |sequences, grant| {
+            let pages = sequences.pages(grant.sequence)?.to_vec();
+            let state = grant.states.as_ref().map(|states| states.after);
+            sequences.storage_mut().import(len, &pages, state, contents);
+            Ok(())
+        })
     }
 }
 
@@ -321,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_the_largest_is_chosen() {
+    fn argmax_returns_the_first_largest() {
         let (nan, inf) = (f32::NAN, f32::INFINITY);
         let table: [(&[f32], Option<u32>); 9] = [
             (&[], None),
@@ -336,7 +294,7 @@ mod tests {
         ];
         for (values, expected) in table {
             assert_eq!(argmax(values), expected, "{values:?}");
-            // The same behind and before many others, across lanes and blocks.
+            // Also among many others, across lanes and blocks.
             for padding in [1, 31, 32, 1023, 1024, 3001] {
                 for filler in [nan, -inf] {
                     let filler = vec![filler; padding];

@@ -1,10 +1,10 @@
-//! Memory that many threads touch at disjoint places or in separate phases.
+//! Memory that threads access at disjoint ranges or in separate phases.
 
 use std::marker::PhantomData;
 
 use crate::kernels::PAGE;
 
-/// A mutable slice that parallel tasks write to, each its own part.
+/// A mutable slice of which each parallel task writes its own part.
 pub struct SharedMut<'a, T> {
     start: *mut T,
     len: usize,
@@ -40,7 +40,7 @@ impl<'a, T> SharedMut<'a, T> {
     }
 
     /// # Safety
-    /// What the pointer is used for must stay in bounds and disjoint from other threads' work.
+    /// Accesses through the pointer must stay in bounds and disjoint from other threads'.
     pub unsafe fn pointer(&self, at: usize) -> *mut T {
         assert!(at <= self.len);
         // SAFETY: in bounds by the assertion.
@@ -48,8 +48,8 @@ impl<'a, T> SharedMut<'a, T> {
     }
 }
 
-/// A page of keys and values: written token by token, then read by everyone, in phases that
-/// the thread pool keeps apart. Owned by the cache; this is only a pointer.
+/// A page of keys and values: written token by token, then read by all threads, in phases that the
+/// thread pool separates. Owned by the cache; this is only a pointer.
 #[derive(Clone, Copy)]
 pub struct PagePtr<T> {
     start: *mut T,
@@ -63,14 +63,14 @@ unsafe impl<T: Send> Send for PagePtr<T> {}
 unsafe impl<T: Send> Sync for PagePtr<T> {}
 
 impl<T> PagePtr<T> {
-    /// A page in memory that outlives its use; see the methods' promises.
+    /// A page in memory that outlives its use.
     pub fn new(start: *mut T, len: usize) -> Self {
         Self { start, len }
     }
 }
 
 impl<T: Copy + Default> PagePtr<T> {
-    /// Allocates a page of zeros, to be given back through [`PagePtr::free`].
+    /// Allocates a zeroed page, to be freed with [`PagePtr::free`].
     pub fn allocate(len: usize) -> Self {
         let page = Box::into_raw(vec![T::default(); len].into_boxed_slice());
         Self {
@@ -88,7 +88,7 @@ impl<T: Copy + Default> PagePtr<T> {
     }
 
     /// # Safety
-    /// The page must live, and nobody may write `at..at + len` while the result does.
+    /// The page must live, and no thread may write `at..at + len` meanwhile.
     pub unsafe fn slice<'a>(self, at: usize, len: usize) -> &'a [T] {
         assert!(at <= self.len && len <= self.len - at);
         // SAFETY: in bounds by the assertion, alive and unwritten by the caller's promise.
@@ -96,7 +96,7 @@ impl<T: Copy + Default> PagePtr<T> {
     }
 
     /// # Safety
-    /// The page must live, and nobody else may touch `at..at + len` while the result does.
+    /// The page must live, and no other thread may access `at..at + len` meanwhile.
     pub unsafe fn slice_mut<'a>(self, at: usize, len: usize) -> &'a mut [T] {
         assert!(at <= self.len && len <= self.len - at);
         // SAFETY: in bounds by the assertion, alive and unaliased by the caller's promise.
@@ -104,41 +104,41 @@ impl<T: Copy + Default> PagePtr<T> {
     }
 
     /// # Safety
-    /// The page must live, and nobody else may touch element `at` meanwhile.
+    /// The page must live, and no other thread may access element `at` meanwhile.
     pub unsafe fn write(self, at: usize, value: T) {
         assert!(at < self.len);
         // SAFETY: in bounds by the assertion, unaliased by the caller's promise.
         unsafe { self.start.add(at).write(value) }
     }
 
-    /// The same memory as other elements, of which it holds at least `len`.
+    /// The same memory as `len` elements of another type.
     #[cfg(test)]
     pub fn cast<U>(self, len: usize) -> PagePtr<U> {
         assert!(len * size_of::<U>() <= self.len * size_of::<T>());
         PagePtr::new(self.start.cast(), len)
     }
 
-    /// The factors that lie from element `at` on, one for each token.
+    /// The scales from element `at` on, one for each token.
     ///
     /// # Safety
-    /// The page must live, and nobody may write them while the result does.
+    /// The page must live, and no thread may write them meanwhile.
     pub unsafe fn scales<'a>(self, at: usize) -> &'a [f32; PAGE] {
-        let scales = self.scale(at, PAGE);
+        let scales = self.scale_ptr(at, PAGE);
         // SAFETY: in bounds and aligned, as checked, alive and unwritten by the caller's promise;
         // any bits are an `f32`.
         unsafe { &*scales.cast() }
     }
 
     /// # Safety
-    /// The page must live, and nobody else may touch this factor meanwhile.
+    /// The page must live, and no other thread may access this scale meanwhile.
     pub unsafe fn write_scale(self, at: usize, slot: usize, scale: f32) {
-        let scales = self.scale(at, slot + 1);
+        let scales = self.scale_ptr(at, slot + 1);
         // SAFETY: in bounds and aligned, as checked, unaliased by the caller's promise.
         unsafe { scales.add(slot).write(scale) }
     }
 
-    /// Where `count` factors lie.
-    fn scale(self, at: usize, count: usize) -> *mut f32 {
+    /// A pointer to `count` scales.
+    fn scale_ptr(self, at: usize, count: usize) -> *mut f32 {
         let elements = (count * size_of::<f32>()).div_ceil(size_of::<T>());
         assert!(at <= self.len && elements <= self.len - at);
         let scales = self.start.wrapping_add(at).cast::<f32>();
@@ -147,7 +147,7 @@ impl<T: Copy + Default> PagePtr<T> {
     }
 
     /// # Safety
-    /// Both pages must live, be equally long, and nobody else may touch them meanwhile.
+    /// Both pages must live, be equally long, and no other thread may access them meanwhile.
     pub unsafe fn copy_from(self, other: Self) {
         assert_eq!(self.len, other.len);
         // SAFETY: both spans are whole pages by the assertion; `copy` allows overlap.

@@ -1,84 +1,86 @@
-//! The next step, computed before it is asked for.
+//! The next step, computed before it is requested.
 //!
 //! MLX is lazy: a step's graph can be built from tokens that are still being computed. While every
-//! row is greedy with one token the device never waits for the engine.
+//! row is greedy with one token, the device never waits for the engine.
 
+use loquat_session::sequences::RowGrant;
 use loquat_session::{Emit, SequenceId, StepBatch, StepOutput};
 
 use crate::array::Array;
 use crate::error::MlxError;
 use crate::pass::{NO_TOKEN, Outputs, Tokens};
-use crate::sequences::{Granted, States};
-use crate::session::{Asked, Launched, MlxSession, Source};
+use crate::session::{AcceptedRow, LaunchedStep, MlxSession, RowSource};
+use crate::storage::{self, ComputedStates};
 
-/// The step after the last one, started before anybody asked for it: each greedy row with the
-/// token it gave. A row that comes as foreseen finds its answer under way; of the others nothing
-/// is kept, since a sequence's length, not its arrays, says what it holds.
-pub struct Ahead {
+/// The step after the last one: each greedy row continued with its own token. A request for exactly
+/// that row uses the result; otherwise the row is rolled back, which is free, since a sequence's
+/// length and not its arrays determine what it holds.
+pub struct StepAhead {
     rows: Vec<AheadRow>,
-    /// What each row gives, on the device.
+    /// Each row's token, on the device.
     greedy: Array,
 }
 
 struct AheadRow {
-    sequence: SequenceId,
-    /// What the last step gave.
+    /// Emitted by the last step.
     token: u32,
-    granted: Granted,
-    states: States,
+    grant: RowGrant,
+    states: ComputedStates,
 }
 
-/// [`Ahead`] before the tokens it was computed from are known.
-pub struct Pending {
-    pub granted: Vec<Granted>,
-    states: Vec<States>,
+/// [`StepAhead`] before the tokens it continues are known.
+pub struct PendingStep {
+    pub grants: Vec<RowGrant>,
+    states: Vec<ComputedStates>,
     greedy: Array,
 }
 
 const ONE_TOKEN: Emit = Emit::Greedy { positions: 1 };
 
 impl MlxSession {
-    /// Matches the batch with what was computed ahead: for each row whether it was foreseen, and
-    /// these rows' tokens. Counts the tokens that came as foreseen, and gives back the rest.
+    /// Matches the batch with the step ahead: for each row whether it was computed ahead, and the
+    /// tokens of those rows. Commits the matching rows and rolls back the rest.
     pub fn claim_ahead(
         &mut self,
         batch: &StepBatch,
     ) -> Result<(Vec<bool>, Option<Array>), MlxError> {
-        let mut foreseen = vec![false; batch.rows().len()];
-        let Some(Ahead { rows, greedy }) = self.ahead.take() else {
-            return Ok((foreseen, None));
+        let mut claimed = vec![false; batch.rows().len()];
+        let Some(StepAhead { rows, greedy }) = self.ahead.take() else {
+            return Ok((claimed, None));
         };
         let mut rows: Vec<Option<AheadRow>> = rows.into_iter().map(Some).collect();
         let mut places = Vec::with_capacity(rows.len());
         let mut earlier = 0;
-        for (index, asked) in batch.rows().iter().enumerate() {
+        for (index, requested) in batch.rows().iter().enumerate() {
             let planned = earlier;
-            earlier += batch.tokens(asked).len();
-            let is_asked = |row: &Option<AheadRow>| {
+            earlier += batch.tokens(requested).len();
+            let matches = |row: &Option<AheadRow>| {
                 row.as_ref().is_some_and(|row| {
-                    asked.sequence == row.sequence
-                        && asked.emit == ONE_TOKEN
-                        && batch.tokens(asked) == [row.token]
-                        && self.sequences.len(row.sequence) == Ok(row.granted.start)
+                    let RowGrant {
+                        sequence, start, ..
+                    } = row.grant;
+                    requested.sequence == sequence
+                        && requested.emit == ONE_TOKEN
+                        && batch.tokens(requested) == [row.token]
+                        && self.sequences.len(sequence) == Ok(start)
                         && batch
-                            .check(index, row.granted.start, planned, &self.capabilities)
+                            .check(index, start, planned, &self.capabilities)
                             .is_ok()
                 })
             };
-            let Some(place) = rows.iter().position(is_asked) else {
+            let Some(place) = rows.iter().position(matches) else {
                 continue;
             };
             if let Some(row) = rows[place].take() {
                 places.push(place as i32);
-                foreseen[index] = true;
-                self.sequences
-                    .commit(row.sequence, row.granted, 1, row.states);
+                claimed[index] = true;
+                storage::commit(&mut self.sequences, row.grant, row.states);
             }
         }
         for row in rows.into_iter().flatten() {
-            self.sequences.give_back(row.granted);
+            self.sequences.roll_back(row.grant);
         }
-        Ok((foreseen, self.pick(&greedy, &places)?))
+        Ok((claimed, self.pick(&greedy, &places)?))
     }
 
     /// Some of an array's values, in this order; `None` for none.
@@ -93,91 +95,85 @@ impl MlxSession {
         self.ops.take_rows(values, &places, 0).map(Some)
     }
 
-    /// Starts the step that follows if every row goes on with the token it gives. `None` where the
-    /// rows are not all of that kind, or one has no room to spare.
-    pub fn look_ahead(
+    /// Starts the next step if every row continues with the token it emits. `None` if the rows are
+    /// not all of that kind, or one has no room.
+    pub fn start_ahead(
         &mut self,
         batch: &StepBatch,
-        launched: &Launched,
-    ) -> Result<Option<Pending>, MlxError> {
-        let all_go_on = batch
+        launched: &LaunchedStep,
+    ) -> Result<Option<PendingStep>, MlxError> {
+        let all_continue = batch
             .rows()
             .iter()
             .zip(&launched.sources)
-            .all(|(row, source)| row.emit == ONE_TOKEN && !matches!(source, Source::Refused(_)));
-        let Some(tokens) = self.join_greedy(launched)?.filter(|_| all_go_on) else {
+            .all(|(row, source)| row.emit == ONE_TOKEN && !matches!(source, RowSource::Refused(_)));
+        let Some(tokens) = self.join_greedy(launched)?.filter(|_| all_continue) else {
             return Ok(None);
         };
         let sequences: Vec<SequenceId> = batch.rows().iter().map(|row| row.sequence).collect();
-        let Some(granted) = self.grant_spare(&sequences) else {
+        let Some(grants) = self.grant_spare(&sequences) else {
             return Ok(None);
         };
-        let asked: Vec<Asked> = sequences
-            .iter()
-            .zip(&granted)
-            .map(|(sequence, granted)| Asked {
-                sequence: *sequence,
-                granted,
-                tokens: 1,
-                emit: ONE_TOKEN,
-            })
-            .collect();
-        match self.compute(&asked, Tokens::Device(&tokens)) {
+        let rows = grants.iter().map(|grant| AcceptedRow {
+            grant,
+            emit: ONE_TOKEN,
+        });
+        let rows: Vec<AcceptedRow> = rows.collect();
+        match self.compute(&rows, Tokens::Device(&tokens)) {
             Ok((
                 Outputs {
                     greedy: Some(greedy),
                     ..
                 },
                 states,
-            )) => Ok(Some(Pending {
-                granted,
+            )) => Ok(Some(PendingStep {
+                grants,
                 states,
                 greedy,
             })),
             other => {
-                self.give_back(granted);
+                self.roll_back(grants);
                 other.map(|_| None)
             }
         }
     }
 
-    /// Room for one more token of each, or of none. While a step runs MLX holds the keys it reads,
-    /// so that the step ahead writes into copies: they must fit into room that nobody uses, and
-    /// copying must be little beside a step.
-    fn grant_spare(&mut self, sequences: &[SequenceId]) -> Option<Vec<Granted>> {
-        const MOST_COPIED: u64 = 512 << 20;
+    /// Grants one more token to each sequence, or to none. While a step runs, MLX refers to the keys
+    /// it reads, so the step ahead writes to copies: they must fit into free pages, and be small
+    /// enough that copying is cheap compared to a step.
+    fn grant_spare(&mut self, sequences: &[SequenceId]) -> Option<Vec<RowGrant>> {
+        const MAX_COPIED: u64 = 512 << 20;
         let copied = self.sequences.held(sequences).ok()?.kv_tokens;
         let bytes = copied as u64 * self.memory.kv_bytes_per_token;
-        if copied > self.sequences.room().available() || bytes > MOST_COPIED {
+        if copied > self.sequences.available_tokens() || bytes > MAX_COPIED {
             return None;
         }
-        let mut granted = Vec::with_capacity(sequences.len());
+        let mut grants = Vec::with_capacity(sequences.len());
         for sequence in sequences {
-            let room = self.sequences.grant_spare(*sequence);
-            match room {
-                Some(room) if room.start < self.capabilities.max_context => granted.push(room),
+            match self.sequences.grant_spare(*sequence) {
+                Some(grant) if grant.start < self.capabilities.max_context => grants.push(grant),
                 other => {
-                    self.give_back(granted.into_iter().chain(other));
+                    self.roll_back(grants.into_iter().chain(other));
                     return None;
                 }
             }
         }
-        Some(granted)
+        Some(grants)
     }
 
-    /// The tokens of all rows on the device, in the batch's order, where each gives one.
-    fn join_greedy(&self, launched: &Launched) -> Result<Option<Array>, MlxError> {
-        let (foreseen, fresh) = match (&launched.foreseen, &launched.fresh.greedy) {
-            (Some(foreseen), Some(fresh)) => (foreseen, fresh),
+    /// The tokens of all rows on the device, in the batch's order, if each emits one.
+    fn join_greedy(&self, launched: &LaunchedStep) -> Result<Option<Array>, MlxError> {
+        let (ahead, fresh) = match (&launched.ahead, &launched.fresh.greedy) {
+            (Some(ahead), Some(fresh)) => (ahead, fresh),
             (one, other) => return Ok(one.as_ref().or(other.as_ref()).cloned()),
         };
-        let joined = self.ops.concatenate(&[foreseen, fresh], 0)?;
-        let (mut of_foreseen, mut of_fresh) = (0, foreseen.dim(0));
+        let joined = self.ops.concatenate(&[ahead, fresh], 0)?;
+        let (mut next_ahead, mut next_fresh) = (0, ahead.dim(0));
         let mut places = Vec::with_capacity(launched.sources.len());
         for source in &launched.sources {
             let next = match source {
-                Source::Foreseen => &mut of_foreseen,
-                Source::Fresh | Source::Refused(_) => &mut of_fresh,
+                RowSource::Ahead => &mut next_ahead,
+                RowSource::Fresh | RowSource::Refused(_) => &mut next_fresh,
             };
             places.push(*next);
             *next += 1;
@@ -185,29 +181,25 @@ impl MlxSession {
         self.pick(&joined, &places)
     }
 
-    /// Keeps what was started ahead, now that the tokens it goes on from are known.
-    pub fn foresee(&mut self, batch: &StepBatch, pending: Pending, output: &StepOutput) {
+    /// Keeps the started step, now that the tokens it continues are known.
+    pub fn keep_ahead(&mut self, pending: PendingStep, output: &StepOutput) {
         let failed = output.rows().iter().any(|row| row.error.is_some());
         if failed {
-            return self.give_back(pending.granted);
+            return self.roll_back(pending.grants);
         }
-        let rows = batch.rows().iter().enumerate();
-        let rooms = pending.granted.into_iter().zip(pending.states);
-        let rows = rows
-            .zip(rooms)
-            .map(|((index, row), (granted, states))| AheadRow {
-                sequence: row.sequence,
-                token: output.greedy(index).first().copied().unwrap_or(NO_TOKEN),
-                granted,
-                states,
-            });
-        self.ahead = Some(Ahead {
+        let rows = pending.grants.into_iter().zip(pending.states).enumerate();
+        let rows = rows.map(|(index, (grant, states))| AheadRow {
+            token: output.tokens(index).first().copied().unwrap_or(NO_TOKEN),
+            grant,
+            states,
+        });
+        self.ahead = Some(StepAhead {
             rows: rows.collect(),
             greedy: pending.greedy,
         });
     }
 
-    /// States that only the step ahead holds; they are nobody's yet.
+    /// States of the step ahead, which belong to no sequence yet.
     pub fn states_ahead(&self) -> usize {
         match self.memory.state_bytes {
             0 => 0,
@@ -215,9 +207,9 @@ impl MlxSession {
         }
     }
 
-    pub fn forget_ahead(&mut self) {
+    pub fn drop_ahead(&mut self) {
         if let Some(ahead) = self.ahead.take() {
-            self.give_back(ahead.rows.into_iter().map(|row| row.granted));
+            self.roll_back(ahead.rows.into_iter().map(|row| row.grant));
         }
     }
 }

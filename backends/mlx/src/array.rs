@@ -1,9 +1,9 @@
 //! MLX's arrays and the operations that the backend uses, safe to call: the only module that
 //! calls the shim to compute.
 //!
-//! Operations are lazy: they describe a computation, which [`Ops::eval`] or reading starts. Each
-//! gives a new array; MLX itself reuses the memory of an input nobody holds any more, so what is
-//! to be updated in place must be given up before it is evaluated.
+//! Operations are lazy: they describe a computation, which [`Ops::eval`] or a read starts. Each
+//! returns a new array. MLX reuses the memory of an input that nothing refers to, so an array
+//! that is updated in place must be dropped before the evaluation.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -82,7 +82,7 @@ pub enum Binary {
 pub enum Reduce {
     Sum = 0,
     Max = 1,
-    /// The place of the largest value, the first of equals.
+    /// The index of the largest value, the first of equals.
     ArgMax = 2,
 }
 
@@ -130,7 +130,7 @@ pub enum Fused {
     PairDecay = 21,
 }
 
-/// How a quantized matrix is packed, in MLX's words.
+/// How a quantized matrix is packed, in MLX's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packing {
     pub mode: &'static CStr,
@@ -148,7 +148,7 @@ impl Packing {
     }
 }
 
-/// Codes of [..., rows, cols in words], and what each group of them is multiplied by and shifted.
+/// Codes of [..., rows, cols in words], with a scale and perhaps a bias for each group.
 #[derive(Clone)]
 pub struct Packed {
     pub codes: Array,
@@ -157,18 +157,18 @@ pub struct Packed {
     pub packing: Packing,
 }
 
-/// Who sees whom in attention.
+/// Which keys each query attends to.
 #[derive(Clone, Copy)]
 pub enum Mask<'a> {
     /// Every query sees every key.
     None,
     /// The last query sees all keys, the one before it one less, and so on.
     Causal,
-    /// Where true, or added to the scores.
-    Given(&'a Array),
+    /// True where a query sees a key, or added to the scores.
+    Array(&'a Array),
 }
 
-/// A value of MLX's, perhaps not computed yet. Cloning is cheap and shares it.
+/// An MLX array, perhaps not computed yet. Cloning is cheap and shares it.
 pub struct Array {
     raw: *mut RawArray,
     api: &'static Api,
@@ -182,7 +182,7 @@ impl Clone for Array {
     fn clone(&self) -> Self {
         // SAFETY: `raw` is a live array of this library.
         let raw = unsafe { (self.api.array_clone)(self.raw) };
-        // Cloning allocates one small object; Rust too ends the process where that fails.
+        // Cloning allocates one small object; Rust aborts too when that fails.
         assert!(!raw.is_null(), "out of memory");
         Self { raw, api: self.api }
     }
@@ -190,7 +190,7 @@ impl Clone for Array {
 
 impl Drop for Array {
     fn drop(&mut self) {
-        // SAFETY: `raw` is a live array of this library and nobody else's.
+        // SAFETY: `raw` is a live array of this library, owned by this value.
         unsafe { (self.api.array_free)(self.raw) };
     }
 }
@@ -201,7 +201,6 @@ impl Array {
         unsafe { (self.api.array_dim)(self.raw, axis) }
     }
 
-    /// One of the types that the backend makes.
     pub fn dtype(&self) -> Type {
         // SAFETY: `raw` is a live array of this library.
         let code = unsafe { (self.api.array_dtype)(self.raw) };
@@ -242,8 +241,7 @@ pub struct Ops {
 // SAFETY: the shim makes streams that any thread may use, one at a time; `Ops` is not `Sync`.
 unsafe impl Send for Ops {}
 
-/// Streams that nobody uses: MLX keeps each, and a thread for each of its CPU's, for good, so that
-/// they are handed on.
+/// Unused streams, for reuse: MLX never frees one, nor the thread behind a CPU stream.
 static IDLE: Mutex<Vec<Ops>> = Mutex::new(Vec::new());
 
 impl Drop for Ops {
@@ -263,7 +261,7 @@ impl Ops {
         if let Some(place) = idle.iter().position(fits) {
             return Ok(idle.swap_remove(place));
         }
-        // SAFETY: the library is loaded for good.
+        // SAFETY: the library is never unloaded.
         let stream = unsafe { (api.stream_new)(device as u32) };
         if stream.is_null() {
             Err(last_error(api))
@@ -276,13 +274,13 @@ impl Ops {
         }
     }
 
-    /// Whether this is a GPU of NVIDIA's: Apple's are macOS's alone.
+    /// Whether this is an NVIDIA GPU: Apple's exist only on macOS.
     pub fn is_cuda(&self) -> bool {
         self.device == DeviceKind::Gpu && !cfg!(target_os = "macos")
     }
 
-    /// Takes over what an operation gave.
-    fn take(&self, raw: *mut RawArray) -> Result<Array> {
+    /// Takes ownership of an operation's result.
+    fn wrap(&self, raw: *mut RawArray) -> Result<Array> {
         if raw.is_null() {
             Err(last_error(self.api))
         } else {
@@ -290,8 +288,8 @@ impl Ops {
         }
     }
 
-    fn done(&self, done: bool) -> Result<()> {
-        if done {
+    fn check(&self, succeeded: bool) -> Result<()> {
+        if succeeded {
             Ok(())
         } else {
             Err(last_error(self.api))
@@ -299,9 +297,9 @@ impl Ops {
     }
 }
 
-/// The reason that the shim kept for the call that just failed on this thread.
+/// Why the last call on this thread failed, as the shim recorded it.
 pub fn last_error(api: &Api) -> MlxError {
-    // SAFETY: the text is the thread's own and lives until its next call.
+    // SAFETY: the text belongs to this thread until its next call.
     let text = unsafe {
         let text = (api.error)();
         std::slice::from_raw_parts(text.data, text.len)
@@ -318,7 +316,7 @@ macro_rules! operations {
                 pub fn $name(&self, $($argument: $type),*) -> Result<Array> {
                     // SAFETY: arrays are live and of this library, lists outlive the call, and the
                     // shim checks shapes and types.
-                    self.take(unsafe { (self.api.$call)($($value,)* self.stream) })
+                    self.wrap(unsafe { (self.api.$call)($($value,)* self.stream) })
                 }
             )*
         }
@@ -399,19 +397,18 @@ impl Ops {
         self.upload_parts(&[bytes], dims, of)
     }
 
-    /// A copy of values in memory that are to stay: the parts one after another, in the device's
-    /// own memory.
+    /// A copy of a weight in the device's own memory: the parts one after another.
     pub fn upload_weight(&self, parts: &[&[u8]], dims: &[i32], of: Type) -> Result<Array> {
         let copied = self.upload_parts(parts, dims, of)?;
         // SAFETY: as for the other operations.
-        self.take(unsafe { (self.api.settle)(copied.raw, self.stream) })
+        self.wrap(unsafe { (self.api.settle)(copied.raw, self.stream) })
     }
 
     fn upload_parts(&self, parts: &[&[u8]], dims: &[i32], of: Type) -> Result<Array> {
         let parts: Vec<ffi::Bytes> = parts.iter().map(|part| (*part).into()).collect();
-        // SAFETY: the shim reads the parts alone, during the call, and checks their size.
+        // SAFETY: the shim reads only the parts, only during the call, and checks their size.
         let raw = unsafe { (self.api.from_parts)(parts.as_slice().into(), dims.into(), of as u32) };
-        self.take(raw)
+        self.wrap(raw)
     }
 
     pub fn upload_f32(&self, values: &[f32], dims: &[i32]) -> Result<Array> {
@@ -448,7 +445,7 @@ impl Ops {
         let (causal, given) = match mask {
             Mask::None => (false, None),
             Mask::Causal => (true, None),
-            Mask::Given(mask) => (false, Some(mask)),
+            Mask::Array(mask) => (false, Some(mask)),
         };
         // SAFETY: as for the other operations.
         let raw = unsafe {
@@ -463,7 +460,7 @@ impl Ops {
                 self.stream,
             )
         };
-        self.take(raw)
+        self.wrap(raw)
     }
 
     /// Outputs and the state after the last token, by the gated delta rule.
@@ -475,7 +472,7 @@ impl Ops {
         state: Option<&Array>,
     ) -> Result<(Array, Array)> {
         let mut after = ptr::null_mut();
-        // SAFETY: as for the other operations; `after` is set where the call succeeds.
+        // SAFETY: as for the other operations; `after` is set if the call succeeds.
         let out = unsafe {
             (self.api.gated_delta)(
                 queries.raw,
@@ -488,33 +485,33 @@ impl Ops {
                 self.stream,
             )
         };
-        // Both are taken before either is looked at, so that none is lost.
-        let (out, after) = (self.take(out), self.take(after));
+        // Both are wrapped before either is checked, so that none leaks.
+        let (out, after) = (self.wrap(out), self.wrap(after));
         Ok((out?, after?))
     }
 
     /// Computes all of them, and waits.
     pub fn eval(&self, arrays: &[&Array]) -> Result<()> {
         // SAFETY: arrays are live, and the list outlives the call.
-        self.done(unsafe { (self.api.eval)(list(arrays).as_slice().into()) })
+        self.check(unsafe { (self.api.eval)(list(arrays).as_slice().into()) })
     }
 
     /// Starts computing all of them.
     pub fn start(&self, arrays: &[&Array]) -> Result<()> {
         // SAFETY: arrays are live, and the list outlives the call.
-        self.done(unsafe { (self.api.async_eval)(list(arrays).as_slice().into()) })
+        self.check(unsafe { (self.api.async_eval)(list(arrays).as_slice().into()) })
     }
 
     /// Waits for everything that was started.
     pub fn synchronize(&self) -> Result<()> {
-        // SAFETY: the stream is this value's own.
-        self.done(unsafe { (self.api.synchronize)(self.stream) })
+        // SAFETY: this value owns the stream.
+        self.check(unsafe { (self.api.synchronize)(self.stream) })
     }
 
     /// Computes the array and copies its values, which must be of `out`'s size.
     pub fn read(&self, array: &Array, out: &mut [u8]) -> Result<()> {
-        // SAFETY: the shim writes as many bytes as it is told, after checking.
-        self.done(unsafe { (self.api.read)(array.raw, out.as_mut_ptr(), out.len(), self.stream) })
+        // SAFETY: the shim checks the size before it writes.
+        self.check(unsafe { (self.api.read)(array.raw, out.as_mut_ptr(), out.len(), self.stream) })
     }
 
     pub fn read_f32(&self, array: &Array, out: &mut [f32]) -> Result<()> {

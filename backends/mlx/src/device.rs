@@ -8,24 +8,24 @@ use crate::array::{DeviceKind, Fused, Ops};
 use crate::ffi::Api;
 
 /// One of MLX's devices.
-pub struct Chosen {
+pub struct MlxDevice {
     api: &'static Api,
     kind: DeviceKind,
     name: String,
     memory_bytes: u64,
 }
 
-impl Chosen {
-    /// A GPU where MLX can use one, else the CPU.
+impl MlxDevice {
+    /// A GPU if MLX can use one, else the CPU.
     pub fn best(api: &'static Api) -> Self {
-        // SAFETY: the library is loaded for good.
+        // SAFETY: the library is never unloaded.
         let kind = if unsafe { (api.device_available)(DeviceKind::Gpu as u32) } {
             DeviceKind::Gpu
         } else {
             DeviceKind::Cpu
         };
         let mut memory_bytes = 0;
-        // SAFETY: the text is the thread's own until its next call, and is copied before that.
+        // SAFETY: the text belongs to this thread until its next call, and is copied before that.
         let name = unsafe {
             let text = (api.device_name)(kind as u32, &mut memory_bytes);
             if text.data.is_null() {
@@ -36,11 +36,11 @@ impl Chosen {
             }
         };
         if memory_bytes == 0 {
-            // The CPU does not tell: what MLX would take at most by itself, before any session of
-            // ours has said otherwise.
-            static UNTOLD: OnceLock<u64> = OnceLock::new();
-            // SAFETY: the library is loaded for good.
-            memory_bytes = *UNTOLD.get_or_init(|| unsafe { (api.memory_limit)() });
+            // The CPU does not report its memory: use MLX's own limit, read before any session
+            // changes it.
+            static DEFAULT_LIMIT: OnceLock<u64> = OnceLock::new();
+            // SAFETY: the library is never unloaded.
+            memory_bytes = *DEFAULT_LIMIT.get_or_init(|| unsafe { (api.memory_limit)() });
         }
         Self {
             api,
@@ -63,7 +63,7 @@ impl Chosen {
     }
 
     pub fn label(&self) -> String {
-        // SAFETY: the text is the library's own, for good.
+        // SAFETY: the text belongs to the library, which is never unloaded.
         let version = unsafe {
             let text = (self.api.version)();
             String::from_utf8_lossy(std::slice::from_raw_parts(text.data, text.len))
@@ -87,14 +87,14 @@ impl Chosen {
         }
     }
 
-    /// Tries whether functions can be compiled at run time, and switches that off where they
-    /// cannot. MLX's CPU would call a C++ compiler for each, which never pays.
+    /// Checks that MLX can compile functions at run time, and disables it if not. On its CPU, MLX
+    /// would call a C++ compiler for each function, which never pays off.
     pub fn prepare(&self, ops: &Ops) {
-        // The flag is the process's, so that it is found out once.
+        // The flag belongs to the process, so it is set once.
         static COMPILES: OnceLock<bool> = OnceLock::new();
         COMPILES.get_or_init(|| {
             let compiles = self.kind == DeviceKind::Gpu && try_compile(ops);
-            // SAFETY: a flag of the library's.
+            // SAFETY: only a flag is passed.
             unsafe { (self.api.set_compile)(compiles) };
             if self.kind == DeviceKind::Gpu && !compiles {
                 tracing::warn!("MLX cannot compile functions here: each operation runs alone");

@@ -1,4 +1,4 @@
-//! Tokens drawn on the device, so that they and not their logits leave it.
+//! Tokens drawn on the device, so that no logits are copied to the host.
 
 use loquat_session::Draw;
 
@@ -6,11 +6,11 @@ use crate::array::{Array, Binary, Ops, Reduce, Type, Unary};
 use crate::error::MlxError;
 use crate::pass::NO_TOKEN;
 
-/// One token for each row of `logits` [rows, vocab], float32, as its [`Draw`] says;
-/// [`NO_TOKEN`] where something is no number.
+/// One token for each row of `logits` [rows, vocab], float32, by its [`Draw`]; [`NO_TOKEN`] if a
+/// logit is NaN.
 pub fn draw(ops: &Ops, logits: &Array, draws: &[Draw]) -> Result<Array, MlxError> {
     let (rows, vocab) = (logits.dim(0), logits.dim(1));
-    let of_rows = |value: fn(&Draw) -> f32| {
+    let per_row = |value: fn(&Draw) -> f32| {
         let values: Vec<f32> = draws.iter().map(value).collect();
         ops.upload_f32(&values, &[rows, 1])
     };
@@ -18,12 +18,12 @@ pub fn draw(ops: &Ops, logits: &Array, draws: &[Draw]) -> Result<Array, MlxError
     let logits = ops.take_along(logits, &order, 1)?;
     let peak = ops.slice(&logits, &[0, 0], &[rows, 1])?;
     let below = ops.binary(Binary::Subtract, &logits, &peak)?;
-    let cooled = ops.multiply(&below, &of_rows(|draw| 1.0 / draw.temperature)?)?;
+    let cooled = ops.multiply(&below, &per_row(|draw| 1.0 / draw.temperature)?)?;
     let mut weights = ops.unary(Unary::Exp, &cooled)?;
     let nothing = ops.full(&[1], 0.0, Type::F32)?;
     if draws.iter().any(|draw| draw.top_k > 0) {
         let ranks = ops.arange(0, vocab, Type::F32)?;
-        let last_kept = of_rows(|draw| match draw.top_k {
+        let last_kept = per_row(|draw| match draw.top_k {
             0 => f32::MAX,
             kept => kept as f32 - 1.0,
         })?;
@@ -33,18 +33,18 @@ pub fn draw(ops: &Ops, logits: &Array, draws: &[Draw]) -> Result<Array, MlxError
     if draws.iter().any(|draw| draw.top_p < 1.0) {
         let sums = ops.cumsum(&weights, 1)?;
         let before = ops.binary(Binary::Subtract, &sums, &weights)?;
-        let mass = ops.multiply(&last(ops, &sums)?, &of_rows(|draw| draw.top_p)?)?;
+        let mass = ops.multiply(&last(ops, &sums)?, &per_row(|draw| draw.top_p)?)?;
         let beyond = ops.binary(Binary::GreaterEqual, &before, &mass)?;
         weights = ops.select(&beyond, &nothing, &weights)?;
     }
     if draws.iter().any(|draw| draw.min_p > 0.0) {
-        let least = of_rows(|draw| draw.min_p)?;
+        let least = per_row(|draw| draw.min_p)?;
         let kept = ops.binary(Binary::GreaterEqual, &weights, &least)?;
         weights = ops.select(&kept, &weights, &nothing)?;
     }
     let sums = ops.cumsum(&weights, 1)?;
     let total = last(ops, &sums)?;
-    let target = ops.multiply(&total, &of_rows(|draw| draw.unit)?)?;
+    let target = ops.multiply(&total, &per_row(|draw| draw.unit)?)?;
     let passed = ops.binary(Binary::GreaterEqual, &sums, &target)?;
     let place = ops.reduce(Reduce::ArgMax, &ops.astype(&passed, Type::I32)?, 1, true)?;
     let tokens = ops.take_along(&order, &place, 1)?;
@@ -65,7 +65,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn rows_are_drawn_as_the_reference_draws_them() {
+    fn draws_equal_the_reference() {
         let Some(ops) = testing::ops() else {
             return;
         };
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_told() {
+    fn nan_logits_give_no_token() {
         let Some(ops) = testing::ops() else {
             return;
         };

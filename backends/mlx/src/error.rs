@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use loquat_session::{OpenError, SessionError};
 use thiserror::Error;
 
-/// What MLX said when it refused an operation.
+/// Why MLX refused an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("MLX: {0}")]
 pub struct MlxError(pub String);
@@ -25,7 +25,7 @@ impl From<MlxError> for SessionError {
 pub enum LoadError {
     #[error("This build has no MLX: {why}")]
     NotBuilt { why: &'static str },
-    #[error("{} is not there", path.display())]
+    #[error("{} does not exist", path.display())]
     Missing { path: PathBuf },
     #[error("{} is damaged: {why}", path.display())]
     Damaged { path: PathBuf, why: String },

@@ -61,7 +61,7 @@ pub struct Bytes {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Parts {
+pub struct ByteSlices {
     data: *const Bytes,
     len: usize,
 }
@@ -75,7 +75,7 @@ impl From<&[u8]> for Bytes {
     }
 }
 
-impl From<&[Bytes]> for Parts {
+impl From<&[Bytes]> for ByteSlices {
     fn from(parts: &[Bytes]) -> Self {
         Self {
             data: parts.as_ptr(),
@@ -148,7 +148,7 @@ api! {
     array_dims(In) -> usize;
     array_dim(In, usize) -> i32;
     array_dtype(In) -> u32;
-    from_parts(Parts, Dims, u32) -> Out;
+    from_parts(ByteSlices, Dims, u32) -> Out;
     settle(In, Stream) -> Out;
     full(Dims, f32, u32, Stream) -> Out;
     arange(i32, i32, u32, Stream) -> Out;

@@ -1,11 +1,11 @@
-//! What sequences remember: keys and values in arrays with room to grow, recurrent states.
+//! What sequences store: keys and values in arrays with room to grow, and recurrent states.
 //!
-//! Sequences that decode together keep their keys in one array, a [`Herd`], so that a layer writes
-//! and reads them in a few operations however many they are. A sequence alone is a herd of one.
+//! Sequences that decode together keep their keys in one array, a [`KvBatch`], so that a layer writes
+//! and reads them in a few operations, whatever their number. A single sequence is a batch of one.
 //!
 //! MLX's arrays are values: forks share them until one of the two writes, and only then does MLX
-//! copy. A write happens in place where nobody else holds the array, so herds are moved through a
-//! step, never cloned.
+//! copy. A write happens in place if nothing else refers to the array, so batches are moved
+//! through a step, never cloned.
 
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
@@ -32,11 +32,11 @@ pub struct Recurrent {
 }
 
 impl KvSlot {
-    /// Puts keys (and values) of [rows, heads, tokens, dim] in their places.
+    /// Writes keys (and values) of [rows, heads, tokens, dim].
     pub fn append(
         &mut self,
         ops: &Ops,
-        at: &Places,
+        at: &WritePositions,
         keys: &Array,
         values: Option<&Array>,
     ) -> Result<(), MlxError> {
@@ -54,7 +54,7 @@ impl KvSlot {
     }
 
     pub fn get(&self) -> Result<&Kv, MlxError> {
-        let missing = || MlxError("a layer reads keys that nobody wrote".to_owned());
+        let missing = || MlxError("a layer reads keys that were not written".to_owned());
         self.0.as_ref().ok_or_else(missing)
     }
 
@@ -98,13 +98,13 @@ impl KvSlot {
 
 /// Sequences' keys and values of all layers, in arrays of [rows, heads, room, dim].
 #[derive(Clone, Default)]
-pub struct Herd {
+pub struct KvBatch {
     pub rows: usize,
     /// For each of the model's layers.
     pub layers: Vec<KvSlot>,
 }
 
-impl Herd {
+impl KvBatch {
     pub fn empty(rows: usize, layers: usize) -> Self {
         Self {
             rows,
@@ -112,7 +112,7 @@ impl Herd {
         }
     }
 
-    /// One of its sequences as a herd of its own: views of the same arrays.
+    /// One of its sequences as a batch of its own: views of the same arrays.
     pub fn row(&self, ops: &Ops, row: usize) -> Result<Self, MlxError> {
         if self.rows == 1 {
             return Ok(self.clone());
@@ -124,8 +124,8 @@ impl Herd {
         })
     }
 
-    /// The same in arrays of its own, which hold no others' memory.
-    pub fn apart(&self, ops: &Ops) -> Result<Self, MlxError> {
+    /// A copy that shares no memory with the rest of the batch.
+    pub fn detach(&self, ops: &Ops) -> Result<Self, MlxError> {
         self.map(self.rows, |array| ops.contiguous(array))
     }
 
@@ -149,18 +149,21 @@ impl Herd {
     /// Whether its arrays are those that hold `capacity` tokens.
     pub fn fits(&self, ops: &Ops, capacity: usize) -> bool {
         let mut arrays = self.arrays();
-        arrays.all(|array| array.dim(2) == places(ops, capacity, array.dim(3)))
+        arrays.all(|array| array.dim(2) == positions(ops, capacity, array.dim(3)))
     }
 
     /// Sequences of the given lengths together, all with room for `capacity` tokens.
     pub fn join(ops: &Ops, members: &[(Self, usize)], capacity: usize) -> Result<Self, MlxError> {
         let members = members
             .iter()
-            .map(|(herd, len)| herd.fitted(ops, *len, capacity));
+            .map(|(kv_batch, len)| kv_batch.fitted(ops, *len, capacity));
         let members = members.collect::<Result<Vec<Self>, _>>()?;
-        let layers = members.first().map_or(0, |herd| herd.layers.len());
+        let layers = members.first().map_or(0, |kv_batch| kv_batch.layers.len());
         let layers = (0..layers).map(|layer| {
-            let slots: Vec<&KvSlot> = members.iter().map(|herd| &herd.layers[layer]).collect();
+            let slots: Vec<&KvSlot> = members
+                .iter()
+                .map(|kv_batch| &kv_batch.layers[layer])
+                .collect();
             KvSlot::join(ops, &slots)
         });
         Ok(Self {
@@ -174,43 +177,43 @@ impl Herd {
     }
 }
 
-/// Places beyond a sequence's room that an array may have.
-pub const ODD_PLACES: usize = 8;
+/// Extra positions that an array may have.
+pub const EXTRA_POSITIONS: usize = 8;
 
-/// Places of an array with room for `capacity` tokens of `dim` values. On CUDA, MLX takes cuDNN's
-/// attention for arrays of whole 256s and its own for others; its own is quicker for small heads
-/// and little to read (measured on an H200: docs/benchmarks.md).
-fn places(ops: &Ops, capacity: usize, dim: i32) -> i32 {
-    const LITTLE: usize = 2048;
-    const SMALL: i32 = 64;
-    let odd = if ops.is_cuda() && capacity < LITTLE && dim <= SMALL {
-        ODD_PLACES
+/// Positions of an array with room for `capacity` tokens of `dim` values. On CUDA, MLX uses cuDNN's
+/// attention for multiples of 256 and its own otherwise; its own is faster for small heads and
+/// short arrays (measured on an H200: docs/benchmarks.md).
+fn positions(ops: &Ops, capacity: usize, dim: i32) -> i32 {
+    const SHORT: usize = 2048;
+    const SMALL_HEAD: i32 = 64;
+    let extra = if ops.is_cuda() && capacity < SHORT && dim <= SMALL_HEAD {
+        EXTRA_POSITIONS
     } else {
         0
     };
-    (capacity + odd) as i32
+    (capacity + extra) as i32
 }
 
 /// The first `len` tokens in an array with room for `capacity`.
 pub fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Array, MlxError> {
     let (rows, heads, dim) = (old.dim(0), old.dim(1), old.dim(3));
-    let (len, places) = (len as i32, places(ops, capacity, dim));
-    if old.dim(2) == places {
+    let (len, positions) = (len as i32, positions(ops, capacity, dim));
+    if old.dim(2) == positions {
         return Ok(old.clone());
     }
-    let room = ops.full(&[rows, heads, places, dim], 0.0, old.dtype())?;
+    let room = ops.full(&[rows, heads, positions, dim], 0.0, old.dtype())?;
     let whole = [rows, heads, len, dim];
     let kept = ops.slice(old, &[0; 4], &whole)?;
     ops.slice_update(&room, &kept, &[0; 4], &whole)
 }
 
 impl Recurrent {
-    /// The same in arrays of its own, which hold no others' memory.
-    pub fn apart(&self, ops: &Ops) -> Result<Self, MlxError> {
-        let apart = |array: &Array| ops.contiguous(array);
+    /// A copy that shares no memory with the rest of the batch.
+    pub fn detach(&self, ops: &Ops) -> Result<Self, MlxError> {
+        let detach = |array: &Array| ops.contiguous(array);
         Ok(Self {
-            conv: self.conv.as_ref().map(apart).transpose()?,
-            memory: self.memory.as_ref().map(apart).transpose()?,
+            conv: self.conv.as_ref().map(detach).transpose()?,
+            memory: self.memory.as_ref().map(detach).transpose()?,
         })
     }
 
@@ -219,23 +222,23 @@ impl Recurrent {
     }
 }
 
-/// Where the new tokens of a herd's rows go.
-pub enum Places {
-    /// All rows' after the first `start`, in arrays with room for `capacity`.
-    Level { start: usize, capacity: usize },
-    /// One token of each row, at its own place: the rows' numbers and the places, int32.
-    Apart { rows: Array, places: Array },
+/// Where the new tokens of a batch's rows are written.
+pub enum WritePositions {
+    /// After the first `start` tokens of every row, in arrays with room for `capacity`.
+    Aligned { start: usize, capacity: usize },
+    /// One token of each row at a position of its own: row numbers and positions, int32.
+    PerRow { rows: Array, positions: Array },
 }
 
-impl Places {
+impl WritePositions {
     fn write(&self, ops: &Ops, old: Option<Array>, new: &Array) -> Result<Array, MlxError> {
         match self {
-            Self::Level { start, capacity } => {
+            Self::Aligned { start, capacity } => {
                 let room = match old {
                     Some(old) => regrow(ops, &old, *start, *capacity)?,
                     None => {
-                        let places = places(ops, *capacity, new.dim(3));
-                        let dims = [new.dim(0), new.dim(1), places, new.dim(3)];
+                        let positions = positions(ops, *capacity, new.dim(3));
+                        let dims = [new.dim(0), new.dim(1), positions, new.dim(3)];
                         ops.full(&dims, 0.0, new.dtype())?
                     }
                 };
@@ -243,12 +246,14 @@ impl Places {
                 let stop = [new.dim(0), new.dim(1), start + new.dim(2), new.dim(3)];
                 ops.slice_update(&room, new, &[0, 0, start, 0], &stop)
             }
-            Self::Apart { rows, places } => match old {
+            Self::PerRow { rows, positions } => match old {
                 Some(old) => {
                     let dims = [new.dim(0), 1, new.dim(1), 1, new.dim(3)];
-                    ops.put_tokens(&old, rows, places, &ops.reshape(new, &dims)?)
+                    ops.put_tokens(&old, rows, positions, &ops.reshape(new, &dims)?)
                 }
-                None => Err(MlxError("rows of no length stand apart".to_owned())),
+                None => Err(MlxError(
+                    "rows without keys have different lengths".to_owned(),
+                )),
             },
         }
     }

@@ -1,4 +1,4 @@
-//! How much a sequence remembers, layer by layer.
+//! What a sequence stores, layer by layer.
 
 use loquat_spec::{KvSource, Mixer, ModelSpec};
 
@@ -82,7 +82,7 @@ impl Layout {
         values.sum::<usize>() * dtype.bytes()
     }
 
-    /// Bytes of one recurrent state; 0 where the model has none.
+    /// Bytes of one recurrent state; 0 without recurrent layers.
     pub fn state_bytes(&self, dtype: Type) -> usize {
         let shapes = self.layers.iter().filter_map(|layer| layer.recurrent);
         shapes.map(|state| state.bytes(dtype)).sum()

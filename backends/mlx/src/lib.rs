@@ -2,8 +2,8 @@
 //! (CUDA) and, for correctness, any CPU run the same code.
 //!
 //! MLX is loaded at run time through a small shim; without it everything else works, and
-//! [`Backend::probe`] says what is missing. Scheduling, sampling and text are the engine's; files
-//! are `weights`'.
+//! [`Backend::probe`] reports what is missing. Scheduling, sampling and text belong to the engine,
+//! files to `weights`.
 
 mod ahead;
 mod array;
@@ -12,10 +12,9 @@ mod device;
 mod draw;
 mod error;
 mod ffi;
-mod herds;
 mod kv;
+mod kv_batches;
 mod layout;
-mod ledger;
 mod library;
 mod linear;
 mod loader;
@@ -24,37 +23,37 @@ mod model;
 mod norm;
 mod pack;
 mod pass;
-mod sequences;
 mod session;
 mod step;
+mod storage;
 #[cfg(test)]
 mod testing;
 mod transfer;
 mod worker;
 
 use loquat_session::limits::{Limits, Sizes};
+use loquat_session::sequences::SequenceLimits;
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, Capabilities, Memory, ModelSource, OpenError, Plan, PrefixCopy, Probe, Session,
-    SessionOptions,
+    Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
 };
 
 use array::{DeviceKind, Ops, Type};
-use device::Chosen;
+use device::MlxDevice;
 use error::LoadError;
 use layout::Layout;
 use loader::Loader;
-use memory::Share;
+use memory::MemoryShare;
 use model::Model;
-use pack::Note;
-use sequences::{RUN, Sequences};
+use pack::MatrixNote;
 use session::MlxSession;
-use worker::Remote;
+use storage::{ArrayStorage, MlxSequences, PAGE};
+use worker::ThreadedSession;
 
 const REMEDY: &str = "Run `cargo xtask mlx` to fetch MLX and build with `--features mlx`, or put \
                       the shim and the library beside the program.";
 
-/// The backend on the best device that MLX has here: a GPU, or else its CPU.
+/// The backend on MLX's best device: a GPU, or else its CPU.
 pub struct MlxBackend {
     _private: (),
 }
@@ -62,9 +61,9 @@ pub struct MlxBackend {
 impl MlxBackend {
     pub const AUTO: Self = Self { _private: () };
 
-    fn device(&self) -> Result<Chosen, OpenError> {
+    fn device(&self) -> Result<MlxDevice, OpenError> {
         let api = library::api().map_err(|error| unavailable(self.name(), &error))?;
-        Ok(Chosen::best(api))
+        Ok(MlxDevice::best(api))
     }
 
     fn draft(&self, source: &ModelSource, options: &SessionOptions) -> Result<Draft, OpenError> {
@@ -72,12 +71,12 @@ impl MlxBackend {
             return Err(OpenError::Option {
                 option: "threads",
                 found: threads.to_string(),
-                expected: "absent: MLX decides that itself".to_owned(),
+                expected: "absent: MLX chooses its own threads".to_owned(),
             });
         }
         let device = self.device()?;
         let (spec, weights) = (&source.spec, &source.weights);
-        // MLX's CPU knows some products in float32 alone, and adds up others in what it is given.
+        // MLX's CPU computes some products only in float32, and sums others in their own type.
         let dtype = match device.kind() {
             DeviceKind::Cpu => Type::F32,
             DeviceKind::Gpu => loader::activation_type(spec, weights, options.precision),
@@ -89,105 +88,76 @@ impl MlxBackend {
             return Err(OpenError::Option {
                 option: "kv_format",
                 found: wanted.name().to_owned(),
-                expected: format!("{}, as MLX computes with here", dtype.name()),
+                expected: format!("{}, the type of this model's activations", dtype.name()),
             });
         }
         let layout = Layout::new(spec);
-        let kept = pack::report(weights, dtype);
+        let matrices = pack::report(weights, dtype);
         let vectors = weights
             .vectors()
             .map(|(_, vector)| vector.len() * dtype.bytes());
         let weight_bytes =
-            kept.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
-        let odd_places = (options.max_sequences as u64)
-            .saturating_mul((kv::ODD_PLACES * layout.token_bytes(dtype)) as u64);
-        let buffers =
-            model::buffer_bytes(spec, options.max_step_tokens, dtype).saturating_add(odd_places);
+            matrices.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
+        let extra_positions = (options.max_sequences as u64)
+            .saturating_mul((kv::EXTRA_POSITIONS * layout.token_bytes(dtype)) as u64);
+        let buffers = model::buffer_bytes(spec, options.max_step_tokens, dtype);
         let sizes = Sizes {
             device_bytes: Some(device.memory_bytes()),
             kv_bytes_per_token: layout.token_bytes(dtype) as u64,
-            granularity: RUN,
+            granularity: PAGE,
             state_bytes: layout.state_bytes(dtype) as u64,
-            own_bytes: weight_bytes.saturating_add(buffers),
+            weight_bytes,
             mapped_bytes: 0,
+            buffer_bytes: buffers.saturating_add(extra_positions),
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         Ok(Draft {
             device,
             dtype,
             layout,
-            kept,
-            weight_bytes,
-            sizes,
+            matrices,
             limits,
         })
     }
 }
 
-/// What a session will be, before it is.
+/// A session that is not opened yet.
 struct Draft {
-    device: Chosen,
+    device: MlxDevice,
     dtype: Type,
     layout: Layout,
-    /// How the matrices will be kept.
-    kept: Vec<Note>,
-    weight_bytes: u64,
-    sizes: Sizes,
+    /// How the matrices will be stored.
+    matrices: Vec<MatrixNote>,
     limits: Limits,
 }
 
 impl Draft {
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Plan {
-        let recurrent = source.spec.is_recurrent();
+        let traits = BackendTraits {
+            device: self.device.label(),
+            kv_format: self.dtype.name(),
+            draws: true,
+            batch_invariant: false,
+        };
         Plan {
-            capabilities: Capabilities {
-                device: self.device.label(),
-                vocab_size: source.spec.vocab_size,
-                max_context: self.limits.context,
-                max_sequences: self.limits.max_sequences,
-                max_step_tokens: options.max_step_tokens,
-                structured_output: true,
-                hidden_size: Some(source.spec.hidden_size),
-                draws: true,
-                speculative_decoding: !recurrent,
-                prefix_copy: if recurrent {
-                    PrefixCopy::AtSnapshots
-                } else {
-                    PrefixCopy::AnyLength
-                },
-                multimodal: false,
-                batched_serving: true,
-                export: true,
-                kv_format: self.dtype.name(),
-                batch_invariant: false,
-            },
-            memory: Memory {
-                weight_bytes: self.weight_bytes,
-                kv_bytes_per_token: self.sizes.kv_bytes_per_token,
-                kv_capacity: self.limits.kv_tokens,
-                kv_in_use: 0,
-                kv_granularity: RUN,
-                state_bytes: self.sizes.state_bytes,
-                states_in_use: 0,
-            },
-            resident_bytes: self.limits.resident_bytes,
-            notes: self.kept.iter().map(Note::to_string).collect(),
+            notes: self.matrices.iter().map(MatrixNote::to_string).collect(),
+            ..Plan::new(&source.spec, options, &self.limits, traits)
         }
     }
 }
 
-/// What MLX has of its device's memory now, for all sessions of the process, in bytes.
+/// MLX's memory on its device, for all sessions of the process, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// In arrays that somebody holds.
+    /// In live arrays.
     pub active: u64,
-    /// Kept for arrays to come.
+    /// Cached for new arrays.
     pub cached: u64,
-    /// The most that was ever active.
+    /// The most that was active so far.
     pub peak: u64,
 }
 
-/// `None` where MLX is not available.
+/// `None` if MLX is not available.
 pub fn device_memory() -> Option<DeviceMemory> {
     let api = library::api().ok()?;
     let (mut active, mut cached, mut peak) = (0, 0, 0);
@@ -208,21 +178,16 @@ impl Draft {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, OpenError> {
         let api = self.device.api();
-        let share = Share::take(api, plan.resident_bytes);
+        let share = MemoryShare::reserve(api, plan.resident_bytes);
         let ops = Ops::new(api, self.device.kind())?;
         self.device.prepare(&ops);
         let loader = Loader::new(&ops, &source.weights, self.dtype, self.limits.context);
         let model = Model::load(&loader, &source.spec, progress)?;
         drop(loader);
-        // What the upload passed through.
+        // Buffers of the upload.
         share.clear_cache();
-        let sequences = Sequences::new(
-            source.spec.layers.len(),
-            source.spec.is_recurrent(),
-            self.limits.kv_tokens,
-            self.limits.states,
-            self.limits.max_sequences,
-        );
+        let storage = ArrayStorage::new(source.spec.layers.len());
+        let sequences = MlxSequences::new(storage, SequenceLimits::from(&self.limits));
         Ok(Box::new(MlxSession {
             fingerprint: fingerprint(source, self.dtype.name()),
             ops,
@@ -232,7 +197,7 @@ impl Draft {
             capabilities: plan.capabilities,
             memory: plan.memory,
             ahead: None,
-            parted: Vec::new(),
+            split_off: Vec::new(),
             share,
         }))
     }
@@ -253,7 +218,7 @@ impl Backend for MlxBackend {
 
     fn probe(&self) -> Probe {
         match library::api() {
-            Ok(api) => Probe::Available(vec![Chosen::best(api).describe()]),
+            Ok(api) => Probe::Available(vec![MlxDevice::best(api).describe()]),
             Err(error) => Probe::Unavailable {
                 why: format!("{error}."),
                 remedy: REMEDY.to_owned(),
@@ -275,6 +240,6 @@ impl Backend for MlxBackend {
         draft.limits.check_memory()?;
         let plan = draft.plan(&source, options);
         let open = move |progress: &mut dyn FnMut(f32)| draft.open(plan, &source, progress);
-        Ok(Box::new(Remote::open(open, progress)?))
+        Ok(Box::new(ThreadedSession::open(open, progress)?))
     }
 }

@@ -1,5 +1,5 @@
-//! Finding and loading the shim, and MLX through it. Nothing here ends the process: a library
-//! that is missing, cut short or of another version is an error.
+//! Finds and loads the shim, and MLX through it. Nothing here ends the process: a library that is
+//! missing, truncated or of another version is an error.
 
 use std::env;
 use std::error::Error;
@@ -13,7 +13,7 @@ use libloading::Library;
 use crate::error::LoadError;
 use crate::ffi::{ABI, Api};
 
-/// Where the build put the shim, and the MLX library it was built against.
+/// Paths of the shim and of the MLX library it was built against.
 const BUILT: Option<(&str, &str)> = match (
     option_env!("LOQUAT_MLX_SHIM"),
     option_env!("LOQUAT_MLX_LIBRARY"),
@@ -24,7 +24,7 @@ const BUILT: Option<(&str, &str)> = match (
 
 const NOT_BUILT: &str = match option_env!("LOQUAT_MLX_NOT_BUILT") {
     Some(why) => why,
-    None => "nobody said why",
+    None => "the build gave no reason",
 };
 
 /// Loaded at the first call and kept for the life of the process: arrays on other threads may
@@ -34,7 +34,7 @@ pub fn api() -> Result<&'static Api, LoadError> {
     LOADED.get_or_init(|| load(&find()?)).clone()
 }
 
-/// The shim beside the program, as a release has it, or where the build put it.
+/// The shim next to the program, as in a release, or in the build directory.
 fn find() -> Result<PathBuf, LoadError> {
     let program = env::current_exe().ok();
     if let Some(folder) = program.as_deref().and_then(Path::parent) {
@@ -61,7 +61,7 @@ fn file_name(library: &str) -> String {
 /// Loads the shim at `path`, and MLX with it.
 pub fn load(path: &Path) -> Result<&'static Api, LoadError> {
     check_whole(path)?;
-    // The loader looks beside the shim first.
+    // The loader searches next to the shim first.
     let mlx = path.with_file_name(file_name("mlx"));
     if mlx.is_file() {
         check_whole(&mlx)?;
@@ -78,10 +78,9 @@ pub fn load(path: &Path) -> Result<&'static Api, LoadError> {
             None => error.to_string(),
         },
     };
-    // SAFETY: MLX's initialisers have no demands on the process. The shim's own sets one environment
-    // variable where it is not set, once in the process's life, at the first look at backends: as
-    // with every such call, no other thread may be changing the environment meanwhile, which
-    // nothing of ours does.
+    // SAFETY: MLX's initialisers have no requirements. The shim's own sets one environment variable
+    // if it is unset, once per process; no other thread may change the environment meanwhile, and
+    // none of ours does.
     let library = unsafe { open(path) }.map_err(refused)?;
     // SAFETY: the shim has had this function, of this signature, from its first version on.
     let abi = unsafe {
@@ -118,8 +117,8 @@ unsafe fn open(path: &Path) -> Result<Library, libloading::Error> {
     unsafe { Library::new(path) }
 }
 
-/// Refuses a file that the system's loader would map past its end, which it answers with a
-/// signal when the missing part is touched.
+/// Refuses a file that the system's loader would map past its end: touching the missing part
+/// raises a signal.
 fn check_whole(path: &Path) -> Result<(), LoadError> {
     let missing = |_| LoadError::Missing {
         path: path.to_owned(),
@@ -144,8 +143,7 @@ fn check_whole(path: &Path) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Where the last part of an ELF file ends, of those that are mapped and the table of sections
-/// behind them; `None` where it is no such file.
+/// The end of an ELF file's last mapped segment or section table; `None` for other files.
 fn elf_end(file: &mut File, header: &[u8; 64]) -> Option<u64> {
     const MAGIC: &[u8] = b"\x7fELF\x02\x01";
     const ENTRY: usize = 56;

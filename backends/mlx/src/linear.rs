@@ -52,8 +52,8 @@ impl Linear {
     }
 }
 
-/// Several matrices that read the same input; neighbours of one form are multiplied as one.
-pub struct Joined {
+/// Several matrices that read the same input; adjacent ones of one form are multiplied as one.
+pub struct JoinedLinear {
     runs: Vec<Run<Linear>>,
 }
 
@@ -64,13 +64,13 @@ pub struct Run<T> {
     pub rows: Vec<usize>,
 }
 
-impl Joined {
+impl JoinedLinear {
     pub fn new(runs: Vec<Run<Linear>>) -> Self {
         Self { runs }
     }
 
-    /// Gives the answers of the first two matrices as one from now on, where they are of one run;
-    /// says whether they are.
+    /// Returns the outputs of the first two matrices as one from now on, if they are multiplied as
+    /// one. Returns whether they are.
     pub fn pair_first(&mut self) -> bool {
         match self.runs.first_mut() {
             Some(run) if run.rows.len() > 1 => {
@@ -81,7 +81,7 @@ impl Joined {
         }
     }
 
-    /// One answer for each matrix, in their order. `x`: [..., cols].
+    /// One output for each matrix, in their order. `x`: [..., cols].
     pub fn apply(&self, ops: &Ops, x: &Array) -> Result<Vec<Array>, MlxError> {
         let mut answers = Vec::new();
         for run in &self.runs {
@@ -147,7 +147,7 @@ impl Stack {
     }
 }
 
-/// Several stacks that read the same input; neighbours of one form are multiplied as one.
+/// Several stacks that read the same input; adjacent ones of one form are multiplied as one.
 pub struct JoinedStack {
     runs: Vec<Run<Stack>>,
 }
@@ -157,7 +157,7 @@ impl JoinedStack {
         Self { runs }
     }
 
-    /// One answer for each stack, in their order, as [`Stack::apply`] gives it.
+    /// One output for each stack, in their order, as [`Stack::apply`] returns it.
     pub fn apply(
         &self,
         ops: &Ops,
@@ -174,7 +174,7 @@ impl JoinedStack {
     }
 }
 
-/// A table of which tokens take rows.
+/// A table of rows by token.
 pub enum Table {
     /// [rows, cols]
     Plain(Array),

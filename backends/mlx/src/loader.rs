@@ -6,14 +6,18 @@ mod tests;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use loquat_session::loading::{LayerParts, LayerWeights, load_norm, matrix, stack, vector};
 use loquat_session::{OpenError, Precision};
-use loquat_spec::{LayerRole, ModelSpec, Norm as NormSpec, Role, Rope as RopeSpec};
-use loquat_weights::{Dtype, Matrix, Storage, Weights, WeightsError};
+use loquat_spec::{
+    Inner as InnerSpec, LayerRole, ModelSpec, Norm as NormSpec, Role, Rope as RopeSpec,
+};
+use loquat_weights::{Dtype, Matrix, Storage, Weights};
 
 use crate::array::{Array, Ops, Type};
-use crate::linear::{Joined, JoinedStack, Kernel, Linear, Run, Stack, Table};
+use crate::blocks::Block;
+use crate::linear::{JoinedLinear, JoinedStack, Kernel, Linear, Run, Stack, Table};
 use crate::norm::{Norm, Rope};
-use crate::pack::{self, Form, Kept};
+use crate::pack::{self, Form, UploadedMatrix};
 
 /// Finds roles' weights and uploads them.
 pub struct Loader<'a> {
@@ -21,27 +25,27 @@ pub struct Loader<'a> {
     pub weights: &'a Weights,
     /// Of activations, and of weights that are not packed.
     pub dtype: Type,
-    /// The session's, which some ropes go by.
+    /// The session's, on which some ropes depend.
     pub context: usize,
-    /// Matrices that are there already: an embedding may be the head too.
-    kept: RefCell<BTreeMap<Role, Kept>>,
+    /// An embedding may be the head too.
+    uploaded: RefCell<BTreeMap<Role, UploadedMatrix>>,
 }
 
 /// The same for one layer's roles.
 #[derive(Clone, Copy)]
 pub struct LayerLoader<'a> {
     loader: &'a Loader<'a>,
-    index: usize,
+    weights: LayerWeights<'a>,
 }
 
-/// A role's matrices and their biases, and how they will be kept.
-struct Part<'a> {
+/// A role's matrices and biases, and how they will be stored.
+struct RoleMatrices<'a> {
     stack: &'a [Matrix],
     bias: Option<&'a [f32]>,
     form: Form,
 }
 
-impl Part<'_> {
+impl RoleMatrices<'_> {
     fn rows(&self) -> usize {
         self.stack.first().map_or(0, Matrix::rows)
     }
@@ -51,8 +55,8 @@ impl Part<'_> {
     }
 
     /// Whether both can be multiplied as one.
-    fn joins(&self, other: &Part) -> bool {
-        let shape = |part: &Part| (part.stack.len(), part.cols(), part.form);
+    fn joins(&self, other: &RoleMatrices) -> bool {
+        let shape = |part: &RoleMatrices| (part.stack.len(), part.cols(), part.form);
         shape(self) == shape(other)
     }
 }
@@ -64,44 +68,37 @@ impl<'a> Loader<'a> {
             weights,
             dtype,
             context,
-            kept: RefCell::default(),
-        }
-    }
-
-    pub fn layer(&'a self, index: usize) -> LayerLoader<'a> {
-        LayerLoader {
-            loader: self,
-            index,
+            uploaded: RefCell::default(),
         }
     }
 
     pub fn linear(&self, role: Role, bias: Option<Role>) -> Result<Linear, OpenError> {
         Ok(Linear {
-            kernel: self.kept(role)?.kernel(self.ops)?,
+            kernel: self.upload_matrix(role)?.kernel(self.ops)?,
             bias: bias.map_or(Ok(None), |role| self.optional(role))?,
         })
     }
 
     pub fn table(&self, role: Role) -> Result<Table, OpenError> {
-        Ok(self.kept(role)?.table())
+        Ok(self.upload_matrix(role)?.table())
     }
 
-    fn kept(&self, role: Role) -> Result<Kept, OpenError> {
-        if let Some(kept) = self.kept.borrow().get(&role) {
-            return Ok(kept.clone());
+    fn upload_matrix(&self, role: Role) -> Result<UploadedMatrix, OpenError> {
+        if let Some(uploaded) = self.uploaded.borrow().get(&role) {
+            return Ok(uploaded.clone());
         }
-        let matrix = self.weights.matrix(role).ok_or_else(|| unbound(role))?;
-        let form = Form::of(matrix, self.dtype);
-        let kept = Kept::upload(self.ops, form, &[matrix], &[matrix.rows()])?;
-        self.kept.borrow_mut().insert(role, kept.clone());
-        Ok(kept)
+        let matrix = matrix(self.weights, role)?;
+        let form = Form::for_matrix(matrix, self.dtype);
+        let uploaded = UploadedMatrix::upload(self.ops, form, &[matrix], &[matrix.rows()])?;
+        self.uploaded.borrow_mut().insert(role, uploaded.clone());
+        Ok(uploaded)
     }
 
     /// Matrices that read the same input, and their biases.
-    pub fn joined(&self, roles: &[(Role, Option<Role>)]) -> Result<Joined, OpenError> {
+    pub fn joined(&self, roles: &[(Role, Option<Role>)]) -> Result<JoinedLinear, OpenError> {
         let parts = self.parts(roles)?;
-        let runs = parts.chunk_by(Part::joins).map(|run| {
-            let rows: Vec<usize> = run.iter().map(Part::rows).collect();
+        let runs = parts.chunk_by(RoleMatrices::joins).map(|run| {
+            let rows: Vec<usize> = run.iter().map(RoleMatrices::rows).collect();
             let dims = [rows.iter().sum()];
             let whole = Linear {
                 kernel: self.kernel(run, &dims)?,
@@ -109,37 +106,37 @@ impl<'a> Loader<'a> {
             };
             Ok(Run { whole, rows })
         });
-        Ok(Joined::new(runs.collect::<Result<_, OpenError>>()?))
+        Ok(JoinedLinear::new(runs.collect::<Result<_, OpenError>>()?))
     }
 
     /// Stacks that read the same input, and their biases.
     pub fn joined_stack(&self, roles: &[(Role, Option<Role>)]) -> Result<JoinedStack, OpenError> {
         let parts = self.parts(roles)?;
-        let runs = parts.chunk_by(Part::joins).map(|run| {
-            let rows = run.iter().map(Part::rows).collect();
-            let whole = self.stack_of(run)?;
+        let runs = parts.chunk_by(RoleMatrices::joins).map(|run| {
+            let rows = run.iter().map(RoleMatrices::rows).collect();
+            let whole = self.join_stacks(run)?;
             Ok(Run { whole, rows })
         });
         Ok(JoinedStack::new(runs.collect::<Result<_, OpenError>>()?))
     }
 
     pub fn stack(&self, role: Role, bias: Option<Role>) -> Result<Stack, OpenError> {
-        self.stack_of(&self.parts(&[(role, bias)])?)
+        self.join_stacks(&self.parts(&[(role, bias)])?)
     }
 
-    fn stack_of(&self, run: &[Part]) -> Result<Stack, OpenError> {
+    fn join_stacks(&self, run: &[RoleMatrices]) -> Result<Stack, OpenError> {
         let count = run.first().map_or(0, |part| part.stack.len());
-        let dims = [count, run.iter().map(Part::rows).sum()];
+        let dims = [count, run.iter().map(RoleMatrices::rows).sum()];
         Ok(Stack {
             kernel: self.kernel(run, &dims)?,
             bias: self.bias(run, &dims)?,
         })
     }
 
-    fn parts(&self, roles: &[(Role, Option<Role>)]) -> Result<Vec<Part<'a>>, OpenError> {
+    fn parts(&self, roles: &[(Role, Option<Role>)]) -> Result<Vec<RoleMatrices<'a>>, OpenError> {
         let parts = roles.iter().map(|(role, bias)| {
-            let stack = self.weights.stack(*role).ok_or_else(|| unbound(*role))?;
-            Ok(Part {
+            let stack = stack(self.weights, *role)?;
+            Ok(RoleMatrices {
                 stack,
                 bias: bias.and_then(|role| self.weights.vector(role)),
                 form: Form::common(stack, self.dtype),
@@ -149,7 +146,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The parts one under another, for each member of their stacks.
-    fn kernel(&self, run: &[Part], dims: &[usize]) -> Result<Kernel, OpenError> {
+    fn kernel(&self, run: &[RoleMatrices], dims: &[usize]) -> Result<Kernel, OpenError> {
         let Some(first) = run.first() else {
             return Err(OpenError::Device("no matrices to multiply by".to_owned()));
         };
@@ -157,12 +154,12 @@ impl<'a> Loader<'a> {
         let matrices: Vec<&Matrix> = members
             .flat_map(|member| run.iter().map(move |part| &part.stack[member]))
             .collect();
-        let kept = Kept::upload(self.ops, first.form, &matrices, dims)?;
-        Ok(kept.kernel(self.ops)?)
+        let uploaded = UploadedMatrix::upload(self.ops, first.form, &matrices, dims)?;
+        Ok(uploaded.kernel(self.ops)?)
     }
 
     /// The biases in the same order, zero where a part has none.
-    fn bias(&self, run: &[Part], dims: &[usize]) -> Result<Option<Array>, OpenError> {
+    fn bias(&self, run: &[RoleMatrices], dims: &[usize]) -> Result<Option<Array>, OpenError> {
         if run.iter().all(|part| part.bias.is_none()) {
             return Ok(None);
         }
@@ -181,8 +178,8 @@ impl<'a> Loader<'a> {
 
     /// [len], of the activations' type.
     pub fn vector(&self, role: Role) -> Result<Array, OpenError> {
-        let found = self.optional(role)?;
-        Ok(found.ok_or_else(|| unbound(role))?)
+        let values = vector(self.weights, role)?;
+        self.upload(values, &[values.len()], self.dtype)
     }
 
     pub fn optional(&self, role: Role) -> Result<Option<Array>, OpenError> {
@@ -193,14 +190,9 @@ impl<'a> Loader<'a> {
     }
 
     /// [len], float32.
-    pub fn exact(&self, role: Role) -> Result<Array, OpenError> {
-        let values = self.weights.vector(role).ok_or_else(|| unbound(role))?;
+    pub fn vector_f32(&self, role: Role) -> Result<Array, OpenError> {
+        let values = vector(self.weights, role)?;
         self.upload(values, &[values.len()], Type::F32)
-    }
-
-    /// The values as the checkpoint has them.
-    pub fn values(&self, role: Role) -> Result<&'a [f32], OpenError> {
-        Ok(self.weights.vector(role).ok_or_else(|| unbound(role))?)
     }
 
     fn upload(&self, values: &[f32], dims: &[usize], to: Type) -> Result<Array, OpenError> {
@@ -216,19 +208,8 @@ impl<'a> Loader<'a> {
         weight: Role,
         bias: Option<Role>,
     ) -> Result<Norm, OpenError> {
-        Ok(Norm {
-            kind: norm.kind,
-            eps: norm.eps,
-            weight: if norm.weight {
-                Some(self.vector(weight)?)
-            } else {
-                None
-            },
-            bias: match bias.filter(|_| norm.bias) {
-                Some(role) => Some(self.vector(role)?),
-                None => None,
-            },
-        })
+        let mut parts = self;
+        load_norm(&mut parts, self.weights, norm, weight, bias)
     }
 
     /// For heads of `head_dim` values.
@@ -253,20 +234,50 @@ impl<'a> Loader<'a> {
     }
 }
 
+impl LayerParts for &Loader<'_> {
+    type Norm = Norm;
+    type Inner = Block;
+    type Scale = Array;
+
+    fn norm(
+        &mut self,
+        spec: &NormSpec,
+        weight: Option<&[f32]>,
+        bias: Option<&[f32]>,
+    ) -> Result<Norm, OpenError> {
+        let upload = |values: &[f32]| self.upload(values, &[values.len()], self.dtype);
+        Ok(Norm {
+            kind: spec.kind,
+            eps: spec.eps,
+            weight: weight.map(upload).transpose()?,
+            bias: bias.map(upload).transpose()?,
+        })
+    }
+
+    fn inner(&mut self, weights: LayerWeights, spec: &InnerSpec) -> Result<Block, OpenError> {
+        Block::load(LayerLoader::new(self, weights), spec)
+    }
+
+    fn scale(&mut self, values: &[f32]) -> Result<Array, OpenError> {
+        self.upload(values, &[values.len()], self.dtype)
+    }
+}
+
 impl<'a> LayerLoader<'a> {
+    pub fn new(loader: &'a Loader<'a>, weights: LayerWeights<'a>) -> Self {
+        Self { loader, weights }
+    }
+
     pub fn loader(&self) -> &'a Loader<'a> {
         self.loader
     }
 
-    fn role(&self, role: LayerRole) -> Role {
-        Role::Layer(self.index, role)
-    }
-
     fn with_bias(&self, role: LayerRole) -> (Role, Option<Role>) {
-        (self.role(role), role.bias().map(|bias| self.role(bias)))
+        let bias = role.bias().map(|bias| self.weights.role(bias));
+        (self.weights.role(role), bias)
     }
 
-    /// With its bias, where the checkpoint has one.
+    /// With its bias, if the checkpoint has one.
     pub fn linear(&self, role: LayerRole) -> Result<Linear, OpenError> {
         let (matrix, bias) = self.with_bias(role);
         self.loader.linear(matrix, bias)
@@ -277,14 +288,10 @@ impl<'a> LayerLoader<'a> {
         wanted: bool,
         role: LayerRole,
     ) -> Result<Option<Linear>, OpenError> {
-        if wanted {
-            self.linear(role).map(Some)
-        } else {
-            Ok(None)
-        }
+        wanted.then(|| self.linear(role)).transpose()
     }
 
-    pub fn joined(&self, roles: &[LayerRole]) -> Result<Joined, OpenError> {
+    pub fn joined(&self, roles: &[LayerRole]) -> Result<JoinedLinear, OpenError> {
         let roles: Vec<_> = roles.iter().map(|role| self.with_bias(*role)).collect();
         self.loader.joined(&roles)
     }
@@ -301,25 +308,26 @@ impl<'a> LayerLoader<'a> {
 
     /// Of the activations' type.
     pub fn vector(&self, role: LayerRole) -> Result<Array, OpenError> {
-        self.loader.vector(self.role(role))
+        self.loader.vector(self.weights.role(role))
     }
 
     pub fn optional(&self, role: LayerRole) -> Result<Option<Array>, OpenError> {
-        self.loader.optional(self.role(role))
+        self.loader.optional(self.weights.role(role))
     }
 
     /// float32.
-    pub fn exact(&self, role: LayerRole) -> Result<Array, OpenError> {
-        self.loader.exact(self.role(role))
+    pub fn vector_f32(&self, role: LayerRole) -> Result<Array, OpenError> {
+        self.loader.vector_f32(self.weights.role(role))
     }
 
+    /// The values as the checkpoint has them.
     pub fn values(&self, role: LayerRole) -> Result<&'a [f32], OpenError> {
-        self.loader.values(self.role(role))
+        self.weights.vector(role)
     }
 
     pub fn norm(&self, role: LayerRole, norm: &NormSpec) -> Result<Norm, OpenError> {
-        let (weight, bias) = self.with_bias(role);
-        self.loader.norm(norm, weight, bias)
+        let mut parts = self.loader;
+        self.weights.required_norm(&mut parts, role, norm)
     }
 
     pub fn optional_norm(
@@ -331,7 +339,7 @@ impl<'a> LayerLoader<'a> {
     }
 }
 
-/// The type of activations: what the checkpoint's own matrices are multiplied in, most of them.
+/// The type of activations: the one that most of the checkpoint's values use.
 pub fn activation_type(spec: &ModelSpec, weights: &Weights, precision: Precision) -> Type {
     if precision == Precision::Reference {
         return Type::F32;
@@ -345,7 +353,7 @@ pub fn activation_type(spec: &ModelSpec, weights: &Weights, precision: Precision
     }
     let most = values.into_iter().max_by_key(|(_, sum)| *sum);
     match most {
-        // A stream that starts out multiplied grows past what a half can hold.
+        // A scaled embedding makes the stream grow past the range of f16.
         Some((Type::F16, _)) if spec.embedding.scale != 1.0 => Type::BF16,
         Some((of, _)) => of,
         None => Type::F32,
@@ -360,17 +368,9 @@ fn own_type(storage: &Storage) -> Type {
     };
     match pack::float_type(dtype) {
         Some(of) => of,
-        // Powers of two and floats of eight bits are exact in it.
+        // Powers of two and 8-bit floats are exact in it.
         None if dtype == Dtype::Mxfp4 || dtype.block_len() == 1 => Type::BF16,
-        // GGUF's blocks have halves for scales.
+        // GGUF blocks have f16 scales.
         None => Type::F16,
     }
-}
-
-/// Weights that were bound to another spec.
-pub fn unbound(role: Role) -> WeightsError {
-    WeightsError::Binding(loquat_weights::Mismatch {
-        missing: vec![role.to_string()],
-        ..Default::default()
-    })
 }

@@ -1,27 +1,27 @@
-//! MLX's limits, which are the process's, from the budgets of the sessions that live in it.
+//! MLX's memory limits, which belong to the process: the sum of the budgets of its sessions.
 
 use std::sync::Mutex;
 
 use crate::array::last_error;
 use crate::ffi::Api;
 
-/// Bytes that live sessions may take together.
+/// Bytes that all live sessions may use.
 static TOTAL: Mutex<u64> = Mutex::new(0);
 
-/// MLX keeps freed buffers for the next step: as much as activations need, not as much as
-/// sequences come and go.
+/// MLX caches freed buffers for the next step: enough for activations, less than the KV of ended
+/// sequences.
 const CACHE_SHARE: u64 = 8;
-const LEAST_CACHE: u64 = 64 << 20;
-const MOST_CACHE: u64 = 2 << 30;
+const MIN_CACHE: u64 = 64 << 20;
+const MAX_CACHE: u64 = 2 << 30;
 
-/// A session's part of the limits, returned when dropped.
-pub struct Share {
+/// A session's share of the limits, returned on drop.
+pub struct MemoryShare {
     api: &'static Api,
     bytes: u64,
 }
 
-impl Share {
-    pub fn take(api: &'static Api, bytes: u64) -> Self {
+impl MemoryShare {
+    pub fn reserve(api: &'static Api, bytes: u64) -> Self {
         let share = Self { api, bytes };
         share.change(|total| total.saturating_add(bytes));
         share
@@ -32,27 +32,30 @@ impl Share {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         *total = change(*total);
-        let cache = (*total / CACHE_SHARE).clamp(LEAST_CACHE, MOST_CACHE);
-        // SAFETY: numbers alone. MLX takes the first as a guideline: it waits for buffers to come
-        // free before it goes beyond, and fails only where the device has no more.
-        let mut taken = unsafe { (self.api.set_limits)(total.saturating_add(cache), cache) };
+        let cache = (*total / CACHE_SHARE).clamp(MIN_CACHE, MAX_CACHE);
+        // SAFETY: only numbers are passed. MLX treats the first as a guideline: it waits for free
+        // buffers before it exceeds it, and fails only when the device has no more.
+        let mut accepted = unsafe { (self.api.set_limits)(total.saturating_add(cache), cache) };
         if cfg!(target_os = "macos") {
-            // SAFETY: a number alone; Metal keeps so much from being paged out.
-            taken &= unsafe { (self.api.set_wired_limit)(*total) };
+            // SAFETY: only a number is passed; Metal keeps this much from being paged out.
+            accepted &= unsafe { (self.api.set_wired_limit)(*total) };
         }
-        if !taken {
-            tracing::warn!("MLX keeps its own limits: {}", last_error(self.api));
+        if !accepted {
+            tracing::warn!(
+                "MLX rejected the memory limits and keeps its own: {}",
+                last_error(self.api)
+            );
         }
     }
 
-    /// Gives freed buffers back to the system.
+    /// Returns cached buffers to the system.
     pub fn clear_cache(&self) {
-        // SAFETY: the library is loaded for good.
+        // SAFETY: the library is never unloaded.
         unsafe { (self.api.clear_cache)() };
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
         let bytes = self.bytes;
         self.change(|total| total.saturating_sub(bytes));

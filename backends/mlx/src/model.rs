@@ -1,16 +1,16 @@
 //! A model's weights on the device, and one pass through them.
 
 use loquat_session::OpenError;
-use loquat_spec::{
-    Block as BlockSpec, Branch as BranchSpec, FeedForward, Inner, Layer as LayerSpec, LayerRole,
-    Mixer, ModelSpec, Role, norm_roles,
+use loquat_session::loading::{
+    LoadedBlock, LoadedBranch, LoadedLayer, head_role, load_final_norm, load_layers,
 };
+use loquat_spec::{FeedForward, Inner, Mixer, ModelSpec, Role};
 
 use crate::array::{Array, Fused, Ops, Type};
 use crate::blocks::{Block, PerLayerInputs};
 use crate::error::MlxError;
 use crate::linear::{Linear, Table};
-use crate::loader::{LayerLoader, Loader};
+use crate::loader::Loader;
 use crate::norm::Norm;
 use crate::step::Step;
 
@@ -20,33 +20,11 @@ pub struct Model {
     embedding_scale: f32,
     positions: Option<Table>,
     per_layer_inputs: Option<PerLayerInputs>,
-    layers: Vec<Layer>,
+    layers: Vec<LoadedLayer<Norm, Block, Array>>,
     final_norm: Norm,
     head: Linear,
     head_scale: f32,
     softcap: Option<Array>,
-}
-
-struct Layer {
-    blocks: Vec<Residual>,
-    /// Multiplies the stream after the last block.
-    scale: Option<Array>,
-}
-
-/// `x += scale * post(sum of branches(x))`
-struct Residual {
-    branches: Vec<Branch>,
-    post_norm: Option<Norm>,
-    scale: f32,
-}
-
-/// `post(inner(pre(x) * input_scale) * output_scale)`
-struct Branch {
-    pre_norm: Option<Norm>,
-    input_scale: f32,
-    inner: Block,
-    output_scale: f32,
-    post_norm: Option<Norm>,
 }
 
 impl Model {
@@ -55,19 +33,8 @@ impl Model {
         spec: &ModelSpec,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Self, OpenError> {
-        // The head counts as one more layer.
-        let parts = spec.layers.len() + 1;
-        let mut layers = Vec::with_capacity(spec.layers.len());
-        for (index, layer) in spec.layers.iter().enumerate() {
-            progress(index as f32 / parts as f32);
-            layers.push(Layer::load(loader.layer(index), layer)?);
-        }
-        progress(spec.layers.len() as f32 / parts as f32);
-        let head_role = if spec.head.tied {
-            Role::Embedding
-        } else {
-            Role::Head
-        };
+        let mut parts = loader;
+        let layers = load_layers(&mut parts, spec, loader.weights, progress)?;
         let model = Self {
             dtype: loader.dtype,
             embedding: loader.table(Role::Embedding)?,
@@ -81,12 +48,8 @@ impl Model {
                 None => None,
             },
             layers,
-            final_norm: loader.norm(
-                &spec.final_norm,
-                Role::FinalNorm,
-                Some(Role::FinalNormBias),
-            )?,
-            head: loader.linear(head_role, Some(Role::HeadBias))?,
+            final_norm: load_final_norm(&mut parts, spec, loader.weights)?,
+            head: loader.linear(head_role(spec), Some(Role::HeadBias))?,
             head_scale: spec.head.scale,
             softcap: match spec.head.softcap {
                 Some(cap) => Some(loader.ops.upload_f32(&[cap], &[1])?),
@@ -110,7 +73,7 @@ impl Model {
         }
         for (index, layer) in self.layers.iter().enumerate() {
             for block in &layer.blocks {
-                x = block.run(step, index, x)?;
+                x = run_block(block, step, index, x)?;
             }
             if let Some(scale) = &layer.scale {
                 x = ops.multiply(&x, scale)?;
@@ -136,86 +99,52 @@ impl Model {
     }
 }
 
-impl Layer {
-    fn load(loader: LayerLoader, spec: &LayerSpec) -> Result<Self, OpenError> {
-        let blocks = spec
-            .blocks
-            .iter()
-            .map(|block| Residual::load(loader, block));
-        Ok(Self {
-            blocks: blocks.collect::<Result<_, _>>()?,
-            scale: if spec.scaled {
-                Some(loader.vector(LayerRole::LayerScale)?)
-            } else {
-                None
-            },
-        })
+fn run_block(
+    block: &LoadedBlock<Norm, Block>,
+    step: &mut Step,
+    layer: usize,
+    x: Array,
+) -> Result<Array, MlxError> {
+    let ops = step.ops;
+    let mut sum: Option<Array> = None;
+    for branch in &block.branches {
+        let answer = run_branch(branch, step, layer, &x)?;
+        sum = Some(match sum {
+            Some(sum) => ops.add(&sum, &answer)?,
+            None => answer,
+        });
+    }
+    let Some(mut sum) = sum else {
+        return Ok(x);
+    };
+    if let Some(norm) = &block.post_norm {
+        sum = norm.apply(ops, &sum)?;
+    }
+    ops.add(&x, &scaled(ops, sum, block.residual_scale)?)
+}
+
+fn run_branch(
+    branch: &LoadedBranch<Norm, Block>,
+    step: &mut Step,
+    layer: usize,
+    stream: &Array,
+) -> Result<Array, MlxError> {
+    let ops = step.ops;
+    let input = match &branch.pre_norm {
+        Some(norm) => norm.apply(ops, stream)?,
+        None => stream.clone(),
+    };
+    let input = scaled(ops, input, branch.input_scale)?;
+    let answer = branch.inner.run(step, layer, &input, stream)?;
+    let answer = scaled(ops, answer, branch.output_scale)?;
+    match &branch.post_norm {
+        Some(norm) => norm.apply(ops, &answer),
+        None => Ok(answer),
     }
 }
 
-impl Residual {
-    fn load(loader: LayerLoader, spec: &BlockSpec) -> Result<Self, OpenError> {
-        let branches = spec
-            .branches
-            .iter()
-            .map(|branch| Branch::load(loader, branch));
-        Ok(Self {
-            branches: branches.collect::<Result<_, _>>()?,
-            post_norm: loader.optional_norm(LayerRole::SumPostNorm, spec.post_norm.as_ref())?,
-            scale: spec.residual_scale,
-        })
-    }
-
-    fn run(&self, step: &mut Step, layer: usize, x: Array) -> Result<Array, MlxError> {
-        let ops = step.ops;
-        let mut sum: Option<Array> = None;
-        for branch in &self.branches {
-            let answer = branch.run(step, layer, &x)?;
-            sum = Some(match sum {
-                Some(sum) => ops.add(&sum, &answer)?,
-                None => answer,
-            });
-        }
-        let Some(mut sum) = sum else {
-            return Ok(x);
-        };
-        if let Some(norm) = &self.post_norm {
-            sum = norm.apply(ops, &sum)?;
-        }
-        ops.add(&x, &scaled(ops, sum, self.scale)?)
-    }
-}
-
-impl Branch {
-    fn load(loader: LayerLoader, spec: &BranchSpec) -> Result<Self, OpenError> {
-        let (pre, post) = norm_roles(&spec.inner);
-        Ok(Self {
-            pre_norm: loader.optional_norm(pre, spec.pre_norm.as_ref())?,
-            input_scale: spec.input_scale,
-            inner: Block::load(loader, &spec.inner)?,
-            output_scale: spec.output_scale,
-            post_norm: loader.optional_norm(post, spec.post_norm.as_ref())?,
-        })
-    }
-
-    fn run(&self, step: &mut Step, layer: usize, stream: &Array) -> Result<Array, MlxError> {
-        let ops = step.ops;
-        let input = match &self.pre_norm {
-            Some(norm) => norm.apply(ops, stream)?,
-            None => stream.clone(),
-        };
-        let input = scaled(ops, input, self.input_scale)?;
-        let answer = self.inner.run(step, layer, &input, stream)?;
-        let answer = scaled(ops, answer, self.output_scale)?;
-        match &self.post_norm {
-            Some(norm) => norm.apply(ops, &answer),
-            None => Ok(answer),
-        }
-    }
-}
-
-/// About what a step over so many tokens takes while it runs: the widest block's activations, a
-/// few of them alive at once, and a row of logits.
+/// Estimates the memory of a step over `tokens` tokens: a few of the widest block's activations,
+/// and a row of logits.
 pub fn buffer_bytes(spec: &ModelSpec, tokens: usize, dtype: Type) -> u64 {
     const ALIVE: u64 = 4;
     let widest = spec.branches().map(|(_, branch)| width(&branch.inner));
@@ -227,7 +156,7 @@ pub fn buffer_bytes(spec: &ModelSpec, tokens: usize, dtype: Type) -> u64 {
         .saturating_add(logits)
 }
 
-/// Values that a block makes of each token.
+/// Values that a block computes per token.
 fn width(inner: &Inner) -> usize {
     match inner {
         Inner::Mixer(Mixer::Attention(a)) => a.query_len() + a.key_len() + a.value_len(),
@@ -243,7 +172,7 @@ fn width(inner: &Inner) -> usize {
     }
 }
 
-/// Times a number that is mostly one.
+/// Multiplies by a factor that is usually one.
 fn scaled(ops: &Ops, x: Array, factor: f32) -> Result<Array, MlxError> {
     if factor == 1.0 {
         Ok(x)

@@ -30,21 +30,21 @@ impl Norm {
     }
 }
 
-/// Turns heads by their positions.
+/// Rotates heads by their positions.
 #[derive(Clone)]
 pub struct Rope {
     pub dims: i32,
     pub pairs: RopePairs,
     /// The inverse of each pair's angle per position, float32.
     pub periods: Array,
-    /// What each value of a head is multiplied by, where that is not one.
+    /// What each value of a head is multiplied by; `None` for one.
     pub factors: Option<Array>,
 }
 
 impl Rope {
     /// `heads`: [rows, heads, tokens, dim]; `offsets`: the rows' first positions.
-    pub fn turn(&self, ops: &Ops, heads: &Array, offsets: &Array) -> Result<Array, MlxError> {
-        let neighbours = self.pairs == RopePairs::Neighbours;
+    pub fn rotate(&self, ops: &Ops, heads: &Array, offsets: &Array) -> Result<Array, MlxError> {
+        let neighbours = self.pairs == RopePairs::Interleaved;
         let turned = ops.rope(heads, self.dims, neighbours, offsets, &self.periods)?;
         match &self.factors {
             Some(factors) => ops.multiply(&turned, factors),

@@ -1,8 +1,8 @@
 //! Matrices from the file's encoding to one that MLX multiplies by.
 //!
-//! MLX's own formats and floats of the activations' type go up as they are, GGUF's blocks are
-//! repacked where their arithmetic is MLX's, and everything else is decoded. What is copied goes
-//! straight from the file to the device; what is made is in memory one plane at a time.
+//! MLX's own formats and floats of the activations' type are uploaded unchanged, GGUF blocks are
+//! repacked if MLX has the same arithmetic, and everything else is decoded. Unchanged data goes
+//! straight from the file to the device; converted data is in memory one plane at a time.
 
 mod blocks;
 mod form;
@@ -24,17 +24,17 @@ use crate::linear::{Kernel, Table};
 
 use form::Plane;
 pub use form::{Form, float_type};
-pub use report::{Note, report};
+pub use report::{MatrixNote, report};
 
 /// Matrices on the device.
 #[derive(Clone)]
-pub enum Kept {
+pub enum UploadedMatrix {
     /// [..., rows, cols]
     Plain(Array),
     Packed(Packed),
 }
 
-impl Kept {
+impl UploadedMatrix {
     /// The matrices one under another in this form, as an array whose dimensions before the
     /// columns are `dims`.
     pub fn upload(
@@ -48,11 +48,11 @@ impl Kept {
             let of = form.plane_type(plane);
             let mut dims: Vec<i32> = dims.iter().map(|dim| *dim as i32).collect();
             dims.push(form.plane_cols(plane, cols) as i32);
-            match stored(form, plane, matrices) {
+            match stored_plane(form, plane, matrices) {
                 Some(parts) => Ok(ops.upload_weight(&parts, &dims, of)?),
                 None => {
-                    let made = make(form, plane, matrices)?;
-                    Ok(ops.upload_weight(&[&made], &dims, of)?)
+                    let converted = convert_plane(form, plane, matrices)?;
+                    Ok(ops.upload_weight(&[&converted], &dims, of)?)
                 }
             }
         };
@@ -92,8 +92,8 @@ impl Kept {
     }
 }
 
-/// The plane as it stands in the file, in parts; `None` where it must be made.
-fn stored<'a>(form: Form, plane: Plane, matrices: &[&'a Matrix]) -> Option<Vec<&'a [u8]>> {
+/// The plane as the file has it, in parts; `None` if it must be converted.
+fn stored_plane<'a>(form: Form, plane: Plane, matrices: &[&'a Matrix]) -> Option<Vec<&'a [u8]>> {
     let mut parts = Vec::new();
     for matrix in matrices {
         let mut row = 0;
@@ -120,7 +120,7 @@ fn stored_run(form: Form, plane: Plane, run: EncodedRow<'_>) -> Option<&[u8]> {
     (float_type(dtype) == Some(form.plane_type(plane))).then_some(bytes)
 }
 
-fn make(form: Form, plane: Plane, matrices: &[&Matrix]) -> Result<Vec<u8>, WeightsError> {
+fn convert_plane(form: Form, plane: Plane, matrices: &[&Matrix]) -> Result<Vec<u8>, WeightsError> {
     let width =
         |matrix: &Matrix| form.plane_cols(plane, matrix.cols()) * form.plane_type(plane).bytes();
     let len = matrices.iter().map(|matrix| matrix.rows() * width(matrix));
@@ -134,16 +134,16 @@ fn make(form: Form, plane: Plane, matrices: &[&Matrix]) -> Result<Vec<u8>, Weigh
     Ok(bytes)
 }
 
-/// Below this many bytes for each, starting threads takes longer than they save.
-const WORTH_A_THREAD: usize = 1 << 18;
+/// With fewer bytes per thread, starting threads costs more than they save.
+const MIN_THREAD_BYTES: usize = 1 << 18;
 
-/// Makes a matrix's rows of the plane on all cores.
+/// Converts a matrix's rows of the plane on all cores.
 ///
-/// A shard of a group of devices would be a range of these rows, here and in [`stored`].
+/// A shard for one of several devices would be a range of these rows, here and in [`stored_plane`].
 fn fill(form: Form, plane: Plane, matrix: &Matrix, out: &mut [u8]) -> Result<(), WeightsError> {
     let width = (out.len() / matrix.rows().max(1)).max(1);
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let threads = cores.min(out.len() / WORTH_A_THREAD).max(1);
+    let threads = cores.min(out.len() / MIN_THREAD_BYTES).max(1);
     let share = matrix.rows().div_ceil(threads).max(1);
     let fill_share = |(index, out): (usize, &mut [u8])| {
         let mut values = vec![0.0; matrix.cols()];
@@ -171,7 +171,7 @@ fn fill(form: Form, plane: Plane, matrix: &Matrix, out: &mut [u8]) -> Result<(),
     })
 }
 
-/// Makes one row of the plane. `values` has room for the matrix's row.
+/// Converts one row of the plane. `values` has room for the matrix's row.
 fn write_row(
     form: Form,
     plane: Plane,

@@ -1,47 +1,47 @@
-//! Rows through the model together: from tokens to lazy outputs. Nothing here waits.
+//! A pass of rows through the model, from tokens to lazy outputs. Nothing here waits.
 
 use loquat_session::{Draw, Emit};
 
 use crate::array::{Array, Binary, Ops, Reduce, Type};
 use crate::draw;
 use crate::error::MlxError;
-use crate::kv::{Herd, Recurrent};
+use crate::kv::{KvBatch, Recurrent};
 use crate::model::Model;
-use crate::step::{Group, HerdState, RowState, Step};
+use crate::step::{Group, KvBatchState, RowState, Step};
 
-/// What a greedy row gives where its logits are no numbers.
+/// The token of a row whose logits are not numbers.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// A row on its way through the model.
+/// A row of a pass.
 pub struct PassRow {
     pub emit: Emit,
     /// New tokens.
     pub tokens: usize,
-    /// New tokens after which a state is wanted, ascending.
-    pub stops: Vec<usize>,
+    /// Numbers of new tokens after which a state is saved, ascending.
+    pub snapshot_at: Vec<usize>,
     pub state: RowState,
-    /// The states at the stops.
-    pub on_the_way: Vec<Vec<Recurrent>>,
-    /// Its herd, in the pass's.
-    pub herd: usize,
+    /// The states at these tokens.
+    pub snapshots: Vec<Vec<Recurrent>>,
+    /// Index of its batch in the pass.
+    pub kv_batch: usize,
 }
 
-/// Rows whose keys and values stand in the same arrays: neighbours in the herd's order.
-pub struct PassHerd {
+/// Rows whose keys and values are in the same arrays, in the batch's order.
+pub struct PassKvBatch {
     pub rows: Vec<usize>,
     pub capacity: usize,
-    pub herd: Herd,
+    pub kv_batch: KvBatch,
 }
 
-/// Where a pass takes its tokens from.
+/// The tokens of a pass.
 pub enum Tokens<'a> {
-    /// All rows', one after another.
+    /// Of all rows, one after another.
     Host(&'a [u32]),
     /// One for each row, on the device.
     Device(&'a Array),
 }
 
-/// What the rows gave, in their order; not computed yet.
+/// What the rows emit, in their order; not computed yet.
 #[derive(Default)]
 pub struct Outputs {
     /// [positions]
@@ -61,12 +61,12 @@ struct Segment {
     len: usize,
 }
 
-/// Runs the rows. Those with stops take several waves, each as far as the next stop.
+/// Runs the rows. Those with snapshots take several waves, each up to the next snapshot.
 pub fn run(
     ops: &Ops,
     model: &Model,
     rows: &mut [PassRow],
-    herds: &mut [PassHerd],
+    kv_batches: &mut [PassKvBatch],
     tokens: Tokens,
 ) -> Result<Outputs, MlxError> {
     let mut segments: Vec<Vec<Segment>> = rows.iter().map(|_| Vec::new()).collect();
@@ -80,7 +80,7 @@ pub fn run(
             Tokens::Device(ids) => in_order(ops, ids, &wave)?,
             Tokens::Host(all) => upload_ids(ops, all, rows, &segments, &wave)?,
         };
-        let stream = run_wave(ops, model, (rows, herds), &wave, &wave_ids)?;
+        let stream = run_wave(ops, model, (rows, kv_batches), &wave, &wave_ids)?;
         let mut first = 0;
         for (row, len) in &wave {
             segments[*row].push(Segment {
@@ -104,25 +104,25 @@ fn next_wave(rows: &[PassRow], segments: &[Vec<Segment>]) -> Vec<(usize, usize)>
     let mut wave: Vec<(usize, usize)> = Vec::with_capacity(rows.len());
     for (index, row) in rows.iter().enumerate() {
         let done = done(&segments[index]);
-        let stop = row.stops.iter().copied().find(|stop| *stop > done);
-        let end = stop.unwrap_or(row.tokens);
+        let snapshot = row.snapshot_at.iter().copied().find(|at| *at > done);
+        let end = snapshot.unwrap_or(row.tokens);
         if end > done {
             wave.push((index, end - done));
         }
     }
-    wave.sort_by_key(|(index, len)| (*len, rows[*index].herd));
+    wave.sort_by_key(|(index, len)| (*len, rows[*index].kv_batch));
     wave
 }
 
 fn run_wave(
     ops: &Ops,
     model: &Model,
-    (rows, herds): (&mut [PassRow], &mut [PassHerd]),
+    (rows, kv_batches): (&mut [PassRow], &mut [PassKvBatch]),
     wave: &[(usize, usize)],
     ids: &Array,
 ) -> Result<Array, MlxError> {
-    let mut herd_states = enter_herds(ops, rows, herds, wave)?;
-    let groups = group(ops, rows, wave, &herd_states)?;
+    let mut kv_batch_states = batch_states(ops, rows, kv_batches, wave)?;
+    let groups = group(ops, rows, wave, &kv_batch_states)?;
     let mut states: Vec<RowState> = Vec::with_capacity(wave.len());
     for (row, _) in wave {
         let state = &mut rows[*row].state;
@@ -131,38 +131,44 @@ fn run_wave(
             recurrent: std::mem::take(&mut state.recurrent),
         });
     }
-    let mut step = Step::new(ops, model.dtype, &groups, &mut states, &mut herd_states);
+    let mut step = Step::new(ops, model.dtype, &groups, &mut states, &mut kv_batch_states);
     let stream = model.run(&mut step, ids)?;
     for ((row, len), mut state) in wave.iter().zip(states) {
         let row = &mut rows[*row];
         state.start += len;
-        if row.on_the_way.len() < row.stops.len() {
-            row.on_the_way.push(state.recurrent.clone());
+        if row.snapshots.len() < row.snapshot_at.len() {
+            row.snapshots.push(state.recurrent.clone());
         }
         row.state = state;
     }
-    for state in herd_states {
+    for state in kv_batch_states {
         let (first, _) = wave[state.rows.start];
-        herds[rows[first].herd].herd = state.herd;
+        kv_batches[rows[first].kv_batch].kv_batch = state.kv_batch;
     }
     Ok(stream)
 }
 
-/// The herds of the wave's rows, in its order.
-fn enter_herds(
+/// The batches of the wave's rows, in its order.
+fn batch_states(
     ops: &Ops,
     rows: &[PassRow],
-    herds: &mut [PassHerd],
+    kv_batches: &mut [PassKvBatch],
     wave: &[(usize, usize)],
-) -> Result<Vec<HerdState>, MlxError> {
+) -> Result<Vec<KvBatchState>, MlxError> {
     let mut states = Vec::new();
     let mut first = 0;
-    for run in wave.chunk_by(|a, b| rows[a.0].herd == rows[b.0].herd) {
-        let herd = &mut herds[rows[run[0].0].herd];
+    for run in wave.chunk_by(|a, b| rows[a.0].kv_batch == rows[b.0].kv_batch) {
+        let kv_batch = &mut kv_batches[rows[run[0].0].kv_batch];
         let starts: Vec<usize> = run.iter().map(|(row, _)| rows[*row].state.start).collect();
         let members = first..first + run.len();
-        let kv = std::mem::take(&mut herd.herd);
-        states.push(HerdState::new(ops, kv, members, &starts, herd.capacity)?);
+        let kv = std::mem::take(&mut kv_batch.kv_batch);
+        states.push(KvBatchState::new(
+            ops,
+            kv,
+            members,
+            &starts,
+            kv_batch.capacity,
+        )?);
         first += run.len();
     }
     Ok(states)
@@ -209,7 +215,7 @@ fn group(
     ops: &Ops,
     rows: &[PassRow],
     wave: &[(usize, usize)],
-    herds: &[HerdState],
+    kv_batches: &[KvBatchState],
 ) -> Result<Vec<Group>, MlxError> {
     let mut groups = Vec::new();
     let (mut row, mut first) = (0, 0);
@@ -219,12 +225,13 @@ fn group(
             .iter()
             .map(|(index, _)| rows[*index].state.start as i32)
             .collect();
-        let herd_at = |row: usize| herds.partition_point(|herd| herd.rows.end <= row);
+        let kv_batch_at =
+            |row: usize| kv_batches.partition_point(|kv_batch| kv_batch.rows.end <= row);
         groups.push(Group {
             first,
             tokens: run[0].1,
             offsets: ops.upload_i32(&offsets, &[offsets.len() as i32])?,
-            herds: herd_at(members.start)..herd_at(members.end),
+            kv_batches: kv_batch_at(members.start)..kv_batch_at(members.end),
             rows: members,
         });
         row += run.len();
@@ -233,9 +240,9 @@ fn group(
     Ok(groups)
 }
 
-/// The places of the emitted positions in the streams laid one after another: greedy ones, drawn
-/// ones, then logits, then hidden states.
-struct Places {
+/// Indices of the emitted positions in the concatenated streams: greedy ones, drawn ones, then
+/// logits, then hidden states.
+struct EmittedPositions {
     all: Vec<i32>,
     greedy: i32,
     draws: Vec<Draw>,
@@ -243,8 +250,8 @@ struct Places {
     hidden: i32,
 }
 
-impl Places {
-    fn of(rows: &[PassRow], segments: &[Vec<Segment>], starts: &[usize]) -> Self {
+impl EmittedPositions {
+    fn new(rows: &[PassRow], segments: &[Vec<Segment>], starts: &[usize]) -> Self {
         let mut kinds: [Vec<i32>; 4] = Default::default();
         let mut draws = Vec::new();
         for (row, segments) in rows.iter().zip(segments) {
@@ -259,7 +266,7 @@ impl Places {
                 Emit::Hidden { positions } => (3, positions),
             };
             for position in row.tokens - positions..row.tokens {
-                kinds[kind].push(place(segments, starts, position) as i32);
+                kinds[kind].push(index_of(segments, starts, position) as i32);
             }
         }
         let counts = kinds.each_ref().map(|kind| kind.len() as i32);
@@ -273,8 +280,8 @@ impl Places {
     }
 }
 
-/// Where a row's new token `position` stands.
-fn place(segments: &[Segment], starts: &[usize], position: usize) -> usize {
+/// Index of a row's new token `position`.
+fn index_of(segments: &[Segment], starts: &[usize], position: usize) -> usize {
     let mut before = 0;
     for segment in segments {
         if position < before + segment.len {
@@ -298,7 +305,7 @@ fn read_out(
         starts.push(total);
         total += tokens;
     }
-    let places = Places::of(rows, segments, &starts);
+    let places = EmittedPositions::new(rows, segments, &starts);
     if places.all.is_empty() {
         return Ok(Outputs::default());
     }
@@ -348,7 +355,7 @@ fn rows_of(ops: &Ops, matrix: &Array, start: i32, stop: i32) -> Result<Array, Ml
     ops.slice(matrix, &[start, 0], &[stop, matrix.dim(1)])
 }
 
-/// The most likely token of each row, [`NO_TOKEN`] where nothing is.
+/// The most likely token of each row, or [`NO_TOKEN`].
 fn greedy(ops: &Ops, logits: &Array) -> Result<Array, MlxError> {
     let best = ops.reduce(Reduce::ArgMax, logits, 1, true)?;
     let largest = ops.take_along(logits, &best, 1)?;

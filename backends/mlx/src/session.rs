@@ -1,88 +1,91 @@
-//! The session contract over passes through the model: rows in, checked; outputs out.
+//! The session contract over passes through the model.
 //!
-//! While rows are greedy the next step is computed before it is asked for: see [`Ahead`].
+//! While rows are greedy, the next step is computed before it is requested: see [`StepAhead`].
 
+use loquat_session::sequences::{RowGrant, RowStates};
 use loquat_session::transfer::{Envelope, unseal};
 use loquat_session::{
-    Capabilities, Emit, Held, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    delegate_sequences,
 };
 
-use crate::ahead::Ahead;
+use crate::ahead::StepAhead;
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
 use crate::kv::Recurrent;
 use crate::layout::Layout;
-use crate::memory::Share;
+use crate::memory::MemoryShare;
 use crate::model::Model;
-use crate::pass::{self, NO_TOKEN, Outputs, PassHerd, PassRow, Tokens};
-use crate::sequences::{Granted, Sequences, States};
+use crate::pass::{self, NO_TOKEN, Outputs, PassKvBatch, PassRow, Tokens};
 use crate::step::RowState;
+use crate::storage::{self, ComputedStates, MlxSequences};
 use crate::transfer;
 
 pub struct MlxSession {
     pub ops: Ops,
     pub model: Model,
     pub layout: Layout,
-    pub sequences: Sequences,
+    pub sequences: MlxSequences,
     pub capabilities: Capabilities,
     /// As planned, with nothing in use.
     pub memory: Memory,
     pub fingerprint: u64,
-    pub ahead: Option<Ahead>,
-    /// Arrays that sequences were given when they left their herds, to be computed with the next
-    /// step.
-    pub parted: Vec<Array>,
-    /// Returned to MLX's limits when the session ends.
-    pub share: Share,
+    pub ahead: Option<StepAhead>,
+    /// Arrays of sequences that were split off their batches, to be computed with the next step.
+    pub split_off: Vec<Array>,
+    /// Returned when the session ends.
+    pub share: MemoryShare,
 }
 
-/// Where a row's answer comes from.
-pub enum Source {
+/// Where a row's output comes from.
+pub enum RowSource {
     Refused(SessionError),
-    /// Computed by the step before.
-    Foreseen,
+    /// Computed ahead by the last step.
+    Ahead,
     Fresh,
 }
 
-/// A step under way: what each row waits for.
-pub struct Launched {
-    pub sources: Vec<Source>,
-    /// The tokens of rows that were foreseen, in the batch's order.
-    pub foreseen: Option<Array>,
+/// A started step: what each row waits for.
+pub struct LaunchedStep {
+    pub sources: Vec<RowSource>,
+    /// The tokens of rows that were computed ahead, in the batch's order.
+    pub ahead: Option<Array>,
     pub fresh: Outputs,
 }
 
-/// A row that was given room.
-pub struct Asked<'a> {
-    pub sequence: SequenceId,
-    pub granted: &'a Granted,
-    pub tokens: usize,
+/// An accepted row.
+pub struct AcceptedRow<'a> {
+    pub grant: &'a RowGrant,
     pub emit: Emit,
 }
 
 impl MlxSession {
-    /// Starts everything that the batch asks for and that is not under way already.
-    fn launch(&mut self, batch: &StepBatch) -> Result<Launched, SessionError> {
-        let (claims, foreseen) = self.claim_ahead(batch)?;
-        let goes_on = |id| batch.rows().iter().any(|row| row.sequence == id);
-        self.parted.extend(self.sequences.part(&self.ops, goes_on)?);
+    /// Starts all rows of the batch that were not computed ahead.
+    fn launch(&mut self, batch: &StepBatch) -> Result<LaunchedStep, SessionError> {
+        let (claims, ahead) = self.claim_ahead(batch)?;
+        let continues = |id| batch.rows().iter().any(|row| row.sequence == id);
+        let split_off = storage::split_off(&mut self.sequences, &self.ops, continues)?;
+        self.split_off.extend(split_off);
         let mut planned = 0;
         let mut accepted = Vec::new();
         let mut sources = Vec::with_capacity(claims.len());
         for (index, claimed) in claims.into_iter().enumerate() {
             let row = &batch.rows()[index];
             let source = if claimed {
-                Source::Foreseen
+                RowSource::Ahead
             } else {
-                match self.accept(batch, index, planned) {
-                    Ok(granted) => {
-                        accepted.push((index, granted));
-                        Source::Fresh
+                let accept = self
+                    .sequences
+                    .accept(batch, index, planned, &self.capabilities);
+                match accept {
+                    Ok(grant) => {
+                        accepted.push((index, grant));
+                        RowSource::Fresh
                     }
-                    Err(error) => Source::Refused(error),
+                    Err(error) => RowSource::Refused(error),
                 }
             };
-            if !matches!(source, Source::Refused(_)) {
+            if !matches!(source, RowSource::Refused(_)) {
                 planned += batch.tokens(row).len();
             }
             sources.push(source);
@@ -92,133 +95,118 @@ impl MlxSession {
         } else {
             self.run_fresh(batch, accepted)?
         };
-        Ok(Launched {
+        Ok(LaunchedStep {
             sources,
-            foreseen,
+            ahead,
             fresh,
         })
     }
 
-    /// Checks a row and makes room for it; on error nothing has changed.
-    fn accept(
-        &mut self,
-        batch: &StepBatch,
-        index: usize,
-        planned: usize,
-    ) -> Result<Granted, SessionError> {
-        let row = &batch.rows()[index];
-        let len = self.sequences.len(row.sequence)?;
-        batch.check(index, len, planned, &self.capabilities)?;
-        self.sequences.grant(row.sequence, batch.tokens(row).len())
-    }
-
-    /// Runs the accepted rows, starts the computation and counts their tokens.
+    /// Runs the accepted rows, starts the computation and appends their tokens.
     fn run_fresh(
         &mut self,
         batch: &StepBatch,
-        accepted: Vec<(usize, Granted)>,
+        accepted: Vec<(usize, RowGrant)>,
     ) -> Result<Outputs, SessionError> {
-        let mut asked = Vec::with_capacity(accepted.len());
+        let mut rows = Vec::with_capacity(accepted.len());
         let mut tokens = Vec::new();
-        for (index, granted) in &accepted {
+        for (index, grant) in &accepted {
             let row = &batch.rows()[*index];
-            let new = batch.tokens(row);
-            tokens.extend_from_slice(new);
-            asked.push(Asked {
-                sequence: row.sequence,
-                granted,
-                tokens: new.len(),
+            tokens.extend_from_slice(batch.tokens(row));
+            rows.push(AcceptedRow {
+                grant,
                 emit: row.emit,
             });
         }
-        let ran = self.compute(&asked, Tokens::Host(&tokens));
-        let (outputs, states) = match ran {
-            Ok(ran) => ran,
-            Err(error) => {
-                self.give_back(accepted.into_iter().map(|(_, granted)| granted));
-                return Err(error.into());
+        let computed = self.compute(&rows, Tokens::Host(&tokens));
+        let grants = accepted.into_iter().map(|(_, grant)| grant);
+        match computed {
+            Ok((outputs, states)) => {
+                for (grant, states) in grants.zip(states) {
+                    storage::commit(&mut self.sequences, grant, states);
+                }
+                Ok(outputs)
             }
-        };
-        for ((index, granted), states) in accepted.into_iter().zip(states) {
-            let row = &batch.rows()[index];
-            let tokens = batch.tokens(row).len();
-            self.sequences.commit(row.sequence, granted, tokens, states);
-        }
-        Ok(outputs)
-    }
-
-    pub fn give_back(&mut self, granted: impl IntoIterator<Item = Granted>) {
-        for room in granted {
-            self.sequences.give_back(room);
+            Err(error) => {
+                self.roll_back(grants);
+                Err(error.into())
+            }
         }
     }
 
-    /// Starts what no pass has taken along, so that it stops holding the herds it comes from.
-    fn start_parted(&mut self) -> Result<(), MlxError> {
-        let parted: Vec<Array> = self.parted.drain(..).collect();
-        if parted.is_empty() {
+    pub fn roll_back(&mut self, grants: impl IntoIterator<Item = RowGrant>) {
+        for grant in grants {
+            self.sequences.roll_back(grant);
+        }
+    }
+
+    /// Starts arrays that no pass has computed, so that they stop referring to their batches.
+    fn start_split_off(&mut self) -> Result<(), MlxError> {
+        let arrays: Vec<Array> = self.split_off.drain(..).collect();
+        if arrays.is_empty() {
             Ok(())
         } else {
-            self.ops.start(&parted.iter().collect::<Vec<_>>())
+            self.ops.start(&arrays.iter().collect::<Vec<_>>())
         }
     }
 
-    /// Runs a pass and starts computing what it gave and what the rows will remember. Their keys
-    /// and values go back to the sequences; their states are given.
+    /// Runs a pass and starts computing its outputs and states. Keys and values return to the
+    /// sequences; states are returned.
     pub fn compute(
         &mut self,
-        asked: &[Asked],
+        accepted: &[AcceptedRow],
         tokens: Tokens,
-    ) -> Result<(Outputs, Vec<States>), MlxError> {
-        let mut herds = self.form_herds(asked)?;
-        let mut rows = self.enter(asked, &herds)?;
-        let outputs = pass::run(&self.ops, &self.model, &mut rows, &mut herds, tokens)?;
+    ) -> Result<(Outputs, Vec<ComputedStates>), MlxError> {
+        let mut kv_batches = self.form_kv_batches(accepted)?;
+        let mut rows = self.pass_rows(accepted, &kv_batches)?;
+        let outputs = pass::run(&self.ops, &self.model, &mut rows, &mut kv_batches, tokens)?;
         let Outputs {
             greedy,
             drawn,
             logits,
             hidden,
         } = &outputs;
-        let given = [greedy, drawn, logits, hidden];
-        let mut wanted: Vec<&Array> = given.into_iter().flatten().collect();
+        let emitted = [greedy, drawn, logits, hidden];
+        let mut arrays: Vec<&Array> = emitted.into_iter().flatten().collect();
         for row in &rows {
-            let states = row.on_the_way.iter().flatten().chain(&row.state.recurrent);
-            wanted.extend(states.flat_map(Recurrent::arrays));
-            // The keys of a row that emits nothing are needed by nothing else yet.
+            let states = row.snapshots.iter().flatten().chain(&row.state.recurrent);
+            arrays.extend(states.flat_map(Recurrent::arrays));
+            // Nothing else needs the keys of a row that emits nothing yet.
             if row.emit == Emit::Nothing {
-                wanted.extend(herds[row.herd].herd.arrays());
+                arrays.extend(kv_batches[row.kv_batch].kv_batch.arrays());
             }
         }
-        wanted.extend(&self.parted);
-        self.ops.start(&wanted)?;
-        drop(wanted);
-        self.parted.clear();
-        for PassHerd {
+        arrays.extend(&self.split_off);
+        self.ops.start(&arrays)?;
+        drop(arrays);
+        self.split_off.clear();
+        for PassKvBatch {
             rows: members,
-            herd,
+            kv_batch,
             ..
-        } in herds
+        } in kv_batches
         {
-            let ids: Vec<SequenceId> = members.iter().map(|row| asked[*row].sequence).collect();
-            self.sequences.put_herd(&ids, herd);
+            let ids = members.iter().map(|row| accepted[*row].grant.sequence);
+            let ids: Vec<SequenceId> = ids.collect();
+            storage::put_batch(&mut self.sequences, &ids, kv_batch);
         }
         let together = rows.len() > 1;
-        let states = rows.into_iter().map(|row| States {
-            on_the_way: row.on_the_way,
+        let states = rows.into_iter().map(|row| ComputedStates {
+            snapshots: row.snapshots,
             after: row.state.recurrent,
-            in_herd: together,
+            are_slices: together,
         });
         Ok((outputs, states.collect()))
     }
 
-    /// Rows that go on with one token stand with those that have as much room; others alone, and
-    /// so do those for whose joining there is no memory.
-    fn form_herds(&mut self, asked: &[Asked]) -> Result<Vec<PassHerd>, MlxError> {
+    /// Rows of one token join those with equally much room, if there is memory to copy them; other
+    /// rows get a batch of their own.
+    fn form_kv_batches(&mut self, accepted: &[AcceptedRow]) -> Result<Vec<PassKvBatch>, MlxError> {
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         let mut formed = Vec::new();
-        for (index, row) in asked.iter().enumerate() {
-            let capacity = row.granted.capacity;
-            if row.tokens > 1 || row.granted.start == 0 {
+        for (index, AcceptedRow { grant, .. }) in accepted.iter().enumerate() {
+            let capacity = grant.capacity;
+            if grant.tokens > 1 || grant.start == 0 {
                 formed.push((capacity, vec![index]));
                 continue;
             }
@@ -228,64 +216,71 @@ impl MlxSession {
             }
         }
         let ids_of = |rows: &[usize]| -> Vec<SequenceId> {
-            rows.iter().map(|row| asked[*row].sequence).collect()
+            rows.iter()
+                .map(|row| accepted[*row].grant.sequence)
+                .collect()
         };
         for (capacity, rows) in together {
-            if self.sequences.may_join(&ids_of(&rows), capacity) {
+            if storage::may_join(&self.sequences, &ids_of(&rows), capacity) {
                 formed.push((capacity, rows))
             } else {
                 formed.extend(rows.into_iter().map(|row| (capacity, vec![row])))
             }
         }
-        let herds = formed.into_iter().map(|(capacity, rows)| {
-            let herd = self
-                .sequences
-                .take_herd(&self.ops, &ids_of(&rows), capacity)?;
-            Ok(PassHerd {
+        let kv_batches = formed.into_iter().map(|(capacity, rows)| {
+            let ids = ids_of(&rows);
+            let kv_batch = storage::take_batch(&mut self.sequences, &self.ops, &ids, capacity)?;
+            Ok(PassKvBatch {
                 rows,
                 capacity,
-                herd,
+                kv_batch,
             })
         });
-        herds.collect()
+        kv_batches.collect()
     }
 
-    /// The rows with their states, each knowing its herd.
-    fn enter(&self, asked: &[Asked], herds: &[PassHerd]) -> Result<Vec<PassRow>, MlxError> {
-        let mut herd_of = vec![0; asked.len()];
-        for (number, herd) in herds.iter().enumerate() {
-            herd.rows.iter().for_each(|row| herd_of[*row] = number);
+    /// The rows of the pass.
+    fn pass_rows(
+        &self,
+        accepted: &[AcceptedRow],
+        kv_batches: &[PassKvBatch],
+    ) -> Result<Vec<PassRow>, MlxError> {
+        let mut kv_batch_of = vec![0; accepted.len()];
+        for (number, kv_batch) in kv_batches.iter().enumerate() {
+            kv_batch
+                .rows
+                .iter()
+                .for_each(|row| kv_batch_of[*row] = number);
         }
-        let rows = asked.iter().zip(herd_of).map(|(row, herd)| {
+        let rows = accepted.iter().zip(kv_batch_of).map(|(row, kv_batch)| {
+            let grant = row.grant;
             let gone = |error: SessionError| MlxError(error.to_string());
+            let recurrent = storage::recurrent_state(&self.sequences, grant.sequence);
+            let snapshots = grant.states.iter().flat_map(RowStates::snapshots);
             Ok(PassRow {
                 emit: row.emit,
-                tokens: row.tokens,
-                stops: row
-                    .granted
-                    .stops()
-                    .map(|len| len - row.granted.start)
-                    .collect(),
+                tokens: grant.tokens,
+                snapshot_at: snapshots.map(|(len, _)| len - grant.start).collect(),
                 state: RowState {
-                    start: row.granted.start,
-                    recurrent: self.sequences.recurrent(row.sequence).map_err(gone)?,
+                    start: grant.start,
+                    recurrent: recurrent.map_err(gone)?,
                 },
-                on_the_way: Vec::new(),
-                herd,
+                snapshots: Vec::new(),
+                kv_batch,
             })
         });
         rows.collect()
     }
 
-    /// Waits for the step and writes what it gave. The rows whose logits were no numbers are
-    /// refused, and their sequences as they were.
-    fn deliver(
+    /// Waits for the step and writes its output. Rows whose logits are not numbers are refused and
+    /// their tokens undone.
+    fn read_outputs(
         &mut self,
         batch: &StepBatch,
-        launched: &Launched,
+        launched: &LaunchedStep,
         output: &mut StepOutput,
     ) -> Result<(), SessionError> {
-        let mut foreseen = self.read_tokens(launched.foreseen.as_ref())?.into_iter();
+        let mut ahead = self.read_tokens(launched.ahead.as_ref())?.into_iter();
         let mut fresh = self
             .read_tokens(launched.fresh.greedy.as_ref())?
             .into_iter();
@@ -293,22 +288,22 @@ impl MlxSession {
         let mut broken = Vec::new();
         for (index, (row, source)) in batch.rows().iter().zip(&launched.sources).enumerate() {
             let tokens = match source {
-                Source::Refused(error) => {
+                RowSource::Refused(error) => {
                     output.push_error(error.clone());
                     continue;
                 }
-                Source::Foreseen => &mut foreseen,
-                Source::Fresh if matches!(row.emit, Emit::Drawn(_)) => &mut drawn,
-                Source::Fresh => &mut fresh,
+                RowSource::Ahead => &mut ahead,
+                RowSource::Fresh if matches!(row.emit, Emit::Drawn(_)) => &mut drawn,
+                RowSource::Fresh => &mut fresh,
             };
             match row.emit {
                 Emit::Nothing => output.push_nothing(),
                 Emit::Greedy { .. } | Emit::Drawn(_) => {
-                    let given = output.push_greedy(row.emit.positions());
-                    for (place, token) in given.iter_mut().zip(tokens) {
-                        *place = token;
+                    let tokens_out = output.push_tokens(row.emit.positions());
+                    for (slot, token) in tokens_out.iter_mut().zip(tokens) {
+                        *slot = token;
                     }
-                    if given.contains(&NO_TOKEN) {
+                    if tokens_out.contains(&NO_TOKEN) {
                         broken.push(index);
                     }
                 }
@@ -352,41 +347,19 @@ impl Session for MlxSession {
     }
 
     fn memory(&self) -> Memory {
+        let memory = self.sequences.memory(self.memory);
         Memory {
-            kv_in_use: self.sequences.room().in_use(),
-            states_in_use: self.sequences.states().in_use() - self.states_ahead(),
-            ..self.memory
+            states_in_use: memory.states_in_use - self.states_ahead(),
+            ..memory
         }
     }
 
-    fn create(&mut self) -> Result<SequenceId, SessionError> {
-        self.sequences.create()
-    }
-
-    fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
-        self.sequences.len(sequence)
-    }
-
-    fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
-        self.sequences.reusable(sequence, at_most)
-    }
-
-    fn held(&self, sequences: &[SequenceId]) -> Result<Held, SessionError> {
-        self.sequences.held(sequences)
-    }
-
-    fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
-        self.sequences.fork(source, len)
-    }
-
-    fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError> {
-        self.sequences.truncate(sequence, len)
-    }
+    delegate_sequences!(sequences);
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.sequences.release(sequence)?;
-        if self.sequences.is_empty() {
-            self.forget_ahead();
+        if self.sequences.count() == 0 {
+            self.drop_ahead();
             self.share.clear_cache();
         }
         Ok(())
@@ -395,19 +368,19 @@ impl Session for MlxSession {
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(&self.capabilities);
         let launched = self.launch(batch)?;
-        let pending = self.look_ahead(batch, &launched)?;
-        self.start_parted()?;
-        let delivered = self.deliver(batch, &launched, output);
-        match (pending, &delivered) {
-            (Some(pending), Ok(())) => self.foresee(batch, pending, output),
-            (Some(pending), Err(_)) => self.give_back(pending.granted),
+        let pending = self.start_ahead(batch, &launched)?;
+        self.start_split_off()?;
+        let written = self.read_outputs(batch, &launched, output);
+        match (pending, &written) {
+            (Some(pending), Ok(())) => self.keep_ahead(pending, output),
+            (Some(pending), Err(_)) => self.roll_back(pending.grants),
             (None, _) => {}
         }
-        delivered
+        written
     }
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
-        let contents = self.sequences.contents(sequence)?;
+        let contents = storage::contents(&self.sequences, sequence)?;
         let len = contents.len;
         let size = self.layout.export_len(len, self.model.dtype).unwrap_or(0);
         let mut envelope = Envelope::new(self.fingerprint, len, size);
@@ -423,51 +396,28 @@ impl Session for MlxSession {
             self.capabilities.max_context,
             |len| self.layout.export_len(len, dtype),
         )?;
-        // What only the step ahead holds is nobody's.
-        self.forget_ahead();
-        let sequence = self.sequences.create()?;
-        let imported = self.import_into(sequence, len, contents);
-        if imported.is_err() {
-            self.sequences.release(sequence)?;
-        }
-        imported.map(|()| sequence)
-    }
-}
-
-impl MlxSession {
-    fn import_into(
-        &mut self,
-        sequence: SequenceId,
-        len: usize,
-        contents: &[u8],
-    ) -> Result<(), SessionError> {
-        if len == 0 {
-            return Ok(());
-        }
-        let granted = self.sequences.grant_whole(sequence, len)?;
-        let (ops, dtype) = (&self.ops, self.model.dtype);
-        let read = transfer::import(ops, &self.layout, dtype, (len, granted.capacity), contents);
-        match read {
-            Ok((herd, after)) => {
-                self.sequences.put_herd(&[sequence], herd);
-                let states = States {
+        self.drop_ahead();
+        let (ops, layout) = (&self.ops, &self.layout);
+        self.sequences.import(len, |sequences, grant| {
+            let read = transfer::import(ops, layout, dtype, (len, grant.capacity), contents);
+            let (kv_batch, after) = read?;
+            storage::put_batch(sequences, &[grant.sequence], kv_batch);
+            storage::store_states(
+                sequences,
+                grant,
+                ComputedStates {
                     after,
-                    ..States::default()
-                };
-                self.sequences.commit(sequence, granted, len, states);
-                Ok(())
-            }
-            Err(error) => {
-                self.sequences.give_back(granted);
-                Err(error.into())
-            }
-        }
+                    ..ComputedStates::default()
+                },
+            );
+            Ok(())
+        })
     }
 }
 
 impl Drop for MlxSession {
     fn drop(&mut self) {
-        // What was started ahead must not outlive the arrays' limits.
+        // A step started ahead must not outlive the session's memory share.
         let _ = self.ops.synchronize();
     }
 }

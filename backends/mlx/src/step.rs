@@ -1,7 +1,7 @@
-//! One forward pass over the tokens of some rows: what the blocks see of it.
+//! What the blocks see of one forward pass.
 //!
-//! The rows' tokens stand one after another in arrays of [tokens, ...]. Rows that bring as many
-//! tokens form a [`Group`], which a block can take as one array of [rows, tokens, ...].
+//! The rows' tokens lie one after another in arrays of [tokens, ...]. Rows with equally many tokens
+//! form a [`Group`], which a block can treat as one array of [rows, tokens, ...].
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use loquat_spec::{Reach, Temperature};
 
 use crate::array::{Array, Binary, Ops, Type};
 use crate::error::MlxError;
-use crate::kv::{Herd, Places, Recurrent};
+use crate::kv::{KvBatch, Recurrent, WritePositions};
 
 pub struct Step<'a> {
     pub ops: &'a Ops,
@@ -17,17 +17,17 @@ pub struct Step<'a> {
     pub dtype: Type,
     pub groups: &'a [Group],
     pub rows: &'a mut [RowState],
-    /// What the rows remember of earlier tokens, in the rows' order.
-    pub herds: &'a mut [HerdState],
-    /// Every token's inputs for every layer, [tokens, layers, dim], where the model has such.
+    /// Keys and values of earlier tokens, in the rows' order.
+    pub kv_batches: &'a mut [KvBatchState],
+    /// Every token's inputs for every layer, [tokens, layers, dim], if the model has them.
     pub per_layer: Option<Array>,
     masks: Vec<(MaskKey, Array)>,
-    herd_masks: Vec<(usize, Reach, Array)>,
+    kv_batch_masks: Vec<(usize, Reach, Array)>,
     /// By a group's first token.
-    warmths: Vec<(usize, Temperature, Option<Array>)>,
+    query_scales: Vec<(usize, Temperature, Option<Array>)>,
 }
 
-/// Rows that bring as many tokens each.
+/// Rows with equally many tokens.
 pub struct Group {
     /// In the step's rows.
     pub rows: Range<usize>,
@@ -37,8 +37,8 @@ pub struct Group {
     pub tokens: usize,
     /// The rows' first positions, [rows], int32.
     pub offsets: Array,
-    /// Whose rows they are, in the step's herds: each herd's rows are neighbours.
-    pub herds: Range<usize>,
+    /// The batches of these rows, in the step's batches; a batch's rows are adjacent.
+    pub kv_batches: Range<usize>,
 }
 
 /// A sequence during a step.
@@ -49,27 +49,27 @@ pub struct RowState {
     pub recurrent: Vec<Recurrent>,
 }
 
-/// A herd during a step.
-pub struct HerdState {
-    pub herd: Herd,
+/// A batch during a step.
+pub struct KvBatchState {
+    pub kv_batch: KvBatch,
     /// In the step's rows.
     pub rows: Range<usize>,
-    /// Where the rows' new tokens go.
-    pub places: Places,
+    /// Where the rows' new tokens are written.
+    pub positions: WritePositions,
 }
 
-impl HerdState {
-    /// Rows of one token each may have different lengths; others stand in herds of one.
+impl KvBatchState {
+    /// Only rows of one token each may have different lengths.
     pub fn new(
         ops: &Ops,
-        herd: Herd,
+        kv_batch: KvBatch,
         rows: Range<usize>,
         starts: &[usize],
         capacity: usize,
     ) -> Result<Self, MlxError> {
-        let level = starts.iter().all(|start| *start == starts[0]);
-        let places = if level {
-            Places::Level {
+        let aligned = starts.iter().all(|start| *start == starts[0]);
+        let positions = if aligned {
+            WritePositions::Aligned {
                 start: starts[0],
                 capacity,
             }
@@ -77,21 +77,25 @@ impl HerdState {
             let count = starts.len() as i32;
             let numbers: Vec<i32> = (0..count).collect();
             let starts: Vec<i32> = starts.iter().map(|start| *start as i32).collect();
-            Places::Apart {
+            WritePositions::PerRow {
                 rows: ops.upload_i32(&numbers, &[count])?,
-                places: ops.upload_i32(&starts, &[count])?,
+                positions: ops.upload_i32(&starts, &[count])?,
             }
         };
-        Ok(Self { herd, rows, places })
+        Ok(Self {
+            kv_batch,
+            rows,
+            positions,
+        })
     }
 
-    /// Whether all rows are as long.
-    pub fn is_level(&self) -> bool {
-        matches!(self.places, Places::Level { .. })
+    /// Whether all rows are equally long.
+    pub fn is_aligned(&self) -> bool {
+        matches!(self.positions, WritePositions::Aligned { .. })
     }
 }
 
-/// A mask's rule: how many queries, where the first stands among the keys, and how far they see.
+/// What a mask depends on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct MaskKey {
     queries: usize,
@@ -113,18 +117,18 @@ impl<'a> Step<'a> {
         dtype: Type,
         groups: &'a [Group],
         rows: &'a mut [RowState],
-        herds: &'a mut [HerdState],
+        kv_batches: &'a mut [KvBatchState],
     ) -> Self {
         Self {
             ops,
             dtype,
             groups,
             rows,
-            herds,
+            kv_batches,
             per_layer: None,
             masks: Vec::new(),
-            herd_masks: Vec::new(),
-            warmths: Vec::new(),
+            kv_batch_masks: Vec::new(),
+            query_scales: Vec::new(),
         }
     }
 
@@ -146,8 +150,8 @@ impl<'a> Step<'a> {
         self.ops.upload_i32(&positions, &[positions.len() as i32])
     }
 
-    /// The group's part of an array of [tokens, width...]: itself where the group is all there is.
-    pub fn of_group(&self, group: &Group, x: &Array) -> Result<Array, MlxError> {
+    /// The group's part of an array of [tokens, width...].
+    pub fn group_part(&self, group: &Group, x: &Array) -> Result<Array, MlxError> {
         let range = group.token_range();
         if range == (0..self.tokens()) {
             return Ok(x.clone());
@@ -169,76 +173,86 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Puts a herd's new keys (and values) of [rows, heads, tokens, dim] after the layer's others.
+    /// Appends a batch's new keys (and values) of [rows, heads, tokens, dim] to the layer's.
     pub fn append(
         &mut self,
-        herd: usize,
+        kv_batch: usize,
         layer: usize,
         keys: &Array,
         values: Option<&Array>,
     ) -> Result<(), MlxError> {
-        let HerdState { herd, places, .. } = &mut self.herds[herd];
-        herd.layers[layer].append(self.ops, places, keys, values)
+        let KvBatchState {
+            kv_batch,
+            positions,
+            ..
+        } = &mut self.kv_batches[kv_batch];
+        kv_batch.layers[layer].append(self.ops, positions, keys, values)
     }
 
-    /// What a temperature multiplies the group's queries by, [rows, 1, tokens, 1]; `None` where
-    /// that is one for all. Made once for all layers that ask alike.
-    pub fn warmth(
+    /// What a temperature multiplies the group's queries by, [rows, 1, tokens, 1]; `None` if that
+    /// is one for all. Cached for all layers.
+    pub fn query_scale(
         &mut self,
         group: &Group,
         temperature: &Temperature,
     ) -> Result<Option<Array>, MlxError> {
-        let mut known = self.warmths.iter();
+        let mut known = self.query_scales.iter();
         let same = known.find(|(first, of, _)| *first == group.first && of == temperature);
-        if let Some((_, _, warmth)) = same {
-            return Ok(warmth.clone());
+        if let Some((_, _, query_scale)) = same {
+            return Ok(query_scale.clone());
         }
         let rows = self.rows[group.rows.clone()].iter();
         let values: Vec<f32> = rows
             .flat_map(|row| row.start..row.start + group.tokens)
             .map(|position| temperature.factor(position))
             .collect();
-        let warmth = if values.iter().all(|value| *value == 1.0) {
+        let query_scale = if values.iter().all(|value| *value == 1.0) {
             None
         } else {
             let dims = [group.rows.len() as i32, 1, group.tokens as i32, 1];
-            let warmth = self.ops.upload_f32(&values, &dims)?;
-            Some(self.ops.astype(&warmth, self.dtype)?)
+            let query_scale = self.ops.upload_f32(&values, &dims)?;
+            Some(self.ops.astype(&query_scale, self.dtype)?)
         };
-        let entry = (group.first, *temperature, warmth.clone());
-        self.warmths.push(entry);
-        Ok(warmth)
+        let entry = (group.first, *temperature, query_scale.clone());
+        self.query_scales.push(entry);
+        Ok(query_scale)
     }
 
-    /// Which of the first `keys` places each row of a herd sees with its one token, as booleans of
-    /// [rows, 1, 1, keys]. Made once for all layers that ask alike.
-    pub fn herd_mask(&mut self, herd: usize, keys: usize, reach: Reach) -> Result<Array, MlxError> {
-        let mut known = self.herd_masks.iter();
-        let same = known.find(|(of, seen, _)| *of == herd && *seen == reach);
+    /// Which of the first `keys` positions each row of a batch sees with its one token, as booleans
+    /// of [rows, 1, 1, keys]. Cached for all layers.
+    pub fn kv_batch_mask(
+        &mut self,
+        kv_batch: usize,
+        keys: usize,
+        reach: Reach,
+    ) -> Result<Array, MlxError> {
+        let mut known = self.kv_batch_masks.iter();
+        let same = known.find(|(of, seen, _)| *of == kv_batch && *seen == reach);
         if let Some((_, _, mask)) = same {
             return Ok(mask.clone());
         }
-        let rows = &self.rows[self.herds[herd].rows.clone()];
+        let rows = &self.rows[self.kv_batches[kv_batch].rows.clone()];
         let count = rows.len() as i32;
-        let of_rows = |place: &dyn Fn(usize) -> usize| {
-            let places: Vec<i32> = rows.iter().map(|row| place(row.start) as i32).collect();
-            self.ops.upload_i32(&places, &[count, 1, 1, 1])
+        let per_row = |position: &dyn Fn(usize) -> usize| {
+            let positions = rows.iter().map(|row| position(row.start) as i32);
+            let positions: Vec<i32> = positions.collect();
+            self.ops.upload_i32(&positions, &[count, 1, 1, 1])
         };
         let all = self.ops.arange(0, keys as i32, Type::I32)?;
         let mut mask = self
             .ops
-            .binary(Binary::GreaterEqual, &of_rows(&|own| own)?, &all)?;
+            .binary(Binary::GreaterEqual, &per_row(&|own| own)?, &all)?;
         if reach != Reach::All {
-            let first = of_rows(&|own| reach.first_seen(own))?;
+            let first = per_row(&|own| reach.first_seen(own))?;
             let near = self.ops.binary(Binary::GreaterEqual, &all, &first)?;
             mask = self.ops.binary(Binary::And, &mask, &near)?;
         }
-        self.herd_masks.push((herd, reach, mask.clone()));
+        self.kv_batch_masks.push((kv_batch, reach, mask.clone()));
         Ok(mask)
     }
 
-    /// Who sees whom, as booleans of [queries, keys], for queries that are the last of the keys;
-    /// the first key stands at position `origin`. Made once for all layers that ask alike.
+    /// Which keys each query sees, as booleans of [queries, keys], for queries that are the last of
+    /// the keys; the first key is at position `origin`. Cached for all layers.
     pub fn mask(
         &mut self,
         queries: usize,
@@ -264,17 +278,17 @@ impl<'a> Step<'a> {
 fn make_mask(ops: &Ops, key: MaskKey) -> Result<Array, MlxError> {
     let end = key.origin + key.keys;
     let range = |from: usize, to: usize| ops.arange(from as i32, to as i32, Type::I32);
-    let of_keys = ops.reshape(&range(key.origin, end)?, &[1, key.keys as i32])?;
-    let of_queries = range(end - key.queries, end)?;
-    let of_queries = ops.reshape(&of_queries, &[key.queries as i32, 1])?;
-    let not_after = ops.binary(Binary::GreaterEqual, &of_queries, &of_keys)?;
+    let keys = ops.reshape(&range(key.origin, end)?, &[1, key.keys as i32])?;
+    let queries = range(end - key.queries, end)?;
+    let queries = ops.reshape(&queries, &[key.queries as i32, 1])?;
+    let not_after = ops.binary(Binary::GreaterEqual, &queries, &keys)?;
     let first_seen = match key.reach {
         Reach::All => return Ok(not_after),
         Reach::Window(window) => {
             let window = i32::try_from(window).unwrap_or(i32::MAX);
             ops.binary(
                 Binary::Subtract,
-                &of_queries,
+                &queries,
                 &ops.upload_i32(&[window - 1], &[1])?,
             )?
         }
@@ -285,6 +299,6 @@ fn make_mask(ops: &Ops, key: MaskKey) -> Result<Array, MlxError> {
             ops.upload_i32(&starts, &[key.queries as i32, 1])?
         }
     };
-    let near = ops.binary(Binary::GreaterEqual, &of_keys, &first_seen)?;
+    let near = ops.binary(Binary::GreaterEqual, &keys, &first_seen)?;
     ops.binary(Binary::And, &not_after, &near)
 }

@@ -1,4 +1,4 @@
-//! What the unit tests share.
+//! Helpers of the unit tests.
 
 use std::ops::Range;
 
@@ -6,11 +6,11 @@ use loquat_spec::{Config, Kind, Role, families};
 use loquat_weights::{Blob, Dtype, RawTensor, Weights, bind};
 
 use crate::array::{Array, DeviceKind, Ops, Type};
-use crate::kv::{Herd, Recurrent};
+use crate::kv::{KvBatch, Recurrent};
 use crate::library;
-use crate::step::{Group, HerdState, RowState, Step};
+use crate::step::{Group, KvBatchState, RowState, Step};
 
-/// Operations on MLX's CPU; `None`, said aloud, where the build has no MLX.
+/// Operations on MLX's CPU; `None`, with a message, if the build has no MLX.
 pub fn ops() -> Option<Ops> {
     match library::api() {
         Ok(api) => {
@@ -86,7 +86,7 @@ pub struct Passed {
 
 /// Two sequences of ten and seven tokens through a block, in pieces that form every kind of
 /// group: prompts alone and beside each other, single tokens, sequences of unequal length and, at
-/// last, such in one herd.
+/// last, such in one batch.
 pub fn two_sequences(
     ops: &Ops,
     layers: usize,
@@ -94,12 +94,12 @@ pub fn two_sequences(
     mut run: impl FnMut(&mut Step, &Array) -> Array,
 ) -> [Passed; 2] {
     const PIECES: [[usize; 2]; 4] = [[5, 2], [1, 1], [3, 3], [1, 1]];
-    const HERDED: usize = 3;
+    const JOINED_PIECE: usize = 3;
     let mut rows = [(); 2].map(|()| RowState {
         start: 0,
         recurrent: vec![Recurrent::default(); layers],
     });
-    let mut herds = vec![Herd::empty(1, layers); 2];
+    let mut kv_batches = vec![KvBatch::empty(1, layers); 2];
     let mut passed = [10, 7].map(|tokens| Passed {
         inputs: noise(tokens * width, tokens as u32),
         outputs: Vec::new(),
@@ -111,16 +111,16 @@ pub fn two_sequences(
         }
         let dims = [(x.len() / width) as i32, width as i32];
         let x = ops.upload_f32(&x, &dims).unwrap();
-        if number == HERDED {
+        if number == JOINED_PIECE {
             let lens = rows.iter().map(|row| row.start);
-            let members: Vec<(Herd, usize)> = herds.drain(..).zip(lens).collect();
-            herds.push(Herd::join(ops, &members, 12).unwrap());
+            let members: Vec<(KvBatch, usize)> = kv_batches.drain(..).zip(lens).collect();
+            kv_batches.push(KvBatch::join(ops, &members, 12).unwrap());
         }
-        let mut states = herd_states(ops, std::mem::take(&mut herds), &rows, piece);
+        let mut states = kv_batch_states(ops, std::mem::take(&mut kv_batches), &rows, piece);
         let groups = groups(ops, &rows, piece, &states);
         let mut step = Step::new(ops, Type::F32, &groups, &mut rows, &mut states);
         let answer = read(ops, &run(&mut step, &x));
-        herds.extend(states.into_iter().map(|state| state.herd));
+        kv_batches.extend(states.into_iter().map(|state| state.kv_batch));
         let (first, second) = answer.split_at(answer.len() / (piece[0] + piece[1]) * piece[0]);
         passed[0].outputs.extend(first);
         passed[1].outputs.extend(second);
@@ -131,33 +131,39 @@ pub fn two_sequences(
     passed
 }
 
-/// The herds with their rows; room grows now and then.
-fn herd_states(
+/// The batches with their rows; room grows now and then.
+fn kv_batch_states(
     ops: &Ops,
-    herds: Vec<Herd>,
+    kv_batches: Vec<KvBatch>,
     rows: &[RowState],
     piece: [usize; 2],
-) -> Vec<HerdState> {
+) -> Vec<KvBatchState> {
     let mut first = 0;
-    let states = herds.into_iter().map(|herd| {
-        let members = first..first + herd.rows;
+    let states = kv_batches.into_iter().map(|kv_batch| {
+        let members = first..first + kv_batch.rows;
         first = members.end;
         let starts: Vec<usize> = rows[members.clone()].iter().map(|row| row.start).collect();
         let capacity = (starts[0] + piece[members.start]).next_multiple_of(4);
-        HerdState::new(ops, herd, members, &starts, capacity).unwrap()
+        KvBatchState::new(ops, kv_batch, members, &starts, capacity).unwrap()
     });
     states.collect()
 }
 
 /// Rows of as many tokens in one group.
-fn groups(ops: &Ops, rows: &[RowState], [a, b]: [usize; 2], herds: &[HerdState]) -> Vec<Group> {
+fn groups(
+    ops: &Ops,
+    rows: &[RowState],
+    [a, b]: [usize; 2],
+    kv_batches: &[KvBatchState],
+) -> Vec<Group> {
     let group = |members: Range<usize>, first, tokens| {
         let starts = rows[members.clone()].iter().map(|row| row.start as i32);
         let starts: Vec<i32> = starts.collect();
-        let herd_at = |row: usize| herds.partition_point(|herd| herd.rows.end <= row);
+        let kv_batch_at =
+            |row: usize| kv_batches.partition_point(|kv_batch| kv_batch.rows.end <= row);
         Group {
             offsets: ops.upload_i32(&starts, &[starts.len() as i32]).unwrap(),
-            herds: herd_at(members.start)..herd_at(members.end),
+            kv_batches: kv_batch_at(members.start)..kv_batch_at(members.end),
             rows: members,
             first,
             tokens,

@@ -3,9 +3,9 @@
 
 use crate::array::{Array, Ops, Type};
 use crate::error::MlxError;
-use crate::kv::{Herd, Kv, KvSlot, Recurrent, regrow};
+use crate::kv::{Kv, KvBatch, KvSlot, Recurrent, regrow};
 use crate::layout::{LayerLayout, Layout};
-use crate::sequences::Contents;
+use crate::storage::Contents;
 
 impl Layout {
     /// Bytes of an exported sequence of `len` tokens.
@@ -28,8 +28,8 @@ pub fn export(
     let len = contents.len as i32;
     for (index, layer) in layout.layers.iter().enumerate() {
         if layer.kv.is_some() {
-            let (herd, row) = contents.kv.ok_or_else(missing)?;
-            for array in herd.layers[index].arrays() {
+            let (kv_batch, row) = contents.kv.ok_or_else(missing)?;
+            for array in kv_batch.layers[index].arrays() {
                 let row = row as i32;
                 let stop = [row + 1, array.dim(1), len, array.dim(3)];
                 append(ops, &ops.slice(array, &[row, 0, 0, 0], &stop)?, out)?;
@@ -59,7 +59,7 @@ pub fn import(
     dtype: Type,
     (len, capacity): (usize, usize),
     bytes: &[u8],
-) -> Result<(Herd, Vec<Recurrent>), MlxError> {
+) -> Result<(KvBatch, Vec<Recurrent>), MlxError> {
     let mut reader = Reader { ops, dtype, bytes };
     let mut layers = Vec::with_capacity(layout.layers.len());
     let mut states = Vec::with_capacity(layout.layers.len());
@@ -77,7 +77,7 @@ pub fn import(
         });
         states.push(reader.state(layer)?);
     }
-    Ok((Herd { rows: 1, layers }, states))
+    Ok((KvBatch { rows: 1, layers }, states))
 }
 
 struct Reader<'a> {

@@ -1,8 +1,8 @@
 //! A session's own thread.
 //!
-//! MLX keeps handles, compiled functions and the plans of cuDNN for each thread, and drops them
-//! with it, whatever still runs on the device. A session may be moved from thread to thread, so it
-//! computes on one that lives as long as it does; callers wait for its answers.
+//! MLX keeps handles, compiled functions and cuDNN plans per thread, and drops them with the
+//! thread, even while the device still uses them. A session may move between threads, so it runs on
+//! one that lives as long as it does; callers wait for results.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -10,60 +10,61 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use loquat_session::{
-    Capabilities, Held, Memory, OpenError, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    Capabilities, HeldMemory, Memory, OpenError, SequenceId, Session, SessionError, StepBatch,
+    StepOutput,
 };
 
 type Job = Box<dyn FnOnce(&mut dyn Session) + Send>;
 
-/// How long the thread looks out for the next job before it sleeps: longer than an engine takes
-/// from one step to the next, and much less than a step.
-const LOOKOUT: Duration = Duration::from_micros(100);
+/// How long the thread spins for the next job before it sleeps: longer than an engine needs between
+/// steps, and much shorter than a step.
+const SPIN_TIME: Duration = Duration::from_micros(100);
 
-/// A session that lives on a thread of its own.
-pub struct Remote {
+/// A session on a thread of its own.
+pub struct ThreadedSession {
     capabilities: Capabilities,
-    /// As it was after the last answer: nothing changes between.
+    /// After the last job; nothing changes in between.
     memory: Cell<Memory>,
     /// `None` only while being dropped.
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread has to say while it opens the session.
-enum Opening {
+/// What the thread reports while it opens the session.
+enum OpenEvent {
     Progress(f32),
     Done(Result<(Capabilities, Memory), OpenError>),
 }
 
-impl Remote {
+impl ThreadedSession {
     /// Opens a session on a new thread. `progress` is called on this one.
     pub fn open(
         open: impl FnOnce(&mut dyn FnMut(f32)) -> Result<Box<dyn Session>, OpenError> + Send + 'static,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Self, OpenError> {
         let (jobs, work) = channel::<Job>();
-        let (tell, heard) = channel();
+        let (events, opening) = channel();
         let body = move || {
-            let told = tell.clone();
-            // Nobody listens any more only where the caller is gone, and then nobody misses it.
-            let opened = open(&mut |share| drop(told.send(Opening::Progress(share))));
-            drop(told);
+            let progress = events.clone();
+            // Sending fails only if the caller is gone.
+            let opened = open(&mut |share| drop(progress.send(OpenEvent::Progress(share))));
+            drop(progress);
             match opened {
                 Ok(session) => {
                     let opened = (session.capabilities().clone(), session.memory());
-                    drop(tell.send(Opening::Done(Ok(opened))));
-                    drop(tell);
+                    drop(events.send(OpenEvent::Done(Ok(opened))));
+                    drop(events);
                     serve(session, &work);
                 }
-                Err(error) => drop(tell.send(Opening::Done(Err(error)))),
+                Err(error) => drop(events.send(OpenEvent::Done(Err(error)))),
             }
         };
         let thread = Builder::new().name("mlx".to_owned()).spawn(body);
         let thread = thread.map_err(|error| OpenError::Device(error.to_string()))?;
-        for news in heard {
-            match news {
-                Opening::Progress(share) => progress(share),
-                Opening::Done(opened) => {
+        for event in opening {
+            match event {
+                OpenEvent::Progress(share) => progress(share),
+                OpenEvent::Done(opened) => {
                     let (capabilities, memory) = opened?;
                     return Ok(Self {
                         capabilities,
@@ -75,16 +76,16 @@ impl Remote {
             }
         }
         Err(OpenError::Device(
-            "the thread that loads ended early".to_owned(),
+            "the loading thread ended early".to_owned(),
         ))
     }
 
-    /// Has the session do something, and waits.
-    fn ask<T: Send + 'static>(
+    /// Runs a job on the session's thread and waits for its result.
+    fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut dyn Session) -> T + Send + 'static,
     ) -> Result<T, SessionError> {
-        let gone = || SessionError::Device("its thread ended early".to_owned());
+        let gone = || SessionError::Device("the session's thread ended early".to_owned());
         let (answer, answered) = channel();
         let jobs = self.jobs.as_ref().ok_or_else(gone)?;
         let job: Job = Box::new(move |session| {
@@ -98,7 +99,7 @@ impl Remote {
     }
 }
 
-/// Does what comes until nobody can send any more.
+/// Runs jobs until the sender is dropped.
 fn serve(mut session: Box<dyn Session>, work: &Receiver<Job>) {
     while let Some(job) = next(work) {
         job(session.as_mut());
@@ -107,7 +108,7 @@ fn serve(mut session: Box<dyn Session>, work: &Receiver<Job>) {
 
 fn next(work: &Receiver<Job>) -> Option<Job> {
     let started = Instant::now();
-    while started.elapsed() < LOOKOUT {
+    while started.elapsed() < SPIN_TIME {
         match work.try_recv() {
             Ok(job) => return Some(job),
             Err(TryRecvError::Disconnected) => return None,
@@ -117,17 +118,17 @@ fn next(work: &Receiver<Job>) -> Option<Job> {
     work.recv().ok()
 }
 
-impl Drop for Remote {
+impl Drop for ThreadedSession {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // Memory is free when this returns; a panic over there has been told to callers.
+            // Memory is free when this returns; callers have seen a panic as an error.
             let _ = thread.join();
         }
     }
 }
 
-impl Session for Remote {
+impl Session for ThreadedSession {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -137,37 +138,37 @@ impl Session for Remote {
     }
 
     fn create(&mut self) -> Result<SequenceId, SessionError> {
-        self.ask(|session| session.create())?
+        self.call(|session| session.create())?
     }
 
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
-        self.ask(move |session| session.len(sequence))?
+        self.call(move |session| session.len(sequence))?
     }
 
     fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
-        self.ask(move |session| session.reusable(sequence, at_most))?
+        self.call(move |session| session.reusable(sequence, at_most))?
     }
 
-    fn held(&self, sequences: &[SequenceId]) -> Result<Held, SessionError> {
+    fn held(&self, sequences: &[SequenceId]) -> Result<HeldMemory, SessionError> {
         let sequences = sequences.to_vec();
-        self.ask(move |session| session.held(&sequences))?
+        self.call(move |session| session.held(&sequences))?
     }
 
     fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
-        self.ask(move |session| session.fork(source, len))?
+        self.call(move |session| session.fork(source, len))?
     }
 
     fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError> {
-        self.ask(move |session| session.truncate(sequence, len))?
+        self.call(move |session| session.truncate(sequence, len))?
     }
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
-        self.ask(move |session| session.release(sequence))?
+        self.call(move |session| session.release(sequence))?
     }
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         let (batch, mut lent) = (batch.clone(), std::mem::take(output));
-        let (stepped, returned) = self.ask(move |session| {
+        let (stepped, returned) = self.call(move |session| {
             let stepped = session.step(&batch, &mut lent);
             (stepped, lent)
         })?;
@@ -176,11 +177,11 @@ impl Session for Remote {
     }
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
-        self.ask(move |session| session.export(sequence))?
+        self.call(move |session| session.export(sequence))?
     }
 
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
         let bytes = bytes.to_vec();
-        self.ask(move |session| session.import(&bytes))?
+        self.call(move |session| session.import(&bytes))?
     }
 }

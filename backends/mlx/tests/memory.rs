@@ -1,4 +1,5 @@
-//! Sessions keep to what was planned, and give back what sequences took.
+//! Sessions stay within their plan and free what sequences used. A process of its own: MLX's
+//! memory counters belong to the process.
 #![cfg(feature = "mlx")]
 
 use std::sync::Mutex;
@@ -7,8 +8,8 @@ use loquat_mlx::MlxBackend;
 use loquat_session::{Backend, Emit, Session, SessionError, SessionOptions, StepBatch, StepOutput};
 use loquat_testkit::goldens;
 
-/// Counters are the process's, so that one test runs at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// One test at a time.
+static SERIAL: Mutex<()> = Mutex::new(());
 
 fn active() -> u64 {
     loquat_mlx::device_memory().unwrap().active
@@ -37,8 +38,8 @@ fn request(session: &mut dyn Session, round: usize) {
 }
 
 #[test]
-fn memory_returns_to_where_it_was() {
-    let _alone = ALONE.lock();
+fn memory_returns_after_each_request() {
+    let _serial = SERIAL.lock();
     for family in [
         "llama",
         "gemma3_text",
@@ -87,10 +88,10 @@ fn fill(session: &mut dyn Session) -> usize {
 }
 
 #[test]
-fn what_is_held_stays_within_the_plan() {
+fn held_memory_stays_within_plan() {
     /// A layer's constants and the rounding of its arrays, which a large model's has no more of.
     const SMALL: u64 = 160 << 10;
-    let _alone = ALONE.lock();
+    let _serial = SERIAL.lock();
     let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
     for folder in plain.into_iter().chain(quantized) {
         let source = goldens::source(&folder).unwrap();

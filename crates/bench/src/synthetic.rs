@@ -19,14 +19,14 @@ pub fn model(recipe: &Recipe) -> Result<ModelFiles, BenchError> {
 
 /// Saves the model and returns a line that describes what was written.
 pub fn save(recipe: &Recipe, path: &Path) -> Result<String, BenchError> {
-    let container = Container::of(path);
+    let container = Container::for_path(path);
     let made = recipe.make(container, SEED)?;
     made.save(path)?;
     Ok(format!(
         "{}, {} of random weights of the shape of {}, as {} at {}\n",
         recipe.name(),
         bytes(made.bytes()),
-        recipe.shape.of,
+        recipe.shape.model,
         container.name(),
         path.display()
     ))

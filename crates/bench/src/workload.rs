@@ -220,7 +220,7 @@ pub fn on_session(session: &mut dyn Session, work: Workload) -> Result<f64, Benc
         }
         step(session, &batch, &mut output)?;
         for (row, (_, token)) in rows.iter_mut().enumerate() {
-            *token = output.greedy(row)[0];
+            *token = output.tokens(row)[0];
         }
     }
     let ended = Instant::now();
@@ -255,7 +255,7 @@ fn prefill(
         batch.push(sequence, tokens, emit);
         step(session, batch, output)?;
     }
-    Ok((sequence, output.greedy(0)[0]))
+    Ok((sequence, output.tokens(0)[0]))
 }
 
 fn step(

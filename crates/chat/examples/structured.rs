@@ -63,7 +63,7 @@ fn open() -> Result<(Engine, ChatContext)> {
     ))
 }
 
-/// Each of so many threads takes the next case until none is left.
+/// Each thread takes the next case until none is left.
 fn answer_all(engine: &Engine, chat: &ChatContext, cases: &[Value]) -> Vec<Value> {
     let queue = Mutex::new(cases.iter().enumerate());
     let next = || queue.lock().ok()?.next();

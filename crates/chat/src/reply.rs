@@ -1,6 +1,6 @@
 //! A reply: reasoning, text and tool calls.
 
-use loquat_text::format::{OutputFormat, OutputParser, ParseOptions, Piece};
+use loquat_text::format::{OutputFormat, OutputParser, OutputPiece, ParseOptions};
 
 use crate::{Message, MessageContent, Role, ToolCall};
 
@@ -73,17 +73,17 @@ impl ReplyParser {
     }
 }
 
-fn to_events(pieces: Vec<Piece>) -> Vec<ReplyEvent> {
+fn to_events(pieces: Vec<OutputPiece>) -> Vec<ReplyEvent> {
     let event = |piece| match piece {
-        Piece::Reasoning(text) => ReplyEvent::Reasoning(text),
-        Piece::Text(text) => ReplyEvent::Text(text),
-        Piece::CallStart { index, name, id } => ReplyEvent::CallStart {
+        OutputPiece::Reasoning(text) => ReplyEvent::Reasoning(text),
+        OutputPiece::Text(text) => ReplyEvent::Text(text),
+        OutputPiece::CallStart { index, name, id } => ReplyEvent::CallStart {
             index,
             id: id.unwrap_or_else(fresh_id),
             name,
         },
-        Piece::CallArguments { index, json } => ReplyEvent::CallArguments { index, json },
-        Piece::CallEnd { index } => ReplyEvent::CallEnd { index },
+        OutputPiece::CallArguments { index, json } => ReplyEvent::CallArguments { index, json },
+        OutputPiece::CallEnd { index } => ReplyEvent::CallEnd { index },
     };
     pieces.into_iter().map(event).collect()
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use loquat::ModelFiles;
 use loquat_bench::{
     Clients, Constrained, Contention, Conversation, EngineOverhead, Figure, Harness, Http,
     PrefillInterference, Report, ReportHead, Scenario, Soak, Startup, Until, Workload, Workloads,
@@ -16,7 +17,7 @@ use crate::args::BenchArgs;
 use crate::backends;
 use crate::error::CliError;
 use crate::files;
-use crate::load::{self, Model, locate, open_store_on};
+use crate::load::{self, locate, open_store_on};
 use crate::progress::ShareBar;
 use crate::serve::reader_grace;
 use crate::terminal::{print, print_json};
@@ -62,7 +63,7 @@ fn measure(args: &BenchArgs) -> Result<(), CliError> {
         Some(recipe) => synthetic::model(recipe)?,
         None => {
             let store = open_store_on(args.source.network)?;
-            Model::open(&locate(&store, &args.source.choice(args.model.as_deref()))?)?
+            ModelFiles::open(&locate(&store, &args.source.choice(args.model.as_deref()))?)?
         }
     };
     let mut options = args.session.options(scenario.sequences());

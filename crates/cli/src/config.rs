@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
-use loquat_server::config::{self, KeyHash, Scope, Settled};
+use loquat_server::config::{self, EffectiveConfig, KeyHash, Scope};
 
 use crate::args::ConfigCommand;
 use crate::error::CliError;
 use crate::load::open_store;
-use crate::serve::{LocalModels, Wanted};
+use crate::serve::{ConfigReader, LocalModels};
 use crate::terminal::{print, remark};
 
 pub fn run(command: &ConfigCommand, verbose: bool) -> Result<(), CliError> {
     match command {
         ConfigCommand::Check { file, config } => check(file.as_deref().or(config.as_deref())),
         ConfigCommand::Show(args) => {
-            let wanted = Wanted::new(args, verbose, &open_store()?);
-            print(&config::show(&wanted.read()?))
+            let wanted = ConfigReader::new(args, verbose, &open_store()?);
+            print(&config::effective_toml(&wanted.read()?))
         }
         ConfigCommand::Key { name, scopes } => key(name, scopes),
         ConfigCommand::Reference => print(&config::reference()),
@@ -24,15 +24,15 @@ pub fn run(command: &ConfigCommand, verbose: bool) -> Result<(), CliError> {
 
 fn check(file: Option<&Path>) -> Result<(), CliError> {
     let store = open_store()?;
-    let wanted = Wanted::of_file(file, &store);
+    let wanted = ConfigReader::for_file(file, &store);
     let settled = wanted.read_servable(&LocalModels::new(store))?;
-    for doubt in settled.config.doubts() {
-        remark(&format!("note: {doubt}"));
+    for warning in settled.config.warnings() {
+        remark(&format!("note: {warning}"));
     }
     print(&summary(file, &settled))
 }
 
-fn summary(file: Option<&Path>, settled: &Settled) -> String {
+fn summary(file: Option<&Path>, settled: &EffectiveConfig) -> String {
     let config = &settled.config;
     let what = file.map_or_else(
         || "the configuration without a file".to_owned(),
@@ -55,10 +55,10 @@ fn key(name: &str, scopes: &[Scope]) -> Result<(), CliError> {
             expected: "not empty".to_owned(),
         });
     }
-    let key = config::fresh_key();
+    let key = config::generate_key();
     remark("API key (shown only once, not stored):");
     print(&format!("{key}\n"))?;
     remark("entry for the configuration:");
-    let entry = config::key_entry(name, &KeyHash::of(&key), scopes);
+    let entry = config::key_entry(name, &KeyHash::digest(&key), scopes);
     print(&format!("\n{entry}"))
 }

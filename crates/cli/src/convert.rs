@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use loquat_convert::{Conversion, Error, Quant, Report, Step, Target, convert};
+use loquat_convert::{Conversion, Quant, QuantizationError, Report, Step, Target, convert};
 use serde_json::{Value, json};
 
 use crate::args::ConvertArgs;
@@ -157,14 +157,14 @@ impl ConversionSummary<'_> {
     }
 }
 
-fn relative(error: &Error) -> String {
+fn relative(error: &QuantizationError) -> String {
     match error.relative() {
         0.0 => "none".to_owned(),
         relative => format!("{:.3} % (largest {:.3e})", relative * 100.0, error.largest),
     }
 }
 
-fn as_json(error: &Error) -> Value {
+fn as_json(error: &QuantizationError) -> Value {
     json!({
         "relative_rms": error.relative(), "largest": error.largest, "values": error.values,
     })

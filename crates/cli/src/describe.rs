@@ -327,7 +327,7 @@ fn positions(rope: Option<&Rope>, head_dim: usize) -> String {
     if rope.dims != head_dim {
         words.push(format!("{} dims", rope.dims));
     }
-    words.extend(flag(rope.pairs == RopePairs::Neighbours, "interleaved"));
+    words.extend(flag(rope.pairs == RopePairs::Interleaved, "interleaved"));
     words.extend(match &rope.scaling {
         RopeScaling::None => None,
         RopeScaling::Linear { factor } => Some(format!("linear × {factor}")),
@@ -339,8 +339,8 @@ fn positions(rope: Option<&Rope>, head_dim: usize) -> String {
         RopeScaling::LongRope {
             original_context, ..
         } => Some(format!("longrope from {original_context}")),
-        RopeScaling::Proportional { turning, .. } => {
-            Some(format!("on {turning} of {} pairs", rope.dims / 2))
+        RopeScaling::Proportional { rotating, .. } => {
+            Some(format!("on {rotating} of {} pairs", rope.dims / 2))
         }
         RopeScaling::Tensor => Some("scaled by a tensor".to_owned()),
         RopeScaling::LongTensor {

@@ -34,8 +34,8 @@ pub enum CliError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(
-        "no model named `{word}`{}. To use it as a prompt, write `loquat run -- {word}`",
-        .advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default()
+        "no model named `{word}`. To use it as a prompt, write `loquat run -- {word}`{}",
+        .advice.as_ref().map(|advice| format!("; {advice}")).unwrap_or_default()
     )]
     UnknownModelWord {
         word: String,
@@ -100,7 +100,7 @@ pub enum CliError {
     #[error("cannot read the terminal: {0}")]
     Terminal(String),
     #[error(transparent)]
-    Config(#[from] loquat_server::config::Mistakes),
+    Config(#[from] loquat_server::config::ConfigErrors),
     #[error(transparent)]
     Telemetry(#[from] loquat_server::telemetry::TelemetryError),
     #[error(transparent)]

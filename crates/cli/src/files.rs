@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::error::CliError;
 
-/// What stands for stdin.
+/// The name for stdin.
 const STDIN: &str = "-";
 
 /// The text of a file.
@@ -30,12 +30,12 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// All of it or nothing, whatever happens meanwhile; what is there already only with `replace`.
+/// Writes a file atomically. Overwrites an existing file only with `replace`.
 pub fn write_whole(path: &Path, text: &str, replace: bool) -> std::io::Result<()> {
     let named = |directory: &&Path| !directory.as_os_str().is_empty();
     let directory = path.parent().filter(named).unwrap_or_else(|| ".".as_ref());
     let mut builder = tempfile::Builder::new();
-    // What any other program's file would have; the umask takes its part.
+    // The default of other programs; the umask applies.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.tempfile_in(directory)?;
@@ -71,7 +71,7 @@ pub fn json(flag: &'static str, path: &Path) -> Result<Value, CliError> {
     parse(flag, &origin, &text(flag, path)?)
 }
 
-/// JSON from wherever; `origin` is what to call it.
+/// Parses JSON. `origin` names the source in errors.
 pub fn parse(flag: &'static str, origin: &str, text: &str) -> Result<Value, CliError> {
     serde_json::from_str(text).map_err(|source| CliError::Json {
         flag,

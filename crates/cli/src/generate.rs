@@ -6,10 +6,10 @@ use loquat_text::format::FormatOverrides;
 
 use crate::args::GenerateArgs;
 use crate::error::CliError;
+use crate::interrupts::Interrupts;
 use crate::load::{self, LoadOptions, locate, open_store_on};
 use crate::sampling::Sampling;
 use crate::show::{ReasoningDisplay, print_answer, print_summary, printer};
-use crate::wait::Interrupts;
 use crate::{backends, prompt};
 
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {

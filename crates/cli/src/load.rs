@@ -1,7 +1,6 @@
 //! Finding and loading models, with progress bars.
 
 use loquat::ModelFiles;
-pub use loquat::ModelFiles as Model;
 use loquat_chat::ChatContext;
 use loquat_engine::EngineOptions;
 use loquat_session::{Backend, Session, SessionOptions};

@@ -30,9 +30,9 @@ pub fn model_and_prompt(
         prompt: prompt.map(str::to_owned),
     };
     if let Some((flag, ..)) = source.file() {
-        return match second {
-            None => Ok(words(None, first)),
-            Some(_) => Err(CliError::Usage {
+        return match (first, second) {
+            (one, None) | (None, one) => Ok(words(None, one)),
+            (Some(_), Some(_)) => Err(CliError::Usage {
                 what: format!("`{flag}` names the model; the argument before the prompt"),
                 expected: "omitted".to_owned(),
             }),
@@ -171,6 +171,8 @@ mod tests {
             (words.model, words.prompt),
             (None, Some("hello".to_owned()))
         );
+        let words = model_and_prompt(&store, &source, None, Some("hello")).unwrap();
+        assert_eq!(words.prompt.as_deref(), Some("hello"));
         let refused =
             model_and_prompt(&store, &source, Some("smollm2"), Some("hello")).unwrap_err();
         assert!(refused.to_string().contains("--gguf-file"), "{refused}");

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use loquat::ModelFiles;
 use loquat_chat::{BoundaryTokens, ChatContext, ChatRequest};
 use loquat_store::Store;
 use loquat_text::{ChatInput, ChatTemplate, Clock, Special};
@@ -9,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::args::{FormatArgs, RenderArgs};
 use crate::error::CliError;
-use crate::load::{Model, locate, open_store_on};
+use crate::load::{locate, open_store_on};
 use crate::request::{self, MESSAGES, TOOLS};
 use crate::terminal::print;
-use crate::{files, prompt, voice};
+use crate::{chat_setup, files, prompt};
 
 pub fn run(args: &RenderArgs) -> Result<(), CliError> {
     let store = open_store_on(args.source.network)?;
@@ -101,7 +102,7 @@ impl Renderer {
         if let (None, Some(path)) = (model, file) {
             let text = |given: &Option<String>| given.clone().unwrap_or_default();
             return Ok(Self {
-                template: set_clock(voice::named_template("--template", path)?),
+                template: set_clock(chat_setup::named_template("--template", path)?),
                 ends: BoundaryTokens {
                     bos_token: text(&args.bos_token),
                     eos_token: text(&args.eos_token),
@@ -115,13 +116,13 @@ impl Renderer {
                 expected: "omitted".to_owned(),
             });
         }
-        let model = Model::open(&locate(store, &args.source.choice(model))?)?;
+        let model = ModelFiles::open(&locate(store, &args.source.choice(model))?)?;
         let tokenizer = model.tokenizer()?;
-        let template = set_clock(voice::required_template(&model, &tokenizer, file)?);
+        let template = set_clock(chat_setup::required_template(&model, &tokenizer, file)?);
         Ok(Self {
             template: template.clone(),
             ends: BoundaryTokens::from_tokenizer(&tokenizer),
-            chat: Some(voice::chat(
+            chat: Some(chat_setup::chat_context(
                 &model,
                 tokenizer,
                 template,

@@ -1,4 +1,4 @@
-//! From flags to what a model is asked.
+//! Chat requests from flags.
 
 use loquat_chat::{ChatRequest, Conversation, Effort, Thinking};
 
@@ -10,7 +10,7 @@ use crate::prompt;
 pub const MESSAGES: &str = "--messages";
 pub const TOOLS: &str = "--tools";
 
-/// All that flags say about a conversation but its words.
+/// The chat request that flags set, without messages.
 pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
     let ConversationArgs {
         system: _,
@@ -39,8 +39,8 @@ pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
     })
 }
 
-/// What was said so far: the file of messages, or a prompt from wherever. `None` when a person
-/// sits there to converse.
+/// The conversation so far: the file of messages, or a prompt from an argument or stdin. `None`
+/// starts an interactive chat.
 pub fn conversation(
     args: &ConversationArgs,
     prompt: Option<String>,

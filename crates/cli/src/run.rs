@@ -11,12 +11,12 @@ use crate::args::{ModelChoice, OutputForm, RunArgs};
 use crate::chat::{self, Settings};
 use crate::error::CliError;
 use crate::fit::{self, OpenAttempt};
+use crate::interrupts::Interrupts;
 use crate::load::{self, LoadOptions, locate, open_store_on};
 use crate::sampling::Sampling;
 use crate::show::{ReasoningDisplay, Transcript, print_answer, print_summary, printer};
 use crate::terminal::bytes;
-use crate::wait::Interrupts;
-use crate::{backends, prompt, request, voice};
+use crate::{backends, chat_setup, prompt, request};
 
 pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
@@ -27,7 +27,7 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
         args.model.as_deref(),
         args.prompt.as_deref(),
     )?;
-    let opener = Opener {
+    let opener = ModelOpener {
         // Before a download that an unknown backend or a missing file would waste.
         backend: backends::select(&args.session.backend)?,
         request: request(args)?,
@@ -43,18 +43,18 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let chosen = args.source.choice(words.model.as_deref());
     match conversation {
         Some(conversation) => {
-            let asked = opener.ask(&chosen, settings)?;
-            let lowered = asked.lower(&conversation)?;
-            let talk = opener.load(asked)?;
-            match talk.answer(lowered, &interrupts)?.finish {
+            let prepared = opener.prepare(&chosen, settings)?;
+            let lowered = prepared.lower(&conversation)?;
+            let model = opener.load(prepared)?;
+            match model.answer(lowered, &interrupts)?.finish {
                 Some(_) => Ok(()),
                 None => Err(CliError::Interrupted),
             }
         }
         None => {
-            let talk = opener.open(&chosen, settings)?;
+            let model = opener.open(&chosen, settings)?;
             let conversation = Conversation::new(args.conversation.system.clone());
-            chat::converse(&opener, talk, conversation)
+            chat::converse(&opener, model, conversation)
         }
     }
 }
@@ -89,7 +89,7 @@ fn check_form(args: &RunArgs, answers_once: bool) -> Result<(), CliError> {
 }
 
 /// Opens models with the options that flags set.
-pub struct Opener<'a> {
+pub struct ModelOpener<'a> {
     pub store: &'a Store,
     pub interrupts: &'a Interrupts,
     args: &'a RunArgs,
@@ -99,13 +99,13 @@ pub struct Opener<'a> {
     verbose: bool,
 }
 
-impl Opener<'_> {
+impl ModelOpener<'_> {
     /// Loads a model; the default one if none is named.
-    pub fn open(&self, chosen: &ModelChoice, settings: Settings) -> Result<Talk, CliError> {
-        self.load(self.ask(chosen, settings)?)
+    pub fn open(&self, chosen: &ModelChoice, settings: Settings) -> Result<ChatModel, CliError> {
+        self.load(self.prepare(chosen, settings)?)
     }
 
-    fn ask(&self, chosen: &ModelChoice, settings: Settings) -> Result<Asked, CliError> {
+    fn prepare(&self, chosen: &ModelChoice, settings: Settings) -> Result<PreparedModel, CliError> {
         let args = self.args;
         let options = args.session.options(1);
         let attempt = OpenAttempt::new(self.store, chosen, &args.session.backend, &options);
@@ -114,14 +114,14 @@ impl Opener<'_> {
         let tokenizer = files.tokenizer()?;
         let defaults = files.generation_config()?;
         let file = args.conversation.template.as_deref();
-        let template = voice::required_template(&files, &tokenizer, file)?;
-        let chat_context = voice::chat(&files, tokenizer, template, &args.formats);
+        let template = chat_setup::required_template(&files, &tokenizer, file)?;
+        let chat_context = chat_setup::chat_context(&files, tokenizer, template, &args.formats);
         let mut request = self.request.clone();
         if let Some(wanted) = args.answer.constraint()? {
-            voice::grammar(chat_context.grammars(), &wanted)?;
+            chat_setup::grammar(chat_context.grammars(), &wanted)?;
             request.answer = Some(wanted.source);
         }
-        let mut asked = Asked {
+        let mut prepared = PreparedModel {
             attempt,
             files,
             chat_context,
@@ -129,29 +129,30 @@ impl Opener<'_> {
             defaults,
             settings: Settings::default(),
         };
-        asked.set(settings)?;
-        Ok(asked)
+        prepared.set(settings)?;
+        Ok(prepared)
     }
 
-    fn load(&self, asked: Asked) -> Result<Talk, CliError> {
+    fn load(&self, prepared: PreparedModel) -> Result<ChatModel, CliError> {
         let options = LoadOptions {
             backend: self.backend,
             session: self.args.session.options(1),
             engine: EngineOptions::default(),
         };
-        let model = load::model(&asked.files, asked.chat_context.clone(), options);
-        let model = model.map_err(|error| fit::with_advice(self.store, &asked.attempt, error))?;
-        Ok(Talk {
+        let model = load::model(&prepared.files, prepared.chat_context.clone(), options);
+        let model =
+            model.map_err(|error| fit::with_advice(self.store, &prepared.attempt, error))?;
+        Ok(ChatModel {
             model,
             form: self.args.output.output,
             verbose: self.verbose,
-            asked,
+            prepared,
         })
     }
 }
 
 /// A model before its weights are loaded. It refuses most invalid requests already.
-struct Asked {
+struct PreparedModel {
     attempt: OpenAttempt,
     files: ModelFiles,
     chat_context: ChatContext,
@@ -162,7 +163,7 @@ struct Asked {
     settings: Settings,
 }
 
-impl Asked {
+impl PreparedModel {
     /// Applies settings, or changes nothing if they are invalid.
     fn set(&mut self, settings: Settings) -> Result<(), CliError> {
         let sampling = Sampling::from_config(&self.defaults)?;
@@ -193,14 +194,14 @@ impl Asked {
 }
 
 /// A loaded model with the settings of its chats.
-pub struct Talk {
-    asked: Asked,
+pub struct ChatModel {
+    prepared: PreparedModel,
     model: loquat::Model,
     form: OutputForm,
     verbose: bool,
 }
 
-impl Talk {
+impl ChatModel {
     pub fn engine(&self) -> &Engine {
         self.model.engine()
     }
@@ -211,20 +212,20 @@ impl Talk {
     }
 
     pub fn settings(&self) -> &Settings {
-        &self.asked.settings
+        &self.prepared.settings
     }
 
     /// The sampling parameters in effect.
     pub fn sampling(&self) -> &SamplingParams {
-        &self.asked.request.sampling
+        &self.prepared.request.sampling
     }
 
     /// Changes settings, unless the model refuses them.
     pub fn set(&mut self, settings: Settings) -> Result<(), CliError> {
-        let before = self.asked.settings.clone();
-        self.asked.set(settings)?;
+        let before = self.prepared.settings.clone();
+        self.prepared.set(settings)?;
         if let Err(refused) = self.check() {
-            self.asked.set(before)?;
+            self.prepared.set(before)?;
             return Err(refused);
         }
         Ok(())
@@ -234,9 +235,9 @@ impl Talk {
     fn check(&self) -> Result<(), CliError> {
         let vocab_size = self.engine().capabilities().vocab_size;
         self.sampling().validate(vocab_size)?;
-        let mut any = Conversation::default();
-        any.push_user("?");
-        self.asked.lower(&any)?;
+        let mut conversation = Conversation::default();
+        conversation.push_user("?");
+        self.prepared.lower(&conversation)?;
         Ok(())
     }
 
@@ -245,7 +246,7 @@ impl Talk {
         let engine = self.engine();
         format!(
             "{} on {}, {} of weights, room for {} tokens",
-            self.asked.files.name,
+            self.prepared.files.name,
             engine.capabilities().device,
             bytes(engine.memory().weight_bytes),
             self.room()
@@ -258,7 +259,7 @@ impl Talk {
         conversation: &Conversation,
         interrupts: &Interrupts,
     ) -> Result<Transcript, CliError> {
-        self.answer(self.asked.lower(conversation)?, interrupts)
+        self.answer(self.prepared.lower(conversation)?, interrupts)
     }
 
     /// The answer to tool results. A required call was made already.
@@ -267,8 +268,8 @@ impl Talk {
         conversation: &Conversation,
         interrupts: &Interrupts,
     ) -> Result<Transcript, CliError> {
-        let tool_choice = loquat::after_call(&self.asked.request.tool_choice);
-        let lowered = self.asked.lower_with(conversation, tool_choice)?;
+        let tool_choice = loquat::after_call(&self.prepared.request.tool_choice);
+        let lowered = self.prepared.lower_with(conversation, tool_choice)?;
         self.answer(lowered, interrupts)
     }
 
@@ -282,14 +283,14 @@ impl Talk {
             max_tokens,
             show_reasoning,
             ..
-        } = &self.asked.settings;
+        } = &self.prepared.settings;
         let logprobs = generate.logprobs.is_some();
-        let is_constrained = self.asked.request.answer.is_some();
+        let is_constrained = self.prepared.request.answer.is_some();
         let max_tokens = max_tokens.map(usize::from);
         let decoder = ReplyDecoder::chat(reply);
         let answer = self.model.submit(generate, decoder, max_tokens)?;
         let reasoning = ReasoningDisplay::for_terminals(*show_reasoning);
-        let tokenizer = self.asked.chat_context.tokenizer();
+        let tokenizer = self.prepared.chat_context.tokenizer();
         let mut printer = printer(self.form, reasoning, tokenizer, logprobs);
         let transcript = print_answer(answer, interrupts, printer.as_mut())?;
         print_summary(&transcript, self.room(), is_constrained, self.verbose);

@@ -1,4 +1,4 @@
-//! How tokens are chosen: as flags say, then as the checkpoint says, then neutrally.
+//! Effective sampling parameters: flags, then the checkpoint's defaults, then Loquat's.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use crate::args::{FlagValue, SamplingArgs};
 use crate::error::CliError;
 use crate::show::number;
 
-/// Who decided on a value.
+/// Where a value comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum ValueOrigin {
     Flag,
     Checkpoint,
     Loquat,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Flag => "set by flag",
@@ -35,14 +35,14 @@ impl fmt::Display for Origin {
 pub struct Sampling {
     pub params: SamplingParams,
     /// Origins of the values that do not come from the checkpoint.
-    origins: Vec<(&'static str, Origin)>,
+    origins: Vec<(&'static str, ValueOrigin)>,
 }
 
 impl Sampling {
     /// The checkpoint's defaults, or Loquat's if it has none.
     pub fn from_config(config: &GenerationConfig) -> Result<Self, CliError> {
         let (params, ours) = loquat::sampling::defaults(config)?;
-        let origins = ours.iter().map(|name| (*name, Origin::Loquat));
+        let origins = ours.iter().map(|name| (*name, ValueOrigin::Loquat));
         Ok(Self {
             params,
             origins: origins.collect(),
@@ -63,7 +63,7 @@ impl Sampling {
         for (parameter, given) in &args.0 {
             set(&mut self.params, parameter, given, tokenizer)?;
             self.origins.retain(|(name, _)| *name != parameter.name);
-            self.origins.push((parameter.name, Origin::Flag));
+            self.origins.push((parameter.name, ValueOrigin::Flag));
         }
         Ok(self)
     }
@@ -91,7 +91,7 @@ impl Sampling {
     pub fn describe(&self) -> String {
         let described = self.active().into_iter().map(|(name, value)| {
             let origin = self.origins.iter().find(|(known, _)| *known == name);
-            let origin = origin.map_or(Origin::Checkpoint, |(_, origin)| *origin);
+            let origin = origin.map_or(ValueOrigin::Checkpoint, |(_, origin)| *origin);
             format!("{name} {value} ({origin})")
         });
         let described: Vec<String> = described.collect();
@@ -205,13 +205,13 @@ mod tests {
                 ParameterKind::Seed => FlagValue::Seed(7),
             };
             let sampling = with(&GenerationConfig::default(), vec![(parameter, given)]);
-            let told = sampling.describe();
+            let described = sampling.describe();
             let given = format!("{} ", parameter.name);
-            let given = told.split(", ").find(|part| part.starts_with(&given));
-            assert!(told.contains("(set by flag)"), "{told}");
+            let given = described.split(", ").find(|part| part.starts_with(&given));
+            assert!(described.contains("(set by flag)"), "{described}");
             assert!(
                 given.is_some() || parameter.kind == ParameterKind::Steps,
-                "{told}"
+                "{described}"
             );
         }
     }
@@ -229,7 +229,7 @@ mod tests {
             ..silent.clone()
         };
         let temperature = || vec![(named("temperature"), FlagValue::Float(1.5))];
-        for (config, given, told) in [
+        for (config, given, described) in [
             (
                 &silent,
                 vec![],
@@ -263,7 +263,7 @@ mod tests {
                 "repetition_penalty 1.1 (the model's default)",
             ),
         ] {
-            assert_eq!(with(config, given).describe(), told);
+            assert_eq!(with(config, given).describe(), described);
         }
         let own = GenerationConfig {
             do_sample: Some(true),
@@ -279,13 +279,13 @@ mod tests {
     fn explicit_order_disables_missing_steps() {
         let order = (named("order"), FlagValue::Steps(vec![SamplingStep::TopK]));
         let silent = GenerationConfig::default();
-        let told = with(&silent, vec![order.clone()]).describe();
-        assert_eq!(told, "order [\"top_k\"] (set by flag)");
+        let described = with(&silent, vec![order.clone()]).describe();
+        assert_eq!(described, "order [\"top_k\"] (set by flag)");
         // A parameter set by a flag stays, and the engine refuses it.
         let asked = (named("top_p"), FlagValue::Float(0.5));
-        let told = with(&silent, vec![order, asked]).describe();
+        let described = with(&silent, vec![order, asked]).describe();
         assert_eq!(
-            told,
+            described,
             "top_p 0.5 (set by flag), order [\"top_k\"] (set by flag)"
         );
     }

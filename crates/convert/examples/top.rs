@@ -1,7 +1,6 @@
-//! What comes next, for the judges: a JSON object with a `model`'s path and token `ids` per line
-//! in, one per line out, in the same order.
-//!
-//! Out: after each token, the `top` one and by how much its logit leads, its `margin`.
+//! Next-token predictions for the judges. Input: a JSON object per line with a `model`'s path and
+//! token `ids`. Output: a line for each, in order, with the `top` token after each token and its
+//! `margin`, the lead of its logit.
 
 use std::error::Error;
 use std::io;
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// No prompt of the judges is longer.
+/// At least the longest prompt of the judges.
 const CONTEXT: usize = 512;
 
 fn main() -> Result<()> {

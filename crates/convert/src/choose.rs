@@ -1,4 +1,4 @@
-//! Which type each tensor gets: mlx-lm's and llama.cpp's own rules.
+//! The type of each tensor, by mlx-lm's and llama.cpp's rules.
 
 use loquat_spec::{FeedForward, Inner, LayerRole, ModelSpec, Role, RouterPrecision};
 use loquat_weights::Dtype;
@@ -9,24 +9,24 @@ use crate::plan::{Content, Planned};
 use crate::quantize::Encoding;
 use crate::{Quant, Target};
 
-/// What is asked for, and of which model.
+/// What the type of a tensor depends on.
 pub(crate) struct Choice<'a> {
     pub target: Target,
     pub quant: Quant,
     pub spec: &'a ModelSpec,
-    /// What plain tensors are stored as.
+    /// The type of plain tensors.
     pub float: Dtype,
 }
 
-/// A tensor's type, and what to say of it.
+/// A tensor's type.
 pub(crate) struct Chosen {
     pub encoding: Encoding,
-    /// The rows do not divide into the type that the others have.
+    /// The requested type does not divide the rows.
     pub fell_back: bool,
 }
 
 impl Choice<'_> {
-    pub fn of(&self, planned: &Planned<'_>) -> Chosen {
+    pub fn encoding(&self, planned: &Planned<'_>) -> Chosen {
         let chosen = match (self.target, self.quant) {
             (Target::Gguf, quant) => self.gguf(planned, quant),
             (_, Quant::Mlx(mode)) => self.mlx(planned, mode),
@@ -77,19 +77,19 @@ impl Choice<'_> {
         if planned.role == Role::PerLayerProjection {
             return self.plain();
         }
-        let wanted = self.block_type(planned, dtype, mixture);
+        let requested = self.block_type(planned, dtype, mixture);
         let cols = planned.cols();
-        let fitting = [wanted, smaller_blocks(wanted), Dtype::F16]
+        let fitting = [requested, smaller_blocks(requested), Dtype::F16]
             .into_iter()
             .find(|dtype| cols.is_multiple_of(dtype.block_len()))?;
         Some(Chosen {
             encoding: Encoding::Plain(fitting),
-            fell_back: fitting != wanted,
+            fell_back: fitting != requested,
         })
     }
 
-    /// llama.cpp's choice: the head keeps more, and so do the tensors that matter most where a
-    /// mixture is asked for.
+    /// llama.cpp's choice: the head keeps more bits and, in a mixture, so do the most important
+    /// tensors.
     fn block_type(&self, planned: &Planned<'_>, dtype: Dtype, mixture: bool) -> Dtype {
         let is_head =
             planned.role == Role::Head || (planned.role == Role::Embedding && self.spec.head.tied);
@@ -111,12 +111,12 @@ impl Choice<'_> {
                 (false, dtype) => dtype,
             };
         }
-        // Few enough that they cost nothing beside eight experts.
+        // Small compared with eight experts.
         if matches!(role, Key | Value) && experts(self.spec) == Some(8) {
             return Dtype::Q8_0;
         }
-        let matters = matches!(role, Value | Down | ExpertDown | SharedDown);
-        if mixture && matters && more_bits(layer, self.spec.layers.len()) {
+        let important = matches!(role, Value | Down | ExpertDown | SharedDown);
+        if mixture && important && more_bits(layer, self.spec.layers.len()) {
             Dtype::Q6K
         } else {
             dtype
@@ -147,7 +147,7 @@ fn is_output(role: Role) -> bool {
     )
 }
 
-/// As mlx-lm's predicates ask, where the rows allow.
+/// Eight bits as in mlx-lm's predicates, if the group divides the rows.
 fn eight_bits(cols: usize, mode: MlxMode) -> MlxMode {
     let group = match (cols.is_multiple_of(64), mode) {
         (true, _) => 64,
@@ -157,14 +157,14 @@ fn eight_bits(cols: usize, mode: MlxMode) -> MlxMode {
     MlxMode::Affine { bits: 8, group }
 }
 
-/// Why the model cannot be quantized as mlx-lm does, if it cannot: its family's row does not say
-/// what mlx-lm does with its routers.
+/// Why the model cannot be quantized like mlx-lm does, if its family's row does not say how routers
+/// are quantized.
 pub(crate) fn unlisted_router(spec: &ModelSpec) -> Option<&'static str> {
     let unlisted = spec.has_experts() && spec.facts().mlx.router.is_none();
-    unlisted.then_some("how mlx-lm quantizes its routers is not known here")
+    unlisted.then_some("how mlx-lm quantizes its routers is unknown")
 }
 
-/// The table that `config.json` gets, with the modules that differ.
+/// The `quantization` table of `config.json`, with the modules that differ.
 pub(crate) fn mlx_table<'a>(
     mode: MlxMode,
     modules: impl Iterator<Item = (&'a str, Encoding)>,
@@ -186,7 +186,7 @@ pub(crate) fn mlx_table<'a>(
     table
 }
 
-/// What llama.cpp reads as full floats only.
+/// Tensors that llama.cpp reads only as full floats.
 fn stays_full(planned: &Planned<'_>) -> bool {
     let matrix = matches!(planned.content, Content::Matrix(_));
     !matrix
@@ -197,7 +197,7 @@ fn stays_full(planned: &Planned<'_>) -> bool {
         || planned.name.ends_with("_norm.weight")
 }
 
-/// What takes the place of a type whose blocks do not divide the rows.
+/// The fallback for a type whose blocks do not divide the rows.
 fn smaller_blocks(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::Q4K => Dtype::Q5_0,

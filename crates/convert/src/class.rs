@@ -1,6 +1,6 @@
 use loquat_spec::{LayerRole, Role};
 
-/// What kind of work a tensor does, for the report.
+/// The kind of a tensor, for the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     Embedding,
@@ -26,13 +26,13 @@ impl Class {
         }
     }
 
-    /// Of a matrix with this role.
-    pub(crate) fn of(role: Role) -> Self {
+    /// The class of a matrix.
+    pub(crate) fn for_role(role: Role) -> Self {
         use LayerRole::*;
         match role {
             Role::Embedding | Role::Positions | Role::PerLayerEmbedding => Class::Embedding,
             Role::Head => Class::Head,
-            Role::Layer(_, of_layer) => match of_layer {
+            Role::Layer(_, layer_role) => match layer_role {
                 Gate | Up | Down | SharedGate | SharedUp | SharedDown => Class::FeedForward,
                 Router | SharedRouter | ExpertGate | ExpertUp | ExpertDown => Class::Experts,
                 Query | Key | Value | Output | OutputGate | QueryDown | QueryUp | Latent

@@ -12,80 +12,81 @@ use serde_json::{Map, Value, json};
 use crate::choose::{Choice, file_type, mlx_table, unlisted_router};
 use crate::describe::{self, gguf};
 use crate::measure::{Report, TensorReport};
-use crate::place::{Place, Shape, Site};
+use crate::output::{OutputPath, PendingOutput, Shape};
 use crate::plan::{self, Planned};
-use crate::pour::pour;
 use crate::quantize::{Encoded, Encoding};
-use crate::source::{About, BESIDE, Source};
+use crate::source::{COMPANION_FILES, Source, SourceMetadata};
+use crate::tensor::convert_tensor;
 use crate::write::{Files, Layout};
 use crate::{ConvertError, Quant, Target, vocabulary};
 
-/// What is wanted.
+/// The options of a conversion.
 pub struct Conversion<'a> {
-    /// What `weights` opens: a folder, a `.gguf` or `.safetensors` file, an index.
+    /// A folder, a `.gguf` or `.safetensors` file, or an index.
     pub source: &'a Path,
     pub out: &'a Path,
     pub target: Target,
     pub quant: Quant,
-    /// What stays plain, in this type; `None`: in the source's own.
+    /// The type of tensors that are not quantized; `None`: the source's.
     pub dtype: Option<Dtype>,
-    /// What a result without a name of its own is called; `None`: as the source's folder is.
+    /// The name written into GGUF; `None`: the source folder's.
     pub name: Option<&'a str>,
-    /// Quantize what is quantized already.
+    /// Quantize an already quantized model.
     pub requantize: bool,
-    /// Replace what is there.
+    /// Replace an existing model.
     pub force: bool,
 }
 
-/// How far it is. Whoever hears of it answers whether to go on.
+/// Progress. The callback returns whether to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// So many values are to come.
+    /// The number of values to convert.
     Begin(u64),
     Tensor(&'a str),
-    /// So many more are done.
+    /// This many more are converted.
     Values(u64),
 }
 
-/// Converts, or leaves nothing behind.
+/// Converts; on failure nothing is left behind.
 pub fn convert(
-    wanted: &Conversion<'_>,
+    options: &Conversion<'_>,
     step: &mut dyn FnMut(Step<'_>) -> bool,
 ) -> Result<Report, ConvertError> {
-    if let (Quant::Plain(Some(quant)), Some(dtype)) = (wanted.quant, wanted.dtype)
+    if let (Quant::Plain(Some(quant)), Some(dtype)) = (options.quant, options.dtype)
         && quant != dtype
     {
         return Err(ConvertError::TwoTypes { quant, dtype });
     }
-    let source = Source::open(wanted.source)?;
+    let source = Source::open(options.source)?;
     let mut notes = Vec::new();
     if let Some(found) = source.quantized() {
-        if wanted.quant.is_quantized() && !wanted.requantize {
+        if options.quant.is_quantized() && !options.requantize {
             return Err(ConvertError::Quantized { found });
         }
         notes.push(format!(
-            "the source was quantized ({found}): its own error is in the result and not in the \
-             figures"
+            "the source was quantized ({found}): the figures do not include its own error"
         ));
     }
-    let site = Site {
-        target: wanted.out,
-        shape: match wanted.target {
+    let output = OutputPath {
+        target: options.out,
+        shape: match options.target {
             Target::Gguf => Shape::File,
             Target::Mlx | Target::Safetensors => Shape::Folder,
         },
-        force: wanted.force,
+        force: options.force,
     };
-    site.check(&source)?;
-    let float = match wanted.quant {
+    output.check(&source)?;
+    let float = match options.quant {
         Quant::Plain(Some(dtype)) => dtype,
-        _ => wanted.dtype.unwrap_or_else(|| source.usual_float()),
+        _ => options.dtype.unwrap_or_else(|| source.usual_float()),
     };
-    let model = match wanted.target {
-        Target::Gguf => Model::gguf(&source, wanted, float, &mut notes)?,
-        Target::Mlx | Target::Safetensors => Model::folder(&source, wanted, float, &mut notes)?,
+    let model = match options.target {
+        Target::Gguf => TargetModel::gguf(&source, options, float, &mut notes)?,
+        Target::Mlx | Target::Safetensors => {
+            TargetModel::folder(&source, options, float, &mut notes)?
+        }
     };
-    if let (Target::Mlx, Quant::Mlx(_)) = (wanted.target, wanted.quant)
+    if let (Target::Mlx, Quant::Mlx(_)) = (options.target, options.quant)
         && let Some(why) = unlisted_router(&model.spec)
     {
         let instead = "convert without --quant, or with mlx-lm".to_owned();
@@ -96,27 +97,27 @@ pub fn convert(
         &plan::Target {
             spec: &model.spec,
             naming: &model.naming,
-            made: &model.made,
+            generated: &model.generated,
         },
     )?;
-    let result = Outcome::choose(&model, &planned, wanted, float, &source, &mut notes);
-    let place = site.open()?;
-    let mut report = result.write(&model, &place, wanted, step)?;
+    let result = EncodedPlan::choose(&model, &planned, options, float, &source, &mut notes);
+    let output = output.open()?;
+    let mut report = result.write(&model, &output, options, step)?;
     report.notes = notes;
     report.source_bytes = source.bytes();
-    place.settle()?;
+    output.commit()?;
     Ok(report)
 }
 
-/// What the result is, before its tensors.
-struct Model {
+/// The result, except its tensors.
+struct TargetModel {
     spec: ModelSpec,
     naming: Naming,
-    made: HashMap<Role, Vec<f32>>,
-    about: Written,
+    generated: HashMap<Role, Vec<f32>>,
+    metadata: TargetMetadata,
 }
 
-enum Written {
+enum TargetMetadata {
     Gguf(Metadata),
     Folder {
         config: Map<String, Value>,
@@ -124,43 +125,41 @@ enum Written {
     },
 }
 
-impl Model {
+impl TargetModel {
     fn gguf(
         source: &Source,
-        wanted: &Conversion<'_>,
+        options: &Conversion<'_>,
         float: Dtype,
         notes: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {
-        let file_type = Field::U32(file_type(wanted.quant, float));
-        if let About::Gguf(metadata) = &source.about {
+        let file_type = Field::U32(file_type(options.quant, float));
+        if let SourceMetadata::Gguf(metadata) = &source.metadata {
             let mut metadata = metadata.clone();
             metadata.insert("general.file_type", file_type);
             return Ok(Self {
                 spec: source.spec().clone(),
                 naming: *source.naming(),
-                made: HashMap::new(),
-                about: Written::Gguf(metadata),
+                generated: HashMap::new(),
+                metadata: TargetMetadata::Gguf(metadata),
             });
         }
         let family = source.spec().family;
         let refuse = |why: &str| family_error(family, "GGUF", why, gguf_families());
         let export = source.spec().facts().gguf_export.as_ref();
-        let export =
-            export.ok_or_else(|| refuse("what llama.cpp calls its numbers is not known here"))?;
+        let export = export.ok_or_else(|| refuse("its GGUF metadata keys are unknown"))?;
         if let Some(window) = gguf::ignored_window(source.spec(), export) {
             let context = source.spec().max_context;
             let why = format!(
-                "llama.cpp would not keep to its window of {window} positions in a context of \
-                 {context}"
+                "llama.cpp ignores its window of {window} positions in a context of {context}"
             );
             let instead = "convert to mlx or safetensors".to_owned();
             return Err(family_error(family, "GGUF", &why, instead));
         }
-        let (mut spec, made) = describe::carried_factors(source.spec());
+        let (mut spec, generated) = describe::factors_as_tensors(source.spec());
         let mut metadata = gguf::metadata(&spec, export)
-            .ok_or_else(|| refuse("it is not attention throughout"))?;
+            .ok_or_else(|| refuse("it has layers without attention"))?;
         metadata.insert("general.file_type", file_type);
-        let name = wanted.name.map(str::to_owned);
+        let name = options.name.map(str::to_owned);
         let name = name.unwrap_or_else(|| model_name(&source.path));
         metadata.insert("general.name", Field::String(name));
         let naming = families::gguf_naming(export.architecture)?;
@@ -180,52 +179,54 @@ impl Model {
         Ok(Self {
             spec,
             naming,
-            made,
-            about: Written::Gguf(metadata),
+            generated,
+            metadata: TargetMetadata::Gguf(metadata),
         })
     }
 
     fn folder(
         source: &Source,
-        wanted: &Conversion<'_>,
+        options: &Conversion<'_>,
         float: Dtype,
         notes: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {
-        match &source.about {
-            About::Config { fields, described } => {
-                Self::same_family(source, wanted, fields, described, notes)
+        match &source.metadata {
+            SourceMetadata::Config { fields, described } => {
+                Self::same_family(source, options, fields, described, notes)
             }
-            About::Gguf(metadata) => Self::from_gguf(source, wanted, metadata, float, notes),
+            SourceMetadata::Gguf(metadata) => {
+                Self::from_gguf(source, options, metadata, float, notes)
+            }
         }
     }
 
-    /// From one folder to another: the config stays as it is.
+    /// From one folder to another: the config is kept.
     fn same_family(
         source: &Source,
-        wanted: &Conversion<'_>,
+        options: &Conversion<'_>,
         fields: &Map<String, Value>,
         described: &Described,
         notes: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {
         let family = source.spec().family;
-        let naming = match (wanted.target, described.mlx) {
+        let naming = match (options.target, described.mlx) {
             (Target::Mlx, Some(naming)) => naming,
             (Target::Mlx, None) | (Target::Safetensors, _) => described.namings[0],
             (Target::Gguf, _) => *source.naming(),
         };
         if naming.refit.is_some() && source.naming().refit.is_none() {
-            let why = "mlx-lm's form of it has multipliers folded into its matrices";
+            let why = "mlx-lm folds multipliers into its matrices";
             let instead = "convert to safetensors, or with mlx-lm".to_owned();
-            return Err(family_error(family, wanted.target.name(), why, instead));
+            return Err(family_error(family, options.target.name(), why, instead));
         }
-        if wanted.target == Target::Mlx
+        if options.target == Target::Mlx
             && let Some(why) = describe::mlx::unreadable(fields, &source.spec().facts().mlx)
         {
             let instead = "convert to safetensors, or the original with mlx-lm".to_owned();
-            return Err(family_error(family, wanted.target.name(), &why, instead));
+            return Err(family_error(family, options.target.name(), &why, instead));
         }
         if described.wrapped {
-            notes.push("only the text model is converted; images and sound are left out".into());
+            notes.push("only the text model is converted, without image and audio parts".into());
         }
         let mut config = fields.clone();
         for field in [
@@ -237,7 +238,7 @@ impl Model {
             config.remove(field);
         }
         let mut files = Vec::new();
-        for name in BESIDE {
+        for name in COMPANION_FILES {
             let path = source.directory().join(name);
             if path.is_file() {
                 let bytes = std::fs::read(&path).map_err(ConvertError::reading(&path))?;
@@ -247,23 +248,23 @@ impl Model {
         Ok(Self {
             spec: source.spec().clone(),
             naming,
-            made: HashMap::new(),
-            about: Written::Folder { config, files },
+            generated: HashMap::new(),
+            metadata: TargetMetadata::Folder { config, files },
         })
     }
 
     fn from_gguf(
         source: &Source,
-        wanted: &Conversion<'_>,
+        options: &Conversion<'_>,
         metadata: &Metadata,
         float: Dtype,
         notes: &mut Vec<String>,
     ) -> Result<Self, ConvertError> {
-        let (family, target) = (source.spec().family, wanted.target.name());
+        let (family, target) = (source.spec().family, options.target.name());
         let refuse = |why: &str| family_error(family, target, why, config_families());
         let export = source.spec().config_export();
         let export =
-            export.ok_or_else(|| refuse("a config.json cannot be made from its GGUF keys"))?;
+            export.ok_or_else(|| refuse("its GGUF metadata does not determine a config.json"))?;
         let tensor = |role| source.stored(role).map(|(values, _)| values);
         let mut config =
             describe::config::fields(source.spec(), export, float, tensor).map_err(refuse)?;
@@ -272,18 +273,18 @@ impl Model {
         describe::same("config.json", source.spec(), &described.spec)?;
         let words = vocabulary::to_json(metadata)?;
         if words.files.is_empty() {
-            notes.push("the file has no vocabulary, so there is no tokenizer.json".into());
+            notes.push("the file has no vocabulary; no tokenizer.json is written".into());
         }
         config.extend(words.config);
         let files = words.files.into_iter();
         Ok(Self {
-            naming: match (wanted.target, described.mlx) {
+            naming: match (options.target, described.mlx) {
                 (Target::Mlx, Some(naming)) => naming,
                 _ => described.namings[0],
             },
             spec: described.spec,
-            made: HashMap::new(),
-            about: Written::Folder {
+            generated: HashMap::new(),
+            metadata: TargetMetadata::Folder {
                 config,
                 files: files
                     .map(|(name, text)| (name.to_owned(), text.into_bytes()))
@@ -304,14 +305,14 @@ fn family_error(family: &str, target: &'static str, why: &str, instead: String) 
 
 fn gguf_families() -> String {
     format!(
-        "--to gguf takes {}; for the others there are --to mlx and --to safetensors",
+        "--to gguf supports {}; use --to mlx or --to safetensors for others",
         families_with(|facts| facts.gguf_export.is_some())
     )
 }
 
 fn config_families() -> String {
     format!(
-        "from GGUF there are {}; others need their safetensors",
+        "GGUF files of {} can be converted; use the safetensors of others",
         families_with(|facts| facts.config_export.is_some())
     )
 }
@@ -322,7 +323,7 @@ fn families_with(has: impl Fn(&FamilyFacts) -> bool) -> String {
     names.join(", ")
 }
 
-/// What the model is called: the folder's or the file's name.
+/// The model's name: that of its folder.
 fn model_name(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let folder = if path.is_file() {
@@ -334,7 +335,7 @@ fn model_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The names and shapes that a naming gives the spec's tensors, for reading their header.
+/// The names and shapes of the spec's tensors, for reading the header back.
 fn shapes(naming: &Naming, spec: &ModelSpec) -> Vec<TensorInfo> {
     let slots = naming.slots(spec).into_iter();
     slots
@@ -354,45 +355,45 @@ fn shapes(naming: &Naming, spec: &ModelSpec) -> Vec<TensorInfo> {
 }
 
 /// The tensors with their types.
-struct Outcome<'a> {
+struct EncodedPlan<'a> {
     planned: &'a [Planned<'a>],
     encodings: Vec<Encoding>,
 }
 
-impl<'a> Outcome<'a> {
+impl<'a> EncodedPlan<'a> {
     fn choose(
-        model: &Model,
+        model: &TargetModel,
         planned: &'a [Planned<'a>],
-        wanted: &Conversion<'_>,
+        options: &Conversion<'_>,
         float: Dtype,
         source: &Source,
         notes: &mut Vec<String>,
     ) -> Self {
         let own =
-            wanted.dtype.is_none() && matches!(wanted.quant, Quant::Plain(None) | Quant::Mlx(_));
-        let mut fallen = Vec::new();
+            options.dtype.is_none() && matches!(options.quant, Quant::Plain(None) | Quant::Mlx(_));
+        let mut fallbacks = Vec::new();
         let encodings = planned.iter().map(|tensor| {
             let kept = source
                 .float(tensor.role)
                 .filter(|_| own && !source.is_gguf());
             let choice = Choice {
-                target: wanted.target,
-                quant: wanted.quant,
+                target: options.target,
+                quant: options.quant,
                 spec: &model.spec,
                 float: kept.unwrap_or(float),
             };
-            let chosen = choice.of(tensor);
+            let chosen = choice.encoding(tensor);
             if chosen.fell_back {
-                fallen.push((tensor.name.as_str(), chosen.encoding.name()));
+                fallbacks.push((tensor.name.as_str(), chosen.encoding.name()));
             }
             chosen.encoding
         });
         let encodings = encodings.collect();
-        if let Some((name, stored)) = fallen.first() {
+        if let Some((name, stored)) = fallbacks.first() {
             notes.push(format!(
-                "{} of {} tensors have rows that the type does not divide, such as {name}, \
-                 which is {stored}",
-                fallen.len(),
+                "the type does not divide the rows of {} of {} tensors; {name}, for example, is \
+                 {stored}",
+                fallbacks.len(),
                 planned.len()
             ));
         }
@@ -401,25 +402,25 @@ impl<'a> Outcome<'a> {
 
     fn write(
         &self,
-        model: &Model,
-        place: &Place<'_>,
-        wanted: &Conversion<'_>,
+        model: &TargetModel,
+        output: &PendingOutput<'_>,
+        options: &Conversion<'_>,
         step: &mut dyn FnMut(Step<'_>) -> bool,
     ) -> Result<Report, ConvertError> {
         let (infos, first) = self.infos()?;
-        let layout = match &model.about {
-            Written::Gguf(metadata) => Layout::gguf(place.whole(), metadata, &infos)?,
-            Written::Folder { .. } => {
-                let format = match wanted.target {
+        let layout = match &model.metadata {
+            TargetMetadata::Gguf(metadata) => Layout::gguf(output.whole(), metadata, &infos)?,
+            TargetMetadata::Folder { .. } => {
+                let format = match options.target {
                     Target::Mlx => "mlx",
                     Target::Gguf | Target::Safetensors => "pt",
                 };
-                Layout::safetensors(&place.whole(), &infos, format)?
+                Layout::safetensors(&output.whole(), &infos, format)?
             }
         };
-        place.has_room(layout.bytes)?;
-        if let Written::Folder { config, files } = &model.about {
-            self.write_beside(&place.whole(), &model.spec, (config, files), wanted)?;
+        output.has_room(layout.bytes)?;
+        if let TargetMetadata::Folder { config, files } = &model.metadata {
+            self.write_companions(&output.whole(), &model.spec, (config, files), options)?;
         }
         let mut open = layout.create()?;
         let values = self
@@ -441,7 +442,7 @@ impl<'a> Outcome<'a> {
                 first,
                 written: [0; 3],
             };
-            let error = pour(tensor, *encoding, &mut |run| sink.write(run), step)?;
+            let error = convert_tensor(tensor, *encoding, &mut |run| sink.write(run), step)?;
             report.tensors.push(TensorReport {
                 name: tensor.name.clone(),
                 class: tensor.class,
@@ -455,7 +456,7 @@ impl<'a> Outcome<'a> {
         Ok(report)
     }
 
-    /// The file's tensors, and for each of ours the first of its one, two or three.
+    /// The file's tensors and, for each planned tensor, the index of its first.
     fn infos(&self) -> Result<(Vec<TensorInfo>, Vec<usize>), ConvertError> {
         let (mut infos, mut first) = (Vec::new(), Vec::new());
         for (tensor, encoding) in self.planned.iter().zip(&self.encodings) {
@@ -487,16 +488,16 @@ impl<'a> Outcome<'a> {
         Ok((infos, first))
     }
 
-    fn write_beside(
+    fn write_companions(
         &self,
         folder: &Path,
         spec: &ModelSpec,
         (config, files): (&Map<String, Value>, &[(String, Vec<u8>)]),
-        wanted: &Conversion<'_>,
+        options: &Conversion<'_>,
     ) -> Result<(), ConvertError> {
         std::fs::create_dir(folder).map_err(ConvertError::writing(folder))?;
         let mut config = config.clone();
-        if let Some(dtype) = wanted.dtype.or(match wanted.quant {
+        if let Some(dtype) = options.dtype.or(match options.quant {
             Quant::Plain(dtype) => dtype,
             Quant::Mlx(_) | Quant::Blocks { .. } => None,
         }) {
@@ -507,10 +508,10 @@ impl<'a> Outcome<'a> {
             };
             config.insert(field.into(), json!(describe::config::torch_name(dtype)));
         }
-        if wanted.target == Target::Mlx {
+        if options.target == Target::Mlx {
             config = describe::mlx::styled(config, &spec.facts().mlx);
         }
-        if let Quant::Mlx(mode) = wanted.quant {
+        if let Quant::Mlx(mode) = options.quant {
             let modules = self.planned.iter().zip(&self.encodings);
             let modules = modules.map(|(tensor, encoding)| (module_of(&tensor.name), *encoding));
             let table = mlx_table(mode, modules);
@@ -531,7 +532,7 @@ fn module_of(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// Where one tensor's codes, scales and biases go.
+/// The destination of one tensor's codes, scales and biases.
 struct Sink<'a> {
     files: &'a mut Files,
     layout: &'a Layout,
@@ -552,5 +553,28 @@ impl Sink<'_> {
             self.written[at] += bytes.len() as u64;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documentation_lists_the_families() {
+        let page = include_str!("../../../docs/convert.md");
+        for (what, names) in [
+            (
+                "to GGUF",
+                families_with(|facts| facts.gguf_export.is_some()),
+            ),
+            (
+                "from GGUF",
+                families_with(|facts| facts.config_export.is_some()),
+            ),
+        ] {
+            let line = format!("- {what}: {names}");
+            assert!(page.contains(&line), "docs/convert.md lacks `{line}`");
+        }
     }
 }

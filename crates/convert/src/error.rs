@@ -4,29 +4,29 @@ use loquat_spec::SpecError;
 use loquat_text::TextError;
 use loquat_weights::{Dtype, WeightsError};
 
-/// Why a model was not converted. Nothing is left of it then.
+/// Why a model was not converted. No output is left.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
     #[error(transparent)]
     Weights(#[from] WeightsError),
     #[error(transparent)]
     Text(#[from] TextError),
-    #[error("`{name}` is not something {target} can be quantized to; there are {known}")]
+    #[error("`{name}` is not a type of {target}. Use one of: {known}.")]
     UnknownQuant {
         name: String,
         target: &'static str,
         known: String,
     },
     #[error(
-        "--dtype is the type of what stays plain beside quantized matrices; with --quant {} \
-         everything has that type, so leave --dtype {} out",
+        "--dtype is for tensors that are not quantized, but --quant {} stores all tensors in one \
+         type. Omit --dtype {}.",
         quant.name().to_lowercase(),
         dtype.name().to_lowercase()
     )]
     TwoTypes { quant: Dtype, dtype: Dtype },
     #[error(
-        "the model is quantized already ({found}), and quantizing it again adds a second error to \
-         the first; convert the original, or say --requantize"
+        "the model is already quantized ({found}), and quantizing it again adds a second error. \
+         Convert the original, or pass --requantize."
     )]
     Quantized { found: String },
     #[error("tensor `{tensor}` holds {found} in row {row}, which no quantized type can store")]
@@ -36,8 +36,8 @@ pub enum ConvertError {
         found: f32,
     },
     #[error(
-        "tensor `{tensor}` holds {found} in row {row}, which is too large for {stored}; choose \
-         another type"
+        "tensor `{tensor}` holds {found} in row {row}, which is too large for {stored}. Choose \
+         another type."
     )]
     TooLarge {
         tensor: String,
@@ -52,24 +52,27 @@ pub enum ConvertError {
         why: String,
         instead: String,
     },
-    #[error("what was written of the model as {target} reads back differently: {why}")]
+    #[error("the model's {target} metadata reads back differently: {why}")]
     Differs { target: &'static str, why: String },
     #[error("the tokenizer cannot be written as {target}: {why}")]
     Tokenizer { target: &'static str, why: String },
-    #[error("{} is there already; say --force to replace it", path.display())]
+    #[error("{} already exists. Pass --force to replace it.", path.display())]
     Exists { path: PathBuf },
     #[error(
-        "{} holds no model, or more than a model, so it is not replaced; name another place",
+        "{} holds no model, or other files too, so it is not replaced. Name another path.",
         path.display()
     )]
     NotReplaceable { path: PathBuf },
-    #[error("the result is a {wanted}, which {} is not; name a {wanted}", path.display())]
-    WrongShape { path: PathBuf, wanted: &'static str },
-    #[error("{} is what is converted; name another place for the result", path.display())]
+    #[error("the result is a {expected}, but {} is not. Name a {expected}.", path.display())]
+    WrongShape {
+        path: PathBuf,
+        expected: &'static str,
+    },
+    #[error("{} is the source. Name another path for the result.", path.display())]
     OntoItself { path: PathBuf },
     #[error(
-        "{} needs {needed} bytes and its disk has {free} left; free some, or name a place on \
-         another disk",
+        "{} needs {needed} bytes, but its disk has {free} left. Free space, or name a path on \
+         another disk.",
         path.display()
     )]
     NoSpace {

@@ -1,13 +1,12 @@
-//! Checkpoints into other formats and smaller types, tensor by tensor.
+//! Converts checkpoints to other formats and smaller types, tensor by tensor.
 //!
-//! Opens whatever `weights` opens and writes MLX safetensors, plain safetensors or GGUF, in the
-//! bytes that mlx-lm and llama.cpp would write. What a model is passes through its
-//! [`ModelSpec`](loquat_spec::ModelSpec): what is written of it is read back by the family that
-//! will load it, and anything that would come out another model is refused before a tensor is
-//! touched.
+//! Opens everything that `weights` opens and writes MLX safetensors, plain safetensors or GGUF with
+//! the bytes that mlx-lm and llama.cpp would write. The new config is read back before a tensor is
+//! written: if it describes another [`ModelSpec`](loquat_spec::ModelSpec), the conversion is
+//! refused.
 //!
-//! It calibrates nothing: a tensor's new bytes depend on that tensor alone. Finding and
-//! downloading models belongs to `store`.
+//! There is no calibration: a tensor's new bytes depend on that tensor alone. Finding and
+//! downloading models belongs to `store`. What is specific to a family is in its row in `spec`.
 
 mod choose;
 mod class;
@@ -15,19 +14,19 @@ mod convert;
 mod describe;
 mod error;
 mod measure;
-mod name;
-mod place;
+mod output;
 mod plan;
-mod pour;
 mod quantize;
 mod rows;
 mod source;
+mod target;
+mod tensor;
 mod vocabulary;
 mod write;
 
 pub use class::Class;
 pub use convert::{Conversion, Step, convert};
 pub use error::ConvertError;
-pub use measure::{Error, Report, TensorReport};
-pub use name::{Quant, Target};
+pub use measure::{QuantizationError, Report, TensorReport};
 pub use quantize::{Encoded, Encoding};
+pub use target::{Quant, Target};

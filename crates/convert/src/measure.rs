@@ -1,4 +1,4 @@
-//! How far what was written lies from what was read.
+//! The quantization error, and the report.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use crate::Class;
 
 /// Squared sums over values; errors of several tensors add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Error {
+pub struct QuantizationError {
     pub values: u64,
     squares: f64,
     errors: f64,
     pub largest: f32,
 }
 
-impl Error {
+impl QuantizationError {
     pub fn add(&mut self, was: &[f32], is: &[f32]) {
         self.values += was.len() as u64;
         for (was, is) in was.iter().zip(is) {
-            // What was not finite is written as it was, and has no size to compare with.
+            // Values that are not finite are written unchanged.
             if !was.is_finite() {
                 continue;
             }
@@ -28,14 +28,15 @@ impl Error {
         }
     }
 
-    pub fn join(&mut self, other: &Error) {
+    pub fn join(&mut self, other: &QuantizationError) {
         self.values += other.values;
         self.squares += other.squares;
         self.errors += other.errors;
         self.largest = self.largest.max(other.largest);
     }
 
-    /// The errors' root mean square over the values': 0 is exact, 1 is as bad as zeros.
+    /// Root mean square of the errors relative to that of the values: 0 is exact, 1 as bad as
+    /// zeros.
     pub fn relative(&self) -> f64 {
         match self.squares {
             0.0 => self.errors.sqrt(),
@@ -49,18 +50,18 @@ impl Error {
 pub struct TensorReport {
     pub name: String,
     pub class: Class,
-    /// What its values are stored as.
+    /// The storage type.
     pub stored: String,
     pub quantized: bool,
     pub bytes: u64,
-    pub error: Error,
+    pub error: QuantizationError,
 }
 
-/// What came out.
+/// The result of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub tensors: Vec<TensorReport>,
-    /// What a person should know: a type that some rows do not divide into, a part left out.
+    /// Remarks for the user: fallback types, parts left out.
     pub notes: Vec<String>,
     pub source_bytes: u64,
     pub bytes: u64,
@@ -68,11 +69,11 @@ pub struct Report {
 
 impl Report {
     /// Over all tensors.
-    pub fn whole(&self) -> Error {
+    pub fn whole(&self) -> QuantizationError {
         joined(self.tensors.iter())
     }
 
-    pub fn by_class(&self) -> BTreeMap<Class, Error> {
+    pub fn by_class(&self) -> BTreeMap<Class, QuantizationError> {
         let mut classes: BTreeMap<Class, Vec<&TensorReport>> = BTreeMap::new();
         for tensor in &self.tensors {
             classes.entry(tensor.class).or_default().push(tensor);
@@ -83,7 +84,7 @@ impl Report {
             .collect()
     }
 
-    /// Tensors and bytes by what they are stored as.
+    /// Tensors and bytes by storage type.
     pub fn by_type(&self) -> BTreeMap<&str, (usize, u64)> {
         let mut types = BTreeMap::new();
         for tensor in &self.tensors {
@@ -94,7 +95,7 @@ impl Report {
         types
     }
 
-    /// The tensor whose values moved most, for their size.
+    /// The tensor with the largest relative error.
     pub fn worst(&self) -> Option<&TensorReport> {
         let by_error = |a: &&TensorReport, b: &&TensorReport| {
             a.error.relative().total_cmp(&b.error.relative())
@@ -109,8 +110,8 @@ impl Report {
     }
 }
 
-fn joined<'a>(tensors: impl Iterator<Item = &'a TensorReport>) -> Error {
-    let mut all = Error::default();
+fn joined<'a>(tensors: impl Iterator<Item = &'a TensorReport>) -> QuantizationError {
+    let mut all = QuantizationError::default();
     tensors.for_each(|tensor| all.join(&tensor.error));
     all
 }

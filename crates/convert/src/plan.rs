@@ -1,4 +1,4 @@
-//! Every tensor of the result: its name, its shape, and where its values come from.
+//! Every tensor of the result: its name, shape and the source of its values.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::rows::{Part, RopeOrder, Rows};
 use crate::source::Source;
 use crate::{Class, ConvertError};
 
-/// One tensor to write, before anything is known of its type.
+/// One tensor to write, before its type is chosen.
 pub(crate) struct Planned<'a> {
     pub name: String,
     pub shape: Vec<usize>,
@@ -32,12 +32,12 @@ impl Planned<'_> {
     }
 }
 
-/// What the result is to look like.
+/// The result's spec and naming.
 pub(crate) struct Target<'a> {
     pub spec: &'a ModelSpec,
     pub naming: &'a Naming,
-    /// Values of roles that the source has in its config, and the result as tensors.
-    pub made: &'a HashMap<Role, Vec<f32>>,
+    /// Values of roles that are config fields in the source and tensors in the result.
+    pub generated: &'a HashMap<Role, Vec<f32>>,
 }
 
 /// The tensors that `target` needs, in the order of its roles.
@@ -46,10 +46,10 @@ pub(crate) fn plan<'a>(
     target: &Target<'_>,
 ) -> Result<Vec<Planned<'a>>, ConvertError> {
     let mut planned: Vec<Planned> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut indices: HashMap<String, usize> = HashMap::new();
     for slot in target.naming.slots(target.spec) {
         for (index, name) in slot.names.iter().enumerate() {
-            let place = *places.entry(name.clone()).or_insert_with(|| {
+            let position = *indices.entry(name.clone()).or_insert_with(|| {
                 let mut tensor = empty(&slot, name, target.naming.conv_shape);
                 if let Some(shape) = source.odd_shape(&slot) {
                     tensor.shape = shape;
@@ -58,11 +58,11 @@ pub(crate) fn plan<'a>(
                 planned.len() - 1
             });
             let order = rope_order(source.spec(), target.spec, slot.role)?;
-            match &mut planned[place].content {
+            match &mut planned[position].content {
                 Content::Matrix(rows) => rows.parts.push(part(source, &slot, index, order)?),
                 Content::Values(values) => {
                     let own = values_of(source, target, &slot, order)?;
-                    place_values(&slot, &own, values);
+                    copy_values(&slot, &own, values);
                 }
             }
         }
@@ -70,7 +70,7 @@ pub(crate) fn plan<'a>(
     Ok(planned)
 }
 
-/// The tensor that the slot stands in, without any part.
+/// The slot's tensor, still without parts.
 fn empty<'a>(slot: &Slot, name: &str, conv: ConvShape) -> Planned<'a> {
     let (count, total, width) = (slot.kind.count(), slot.layout.total, slot.kind.cols());
     let members = if slot.names.len() == count { 1 } else { count };
@@ -99,7 +99,7 @@ fn empty<'a>(slot: &Slot, name: &str, conv: ConvShape) -> Planned<'a> {
     } else {
         [total, cols]
     };
-    // A stack keeps its dimension even where it has one member.
+    // A stack keeps its dimension even with one member.
     let stacked = matches!(slot.kind, Kind::Stack { .. }) && slot.names.len() == 1;
     Planned {
         name: name.to_owned(),
@@ -109,7 +109,7 @@ fn empty<'a>(slot: &Slot, name: &str, conv: ConvShape) -> Planned<'a> {
             false => matrix.to_vec(),
         },
         role: slot.role,
-        class: Class::of(slot.role),
+        class: Class::for_role(slot.role),
         content: Content::Matrix(Rows {
             parts: Vec::new(),
             total,
@@ -119,7 +119,7 @@ fn empty<'a>(slot: &Slot, name: &str, conv: ConvShape) -> Planned<'a> {
     }
 }
 
-/// Whether heads stand under each other in one matrix: so they do where keys and values share it.
+/// Whether heads are stacked in one matrix, as when keys and values share it.
 fn is_one_matrix(slot: &Slot) -> bool {
     use LayerRole::{KeyAbsorb, ValueUp};
     let of_head = matches!(slot.role, Role::Layer(_, KeyAbsorb | ValueUp));
@@ -157,8 +157,8 @@ fn values_of(
     slot: &Slot,
     order: Option<RopeOrder>,
 ) -> Result<Vec<f32>, ConvertError> {
-    if let Some(made) = target.made.get(&slot.role) {
-        return Ok(made.clone());
+    if let Some(values) = target.generated.get(&slot.role) {
+        return Ok(values.clone());
     }
     let (mut values, from) = source.stored(slot.role).ok_or_else(|| missing(slot.role))?;
     if from != slot.transform {
@@ -181,7 +181,7 @@ fn values_of(
     })
 }
 
-fn place_values(slot: &Slot, own: &[f32], out: &mut [f32]) {
+fn copy_values(slot: &Slot, own: &[f32], out: &mut [f32]) {
     let (count, rows, width) = (slot.kind.count(), slot.kind.rows(), slot.kind.cols());
     for member in 0..count {
         for row in 0..rows {
@@ -192,19 +192,19 @@ fn place_values(slot: &Slot, own: &[f32], out: &mut [f32]) {
     }
 }
 
-/// How a role's rows move where source and target pair rope's values differently.
+/// How a role's rows move if source and target have different rope pairs.
 fn rope_order(
     from: &ModelSpec,
     to: &ModelSpec,
     role: Role,
 ) -> Result<Option<RopeOrder>, ConvertError> {
     use LayerRole::*;
-    let Role::Layer(layer, of_layer) = role else {
+    let Role::Layer(layer, layer_role) = role else {
         return Ok(None);
     };
     let mixer = |spec: &ModelSpec| -> Option<(RopePairs, usize, usize, bool)> {
         let mixer = spec.layers.get(layer)?.mixer()?;
-        // Where a layer turns nothing any order is right; it gets the one that the others have.
+        // A layer without rope gets the order of the others.
         let mut others = spec.mixers().filter_map(|(_, mixer)| mixer.rope());
         let rope = mixer.rope().or_else(|| others.next())?;
         Some(match mixer {
@@ -222,14 +222,14 @@ fn rope_order(
     if !is_attention {
         return Err(ConvertError::Differs {
             target: "the other format",
-            why: "its rope pairs other values, and only attention's can be reordered".to_owned(),
+            why: "its rope pairs other values, which can be reordered only in attention".to_owned(),
         });
     }
-    let turns = matches!(
-        of_layer,
+    let rotates = matches!(
+        layer_role,
         Query | QueryBias | Key | KeyBias | QueryNorm | QueryNormBias | KeyNorm | KeyNormBias
     );
-    Ok(turns.then_some(RopeOrder {
+    Ok(rotates.then_some(RopeOrder {
         head_dim,
         dims,
         to: pairs,

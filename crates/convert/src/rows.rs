@@ -1,4 +1,4 @@
-//! A tensor's rows as its new file has them, read from wherever the old one keeps them.
+//! A target tensor's rows, read from the source.
 
 use std::ops::Range;
 
@@ -9,21 +9,21 @@ use loquat_weights::{Matrix, WeightsError};
 pub(crate) struct Part<'a> {
     /// One for each member of the tensor.
     pub stack: &'a [Matrix],
-    /// Where row `r` of a member lies among the member's rows of the tensor.
+    /// Maps row `r` of a member to the member's rows of the tensor.
     pub map: RowMap,
     /// The tensor's rows are this role's columns.
     pub turned: bool,
     pub order: Option<RopeOrder>,
 }
 
-/// Rows of queries or keys that turn together stand next to each other in one format and half a
-/// head apart in the other.
+/// Rows of queries or keys that rotate together are adjacent in one format and half a head apart in
+/// the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RopeOrder {
     pub head_dim: usize,
-    /// Of them turn so many.
+    /// How many of them rotate.
     pub dims: usize,
-    /// How the tensor that is written pairs them.
+    /// The pairs of the target tensor.
     pub to: RopePairs,
 }
 
@@ -36,7 +36,7 @@ impl RopeOrder {
         }
         let half = self.dims / 2;
         head + match self.to {
-            RopePairs::Neighbours => at / 2 + at % 2 * half,
+            RopePairs::Interleaved => at / 2 + at % 2 * half,
             RopePairs::Halves => at % half * 2 + at / half,
         }
     }
@@ -49,7 +49,7 @@ impl RopeOrder {
 }
 
 impl Part<'_> {
-    /// Rows and columns of a member as the tensor has them.
+    /// Rows and columns of a member in the tensor.
     fn shape(&self) -> (usize, usize) {
         let (rows, cols) = self.stack.first().map_or((0, 0), |m| (m.rows(), m.cols()));
         if self.turned {
@@ -79,14 +79,14 @@ pub(crate) struct Rows<'a> {
     /// Rows of each member.
     pub total: usize,
     pub members: usize,
-    /// The whole tensor stands transposed: its rows are the parts' columns.
+    /// The tensor is transposed: its rows are the parts' columns.
     pub transposed: bool,
 }
 
-/// What reads them; it holds a copy of what stands transposed.
+/// Reads the rows; holds a copy of transposed parts.
 pub(crate) struct Reader<'a> {
     rows: &'a Rows<'a>,
-    /// For each part that is turned, its members' values, or all values of a transposed tensor.
+    /// The members' values of each transposed part, or all values of a transposed tensor.
     turned: Vec<Vec<Vec<f32>>>,
 }
 
@@ -128,7 +128,7 @@ impl Rows<'_> {
         Ok(reader)
     }
 
-    /// Gives back the memory of the pages behind these rows of the tensor.
+    /// Releases the memory of these rows' pages.
     pub fn release(&self, rows: Range<usize>) {
         if self.transposed {
             return self.release_all();
@@ -139,7 +139,7 @@ impl Rows<'_> {
                 let own = rows.start.max(start)..rows.end.min(start + self.total);
                 let mut read = own.filter_map(|row| part.role_row(row - start));
                 if let Some(first) = read.next() {
-                    // Turning together moves rows within their head.
+                    // Reordering moves rows within their head.
                     let slack = part.order.map_or(0, |order| order.head_dim);
                     let last = read.next_back().unwrap_or(first);
                     matrix.release(first.saturating_sub(slack)..last + slack + 1);
@@ -148,7 +148,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Gives back all of it.
+    /// Releases all rows.
     pub fn release_all(&self) {
         for matrix in self.parts.iter().flat_map(|part| part.stack) {
             matrix.release(0..matrix.rows());
@@ -231,7 +231,7 @@ mod tests {
             to,
         };
         let halves: Vec<f32> = (0..16).map(|row| row as f32).collect();
-        let neighbours = order(RopePairs::Neighbours).reordered(&halves);
+        let neighbours = order(RopePairs::Interleaved).reordered(&halves);
         assert_eq!(neighbours[..8], [0.0, 3.0, 1.0, 4.0, 2.0, 5.0, 6.0, 7.0]);
         assert_eq!(neighbours[8..11], [8.0, 11.0, 9.0]);
         assert_eq!(order(RopePairs::Halves).reordered(&neighbours), halves);

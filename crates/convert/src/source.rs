@@ -1,4 +1,4 @@
-//! The model that is converted: its tensors by role, and its files beside them.
+//! The source model: its tensors by role, its metadata and companion files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ pub(crate) struct Source {
     weights: Weights,
     slots: HashMap<Role, Slot>,
     tensors: HashMap<String, RawTensor>,
-    pub about: About,
+    pub metadata: SourceMetadata,
 }
 
-/// What stands beside the tensors.
-pub(crate) enum About {
+/// The source's metadata.
+pub(crate) enum SourceMetadata {
     Gguf(Metadata),
     /// The text model's config, and the namings it allows.
     Config {
@@ -32,8 +32,8 @@ pub(crate) enum About {
 
 pub(crate) const CONFIG: &str = "config.json";
 
-/// What a folder's tokenizer, template and habits may stand in.
-pub(crate) const BESIDE: &[&str] = &[
+/// Tokenizer, template and generation config files.
+pub(crate) const COMPANION_FILES: &[&str] = &[
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -52,8 +52,8 @@ impl Source {
         let weights = checkpoint.bind()?;
         let slots = checkpoint.naming().slots(&checkpoint.spec);
         let tensors = checkpoint.tensors().iter();
-        let about = match checkpoint.gguf_metadata() {
-            Some(metadata) => About::Gguf(metadata.clone()),
+        let metadata = match checkpoint.gguf_metadata() {
+            Some(metadata) => SourceMetadata::Gguf(metadata.clone()),
             None => config(checkpoint.directory())?,
         };
         Ok(Self {
@@ -63,7 +63,7 @@ impl Source {
                 .map(|tensor| (tensor.name.clone(), tensor.clone()))
                 .collect(),
             weights,
-            about,
+            metadata,
             checkpoint,
         })
     }
@@ -80,7 +80,7 @@ impl Source {
         self.checkpoint.directory()
     }
 
-    /// What was opened: the folder, the path that was named, and its weights.
+    /// The path, its folder and its weight files.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let named = [self.path.as_path(), self.directory()];
         let weights = self.checkpoint.paths.iter().map(PathBuf::as_path);
@@ -91,7 +91,7 @@ impl Source {
         self.weights.stack(role)
     }
 
-    /// A vector role's values as the file has them, and what binding would do to them.
+    /// A vector role's stored values, and the transform that binding applies.
     pub fn stored(&self, role: Role) -> Option<(Vec<f32>, Transform)> {
         let slot = self.slots.get(&role)?;
         let tensor = self.tensors.get(slot.names.first()?)?;
@@ -109,19 +109,19 @@ impl Source {
         Some((values, slot.transform))
     }
 
-    /// The shape of a vector that stands in more dimensions than it needs, as some do on the hub:
-    /// who loads it may count them.
-    pub fn odd_shape(&self, wanted: &Slot) -> Option<Vec<usize>> {
-        let slot = self.slots.get(&wanted.role)?;
+    /// The shape of a vector with more dimensions than needed. Some published models have these,
+    /// and loaders may expect them.
+    pub fn odd_shape(&self, target: &Slot) -> Option<Vec<usize>> {
+        let slot = self.slots.get(&target.role)?;
         let tensor = self.tensors.get(slot.names.first()?)?;
-        let plain = matches!(wanted.kind, Kind::Vector { .. }) && !self.is_gguf();
-        let whole = wanted.layout.total == wanted.kind.rows();
+        let plain = matches!(target.kind, Kind::Vector { .. }) && !self.is_gguf();
+        let whole = target.layout.total == target.kind.rows();
         let values: usize = tensor.shape.iter().product();
-        (plain && whole && tensor.shape.len() > 1 && values == wanted.kind.rows())
+        (plain && whole && tensor.shape.len() > 1 && values == target.kind.rows())
             .then(|| tensor.shape.clone())
     }
 
-    /// The float type of a role's values; `None` where they are quantized.
+    /// The float type of a role's values; `None` if quantized.
     pub fn float(&self, role: Role) -> Option<Dtype> {
         let dtype = match self.stack(role).and_then(|stack| stack.first()) {
             Some(matrix) => match matrix.storage() {
@@ -137,7 +137,7 @@ impl Source {
         float(dtype)
     }
 
-    /// The type that most of the model is in, or would be if it were not quantized.
+    /// The type of most of the model, before any quantization.
     pub fn usual_float(&self) -> Dtype {
         match self.stack(Role::Embedding).and_then(|stack| stack.first()) {
             Some(matrix) => match matrix.storage() {
@@ -179,14 +179,14 @@ fn float(dtype: Dtype) -> Option<Dtype> {
     matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16).then_some(dtype)
 }
 
-fn config(directory: &Path) -> Result<About, ConvertError> {
+fn config(directory: &Path) -> Result<SourceMetadata, ConvertError> {
     let path = directory.join(CONFIG);
     let text = std::fs::read_to_string(&path).map_err(ConvertError::reading(&path))?;
     let described = Box::new(families::from_config(&Config::parse(&text, CONFIG)?)?);
     let mut fields: Map<String, Value> =
         serde_json::from_str(&text).map_err(|error| ConvertError::reading(&path)(error.into()))?;
     if let Some(Value::Object(mut inner)) = fields.remove("text_config") {
-        // Some say only outside whether the head is the embedding, and in which type all is.
+        // Some state tied embeddings and the type only outside.
         for field in [
             "tie_word_embeddings",
             "torch_dtype",
@@ -199,5 +199,5 @@ fn config(directory: &Path) -> Result<About, ConvertError> {
         }
         fields = inner;
     }
-    Ok(About::Config { fields, described })
+    Ok(SourceMetadata::Config { fields, described })
 }

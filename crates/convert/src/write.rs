@@ -1,4 +1,4 @@
-//! The files of a result: where each tensor's bytes stand is known before the first is written.
+//! The result's files, laid out before the first tensor is written.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,12 +23,12 @@ pub(crate) struct Spot {
 pub(crate) struct Layout {
     files: Vec<(PathBuf, Vec<u8>)>,
     spots: Vec<Spot>,
-    /// An index of the tensors, where there are several files.
+    /// An index of the tensors, if there are several files.
     index: Option<String>,
     pub bytes: u64,
 }
 
-/// Shards of a safetensors model are at most this large, as mlx-lm has them.
+/// The largest shard, as in mlx-lm.
 const SHARD: u64 = 5 << 30;
 
 impl Layout {
@@ -53,7 +53,7 @@ impl Layout {
         })
     }
 
-    /// One file in `folder`, or as many as its size asks for, and their index.
+    /// One file in `folder`, or several and their index, depending on size.
     pub fn safetensors(
         folder: &Path,
         tensors: &[TensorInfo],
@@ -105,7 +105,7 @@ impl Layout {
         self.spots[tensor]
     }
 
-    /// Makes the files, with their headers and room for their tensors.
+    /// Creates the files with their headers and space for their tensors.
     pub fn create(&self) -> Result<Files, ConvertError> {
         let mut files = Vec::new();
         for (path, header) in &self.files {
@@ -122,7 +122,7 @@ impl Layout {
     }
 }
 
-/// Which tensors stand together, in order: larger types first, so that all are aligned.
+/// The tensors of each file, larger types first, so that all are aligned.
 fn shared_out(tensors: &[TensorInfo], most: u64) -> Result<Vec<Vec<usize>>, ConvertError> {
     let mut shards = vec![Vec::new()];
     let mut size = 0;
@@ -159,7 +159,7 @@ impl Files {
         written.map_err(ConvertError::writing(path))
     }
 
-    /// Everything is on the disk.
+    /// Flushes everything to disk.
     pub fn finish(self) -> Result<(), ConvertError> {
         for (path, file) in self.0 {
             file.sync_all().map_err(ConvertError::writing(&path))?;
@@ -198,8 +198,8 @@ mod tests {
         let index = folder.path().join("model.safetensors.index.json");
         let read = safetensors::open_index(&index).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
-        for (at, (tensor, wanted)) in read.iter().zip(&tensors).enumerate() {
-            assert_eq!(tensor.info(), *wanted);
+        for (at, (tensor, expected)) in read.iter().zip(&tensors).enumerate() {
+            assert_eq!(tensor.info(), *expected);
             assert!(tensor.data.iter().all(|byte| *byte == at as u8));
         }
     }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use loquat_session::{
-    Capabilities, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    Capabilities, HeldMemory, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
 use crate::error::panic_message;
@@ -165,7 +165,7 @@ impl Worker {
     /// previous session.
     pub(super) fn refuse(&self, sequence: &mut Sequence) -> Option<()> {
         let needs_logits = sequence.emit_logits || sequence.scores.is_some();
-        let checked = if needs_logits && !self.session.capabilities().structured_output {
+        let checked = if needs_logits && !self.session.capabilities().logits {
             Err(EngineError::Unsupported {
                 field: "sampling",
                 why: "this session gives no logits, only greedy tokens",
@@ -206,6 +206,17 @@ impl Session for NoSession {
 
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
         Err(SessionError::UnknownSequence(sequence))
+    }
+
+    fn reusable(&self, sequence: SequenceId, _at_most: usize) -> Result<usize, SessionError> {
+        Err(SessionError::UnknownSequence(sequence))
+    }
+
+    fn held(&self, sequences: &[SequenceId]) -> Result<HeldMemory, SessionError> {
+        match sequences.first() {
+            Some(sequence) => Err(SessionError::UnknownSequence(*sequence)),
+            None => Ok(HeldMemory::default()),
+        }
     }
 
     fn fork(&mut self, _source: SequenceId, _len: usize) -> Result<SequenceId, SessionError> {

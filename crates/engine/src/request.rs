@@ -163,7 +163,7 @@ impl GenerateRequest {
     }
 
     fn check_logits(&self, capabilities: &Capabilities) -> Result<(), EngineError> {
-        if capabilities.structured_output {
+        if capabilities.logits {
             return Ok(());
         }
         let field = if self.prompt_logprobs {

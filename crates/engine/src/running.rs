@@ -90,7 +90,7 @@ impl Running {
             let logits = output.logits_mut(row, last.ok_or_else(withheld)?);
             sequence.choose(logits, scratch)?
         } else {
-            let token = output.greedy(row).last();
+            let token = output.tokens(row).last();
             sequence.sampler.record_draw();
             crate::TokenInfo::bare(*token.ok_or_else(withheld)?)
         });

@@ -46,14 +46,9 @@ impl Scheduler {
         stops_short: bool,
         pace: PromptPacer,
     ) -> Self {
-        let scored_positions = if capabilities.speculative_decoding {
-            (SCORED_LOGITS / capabilities.vocab_size.max(1)).max(1)
-        } else {
-            1
-        };
         Self {
             step_tokens,
-            scored_positions,
+            scored_positions: (SCORED_LOGITS / capabilities.vocab_size.max(1)).max(1),
             stops_short,
             pace,
             grants: Vec::new(),

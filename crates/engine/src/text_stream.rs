@@ -1,6 +1,6 @@
 //! Turns a sequence's tokens into text, up to a stop string.
 
-use loquat_text::{Detokenizer, DetokenizerOptions, Matched, StopMatcher, Tokenizer};
+use loquat_text::{Detokenizer, DetokenizerOptions, StopMatch, StopMatcher, Tokenizer};
 
 use crate::{EngineError, GenerateRequest};
 
@@ -42,14 +42,14 @@ impl TextStream {
     }
 
     /// Adds a token; returns the text it completes.
-    pub fn push(&mut self, id: u32) -> Matched {
+    pub fn push(&mut self, id: u32) -> StopMatch {
         let Some((detokenizer, stops)) = &mut self.parts else {
             return nothing();
         };
         let text = detokenizer.push(id);
         if self.unstoppable > 0 {
             self.unstoppable -= 1;
-            return Matched {
+            return StopMatch {
                 text,
                 stopped: None,
             };
@@ -58,7 +58,7 @@ impl TextStream {
     }
 
     /// Ends the text; returns the rest.
-    pub fn finish(&mut self) -> Matched {
+    pub fn finish(&mut self) -> StopMatch {
         let Some((detokenizer, stops)) = &mut self.parts else {
             return nothing();
         };
@@ -70,8 +70,8 @@ impl TextStream {
     }
 }
 
-fn nothing() -> Matched {
-    Matched {
+fn nothing() -> StopMatch {
+    StopMatch {
         text: String::new(),
         stopped: None,
     }

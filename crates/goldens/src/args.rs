@@ -6,7 +6,7 @@ use clap::Parser;
 
 use crate::backends::{self, Judged};
 
-/// Judges tiny checkpoints by logits that other implementations computed.
+/// Compares tiny checkpoints with logits that other implementations computed.
 ///
 /// Each checkpoint is opened with fp32 activations and compared with its reference: two prompts
 /// as a whole, a greedy continuation token by token, and one prompt in chunks of 1, 7 and 16
@@ -14,8 +14,8 @@ use crate::backends::{self, Judged};
 /// the same model by either, and is judged by both; the table shows the worse.
 ///
 /// The committed set of crates/testkit comes first, then ../shared/goldens and
-/// ../shared/goldens-mlx when they are there, then the paths given. The exit status is 1 if any
-/// checkpoint fails; a family of ../shared that nobody has written yet is listed instead.
+/// ../shared/goldens-mlx if they exist, then PATHS. The exit status is 1 if any checkpoint fails;
+/// a family of ../shared that is not supported yet is listed instead.
 #[derive(Parser)]
 #[command(name = "cargo xtask goldens", bin_name = "cargo xtask goldens")]
 pub struct Args {
@@ -25,7 +25,7 @@ pub struct Args {
     /// The backend to judge.
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backends::named)]
     pub backend: &'static Judged,
-    /// Where the references of the given .gguf files are: DIR/<stem>/golden.safetensors.
+    /// Folder with the references of .gguf files in PATHS: DIR/<stem>/golden.safetensors.
     /// Without one a file is only loaded.
     #[arg(long, value_name = "DIR", requires = "paths")]
     pub logits: Option<PathBuf>,
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_of_a_part_is_refused() {
+    fn matrix_of_partial_run_is_refused() {
         let refused = [
             "--only llama --check-matrix x",
             "--only llama --write-matrix x",

@@ -4,13 +4,13 @@ use loquat_cpu::CpuBackend;
 use loquat_mlx::MlxBackend;
 use loquat_session::Backend;
 
-/// A backend, and how it is held to a reference.
+/// A backend, and its limits.
 pub struct Judged {
     pub backend: &'static dyn Backend,
-    /// The most it may differ, whatever the weights' format allows.
+    /// The largest difference allowed, for every weight format.
     pub limit: f32,
-    /// Where its results are not the same to the bit on every machine: the least difference that
-    /// the support matrix shows, which are powers of ten then.
+    /// For a backend whose results differ between machines: the support matrix shows powers of ten
+    /// from this one up.
     pub coarse: Option<f32>,
 }
 
@@ -21,7 +21,7 @@ pub static BACKENDS: &[Judged] = &[
         limit: 1e-4,
         coarse: None,
     },
-    // MLX adds up in an order of each device's own.
+    // MLX's order of summation depends on the device.
     Judged {
         backend: &MlxBackend::AUTO,
         limit: 1e-3,
@@ -35,12 +35,12 @@ impl Judged {
     }
 }
 
-/// The backend called `name`, or a sentence that lists those there are.
+/// The backend called `name`, or an error that lists all.
 pub fn named(name: &str) -> Result<&'static Judged, String> {
     let found = BACKENDS.iter().find(|judged| judged.name() == name);
     found.ok_or_else(|| {
         let known: Vec<_> = BACKENDS.iter().map(Judged::name).collect();
-        format!("there is no such backend; there is: {}", known.join(", "))
+        format!("not a backend; use one of: {}", known.join(", "))
     })
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_is_found_by_name_and_an_unknown_one_lists_them_all() {
+    fn unknown_backend_lists_all() {
         for judged in BACKENDS {
             let found = named(judged.name()).map(Judged::name);
             assert_eq!(found, Ok(judged.name()));

@@ -1,5 +1,4 @@
-//! Finding what there is to judge: everything comes from the folders' contents, no list names a
-//! checkpoint.
+//! Finds the checkpoints to judge by the folders' contents; no list names them.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +8,10 @@ use crate::error::Error;
 /// The file that makes a folder a golden.
 pub const GOLDEN: &str = "golden.safetensors";
 
-/// Checkpoints that stand together.
+/// Checkpoints from one folder.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Set {
-    /// For people: where the checkpoints are.
+    /// The folder, for display.
     pub title: String,
     pub origin: Origin,
     pub cases: Vec<Case>,
@@ -20,12 +19,12 @@ pub struct Set {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// In the repository: what the support matrix rests on.
+    /// In the repository: the support matrix shows these.
     Committed,
-    /// Beside the repository: it has families that nobody has written yet.
+    /// Next to the repository; it has families that are not supported yet.
     Shared,
     /// Named on the command line.
-    Given,
+    CommandLine,
 }
 
 /// One checkpoint, and the folder of its reference if it has one.
@@ -37,7 +36,7 @@ pub struct Case {
     pub golden: Option<PathBuf>,
 }
 
-/// All that `args` ask for, set by set.
+/// The sets that `args` select.
 pub fn sets(args: &Args) -> Result<Vec<Set>, Error> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut sets = committed(&root)?;
@@ -94,7 +93,7 @@ fn present<const N: usize>(
 }
 
 fn given(path: &Path, logits: Option<&Path>) -> Result<Set, Error> {
-    // A mistyped folder would otherwise make every file one without a reference.
+    // Otherwise a mistyped folder would leave every file without a reference.
     let logits = logits.map(real).transpose()?;
     let cases = cases(&real(path)?, logits.as_deref())?;
     if cases.is_empty() {
@@ -104,7 +103,7 @@ fn given(path: &Path, logits: Option<&Path>) -> Result<Set, Error> {
     }
     Ok(Set {
         title: path.display().to_string(),
-        origin: Origin::Given,
+        origin: Origin::CommandLine,
         cases,
     })
 }
@@ -117,7 +116,7 @@ fn real(path: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// The checkpoint that `path` is, or those directly in it, by name.
+/// The checkpoint at `path`, or those directly in it, sorted by name.
 fn cases(path: &Path, logits: Option<&Path>) -> Result<Vec<Case>, Error> {
     if let Some(case) = case(path, logits) {
         return Ok(vec![case]);
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_judged_by_what_they_hold() {
+    fn folder_kinds_are_detected_by_contents() {
         let table: &[(&[&str], &str, &[&str])] = &[
             (&["a/golden.safetensors"], "a", &["a: a"]),
             (
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_set_takes_gguf_logits_from_its_own_goldens() {
+    fn committed_gguf_files_use_committed_goldens() {
         let root = folder(&[
             "crates/testkit/goldens/llama/golden.safetensors",
             "crates/testkit/goldens/README.md",
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error_that_names_it() {
+    fn missing_path_is_named() {
         let root = folder(&["empty/README.md", "s/x.gguf"]);
         let [empty, missing, gguf] = ["empty", "missing", "s"].map(|name| root.path().join(name));
         let refusals = [
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_leaves_nothing_is_an_error() {
+    fn filter_without_match_is_an_error() {
         let root = folder(&[
             "llama/config.json",
             "llama_tied/config.json",

@@ -1,4 +1,4 @@
-//! What ends a run before, or in spite of, its verdicts.
+//! Errors that end a run.
 
 use std::path::PathBuf;
 
@@ -15,9 +15,9 @@ pub enum Error {
         path.display()
     )]
     NoCheckpoint { path: PathBuf },
-    #[error("there is nothing to judge: no checkpoint has {name:?} in its name")]
+    #[error("no checkpoint has {name:?} in its name")]
     NothingNamed { name: String },
-    #[error("there is nothing to judge: the committed set is empty")]
+    #[error("the committed set is empty")]
     NothingCommitted,
     #[error("backend `{backend}` cannot run here: {why} {remedy}")]
     Unavailable {
@@ -25,11 +25,11 @@ pub enum Error {
         why: String,
         remedy: String,
     },
-    #[error("the support matrix cannot be told: the committed set fails")]
+    #[error("no support matrix: the committed set fails")]
     NoMatrix,
     #[error(
-        "{}, line {line}, is not what the run shows:\n  page: {page}\n  run:  {run}\n\
-         write it anew: cargo xtask goldens --committed --backend {backend} --write-matrix {}",
+        "{}, line {line}, differs from the run:\n  page: {page}\n  run:  {run}\n\
+         To update it, run: cargo xtask goldens --committed --backend {backend} --write-matrix {}",
         path.display(), path.display()
     )]
     StaleMatrix {

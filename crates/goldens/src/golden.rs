@@ -1,4 +1,4 @@
-//! A reference: prompts, and the logits another implementation gave for them.
+//! A reference: prompts, and the logits of another implementation.
 
 use std::path::{Path, PathBuf};
 
@@ -22,9 +22,9 @@ pub struct Prompt {
 
 pub struct Greedy {
     pub ids: Vec<u32>,
-    /// Those that each of `ids` was chosen from.
+    /// The logits from which each of `ids` was chosen.
     pub logits: Vec<f32>,
-    /// How far the reference's own decoding is from its prefill, where it says so.
+    /// How far the reference's decoding is from its prefill, if recorded.
     pub doubt: Option<f32>,
 }
 
@@ -54,7 +54,7 @@ pub enum GoldenError {
     Decode { array: String, source: DecodeFault },
 }
 
-/// What each judge calls its logits, in order of preference.
+/// Names of logits by implementation, in order of preference.
 fn endings(prefer_hf: bool) -> [&'static str; 3] {
     if prefer_hf {
         ["_hf", "", "_f32"]
@@ -63,7 +63,7 @@ fn endings(prefer_hf: bool) -> [&'static str; 3] {
     }
 }
 
-/// What the reference says of itself, as far as it matters here.
+/// The fields of the reference's description that matter here.
 #[derive(Deserialize)]
 struct Story {
     cache_vs_prefill: Option<f32>,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_are_taken_from_the_judge_preferred() {
+    fn preferred_implementation_supplies_logits() {
         let logits = |endings: &[&str]| {
             let arrays = endings
                 .iter()
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error_that_names_the_array() {
+    fn damaged_array_is_named() {
         let both = || vec![floats_of("logits_a", &[0.0]), floats_of("logits_b", &[0.0])];
         let with = |array| {
             let mut arrays = both();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_references_doubt_is_read_from_its_story() {
+    fn decoding_difference_is_read() {
         let arrays = vec![
             floats_of("logits_a", &[0.0]),
             floats_of("logits_b", &[0.0]),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_either_width_are_read() {
+    fn tokens_of_both_widths_are_read() {
         assert_eq!(token(&7i32.to_le_bytes()), Some(7));
         assert_eq!(token(&7i64.to_le_bytes()), Some(7));
         assert_eq!(token(&(-7i32).to_le_bytes()), None);

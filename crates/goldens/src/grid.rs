@@ -1,5 +1,5 @@
-//! The support matrix's table as it stands on the page: read back, so that a run on one backend
-//! keeps what runs on others have shown.
+//! The support matrix's table, parsed from the page, so that a run on one backend keeps the columns
+//! of others.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use loquat_weights::Format;
 pub const NOTHING: &str = "–";
 const FIRST_HEAD: &str = "Family";
 
-/// Texts by family and head of column.
+/// Cells by family and column heading.
 #[derive(Default)]
 pub struct Grid(BTreeMap<String, BTreeMap<String, String>>);
 
-/// What a column is called.
+/// A column's heading.
 pub fn head(format: Format, backend: &str) -> String {
     format!("{} on `{backend}`", format.name())
 }
 
 impl Grid {
-    /// The table of a page; empty where it has none.
+    /// The table of a page; empty if it has none.
     pub fn read(page: &str) -> Self {
         let mut grid = Self::default();
         let opening = format!("| {FIRST_HEAD} | ");
@@ -85,7 +85,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_table_reads_back_as_it_was_written() {
+    fn table_round_trips() {
         let grid = Grid::read(PAGE);
         let heads = ["a on `x`", "a on `y`"].map(str::to_owned);
         let table = grid.table(&heads);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_the_table_has_no_rows() {
+    fn page_without_table_has_no_rows() {
         for page in ["", "# Title\n", "| Family | a |"] {
             let grid = Grid::read(page);
             assert_eq!(grid.table(&[]), "| Family |  |\n|---|\n", "{page:?}");

@@ -23,7 +23,7 @@ use crate::report::{Chunks, Measured, Outcome, Report};
 
 /// Short of, across and beyond the sizes that kernels work in.
 const CHUNKS: [usize; 3] = [1, 7, 16];
-/// Enough to open a session that nothing is asked of.
+/// The smallest session.
 const IDLE_CONTEXT: usize = 16;
 const CONFIG: &str = "config.json";
 const OLDER_CONFIG: &str = "config.hub_style.json";
@@ -66,8 +66,8 @@ enum Fault {
     OtherSpec { newer: String, older: String },
 }
 
-/// Weights that were rounded for MLX are judged by MLX's own kernels, which add in another
-/// order; all others by fp32 arithmetic on the same numbers.
+/// References for MLX-quantized weights come from MLX's kernels, which sum in another order; all
+/// others from fp32 arithmetic on the same numbers.
 fn limit(format: Format) -> f32 {
     match format {
         Format::Mlx => 1e-3,
@@ -76,7 +76,7 @@ fn limit(format: Format) -> f32 {
 }
 
 impl Judge {
-    /// Never fails: what goes wrong with a checkpoint, a panic included, is its verdict.
+    /// Never fails: every error, even a panic, becomes the verdict.
     pub fn judge(&self, set: &Set, case: &Case) -> Report {
         let mut report = Report::new(self.judged.name(), set, case);
         let examined = catch_unwind(AssertUnwindSafe(|| self.examine(case, &mut report)));
@@ -269,7 +269,7 @@ fn source(checkpoint: &Checkpoint) -> Result<ModelSource, Fault> {
     })
 }
 
-/// The family by the config beside a reference, if one stands there and reads.
+/// The family in the reference's config, if that exists and parses.
 fn family_of(golden: &Path) -> Option<String> {
     let text = std::fs::read_to_string(golden.join(CONFIG)).ok()?;
     let config = Config::parse(&text, CONFIG).ok()?;
@@ -277,8 +277,8 @@ fn family_of(golden: &Path) -> Option<String> {
     Some(described.spec.family.to_owned())
 }
 
-/// Takes the greedy case out where the reference contradicts itself by more than we may differ
-/// from it, and says so.
+/// Removes the greedy case, with a note, if the reference contradicts itself by more than the
+/// limit.
 fn drop_doubtful(golden: &mut Golden, limit: f32) -> Option<String> {
     let doubt = golden.greedy.as_ref()?.doubt?;
     if doubt <= limit {
@@ -290,8 +290,8 @@ fn drop_doubtful(golden: &mut Golden, limit: f32) -> Option<String> {
     ))
 }
 
-/// A copy of the checkpoint whose config is in the older style, as most published files have
-/// it; `None` where the folder has no such config.
+/// A copy of the checkpoint with its config in the older, more common style; `None` if the folder
+/// has no such config.
 fn older_style(folder: &Path) -> Result<Option<TempDir>, Fault> {
     let config = folder.join(OLDER_CONFIG);
     if !config.is_file() {
@@ -346,7 +346,7 @@ fn failed(why: String) -> Outcome {
     }
 }
 
-/// A family that nobody has written is no fault of the checkpoint.
+/// An unsupported family is not the checkpoint's fault.
 fn not_supported(fault: &Fault) -> Option<Outcome> {
     let Fault::Weights(WeightsError::Spec { source, .. }) = fault else {
         return None;

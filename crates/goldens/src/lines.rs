@@ -1,4 +1,4 @@
-//! Where two texts part, and where a line of an indented text stands.
+//! The first difference of two texts, and the context of a line in an indented text.
 
 /// The first line, counted from 1, in which two texts differ, and what each has there.
 pub fn first_difference<'a>(a: &'a str, b: &'a str) -> Option<(usize, &'a str, &'a str)> {
@@ -14,8 +14,8 @@ pub fn first_difference<'a>(a: &'a str, b: &'a str) -> Option<(usize, &'a str, &
     None
 }
 
-/// The lines that enclose line `number` of an indented text, outermost first, and the line
-/// itself, on one.
+/// Line `number` of an indented text after the lines that enclose it, outermost first, on one
+/// line.
 pub fn with_context(text: &str, number: usize) -> String {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let lines: Vec<&str> = text.lines().take(number).collect();
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_part_at_the_first_line_that_differs() {
+    fn first_differing_line_is_found() {
         let table = [
             ("a\nb", "a\nb", None),
             ("a\nb\nc", "a\nx\ny", Some((2, "b", "x"))),
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_shown_inside_what_encloses_it() {
+    fn line_is_shown_with_context() {
         let text = "Model {\n    layers: [\n        Window(\n            9,\n        ),\n        \
                     Full,\n    ],\n    eps: 1,\n}";
         assert_eq!(with_context(text, 4), "Model { layers: [ Window( 9,");

@@ -1,8 +1,8 @@
-//! `cargo xtask goldens`: judges checkpoints on a backend by logits that others computed, and
-//! writes or checks the support matrix of the docs.
+//! `cargo xtask goldens`: compares checkpoints on a backend with logits of other implementations,
+//! and writes or checks the support matrix of the docs.
 //!
 //! Development only. It drives sessions directly, because it judges what a backend computes, not
-//! how the engine schedules it, and it makes no goldens.
+//! how the engine schedules it. It does not make goldens.
 
 mod args;
 mod backends;
@@ -11,9 +11,9 @@ mod error;
 mod golden;
 mod grid;
 mod judge;
-mod knowledge;
 mod lines;
 mod matrix;
+mod notes;
 mod report;
 mod rounding;
 mod table;
@@ -77,7 +77,7 @@ fn require(judged: &Judged) -> Result<(), Error> {
     }
 }
 
-/// Each row as soon as it is known.
+/// Prints each row as soon as it is judged.
 fn print_table(judge: &Judge, sets: &[Set]) -> Result<Vec<Report>, Error> {
     let mut out = std::io::stdout();
     let table = Table::new(sets);

@@ -1,5 +1,5 @@
-//! The support matrix: family × format × backend, with how each was verified. A page whose
-//! columns are generated from a run on their backend, and checked against one.
+//! The support matrix: family × format × backend, and how each was verified. A run writes or checks
+//! the columns of its backend.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -12,8 +12,8 @@ use crate::backends::{BACKENDS, Judged};
 use crate::discover::Origin;
 use crate::error::Error;
 use crate::grid::{Grid, NOTHING, head};
-use crate::knowledge::{REAL_WEIGHTS, UNSAID_IN_GGUF, UNSUPPORTED};
 use crate::lines::first_difference;
+use crate::notes::{GGUF_DEFAULTS, REAL_WEIGHTS, UNSUPPORTED};
 use crate::report::{Outcome, Report};
 use crate::rounding::{power_of_ten, rounded_up};
 
@@ -22,15 +22,15 @@ const FORMATS: [Format; 3] = [Format::Safetensors, Format::Mlx, Format::Gguf];
 const OPENING: &str = "\
 # Which models run
 
-Generated from runs of the committed goldens by `cargo xtask goldens --committed --write-matrix docs/support.md`, which writes the columns of one backend (`--backend mlx` for MLX's); `cargo xtask test` fails when the page says anything else than the runs. How each family was verified, in each format and on each backend:
+Generated from runs of the committed goldens by `cargo xtask goldens --committed --write-matrix docs/support.md`, which writes the columns of one backend (`--backend mlx` for MLX's); `cargo xtask test` fails if the page differs from the runs. How each family was verified, in each format and on each backend:
 
-- **golden**: tiny checkpoints of the family give the logits that the reference implementation computed, as a whole, token by token, and in chunks. The number is the worst absolute difference over all of them, rounded up; 1e-4 is allowed, and 1e-3 where MLX quantized the weights or computes. On `mlx` it is MLX's CPU device that was judged, in fp32, and the number is a power of ten from 1e-4 up: unlike `cpu`'s, its results are not the same to the bit on every machine.
-- a model's name: its **real weights** give transformers' log-probabilities and greedy texts.
-- **loads only**: a checkpoint opens, with no reference to compare it with.
-- –: not verified; it may load or not.
+- **golden**: tiny checkpoints of the family reproduce the logits of the reference implementation: whole prompts, token by token, and in chunks. The number is the worst absolute difference over all of them, rounded up; 1e-4 is allowed, and 1e-3 where MLX quantized the weights or computes. On `mlx`, MLX's CPU device was judged in fp32, and the number is a power of ten from 1e-4 up, because its results differ slightly between machines; `cpu`'s are bit-identical.
+- a model's name: its **real weights** reproduce transformers' log-probabilities and greedy texts.
+- **loads only**: a checkpoint opens; there is no reference to compare it with.
+- –: not verified; it may or may not load.
 ";
 
-/// The best that is known of one family in one format.
+/// The verification of one family in one format.
 #[derive(Default)]
 struct Cell {
     golden: Option<f32>,
@@ -79,7 +79,7 @@ fn page(judged: &Judged, reports: &[Report], before: &str) -> Result<String, Err
     Ok(format!(
         "{OPENING}\n{table}{}{}{}",
         other_names(&committed),
-        unsaid_in_gguf(),
+        gguf_defaults(),
         unsupported()
     ))
 }
@@ -99,7 +99,7 @@ fn enter(rows: &mut Rows, report: &Report) {
     }
 }
 
-/// Every run has the rows of all that are known, so that each keeps the others' columns.
+/// Every run writes the rows of all models, so that other backends' columns are kept.
 fn add_real_weights(backend: &str, rows: &mut Rows) {
     for real in REAL_WEIGHTS {
         let cell = cell(rows, real.family, real.format);
@@ -110,12 +110,12 @@ fn add_real_weights(backend: &str, rows: &mut Rows) {
 }
 
 fn cell<'a>(rows: &'a mut Rows, family: &str, format: Format) -> &'a mut Cell {
-    let place = match format {
+    let column = match format {
         Format::Safetensors => 0,
         Format::Mlx => 1,
         Format::Gguf => 2,
     };
-    &mut rows.entry(family.to_owned()).or_default()[place]
+    &mut rows.entry(family.to_owned()).or_default()[column]
 }
 
 /// The families of this run, each format's backends side by side.
@@ -139,7 +139,7 @@ fn table(judged: &Judged, rows: &Rows, before: &Grid) -> String {
     grid.table(&heads)
 }
 
-/// Names that load without a golden of their own: aliases, and families still to be judged.
+/// Names without a golden: aliases, and families that are not judged yet.
 fn other_names(committed: &[&Report]) -> String {
     let families = committed
         .iter()
@@ -149,8 +149,8 @@ fn other_names(committed: &[&Report]) -> String {
     let architectures: Vec<&str> = architectures
         .filter_map(|report| report.architecture.as_deref())
         .collect();
-    let types = without(families::model_types(), &families);
-    let architectures = without(families::architectures(), &architectures);
+    let types = unlisted(families::model_types(), &families);
+    let architectures = unlisted(families::architectures(), &architectures);
     if types.is_empty() && architectures.is_empty() {
         return String::new();
     }
@@ -162,15 +162,15 @@ fn other_names(committed: &[&Report]) -> String {
         }
     };
     format!(
-        "\n## Also read\n\nNames without a golden of their own; most are further names of \
-         families above.\n\n{}{}",
+        "\n## Also read\n\nNames without a golden; most are aliases of families \
+         above.\n\n{}{}",
         line("`model_type` in config.json", &types),
         line("`general.architecture` in GGUF", &architectures)
     )
 }
 
 /// `names` that are not among `known`, in order, as code.
-fn without(names: Vec<&str>, known: &[&str]) -> Vec<String> {
+fn unlisted(names: Vec<&str>, known: &[&str]) -> Vec<String> {
     let mut names: Vec<&str> = names;
     names.retain(|name| !known.contains(name));
     names.sort_unstable();
@@ -178,15 +178,15 @@ fn without(names: Vec<&str>, known: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("`{name}`")).collect()
 }
 
-fn unsaid_in_gguf() -> String {
-    let opening = "\n## What GGUF does not say\n\nWhere the format has no key, the reader takes \
-                   for granted what llama.cpp does; a model that is otherwise cannot be told from \
-                   its file.\n\n| Family | Taken for granted |\n|---|---|\n";
-    opening.to_owned() + &two_columns(UNSAID_IN_GGUF)
+fn gguf_defaults() -> String {
+    let opening = "\n## What GGUF does not say\n\nIf the format has no key, the reader assumes \
+                   what llama.cpp assumes; a GGUF file of a model that differs is read \
+                   incorrectly.\n\n| Family | Assumption |\n|---|---|\n";
+    opening.to_owned() + &two_columns(GGUF_DEFAULTS)
 }
 
 fn unsupported() -> String {
-    let opening = "\n## Not yet\n\nFamilies that have a reference and do not run.\n\n\
+    let opening = "\n## Not supported yet\n\nFamilies that have a reference but do not run.\n\n\
                    | Family | What it would need |\n|---|---|\n";
     opening.to_owned() + &two_columns(UNSUPPORTED)
 }
@@ -200,7 +200,7 @@ fn two_columns(rows: &[(&str, &str)]) -> String {
     rows.iter().map(row).collect()
 }
 
-/// Writes the columns of `judged` into the page, which is made where there is none.
+/// Writes the columns of `judged` into the page; creates it if needed.
 pub fn write(path: &Path, judged: &Judged, reports: &[Report]) -> Result<(), Error> {
     let before = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
@@ -210,7 +210,7 @@ pub fn write(path: &Path, judged: &Judged, reports: &[Report]) -> Result<(), Err
     std::fs::write(path, page).map_err(in_file(path))
 }
 
-/// An error that shows the first line in which the file differs from what `reports` make of it.
+/// An error with the first line that differs from the page made of `reports`.
 pub fn check(path: &Path, judged: &Judged, reports: &[Report]) -> Result<(), Error> {
     let found = std::fs::read_to_string(path).map_err(in_file(path))?;
     match first_difference(&found, &page(judged, reports, &found)?) {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_shows_its_worst_golden_and_all_else_that_is_known() {
+    fn family_shows_worst_golden_and_real_weights() {
         let equal = |worst| measured(worst).outcome();
         let reports = [
             committed("mamba2", Format::Gguf, Outcome::LoadsOnly),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_writes_its_own_columns_and_keeps_the_others() {
+    fn run_keeps_columns_of_other_backends() {
         let run = |name: &str, worst, before: &str| {
             let outcome = measured(worst).outcome();
             let reports = [committed("qwen2", Format::Safetensors, outcome)];
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_a_golden_are_listed() {
+    fn names_without_golden_are_listed() {
         let reports = [
             committed("llama", Format::Gguf, measured(0.0).outcome()),
             committed("mistral", Format::Safetensors, measured(0.0).outcome()),
@@ -317,10 +317,10 @@ mod tests {
     }
 
     #[test]
-    fn what_only_people_know_is_listed() {
+    fn notes_are_listed() {
         let reports = [committed("llama", Format::Mlx, measured(0.0).outcome())];
         let page = on_cpu(&reports).unwrap();
-        for (names, text) in UNSAID_IN_GGUF.iter().chain(UNSUPPORTED) {
+        for (names, text) in GGUF_DEFAULTS.iter().chain(UNSUPPORTED) {
             let names = names.replace(", ", "`, `");
             assert!(
                 page.contains(&format!("| `{names}` | {text} |\n")),
@@ -330,16 +330,16 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_fails_tells_no_matrix() {
+    fn failing_run_writes_no_matrix() {
         let bad = || measured(1.0).outcome();
         let committed = [committed("llama", Format::Mlx, bad())];
         assert!(matches!(on_cpu(&committed), Err(Error::NoMatrix)));
-        let elsewhere = [report(Origin::Given, "llama", Format::Mlx, bad())];
+        let elsewhere = [report(Origin::CommandLine, "llama", Format::Mlx, bad())];
         assert!(on_cpu(&elsewhere).is_ok());
     }
 
     #[test]
-    fn a_stale_page_is_refused_with_the_line() {
+    fn stale_page_is_refused_with_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("support.md");
         let cpu = judged("cpu");

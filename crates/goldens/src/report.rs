@@ -1,4 +1,4 @@
-//! What was found out about one checkpoint.
+//! The result for one checkpoint.
 
 use loquat_weights::Format;
 use serde::{Serialize, Serializer};
@@ -13,17 +13,17 @@ pub struct Report {
     #[serde(skip)]
     pub origin: Origin,
     pub name: String,
-    /// The family of the model the reference ran, which a GGUF file may file under another's
-    /// architecture; `None` while not even the config could be read.
+    /// The family of the model the reference ran, which GGUF may write under another's
+    /// architecture; `None` if the config could not be read.
     pub family: Option<String>,
     #[serde(serialize_with = "format_name")]
     pub format: Option<Format>,
-    /// What a GGUF file calls itself.
+    /// GGUF's `general.architecture`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// What a reader should know beside the verdict.
+    /// A remark on the verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -33,7 +33,7 @@ pub struct Report {
 pub enum Outcome {
     /// Equal to its reference, within the limit.
     Equal(Measured),
-    /// Opened, with nobody to compare it with.
+    /// Opened; there is no reference.
     LoadsOnly,
     /// No family file reads it.
     NotSupported { model_type: String, why: String },
@@ -50,7 +50,7 @@ pub struct Measured {
     pub limit: f32,
     pub prompt_a: f32,
     pub prompt_b: f32,
-    /// `None` where the reference has none, or contradicts itself.
+    /// `None` if the reference has none or contradicts itself.
     pub greedy: Option<f32>,
     pub chunks: Chunks,
 }
@@ -59,10 +59,10 @@ pub struct Measured {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Chunks {
-    /// To the bit.
+    /// Bit for bit.
     Identical,
     Differ {
-        /// Of the chunk size that differs most.
+        /// The chunk size that differs most.
         size: usize,
         by: f32,
         /// Whether the session promises equality.
@@ -120,7 +120,7 @@ impl Measured {
         self.prompt_a.max(self.prompt_b).max(greedy)
     }
 
-    /// Of each difference the larger.
+    /// The larger of each difference.
     pub fn worse(self, other: Self) -> Self {
         Self {
             limit: self.limit,
@@ -131,7 +131,7 @@ impl Measured {
         }
     }
 
-    /// All that is out of bounds.
+    /// Everything that is out of bounds.
     fn fault(&self) -> Option<String> {
         let Self {
             limit,
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_shared_set_may_hold_what_is_not_supported() {
+    fn unsupported_families_fail_outside_shared_set() {
         let unknown = || Outcome::NotSupported {
             model_type: "x".into(),
             why: "y".into(),
@@ -286,7 +286,7 @@ mod tests {
         for (origin, fails) in [
             (Origin::Committed, true),
             (Origin::Shared, false),
-            (Origin::Given, true),
+            (Origin::CommandLine, true),
         ] {
             let report = |outcome| report(origin, "x", Format::Safetensors, outcome);
             assert_eq!(report(unknown()).fails(), fails, "{origin:?}");
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn json_has_what_the_table_has() {
         let report = report(
-            Origin::Given,
+            Origin::CommandLine,
             "llama",
             Format::Gguf,
             measured(0.5).outcome(),

@@ -1,5 +1,4 @@
-//! Differences as a page shows them: never below the value, and not so fine that a compiler's mood
-//! would change the page.
+//! Differences rounded up for the page, coarsely enough to be stable across compilers.
 
 /// To one digit.
 pub fn rounded_up(difference: f32) -> String {

@@ -1,7 +1,7 @@
-//! The run as a person reads it: a table that grows line by line, then what needs words.
+//! The run as a table, followed by notes and reasons.
 
 use crate::discover::Set;
-use crate::knowledge;
+use crate::notes;
 use crate::report::{Chunks, Outcome, Report};
 
 /// The longest family's name.
@@ -9,7 +9,7 @@ const FAMILY_WIDTH: usize = 18;
 const FORMAT_WIDTH: usize = 16;
 const NUMBER_WIDTH: usize = 9;
 
-/// How wide the names are, known before anything is judged.
+/// Column widths, computed before anything is judged.
 pub struct Table {
     name_width: usize,
 }
@@ -77,7 +77,7 @@ fn verdict(report: &Report) -> &'static str {
     }
 }
 
-/// Notes, reasons and sums, to stand under the table.
+/// Notes, reasons and totals below the table.
 pub fn closing(backend: &str, reports: &[Report]) -> String {
     let notes = reports.iter().filter_map(|report| {
         let note = report.note.as_ref()?;
@@ -88,9 +88,9 @@ pub fn closing(backend: &str, reports: &[Report]) -> String {
             "{}: {why}; it would need {}",
             report.name,
             // GGUF's name for a family may be another than the golden's.
-            knowledge::needs(model_type)
-                .or_else(|| knowledge::needs(&report.name))
-                .unwrap_or("what nobody has looked into yet")
+            notes::needs(model_type)
+                .or_else(|| notes::needs(&report.name))
+                .unwrap_or("work that nobody has analysed yet")
         )),
         _ => None,
     });
@@ -156,7 +156,12 @@ mod tests {
                 Format::Safetensors,
                 measured(0.25).outcome(),
             ),
-            report(Origin::Given, "mamba2", Format::Gguf, Outcome::LoadsOnly),
+            report(
+                Origin::CommandLine,
+                "mamba2",
+                Format::Gguf,
+                Outcome::LoadsOnly,
+            ),
             strange,
         ]
     }
@@ -190,7 +195,7 @@ FAILED
 
 goldens: 4 judged on cpu: 1 ok, 1 loads only, 1 not supported, 1 FAILED
 ",
-            knowledge::needs("apertus").unwrap()
+            notes::needs("apertus").unwrap()
         );
         assert_eq!(closing("cpu", &reports()), expected);
         assert_eq!(closing("cpu", &[]), "\ngoldens: 0 judged on cpu: \n");

@@ -78,7 +78,7 @@ fn only_report(args: &[&str]) -> (bool, Value) {
 }
 
 #[test]
-fn a_golden_passes_and_one_changed_weight_fails() {
+fn changed_weight_fails() {
     let copy = Copy::new("one_changed_weight");
     let (passed, report) = copy.judged();
     assert!(passed, "{report:#}");
@@ -97,7 +97,7 @@ fn a_golden_passes_and_one_changed_weight_fails() {
 }
 
 #[test]
-fn two_configs_that_say_different_things_fail_by_field() {
+fn contradicting_configs_name_the_field() {
     let copy = Copy::new("two_minds");
     copy.edit(
         "config.hub_style.json",
@@ -114,7 +114,7 @@ fn two_configs_that_say_different_things_fail_by_field() {
 }
 
 #[test]
-fn a_given_family_that_nobody_wrote_fails_by_name() {
+fn unsupported_family_fails_by_name() {
     let copy = Copy::new("a_stranger");
     copy.edit(
         "config.json",
@@ -128,7 +128,7 @@ fn a_given_family_that_nobody_wrote_fails_by_name() {
 }
 
 #[test]
-fn a_gguf_file_is_judged_by_its_logits_or_only_loaded() {
+fn gguf_without_logits_is_only_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file_of_llama.gguf");
     std::fs::write(file, gguf::from_golden(FAMILY)).unwrap();
@@ -154,7 +154,7 @@ fn a_gguf_file_is_judged_by_its_logits_or_only_loaded() {
 }
 
 #[test]
-fn the_table_names_what_failed_and_why() {
+fn table_names_failure_and_reason() {
     let copy = Copy::new("one_word_less");
     std::fs::remove_file(copy.folder().join("golden.safetensors")).unwrap();
     std::fs::write(copy.folder().join("golden.safetensors"), "no tensors").unwrap();
@@ -171,7 +171,7 @@ fn the_table_names_what_failed_and_why() {
 }
 
 #[test]
-fn nothing_to_judge_is_no_success() {
+fn nothing_to_judge_is_an_error() {
     let output = goldens_command(&["--committed", "--only", "no such checkpoint"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no such checkpoint"));

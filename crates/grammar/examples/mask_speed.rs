@@ -1,5 +1,5 @@
-//! How long constraints take: `cargo run --release -p loquat-grammar --example mask_speed FILE`,
-//! where FILE is a model's `.gguf` or the folder of its `tokenizer.json`.
+//! Measures constraints: `cargo run --release -p loquat-grammar --example mask_speed FILE`, where
+//! FILE is a model's `.gguf` or the folder of its `tokenizer.json`.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ struct Times {
     tokens: usize,
 }
 
-/// Goes through `answer`, by the longest tokens that the constraint allows.
+/// Walks through `answer` with the longest tokens that the constraint allows.
 fn replay(
     tokenizer: &Tokenizer,
     constraint: &mut RequestConstraint,

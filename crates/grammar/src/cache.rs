@@ -1,10 +1,10 @@
-//! Compiled grammars by what they were compiled from.
+//! A cache of compiled grammars, keyed by source.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Keeps the values used last. Each is made once, by whoever asks first; others who want the same
-/// wait for it, and nobody else does.
+/// A least-recently-used cache. The first caller for a key makes its value; others for the same
+/// key wait.
 pub(crate) struct Cache<V> {
     capacity: usize,
     slots: Mutex<Slots<V>>,
@@ -12,7 +12,7 @@ pub(crate) struct Cache<V> {
 
 struct Slots<V> {
     by_key: HashMap<String, Slot<V>>,
-    /// Counts uses, to tell which slot's is the oldest.
+    /// Counts uses, to find the oldest slot.
     clock: u64,
 }
 
@@ -65,12 +65,13 @@ impl<V> Slots<V> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
     #[test]
-    fn the_least_recently_used_goes_first() {
+    fn least_recently_used_entry_is_evicted() {
         let cache = Cache::new(2);
         let made = AtomicUsize::new(0);
         let mut ask = |key: &str| {
@@ -82,16 +83,15 @@ mod tests {
     }
 
     #[test]
-    fn two_who_want_the_same_get_one() {
+    fn concurrent_requests_compile_once() {
         let cache = Cache::new(4);
         let made = AtomicUsize::new(0);
+        let together = Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    cache.get_or_make("same".to_string(), || {
-                        std::thread::sleep(std::time::Duration::from_millis(20));
-                        made.fetch_add(1, Ordering::Relaxed)
-                    })
+                    together.wait();
+                    cache.get_or_make("same".to_string(), || made.fetch_add(1, Ordering::Relaxed))
                 });
             }
         });

@@ -14,18 +14,18 @@ use crate::source::Notation;
 use crate::tokens::TokenEnv;
 use crate::{GrammarError, GrammarSource, Result, gbnf, lark, schema};
 
-/// llguidance recurses over schemas, rules and groups, and the caller may stand on a small stack.
-/// Only what is used of it takes memory.
+/// llguidance recurses over schemas, rules and groups, and the caller's stack may be small. Only
+/// the used part takes memory.
 const STACK: usize = 256 << 20;
 
 /// Bytes of a grammar's text. The largest published schemas are a third of it.
 const LONGEST: usize = 4 << 20;
 
-/// A lexer's states take a kilobyte or two each, and every request may come to have its own.
+/// A lexer state takes one or two kilobytes, and every request may have its own.
 const LEXER_STATES: usize = 50_000;
 
-/// An object with this many optional properties has a few times as many ways to go on. llguidance
-/// would stop at fewer than five hundred.
+/// An object with this many optional properties needs a few times as many states. llguidance's
+/// default allows fewer than five hundred.
 const ITEMS_IN_ROW: usize = 20_000;
 
 /// Of all rows that one mask looks into.
@@ -61,9 +61,8 @@ impl Compiler {
         Ok(Self { factory })
     }
 
-    /// A matcher at the start of the grammar. Its first mask is computed already, and a copy has
-    /// gone as far as the grammar forces it: one that admits nothing, or forces without end, is
-    /// refused here.
+    /// A matcher at the start of the grammar. Its first mask is computed here, and a copy follows
+    /// the forced tokens: a grammar that admits nothing, or forces without end, is refused.
     pub(crate) fn compile(&self, source: &GrammarSource) -> Result<Matcher> {
         let notation = source.notation();
         on_large_stack(notation, || {
@@ -121,7 +120,7 @@ fn lower(source: &GrammarSource) -> Result<TopLevelGrammar> {
     }
 }
 
-/// llguidance's reason, in this crate's words where it has some.
+/// llguidance's reason, reworded if this crate has a better text.
 fn refused(notation: Notation, error: &str) -> GrammarError {
     let reason = match notation {
         // The lines it speaks of are of a grammar the request never saw.
@@ -143,7 +142,7 @@ fn without_place(reason: String) -> String {
     }
 }
 
-/// Runs `work` where recursion as deep as the limits allow fits; a panic becomes an error.
+/// Runs `work` on a stack deep enough for the limits. A panic becomes an error.
 pub(crate) fn on_large_stack<T: Send>(
     notation: Notation,
     work: impl FnOnce() -> Result<T> + Send,
@@ -156,7 +155,7 @@ pub(crate) fn on_large_stack<T: Send>(
             reason: format!("no thread to compile it on: {error}"),
         })?;
         thread.join().unwrap_or_else(|_| {
-            let reason = "compiling it failed in an unforeseen way".to_string();
+            let reason = "compiling it panicked".to_string();
             Err(GrammarError::Refused { notation, reason })
         })
     })

@@ -8,7 +8,7 @@ pub enum GrammarError {
     #[error("`{keyword}` at `{pointer}` of the schema is not supported: {why}")]
     Unsupported {
         keyword: String,
-        /// Where the schema stands that has the keyword, as a JSON pointer from `#`.
+        /// The schema with the keyword, as a JSON pointer from `#`.
         pointer: String,
         why: String,
     },
@@ -24,7 +24,7 @@ pub enum GrammarError {
     #[error("`{pointer}` of the schema is {found}; it must be an object or a boolean")]
     NotASchema { pointer: String, found: String },
 
-    #[error("nothing can satisfy the schema: {why}")]
+    #[error("no value satisfies the schema: {why}")]
     Unsatisfiable { why: String },
 
     #[error("the {notation} is too large: more than {limit} {what}")]
@@ -37,7 +37,7 @@ pub enum GrammarError {
     #[error("the {notation} cannot be used: {reason}")]
     Refused { notation: Notation, reason: String },
 
-    #[error("the GBNF grammar cannot be read at line {line}, column {column}: {message}")]
+    #[error("the GBNF grammar is invalid at line {line}, column {column}: {message}")]
     Gbnf {
         line: usize,
         column: usize,
@@ -61,16 +61,15 @@ impl GrammarError {
     }
 }
 
-/// What matters of a message of llguidance's, which goes on with excerpts, its state, or a
-/// backtrace.
+/// The relevant part of an llguidance message, without excerpts, state or backtrace.
 pub(crate) fn reason(message: &str) -> String {
     let first = message.lines().next().unwrap_or_default();
     let first = first.strip_prefix("panic: ").unwrap_or(first);
     if first == "NoExtensionBias" {
-        return "it admits no text at all".to_string();
+        return "it admits no text".to_string();
     }
     let (place, first) = placed(first);
-    // The regular expression's own error stands last, under a picture of it.
+    // The regular expression's error is the last line, below the excerpt.
     let error = message
         .lines()
         .find_map(|line| line.strip_prefix("error: "));
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_cut_to_what_matters() {
+    fn message_is_reduced_to_its_reason() {
         let cases = [
             ("no start rule found", "no start rule found"),
             ("panic: attempt to add\n<backtrace>\nx", "attempt to add"),

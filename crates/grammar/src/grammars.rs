@@ -1,4 +1,4 @@
-//! One model's grammars: compiled once, used by many requests.
+//! One model's grammars: compiled once, shared by requests.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::{GrammarError, GrammarSource, Result};
 /// A compiled grammar takes from tens of kilobytes to a few megabytes.
 const KEPT: usize = 64;
 
-/// Compiles grammars for one model and keeps those used last; cloning shares them.
+/// Compiles grammars for one model and caches the recent ones. Clones share the cache.
 #[derive(Clone)]
 pub struct Grammars {
     inner: Arc<Inner>,
@@ -30,7 +30,7 @@ struct Inner {
 
 impl Grammars {
     /// `vocab_size` is the width of the model's logits, which may exceed the tokenizer's
-    /// vocabulary. Nothing is computed before the first [`compile`](Self::compile).
+    /// vocabulary. Work starts with the first [`compile`](Self::compile).
     pub fn new(tokenizer: Tokenizer, vocab_size: usize) -> Self {
         let inner = Inner {
             tokenizer,
@@ -43,7 +43,7 @@ impl Grammars {
         }
     }
 
-    /// Compiles on the caller's time, which is bounded; a source compiled lately costs nothing.
+    /// Compiles on the caller's thread, within limits. A recently compiled source is cached.
     pub fn compile(&self, source: &GrammarSource) -> Result<Grammar> {
         self.inner.cache.get_or_make(source.key(), || {
             let matcher = self.compiler()?.compile(source)?;

@@ -1,4 +1,4 @@
-//! Grammars in Lark's notation: those a request brings, and those written for it.
+//! Grammars in Lark's notation, from requests or generated for them.
 
 use serde_json::Value;
 
@@ -13,12 +13,12 @@ const MOST_RULES: usize = 10_000;
 
 /// A string as Lark writes it.
 pub(crate) fn literal(text: &str) -> String {
-    // JSON lets this one stand, Lark does not.
+    // JSON allows this character, Lark does not.
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// One of `choices`. A terminal is matched as far as it goes, so a choice that begins another
-/// excludes neither.
+/// One of `choices`. Terminals match greedily, so a choice that is a prefix of another excludes
+/// neither.
 pub(crate) fn choice(choices: &[String]) -> Result<String> {
     if choices.is_empty() {
         return Err(GrammarError::EmptyChoice);
@@ -27,7 +27,7 @@ pub(crate) fn choice(choices: &[String]) -> Result<String> {
     Ok(format!("start: CHOICE\nCHOICE: {}\n", literals.join(" | ")))
 }
 
-/// Text that matches `pattern` as a whole.
+/// Text that matches `pattern` completely.
 pub(crate) fn regex(pattern: &str) -> Result<String> {
     if pattern.is_empty() {
         return Ok("start: \"\"\n".to_string());
@@ -52,7 +52,7 @@ pub(crate) fn regex(pattern: &str) -> Result<String> {
     Ok(format!("start: /{escaped}/\n"))
 }
 
-/// Checks what llguidance would not survive, and lowers the schemas of `%json` blocks.
+/// Rejects input that would crash llguidance, and lowers the schemas of `%json` blocks.
 pub(crate) fn prepare(text: &str) -> Result<String> {
     let mut out = String::with_capacity(text.len());
     let mut code = String::new();
@@ -88,8 +88,8 @@ fn check_attributes(code: &str) -> Result<()> {
     Ok(())
 }
 
-/// A lowered schema with as many line breaks as it was written with, so that messages about later
-/// lines name the right ones.
+/// A lowered schema with its original number of line breaks, so that messages about later lines
+/// name the right ones.
 fn block(schema: &Value, written: &str) -> Result<String> {
     let lowered = schema::prepare(schema)?.to_string();
     let breaks = "\n".repeat(written.matches('\n').count());
@@ -105,8 +105,7 @@ enum Piece<'a> {
     Schema(Value, &'a str),
 }
 
-/// Takes a grammar apart just far enough to know what is code: strings, regular expressions and
-/// comments are skipped.
+/// Scans a grammar for code: skips strings, regular expressions and comments.
 struct Scanner<'a> {
     rest: &'a str,
     depth: usize,
@@ -155,7 +154,7 @@ impl<'a> Scanner<'a> {
         Ok(Piece::Schema(schema, written))
     }
 
-    /// The length of the quoted thing at the start, or of one character.
+    /// The length of the quoted text at the start, or of one character.
     fn code_or_quoted(&self) -> usize {
         let text = self.rest;
         let to_line_end = || text.find('\n').unwrap_or(text.len());
@@ -188,7 +187,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The length of what `quote` opens, or one where nothing closes it in its line.
+/// The length of the text that `quote` opens, or one if it is not closed in its line.
 fn quoted(text: &str, quote: u8) -> usize {
     let mut escaped = false;
     for (index, byte) in text.bytes().enumerate().skip(1) {

@@ -1,4 +1,4 @@
-//! What a request asks its answer to be.
+//! The source of a grammar.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ pub enum GrammarSource {
     JsonObject,
     /// JSON that a schema admits.
     JsonSchema(Value),
-    /// Text that matches as a whole, in the syntax of Rust's `regex`.
+    /// Text that matches completely, in the syntax of Rust's `regex`.
     Regex(String),
-    /// One of these, whole.
+    /// Exactly one of these.
     Choice(Vec<String>),
     /// A grammar in llguidance's dialect of Lark; its start rule is `start`. A `%json` block is a
     /// schema like any other.
@@ -23,8 +23,8 @@ pub enum GrammarSource {
 }
 
 impl GrammarSource {
-    /// What tells two sources apart. The order of a schema's properties is the order of the
-    /// answer's, so it counts here, unlike in `==`.
+    /// Identifies a source in the cache. The order of a schema's properties is the order in the
+    /// answer, so it counts here, unlike in `==`.
     pub(crate) fn key(&self) -> String {
         let text = match self {
             Self::JsonObject => String::new(),

@@ -7,10 +7,10 @@ use loquat_text::{Special, Tokenizer};
 
 use crate::{GrammarError, Result};
 
-/// The trie keeps a token's depth in ten bits.
+/// The trie stores a token's depth in ten bits.
 const LONGEST_TOKEN: usize = 1 << 10;
 
-/// The trie keeps a token's id in 24 bits, the last of which means none.
+/// The trie stores a token's id in 24 bits; the largest means none.
 const LARGEST_VOCABULARY: usize = (1 << 24) - 1;
 
 /// A tokenizer and the trie of its tokens.
@@ -28,7 +28,7 @@ impl TokenEnv {
                 "it has {vocab_size} tokens; it must have between 1 and {LARGEST_VOCABULARY}"
             ));
         }
-        // The trie asserts what it cannot hold, and a vocabulary comes from a file.
+        // The trie panics on what it cannot store, and a vocabulary comes from a file.
         match catch_unwind(AssertUnwindSafe(|| trie(&tokenizer, vocab_size))) {
             Ok(trie) => Ok(Self { tokenizer, trie }),
             Err(_) => refuse("its tokens do not fit a trie".to_string()),
@@ -43,7 +43,7 @@ impl TokenEnv {
     }
 }
 
-/// A token without bytes is never allowed; a control token only where a grammar names it.
+/// A token without bytes is never allowed; a control token only if a grammar names it.
 fn trie(tokenizer: &Tokenizer, vocab_size: usize) -> TokTrie {
     let ends: Vec<TokenId> = (tokenizer.eos_ids().iter().copied())
         .filter(|id| (*id as usize) < vocab_size)
@@ -77,8 +77,8 @@ impl TokenizerEnv for TokenEnv {
         &self.trie
     }
 
-    /// Forced bytes may begin or stop within a character; such bytes are spelled by the longest
-    /// tokens that fit, as is any text the tokenizer would not give back exactly.
+    /// Forced bytes may start or end within a character. They are spelled by the longest tokens
+    /// that fit, as is any text that the tokenizer does not reproduce exactly.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let mut ids = Vec::new();
         for chunk in bytes.utf8_chunks() {

@@ -5,13 +5,15 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use loquat_engine::{Completion, EngineError, Event, CompletionBuilder, GenerateRequest, Generation, Usage};
+use loquat_engine::{
+    Completion, CompletionBuilder, EngineError, Event, GenerateRequest, Generation, Usage,
+};
 
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::{ApiError, ErrorKind};
 use crate::in_flight::{CancelledBy, Ticket};
-use crate::metrics::{Asked, Outcome, RequestMeter};
+use crate::metrics::{Outcome, QueuedRequest, RequestMeter};
 use crate::models::Lease;
 use crate::telemetry::{Content, RequestTrace};
 
@@ -52,9 +54,9 @@ impl ActiveRequest {
             route,
             choices,
         } = submission;
-        let trace = RequestTrace::of_current(caller, route, &lease.id, &request);
+        let trace = RequestTrace::for_current(caller, route, &lease.id, &request);
         let content = Content::wanted(&app.config().log, &lease, &request, choices);
-        let asked = Asked {
+        let queued = QueuedRequest {
             model: &lease.id,
             route,
             received: caller.received,
@@ -74,8 +76,8 @@ impl ActiveRequest {
                 .map(|choices| choices.into_generations()),
         };
         let generations = submitted.inspect_err(|_| app.metrics.refused(&lease.id, route))?;
-        let ticket = (app.in_flight).begin(caller, route, &lease.id, asked.prompt_tokens);
-        let meter = Some(app.metrics.began(asked));
+        let ticket = (app.in_flight).begin(caller, route, &lease.id, queued.prompt_tokens);
+        let meter = Some(app.metrics.began(queued));
         Ok(Self {
             app: Arc::clone(app),
             caller: caller.clone(),

@@ -63,7 +63,7 @@ impl App {
     /// Resolves a name or alias to the configured name. Models that the caller may not use are not
     /// found.
     pub fn name_for(&self, caller: &Caller, name: &str) -> Result<String, ApiError> {
-        let found = self.models.name_of(name);
+        let found = self.models.resolve_name(name);
         let found = found.and_then(|id| {
             if caller.may_see(&id) {
                 Ok(id)

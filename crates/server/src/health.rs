@@ -1,4 +1,4 @@
-//! Whether the server lives, is ready, and what it is.
+//! Liveness, readiness and version.
 
 use std::sync::Arc;
 
@@ -14,23 +14,23 @@ use crate::app::App;
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/health", get(live))
-        .route("/health/live", get(live_by_its_name))
+        .route("/health/live", get(live_alias))
         .route("/health/ready", get(ready))
         .route("/version", get(version))
 }
 
-/// How the server is.
+/// The server's health.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Health {
-    /// `ok`; of readiness also `loading` and `stopping`.
+    /// `ok`; for readiness also `loading` and `stopping`.
     status: &'static str,
-    /// Models that are to be loaded at the start and are not yet.
+    /// Preloaded models that are still loading.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pending: Vec<String>,
 }
 
 impl Health {
-    fn just(status: &'static str) -> Self {
+    fn with_status(status: &'static str) -> Self {
         Self {
             status,
             pending: Vec::new(),
@@ -38,13 +38,13 @@ impl Health {
     }
 }
 
-/// What is running.
+/// The server's version.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Version {
     version: &'static str,
 }
 
-/// Whether the server answers at all; it does so while models load and while it stops.
+/// Liveness: answers also while models load and during shutdown.
 #[utoipa::path(
     get,
     path = "/health",
@@ -52,7 +52,7 @@ pub struct Version {
     responses((status = 200, description = "The server lives", body = Health))
 )]
 pub async fn live() -> Json<Health> {
-    Json(Health::just("ok"))
+    Json(Health::with_status("ok"))
 }
 
 /// The same as `/health`.
@@ -62,12 +62,11 @@ pub async fn live() -> Json<Health> {
     tag = "operating",
     responses((status = 200, description = "The server lives", body = Health))
 )]
-pub async fn live_by_its_name() -> Json<Health> {
+pub async fn live_alias() -> Json<Health> {
     live().await
 }
 
-/// Whether requests should be sent here: not before the models to be loaded at the start are
-/// there, and not once the server stops.
+/// Readiness: fails until the preloaded models are loaded, and during shutdown.
 #[utoipa::path(
     get,
     path = "/health/ready",
@@ -80,9 +79,12 @@ pub async fn live_by_its_name() -> Json<Health> {
 pub async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Json<Health>) {
     let pending = app.models.pending();
     let (status, health) = if app.is_stopping() {
-        (StatusCode::SERVICE_UNAVAILABLE, Health::just("stopping"))
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Health::with_status("stopping"),
+        )
     } else if pending.is_empty() {
-        (StatusCode::OK, Health::just("ok"))
+        (StatusCode::OK, Health::with_status("ok"))
     } else {
         let health = Health {
             status: "loading",
@@ -115,7 +117,7 @@ mod tests {
     use crate::testing::{Harness, MODEL, Scripted};
 
     #[tokio::test]
-    async fn the_server_lives_before_it_is_ready_and_after() {
+    async fn server_is_live_before_and_after_ready() {
         let config = Config {
             models: vec![Model {
                 preload: true,
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_version_is_the_packages() {
+    async fn version_matches_package() {
         let server = Harness::saying("hi");
         let version = server.get("/version").await.json();
         assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));

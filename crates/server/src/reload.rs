@@ -1,4 +1,4 @@
-//! Another configuration while the server runs: what takes effect at once, and what at a restart.
+//! Reloads the configuration: which changes apply at once, and which need a restart.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,34 +9,34 @@ use crate::http::Certified;
 pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 pub type SetLogLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// What reloading needs from whoever started the server.
+/// How to reload, set by the server's caller.
 pub struct Reloading {
-    /// Reads the configuration again, as it was read at the start. It may take its time.
+    /// Reads the configuration as at the start. It may block.
     pub read: ReadConfig,
-    /// Changes what is logged.
+    /// Changes the log level.
     pub log_level: SetLogLevel,
 }
 
-/// How to reload, once somebody said; and one reload at a time.
+/// Serializes reloads.
 #[derive(Default)]
 pub struct Reloads {
     how: OnceLock<Arc<Reloading>>,
     turn: tokio::sync::Mutex<()>,
 }
 
-/// What came of another configuration, by the names that options have in it.
+/// The options that a reload changed, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reconfigured {
-    /// In force now.
+    /// Applied now.
     pub applied: Vec<String>,
-    /// As before, until the server is started again.
+    /// Unchanged until a restart.
     pub needs_restart: Vec<String>,
 }
 
-/// Why the configuration is as it was.
+/// Why a reload failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReloadError {
-    #[error("this server was started without a configuration that can be read again")]
+    #[error("this server was started without a configuration that can be reloaded")]
     NoSource,
     #[error("the configuration cannot be read: {0}")]
     Unreadable(String),
@@ -47,14 +47,14 @@ pub enum ReloadError {
 }
 
 impl App {
-    /// Says how to [reload](Self::reload). The first word counts.
+    /// Sets how to [reload](Self::reload). Only the first call counts.
     pub fn set_reloading(&self, how: Reloading) {
-        // A second one would be a mistake of whoever starts servers, and harms nobody.
+        // A second call is ignored.
         let _ = self.reloading.how.set(Arc::new(how));
     }
 
-    /// Reads the configuration again and puts it in force, as far as that goes. On an error
-    /// everything is as it was.
+    /// Reads the configuration and applies what can change at run time. On an error nothing
+    /// changes.
     pub async fn reload(self: &Arc<Self>) -> Result<Reconfigured, ReloadError> {
         let _turn = self.reloading.turn.lock().await;
         let outcome = self.read_and_apply().await;
@@ -62,9 +62,9 @@ impl App {
             Ok(report) => tracing::info!(
                 applied = report.applied.join(", "),
                 needs_restart = report.needs_restart.join(", "),
-                "the configuration was read again"
+                "configuration reloaded"
             ),
-            Err(error) => tracing::error!("the configuration stays as it is: {error}"),
+            Err(error) => tracing::error!("configuration not reloaded: {error}"),
         }
         outcome
     }
@@ -80,8 +80,8 @@ impl App {
         applied.unwrap_or_else(|error| Err(ReloadError::Unreadable(error.to_string())))
     }
 
-    /// Puts another configuration in force, as far as that goes while the server runs. It reads
-    /// the certificate, also where only the files changed: a renewed one needs no restart.
+    /// Applies what can change at run time. Always reads the certificate again, so that a renewed
+    /// one needs no restart.
     pub fn reconfigure(&self, mut config: Config) -> Result<Reconfigured, ReloadError> {
         let old = self.config();
         let mut report = Reconfigured::default();
@@ -96,7 +96,7 @@ impl App {
                 None => report.fixed("log.level", &old.log.level, &mut config.log.level),
             }
         }
-        // Nothing fails from here on.
+        // No errors from here on.
         self.tls.replace(certified);
         self.keys.replace(&config.keys);
         let changes = self.models.reconfigure(&config);
@@ -108,9 +108,9 @@ impl App {
 }
 
 impl Reconfigured {
-    /// Notes every difference, and puts back what cannot change.
+    /// Records every difference, and reverts options that need a restart.
     fn compare(&mut self, old: &Config, new: &mut Config) {
-        // Exhaustive, so that whoever adds an option decides here what a change of it does.
+        // Exhaustive: a new option must be classified here.
         let Config {
             server,
             tls,
@@ -159,14 +159,14 @@ impl Reconfigured {
         self.live("server.host_names", host_names, &new.host_names);
     }
 
-    /// Read by whoever needs it at the time.
+    /// An option that is read at each use.
     fn live<T: PartialEq>(&mut self, name: &str, old: &T, new: &T) {
         if old != new {
             self.applied.push(name.to_owned());
         }
     }
 
-    /// Settled at the start.
+    /// An option that is fixed at start.
     fn fixed<T: PartialEq + Clone>(&mut self, name: &str, old: &T, new: &mut T) {
         if old != new {
             self.needs_restart.push(name.to_owned());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_change_takes_effect_or_is_said_to_need_a_restart() {
+    async fn every_change_applies_or_needs_restart() {
         type Case = (
             fn(&mut Config),
             &'static [&'static str],
@@ -251,7 +251,7 @@ mod tests {
                     new.models[0].max_tokens = 7;
                     new.server.port = 1;
                 },
-                &["models.tiny (opened anew at its next use)"],
+                &["models.tiny (reopened at its next use)"],
                 &["server.port"],
             ),
         ];
@@ -261,7 +261,7 @@ mod tests {
             assert_eq!(report.applied, applied);
             assert_eq!(report.needs_restart, needs_restart);
             let again = server.app.reconfigure(changed(change)).expect("a report");
-            assert_eq!(again.applied, [""; 0], "what is in force is in force");
+            assert_eq!(again.applied, [""; 0], "a second reload changes nothing");
             assert_eq!(again.needs_restart, needs_restart);
         }
     }
@@ -271,13 +271,13 @@ mod tests {
             read: Box::new(read),
             log_level: Box::new(|level| match level {
                 "info" | "debug" => Ok(()),
-                other => Err(format!("`{other}` is no level")),
+                other => Err(format!("`{other}` is not a log level")),
             }),
         }
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_changes_nothing() {
+    async fn failed_reload_changes_nothing() {
         let server = Harness::saying("hello");
         assert_eq!(server.app.reload().await, Err(ReloadError::NoSource));
         let reads = AtomicUsize::new(0);
@@ -294,7 +294,7 @@ mod tests {
         let before = server.app.config();
         for refused in [
             ReloadError::Unreadable("line 3: no".to_owned()),
-            ReloadError::LogLevel("`loud` is no level".to_owned()),
+            ReloadError::LogLevel("`loud` is not a log level".to_owned()),
         ] {
             assert_eq!(server.app.reload().await, Err(refused));
             assert!(Arc::ptr_eq(&before, &server.app.config()));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn models_come_go_and_change() {
+    async fn models_are_added_removed_and_changed() {
         let server = Harness::saying("hello");
         let old = server.app.models.lease(MODEL).await.expect("the model");
         let changed = changed(|new| {

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_reaches_its_field_and_nothing_else() {
+    fn every_parameter_sets_only_its_field() {
         for parameter in PARAMETERS {
             let (given, expected) = match parameter.kind {
                 ParameterKind::Float => (json!(parameter.max), json!(parameter.max)),
@@ -196,7 +196,7 @@ mod tests {
                 }
                 ParameterKind::Biases => (json!({ "5": 1.5 }), json!([[5, 1.5]])),
                 ParameterKind::Tokens => (json!([1, 2]), json!([1, 2])),
-                // Within a text and at its beginning.
+                // With and without a leading space.
                 ParameterKind::TokenSequences => (json!(["word"]), json!(2)),
                 ParameterKind::Strings => (json!(["a"]), json!(["a"])),
                 ParameterKind::Steps => (
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_type_is_refused_by_name() {
+    fn wrong_type_is_refused_by_name() {
         for parameter in PARAMETERS {
             for wrong in [json!(true), json!("x"), json!([[]]), json!({ "x": "y" })] {
                 let error = apply_one(parameter.name, wrong.clone()).expect_err(parameter.name);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_held_to_their_fields() {
+    fn numbers_are_range_checked() {
         let cases = [
             ("top_k", json!(-1), Some(json!(0))),
             ("top_k", json!(-2), None),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_in_no_time_or_refused() {
+    fn oversized_word_lists_are_refused() {
         let distinct: Vec<String> = (0..1_000_000).map(|word| word.to_string()).collect();
         let cases = [
             (
@@ -272,7 +272,7 @@ mod tests {
             ),
             (
                 json!(["a".repeat(70_000)]),
-                "`bad_words` has 70000 bytes of words; at most 65536 are taken",
+                "`bad_words` has 70000 bytes of words; at most 65536 are allowed",
             ),
         ];
         for (words, message) in cases {
@@ -280,13 +280,13 @@ mod tests {
             assert_eq!(error.message, message);
             assert_eq!(error.param, Some(FieldPath::verbatim("bad_words")));
         }
-        // Each with a space before it, too.
+        // Each with and without a leading space.
         let mut params = apply_one("bad_words", json!(["a", "b", "a"])).expect("few");
         assert_eq!(value_of(&mut params, "bad_words"), json!(4));
     }
 
     #[test]
-    fn an_order_switches_off_what_it_leaves_out() {
+    fn order_disables_omitted_steps() {
         let mut params = SamplingParams {
             top_k: 40,
             min_p: 0.1,

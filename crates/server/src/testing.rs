@@ -1,4 +1,4 @@
-//! For tests: a whole server without a socket, over a model that says what it is told to.
+//! For tests: a whole server without a socket, with a scripted model.
 
 mod scripted;
 
@@ -18,20 +18,20 @@ use crate::router::router;
 
 pub use scripted::{MODEL, Scripted, Stuck, chat, tokenizer};
 
-/// A server to call.
+/// A server under test.
 pub struct Harness {
     pub app: Arc<App>,
     router: Router,
 }
 
-/// What came back.
+/// A response with its body.
 pub struct Reply {
     pub response: Response<()>,
     pub body: Bytes,
 }
 
 impl Harness {
-    /// Serves a model that says this.
+    /// Serves a model with this reply.
     pub fn saying(reply: &str) -> Self {
         Self::with(Scripted::new(reply), Self::config())
     }
@@ -88,7 +88,7 @@ impl Reply {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The frames of a stream of events, each with its name, without what ends the stream.
+    /// The events of a stream with their names, without the final `[DONE]`.
     pub fn events(&self) -> Vec<(Option<String>, Value)> {
         let text = self.text();
         let frames = text.split("\n\n").filter(|frame| !frame.is_empty());
@@ -107,7 +107,7 @@ impl Reply {
             .collect()
     }
 
-    /// The lines of a stream of lines.
+    /// The lines of a stream.
     pub fn lines(&self) -> Vec<Value> {
         let text = self.text();
         let lines = text.lines();
@@ -118,7 +118,7 @@ impl Reply {
 }
 
 #[tokio::test]
-async fn a_path_that_is_nobodys_is_refused_in_the_dialect_of_its_place() {
+async fn unknown_paths_use_their_dialect() {
     let server = Harness::saying("hello");
     let reply = server.get("/v1/nothing").await;
     assert_eq!(reply.status(), StatusCode::NOT_FOUND);

@@ -4,21 +4,21 @@ use std::sync::Arc;
 use loquat_spec::ModelSpec;
 use loquat_weights::Weights;
 
-use crate::{Capabilities, Memory, OpenError, Session};
+use crate::{OpenError, Plan, Session};
 
 /// A way to compute: one per kind of device or library.
 pub trait Backend: Send + Sync {
-    /// The name people type after `--backend`.
+    /// The value of `--backend`.
     fn name(&self) -> &'static str;
 
-    /// Looks at the machine; changes nothing and must be quick.
+    /// Inspects the machine; changes nothing and must be fast.
     fn probe(&self) -> Probe;
 
-    /// What [`open`](Backend::open) would give, found out without loading anything.
+    /// What [`open`](Backend::open) would return, without loading anything.
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError>;
 
     /// Loads a model onto the device. The session owns all it needs; `source` may be dropped.
-    /// `progress` hears the share that is done, from 0 to 1, on the calling thread.
+    /// `progress` receives the share that is done, from 0 to 1, on the calling thread.
     fn open(
         &self,
         source: ModelSource,
@@ -27,23 +27,11 @@ pub trait Backend: Send + Sync {
     ) -> Result<Box<dyn Session>, OpenError>;
 }
 
-/// A session's answers before it exists: nothing in use, and the same numbers it will give.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    pub capabilities: Capabilities,
-    pub memory: Memory,
-    /// All that will be allocated once everything is used: weights, KV, states, buffers. What a
-    /// step gives out is the caller's ([`StepOutput`](crate::StepOutput)), and not counted.
-    pub resident_bytes: u64,
-    /// What a person may want to know of how the model is kept, a line each.
-    pub notes: Vec<String>,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
     /// The first is the one that [`open`](Backend::open) uses.
     Available(Vec<Device>),
-    /// `why` it cannot run here, and the `remedy`, both whole sentences for a person.
+    /// `why` it cannot run here, and the `remedy`, both whole sentences for display.
     Unavailable { why: String, remedy: String },
 }
 
@@ -54,12 +42,12 @@ pub struct Device {
     pub memory_bytes: Option<u64>,
 }
 
-/// What is preferred where nobody says which backend is to compute.
+/// Decides which backend is the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// The machine's own cores.
     Cpu,
-    /// Anything made for computing, with or without memory of its own.
+    /// An accelerator, with or without memory of its own.
     Gpu,
 }
 
@@ -77,7 +65,7 @@ pub struct ModelSource {
 pub struct SessionOptions {
     /// Longest sequence; at most the model's own context.
     pub context: Option<usize>,
-    /// All memory the session may take. What weights and buffers leave of it is for KV.
+    /// All memory the session may use. KV gets what weights and buffers leave.
     pub memory: Option<MemoryBudget>,
     /// KV memory, in tokens over all sequences.
     pub kv_tokens: Option<usize>,
@@ -87,7 +75,7 @@ pub struct SessionOptions {
     pub max_step_tokens: usize,
     pub threads: Option<usize>,
     pub precision: Precision,
-    /// How KV is to be kept; a backend refuses what it, or the model on it, cannot.
+    /// How KV is stored; a backend refuses a format that it or the model does not support.
     pub kv_format: Option<KvFormat>,
 }
 
@@ -106,13 +94,13 @@ impl Default for SessionOptions {
     }
 }
 
-/// How keys and values may be kept.
+/// How keys and values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvFormat {
     F32,
     F16,
     Bf16,
-    /// Eight bits an element, under a factor for each token's key and value of each head.
+    /// Eight bits per element, with a factor for each token's key and value of each head.
     Q8,
 }
 
@@ -128,12 +116,12 @@ impl KvFormat {
         }
     }
 
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 }
 
-/// How much of the device's memory a session may take.
+/// How much of the device's memory a session may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryBudget {
     Bytes(u64),
@@ -142,7 +130,7 @@ pub enum MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Refuses a budget that no session can keep.
+    /// Refuses a budget outside its range.
     pub fn check(self) -> Result<(), OpenError> {
         let (found, expected) = match self {
             Self::Bytes(1..) | Self::Percent(1..=100) => return Ok(()),
@@ -171,7 +159,7 @@ impl MemoryBudget {
 /// Which arithmetic a session promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
-    /// The device's quickest path: activations and KV may be rounded.
+    /// The device's fastest path: activations and KV may be rounded.
     Fast,
     /// fp32 activations and KV over exactly decoded weights: the path judged against
     /// references.

@@ -18,8 +18,8 @@ pub struct Row {
     tokens: Range<usize>,
 }
 
-/// What a row gives back. Counts are of its last positions: 1 is the usual next token, as many
-/// as the row has tokens scores a prompt, in between verifies a speculative block.
+/// What a row emits. Counts are of its last positions: 1 is the usual next token, as many as the
+/// row has tokens scores a prompt, in between verifies a speculative block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Emit {
     Nothing,
@@ -27,8 +27,7 @@ pub enum Emit {
     Greedy {
         positions: usize,
     },
-    /// A token drawn after the last position, given where greedy ones are; for sessions that
-    /// [draw](Capabilities::draws).
+    /// A token drawn after the last position, for sessions that [draw](Capabilities::draws).
     Drawn(Draw),
     /// All logits at each of the last `positions`.
     Logits {
@@ -77,8 +76,8 @@ impl StepBatch {
         &self.tokens[row.tokens.clone()]
     }
 
-    /// For sessions: refuses row `index` where it asks for what no session of these capabilities
-    /// gives. Its sequence holds `len` tokens; rows accepted before it bring `planned`.
+    /// For sessions: refuses row `index` if no session of these capabilities can run it. Its
+    /// sequence holds `len` tokens; rows accepted before it bring `planned`.
     pub fn check(
         &self,
         index: usize,
@@ -143,12 +142,12 @@ impl StepBatch {
     }
 }
 
-/// What a step gave, one [`RowOutput`] per row in the batch's order. Owned by the caller and
+/// The output of a step, one [`RowOutput`] per row in the batch's order. Owned by the caller and
 /// reused; the session clears and fills it.
 #[derive(Debug, Default)]
 pub struct StepOutput {
     rows: Vec<RowOutput>,
-    greedy: Vec<u32>,
+    tokens: Vec<u32>,
     logits: Vec<f32>,
     vocab_size: usize,
     hidden: Vec<f32>,
@@ -159,7 +158,7 @@ pub struct StepOutput {
 pub struct RowOutput {
     /// Why the row was refused; its sequence is then unchanged.
     pub error: Option<SessionError>,
-    greedy: Range<usize>,
+    tokens: Range<usize>,
     /// In units of whole vocabularies.
     logits: Range<usize>,
     /// In units of whole hidden states.
@@ -167,10 +166,10 @@ pub struct RowOutput {
 }
 
 impl StepOutput {
-    /// For sessions: forgets the last step.
+    /// For sessions: clears the last step's output.
     pub fn reset(&mut self, capabilities: &Capabilities) {
         self.rows.clear();
-        self.greedy.clear();
+        self.tokens.clear();
         self.logits.clear();
         self.vocab_size = capabilities.vocab_size;
         self.hidden.clear();
@@ -191,14 +190,14 @@ impl StepOutput {
     }
 
     /// For sessions: room for the next row's tokens, greedy or drawn, one per emitted position.
-    pub fn push_greedy(&mut self, positions: usize) -> &mut [u32] {
-        let range = self.greedy.len()..self.greedy.len() + positions;
-        self.greedy.resize(range.end, 0);
+    pub fn push_tokens(&mut self, positions: usize) -> &mut [u32] {
+        let range = self.tokens.len()..self.tokens.len() + positions;
+        self.tokens.resize(range.end, 0);
         self.rows.push(RowOutput {
-            greedy: range.clone(),
+            tokens: range.clone(),
             ..RowOutput::default()
         });
-        &mut self.greedy[range]
+        &mut self.tokens[range]
     }
 
     /// For sessions: room for the next row's logits, one vocabulary per emitted position.
@@ -225,7 +224,7 @@ impl StepOutput {
         &mut self.hidden[range.start * self.hidden_size..]
     }
 
-    /// For sessions: a row that was pushed came to nothing after all.
+    /// For sessions: replaces a row's output with an error.
     pub fn fail(&mut self, row: usize, error: SessionError) {
         self.rows[row] = RowOutput {
             error: Some(error),
@@ -234,8 +233,8 @@ impl StepOutput {
     }
 
     /// For sessions: all rows' tokens, in the order they were pushed.
-    pub fn all_greedy_mut(&mut self) -> &mut [u32] {
-        &mut self.greedy
+    pub fn all_tokens_mut(&mut self) -> &mut [u32] {
+        &mut self.tokens
     }
 
     /// For sessions: all rows' logits, in the order they were pushed.
@@ -253,8 +252,8 @@ impl StepOutput {
     }
 
     /// The row's tokens, greedy or drawn, oldest position first.
-    pub fn greedy(&self, row: usize) -> &[u32] {
-        &self.greedy[self.rows[row].greedy.clone()]
+    pub fn tokens(&self, row: usize) -> &[u32] {
+        &self.tokens[self.rows[row].tokens.clone()]
     }
 
     /// How many positions' logits the row has.

@@ -1,7 +1,7 @@
-/// What a session can do. The engine asks this instead of guessing by name.
+/// What a session can do, so that the engine does not guess by the backend's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The backend's name and the device, for people: `cpu (8 threads, avx512-vnni)`.
+    /// The backend's name and the device, for display: `cpu (8 threads, avx512-vnni)`.
     pub device: String,
     pub vocab_size: usize,
     /// Longest sequence.
@@ -10,23 +10,17 @@ pub struct Capabilities {
     pub max_sequences: usize,
     /// New tokens in one step, over all rows.
     pub max_step_tokens: usize,
-    /// Rows' logits can be had, so masks and samplers can work on them.
-    pub structured_output: bool,
-    /// Values of a hidden state, where rows' hidden states can be had, at any of their positions;
-    /// `None` where a session gives none, as one whose graph ends with the logits.
+    /// Rows can emit logits, which samplers and constraints need.
+    pub logits: bool,
+    /// Values of a hidden state. `None` if rows cannot emit hidden states, as in a graph that ends
+    /// with the logits.
     pub hidden_size: Option<usize>,
     /// Rows can have their token drawn on the device ([`Emit::Drawn`](crate::Emit::Drawn)).
     pub draws: bool,
-    /// Several positions of one row can be emitted, and truncation undoes a rejected block.
-    pub speculative_decoding: bool,
     /// At which lengths `fork` and `truncate` work.
     pub prefix_copy: PrefixCopy,
-    /// Images and other inputs besides tokens.
-    pub multimodal: bool,
-    /// A step over many rows costs less than as many steps.
-    pub batched_serving: bool,
     pub export: bool,
-    /// How KV is kept: `f32`, `f16`…
+    /// How KV is stored: `f32`, `f16`…
     pub kv_format: &'static str,
     /// A sequence's outputs are bit-identical whatever else is in the batch, and however its
     /// tokens were cut into steps.
@@ -36,12 +30,12 @@ pub struct Capabilities {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCopy {
     AnyLength,
-    /// Only where the session kept a snapshot, as `Session::reusable` says; recurrent models.
+    /// Only at the lengths that `Session::reusable` returns; recurrent models.
     AtSnapshots,
     None,
 }
 
-/// What a session holds. Bytes are the device's, not the file's.
+/// The memory of a session. Bytes are those on the device, not in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     pub weight_bytes: u64,
@@ -50,24 +44,24 @@ pub struct Memory {
     pub kv_capacity: usize,
     /// Tokens' worth of KV that sequences hold now; what they share counts once.
     pub kv_in_use: usize,
-    /// KV is handed out in runs of this many tokens: a sequence of one costs this much.
+    /// Tokens of a KV page: a sequence of one token uses this much.
     pub kv_granularity: usize,
-    /// Bytes of one recurrent state; 0 where the model has none. A sequence holds one beside its
+    /// Bytes of one recurrent state; 0 without recurrent layers. A sequence holds one besides its
     /// KV, and one for each snapshot.
     pub state_bytes: u64,
     pub states_in_use: usize,
 }
 
-/// What some sequences hold together. What they share counts once.
+/// The memory of some sequences. What they share counts once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Tokens' worth of KV, in whole runs of [`Memory::kv_granularity`].
+pub struct HeldMemory {
+    /// Tokens' worth of KV, a multiple of [`Memory::kv_granularity`].
     pub kv_tokens: usize,
     /// Recurrent states, snapshots among them.
     pub states: usize,
 }
 
-impl Held {
+impl HeldMemory {
     pub fn bytes(self, memory: &Memory) -> u64 {
         self.kv_tokens as u64 * memory.kv_bytes_per_token + self.states as u64 * memory.state_bytes
     }

@@ -1,7 +1,6 @@
 use crate::SessionError;
 
-/// How a session chooses a token by itself, so that the token and not a vocabulary of logits
-/// leaves the device.
+/// How a session draws a token on the device, so that no logits are copied to the host.
 ///
 /// The logits are divided by `temperature`; of the tokens the `top_k` likeliest are kept, of these
 /// the fewest that have `top_p` of the probability, of these those at least `min_p` times as likely
@@ -22,7 +21,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// For sessions: refuses numbers that mean nothing.
+    /// For sessions: refuses numbers out of range.
     pub fn check(&self) -> Result<(), SessionError> {
         let checks = [
             (
@@ -39,8 +38,8 @@ impl Draw {
         }
     }
 
-    /// The token for these logits, one after another and in double precision: what devices are
-    /// judged by. `None` where nothing is a number.
+    /// The token for these logits in double precision: the reference for devices. `None` if no
+    /// logit is a number.
     pub fn choose(&self, logits: &[f32]) -> Option<u32> {
         let mut order: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
         order.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_lie_side_by_side_likeliest_first() {
+    fn unit_selects_tokens_likeliest_first() {
         let cases = [
             (ALL, 0.0, 1),
             (ALL, 0.49, 1),
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_mean_nothing_are_refused_by_name() {
+    fn out_of_range_numbers_name_their_field() {
         let cases = [
             (
                 "temperature",

@@ -9,7 +9,7 @@ use crate::SequenceId;
 pub enum SessionError {
     #[error("no sequence {}: it was released or never created", .0.0)]
     UnknownSequence(SequenceId),
-    #[error("sequence {} stands twice in one batch", .0.0)]
+    #[error("sequence {} appears twice in one batch", .0.0)]
     DuplicateSequence(SequenceId),
     #[error("a row must bring at least one token")]
     EmptyRow,
@@ -25,15 +25,15 @@ pub enum SessionError {
     NoSnapshot { len: usize, reusable: usize },
     #[error("{wanted} tokens exceed the context of {max_context}")]
     ContextExceeded { wanted: usize, max_context: usize },
-    #[error("{tokens} new tokens in one step, but at most {max} are taken")]
+    #[error("{tokens} new tokens in one step exceed the limit of {max}")]
     StepTooLarge { tokens: usize, max: usize },
     #[error("{wanted} more tokens of KV wanted, {available} free")]
     KvExhausted { wanted: usize, available: usize },
     #[error("all {max} recurrent states are in use")]
     StatesExhausted { max: usize },
-    #[error("{max} sequences are alive already, the most this session takes")]
+    #[error("all {max} sequences of this session are in use")]
     TooManySequences { max: usize },
-    #[error("the model computed no number: its weights or the arithmetic are broken")]
+    #[error("the model computed NaN: its weights or the arithmetic are broken")]
     NotANumber,
     #[error("not a sequence this session can import: {0}")]
     BadImport(String),
@@ -83,7 +83,7 @@ pub enum OpenError {
     Weights(#[from] loquat_weights::WeightsError),
 }
 
-/// What a session's memory came up against.
+/// Which limit a session's memory exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryBound {
     Machine,

@@ -2,9 +2,9 @@
 //! states out, for a batch of sequences.
 //!
 //! A session owns the weights and all KV state on its device. No tensor type crosses this
-//! seam, so a backend may be eager, hand-written or compiled. Scheduling, sampling, text and
-//! files are other crates' business; nothing here allocates per token, blocks on I/O or knows
-//! JSON.
+//! seam, so a backend may be eager, hand-written or compiled. The modules `limits`, `loading`,
+//! `sequences` and `transfer` are shared code for backends, not part of the contract. Scheduling,
+//! sampling, text and files belong to other crates; nothing here blocks on I/O or knows JSON.
 
 mod backend;
 mod batch;
@@ -13,16 +13,20 @@ pub mod conformance;
 mod draw;
 mod error;
 pub mod limits;
+pub mod loading;
+mod plan;
+pub mod sequences;
 pub mod transfer;
 
 pub use backend::{
-    Backend, Device, DeviceKind, KvFormat, MemoryBudget, ModelSource, Plan, Precision, Probe,
+    Backend, Device, DeviceKind, KvFormat, MemoryBudget, ModelSource, Precision, Probe,
     SessionOptions,
 };
 pub use batch::{Emit, Row, RowOutput, StepBatch, StepOutput};
-pub use capabilities::{Capabilities, Held, Memory, PrefixCopy};
+pub use capabilities::{Capabilities, HeldMemory, Memory, PrefixCopy};
 pub use draw::Draw;
 pub use error::{MemoryBound, OpenError, SessionError};
+pub use plan::{BackendTraits, Plan};
 
 /// Names a sequence inside the session that made it. Never reused within a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,48 +50,35 @@ pub trait Session: Send {
 
     /// The longest length up to `at_most` at which the sequence can be forked or truncated now.
     /// Its own length always can.
-    fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
-        Ok(at_most.min(self.len(sequence)?))
-    }
+    fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError>;
 
-    /// What the sequences hold together; changes nothing. As it stands here: for sessions whose
-    /// sequences share nothing.
-    fn held(&self, sequences: &[SequenceId]) -> Result<Held, SessionError> {
-        let memory = self.memory();
-        let mut held = Held::default();
-        for sequence in sequences {
-            let len = self.len(*sequence)?;
-            held.kv_tokens += len.next_multiple_of(memory.kv_granularity.max(1));
-            held.states += usize::from(memory.state_bytes > 0 && len > 0);
-        }
-        Ok(held)
-    }
+    /// The memory that the sequences hold together; changes nothing.
+    fn held(&self, sequences: &[SequenceId]) -> Result<HeldMemory, SessionError>;
 
     /// Makes a sequence that holds the first `len` tokens of `source`, sharing their state.
     /// `source` is unchanged, and neither sees what the other does afterwards. The caller owns
     /// the result.
     fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError>;
 
-    /// Forgets the sequence's tokens from `len` on. Where the session keeps snapshots only, `len`
-    /// must be one that [`reusable`](Session::reusable) gives; likewise for `fork`.
+    /// Removes the sequence's tokens from `len` on. If the session can only cut at snapshots, `len`
+    /// must be a length that [`reusable`](Session::reusable) returns; likewise for `fork`.
     fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError>;
 
-    /// Ends the sequence and frees what only it held. The id is dead afterwards.
+    /// Ends the sequence and frees what only it held. The id is invalid afterwards.
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError>;
 
     /// Appends each row's tokens to its sequence and fills `output`, one entry per row in the
     /// batch's order, replacing what it held.
     ///
     /// A row that is refused (see [`RowOutput::error`]) leaves its sequence's tokens as they were
-    /// and does not disturb the others. Emitting changes nothing: the sequence is the same
-    /// afterwards whatever its row asked for. A row whose token is to be chosen over logits that are
-    /// no numbers is refused; a row that asked for logits or hidden states gets them as they are.
-    /// `Err` means that the device itself failed: the sequences named in the batch must then be
+    /// and does not affect the others. What a row emits does not change its sequence. A row that
+    /// emits a token is refused if its logits are not numbers; logits and hidden states are returned
+    /// as they are. `Err` means that the device failed: the sequences of the batch must then be
     /// released.
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError>;
 
     /// The sequence's state as bytes that [`import`](Session::import) of a session over the
-    /// same model and KV format takes back. Changes nothing.
+    /// same model and KV format accepts. Changes nothing.
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError>;
 
     /// Makes a sequence from exported bytes. The caller owns it.

@@ -1,5 +1,5 @@
-//! Exported sequences, for backends: the envelope around a sequence's bytes, and the mark that
-//! tells models apart.
+//! Exported sequences, for backends: the envelope around a sequence's bytes, and the fingerprint
+//! of a model.
 
 use loquat_weights::EncodedRow;
 
@@ -9,7 +9,7 @@ const MAGIC: &[u8; 8] = b"LOQKV\0\0\x02";
 /// Magic, fingerprint, length, checksum.
 const HEADER: usize = 8 + 8 + 8 + 8;
 
-/// An export under way: its bytes are appended, then sealed.
+/// An export in progress: its bytes are appended, then sealed.
 pub struct Envelope {
     bytes: Vec<u8>,
 }
@@ -25,7 +25,7 @@ impl Envelope {
         Self { bytes }
     }
 
-    /// Where the sequence's own bytes go.
+    /// The sequence's own bytes, to append to.
     pub fn contents(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -37,8 +37,8 @@ impl Envelope {
     }
 }
 
-/// The length and the contents of an exported sequence, which must be whole, of the model
-/// `fingerprint`, and as large as `size` says of its length.
+/// The length and the contents of an exported sequence. It must be undamaged, of the model
+/// `fingerprint`, and of the size that `size` returns for its length.
 pub fn unseal(
     bytes: &[u8],
     fingerprint: u64,
@@ -55,7 +55,7 @@ pub fn unseal(
         u64::from_le_bytes(bytes)
     };
     if header[..8] != *MAGIC {
-        return refuse("it does not open with the mark of an exported sequence");
+        return refuse("it does not start with the header of an exported sequence");
     }
     if number(8) != fingerprint {
         return refuse("it comes from another model or another KV format");
@@ -76,8 +76,8 @@ pub fn unseal(
     Ok((len, contents))
 }
 
-/// Tells models and KV formats apart: the spec, the format, all vectors, and each matrix's first
-/// bytes, so that a fine-tune of the same shape counts as another model.
+/// Identifies a model and its KV format: a hash of the spec, the format, all vectors, and each
+/// matrix's first bytes, so that a fine-tune of the same shape is another model.
 pub fn fingerprint(source: &ModelSource, kv_format: &str) -> u64 {
     const SAMPLED: usize = 256;
     let mut sample = format!("{:?} {kv_format}", source.spec).into_bytes();
@@ -104,7 +104,7 @@ pub fn fingerprint(source: &ModelSource, kv_format: &str) -> u64 {
     fnv1a(&sample)
 }
 
-/// Damage detection, not security: whoever can forge an export owns the process already.
+/// Detects damage. It is no protection: who can forge an export controls the process already.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::error::SpecError;
 
-/// A JSON object that remembers where it stands, so that an error can name the whole field.
+/// A JSON object that knows its path, so that errors name the whole field.
 /// `null` counts as absent, as transformers writes it.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -32,8 +32,7 @@ impl Config {
         }
     }
 
-    /// The same with `defaults`, an object, for the fields it does not mention; `null` is a
-    /// mention.
+    /// The same with `defaults`, an object, for absent fields; `null` counts as present.
     pub(crate) fn with_defaults(&self, defaults: Value) -> Self {
         let mut config = self.clone();
         if let Value::Object(defaults) = defaults {
@@ -44,7 +43,7 @@ impl Config {
         config
     }
 
-    /// The field's full name, as error messages say it.
+    /// The field's full path for error messages.
     pub fn path(&self, field: &str) -> String {
         format!("{}{field}", self.prefix)
     }
@@ -53,7 +52,7 @@ impl Config {
         self.fields.get(field).filter(|value| !value.is_null())
     }
 
-    /// Whether the field stands there, `null` included.
+    /// Whether the field exists, even as `null`.
     pub fn mentions(&self, field: &str) -> bool {
         self.fields.contains_key(field)
     }
@@ -62,8 +61,7 @@ impl Config {
         self.fields.keys().map(String::as_str)
     }
 
-    /// With fields under the names they usually go by: of each pair the first, where it stands,
-    /// takes the second's place.
+    /// With the first field of each pair, if present, renamed to the second.
     pub fn renamed(&self, pairs: &[(&str, &str)]) -> Config {
         let mut renamed = self.clone();
         for (from, to) in pairs {
@@ -119,7 +117,7 @@ impl Config {
         self.typed(field, "a number", number)
     }
 
-    /// A list of numbers, one for each of `len` things.
+    /// A list of `len` numbers.
     pub fn f64s(&self, field: &str, len: usize) -> Result<Option<Vec<f64>>, SpecError> {
         let expected = format!("a list of {len} numbers");
         self.typed(field, &expected, |value| {
@@ -157,7 +155,7 @@ fn count(value: &Value) -> Option<usize> {
     u32::try_from(value.as_u64()?).ok().map(|n| n as usize)
 }
 
-/// JSON has no word for infinity; transformers spells it `{"__float__": "Infinity"}`.
+/// JSON has no infinity; transformers writes it as `{"__float__": "Infinity"}`.
 fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Object(fields) => fields.get("__float__")?.as_str()?.parse().ok(),
@@ -165,7 +163,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Older configs were written by Python, which does have words for it, and puts them bare.
+/// Older configs contain Python's bare `Infinity` and `NaN`.
 fn spell_floats(text: &str) -> Cow<'_, str> {
     const BARE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
     if !BARE.iter().any(|word| text.contains(word)) {
@@ -177,7 +175,7 @@ fn spell_floats(text: &str) -> Cow<'_, str> {
         let word = BARE.iter().find(|word| !quoted && rest.starts_with(**word));
         let taken = match (word, next) {
             (Some(word), _) => word.len(),
-            // A backslash inside a string keeps its quote from ending it.
+            // An escaped quote does not end the string.
             (None, '\\') if quoted => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
             (None, next) => next.len_utf8(),
         };
@@ -191,7 +189,7 @@ fn spell_floats(text: &str) -> Cow<'_, str> {
     Cow::Owned(spelled)
 }
 
-/// A value as an error message shows it: never a page long.
+/// A value for error messages, shortened.
 struct Short<'a>(&'a Value);
 
 impl fmt::Display for Short<'_> {
@@ -204,10 +202,10 @@ impl fmt::Display for Short<'_> {
     }
 }
 
-/// What families ask of a GGUF header; the parser itself lives in `weights`. A typed getter
-/// answers `None` for a value of another type too.
+/// Read access to a GGUF header; the parser is in `weights`. A typed getter returns `None` for a
+/// value of another type.
 pub trait GgufHeader {
-    /// Whether the key is there, whatever its type.
+    /// Whether the key exists, with any type.
     fn contains(&self, key: &str) -> bool;
     fn str(&self, key: &str) -> Option<&str>;
     fn bool(&self, key: &str) -> Option<bool>;
@@ -220,7 +218,7 @@ pub trait GgufHeader {
     fn tensor_shape(&self, name: &str) -> Option<&[usize]>;
 }
 
-/// A header seen through its architecture's prefix: `block_count` is `llama.block_count`.
+/// A header under its architecture's prefix: `block_count` is `llama.block_count`.
 pub(crate) struct GgufConfig<'a> {
     pub header: &'a dyn GgufHeader,
     pub architecture: &'a str,
@@ -266,7 +264,7 @@ impl GgufConfig<'_> {
         self.typed(field, "a string", |key| self.header.str(key))
     }
 
-    /// A number that the file gives once, or for every layer the same.
+    /// A number that the file gives once, or equally for every layer.
     pub fn uniform_opt(&self, field: &str) -> Result<Option<usize>, SpecError> {
         let key = self.key(field);
         match self.header.u64s(&key).as_deref() {
@@ -304,7 +302,7 @@ impl GgufConfig<'_> {
         }
     }
 
-    /// Rows of a tensor, for what the file's keys do not say.
+    /// Rows of a tensor, for sizes without a key.
     pub fn rows(&self, tensor: &str) -> Result<usize, SpecError> {
         let shape = self.header.tensor_shape(tensor);
         let rows = shape.and_then(|shape| shape.first().copied());
@@ -317,7 +315,7 @@ impl GgufConfig<'_> {
         self.header.tensor_shape(tensor).is_some()
     }
 
-    /// A key of the wrong type must not pass for an absent one, which may have a default.
+    /// A key of the wrong type is an error, not an absent key with a default.
     fn typed<T>(
         &self,
         field: &str,
@@ -351,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_field_takes_the_usual_one_s_place() {
+    fn renamed_field_replaces_usual_one() {
         let text = r#"{"block_ff_dim": 96, "intermediate_size": 64, "vocab_size": 8}"#;
         let config = Config::parse(text, "config.json").unwrap();
         let config = config.renamed(&[

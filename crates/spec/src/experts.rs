@@ -1,7 +1,7 @@
 use crate::model::{Dense, Norm};
 
-/// A router sends each position to a few of many small feed-forwards and adds up their answers,
-/// weighted.
+/// A router sends each position to a few of many small feed-forwards; the result is the weighted
+/// sum of their outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experts {
     pub count: usize,
@@ -9,7 +9,7 @@ pub struct Experts {
     pub expert: Dense,
     pub router: Router,
     pub shared: Option<SharedExpert>,
-    /// A position's weight multiplies what goes into the expert, not what comes out.
+    /// The weight multiplies the expert's input instead of its output.
     pub weigh_input: bool,
 }
 
@@ -19,7 +19,7 @@ pub struct Router {
     pub scores: Scores,
     /// The router's matrix has a bias.
     pub bias: bool,
-    /// A learned number per expert is added to the scores for choosing, not for weighing.
+    /// A learned number per expert is added to the scores for the choice, not for the weights.
     pub correction: bool,
     /// Only experts of the best groups can be chosen.
     pub groups: Option<ExpertGroups>,
@@ -46,7 +46,7 @@ pub enum Scores {
     Sigmoid,
 }
 
-/// Experts stand in `count` equal groups, of which the `keep` best take part.
+/// Experts form `count` equal groups, of which the `keep` best take part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertGroups {
     pub count: usize,
@@ -56,17 +56,17 @@ pub struct ExpertGroups {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupScore {
-    /// A group is as good as its best expert.
+    /// A group's score is that of its best expert.
     Best,
-    /// As good as its two best together.
+    /// The sum of its two best.
     BestTwo,
 }
 
-/// Runs for every position beside the chosen experts.
+/// Runs for every position, besides the chosen experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SharedExpert {
     pub dense: Dense,
-    /// `sigmoid(gate(x))`, one number per position, multiplies its answer.
+    /// `sigmoid(gate(x))`, one number per position, multiplies its output.
     pub gated: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The interpreters live elsewhere (`convert`, `text`); no crate but this one lists families.
 
-use crate::mixers::{Mixer, Reach};
+use crate::mixers::Reach;
 use crate::model::{FeedForward, Inner, ModelSpec};
 
 /// The part of a family's row that other crates read.
@@ -178,8 +178,8 @@ impl GgufExport {
 impl VariantTrait {
     pub(crate) fn applies(self, spec: &ModelSpec) -> bool {
         let windowed = || {
-            let mut mixers = spec.mixers();
-            mixers.any(|(_, mixer)| matches!(mixer, Mixer::Attention(attention) if attention.reach != Reach::All))
+            let mut attentions = spec.mixers().filter_map(|(_, mixer)| mixer.as_attention());
+            attentions.any(|attention| attention.reach != Reach::All)
         };
         match self {
             Self::Experts => spec.has_experts(),

@@ -1,8 +1,9 @@
 //! Model families as data: a checkpoint's config becomes one block-level [`ModelSpec`].
 //!
 //! A family is a function from a config (Hugging Face `config.json` or a GGUF header) to a
-//! spec, plus the names of its tensors and what converters and chat templates need to know of it. This crate reads no tensor, knows no backend and
-//! multiplies nothing; it says *what* a model computes, and leaves *how* to the backends.
+//! spec, the names of its tensors, and facts for converters and chat templates. This crate reads
+//! no tensor, knows no backend and multiplies nothing; it says *what* a model computes, and leaves
+//! *how* to the backends.
 
 mod config;
 mod error;

@@ -24,7 +24,7 @@ pub struct Attention {
     pub qk_norm: Option<QkNorm>,
     /// Normalises each value head.
     pub value_norm: Option<Norm>,
-    /// `None`: this layer knows no positions.
+    /// `None`: the layer does not encode positions.
     pub rope: Option<Rope>,
     /// Multiplies the query-key products.
     pub scale: f32,
@@ -35,10 +35,9 @@ pub struct Attention {
     /// `scores = tanh(scores / cap) * cap`
     pub softcap: Option<f32>,
     pub reach: Reach,
-    /// A learned score per head that takes part in the softmax and brings no value.
+    /// A learned score per head that joins the softmax without a value.
     pub sinks: bool,
     /// `sigmoid(gate(x))`, a number for each value of each head, multiplies the heads' output.
-    /// The gate has a bias where the queries have.
     pub output_gate: bool,
     /// The gate's matrix has a bias.
     pub gate_bias: bool,
@@ -58,7 +57,7 @@ pub struct QkNorm {
 pub enum QkSpan {
     /// Each head by itself, all with the same weights.
     Head,
-    /// Each head by itself, each with weights of its own.
+    /// Each head by itself, with its own weights.
     HeadWeights,
     /// All heads as one long vector.
     AllHeads,
@@ -73,18 +72,18 @@ pub struct Temperature {
     pub offset: usize,
 }
 
-/// Which earlier positions a position sees, itself always among them.
+/// Which earlier positions a position attends to, always including itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     All,
     /// Itself and the `n - 1` before it.
     Window(usize),
-    /// Those of its own chunk: positions are cut at multiples of `n`.
+    /// Those of its chunk; chunks begin at multiples of `n`.
     Chunk(usize),
 }
 
 impl Reach {
-    /// The first position that `position` sees.
+    /// The first position that `position` attends to.
     pub fn first_seen(self, position: usize) -> usize {
         match self {
             Reach::All => 0,
@@ -110,7 +109,7 @@ pub enum KvSource {
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatentAttention {
     pub heads: usize,
-    /// Queries go through a vector of this length; `None`: straight from the stream.
+    /// Queries go through a vector of this length; `None`: directly from the stream.
     pub query_rank: Option<usize>,
     pub latent_dim: usize,
     /// The part of a head's query that meets the latent.
@@ -118,7 +117,7 @@ pub struct LatentAttention {
     /// The part that meets the shared rope key.
     pub rope_dim: usize,
     pub value_dim: usize,
-    /// `None`: the rope part is not turned.
+    /// `None`: the rope part is not rotated.
     pub rope: Option<Rope>,
     pub scale: f32,
     /// Over the query's low-rank vector, and over the latent.
@@ -156,15 +155,15 @@ pub struct DeltaRule {
     pub norm: Norm,
 }
 
-/// Which value heads read the same key head. The order of value heads is otherwise free, and
-/// llama.cpp writes another than transformers does: undoing it would move columns of the output
-/// matrix, which its quantized blocks forbid.
+/// Which value heads read the same key head. llama.cpp orders value heads differently from
+/// transformers; undoing that would move columns of the output matrix, which its quantized blocks
+/// forbid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySharing {
-    /// Neighbours.
-    Neighbours,
+    /// Adjacent ones.
+    Adjacent,
     /// Those that are `key_heads` apart.
-    Turns,
+    Strided,
 }
 
 /// `exp(rate * softplus(input + bias))` multiplies the state before each update.
@@ -198,7 +197,7 @@ pub struct Mamba2 {
     pub conv_bias: bool,
     pub projection_bias: bool,
     pub norm: MambaNorm,
-    /// The step size after softplus is kept within.
+    /// Bounds of the step size after softplus.
     pub step_limits: (f32, f32),
     /// Multiply gate, x, B, C and step as they leave the projection.
     pub scales: [f32; 5],
@@ -259,7 +258,7 @@ impl QkNorm {
 }
 
 impl Temperature {
-    /// What queries at `position` are multiplied by.
+    /// The factor for queries at `position`.
     pub fn factor(&self, position: usize) -> f32 {
         let spans = (position + self.offset) / self.span;
         self.beta.mul_add((spans as f32).ln_1p(), 1.0)
@@ -279,7 +278,7 @@ impl Attention {
         self.kv_heads * self.value_dim
     }
 
-    /// What the heads give the output matrix.
+    /// Length of the output matrix's input.
     pub fn mixed_len(&self) -> usize {
         self.heads * self.value_dim
     }
@@ -290,7 +289,7 @@ impl LatentAttention {
         self.heads * (self.nope_dim + self.rope_dim)
     }
 
-    /// What is cached for a token: the latent, then the rope key.
+    /// Length of a token's cache entry: the latent, then the rope key.
     pub fn cached_len(&self) -> usize {
         self.latent_dim + self.rope_dim
     }
@@ -312,8 +311,8 @@ impl DeltaRule {
     /// The key head that a value head reads.
     pub fn key_head(&self, value_head: usize) -> usize {
         match self.sharing {
-            KeySharing::Neighbours => value_head * self.key_heads / self.value_heads,
-            KeySharing::Turns => value_head % self.key_heads,
+            KeySharing::Adjacent => value_head * self.key_heads / self.value_heads,
+            KeySharing::Strided => value_head % self.key_heads,
         }
     }
 

@@ -4,14 +4,14 @@ use crate::mixers::Mixer;
 /// What a model computes, block by block. Backends read this and nothing else of the config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
-    /// The family's `model_type`, for people and logs. No backend may ask for it.
+    /// The family's `model_type`, for display; decisions use the spec and its [`ModelSpec::facts`].
     pub family: &'static str,
     pub vocab_size: usize,
     pub hidden_size: usize,
     /// The longest context the checkpoint was made for.
     pub max_context: usize,
     pub embedding: Embedding,
-    /// Inputs that every layer gets besides the stream, made from the token alone.
+    /// Inputs of every layer besides the stream, computed from the token alone.
     pub per_layer_inputs: Option<PerLayerInputs>,
     pub layers: Vec<Layer>,
     pub final_norm: Norm,
@@ -47,8 +47,8 @@ pub struct Layer {
     pub scaled: bool,
 }
 
-/// One step along the residual stream: `x += scale * post(sum of branches(x))`. One branch is
-/// the usual thing; several read the same `x`.
+/// One step along the residual stream: `x += scale * post(sum of branches(x))`. Usually there is
+/// one branch; several read the same `x`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
     pub branches: Vec<Branch>,
@@ -57,8 +57,7 @@ pub struct Block {
     pub residual_scale: f32,
 }
 
-/// `post(inner(pre(x) * input_scale) * output_scale)`. Which norms stand is the residual scheme:
-/// pre only, post only, or both.
+/// `post(inner(pre(x) * input_scale) * output_scale)`, with one or both norms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Branch {
     pub pre_norm: Option<Norm>,
@@ -115,8 +114,7 @@ pub enum Activation {
     },
 }
 
-/// A normalisation whose weight is stored as it multiplies: families that keep `weight - 1`
-/// on disk say so in their tensor's [`crate::Transform`].
+/// A normalisation. Files that store `weight - 1` have a [`crate::Transform`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
     pub kind: NormKind,
@@ -175,7 +173,7 @@ pub struct Head {
 }
 
 impl ModelSpec {
-    /// All branches with the layer they stand in, bottom to top.
+    /// All branches with their layer, bottom to top.
     pub fn branches(&self) -> impl Iterator<Item = (usize, &Branch)> {
         let layers = self.layers.iter().enumerate();
         layers.flat_map(|(index, layer)| layer.branches().map(move |branch| (index, branch)))

@@ -2,7 +2,7 @@ use crate::mixers::{KvSource, Mixer};
 use crate::model::{Layer, ModelSpec};
 use crate::roles::{Kind, LayerRole, Role, layer_roles, roles};
 
-/// How a role's values stand in the file, and what binding must do to them.
+/// How the file stores a role's values; binding undoes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transform {
     None,
@@ -23,7 +23,7 @@ pub struct Slot {
     pub transform: Transform,
 }
 
-/// Where a role's rows lie in its tensor, or in each matrix of a stacked one.
+/// Which rows of a tensor, or of each matrix of a stack, belong to a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     pub rows: RowMap,
@@ -41,7 +41,7 @@ pub struct RowMap {
 }
 
 impl RowMap {
-    /// Whether the first `rows` rows all lie below row `total` of the file.
+    /// Whether the first `rows` rows are all below row `total` of the file.
     pub fn stays_below(&self, rows: usize, total: usize) -> bool {
         let Some(last) = rows.checked_sub(1) else {
             return true;
@@ -65,9 +65,9 @@ impl RowMap {
 pub enum Orientation {
     /// The file's rows are the role's.
     Rows,
-    /// The whole file tensor stands transposed: the map walks its columns.
+    /// The tensor is stored transposed: the map walks its columns.
     Columns,
-    /// The map picks rows of the file, and those, transposed, are the role's matrix.
+    /// The map selects rows of the file; transposed, they are the role's matrix.
     PartColumns,
 }
 
@@ -101,9 +101,9 @@ impl Fused {
 pub enum Split {
     /// One part after another.
     Sequential,
-    /// For each head in turn, its rows of each part. A delta rule's heads are its key heads.
+    /// Head by head, the rows of each part. A delta rule's heads are its key heads.
     PerHead,
-    /// A row of each part in turn.
+    /// Alternating rows of each part.
     Alternate,
 }
 
@@ -118,34 +118,33 @@ pub enum ConvShape {
     Flat,
 }
 
-/// What a layer's roles are called, without what [`Naming::layers`] puts before.
+/// Names of a layer's roles, without the prefix [`Naming::layers`].
 pub type LayerNames = &'static [(LayerRole, &'static str)];
 
-/// The names one format gives to roles. `{e}` stands for the expert's number; a stack whose name
-/// has none is one tensor. A bias is called as its matrix with `.bias` for `.weight`, or `_bias`
-/// added.
+/// The names one format gives to roles. `{e}` is the expert's number; a stack whose name has none
+/// is one tensor. A bias has the name of its matrix with `.bias` for `.weight`, or with `_bias`
+/// appended.
 #[derive(Debug, Clone, Copy)]
 pub struct Naming {
     pub globals: &'static [(Role, &'static str)],
-    /// What the names of a layer's roles begin with; `{}` stands for the layer's number.
+    /// The prefix of a layer's names; `{}` is the layer's number.
     pub layers: &'static str,
     pub layer: LayerNames,
-    /// Looked up before `globals`: where a family departs from its format's habit.
+    /// A family's exceptions, looked up before `globals`.
     pub global_overrides: &'static [(Role, &'static str)],
-    /// Tables that are looked up before `layer`, the first first: a family's own names and those
-    /// it shares.
+    /// A family's exceptions, looked up in order before `layer`.
     pub overrides: &'static [LayerNames],
     pub fused: &'static [Fused],
-    /// Roles whose tensors stand transposed as a whole.
+    /// Roles whose tensors are stored transposed.
     pub transposed: &'static [LayerRole],
     pub conv_shape: ConvShape,
     pub norms_minus_one: bool,
     pub log_rates: bool,
-    /// Tensors that may be left unread, by how their names begin or end.
+    /// Tensors that need not be read.
     pub ignored: Ignored,
-    /// Changes the spec for files whose matrices hold some of its multipliers already.
+    /// Adjusts the spec for files whose matrices already contain some of its multipliers.
     pub refit: Option<fn(&mut ModelSpec)>,
-    /// How other tools write the same format: tried next.
+    /// How other tools write the same format, tried next.
     pub also: Option<&'static Naming>,
 }
 
@@ -153,7 +152,7 @@ pub struct Naming {
 pub struct Ignored {
     pub beginnings: &'static [&'static str],
     pub endings: &'static [&'static str],
-    /// Layers past the spec's last, which predict further tokens.
+    /// Layers after the spec's last, for multi-token prediction.
     pub further_layers: bool,
 }
 
@@ -301,7 +300,7 @@ impl Naming {
         std::iter::successors(Some(self), |naming| naming.also.copied())
     }
 
-    /// What `spec` becomes for files that follow this naming.
+    /// `spec` adjusted for files with this naming.
     pub fn fitted(&self, mut spec: ModelSpec) -> ModelSpec {
         if let Some(refit) = self.refit {
             refit(&mut spec);
@@ -322,7 +321,7 @@ impl Naming {
             .collect()
     }
 
-    /// Whether a tensor that fills no role may be passed over in silence.
+    /// Whether a tensor without a role may be ignored.
     pub fn ignores(&self, spec: &ModelSpec, name: &str) -> bool {
         let head = self.global_name(Role::Head);
         let redundant_head = spec.head.tied
@@ -342,7 +341,7 @@ impl Naming {
                 && layer_number(name).is_some_and(|layer| layer >= spec.layers.len()))
     }
 
-    /// A layer that reads another's keys and values may still come with its own.
+    /// Files may contain the unused keys and values of layers that read another's.
     fn is_unread_key(&self, spec: &ModelSpec, name: &str) -> bool {
         let Some(index) = layer_number(name) else {
             return false;
@@ -482,7 +481,7 @@ impl Layout {
 
 fn fused_layout(fused: &Fused, role: LayerRole, layer: &Layer, hidden: usize) -> Layout {
     let all = layer_roles(layer, hidden);
-    // A bias is fused as its matrix is, among the parts' biases.
+    // A bias is fused like its matrix.
     let is_bias = role.biased().is_some();
     let rows_of = |part: LayerRole| {
         let found = all.iter().find(|(other, _)| match other.biased() {
@@ -550,7 +549,7 @@ mod tests {
     use crate::families;
 
     #[test]
-    fn keys_that_a_layer_takes_from_another_may_come_along() {
+    fn unused_keys_of_sharing_layers_are_ignored() {
         let config = json!({
             "model_type": "gemma4_text", "vocab_size": 32, "hidden_size": 16,
             "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,

@@ -8,7 +8,7 @@ use crate::mixers::{
 use crate::model::{Branch, Dense, FeedForward, Inner, Layer, ModelSpec, Norm};
 use crate::rope::RopeScaling;
 
-/// What a tensor is for. Backends ask for roles; only namings know names.
+/// The purpose of a tensor. Backends ask for roles; namings map them to names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     Embedding,
@@ -75,7 +75,7 @@ pub enum LayerRole {
     DeltaValueConv,
     /// How strongly a token writes.
     DeltaBeta,
-    /// What drives the decay: straight, or through a low rank.
+    /// The decay's input, direct or through a low rank.
     DeltaDecay,
     DeltaDecayDown,
     DeltaDecayUp,
@@ -93,7 +93,7 @@ pub enum LayerRole {
     MambaConvBias,
     MambaStepBias,
     MambaRate,
-    /// How much of x passes by the state.
+    /// How much of x bypasses the state.
     MambaSkip,
     MambaOutNorm,
     MambaOut,
@@ -166,8 +166,8 @@ pub enum Kind {
         count: usize,
         len: usize,
     },
-    /// A causal convolution's weights per channel: a vector of `channels * kernel` that the
-    /// formats shape in their own ways.
+    /// A causal convolution's weights per channel: a vector of `channels * kernel` whose shape
+    /// depends on the format.
     Conv {
         channels: usize,
         kernel: usize,
@@ -273,13 +273,13 @@ pub fn norm_roles(inner: &Inner) -> (LayerRole, LayerRole) {
         Inner::FeedForward(FeedForward::Dense(_)) => (FeedForwardPreNorm, FeedForwardPostNorm),
         Inner::FeedForward(FeedForward::Experts(_)) => (ExpertsPreNorm, ExpertsPostNorm),
         Inner::FeedForward(FeedForward::PerLayerInput { .. }) => {
-            // It has none before; the name is never looked up.
+            // It has no pre-norm; the name is never looked up.
             (PerLayerPostNorm, PerLayerPostNorm)
         }
     }
 }
 
-/// Every role `spec` needs filled, and in what shape.
+/// Every role that `spec` needs, with its shape.
 pub(crate) fn roles(spec: &ModelSpec) -> Vec<(Role, Kind)> {
     let (vocab, hidden) = (spec.vocab_size, spec.hidden_size);
     let mut roles = vec![(Role::Embedding, matrix(vocab, hidden))];

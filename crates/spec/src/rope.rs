@@ -14,13 +14,13 @@ pub struct Rope {
     pub scaling: RopeScaling,
 }
 
-/// Which two values turn together.
+/// Which two values rotate together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopePairs {
     /// Value `i` and value `i + dims / 2`.
     Halves,
     /// Values `2i` and `2i + 1`.
-    Neighbours,
+    Interleaved,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -38,18 +38,18 @@ pub enum RopeScaling {
         original_context: usize,
     },
     Yarn(Yarn),
-    /// Divisors per pair, the long ones where the session's context is above
-    /// `original_context`. The choice is the session's, made once: a sequence that grew past
-    /// the limit would else hold keys of both kinds.
+    /// Divisors per pair; the long ones if the session's context is above `original_context`. A
+    /// session chooses once: otherwise a sequence that grows past the limit would mix keys of both
+    /// kinds.
     LongRope {
         short: Vec<f32>,
         long: Vec<f32>,
         original_context: usize,
         attention_factor: f32,
     },
-    /// Only the first `turning` pairs turn, at the frequencies they have among all `dims / 2`.
+    /// Only the first `rotating` pairs rotate, with the frequencies they have among all `dims / 2`.
     Proportional {
-        turning: usize,
+        rotating: usize,
         factor: f32,
     },
     /// Divisors per pair, carried by the checkpoint as [`Role::RopeFactors`].
@@ -62,8 +62,7 @@ pub enum RopeScaling {
     },
 }
 
-/// Frequencies that turn often within the original context are kept, those that turn seldom
-/// divided by `factor`, with a ramp between the two.
+/// High frequencies are kept, low ones divided by `factor`, with a ramp between.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Yarn {
     pub factor: f32,
@@ -88,7 +87,7 @@ impl Rope {
 
     pub fn neighbours(self) -> Self {
         Self {
-            pairs: RopePairs::Neighbours,
+            pairs: RopePairs::Interleaved,
             ..self
         }
     }
@@ -130,8 +129,8 @@ impl Rope {
                         let kept = 1.0 - yarn.ramp(i, self);
                         interpolated * (1.0 - kept) + base * kept
                     }
-                    RopeScaling::Proportional { turning, factor } => {
-                        if i < *turning {
+                    RopeScaling::Proportional { rotating, factor } => {
+                        if i < *rotating {
                             base / f64::from(*factor)
                         } else {
                             0.0
@@ -201,8 +200,7 @@ impl Rope {
     /// `rope_theta` and `rope_scaling` (older). `group` picks one of the per-layer-type tables
     /// some families nest inside `rope_parameters`.
     ///
-    /// For families that turn whole heads: those whose own code reads `partial_rotary_factor`
-    /// use [`Rope::partial_from_config`].
+    /// For families that rotate whole heads; see [`Rope::partial_from_config`] for the others.
     pub(crate) fn from_config(
         config: &Config,
         group: Option<&str>,
@@ -220,14 +218,14 @@ impl Rope {
         })
     }
 
-    /// The same over the part of a head that `partial_rotary_factor` says.
+    /// The same over the part of a head given by `partial_rotary_factor`.
     pub(crate) fn partial_from_config(
         config: &Config,
         group: Option<&str>,
         default_theta: f64,
         head_dim: usize,
     ) -> Result<Self, SpecError> {
-        // Refused here already, since every layer gets a copy of the factors.
+        // Checked here because every layer gets a copy of the factors.
         if head_dim > MAX_HEAD_DIM {
             return Err(SpecError::invalid(
                 "head_dim",
@@ -246,7 +244,7 @@ impl Rope {
         };
         let (theta, scaling) = match &parameters {
             Some(table) => {
-                // One table may leave its theta to the config around it; groups have their own.
+                // A single table may leave theta to the surrounding config; groups have their own.
                 let outer = match group {
                     None => config.f64_or("rope_theta", default_theta)?,
                     Some(_) => default_theta,
@@ -264,7 +262,7 @@ impl Rope {
         };
         let partial = match partial {
             Some(partial) => partial,
-            // A number beside the groups' tables does not say which group it is of.
+            // A number next to the groups' tables belongs to no group.
             None if group.is_some() => 1.0,
             None => config.f64_or("partial_rotary_factor", 1.0)?,
         };
@@ -287,13 +285,13 @@ impl Rope {
 
 impl RopeScaling {
     fn from_config(config: &Config, table: &Config, dims: usize) -> Result<Self, SpecError> {
-        // Older configs say `type`; newer ones may carry both.
+        // Older configs use `type`; newer ones may have both.
         let field = ["rope_type", "type"]
             .into_iter()
             .find(|field| table.get(field).is_some())
             .unwrap_or("rope_type");
         let Some(kind) = table.str(field)? else {
-            // A factor without a kind would be scaling that we leave out.
+            // Ignoring a factor without a kind would drop a scaling.
             return match table.get("factor") {
                 Some(_) => Err(SpecError::Missing {
                     field: table.path(field),
@@ -302,7 +300,7 @@ impl RopeScaling {
             };
         };
         match kind {
-            // `dynamic` stretches only past `max_position_embeddings`, where no session goes.
+            // `dynamic` scales only past `max_position_embeddings`, which no session exceeds.
             "default" | "mrope" | "dynamic" => Ok(Self::None),
             "linear" => Ok(Self::Linear {
                 factor: table.f64("factor")? as f32,
@@ -316,7 +314,7 @@ impl RopeScaling {
             "yarn" => Yarn::from_config(config, table).map(Self::Yarn),
             "longrope" | "su" => long_rope(config, table, dims),
             "proportional" => Ok(Self::Proportional {
-                turning: dims / 2,
+                rotating: dims / 2,
                 factor: table.f64_or("factor", 1.0)? as f32,
             }),
             other => Err(SpecError::Unsupported {
@@ -328,7 +326,7 @@ impl RopeScaling {
     }
 }
 
-/// Grows slowly with the stretch of the context; `weight` says how much.
+/// Grows slowly with the scaling factor, in proportion to `weight`.
 pub(crate) fn yarn_magnitude(stretch: f64, weight: f64) -> f64 {
     if stretch <= 1.0 {
         1.0
@@ -337,10 +335,10 @@ pub(crate) fn yarn_magnitude(stretch: f64, weight: f64) -> f64 {
     }
 }
 
-/// The context the frequencies were trained for, and how far the config stretches it.
+/// The context the frequencies were trained for, and the scaling factor.
 fn original_context(config: &Config, table: &Config) -> Result<(usize, Option<f64>), SpecError> {
     let field = "original_max_position_embeddings";
-    // Where both stand, transformers goes by the one outside.
+    // If both exist, transformers uses the outer one.
     let original = match config.usize_opt(field)? {
         Some(original) => Some(original),
         None => table.usize_opt(field)?,
@@ -386,7 +384,7 @@ impl Yarn {
     /// From 0, kept, to 1, divided.
     fn ramp(&self, pair: usize, rope: &Rope) -> f64 {
         let dims = rope.dims as f64;
-        // The pair that turns `turns` times within the original context.
+        // The pair that rotates `turns` times within the original context.
         let pair_of = |turns: f64| {
             dims * (self.original_context as f64 / (turns * TAU)).ln()
                 / (2.0 * f64::from(rope.theta).ln())
@@ -447,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn llama3_scaling_keeps_high_divides_low_and_ramps_between() {
+    fn llama3_scaling_divides_low_frequencies() {
         let rope = Rope {
             scaling: RopeScaling::Llama3 {
                 factor: 8.0,
@@ -461,7 +459,7 @@ mod tests {
         let scaled = rope.frequencies(8192, none);
         assert_eq!(scaled[0], plain[0]);
         assert_eq!(scaled[63], plain[63] / 8.0);
-        // Pair 31 turns 8192 * 500000^(-62/128) / tau = 2.26 times: between 1 and 4.
+        // Pair 31 rotates 8192 * 500000^(-62/128) / tau = 2.26 times: between 1 and 4.
         assert!(scaled[31] < plain[31] && scaled[31] > plain[31] / 8.0);
     }
 
@@ -494,7 +492,7 @@ mod tests {
     fn proportional_rope_leaves_later_pairs_where_they_are() {
         let rope = Rope {
             scaling: RopeScaling::Proportional {
-                turning: 1,
+                rotating: 1,
                 factor: 1.0,
             },
             ..Rope::plain(10_000.0, 8)

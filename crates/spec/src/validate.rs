@@ -9,13 +9,13 @@ use crate::mixers::{
 use crate::model::{Branch, Dense, FeedForward, Inner, ModelSpec, Norm};
 use crate::rope::{Rope, RopeScaling};
 
-/// More than any model has; a larger number is a broken or hostile config, and is refused
-/// before anything is allocated by it.
+/// More than any model has. A larger number is a broken or hostile config and is refused before
+/// anything is allocated.
 pub(crate) const MAX_LAYERS: usize = 4096;
 const MAX_DIM: usize = 1 << 24;
 pub(crate) const MAX_HEAD_DIM: usize = 4096;
 const MAX_EXPERTS: usize = 4096;
-/// Over all layers: each is a tensor to name, or three.
+/// Over all layers; each expert has up to three tensors.
 const MAX_ALL_EXPERTS: usize = 1 << 18;
 const MAX_KERNEL: usize = 64;
 
@@ -99,7 +99,7 @@ impl ModelSpec {
         }
     }
 
-    /// Shared keys and values must exist by then, in the shape that is read.
+    /// Shared keys and values come from an earlier layer of the same shape.
     fn check_kv_source(&self, layer: usize, attention: &Attention) -> Result<(), SpecError> {
         let KvSource::Layer(source) = attention.kv else {
             return Ok(());

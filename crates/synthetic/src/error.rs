@@ -4,20 +4,20 @@ use loquat_spec::SpecError;
 use loquat_weights::WeightsError;
 use thiserror::Error;
 
-/// Why there is no such model, or no such file.
+/// Why a model was not made or not saved.
 #[derive(Debug, Error)]
 pub enum SyntheticError {
-    #[error("no shape is called `{name}`; there are: {known}")]
+    #[error("`{name}` is not a shape. Use one of: {known}.")]
     UnknownShape { name: String, known: String },
-    #[error("no format is called `{name}`; there are: {known}")]
+    #[error("`{name}` is not a format. Use one of: {known}.")]
     UnknownFormat { name: String, known: String },
-    #[error("{container} has no `{format}`; the formats it has are: {known}")]
+    #[error("{container} cannot hold `{format}`. Use one of: {known}.")]
     Container {
         format: &'static str,
         container: &'static str,
         known: String,
     },
-    #[error("{} is there already; name a path that is not", path.display())]
+    #[error("{} already exists. Name a path that does not.", path.display())]
     Exists { path: PathBuf },
     #[error("cannot write {}: {source}", path.display())]
     Write {

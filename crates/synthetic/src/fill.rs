@@ -1,9 +1,8 @@
-//! Random values, drawn in their encoded form.
+//! SplitMix64 values, drawn in their encoded form.
 //!
-//! Codes are random bits; scales are set so that the values deviate from zero as asked. Every
-//! encoding is as often positive as negative: with a mean that is not zero, however small, each
-//! layer would push all activations further into one direction, and soon every token would look
-//! the same.
+//! Codes are random bits; scales give the values the requested deviation from zero. Every encoding
+//! has a mean of zero: otherwise each layer would push all activations further in one direction,
+//! until every token looked the same.
 
 use half::{bf16, f16};
 use loquat_weights::Dtype;
@@ -11,8 +10,8 @@ use loquat_weights::Dtype;
 use crate::format::{AFFINE_GROUP, Encoding, MXFP4_GROUP};
 use crate::random::SplitMix64;
 
-/// So many values, their mean square that of `deviation`: the bytes of each of the encoding's
-/// parts.
+/// The bytes of each of the encoding's parts for `values` random values whose root mean square is
+/// `deviation`.
 pub(crate) fn fill(
     encoding: Encoding,
     values: usize,
@@ -41,7 +40,7 @@ pub(crate) fn fill(
 }
 
 fn plain(dtype: Dtype, deviation: f32, random: &mut SplitMix64, out: &mut [u8]) {
-    // What lies evenly between -1 and 1 deviates by the root of a third.
+    // A uniform distribution over -1..1 has a standard deviation of sqrt(1/3).
     let limit = deviation * 3f32.sqrt();
     match dtype {
         Dtype::F32 => floats(out, || random.within(limit).to_le_bytes()),
@@ -61,17 +60,18 @@ fn floats<const N: usize>(out: &mut [u8], mut draw: impl FnMut() -> [u8; N]) {
     }
 }
 
-/// How far codes of so many bits deviate from the middle of their range.
+/// The standard deviation of uniform `bits`-bit codes.
 fn spread(bits: u8) -> f32 {
     ((4f32.powi(bits.into()) - 1.0) / 12.0).sqrt()
 }
 
-/// The middle of the range.
+/// Their mean.
 fn middle(bits: u8) -> f32 {
     (2f32.powi(bits.into()) - 1.0) / 2.0
 }
 
-/// The same of 4-bit floats: the root of the mean of 0, ½², 1², 1½², 2², 3², 4² and 6².
+/// The standard deviation of 4-bit floats: the root of the mean of 0, ½², 1², 1½², 2², 3², 4² and
+/// 6².
 const E2M1_SPREAD: f32 = 2.926_2;
 
 /// The nearest power of two, in the 8 bits of a microscaling scale.
@@ -91,16 +91,15 @@ fn affine(bits: u8, groups: usize, deviation: f32, random: &mut SplitMix64) -> [
     [scales, biases]
 }
 
-/// Sub-scales of `_K` blocks: their minimum is the scale's multiple that the middle of the codes'
-/// range asks for, and both fit 6 bits.
+/// Sub-scales and minima of `_K` blocks: both fit 6 bits, and the minimum cancels the codes' mean.
 const Q4_K_SUB: (u8, u8) = (8, 60);
 const Q5_K_SUB: (u8, u8) = (4, 62);
 const Q6_K_SUB: i8 = 8;
 
-/// Puts the scales of a GGUF block in the place that its type has for them.
+/// Writes the scales of a GGUF block.
 fn set_scales(dtype: Dtype, deviation: f32, random: &mut SplitMix64, block: &mut [u8]) {
     match dtype {
-        // A signed range reaches further down than up: only the sign of the scale evens it out.
+        // A signed range has one more negative code: a random sign of the scale cancels it.
         Dtype::Q4_0 => put(block, 0, random.sign() * deviation / spread(4)),
         Dtype::Q5_0 => put(block, 0, random.sign() * deviation / spread(5)),
         Dtype::Q8_0 => put(block, 0, random.sign() * deviation / spread(8)),
@@ -110,14 +109,14 @@ fn set_scales(dtype: Dtype, deviation: f32, random: &mut SplitMix64, block: &mut
         Dtype::Q5K => k_with_minimum(5, Q5_K_SUB, deviation, block),
         Dtype::Q6K => {
             for scale in &mut block[192..208] {
-                // The random bit that stands there anyway.
+                // The low bit is already random.
                 let sign = (*scale & 1) as i8 * 2 - 1;
                 *scale = (sign * Q6_K_SUB) as u8;
             }
             put(block, 208, deviation / (spread(6) * f32::from(Q6_K_SUB)));
         }
         Dtype::Mxfp4 => block[0] = power_of_two(deviation / E2M1_SPREAD),
-        // No format has another.
+        // No format uses another type.
         _ => {}
     }
 }
@@ -136,7 +135,7 @@ fn k_with_minimum(bits: u8, (sub, minimum): (u8, u8), deviation: f32, block: &mu
     let scale = deviation / (spread(bits) * f32::from(sub));
     put(block, 0, scale);
     put(block, 2, scale);
-    // The last four of eight keep their high bits atop the first four's.
+    // The last four of eight store their high bits above the first four.
     block[4..8].fill(sub | sub >> 4 << 6);
     block[8..12].fill(minimum | minimum >> 4 << 6);
     block[12..16].fill(sub & 0xF | minimum << 4);
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_even_about_zero_and_as_large_as_asked() {
+    fn values_have_zero_mean_and_requested_deviation() {
         let blocks = [
             Dtype::F32,
             Dtype::F16,
@@ -194,7 +193,7 @@ mod tests {
             Encoding::Affine { bits: 8 },
             Encoding::Mxfp4,
         ];
-        // As hidden sizes of 256, 2,048 and 16,384 ask for.
+        // For hidden sizes of 256, 2,048 and 16,384.
         for deviation in [0.0625, 0.022_097, 0.007_812_5] {
             for encoding in blocks.map(Encoding::Plain).into_iter().chain(mlx) {
                 let values = decoded(encoding, deviation, 7);
@@ -202,7 +201,7 @@ mod tests {
                 let mean = values.iter().sum::<f32>() / count / deviation;
                 let square = values.iter().map(|value| value * value).sum::<f32>();
                 let share = (square / count).sqrt() / deviation;
-                // Four times what 65,536 draws leave to chance.
+                // Four standard errors of 65,536 draws; the seed is fixed.
                 assert!(mean.abs() < 0.016, "{encoding:?}: a mean of {mean}");
                 // A scale that can only be a power of two is off by up to the root of two.
                 let microscaled =
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats() {
+    fn equal_seeds_give_equal_values() {
         let draw = |seed| decoded(Encoding::Plain(Dtype::Q4K), 0.02, seed);
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));

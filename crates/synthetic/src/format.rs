@@ -1,4 +1,4 @@
-//! Formats by name, and what each makes of a tensor.
+//! Formats by name, and how each encodes a tensor.
 
 use loquat_spec::{LayerRole, Role};
 use loquat_weights::Dtype;
@@ -8,7 +8,7 @@ use crate::SyntheticError;
 /// How a model's matrices are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Numbers as they are.
+    /// Not quantized.
     Float(Dtype),
     /// One of GGUF's block types for every matrix.
     Blocks(Dtype),
@@ -39,8 +39,7 @@ pub const FORMATS: &[(&str, Format)] = &[
     ("mxfp4", Format::Mxfp4),
 ];
 
-/// What kind of files a model would stand in, which decides names, and what is there beside the
-/// matrices.
+/// The kind of file, which decides tensor names and metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Container {
     Gguf,
@@ -83,7 +82,7 @@ impl Format {
         }
     }
 
-    /// Refuses a container that has no such format, with those it has.
+    /// An error that lists the container's formats, if this is not one of them.
     pub(crate) fn check(self, container: Container) -> Result<(), SyntheticError> {
         let fits = |format: Format| format.containers().contains(&container);
         if fits(self) {
@@ -98,7 +97,7 @@ impl Format {
         })
     }
 
-    /// The type of vectors, and of matrices that nobody quantizes.
+    /// The type of vectors and of matrices that are never quantized.
     pub(crate) fn small(self, container: Container) -> Dtype {
         match (container, self) {
             (Container::Gguf, _) => Dtype::F32,
@@ -107,14 +106,14 @@ impl Format {
         }
     }
 
-    pub(crate) fn encoding(self, container: Container, place: &Place) -> Encoding {
-        if place.is_router() {
+    pub(crate) fn encoding(self, container: Container, position: &MatrixPosition) -> Encoding {
+        if position.is_router() {
             return Encoding::Plain(self.small(container));
         }
         match self {
             Self::Float(dtype) => Encoding::Plain(dtype),
-            Self::Blocks(dtype) => Encoding::Plain(whole_blocks(dtype, place.cols)),
-            Self::Q4KM => Encoding::Plain(whole_blocks(place.mixed(), place.cols)),
+            Self::Blocks(dtype) => Encoding::Plain(whole_blocks(dtype, position.cols)),
+            Self::Q4KM => Encoding::Plain(whole_blocks(position.mixed(), position.cols)),
             Self::Affine(bits) => Encoding::Affine { bits },
             Self::Mxfp4 => match container {
                 Container::Gguf => Encoding::Plain(Dtype::Mxfp4),
@@ -124,8 +123,8 @@ impl Format {
     }
 }
 
-/// Where a matrix stands, as far as a mix of types asks.
-pub(crate) struct Place {
+/// What a mix of types depends on.
+pub(crate) struct MatrixPosition {
     pub role: Role,
     pub cols: usize,
     pub layers: usize,
@@ -133,7 +132,7 @@ pub(crate) struct Place {
     pub tied: bool,
 }
 
-impl Place {
+impl MatrixPosition {
     fn is_router(&self) -> bool {
         use LayerRole::{Router, SharedRouter};
         matches!(self.role, Role::Layer(_, Router | SharedRouter))
@@ -156,7 +155,7 @@ impl Place {
     }
 }
 
-/// The type itself, or what llama.cpp takes where rows are not whole blocks of 256.
+/// The type, or llama.cpp's fallback when rows are not whole blocks of 256.
 fn whole_blocks(dtype: Dtype, cols: usize) -> Dtype {
     match dtype {
         _ if cols.is_multiple_of(dtype.block_len()) => dtype,
@@ -170,7 +169,7 @@ fn whole_blocks(dtype: Dtype, cols: usize) -> Dtype {
 /// How one matrix is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
-    /// One tensor, whose type says it all.
+    /// One tensor of this type.
     Plain(Dtype),
     /// MLX's, in groups of [`AFFINE_GROUP`].
     Affine { bits: u8 },
@@ -184,10 +183,10 @@ pub(crate) const MXFP4_GROUP: usize = 32;
 /// One of the tensors that a matrix is stored in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// What its name has for the matrix's `.weight`.
+    /// Replaces the `.weight` of the matrix's name.
     pub ending: &'static str,
     pub dtype: Dtype,
-    /// How many of the matrix's values each of its elements is for.
+    /// How many of the matrix's values one element covers.
     pub covers: usize,
 }
 
@@ -200,7 +199,7 @@ impl Part {
         }
     }
 
-    /// Of so many values of the matrix.
+    /// Its size for `values` values of the matrix.
     pub(crate) fn bytes(self, values: usize) -> usize {
         values / self.covers / self.dtype.block_len() * self.dtype.block_bytes()
     }
@@ -228,9 +227,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mix_is_llama_cpp_s() {
+    fn mix_matches_llama_cpp() {
         let six_bits = |role: LayerRole, layers: usize| -> Vec<usize> {
-            let mixed = |layer| Place {
+            let mixed = |layer| MatrixPosition {
                 role: Role::Layer(layer, role),
                 cols: 2048,
                 layers,
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_whole_blocks_fall_back() {
+    fn partial_blocks_fall_back() {
         for (dtype, cols, expected) in [
             (Dtype::Q4K, 512, Dtype::Q4K),
             (Dtype::Q4K, 576, Dtype::Q5_0),
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back_and_unknown_ones_listed() {
+    fn unknown_format_lists_all_names() {
         for (name, format) in FORMATS {
             assert_eq!(Format::parse(name).unwrap(), *format);
             assert_eq!(format.name(), *name);

@@ -1,12 +1,12 @@
-//! What llama.cpp wants to know of a model before its tensors: sizes, and a vocabulary.
+//! GGUF metadata that llama.cpp needs: sizes and a vocabulary.
 
 use loquat_spec::{Config, SpecError};
 use loquat_weights::gguf::{Array, Metadata, Value};
 
 use crate::shapes::Shape;
 
-/// Counts under llama.cpp's keys, where the config has them. Heads state their size: not every
-/// architecture divides its width evenly among them.
+/// Counts under llama.cpp's keys, if the config has them. Head sizes are explicit: not every
+/// architecture divides its width evenly among heads.
 const COUNTS: &[(&str, &str)] = &[
     ("vocab_size", "vocab_size"),
     ("num_hidden_layers", "block_count"),
@@ -35,7 +35,7 @@ pub(crate) fn metadata(shape: &Shape, config: &Config) -> Result<Metadata, SpecE
         ("general.architecture", text(shape.architecture)),
         (
             "general.name",
-            text(&format!("random weights of the shape of {}", shape.of)),
+            text(&format!("random weights of the shape of {}", shape.model)),
         ),
         // The layout of blocks that ggml has had since 2023.
         ("general.quantization_version", Value::U32(2)),
@@ -48,7 +48,7 @@ pub(crate) fn metadata(shape: &Shape, config: &Config) -> Result<Metadata, SpecE
             metadata.insert(key(name), whole(count));
         }
     }
-    // gpt-oss has nothing but experts, and calls their size as others call a dense one's.
+    // gpt-oss has only experts, and names their size as others name the dense one.
     if config.get("num_local_experts").is_some() {
         let size = config.usize("intermediate_size")?;
         metadata.insert(key("expert_feed_forward_length"), whole(size));
@@ -103,8 +103,8 @@ fn vocabulary(size: usize, metadata: &mut Metadata) {
     }
 }
 
-/// The letter that stands for each byte in byte-level vocabularies: its own in Latin-1 where it
-/// has one that shows, else the next from U+0100 on.
+/// The character for each byte in byte-level vocabularies: its own in Latin-1 if that is printable,
+/// else the next from U+0100.
 fn byte_letters() -> impl Iterator<Item = char> {
     let mut further = '\u{100}'..;
     (0..=u8::MAX).filter_map(move |byte| match byte {

@@ -1,13 +1,12 @@
-//! Models of well-known shapes with random weights, without a file: what a machine does with a
-//! size or a format can be measured before anybody has such a checkpoint.
+//! Models of well-known shapes with random weights, to measure a size or a format without
+//! downloading a checkpoint.
 //!
-//! A [`Recipe`] names a shape and a format; [`Recipe::make`] gives every tensor that such a
-//! checkpoint would have, under the names it would have there, so that reading the config,
-//! fitting a naming and binding go the way they go for files. What is made may be
-//! [saved](Synthetic::save) for other programs to load.
+//! A [`Recipe`] names a shape and a format; [`Recipe::make`] returns every tensor of such a
+//! checkpoint under its usual name, so that config, naming and binding work as for files. The
+//! model can be [saved](Synthetic::save) for other programs.
 //!
-//! It quantizes nothing: weights are drawn in their encoded form. What such a model says is
-//! noise, though never NaN.
+//! Nothing is quantized: weights are drawn in their encoded form. The model's output is noise, but
+//! never NaN.
 
 mod error;
 mod fill;

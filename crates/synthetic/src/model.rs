@@ -9,28 +9,28 @@ use loquat_spec::{Kind, LayerRole, Naming, Role, Slot, Transform};
 use loquat_weights::gguf::{Gguf, Metadata};
 use loquat_weights::{Blob, Checkpoint, Dtype, Mismatch, RawTensor, WeightsError};
 
-use crate::format::{Container, Encoding, Format, Place};
+use crate::format::{Container, Encoding, Format, MatrixPosition};
 use crate::pool::{Drawing, Pools};
 use crate::random::SplitMix64;
 use crate::save::config_text;
 use crate::shapes::Shape;
 use crate::{SyntheticError, gguf};
 
-/// What to make: written `SHAPE` or `SHAPE:FORMAT`.
+/// What to make, written `SHAPE` or `SHAPE:FORMAT`.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe {
     pub shape: &'static Shape,
     pub format: Format,
 }
 
-/// A model made up: the tensors a checkpoint would have, and what it would say of them.
+/// The tensors and the metadata of a made-up checkpoint.
 pub struct Synthetic {
-    pub(crate) about: About,
+    pub(crate) description: Description,
     pub(crate) tensors: Vec<RawTensor>,
 }
 
-/// What stands beside the tensors.
-pub(crate) enum About {
+/// A checkpoint's metadata.
+pub(crate) enum Description {
     Gguf(Metadata),
     /// The text of `config.json`.
     Config(String),
@@ -53,7 +53,7 @@ impl Recipe {
         format!("{}:{}", self.shape.name, self.format.name())
     }
 
-    /// The container that its format usually stands in.
+    /// The usual container of its format.
     pub fn container(&self) -> Container {
         self.format.containers()[0]
     }
@@ -63,18 +63,18 @@ impl Recipe {
         self.format.check(container)?;
         let config = self.shape.config()?;
         let described = families::from_config(&config)?;
-        let (about, naming) = match container {
+        let (description, naming) = match container {
             Container::Gguf => (
-                About::Gguf(gguf::metadata(self.shape, &config)?),
+                Description::Gguf(gguf::metadata(self.shape, &config)?),
                 families::gguf_naming(self.shape.architecture)?,
             ),
             Container::Safetensors => (
-                About::Config(config_text(self.shape, self.format)?),
+                Description::Config(config_text(self.shape, self.format)?),
                 mlx_naming(&described)?,
             ),
         };
         let drawing = Drawing {
-            // Sums over a row then deviate by about 1, whatever the width.
+            // Sums over a row then have a deviation of about 1 for every width.
             deviation: 1.0 / (described.spec.hidden_size as f32).sqrt(),
             seed,
             pool_bytes: Drawing::POOL_BYTES,
@@ -87,7 +87,7 @@ impl Recipe {
             tied: described.spec.head.tied,
         };
         Ok(Synthetic {
-            about,
+            description,
             tensors: tensors.draw(drawing)?,
         })
     }
@@ -97,11 +97,11 @@ impl Synthetic {
     /// The model as its file would be opened.
     pub fn checkpoint(&self) -> Result<Checkpoint, SyntheticError> {
         let tensors = self.tensors.clone();
-        Ok(match &self.about {
-            About::Gguf(metadata) => {
+        Ok(match &self.description {
+            Description::Gguf(metadata) => {
                 Checkpoint::from_gguf(Gguf::from_parts(metadata.clone(), tensors))?
             }
-            About::Config(text) => {
+            Description::Config(text) => {
                 let config = loquat_spec::Config::parse(text, "config.json")?;
                 Checkpoint::from_config(&config, tensors)?
             }
@@ -129,7 +129,7 @@ fn distinct(slots: Vec<Slot>) -> Vec<Slot> {
     slots
 }
 
-/// What there is to draw.
+/// The tensors to draw.
 struct Tensors {
     format: Format,
     container: Container,
@@ -148,7 +148,7 @@ impl Tensors {
             })
             .collect();
         let mut pools = Pools::new(&announced, drawing);
-        // A stream of its own: vectors do not depend on how large pools are.
+        // A separate stream: vectors do not depend on the size of pools.
         let mut random = SplitMix64::new(!drawing.seed);
         let mut tensors = Vec::new();
         for slot in &self.slots {
@@ -165,13 +165,13 @@ impl Tensors {
     }
 
     fn encoding(&self, slot: &Slot) -> Encoding {
-        let place = Place {
+        let position = MatrixPosition {
             role: slot.role,
             cols: slot.kind.cols(),
             layers: self.layers,
             tied: self.tied,
         };
-        self.format.encoding(self.container, &place)
+        self.format.encoding(self.container, &position)
     }
 
     /// The tensors that hold the matrix or matrices called `name`.
@@ -182,7 +182,7 @@ impl Tensors {
         pools: &mut Pools,
     ) -> Result<Vec<RawTensor>, WeightsError> {
         let (encoding, shape) = (self.encoding(slot), shape(slot));
-        // One that was not announced would be missing by name when the model is bound.
+        // Binding reports a matrix that was not announced as missing.
         let blobs = pools.take(encoding, shape.iter().product());
         let blobs = blobs.unwrap_or_default();
         let module = name.strip_suffix(".weight").unwrap_or(name);
@@ -218,8 +218,7 @@ fn is_matrix(kind: Kind) -> bool {
     matches!(kind, Kind::Matrix { .. } | Kind::Stack { .. })
 }
 
-/// Of each tensor that the slot names, rows as rows: a naming that turns or bends them is
-/// refused when what was made is bound.
+/// The shape of each tensor of the slot. Binding refuses namings that transpose or reshape.
 fn shape(slot: &Slot) -> Vec<usize> {
     let (count, rows, cols) = (slot.kind.count(), slot.layout.total, slot.kind.cols());
     let stacked = slot.names.len() < count;
@@ -232,7 +231,7 @@ fn shape(slot: &Slot) -> Vec<usize> {
     }
 }
 
-/// Norms leave as it is what they have normalised; all else that is added is small.
+/// Norms get a weight of one; other vectors get small values.
 fn values(slot: &Slot, deviation: f32, random: &mut SplitMix64) -> Vec<f32> {
     let len = shape(slot).iter().product();
     let norm = match slot.transform {

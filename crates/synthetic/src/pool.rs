@@ -1,9 +1,9 @@
 //! Random values that many tensors share.
 //!
-//! Drawing every weight of a large model would take long, and twice its memory: once here and
-//! once in a backend. So tensors are windows of a pool, one after another and, at its end, from
-//! its beginning again. A pool is larger than any cache, so that even a backend which computes on
-//! the windows themselves finds its next weights in memory and nowhere nearer.
+//! Drawing every weight of a large model would be slow and take twice its memory: once here and
+//! once in a backend. Instead, tensors are consecutive windows of a pool that wraps around at its
+//! end. A pool is larger than any cache, so that a backend which computes on the windows still
+//! reads its weights from memory.
 
 use loquat_weights::Blob;
 
@@ -13,7 +13,7 @@ use crate::random::SplitMix64;
 
 /// Windows begin at multiples of this: whole blocks of every encoding.
 const UNIT: usize = 256;
-/// Each time round begins one unit later, so that windows differ; after so many, anew.
+/// Each pass begins one unit later, so that windows differ; the offset wraps after this many.
 const ROUNDS: usize = 4096;
 
 /// How pools are filled.
@@ -22,7 +22,7 @@ pub(crate) struct Drawing {
     /// The root of the values' mean square.
     pub deviation: f32,
     pub seed: u64,
-    /// What a pool holds unless one tensor needs more.
+    /// A pool's size unless one tensor needs more.
     pub pool_bytes: usize,
 }
 
@@ -35,7 +35,7 @@ impl Drawing {
 pub(crate) struct Pools(Vec<Pool>);
 
 impl Pools {
-    /// For matrices of so many values each.
+    /// For matrices of these encodings and sizes.
     pub(crate) fn new(matrices: &[(Encoding, usize)], drawing: Drawing) -> Self {
         let mut pools: Vec<Pool> = Vec::new();
         for (encoding, values) in matrices {
@@ -63,10 +63,10 @@ impl Pools {
 
 struct Pool {
     encoding: Encoding,
-    /// What the matrices add up to, each of whole units.
+    /// Values of all matrices, each rounded up to whole units.
     total: usize,
     largest: usize,
-    /// Of each of the encoding's parts.
+    /// One for each of the encoding's parts.
     blobs: Vec<Blob>,
     /// How many values the blobs hold.
     values: usize,
@@ -132,7 +132,7 @@ mod tests {
     };
 
     #[test]
-    fn what_fits_is_not_shared() {
+    fn small_models_share_nothing() {
         let matrices = [
             (ENCODING, 640),
             (ENCODING, 64),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_goes_round_and_differs_each_time() {
+    fn windows_differ_on_every_pass() {
         let values = 3 << 20;
         let mut pools = Pools::new(&[(ENCODING, values); 5], DRAWING);
         let held: usize = pools.0[0].blobs.iter().map(|blob| blob.len()).sum();

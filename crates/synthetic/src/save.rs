@@ -1,4 +1,4 @@
-//! What was made as files that other programs load.
+//! Saving a model as files that other programs load.
 
 use std::fs;
 use std::io;
@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 
 use crate::SyntheticError;
 use crate::format::{AFFINE_GROUP, Container, Format, MXFP4_GROUP};
-use crate::model::{About, Synthetic};
+use crate::model::{Description, Synthetic};
 use crate::shapes::Shape;
 
 impl Container {
-    /// What a path asks for: one file by its ending, or else a folder.
-    pub fn of(path: &Path) -> Self {
+    /// A `.gguf` path is one file; any other is a folder.
+    pub fn for_path(path: &Path) -> Self {
         if path.extension().is_some_and(|ending| ending == "gguf") {
             Self::Gguf
         } else {
@@ -27,9 +27,8 @@ impl Container {
 }
 
 impl Synthetic {
-    /// Writes the model to a `.gguf` file that is not there yet or, if it was made for
-    /// safetensors, into a new folder, tensor by tensor. Nothing appears at `path` before all of
-    /// it is written.
+    /// Writes the model to a new `.gguf` file or, if it was made for safetensors, into a new
+    /// folder. Nothing appears at `path` before everything is written.
     pub fn save(&self, path: &Path) -> Result<(), SyntheticError> {
         if path.exists() {
             return Err(SyntheticError::Exists {
@@ -40,14 +39,14 @@ impl Synthetic {
             path: path.to_owned(),
             source,
         };
-        // Beside its place, so that it can be renamed into it.
+        // In the same directory, so that a rename moves it into place.
         let beside = path.parent().filter(|parent| *parent != Path::new(""));
         let beside = beside.unwrap_or(Path::new("."));
         let work = work_dir(beside).map_err(failed)?;
         let whole = work.path().join("model");
-        match &self.about {
-            About::Gguf(metadata) => save_gguf(&whole, metadata, &self.tensors)?,
-            About::Config(text) => {
+        match &self.description {
+            Description::Gguf(metadata) => save_gguf(&whole, metadata, &self.tensors)?,
+            Description::Config(text) => {
                 fs::create_dir(&whole).map_err(failed)?;
                 fs::write(whole.join("config.json"), text).map_err(failed)?;
                 save_safetensors(&whole.join("model.safetensors"), &self.tensors)?;
@@ -57,14 +56,14 @@ impl Synthetic {
     }
 }
 
-/// A folder that goes with its handle.
+/// A folder that is removed when dropped.
 fn work_dir(beside: &Path) -> io::Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix(".loquat-synthetic-")
         .tempdir_in(beside)
 }
 
-/// `config.json`, with what MLX writes there of a quantized model.
+/// `config.json`, with MLX's `quantization` table for quantized models.
 pub(crate) fn config_text(shape: &Shape, format: Format) -> Result<String, SpecError> {
     let not_json = |error: serde_json::Error| SpecError::NotJson {
         source_name: shape.name.into(),

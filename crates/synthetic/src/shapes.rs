@@ -1,7 +1,7 @@
-//! Well-known models by name: what their `config.json` says of their shape.
+//! The shapes of well-known models, as fields of `config.json`.
 //!
-//! Scalings that stretch a rope over long contexts are left out but where a family insists:
-//! they change neither a tensor nor what a token costs.
+//! Rope scalings are left out unless a family requires one: they change neither a tensor nor the
+//! cost of a token.
 
 use loquat_spec::{Config, SpecError};
 
@@ -11,11 +11,11 @@ use crate::SyntheticError;
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub name: &'static str,
-    /// What it is the shape of, for people.
-    pub of: &'static str,
+    /// The model that has this shape, for display.
+    pub model: &'static str,
     /// Its fields of `config.json`.
     pub config: &'static str,
-    /// What llama.cpp calls its family.
+    /// GGUF's `general.architecture`.
     pub architecture: &'static str,
 }
 
@@ -44,7 +44,7 @@ const GEMMA3: &str = "gemma3";
 pub const SHAPES: &[Shape] = &[
     Shape {
         name: "llama-1b",
-        of: "Llama-3.2-1B",
+        model: "Llama-3.2-1B",
         architecture: LLAMA,
         config: r#"{
             "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048,
@@ -55,7 +55,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "llama-3b",
-        of: "Llama-3.2-3B",
+        model: "Llama-3.2-3B",
         architecture: LLAMA,
         config: r#"{
             "model_type": "llama", "vocab_size": 128256, "hidden_size": 3072,
@@ -66,7 +66,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "llama-8b",
-        of: "Llama-3.1-8B",
+        model: "Llama-3.1-8B",
         architecture: LLAMA,
         config: r#"{
             "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096,
@@ -77,7 +77,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "smollm2-135m",
-        of: "SmolLM2-135M",
+        model: "SmolLM2-135M",
         architecture: LLAMA,
         config: r#"{
             "model_type": "llama", "vocab_size": 49152, "hidden_size": 576,
@@ -88,7 +88,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "qwen3-0.6b",
-        of: "Qwen3-0.6B",
+        model: "Qwen3-0.6B",
         architecture: QWEN3,
         config: r#"{
             "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024,
@@ -99,7 +99,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "qwen3-4b",
-        of: "Qwen3-4B",
+        model: "Qwen3-4B",
         architecture: QWEN3,
         config: r#"{
             "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 2560,
@@ -110,7 +110,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "qwen3-8b",
-        of: "Qwen3-8B",
+        model: "Qwen3-8B",
         architecture: QWEN3,
         config: r#"{
             "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096,
@@ -121,7 +121,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "qwen3-30b-a3b",
-        of: "Qwen3-30B-A3B",
+        model: "Qwen3-30B-A3B",
         architecture: "qwen3moe",
         config: r#"{
             "model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048,
@@ -134,7 +134,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "gemma3-270m",
-        of: "Gemma-3-270M",
+        model: "Gemma-3-270M",
         architecture: GEMMA3,
         config: r#"{
             "model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 640,
@@ -146,7 +146,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "gemma3-1b",
-        of: "Gemma-3-1B",
+        model: "Gemma-3-1B",
         architecture: GEMMA3,
         config: r#"{
             "model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 1152,
@@ -158,7 +158,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "gpt-oss-tiny",
-        of: "gpt-oss made small",
+        model: "gpt-oss made small",
         architecture: "gpt-oss",
         config: r#"{
             "model_type": "gpt_oss", "vocab_size": 65536, "hidden_size": 1024,
@@ -175,7 +175,7 @@ pub const SHAPES: &[Shape] = &[
     },
     Shape {
         name: "llama-tiny",
-        of: "Llama made tiny",
+        model: "Llama made tiny",
         architecture: LLAMA,
         config: r#"{
             "model_type": "llama", "vocab_size": 512, "hidden_size": 256,

@@ -1,7 +1,7 @@
-//! Golden checkpoints as GGUF files, laid out as llama.cpp's converter lays out real ones:
-//! its names and keys, its order of query and key rows, its norms and rope divisors.
+//! Golden checkpoints as GGUF files in the layout of llama.cpp's converter: its names and keys,
+//! its order of query and key rows, its norms and rope divisors.
 //!
-//! Nothing here asks `loquat_spec` for names, so that a wrong table there is found.
+//! Names do not come from `loquat_spec`, so that tests find a wrong table there.
 
 use std::f64::consts::TAU;
 
@@ -11,12 +11,12 @@ use serde_json::Value as Json;
 
 use crate::goldens;
 
-/// Goldens that can be written so. Files by the real converter stand in `goldens-gguf`; these
-/// are for tests that need other encodings, or to damage them.
+/// Goldens that can be written as GGUF. `goldens-gguf` has files by the real converter; these are
+/// for tests that need other encodings or damage them.
 pub const FAMILIES: &[&str] = &["gemma3_text", "llama", "qwen2"];
 
-/// Whether llama.cpp turns neighbouring values together where transformers turns a head's
-/// halves, so that its converter reorders the rows of queries and keys.
+/// Whether llama.cpp rotates adjacent values together where transformers rotates a head's halves,
+/// so that its converter reorders the rows of queries and keys.
 pub fn is_interleaved(family: &str) -> bool {
     family == "llama"
 }
@@ -58,7 +58,7 @@ struct Golden {
     config: Json,
 }
 
-/// The converter's names for modules of a layer; Gemma's norms stand at other places.
+/// The converter's names for modules of a layer; Gemma's norms differ.
 const MODULES: &[(&str, &str)] = &[
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
@@ -93,7 +93,7 @@ impl Golden {
         number.unwrap_or_else(|| panic!("golden config: `{field}`")) as usize
     }
 
-    /// Rope of the layers that see everything.
+    /// Rope of the layers without a window.
     fn rope(&self) -> &Json {
         match &self.config["rope_parameters"]["full_attention"] {
             Json::Null => &self.config["rope_parameters"],
@@ -229,7 +229,7 @@ impl Golden {
     }
 }
 
-/// Rows of each head reordered so that the two that turn together are neighbours.
+/// Rows of each head reordered so that the two that rotate together are adjacent.
 pub fn interleaved<T: Clone>(rows: &[T], heads: usize) -> Vec<T> {
     let head = rows.len() / heads;
     (0..rows.len())

@@ -1,4 +1,4 @@
-//! Golden checkpoints: tiny models with logits computed by others. See `goldens/README.md`.
+//! Golden checkpoints: tiny models with logits of other implementations. See `goldens/README.md`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What transformers says of two real models, weights dequantized to fp32. See
+//! Reference outputs of transformers for two real models, weights dequantized to fp32. See
 //! `goldens-real/README.md`.
 
 use serde::Deserialize;
@@ -19,7 +19,7 @@ pub struct Case {
     /// What the model reads: the text, or the rendered template.
     pub text: String,
     pub ids: Vec<u32>,
-    /// Of `ids[1..]`, each after those before it.
+    /// Of `ids[1..]`, each given those before it.
     pub token_logprobs: Vec<f32>,
     pub mean_logprob: f64,
     /// After all of `ids`, best first.

@@ -62,7 +62,7 @@ def mode(name):
     }[name]
 
 
-# --- the unquantized model, as mlx-lm wants to find it ---
+# --- the unquantized model in the form that mlx-lm reads ---
 
 
 def gpt_oss(w):
@@ -129,7 +129,7 @@ def dequantized(folder):
 
 
 def falcon_h1_unfolded(w, c):
-    """mlx-lm multiplied these weights while converting; undo it, and turn the convolution round."""
+    """mlx-lm multiplied these weights while converting; undo it, and transpose the convolution."""
     sizes = [c["mamba_d_ssm"]] * 2 + [c["mamba_n_groups"] * c["mamba_d_state"]] * 2 + [c["mamba_n_heads"]]
     rows = torch.cat([torch.full((n, 1), m) for n, m in zip(sizes, c["ssm_multipliers"])]) * c["ssm_in_multiplier"]
     folded = {
@@ -187,7 +187,7 @@ def quantize(source, folder, name):
     own = predicate or getattr(model, "quant_predicate", None)
 
     def fitting(path, module):
-        """Families ask for groups of 64 in places; rows here may be shorter."""
+        """Some families require groups of 64; rows here may be shorter."""
         want = own(path, module)
         return (
             dict(want, group_size=32)

@@ -133,7 +133,7 @@ def logits(model, ids):
 
 @torch.no_grad()
 def greedy(model):
-    """Token by token after PROMPT_A. State space models call their cache otherwise."""
+    """Token by token after PROMPT_A. State space models have another name for their cache."""
     out = model(torch.tensor([PROMPT_A]), use_cache=True)
     kind = "past_key_values" if getattr(out, "past_key_values", None) is not None else "cache_params"
     cache, ids, rows = getattr(out, kind), [], []

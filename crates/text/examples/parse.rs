@@ -1,15 +1,15 @@
 //! Parses model outputs for the judges: one JSON object per line in, a list of pieces per line
 //! out.
 //!
-//! In: `chunks` of output, the names of the `reasoning` and `calls` formats, and where they matter
-//! `in_reasoning`, `tools` as in a chat request, and `cut`: the output is not over, so that what is
-//! held back stays held back.
+//! In: `chunks` of output, the names of the `reasoning` and `calls` formats, and optionally
+//! `in_reasoning`, `tools` as in a chat request, and `cut` if the output continues, so that held
+//! text stays held.
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};
 
 use loquat_text::TextError;
-use loquat_text::format::{OutputFormat, OutputParser, ParseOptions, Piece, ToolSignature};
+use loquat_text::format::{OutputFormat, OutputParser, OutputPiece, ParseOptions, ToolSignature};
 use serde_json::{Value, json};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn parse(case: &Value) -> Result<Vec<Piece>, TextError> {
+fn parse(case: &Value) -> Result<Vec<OutputPiece>, TextError> {
     let format = OutputFormat::named(case["reasoning"].as_str(), case["calls"].as_str())?;
     let start = ParseOptions {
         in_reasoning: case["in_reasoning"].as_bool().unwrap_or(false),
@@ -32,7 +32,7 @@ fn parse(case: &Value) -> Result<Vec<Piece>, TextError> {
     };
     let mut parser = OutputParser::new(format, start);
     let chunks = list(&case["chunks"]).filter_map(Value::as_str);
-    let mut pieces: Vec<Piece> = chunks.flat_map(|chunk| parser.push(chunk)).collect();
+    let mut pieces: Vec<OutputPiece> = chunks.flat_map(|chunk| parser.push(chunk)).collect();
     if !case["cut"].as_bool().unwrap_or(false) {
         pieces.extend(parser.finish());
     }
@@ -51,12 +51,14 @@ fn signature(tool: &Value) -> ToolSignature {
     }
 }
 
-fn shown(piece: Piece) -> Value {
+fn shown(piece: OutputPiece) -> Value {
     match piece {
-        Piece::Reasoning(text) => json!({ "reasoning": text }),
-        Piece::Text(text) => json!({ "text": text }),
-        Piece::CallStart { index, name, id } => json!({ "call": name, "index": index, "id": id }),
-        Piece::CallArguments { index, json } => json!({ "arguments": json, "index": index }),
-        Piece::CallEnd { index } => json!({ "end": index }),
+        OutputPiece::Reasoning(text) => json!({ "reasoning": text }),
+        OutputPiece::Text(text) => json!({ "text": text }),
+        OutputPiece::CallStart { index, name, id } => {
+            json!({ "call": name, "index": index, "id": id })
+        }
+        OutputPiece::CallArguments { index, json } => json!({ "arguments": json, "index": index }),
+        OutputPiece::CallEnd { index } => json!({ "end": index }),
     }
 }

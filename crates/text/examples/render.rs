@@ -1,8 +1,8 @@
 //! Renders conversations for the judges: one JSON object per line in, one per line out.
 //!
-//! In: `template` or the name of a `builtin` one, `messages`, and where they matter `tools`, `kwargs`, `bos`, `eos`, `generate`
-//! (open the assistant's turn) and `now` (seconds since 1970). Out: `text`, or `refused` with the
-//! template's own words, or `failed` with ours.
+//! In: `template` or the name of a `builtin` one, `messages`, and optionally `tools`, `kwargs`,
+//! `bos`, `eos`, `generate` (open the assistant's turn) and `now` (seconds since 1970). Out:
+//! `text`, or `refused` with the template's message, or `failed` with ours.
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};

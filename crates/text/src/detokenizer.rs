@@ -1,8 +1,8 @@
-//! Text out of tokens as they come, in whole characters.
+//! Incremental detokenization, in whole characters.
 
 use crate::Tokenizer;
 
-/// How a stream of tokens becomes text.
+/// Options of a [`Detokenizer`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DetokenizerOptions {
     /// Leave special tokens out of the text.
@@ -14,16 +14,16 @@ pub struct DetokenizerOptions {
 
 /// Decodes token by token, holding back a character until all its bytes are there.
 ///
-/// All pushes and [`finish`](Self::finish) together give what [`Tokenizer::decode`] gives for the
-/// whole (unless the tokens continue a text); each push costs only its own token.
+/// All pushes and [`finish`](Self::finish), joined, equal [`Tokenizer::decode`] of all tokens
+/// (unless the tokens continue a text). Each push costs only its own token.
 #[derive(Debug, Clone)]
 pub struct Detokenizer {
     tokenizer: Tokenizer,
     skip_special: bool,
     strip_space: bool,
-    /// Special tokens that are text all the same.
+    /// Special tokens that appear in the text nevertheless.
     shown: Vec<u32>,
-    /// The beginning of a character: at most three bytes between pushes.
+    /// An incomplete character: at most three bytes between pushes.
     held: Vec<u8>,
 }
 
@@ -38,13 +38,13 @@ impl Detokenizer {
         }
     }
 
-    /// Shows these special tokens even where others are left out.
+    /// Shows these special tokens even if `skip_special` is set.
     pub fn showing(mut self, ids: Vec<u32>) -> Self {
         self.shown = ids;
         self
     }
 
-    /// Takes one token and returns the text it completes, which may be empty.
+    /// Adds one token. Returns the text it completes, which may be empty.
     pub fn push(&mut self, id: u32) -> String {
         let skip_special = self.skip_special && !self.shown.contains(&id);
         let shown = self.tokenizer.shown(id, skip_special);
@@ -60,7 +60,7 @@ impl Detokenizer {
         text
     }
 
-    /// Ends the text: bytes still waiting for the rest of their character become U+FFFD.
+    /// Ends the text: bytes of an incomplete character become U+FFFD.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.held).into_owned();
         self.held.clear();
@@ -68,7 +68,7 @@ impl Detokenizer {
     }
 }
 
-/// How many bytes at the end begin a character that more bytes could complete.
+/// The number of bytes at the end that start a character more bytes could complete.
 fn unfinished(bytes: &[u8]) -> usize {
     let Some(last) = bytes.utf8_chunks().last() else {
         return 0;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_beginning_is_held_back() {
+    fn only_incomplete_characters_are_held_back() {
         let cases: [(&[u8], usize); 7] = [
             (b"", 0),
             (b"abc", 0),

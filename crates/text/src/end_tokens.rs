@@ -1,4 +1,4 @@
-//! Which tokens end a reply: what the files name, and the end-of-turn tokens everybody knows.
+//! The tokens that end a reply: those the files name, and well-known end-of-turn tokens.
 
 use serde_json::Value;
 
@@ -33,8 +33,8 @@ const WELL_KNOWN: &[&str] = &[
     "<|file_sep|>",
 ];
 
-/// Where all of `beside` exist, `name` is an ordinary delimiter and not an end: in gpt-oss and
-/// Solar `<|end|>` closes a message within a turn, in Gemma 4 `</s>` is an HTML tag.
+/// If all of `beside` exist, `name` is an ordinary delimiter: in gpt-oss and Solar `<|end|>` closes
+/// a message within a turn, in Gemma 4 `</s>` is an HTML tag.
 const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("<|end|>", &["<|return|>", "<|call|>"]),
     ("<|end|>", &["<|flush|>", "<|calls|>"]),
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_merged_without_repeats_and_with_exceptions() {
+    fn ids_merge_without_duplicates_or_exceptions() {
         type Vocabulary = &'static [(&'static str, u32)];
         let cases: [(&[u32], Vocabulary, &[u32]); 4] = [
             (&[7, 7], &[("<|im_end|>", 7), ("<|endoftext|>", 3)], &[7, 3]),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn configs_name_one_or_many() {
+    fn config_accepts_one_id_or_list() {
         let cases: [(Value, &[u32]); 4] = [
             (json!({"eos_token_id": 2}), &[2]),
             (json!({"eos_token_id": [1, 106]}), &[1, 106]),

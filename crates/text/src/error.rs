@@ -1,18 +1,19 @@
-//! What can go wrong between text and tokens, and who has to mend it.
+//! Errors of this crate, and whether the request or the system is at fault.
 
 use std::path::PathBuf;
 
 use crate::template::{FaultKind, TemplateFault};
 
-/// A failure inside the tokenizer library, whose own error type is opaque.
+/// An error of the tokenizer library, whose type is opaque.
 pub type LibraryError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Who is at fault when an operation fails.
+/// Who is at fault if an operation fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
-    /// The request cannot be served as it stands; another one can.
+    /// This request cannot be served; others can.
     Request,
-    /// The model's files or this program; no request will fare better.
+    /// The model's files, this program or its load. The message may name internals; it is for
+    /// logs rather than clients.
     System,
 }
 
@@ -20,8 +21,8 @@ pub enum Blame {
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     #[error(
-        "the arguments of tool `{tool}` cannot be held to `{keyword}` of its schema in the way \
-         this model writes calls; leave the keyword out, or `strict`"
+        "this model's call format cannot enforce `{keyword}` in the schema of tool `{tool}`; \
+         remove the keyword or `strict`"
     )]
     ToolSchema { tool: String, keyword: String },
 
@@ -37,7 +38,7 @@ pub enum TextError {
         source: serde_json::Error,
     },
 
-    #[error("{origin} is not a tokenizer this program can use: {source}")]
+    #[error("{origin} is not a supported tokenizer: {source}")]
     Tokenizer {
         origin: String,
         source: LibraryError,
@@ -56,16 +57,13 @@ pub enum TextError {
     #[error("tokenizer model `{name}` is not supported; supported: {known}")]
     UnknownTokenizerModel { name: String, known: String },
 
-    #[error("pre-tokenizer `{name}` is not known; known: {known}")]
+    #[error("`{name}` is not a known pre-tokenizer; known: {known}")]
     UnknownPreTokenizer { name: String, known: String },
 
     #[error("tokenizer decoder `{kind}` is not supported; supported: {known}")]
     UnsupportedDecoder { kind: String, known: String },
 
-    #[error(
-        "the vocabulary has no token for {character:?}, no byte tokens and no unknown token to \
-         stand for it"
-    )]
+    #[error("the vocabulary has no token for {character:?}, no byte tokens and no unknown token")]
     Unencodable { character: char },
 
     #[error("the text cannot be encoded: {source}")]
@@ -74,13 +72,13 @@ pub enum TextError {
     #[error("stop[{index}] is empty; a stop string needs at least one character")]
     EmptyStop { index: usize },
 
-    #[error("reasoning format `{name}` is not known; known: {known}")]
+    #[error("`{name}` is not a reasoning format; use one of: {known}")]
     UnknownReasoningFormat { name: String, known: String },
 
-    #[error("tool-call format `{name}` is not known; known: {known}")]
+    #[error("`{name}` is not a tool-call format; use one of: {known}")]
     UnknownCallFormat { name: String, known: String },
 
-    #[error("the model has no chat template; its prompts have to be written out in full")]
+    #[error("the model has no chat template; write its prompts in full")]
     NoChatTemplate,
 
     #[error("the chat template cannot be parsed: {source}")]
@@ -120,8 +118,8 @@ impl TextError {
     }
 }
 
-/// What the template needs and this program lacks is the system's fault, as is a template that
-/// never ends; anything else depends on the conversation given.
+/// Unsupported template features and endless templates are the system's fault; other failures
+/// depend on the conversation.
 fn blame_of_render(kind: FaultKind) -> Blame {
     match kind {
         FaultKind::Syntax | FaultKind::Unsupported | FaultKind::Limit => Blame::System,
@@ -134,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blame_says_who_must_act() {
+    fn blame_matches_the_cause() {
         let cases = [
             (TextError::EmptyStop { index: 0 }, Blame::Request),
             (

@@ -1,5 +1,5 @@
-//! How a checkpoint's authors want it sampled: `generation_config.json`, or the
-//! `general.sampling.*` fields of a GGUF file.
+//! A checkpoint's recommended sampling: `generation_config.json`, or the `general.sampling.*`
+//! fields of a GGUF file.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use crate::{Result, TextError};
 const FILE: &str = "generation_config.json";
 const GGUF_PREFIX: &str = "general.sampling.";
 
-/// What a checkpoint says about sampling. `None` is what it does not say; ranges are for whoever
-/// samples to check.
+/// A checkpoint's sampling parameters. Fields missing from the file are `None`. Ranges are not
+/// checked here.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationConfig {
-    /// `false` asks for the likeliest token always, whatever else stands here.
+    /// `false` selects greedy decoding and overrides the other fields.
     pub do_sample: Option<bool>,
     pub temperature: Option<f32>,
     pub top_k: Option<usize>,
@@ -41,7 +41,7 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
-    /// Reads a checkpoint folder; one without the file says nothing.
+    /// Reads a checkpoint folder. Without the file, all fields are unset.
     pub fn from_huggingface(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let origin = path.display().to_string();
@@ -107,7 +107,7 @@ impl GenerationConfig {
     }
 }
 
-/// What a field is called in either form of checkpoint; `None` where that form has no such field.
+/// A field's name in each kind of checkpoint; `None` if that kind lacks it.
 #[derive(Clone, Copy)]
 struct Field {
     file: Option<&'static str>,
@@ -139,7 +139,7 @@ const fn gguf(name: &'static str) -> Field {
     }
 }
 
-/// Finds a field's value and what to call it in an error.
+/// Finds a field's value and its name for errors.
 type Find<'a> = &'a dyn Fn(Field) -> Option<(String, Value)>;
 
 fn parsed<T>(
@@ -184,7 +184,7 @@ fn names(value: &Value) -> Option<Vec<String>> {
     Some(names.map(|name| name.trim().to_owned()).collect())
 }
 
-/// A metadata value as JSON has it; arrays, which no field here is, become an empty one.
+/// A metadata value as JSON. Arrays, which no field here has, become empty.
 fn plain(value: &GgufValue) -> Value {
     match value {
         GgufValue::Bool(value) => Value::Bool(*value),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_some_and_leaves_the_rest() {
+    fn missing_fields_stay_unset() {
         let neutral = GenerationConfig::default;
         let cases = [
             (json!({}), neutral()),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_wrong_type_names_its_file_and_field() {
+    fn wrong_type_names_file_and_field() {
         let cases = [
             (json!({"temperature": "0.6"}), "temperature", "a number"),
             (json!({"top_k": 20.5}), "top_k", "a whole number from -1"),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gguf_file_says_the_same_in_its_own_words() {
+    fn gguf_metadata_maps_to_same_config() {
         let metadata: Metadata = [
             ("general.sampling.temp", GgufValue::U32(1)),
             ("general.sampling.top_k", GgufValue::I32(64)),

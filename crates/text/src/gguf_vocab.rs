@@ -12,9 +12,9 @@ use tokenizers::{AddedToken, PreTokenizerWrapper, SplitDelimiterBehavior};
 
 use crate::end_tokens;
 use crate::pretokenizer::{self, PreTokenizer};
-use crate::sentencepiece::{Piece, SentencePiece, SentencePieceOptions};
-use crate::tokenizer::{Encoder, LibraryEncoder, Parts};
-use crate::vocabulary::{Kind, Spelling, Vocabulary};
+use crate::sentencepiece::{SentencePiece, SentencePieceOptions, VocabPiece};
+use crate::tokenizer::{Encoder, LibraryEncoder, TokenizerData};
+use crate::vocabulary::{Spelling, TokenKind, Vocabulary};
 use crate::{Result, TextError};
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -34,7 +34,7 @@ const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 
 /// Builds the tokenizer a file describes.
-pub(crate) fn load(metadata: &Metadata) -> Result<Parts> {
+pub(crate) fn load(metadata: &Metadata) -> Result<TokenizerData> {
     let fields = Fields(metadata);
     let model = fields.required_str(MODEL)?;
     let vocab = GgufVocab::read(fields)?;
@@ -48,10 +48,10 @@ pub(crate) fn load(metadata: &Metadata) -> Result<Parts> {
     }
 }
 
-/// What both kinds of tokenizer read.
+/// The fields that both kinds of tokenizer use.
 struct GgufVocab<'a> {
     tokens: &'a [String],
-    kinds: Vec<Kind>,
+    kinds: Vec<TokenKind>,
     bos: Option<u32>,
     eos: Option<u32>,
     pad: Option<u32>,
@@ -70,7 +70,7 @@ impl<'a> GgufVocab<'a> {
         let named = [eos, id(EOT)?, id(EOM)?];
         let with_ids = tokens.iter().zip(&kinds).zip(0u32..);
         let specials: HashMap<&str, u32> = with_ids
-            .filter(|((_, kind), _)| **kind == Kind::Special)
+            .filter(|((_, kind), _)| **kind == TokenKind::Special)
             .map(|((token, _), id)| (token.as_str(), id))
             .collect();
         let eos_ids = end_tokens::collect(named.into_iter().flatten(), |name| {
@@ -89,14 +89,14 @@ impl<'a> GgufVocab<'a> {
         })
     }
 
-    fn iter(&self) -> impl ExactSizeIterator<Item = (&'a str, Kind)> + '_ {
+    fn iter(&self) -> impl ExactSizeIterator<Item = (&'a str, TokenKind)> + '_ {
         let texts = self.tokens.iter().map(String::as_str);
         texts.zip(self.kinds.iter().copied())
     }
 
-    fn parts(&self, encoder: Encoder, spelling: Spelling, adds_bos: bool) -> Parts {
+    fn parts(&self, encoder: Encoder, spelling: Spelling, adds_bos: bool) -> TokenizerData {
         let bound = |token: Option<u32>, add: bool| token.filter(|_| add).into_iter().collect();
-        Parts {
+        TokenizerData {
             encoder,
             vocabulary: Vocabulary::new(self.iter(), spelling),
             prefix: bound(self.bos, self.add_bos.unwrap_or(adds_bos)),
@@ -110,7 +110,7 @@ impl<'a> GgufVocab<'a> {
     }
 }
 
-fn byte_level(vocab: &GgufVocab<'_>, fields: Fields<'_>) -> Result<Parts> {
+fn byte_level(vocab: &GgufVocab<'_>, fields: Fields<'_>) -> Result<TokenizerData> {
     let pre = pretokenizer::find(fields.required_str(PRE)?)?;
     let failed = |source| TextError::Tokenizer {
         origin: "the GGUF file's byte-level vocabulary".to_owned(),
@@ -129,8 +129,8 @@ fn byte_level(vocab: &GgufVocab<'_>, fields: Fields<'_>) -> Result<Parts> {
     }
     tokenizer.with_pre_tokenizer(Some(pre_tokenizer(pre).map_err(failed)?));
     let matched = vocab.iter().filter_map(|(text, kind)| match kind {
-        Kind::Special => Some(AddedToken::from(text, true)),
-        Kind::Added => Some(AddedToken::from(text, false).normalized(false)),
+        TokenKind::Special => Some(AddedToken::from(text, true)),
+        TokenKind::Added => Some(AddedToken::from(text, false).normalized(false)),
         _ => None,
     });
     tokenizer.add_tokens(matched).map_err(failed)?;
@@ -173,30 +173,33 @@ fn pre_tokenizer(pre: &PreTokenizer) -> tokenizers::Result<Sequence> {
     Ok(Sequence::new(steps))
 }
 
-fn sentencepiece(vocab: &GgufVocab<'_>, fields: Fields<'_>) -> Result<Parts> {
+fn sentencepiece(vocab: &GgufVocab<'_>, fields: Fields<'_>) -> Result<TokenizerData> {
     let missing = || TextError::MissingField {
         field: SCORES.to_owned(),
     };
     let scores = fields.0.f32s(SCORES).ok_or_else(missing)?;
     same_length(SCORES, scores.len(), vocab.tokens.len())?;
-    // The format cannot say that a token swallows the space after it, as all of Phi-3's turn
-    // tokens do; the model's name is the only sign left.
+    // GGUF cannot express that a token swallows the space after it, as all of Phi-3's turn tokens
+    // do. The model's name is the only hint left.
     let phi3 = ["phi-3", "phi3"];
     let name = fields.0.str("general.name").map(str::to_lowercase);
     let strips = name.is_some_and(|name| phi3.iter().any(|phi3| name.contains(phi3)));
-    let pieces = vocab.iter().zip(scores).map(|((text, kind), score)| Piece {
-        text,
-        score: *score,
-        kind,
-        strips_right: strips && !matches!(text, "<unk>" | "<s>" | "<|endoftext|>"),
-    });
+    let pieces = vocab
+        .iter()
+        .zip(scores)
+        .map(|((text, kind), score)| VocabPiece {
+            text,
+            score: *score,
+            kind,
+            strips_right: strips && !matches!(text, "<unk>" | "<s>" | "<|endoftext|>"),
+        });
     let add_space_prefix = fields.0.bool(ADD_SPACE_PREFIX).unwrap_or(true);
     let options = SentencePieceOptions {
         add_space_prefix,
         unknown: vocab.unknown,
     };
     let encoder = Encoder::SentencePiece(Box::new(SentencePiece::new(pieces, options)));
-    Ok(Parts {
+    Ok(TokenizerData {
         strips_leading_space: add_space_prefix,
         ..vocab.parts(encoder, Spelling::Metaspace, true)
     })
@@ -247,17 +250,17 @@ impl<'a> Fields<'a> {
     }
 
     /// Token types as the format numbers them; a file without them has only normal tokens.
-    fn kinds(self, tokens: usize) -> Result<Vec<Kind>> {
+    fn kinds(self, tokens: usize) -> Result<Vec<TokenKind>> {
         let Some(types) = self.0.i32s(TYPES) else {
-            return Ok(vec![Kind::Normal; tokens]);
+            return Ok(vec![TokenKind::Normal; tokens]);
         };
         same_length(TYPES, types.len(), tokens)?;
         let kind = |(index, number): (usize, &i32)| match number {
-            1 => Ok(Kind::Normal),
-            2 | 3 => Ok(Kind::Special),
-            4 => Ok(Kind::Added),
-            5 => Ok(Kind::Unused),
-            6 => Ok(Kind::Byte),
+            1 => Ok(TokenKind::Normal),
+            2 | 3 => Ok(TokenKind::Special),
+            4 => Ok(TokenKind::Added),
+            5 => Ok(TokenKind::Unused),
+            6 => Ok(TokenKind::Byte),
             other => Err(TextError::BadField {
                 field: format!("{TYPES}[{index}]"),
                 found: other.to_string(),

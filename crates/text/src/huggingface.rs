@@ -7,15 +7,16 @@ use serde_json::Value;
 use tokenizers::{Encoding, PostProcessor, Token};
 
 use crate::end_tokens;
-use crate::tokenizer::{Encoder, LibraryEncoder, Parts};
-use crate::vocabulary::{Kind, Spelling, Vocabulary, parse_byte_token};
+use crate::tokenizer::{Encoder, LibraryEncoder, TokenizerData};
+use crate::vocabulary::{Spelling, TokenKind, Vocabulary, parse_byte_token};
 use crate::{Result, TextError};
 
-/// No vocabulary comes near; a larger id is a damaged file, and would cost its size in memory.
+/// Far above every real vocabulary. A larger id means a damaged file and would cost its size in
+/// memory.
 const HIGHEST_ID: u32 = 1 << 24;
 
 /// Loads a tokenizer from its folder or from the `tokenizer.json` in it.
-pub(crate) fn load(dir_or_file: &Path) -> Result<Parts> {
+pub(crate) fn load(dir_or_file: &Path) -> Result<TokenizerData> {
     let (dir, file) = if dir_or_file.is_dir() {
         (dir_or_file.to_owned(), dir_or_file.join("tokenizer.json"))
     } else {
@@ -24,7 +25,7 @@ pub(crate) fn load(dir_or_file: &Path) -> Result<Parts> {
     };
     let tokenizer = read_tokenizer(&file)?;
     let settings = Settings::read(&dir)?;
-    let decoder = Decoder::of(&tokenizer)?;
+    let decoder = Decoder::from_tokenizer(&tokenizer)?;
     let vocabulary = vocabulary(&tokenizer, decoder.spelling, &file)?;
     let token = |name: &str| {
         settings
@@ -43,10 +44,10 @@ pub(crate) fn load(dir_or_file: &Path) -> Result<Parts> {
 
     let special = |name: &str| {
         let id = tokenizer.token_to_id(name)?;
-        (vocabulary.kind(id) == Kind::Special).then_some(id)
+        (vocabulary.kind(id) == TokenKind::Special).then_some(id)
     };
     let eos_ids = end_tokens::collect(settings.end_tokens.iter().copied().chain(eos), special);
-    Ok(Parts {
+    Ok(TokenizerData {
         encoder: Encoder::Library(Box::new(LibraryEncoder::new(tokenizer))),
         vocabulary,
         prefix,
@@ -64,8 +65,8 @@ fn read_tokenizer(file: &Path) -> Result<tokenizers::Tokenizer> {
         path: file.to_owned(),
         source,
     })?;
-    // The library slices without a check where a merge is longer than every token, so a damaged
-    // file would end the process.
+    // The library panics if a merge is longer than every token, so a damaged file would end the
+    // process.
     let parsed = catch_unwind(|| tokenizers::Tokenizer::from_bytes(&bytes))
         .unwrap_or_else(|_| Err("its merges do not fit its vocabulary".into()));
     parsed.map_err(|source| TextError::Tokenizer {
@@ -74,8 +75,8 @@ fn read_tokenizer(file: &Path) -> Result<tokenizers::Tokenizer> {
     })
 }
 
-/// What the post-processor puts before and after a text, found by letting it process a token that
-/// no vocabulary has.
+/// The tokens that the post-processor adds before and after a text, found by processing a token
+/// that no vocabulary has.
 fn bounds(tokenizer: &tokenizers::Tokenizer, file: &Path) -> Result<(Vec<u32>, Vec<u32>)> {
     let Some(processor) = tokenizer.get_post_processor() else {
         return Ok((Vec::new(), Vec::new()));
@@ -106,7 +107,7 @@ fn vocabulary(
             wanted: format!("without ids above {HIGHEST_ID}"),
         });
     }
-    let mut tokens = vec![("", Kind::Absent); highest as usize + 1];
+    let mut tokens = vec![("", TokenKind::Absent); highest as usize + 1];
     let mut set = |id: u32, token| {
         if let Some(slot) = tokens.get_mut(id as usize) {
             *slot = token;
@@ -114,31 +115,31 @@ fn vocabulary(
     };
     for (text, id) in &ids {
         let kind = match spelling {
-            Spelling::Metaspace if parse_byte_token(text).is_some() => Kind::Byte,
-            _ => Kind::Normal,
+            Spelling::Metaspace if parse_byte_token(text).is_some() => TokenKind::Byte,
+            _ => TokenKind::Normal,
         };
         set(*id, (text, kind));
     }
     let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
     for (id, token) in added {
         let kind = if token.special {
-            Kind::Special
+            TokenKind::Special
         } else {
-            Kind::Added
+            TokenKind::Added
         };
         set(*id, (&token.content, kind));
     }
     Ok(Vocabulary::new(tokens.into_iter(), spelling))
 }
 
-/// What the library's decoder amounts to.
+/// The effect of the library's decoder.
 struct Decoder {
     spelling: Spelling,
     strips_leading_space: bool,
 }
 
 impl Decoder {
-    fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
+    fn from_tokenizer(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
         let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or(Value::Null);
         let steps = match decoder.get("decoders") {
             Some(Value::Array(steps)) => steps.iter().collect(),
@@ -217,7 +218,7 @@ impl Settings {
     }
 }
 
-/// A file's JSON, or null where there is no such file.
+/// A file's JSON, or null if the file does not exist.
 pub(crate) fn read_json(path: PathBuf) -> Result<Value> {
     let text = match std::fs::read(&path) {
         Ok(text) => text,

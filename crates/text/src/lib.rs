@@ -1,8 +1,8 @@
 //! Text in, tokens out, and back: tokenizers, incremental detokenizing, stop strings, chat
 //! templates, and the formats in which models think and call tools.
 //!
-//! What it leaves to others: reading GGUF and safetensors containers (`weights`), deciding what a
-//! conversation means (`chat`), sampling (`engine`).
+//! It does not read GGUF or safetensors containers (`weights`), interpret conversations (`chat`) or
+//! sample (`engine`).
 
 mod detokenizer;
 mod end_tokens;
@@ -21,9 +21,9 @@ mod vocabulary;
 pub use detokenizer::{Detokenizer, DetokenizerOptions};
 pub use error::{Blame, TextError};
 pub use generation_config::GenerationConfig;
-pub use stop::{Matched, StopMatcher};
+pub use stop::{StopMatch, StopMatcher};
 pub use template::{ChatInput, ChatTemplate, Clock, TemplateFault, ThinkingSwitch, ThinkingValues};
 pub use tokenizer::{Special, Tokenizer};
 
-/// What every fallible function here returns.
+/// The result type of this crate.
 pub type Result<T, E = TextError> = std::result::Result<T, E>;

@@ -1,22 +1,21 @@
-//! How text is cut into words before byte-level BPE, by the name a GGUF file gives
-//! (`tokenizer.ggml.pre`).
+//! Pre-tokenizers for byte-level BPE, by the name in a GGUF file (`tokenizer.ggml.pre`).
 //!
-//! The patterns are those of the models' own `tokenizer.json` files where they are published, so
-//! they use Unicode classes directly; each cuts the pieces left by the one before it.
+//! The patterns come from the models' published `tokenizer.json` files, so they use Unicode classes
+//! directly. Each pattern splits the pieces of the one before.
 
 use crate::{Result, TextError};
 
-/// A way to cut text, with what the same name says about the rest of the tokenizer.
+/// Splitting rules, and the tokenizer settings that go with the same name.
 #[derive(Debug)]
 pub struct PreTokenizer {
     names: &'static [&'static str],
-    /// Applied in order; a match becomes a piece of its own.
+    /// Applied in order. Each match becomes a piece.
     pub splits: &'static [&'static str],
-    /// A whole word that is a token is taken as it is, whatever the merges would give.
+    /// A word that is a token is used without applying merges.
     pub ignore_merges: bool,
-    /// Whether the beginning-of-text token is added when the file does not say.
+    /// Whether the BOS token is added if the file does not specify it.
     pub adds_bos: bool,
-    /// Text is first composed (Unicode NFC), which a GGUF file has no field to say.
+    /// Text is normalized to Unicode NFC first. GGUF has no field for it.
     pub composes: bool,
 }
 
@@ -40,7 +39,7 @@ const DEEPSEEK_V3_WORDS: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-
 const DEEPSEEK_LETTERS: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\x{1F7D}ᾀ-ᾴᾶ-ᾼ\x{1FBE}ῂ-ῄῆ-ῌῐ-\x{1FD3}ῖ-\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\x{2126}ℨ\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 const DEEPSEEK_CJK: &str = r"[一-龥ࠀ-一가-퟿]+";
 
-/// Most entries add nothing and merge as usual.
+/// The values most entries share.
 const fn plain(names: &'static [&'static str], splits: &'static [&'static str]) -> PreTokenizer {
     PreTokenizer {
         names,
@@ -182,7 +181,7 @@ pub fn find(name: &str) -> Result<&'static PreTokenizer> {
         })
 }
 
-/// One name for each way to cut text, for those who write files.
+/// One name per pre-tokenizer, for writers of GGUF files.
 pub fn distinct_names() -> impl Iterator<Item = &'static str> {
     let entries = PRE_TOKENIZERS.iter();
     entries.filter_map(|entry| entry.names.first().copied())
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pattern_compiles_and_loses_no_text() {
+    fn patterns_compile_and_keep_all_text() {
         let text = "I'M 12345 naïve—naïve 你好, don't?!\n\n  \t end…  ";
         for name in known_names() {
             assert_eq!(cut(name, text).concat(), text, "{name}");
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cut_as_their_models_do() {
+    fn named_patterns_split_like_their_models() {
         let cases: [(&str, &str, &[&str]); 6] = [
             ("gpt-2", "it's 1234  x", &["it", "'s", " 1234", " ", " x"]),
             ("llama-bpe", "IT'S 12345", &["IT", "'S", " ", "123", "45"]),

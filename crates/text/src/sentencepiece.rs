@@ -1,20 +1,20 @@
 //! SentencePiece's BPE: merge the best-scored neighbours until none can be merged.
 //!
-//! Written by hand rather than lowered to a merge list, because a list of ranked pairs cannot say
-//! what SentencePiece does on equal scores (the leftmost pair first), and because deriving a list
-//! for a 262,144-token vocabulary costs more than everything else at load.
+//! Not lowered to a merge list, because ranked pairs cannot express SentencePiece's rule for equal
+//! scores (leftmost pair first), and because deriving a list for a 262,144-token vocabulary costs
+//! more than the rest of loading.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::vocabulary::{Kind, METASPACE, parse_byte_token};
+use crate::vocabulary::{METASPACE, TokenKind, parse_byte_token};
 use crate::{Result, TextError};
 
 /// One token as a SentencePiece model file lists it; its id is its position.
-pub(crate) struct Piece<'a> {
+pub(crate) struct VocabPiece<'a> {
     pub text: &'a str,
     pub score: f32,
-    pub kind: Kind,
+    pub kind: TokenKind,
     /// Swallow the white space that follows, when this is a token matched in the text.
     pub strips_right: bool,
 }
@@ -22,9 +22,9 @@ pub(crate) struct Piece<'a> {
 /// How the text around the pieces is treated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SentencePieceOptions {
-    /// Put a space before the text and before whatever follows a matched token.
+    /// Put a space before the text and after each matched token.
     pub add_space_prefix: bool,
-    /// What stands for a character with neither piece nor byte tokens.
+    /// Replaces a character with neither piece nor byte tokens.
     pub unknown: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct SentencePieceOptions {
 #[derive(Debug)]
 pub(crate) struct SentencePiece {
     ids: HashMap<Box<str>, u32>,
-    /// By id; `None` where merging must never produce the token.
+    /// By id; `None` if merging must never produce the token.
     scores: Vec<Option<f32>>,
     bytes: HashMap<u8, u32>,
     matched: MatchedTokens,
@@ -41,7 +41,7 @@ pub(crate) struct SentencePiece {
 
 impl SentencePiece {
     pub(crate) fn new<'a>(
-        pieces: impl ExactSizeIterator<Item = Piece<'a>>,
+        pieces: impl ExactSizeIterator<Item = VocabPiece<'a>>,
         options: SentencePieceOptions,
     ) -> Self {
         let mut ids = HashMap::with_capacity(pieces.len());
@@ -50,16 +50,16 @@ impl SentencePiece {
         let mut matched = MatchedTokens::default();
         for (id, piece) in (0u32..).zip(pieces) {
             ids.entry(Box::from(piece.text)).or_insert(id);
-            let mergeable = matches!(piece.kind, Kind::Normal | Kind::Added);
+            let mergeable = matches!(piece.kind, TokenKind::Normal | TokenKind::Added);
             scores.push(mergeable.then_some(piece.score));
             match piece.kind {
-                Kind::Special | Kind::Added => matched.add(id, &piece),
-                Kind::Byte => {
+                TokenKind::Special | TokenKind::Added => matched.add(id, &piece),
+                TokenKind::Byte => {
                     if let Some(byte) = parse_byte_token(piece.text) {
                         bytes.insert(byte, id);
                     }
                 }
-                Kind::Normal | Kind::Unused | Kind::Absent => {}
+                TokenKind::Normal | TokenKind::Unused | TokenKind::Absent => {}
             }
         }
         Self {
@@ -120,7 +120,7 @@ impl SentencePiece {
         Some((id, (*self.scores.get(id as usize)?)?))
     }
 
-    /// Emits a piece, or its bytes where it is no token.
+    /// Emits a piece, or its bytes if it is not a token.
     fn push_piece(&self, piece: &str, out: &mut Vec<u32>) -> Result<()> {
         if let Some((id, _)) = self.mergeable(piece) {
             out.push(id);
@@ -157,14 +157,14 @@ struct MatchedToken {
 }
 
 impl MatchedTokens {
-    fn add(&mut self, id: u32, piece: &Piece<'_>) {
+    fn add(&mut self, id: u32, piece: &VocabPiece<'_>) {
         let Some(&first) = piece.text.as_bytes().first() else {
             return;
         };
         let token = MatchedToken {
             id,
             len: piece.text.len(),
-            special: piece.kind == Kind::Special,
+            special: piece.kind == TokenKind::Special,
             strips_right: piece.strips_right,
         };
         self.tokens.insert(Box::from(piece.text), token);
@@ -196,7 +196,7 @@ struct Bigram {
     score: f32,
     left: usize,
     right: usize,
-    /// Length when found; another length by the time it is taken means one side has moved on.
+    /// Length when queued. A different length later means that one side was merged.
     len: usize,
 }
 
@@ -301,24 +301,24 @@ impl<'a> Merger<'a> {
 mod tests {
     use super::*;
 
-    const PIECES: [(&str, f32, Kind); 13] = [
-        ("<unk>", 0.0, Kind::Special),
-        ("<s>", 0.0, Kind::Special),
-        ("<0xC3>", 0.0, Kind::Byte),
-        ("<0xA9>", 0.0, Kind::Byte),
-        ("▁", -9.0, Kind::Normal),
-        ("a", -9.0, Kind::Normal),
-        ("b", -9.0, Kind::Normal),
-        ("ab", -1.0, Kind::Normal),
-        ("aa", -1.0, Kind::Normal),
-        ("▁ab", -2.0, Kind::Normal),
-        ("<t>", -1000.0, Kind::Added),
-        ("<", -9.0, Kind::Normal),
-        ("s>", -9.0, Kind::Normal),
+    const PIECES: [(&str, f32, TokenKind); 13] = [
+        ("<unk>", 0.0, TokenKind::Special),
+        ("<s>", 0.0, TokenKind::Special),
+        ("<0xC3>", 0.0, TokenKind::Byte),
+        ("<0xA9>", 0.0, TokenKind::Byte),
+        ("▁", -9.0, TokenKind::Normal),
+        ("a", -9.0, TokenKind::Normal),
+        ("b", -9.0, TokenKind::Normal),
+        ("ab", -1.0, TokenKind::Normal),
+        ("aa", -1.0, TokenKind::Normal),
+        ("▁ab", -2.0, TokenKind::Normal),
+        ("<t>", -1000.0, TokenKind::Added),
+        ("<", -9.0, TokenKind::Normal),
+        ("s>", -9.0, TokenKind::Normal),
     ];
 
     fn model(add_space_prefix: bool, unknown: Option<u32>) -> SentencePiece {
-        let pieces = PIECES.iter().map(|(text, score, kind)| Piece {
+        let pieces = PIECES.iter().map(|(text, score, kind)| VocabPiece {
             text,
             score: *score,
             kind: *kind,
@@ -343,7 +343,7 @@ mod tests {
             ("<s> ab", false, true, &[1, 7]),
             ("<s>ab", true, true, &[1, 9]),
             ("a<t>b", true, false, &[4, 5, 10, 4, 6]),
-            // Plain text never becomes a control token, even where merging could spell it.
+            // Plain text never becomes a control token, even if merging could spell it.
             ("<s>", false, false, &[11, 12]),
             ("c", false, true, &[0]),
         ];
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_without_any_token_is_refused() {
+    fn character_without_token_is_refused() {
         let refused = model(false, None).encode("c", true);
         assert!(matches!(
             refused,

@@ -2,29 +2,29 @@
 
 use crate::{Result, TextError};
 
-/// What a push settled.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Matched {
-    /// Text that is certain to stand before any stop string.
+pub struct StopMatch {
+    /// Text that certainly precedes any stop string.
     pub text: String,
-    /// Which stop string has been found; nothing follows.
+    /// The stop string found. Nothing follows.
     pub stopped: Option<usize>,
 }
 
-/// Finds the first stop string in a text that comes in pieces, and holds back what may become one.
+/// Finds the first stop string in streamed text. Holds back text that may start one.
 ///
-/// The stop string that is complete first wins, the longest of those complete at the same place.
-/// So the result is the same however the text is cut into pieces.
+/// The stop string that completes first wins; of several that complete at once, the longest. The
+/// result does not depend on how the text is split.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     stops: Vec<String>,
-    /// Text that may be the beginning of a stop string.
+    /// Text that may start a stop string.
     held: String,
     stopped: Option<usize>,
 }
 
 impl StopMatcher {
-    /// Refuses an empty stop string, which would stop before anything is said.
+    /// Refuses an empty stop string, which would stop before any text.
     pub fn new(stops: Vec<String>) -> Result<Self> {
         if let Some(index) = stops.iter().position(String::is_empty) {
             return Err(TextError::EmptyStop { index });
@@ -36,10 +36,10 @@ impl StopMatcher {
         })
     }
 
-    /// Takes more text and returns what can be shown of all that has come.
-    pub fn push(&mut self, text: &str) -> Matched {
+    /// Adds text. Returns what can be shown so far.
+    pub fn push(&mut self, text: &str) -> StopMatch {
         if self.stopped.is_some() {
-            return Matched {
+            return StopMatch {
                 text: String::new(),
                 stopped: self.stopped,
             };
@@ -48,24 +48,24 @@ impl StopMatcher {
         if let Some((start, index)) = self.earliest() {
             self.stopped = Some(index);
             self.held.truncate(start);
-            return Matched {
+            return StopMatch {
                 text: std::mem::take(&mut self.held),
                 stopped: self.stopped,
             };
         }
         let undecided = self.held.split_off(self.settled());
-        Matched {
+        StopMatch {
             text: std::mem::replace(&mut self.held, undecided),
             stopped: None,
         }
     }
 
-    /// Ends the text: what was held back turned out to be no stop string.
+    /// Ends the text and returns what was held back.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// Where the winning stop string begins, and which one it is.
+    /// The start and the index of the winning stop string.
     fn earliest(&self) -> Option<(usize, usize)> {
         let found = self.stops.iter().enumerate().filter_map(|(index, stop)| {
             let start = self.held.find(stop.as_str())?;
@@ -74,7 +74,7 @@ impl StopMatcher {
         found.min().map(|(_, start, index)| (start, index))
     }
 
-    /// How much of the held text cannot belong to a stop string any more.
+    /// The length of held text that cannot belong to a stop string.
     fn settled(&self) -> usize {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
         let from = self.held.len().saturating_sub(longest.saturating_sub(1));
@@ -94,14 +94,14 @@ mod tests {
     fn run(stops: &[&str], pieces: &[&str]) -> (Vec<String>, Option<usize>, String) {
         let stops = stops.iter().map(|stop| (*stop).to_owned()).collect();
         let mut matcher = StopMatcher::new(stops).expect("no empty stop string");
-        let matched: Vec<Matched> = pieces.iter().map(|piece| matcher.push(piece)).collect();
+        let matched: Vec<StopMatch> = pieces.iter().map(|piece| matcher.push(piece)).collect();
         let stopped = matched.iter().find_map(|m| m.stopped);
         let shown = matched.into_iter().map(|m| m.text).collect();
         (shown, stopped, matcher.finish())
     }
 
     #[test]
-    fn text_is_held_back_only_while_it_may_stop() {
+    fn text_is_held_back_only_while_needed() {
         type Case<'a> = (
             &'a [&'a str],
             &'a [&'a str],
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cut_into_pieces_does_not_matter() {
+    fn result_is_independent_of_splits() {
         let stops = ["abcab", "bca", "é¶", "ca¶é"];
         let text = "abcabéabc¶abca¶éabcé¶x";
         let (whole, whole_stopped, whole_rest) = run(&stops, &[text]);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_stop_string_is_refused() {
+    fn empty_stop_string_is_refused() {
         let refused = StopMatcher::new(vec!["a".into(), String::new()]);
         assert!(matches!(refused, Err(TextError::EmptyStop { index: 1 })));
     }

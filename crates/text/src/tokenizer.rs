@@ -1,4 +1,4 @@
-//! The tokenizer everyone above this crate uses, whatever file it came from.
+//! The tokenizer, independent of the file it was loaded from.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use loquat_weights::gguf::Metadata;
 use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
 
 use crate::sentencepiece::SentencePiece;
-use crate::vocabulary::{Kind, Vocabulary};
+use crate::vocabulary::{TokenKind, Vocabulary};
 use crate::{Result, TextError, gguf_vocab, huggingface};
 
 /// How special tokens are treated while encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Special {
-    /// Add what the tokenizer's own rules put around a text (usually BOS, rarely EOS). A text that
-    /// already begins with it does not get a second one.
+    /// Add the tokenizer's prefix and suffix (usually BOS, rarely EOS). A text that already starts
+    /// with the prefix does not get a second one.
     pub add: bool,
     /// Recognise special tokens written in the text; otherwise they are plain characters.
     pub parse: bool,
@@ -26,12 +26,12 @@ impl Special {
         add: true,
         parse: true,
     };
-    /// What a chat template rendered: it wrote every special token itself.
+    /// For rendered chat templates, which write every special token themselves.
     pub const RENDERED: Self = Self {
         add: false,
         parse: true,
     };
-    /// Text that must stay text, such as a user's words or a stop string.
+    /// For text that must stay text, such as user input or a stop string.
     pub const PLAIN: Self = Self {
         add: false,
         parse: false,
@@ -41,22 +41,22 @@ impl Special {
 /// A tokenizer; cloning shares it.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    inner: Arc<Parts>,
+    inner: Arc<TokenizerData>,
 }
 
-/// What a loader hands over.
+/// The result of a loader.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct TokenizerData {
     pub encoder: Encoder,
     pub vocabulary: Vocabulary,
-    /// What the tokenizer's rules put before and after a text.
+    /// Added before and after a text.
     pub prefix: Vec<u32>,
     pub suffix: Vec<u32>,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
     pub pad: Option<u32>,
     pub eos_ids: Vec<u32>,
-    /// Encoding puts a space before the text, so decoding takes it away again.
+    /// Encoding adds a space before the text, so decoding removes it.
     pub strips_leading_space: bool,
 }
 
@@ -66,8 +66,8 @@ pub(crate) enum Encoder {
     SentencePiece(Box<SentencePiece>),
 }
 
-/// The tokenizer library's pipeline, with the choice it keeps as state (whether special tokens are
-/// recognised) made per call.
+/// The tokenizer library's pipeline. The library keeps the choice whether special tokens are
+/// recognized as state; here it is made per call.
 #[derive(Debug)]
 pub(crate) struct LibraryEncoder {
     tokenizer: tokenizers::Tokenizer,
@@ -102,8 +102,7 @@ impl LibraryEncoder {
 }
 
 impl Tokenizer {
-    /// Loads a `tokenizer.json`, given itself or its folder, with the configuration files beside
-    /// it.
+    /// Loads a `tokenizer.json`, or the one in a folder, with the configuration files next to it.
     pub fn from_huggingface(dir_or_file: &Path) -> Result<Self> {
         huggingface::load(dir_or_file).map(Self::from_parts)
     }
@@ -113,7 +112,7 @@ impl Tokenizer {
         gguf_vocab::load(metadata).map(Self::from_parts)
     }
 
-    pub(crate) fn from_parts(parts: Parts) -> Self {
+    pub(crate) fn from_parts(parts: TokenizerData) -> Self {
         Self {
             inner: Arc::new(parts),
         }
@@ -139,8 +138,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The tokens of a text that stands in the midst of another, where no space of the
-    /// tokenizer's own comes before it.
+    /// Encodes text from the middle of another, without the tokenizer's leading space.
     pub fn encode_inner(&self, text: &str, special: Special) -> Result<Vec<u32>> {
         // Vocabularies have this character by itself only, so it leaves the text's tokens alone.
         const LEAD: &str = "\u{2}";
@@ -155,8 +153,8 @@ impl Tokenizer {
         }
     }
 
-    /// Turns token ids into text. Bytes that are not UTF-8 become U+FFFD; an id without a token
-    /// (models pad their vocabulary) adds nothing.
+    /// Decodes token ids. Bytes that are not UTF-8 become U+FFFD. An id without a token (models pad
+    /// their vocabulary) adds nothing.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let shown = ids.iter().filter_map(|id| self.shown(*id, skip_special));
         let bytes = shown.collect::<Vec<_>>().concat();
@@ -179,7 +177,7 @@ impl Tokenizer {
         self.inner.strips_leading_space
     }
 
-    /// The raw bytes of one token, which need not be whole characters.
+    /// The raw bytes of one token, which may be partial characters.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         self.inner.vocabulary.bytes(id)
     }
@@ -189,13 +187,12 @@ impl Tokenizer {
         self.inner.vocabulary.len()
     }
 
-    /// The beginning-of-text token.
+    /// The BOS token.
     pub fn bos(&self) -> Option<u32> {
         self.inner.bos
     }
 
-    /// The end-of-text token the tokenizer itself names; to know when to stop, ask
-    /// [`eos_ids`](Self::eos_ids).
+    /// The EOS token the tokenizer names. Use [`eos_ids`](Self::eos_ids) to decide when to stop.
     pub fn eos(&self) -> Option<u32> {
         self.inner.eos
     }
@@ -210,14 +207,14 @@ impl Tokenizer {
         &self.inner.eos_ids
     }
 
-    /// Whether this is a control token, which no text shows unless asked to.
+    /// Whether this is a control token, hidden from text by default.
     pub fn is_special(&self, id: u32) -> bool {
-        self.inner.vocabulary.kind(id) == Kind::Special
+        self.inner.vocabulary.kind(id) == TokenKind::Special
     }
 
-    /// Whether this token is recognised in text as a whole, special or not.
+    /// Whether this token is matched as a unit in text, special or not.
     pub fn is_added(&self, id: u32) -> bool {
-        self.inner.vocabulary.kind(id) == Kind::Added
+        self.inner.vocabulary.kind(id) == TokenKind::Added
     }
 
     /// The id of a token by its text as the vocabulary spells it.

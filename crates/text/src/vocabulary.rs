@@ -1,19 +1,19 @@
-//! The tokens themselves: what bytes each id stands for and what kind of token it is.
+//! The vocabulary: each token's bytes and kind.
 //!
-//! Both kinds of tokenizer reduce to this table, so decoding is one concatenation of bytes
-//! whatever file the tokenizer came from.
+//! Both kinds of tokenizer reduce to this table, so decoding is a concatenation of bytes for every
+//! file format.
 
-/// How a token takes part in encoding and decoding.
+/// How encoding and decoding treat a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenKind {
     /// No token has this id.
     Absent,
     Normal,
-    /// Control token: recognised only where the caller allows it, hidden on request.
+    /// Control token: recognized only if the caller allows it, hidden on request.
     Special,
-    /// Matched in text before anything else, but shown like normal text.
+    /// Matched in text before merging, but shown like normal text.
     Added,
-    /// Stands for one raw byte.
+    /// One raw byte.
     Byte,
     /// In the file, but never to be produced.
     Unused,
@@ -34,7 +34,7 @@ pub(crate) const METASPACE: char = '\u{2581}';
 /// One vocabulary, indexed by token id.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
-    kinds: Vec<Kind>,
+    kinds: Vec<TokenKind>,
     bytes: Vec<u8>,
     /// `bytes[ends[i - 1]..ends[i]]` is token `i`.
     ends: Vec<usize>,
@@ -43,7 +43,7 @@ pub(crate) struct Vocabulary {
 impl Vocabulary {
     /// Builds the table from `(text, kind)` in id order.
     pub(crate) fn new<'a>(
-        tokens: impl Iterator<Item = (&'a str, Kind)>,
+        tokens: impl Iterator<Item = (&'a str, TokenKind)>,
         spelling: Spelling,
     ) -> Self {
         let mut vocabulary = Self {
@@ -63,14 +63,14 @@ impl Vocabulary {
         self.kinds.len()
     }
 
-    pub(crate) fn kind(&self, id: u32) -> Kind {
+    pub(crate) fn kind(&self, id: u32) -> TokenKind {
         let kind = self.kinds.get(id as usize).copied();
-        kind.unwrap_or(Kind::Absent)
+        kind.unwrap_or(TokenKind::Absent)
     }
 
-    /// The bytes of a token, or `None` where no token has this id.
+    /// A token's bytes, or `None` if no token has this id.
     pub(crate) fn bytes(&self, id: u32) -> Option<&[u8]> {
-        if self.kind(id) == Kind::Absent {
+        if self.kind(id) == TokenKind::Absent {
             return None;
         }
         let index = id as usize;
@@ -82,18 +82,18 @@ impl Vocabulary {
     }
 }
 
-fn push_bytes(out: &mut Vec<u8>, text: &str, kind: Kind, spelling: Spelling) {
+fn push_bytes(out: &mut Vec<u8>, text: &str, kind: TokenKind, spelling: Spelling) {
     match (kind, spelling) {
-        // A row that has no token has a name in GGUF all the same, which is not text.
-        (Kind::Absent | Kind::Unused, _) => {}
-        (Kind::Special, _) | (Kind::Added, Spelling::ByteLevel) => {
+        // GGUF names rows without a token too, but the name is not text.
+        (TokenKind::Absent | TokenKind::Unused, _) => {}
+        (TokenKind::Special, _) | (TokenKind::Added, Spelling::ByteLevel) => {
             out.extend_from_slice(text.as_bytes());
         }
-        (Kind::Byte, _) => match parse_byte_token(text) {
+        (TokenKind::Byte, _) => match parse_byte_token(text) {
             Some(byte) => out.push(byte),
             None => out.extend_from_slice(text.as_bytes()),
         },
-        (Kind::Normal, Spelling::ByteLevel) => {
+        (TokenKind::Normal, Spelling::ByteLevel) => {
             let before = out.len();
             for character in text.chars() {
                 let Some(byte) = byte_of_char(character) else {
@@ -105,7 +105,7 @@ fn push_bytes(out: &mut Vec<u8>, text: &str, kind: Kind, spelling: Spelling) {
                 out.push(byte);
             }
         }
-        (Kind::Normal | Kind::Added, Spelling::Metaspace) => {
+        (TokenKind::Normal | TokenKind::Added, Spelling::Metaspace) => {
             for (index, part) in text.split(METASPACE).enumerate() {
                 if index > 0 {
                     out.push(b' ');
@@ -128,8 +128,8 @@ fn shown_as_itself(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// Inverse of GPT-2's byte alphabet: printable Latin-1 stands for itself, the other 68 bytes
-/// follow from U+0100 on in order.
+/// Inverse of GPT-2's byte alphabet: printable Latin-1 maps to itself, the other 68 bytes follow in
+/// order from U+0100.
 fn byte_of_char(character: char) -> Option<u8> {
     let code = u32::from(character);
     match u8::try_from(code) {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn byte_alphabet_is_the_one_of_the_library() {
+    fn byte_alphabet_matches_tokenizers_crate() {
         let alphabet = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
         let mut bytes: Vec<u8> = alphabet.into_iter().filter_map(byte_of_char).collect();
         bytes.sort_unstable();
@@ -164,9 +164,9 @@ mod tests {
 
     #[test]
     fn tokens_spell_their_bytes() {
-        use Kind::*;
         use Spelling::*;
-        let cases: [(&str, Kind, Spelling, &[u8]); 11] = [
+        use TokenKind::*;
+        let cases: [(&str, TokenKind, Spelling, &[u8]); 11] = [
             ("Ġthe", Normal, ByteLevel, b" the"),
             ("Ċ", Normal, ByteLevel, b"\n"),
             ("你", Normal, ByteLevel, "你".as_bytes()),
@@ -187,7 +187,11 @@ mod tests {
 
     #[test]
     fn ids_without_a_token_have_no_bytes() {
-        let tokens = [("a", Kind::Normal), ("", Kind::Absent), ("b", Kind::Normal)];
+        let tokens = [
+            ("a", TokenKind::Normal),
+            ("", TokenKind::Absent),
+            ("b", TokenKind::Normal),
+        ];
         let vocabulary = Vocabulary::new(tokens.into_iter(), Spelling::Metaspace);
         let bytes: Vec<_> = (0..4).map(|id| vocabulary.bytes(id)).collect();
         assert_eq!(bytes, [Some(&b"a"[..]), None, Some(b"b"), None]);

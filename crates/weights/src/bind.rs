@@ -1,5 +1,5 @@
-//! Binding: every role of the spec gets exactly one tensor of the right shape, or the whole
-//! list of what is wrong.
+//! Binding: every role of the spec gets exactly one tensor of the right shape; otherwise all
+//! mismatches are reported.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -12,19 +12,19 @@ use crate::quantization::MlxQuantization;
 use crate::{Dtype, RawTensor, WeightsError, decode};
 
 /// A model's weights by role. Matrices stay in the file's encoding; norms, biases and other
-/// vectors are small and come as the `f32` values that are multiplied or added.
+/// vectors are small and are decoded to `f32`.
 #[derive(Clone, Debug, Default)]
 pub struct Weights {
     matrices: BTreeMap<Role, Vec<Matrix>>,
     vectors: BTreeMap<Role, Vec<f32>>,
 }
 
-/// Everything in which a checkpoint departs from its spec.
+/// All differences between a checkpoint and its spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Names of tensors a role needs and the file lacks.
+    /// Names of missing tensors.
     pub missing: Vec<String>,
-    /// Names of tensors no role asks for.
+    /// Names of tensors without a role.
     pub surplus: Vec<String>,
     /// Name, expected and found shape.
     pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
@@ -46,7 +46,7 @@ impl Weights {
         self.vectors.get(&role).map(Vec::as_slice)
     }
 
-    /// Every matrix; a role's several one after another.
+    /// Every matrix; those of a stack one after another.
     pub fn matrices(&self) -> impl Iterator<Item = (Role, &Matrix)> {
         let stacks = self.matrices.iter();
         stacks.flat_map(|(role, stack)| stack.iter().map(|matrix| (*role, matrix)))
@@ -57,7 +57,7 @@ impl Weights {
         vectors.map(|(role, values)| (*role, values.as_slice()))
     }
 
-    /// Bytes of all bound tensors as they stand in the files.
+    /// Bytes of all bound tensors in the files.
     pub fn bytes(&self) -> u64 {
         let vectors: usize = self.vectors.values().map(|values| values.len() * 4).sum();
         let matrices = self.matrices().map(|(_, matrix)| matrix.bytes());
@@ -80,8 +80,7 @@ pub fn bind(
     }
 }
 
-/// The first of `namings` that `tensors` follow, or the one they come nearest to, and what it
-/// makes of the spec.
+/// The first of `namings` that fits `tensors`, or the closest, and the spec adjusted for it.
 pub fn fit(
     spec: &ModelSpec,
     namings: &[Naming],
@@ -106,19 +105,19 @@ pub fn fit(
     }
 }
 
-/// A role's tensors as they stand in the file.
+/// A role's tensors in the file.
 struct Found<'a> {
     slot: Slot,
     tensors: FoundTensors<'a>,
 }
 
 enum FoundTensors<'a> {
-    /// For each name: its storage, how the role's rows lie in it, and how many matrices it has.
+    /// For each name: its storage, the map of the role's rows, and its number of matrices.
     Matrices(Vec<(Storage, Orientation, usize)>),
     Vector(&'a RawTensor),
 }
 
-/// Looks up every role's tensors and everything that is wrong with them; reads no values.
+/// Looks up and checks every role's tensors; reads no values.
 fn find<'a>(
     spec: &ModelSpec,
     naming: &Naming,
@@ -138,7 +137,7 @@ fn find<'a>(
     };
     let mut found = Vec::new();
     for slot in naming.slots(spec) {
-        // Parts that do not divide evenly among heads, of a config that fits no file.
+        // Parts that do not divide evenly among heads: the config fits no file.
         let along = match slot.layout.orientation {
             Orientation::Rows | Orientation::Columns => slot.kind.rows(),
             Orientation::PartColumns => slot.kind.cols(),
@@ -199,7 +198,7 @@ struct Binder<'a> {
     mismatch: Mismatch,
 }
 
-/// The matrices one file tensor holds: `members` of `rows × cols`, as the file has them.
+/// The matrices in one file tensor: `members` of `rows × cols`.
 #[derive(Clone, Copy)]
 struct FileShape {
     members: usize,
@@ -208,7 +207,7 @@ struct FileShape {
 }
 
 impl FileShape {
-    /// Dimensions of one do not count, and a stack may stand as one tall matrix.
+    /// Dimensions of one are ignored, and a stack may be one tall matrix.
     fn matches(self, shape: &[usize]) -> bool {
         let squeezed = |dims: &[usize]| -> Vec<usize> {
             dims.iter().copied().filter(|dim| *dim != 1).collect()
@@ -229,8 +228,7 @@ impl FileShape {
 }
 
 impl<'a> Binder<'a> {
-    /// The tensor, if it is there in this shape and a readable type; what is wrong goes into
-    /// the report.
+    /// The tensor, if it has this shape and a readable type; otherwise it is reported.
     fn take(
         &mut self,
         name: &str,
@@ -269,13 +267,13 @@ impl<'a> Binder<'a> {
         self.take(name, &shape.dims(), |dims| shape.matches(dims), readable)
     }
 
-    /// The role's storages, or `None` where the report says why not.
+    /// The role's storages; problems are reported.
     fn matrices(&mut self, slot: &Slot) -> Result<Option<FoundTensors<'a>>, WeightsError> {
         let count = slot.kind.count();
         let members = if slot.names.len() == count { 1 } else { count };
         let mut storages = Vec::with_capacity(slot.names.len());
         for name in &slot.names {
-            // A missing one does not end the search, so that the report is whole.
+            // Continue after a missing one, to report all.
             if let Some((storage, orientation)) = self.storage(slot, name, members)? {
                 storages.push((storage, orientation, members));
             }
@@ -284,7 +282,7 @@ impl<'a> Binder<'a> {
         Ok(whole.then_some(FoundTensors::Matrices(storages)))
     }
 
-    /// The tensor `name` as a matrix's storage, and how the role's rows lie in it.
+    /// The tensor `name` as a matrix's storage, and the map of the role's rows.
     fn storage(
         &mut self,
         slot: &Slot,
@@ -297,7 +295,7 @@ impl<'a> Binder<'a> {
             rows: slot.layout.total,
             cols,
         };
-        // The hub's MXFP4 files keep rows as rows, whatever their bf16 kin do.
+        // The hub's MXFP4 files are never transposed, unlike their bf16 versions.
         if !self.by_name.contains_key(name)
             && self.by_name.contains_key(format!("{name}_blocks").as_str())
         {
@@ -378,8 +376,8 @@ impl<'a> Binder<'a> {
         (is_fp8 && self.by_name.contains_key(scales.as_str())).then_some(scales)
     }
 
-    /// 8-bit floats, each scale for a block whose sides are powers of two, as DeepSeek writes
-    /// them: the blocks' size shows in how many there are.
+    /// DeepSeek's 8-bit floats, with a scale per block; the number of blocks gives their size, a
+    /// power of two.
     fn fp8_storage(&mut self, name: &str, scales: &str, shape: FileShape) -> Option<Storage> {
         let side = |len: usize, blocks: usize| {
             let mut sides = (0..usize::BITS - 1).map(|power| 1 << power);
@@ -449,7 +447,7 @@ impl<'a> Binder<'a> {
         let len: usize = expected.iter().product();
         let conv_shape = matches!(slot.kind, Kind::Conv { .. }).then_some(self.conv_shape);
         let fits = |shape: &[usize]| match conv_shape {
-            // How the weights are shaped tells conventions apart.
+            // The shape distinguishes the conventions.
             Some(ConvShape::ChannelFirst | ConvShape::ChannelLast) => shape == expected,
             Some(ConvShape::Flat) => {
                 shape.last() == Some(&kernel) && shape.iter().product::<usize>() == len
@@ -481,7 +479,7 @@ fn values(slot: &Slot, tensor: &RawTensor) -> Result<Vec<f32>, WeightsError> {
     Ok(values)
 }
 
-/// The role's matrix number `member` of those the storage holds.
+/// Matrix number `member` of the storage.
 fn member_matrix(
     slot: &Slot,
     storage: &Storage,
@@ -511,12 +509,12 @@ fn member_matrix(
     }
 }
 
-/// Whether the type has `f32` values, which `decode` alone knows.
+/// Whether `decode` supports the type.
 fn decodable(dtype: Dtype) -> bool {
     decode::decode_row(dtype, &[], &mut []).is_ok()
 }
 
-/// How many names of each kind a message lists before it counts the rest.
+/// How many names of each kind a message lists; the rest are counted.
 const LISTED: usize = 8;
 
 impl Mismatch {

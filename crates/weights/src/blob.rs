@@ -37,8 +37,8 @@ impl Store {
 impl Blob {
     /// Maps a whole file.
     ///
-    /// The file must not be truncated while any view of it lives: the operating
-    /// system answers a read past the new end with a signal.
+    /// The file must not be truncated while any view of it exists: reading past the
+    /// new end raises a signal.
     pub fn map(path: &Path) -> Result<Blob, WeightsError> {
         let io = |source| WeightsError::Io {
             path: path.to_owned(),
@@ -64,7 +64,7 @@ impl Blob {
         }
     }
 
-    /// A view of `range` of this view, or `None` where it does not lie within.
+    /// A view of `range` of this view, or `None` if it is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Option<Blob> {
         if range.start > range.end || range.end > self.range.len() {
             return None;
@@ -75,8 +75,8 @@ impl Blob {
         })
     }
 
-    /// Gives back the memory that these bytes take, where they are a file's and the system
-    /// listens. They can be read as before, which brings them back.
+    /// Releases the memory of these bytes if they are mapped from a file. Reading them maps them
+    /// again.
     pub fn release(&self) {
         #[cfg(unix)]
         if let Store::Map(map) = &*self.store {
@@ -86,7 +86,7 @@ impl Blob {
             let advised = unsafe {
                 map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len)
             };
-            // A wish: where it is not granted, the pages stay until others need the memory.
+            // Best effort: on failure the pages stay until the memory is needed.
             let _ = advised;
         }
     }

@@ -1,4 +1,4 @@
-//! A model on disk, whatever its format: its spec, its tensors, and where they came from.
+//! A model on disk in any format: its spec, its tensors and their files.
 
 use std::path::{Path, PathBuf};
 
@@ -32,8 +32,7 @@ impl Format {
 pub struct Checkpoint {
     pub spec: ModelSpec,
     pub format: Format,
-    /// What was opened: the weight file, or the index of several; nothing for a model that was
-    /// made and not read.
+    /// The weight file, or the index of several; empty for a generated model.
     pub paths: Vec<PathBuf>,
     naming: Naming,
     tensors: Vec<RawTensor>,
@@ -47,7 +46,7 @@ const INDEX: &str = "model.safetensors.index.json";
 
 impl Checkpoint {
     /// Opens a model directory, a GGUF file under any name, a `.safetensors` file or a shard
-    /// index. The last two need their `config.json` beside them.
+    /// index. The last two need a `config.json` in the same folder.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
@@ -70,7 +69,7 @@ impl Checkpoint {
     fn open_directory(directory: &Path) -> Result<Self, WeightsError> {
         let [index, single] = [INDEX, SINGLE].map(|name| directory.join(name));
         let has_config = directory.join(CONFIG).is_file();
-        // A single file beside an index is what the index describes.
+        // A single file next to an index is what the index describes.
         if has_config && single.is_file() {
             return Self::open_safetensors(directory, &single);
         }
@@ -110,7 +109,7 @@ impl Checkpoint {
         })
     }
 
-    /// What a GGUF file would be opened as, without the file.
+    /// Like opening a GGUF file, without the file.
     pub fn from_gguf(gguf: Gguf) -> Result<Self, WeightsError> {
         Self::of_gguf(&families::from_gguf(&gguf)?, gguf)
     }
@@ -155,7 +154,7 @@ impl Checkpoint {
         })
     }
 
-    /// What `config.json` and the tensors beside it would be opened as, without the files.
+    /// Like opening a folder with this `config.json` and these tensors, without the files.
     pub fn from_config(config: &Config, tensors: Vec<RawTensor>) -> Result<Self, WeightsError> {
         let quantization = MlxQuantization::from_config(config)?;
         Self::of_config(&families::from_config(config)?, quantization, tensors)
@@ -190,7 +189,7 @@ impl Checkpoint {
         })
     }
 
-    /// Gives every role its tensor, or says all that is wrong.
+    /// Binds every role to its tensor, or reports all mismatches.
     pub fn bind(&self) -> Result<Weights, WeightsError> {
         bind(
             &self.spec,
@@ -209,12 +208,12 @@ impl Checkpoint {
         &self.naming
     }
 
-    /// A GGUF file's metadata, which carries the tokenizer and template too.
+    /// A GGUF file's metadata, including tokenizer and template.
     pub fn gguf_metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }
 
-    /// The folder the weights stand in, where tokenizer and template files are looked for.
+    /// The folder with the weights, tokenizer and template.
     pub fn directory(&self) -> &Path {
         let parent = self.paths.first().and_then(|path| path.parent());
         parent
@@ -263,8 +262,8 @@ impl GgufHeader for Gguf {
     }
 }
 
-/// The text model's tensors of a larger model, under the names they have on their own. Some
-/// files have that model alone, and only its config is wrapped.
+/// The text model's tensors of a larger model, under their own names. Some files contain only the
+/// text model although the config wraps it.
 fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
     let prefixed = |tensor: &RawTensor| tensor.name.contains("language_model.");
     if !tensors.iter().any(prefixed) {
@@ -277,7 +276,7 @@ fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
     own.collect()
 }
 
-/// `None` for what belongs to the image or audio parts.
+/// `None` for tensors of the image or audio parts.
 fn text_model_name(name: &str) -> Option<String> {
     if let Some(rest) = name.strip_prefix("model.language_model.") {
         Some(format!("model.{rest}"))

@@ -110,8 +110,8 @@ impl Dtype {
         self.layout().2
     }
 
-    /// Bytes of a row of `cols` values, or `None` where `cols` is not a whole
-    /// number of blocks or the answer does not fit.
+    /// Bytes of a row of `cols` values, or `None` if `cols` is not a whole
+    /// number of blocks or the result overflows.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         if !cols.is_multiple_of(self.block_len()) {
             return None;

@@ -195,7 +195,7 @@ pub enum SafetensorsFault {
     DataLength { described: usize, present: usize },
 }
 
-/// What is wrong with a `model.safetensors.index.json`, or beside it.
+/// What is wrong with a `model.safetensors.index.json` or its shards.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum IndexFault {
     #[error("{why}")]

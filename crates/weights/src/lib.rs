@@ -1,15 +1,15 @@
 //! Checkpoint files as named, typed tensors.
 //!
 //! Reads GGUF and safetensors (plain and MLX-quantized) without copying: every
-//! [`RawTensor`] is a view into one memory map. A file is hostile until proven
-//! otherwise, so whatever it holds the answer is tensors that lie within it or
-//! a [`WeightsError`] naming the field at fault, never a panic and never an
-//! allocation the file's own size does not justify.
+//! [`RawTensor`] is a view into one memory map. Files are untrusted: the
+//! result is tensors within the file's bounds or a [`WeightsError`] that names
+//! the invalid field, never a panic, and never an allocation that the file's
+//! size does not justify.
 //!
-//! [`decode`] gives the exact `f32` values behind each storage type. It is the
-//! reference that backends' kernels are judged by and is not meant to be fast;
-//! repacking weights for a device belongs to the backends, and finding and
-//! downloading files to `store`.
+//! [`decode`] returns the exact `f32` values of each storage type. It is the
+//! reference for backends' kernels and is not meant to be fast. Repacking
+//! weights for a device belongs to the backends, finding and downloading files
+//! to `store`.
 
 mod bind;
 mod blob;

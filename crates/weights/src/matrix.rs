@@ -7,8 +7,8 @@ use loquat_spec::RowMap;
 use crate::decode::{self, MlxMode};
 use crate::{Blob, Dtype, RawTensor, WeightsError};
 
-/// One role's matrix. Slicing and reordering that formats need are row maps, so nothing is
-/// copied until a backend packs it; only a tensor that stands transposed is turned when bound.
+/// One role's matrix. Formats' slices and orders are row maps, so nothing is copied until a backend
+/// packs it; only transposed tensors are copied when bound.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     rows: usize,
@@ -69,7 +69,7 @@ impl Matrix {
         }
     }
 
-    /// Whether its values are a copy in memory, not the file's own.
+    /// Whether its values are a copy in memory, not a view of the file.
     pub fn is_copied(&self) -> bool {
         self.copied
     }
@@ -152,7 +152,7 @@ impl Matrix {
         &self.storage
     }
 
-    /// How the values are stored, for people: `Q4_K`, `affine 4-bit g64`.
+    /// The storage format, for display: `Q4_K`, `affine 4-bit g64`.
     pub fn format(&self) -> String {
         match &self.storage {
             Storage::Plain(tensor) => tensor.dtype.name().to_owned(),
@@ -194,8 +194,8 @@ impl Matrix {
         here.then(|| self.encoded(row, 1)).flatten()
     }
 
-    /// As if they were one, row `row` and those after it that follow it in the file too, and how
-    /// many they are; `None` past the last.
+    /// Row `row` and the following rows that are contiguous in the file, as one row, and their
+    /// count; `None` past the last.
     pub fn encoded_run(&self, row: usize) -> Option<(usize, EncodedRow<'_>)> {
         let left = self.rows.checked_sub(row).filter(|left| *left > 0)?;
         let count = match self.storage {
@@ -241,9 +241,8 @@ impl Matrix {
         })
     }
 
-    /// Gives back the memory of these rows' pages, once a backend has its own form of them: the
-    /// file still has them for whoever reads them again. Rows of other matrices that lie between
-    /// them in the file go with them.
+    /// Releases the memory of these rows' pages, once a backend has repacked them; the next read
+    /// maps them again. Rows of other matrices between them in the file are released too.
     pub fn release(&self, rows: Range<usize>) {
         let rows = rows.start..rows.end.min(self.rows);
         if rows.is_empty() {
@@ -332,7 +331,7 @@ mod tests {
 
     #[test]
     fn rows_are_found_by_their_map() {
-        // The second of two parts that take turns, two rows each time.
+        // The second of two parts that alternate, two rows each.
         let map = RowMap {
             first: 2,
             block: 2,

@@ -16,8 +16,7 @@ pub struct MlxQuantization {
 }
 
 impl MlxQuantization {
-    /// `None` when the checkpoint is not quantized. Another tool's quantization is refused by
-    /// its name.
+    /// `None` if the checkpoint is not quantized. Another tool's quantization is refused by name.
     pub fn from_config(config: &Config) -> Result<Option<Self>, WeightsError> {
         if let Some(table) = config.object("quantization")? {
             return Self::from_table(&table).map(Some);
@@ -26,7 +25,7 @@ impl MlxQuantization {
             return Ok(None);
         };
         match table.str("quant_method")? {
-            // The hub's forms of gpt-oss and of DeepSeek: their tensors' names say what they are.
+            // The hub's gpt-oss and DeepSeek: their tensors' names identify the format.
             Some("mxfp4" | "fp8") => Ok(None),
             Some(method) => Err(WeightsError::Quantization {
                 field: "quantization_config.quant_method".into(),

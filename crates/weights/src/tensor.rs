@@ -17,7 +17,7 @@ pub struct RawTensor {
     pub data: Blob,
 }
 
-/// What a file's header says of a tensor.
+/// A tensor's record in a file's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     pub name: String,
@@ -39,7 +39,7 @@ impl TensorInfo {
 }
 
 impl RawTensor {
-    /// It without its data.
+    /// The tensor without its data.
     pub fn info(&self) -> TensorInfo {
         TensorInfo {
             name: self.name.clone(),
@@ -83,12 +83,12 @@ impl RawTensor {
         self.run(index, 1)
     }
 
-    /// The bytes of `count` rows from `index` on, or `None` where they are not all there.
+    /// The bytes of `count` rows from `index`, or `None` if some do not exist.
     pub fn run(&self, index: usize, count: usize) -> Option<&[u8]> {
         self.data.get(self.place(index, count)?)
     }
 
-    /// [Releases](Blob::release) `count` rows from `index` on, as far as they are there.
+    /// [Releases](Blob::release) `count` rows from `index`, if they exist.
     pub fn release(&self, index: usize, count: usize) {
         let place = self.place(index, count);
         if let Some(rows) = place.and_then(|place| self.data.slice(place)) {
@@ -118,7 +118,7 @@ impl RawTensor {
     }
 }
 
-/// Bytes of a whole tensor, or `None` where its rows are not whole blocks or a
+/// Bytes of a whole tensor, or `None` if its rows are not whole blocks or a
 /// product overflows.
 pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let (cols, outer) = match shape.split_last() {

@@ -36,11 +36,11 @@ impl Comparison {
                 key: work.name,
                 unit: "tokens/s",
                 decimals: 1,
-                pair: Pair::of(&self.rounds, |measured| Some(measured.speeds[place]))?,
-                share: Share::of(&self.rounds, place),
+                pair: Pair::from_rounds(&self.rounds, |measured| Some(measured.speeds[place]))?,
+                share: Share::from_rounds(&self.rounds, place),
             })
         });
-        let ready = Pair::of(&self.rounds, |measured| Some(measured.ready_seconds));
+        let ready = Pair::from_rounds(&self.rounds, |measured| Some(measured.ready_seconds));
         let ready = ready.map(|pair| Row {
             name: "ready, s (less is better)".to_owned(),
             key: "ready",
@@ -50,7 +50,7 @@ impl Comparison {
             share: None,
         });
         let megabytes = |bytes: f64| bytes / 1e6;
-        let peak = Pair::of(&self.rounds, |measured| measured.peak_bytes.map(megabytes));
+        let peak = Pair::from_rounds(&self.rounds, |measured| measured.peak_bytes.map(megabytes));
         let peak = peak.map(|pair| Row {
             name: "peak memory, MB (less is better)".to_owned(),
             key: "peak_memory",
@@ -65,8 +65,8 @@ impl Comparison {
     /// What the machine gives, over all rounds: GB/s read, and billions of multiply-adds.
     fn machine(&self) -> (Spread, Spread, &str) {
         let machines = || self.rounds.iter().map(|round| &round.machine);
-        let read = Spread::of(machines().map(|machine| machine.read_bytes_per_second));
-        let made = Spread::of(machines().map(|machine| machine.multiply_adds_per_second));
+        let read = Spread::from_values(machines().map(|machine| machine.read_bytes_per_second));
+        let made = Spread::from_values(machines().map(|machine| machine.multiply_adds_per_second));
         let instructions = machines()
             .next()
             .map_or("", |machine| &machine.instructions);
@@ -94,7 +94,7 @@ impl Comparison {
         text += "|---|---|---|---|---|---|\n";
         for row in self.rows() {
             let [theirs, ours] = [&row.pair.theirs, &row.pair.ours]
-                .map(|rounds| shown(Spread::of(rounds.iter().copied()), row.decimals));
+                .map(|rounds| shown(Spread::from_values(rounds.iter().copied()), row.decimals));
             let shares = row.share.map(|share| {
                 let of = |value: f64| format!("{value:.2} {}", share.limit.name());
                 [of(share.theirs), of(share.ours)]
@@ -170,7 +170,7 @@ impl Comparison {
         let works = self.works.iter().zip(&rows);
         let points = works.flat_map(|(work, row)| {
             let places = work.panels.iter().filter(|(of, _)| *of == panel);
-            let speed = Spread::of(side(&row.pair).iter().copied()).median;
+            let speed = Spread::from_values(side(&row.pair).iter().copied()).median;
             places.map(move |(_, x)| (*x, speed))
         });
         points.collect()
@@ -180,7 +180,7 @@ impl Comparison {
 impl Row {
     fn json(&self) -> Value {
         let spread = |spread: Spread| json!([spread.least, spread.median, spread.most]);
-        let side = |rounds: &[f64]| json!({ "spread": spread(Spread::of(rounds.iter().copied())), "rounds": rounds });
+        let side = |rounds: &[f64]| json!({ "spread": spread(Spread::from_values(rounds.iter().copied())), "rounds": rounds });
         json!({
             "work": self.key,
             "unit": self.unit,

@@ -122,7 +122,7 @@ fn unexpected(what: String) -> Error {
     }
 }
 
-/// Where the rounds lie.
+/// Median and range of the rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -131,8 +131,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+    /// `values` must not be empty.
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
@@ -161,8 +161,11 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// `None` where one of them has not said.
-    pub fn of(rounds: &[Round], figure: impl Fn(&Measured) -> Option<f64>) -> Option<Self> {
+    /// `None` if one engine does not report the figure.
+    pub fn from_rounds(
+        rounds: &[Round],
+        figure: impl Fn(&Measured) -> Option<f64>,
+    ) -> Option<Self> {
         let all = |side: fn(&Round) -> &Measured| -> Option<Vec<f64>> {
             rounds.iter().map(|round| figure(side(round))).collect()
         };
@@ -175,7 +178,7 @@ impl Pair {
     /// Ours over theirs, round by round: each compares two processes that ran back to back.
     pub fn ratio(&self) -> Spread {
         let rounds = self.ours.iter().zip(&self.theirs);
-        Spread::of(rounds.map(|(ours, theirs)| ours / theirs))
+        Spread::from_values(rounds.map(|(ours, theirs)| ours / theirs))
     }
 }
 
@@ -188,8 +191,8 @@ pub struct Share {
 }
 
 impl Share {
-    /// `None` where our side has not said what the work takes.
-    pub fn of(rounds: &[Round], place: usize) -> Option<Self> {
+    /// `None` if our side does not report the demand.
+    pub fn from_rounds(rounds: &[Round], place: usize) -> Option<Self> {
         let floors = rounds.iter().map(|round| {
             let demand = round.ours.demands.as_ref()?.get(place)?;
             Some(round.machine.floor(*demand))
@@ -198,7 +201,7 @@ impl Share {
         let share = |side: fn(&Round) -> &Measured| {
             let rounds = rounds.iter().zip(&floors);
             let shares = rounds.map(|(round, (floor, _))| side(round).speeds[place] * floor);
-            Spread::of(shares).median
+            Spread::from_values(shares).median
         };
         Some(Self {
             theirs: share(|round| &round.theirs),
@@ -252,7 +255,11 @@ pub mod tests {
                 least,
                 most,
             };
-            assert_eq!(Spread::of(values.iter().copied()), expected, "{values:?}");
+            assert_eq!(
+                Spread::from_values(values.iter().copied()),
+                expected,
+                "{values:?}"
+            );
         }
     }
 
@@ -260,14 +267,14 @@ pub mod tests {
     fn a_ratio_is_the_median_of_the_rounds_own() {
         // The machine is slower in the second round; the ratio of medians would be 1.5.
         let rounds = [round(100.0, 200.0), round(50.0, 100.0), round(100.0, 150.0)];
-        let pair = Pair::of(&rounds, |measured| Some(measured.speeds[0])).unwrap();
+        let pair = Pair::from_rounds(&rounds, |measured| Some(measured.speeds[0])).unwrap();
         let expected = Spread {
             median: 2.0,
             least: 1.5,
             most: 2.0,
         };
         assert_eq!(pair.ratio(), expected);
-        let silent = Pair::of(&rounds, |measured| measured.demands.as_ref().map(|_| 1.0));
+        let silent = Pair::from_rounds(&rounds, |measured| measured.demands.as_ref().map(|_| 1.0));
         assert_eq!(silent, None, "theirs do not say");
     }
 
@@ -280,7 +287,7 @@ pub mod tests {
             (1, Limit::Memory, 0.01, 0.02),
             (2, Limit::Memory, 0.002, 0.004),
         ] {
-            let share = Share::of(&rounds, place).unwrap();
+            let share = Share::from_rounds(&rounds, place).unwrap();
             assert_eq!(share.limit, limit, "{place}");
             assert!((share.theirs - theirs).abs() < 1e-9, "{share:?}");
             assert!((share.ours - ours).abs() < 1e-9, "{share:?}");

@@ -37,7 +37,7 @@ const MAY_SPELL_FAMILIES: &[(&str, &str)] = &[
         "GGUF's kinds of tokenizer",
     ),
     (
-        "crates/goldens/src/knowledge.rs",
+        "crates/goldens/src/notes.rs",
         "notes for the support matrix",
     ),
     ("crates/synthetic/src/", "shapes of published models"),

@@ -10,10 +10,9 @@ use super::{Violation, line_of};
 
 const RULE: &str = "dependency-direction";
 
-/// Which of our crates each crate may build against, bottom to top. The kits for tests stand in no
-/// list, so they are development dependencies only. Backends are named by the library, by the
-/// command line, which may use everything else, and by the golden judge, which is for development
-/// too.
+/// Which of our crates each crate may depend on, bottom to top. Test kits are in no list: they are
+/// development dependencies only. Backends are used by the library, the command line (which may
+/// use everything else) and the golden judge.
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("weights", &["spec"]),
@@ -58,7 +57,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 const KITS: &[&str] = &["testkit", "hubkit"];
 const BACKEND_MAY_USE: &[&str] = &["spec", "weights", "session"];
 
-/// Every dependency on a crate of ours that the layer table does not grant.
+/// Every dependency between our crates that the table does not allow.
 pub fn dependency_direction(tree: &Tree) -> Vec<Violation> {
     tree.files("Cargo.toml")
         .filter(|(path, _)| is_member(path))
@@ -66,7 +65,7 @@ pub fn dependency_direction(tree: &Tree) -> Vec<Violation> {
         .collect()
 }
 
-/// The fuzz crate stands outside the workspace and above everything; the root has no package.
+/// The fuzz crate is outside the workspace and may use everything; the root has no package.
 fn is_member(path: &str) -> bool {
     ["crates/", "backends/", "xtask/"]
         .iter()
@@ -113,7 +112,7 @@ fn check_manifest(path: &str, text: &str) -> Vec<Violation> {
         .collect()
 }
 
-/// A crate's name in the layer table; `None` for a crate that is not ours.
+/// A crate's name in the table; `None` for third-party crates.
 fn layer(package: &str) -> Option<&str> {
     match package {
         "loquat" | "xtask" => Some(package),
@@ -163,7 +162,7 @@ struct Dependency<'a> {
     offset: usize,
 }
 
-/// What the crate is built from, on any platform; development dependencies are free.
+/// Dependencies on any platform, except development dependencies.
 fn dependencies<'a>(manifest: &'a DeTable<'_>) -> Vec<Dependency<'a>> {
     let platforms = table(manifest, "target")
         .into_iter()
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_write_a_dependency_is_read() {
+    fn all_dependency_syntaxes_are_read() {
         let cases: &[(&str, &[usize])] = &[
             ("[dev-dependencies]\nloquat-text = '*'", &[]),
             ("[build-dependencies]\nloquat-text = '*'", &[4]),
@@ -293,13 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_without_a_layer_is_a_violation() {
+    fn crate_without_layer_is_a_violation() {
         assert_eq!(lines("crates/new", "loquat-new", ""), [1]);
         assert_eq!(lines("crates/new", "other", ""), [1]);
     }
 
     #[test]
-    fn an_unreadable_manifest_is_a_violation() {
+    fn unreadable_manifest_is_a_violation() {
         for manifest in ["[package", "[package]\nversion = '1'"] {
             let tree = Tree::from_files(&[("crates/spec/Cargo.toml", manifest)]);
             assert_eq!(dependency_direction(&tree).len(), 1, "{manifest}");

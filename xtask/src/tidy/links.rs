@@ -1,4 +1,4 @@
-//! Links in the documentation that lead nowhere in the repository.
+//! Dead links in the documentation.
 
 use super::tree::Tree;
 use super::{Violation, line_of};
@@ -27,8 +27,7 @@ pub fn dead_links(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
-/// The same text, byte for byte, with code blocks and code spans turned into spaces, so that an
-/// offset in one is an offset in the other.
+/// The text with code blocks and code spans replaced by spaces; offsets stay the same.
 fn blank_code(text: &str) -> String {
     let mut fence: Option<&str> = None;
     let mut prose = String::with_capacity(text.len());
@@ -57,7 +56,7 @@ fn blank_spans(line: &str, prose: &mut String) {
     let parts: Vec<&str> = line.split('`').collect();
     let last = parts.len() - 1;
     for (index, part) in parts.into_iter().enumerate() {
-        // Odd parts stand between two backticks, unless the last backtick is never closed.
+        // Odd parts are between two backticks, unless the last backtick is never closed.
         if index % 2 == 1 && index != last {
             blank(part, prose);
         } else {
@@ -94,7 +93,7 @@ fn link_targets(prose: &str) -> Vec<(usize, &str)> {
     inline.chain(definitions).collect()
 }
 
-/// The file a target names, without title and fragment; `None` if it names none of ours.
+/// The target's file, without title and fragment; `None` for other sites.
 fn file_part(target: &str) -> Option<&str> {
     let word = target.trim().trim_start_matches('<');
     let word = word.split(|c: char| c.is_whitespace() || c == '>').next()?;
@@ -103,8 +102,8 @@ fn file_part(target: &str) -> Option<&str> {
     (!file.is_empty() && !elsewhere).then_some(file)
 }
 
-/// The repository path that `file` means inside the document `from`; a leading `/` is the
-/// repository root. `None` when it climbs out of the repository.
+/// The repository path of `file` relative to the document `from`; a leading `/` is the repository
+/// root. `None` if it is outside.
 fn resolve(from: &str, file: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();

@@ -1,11 +1,10 @@
-//! Just enough of Rust's lexical grammar to tell code from comments and string literals.
+//! A minimal Rust lexer that separates code from comments and literals.
 
 use std::collections::BTreeSet;
 
 use super::line_of;
 
-/// The same source, line for line, with comments and the contents of string and character
-/// literals turned into spaces: what is left is what the compiler sees as code.
+/// The source with comments and the contents of literals replaced by spaces; lines stay the same.
 pub fn code_only(source: &str) -> String {
     let mut code = String::with_capacity(source.len());
     let mut rest = source;
@@ -72,7 +71,7 @@ pub fn test_lines(code: &str) -> BTreeSet<usize> {
     lines
 }
 
-/// Offsets at which `word` stands in `code` as a whole identifier, not as a part of one.
+/// Offsets of the identifier `word` in `code`.
 pub fn word_offsets<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(word)
         .map(|(at, _)| at)
@@ -108,7 +107,7 @@ fn comment_length(text: &str) -> Option<usize> {
 }
 
 fn raw_string_length(text: &str, before: Option<char>) -> Option<usize> {
-    // The `r` of `br"…"` follows a `b`; an identifier that merely ends in `r` opens no string.
+    // The `r` of `br"…"` follows a `b`; an identifier that ends in `r` opens no string.
     if before.is_some_and(|c| is_identifier(c) && c != 'b' && c != 'c') {
         return None;
     }
@@ -128,7 +127,7 @@ fn string_length(text: &str) -> Option<usize> {
     quoted_length(text, '"')
 }
 
-/// A character literal; a lifetime such as `'a` also opens with a quote but is never closed.
+/// A character literal; a lifetime such as `'a` has no closing quote.
 fn character_length(text: &str) -> Option<usize> {
     let body = text.strip_prefix('\'')?;
     let mut chars = body.chars();

@@ -1,4 +1,4 @@
-//! The repository as the rules see it: which paths exist, and the text of the files they read.
+//! The repository's paths, and the text of its source and documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,13 +6,13 @@ use std::path::Path;
 
 use crate::error::Error;
 
-/// Directories that hold no source of ours, wherever they stand.
+/// Directories without our sources, at any depth.
 const SKIPPED_NAMES: &[&str] = &[".git", "target", "node_modules"];
-/// What the fuzzer leaves behind; the same paths stand in `.gitignore`.
+/// The fuzzer's output, also listed in `.gitignore`.
 const SKIPPED_PATHS: &[&str] = &["fuzz/corpus", "fuzz/artifacts"];
 const READ_EXTENSIONS: &[&str] = &["rs", "toml", "md"];
 
-/// Paths are relative to the repository root, with `/` between their parts.
+/// Paths are relative to the repository root and use `/`.
 #[derive(Default)]
 pub struct Tree {
     texts: BTreeMap<String, String>,
@@ -38,7 +38,7 @@ impl Tree {
         self.texts.get(path).map(String::as_str)
     }
 
-    /// Whether a file or a directory stands at `path`; the root is the empty path.
+    /// Whether a file or directory exists at `path`; the root is the empty path.
     pub fn exists(&self, path: &str) -> bool {
         path.is_empty() || self.paths.contains(path)
     }
@@ -59,7 +59,7 @@ impl Tree {
                 continue;
             }
             self.paths.insert(path.clone());
-            // Symbolic links are noted as existing but not followed: they may lead outside.
+            // Symbolic links exist but are not followed: they may lead outside.
             let kind = entry.file_type().map_err(io)?;
             if kind.is_dir() {
                 self.read_directory(&entry.path(), &path)?;

@@ -1,8 +1,8 @@
 //! Queries over the pages: which go to the kernel together, and what the threads share.
 //!
-//! A unit is some queries that read the same pages. Where there are many units, each is one
-//! thread's work. Where there are few, as when one long sequence is decoded, each piece of a unit
-//! is, and the pieces' answers are joined in order: the kernel does the same when it has them all.
+//! A unit is some queries that read the same pages. With many units, each is one thread's work. With
+//! few, as when one long sequence is decoded, each piece of a unit is, and the pieces' results are
+//! joined in order: the kernel does the same when it has them all.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ use crate::page::LayerLayout;
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 
-/// With fewer units than this for each thread, some threads would end long before others.
+/// With fewer units per thread, some threads would finish long before others.
 pub const UNITS_PER_THREAD: usize = 4;
 
-/// The most pieces' answers that are kept at once, unless one unit has more.
+/// The most pieces' results kept at once, unless one unit has more.
 pub const MAX_ANSWERS: usize = 4096;
 
-/// Answers of pieces on their way to be joined.
+/// Results of pieces that are not joined yet.
 #[derive(Default)]
 pub struct Pieces {
     tasks: Vec<PieceTask>,
@@ -68,7 +68,7 @@ impl<T: KvElement> Forward<'_, T> {
     }
 }
 
-/// What a layer's queries are to do, in units that can be done apart.
+/// A layer's queries in independent units.
 struct Units<'a, T> {
     plan: &'a Plan<T>,
     layout: LayerLayout,
@@ -99,7 +99,7 @@ impl<T: KvElement> Units<'_, T> {
         self.blocks.len() * self.weights.spec.kv_heads * self.groups.parts
     }
 
-    /// All of one head's units after each other, so that its pages stay near.
+    /// All of one head's units after each other, so that its pages stay in cache.
     fn unit(&self, index: usize) -> Unit {
         let part = index / self.blocks.len();
         let (kv_head, part) = (part / self.groups.parts, part % self.groups.parts);
@@ -126,8 +126,8 @@ impl<T: KvElement> Units<'_, T> {
         blocks.any(|tokens| self.pieces(tokens).len() > 1)
     }
 
-    /// Runs the kernel over a unit, or one piece of it. `out` is asked for each query's place by
-    /// the token and head it belongs to and by its number in the unit.
+    /// Runs the kernel over a unit, or one piece of it. `out` returns a query's output for its
+    /// token, head and index in the unit.
     fn run<'a>(
         &'a self,
         unit: &Unit,
@@ -263,7 +263,7 @@ impl<T: KvElement> Units<'_, T> {
 struct Groups {
     /// Query heads for each key head.
     sharing: usize,
-    /// Parts that these are cut into.
+    /// SubScales that these are cut into.
     parts: usize,
     /// Tokens of one row whose queries are taken together.
     tokens: usize,

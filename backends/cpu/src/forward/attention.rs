@@ -1,4 +1,4 @@
-//! Softmax attention: what comes before and after the queries meet the sequence's pages.
+//! Softmax attention: everything before and after the kernel.
 
 use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
 
@@ -172,7 +172,7 @@ impl<'a> AllAngles<'a> {
         })
     }
 
-    /// Turns a head of `token`.
+    /// Rotates a head of `token`.
     pub fn turn(&self, kernels: &Kernels, token: usize, head: &mut [f32]) {
         let of_token = token * self.per_token..(token + 1) * self.per_token;
         let (cos, sin) = (&self.cos[of_token.clone()], &self.sin[of_token]);
@@ -180,13 +180,13 @@ impl<'a> AllAngles<'a> {
         unsafe {
             match self.pairs {
                 RopePairs::Halves => (kernels.rotate)(head, cos, sin),
-                RopePairs::Neighbours => (kernels.rotate_neighbours)(head, cos, sin),
+                RopePairs::Interleaved => (kernels.rotate_interleaved)(head, cos, sin),
             }
         }
     }
 }
 
-/// Norm and rope of one token's heads, in the order the norm asks for.
+/// Norm and rope of one token's heads, in the norm's order.
 fn place_heads(
     kernels: &Kernels,
     heads: &mut [f32],

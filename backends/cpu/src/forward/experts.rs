@@ -1,5 +1,5 @@
-//! Experts: each position to a few of many feed-forwards, grouped so that an expert's matrices
-//! are read once for all the positions that chose it.
+//! Experts: each position runs a few of many feed-forwards, grouped so that an expert's matrices are
+//! read once for all of its positions.
 
 use loquat_spec::{ExpertGroups, GroupScore, Scores};
 
@@ -15,9 +15,9 @@ use crate::shared::SharedMut;
 pub struct Scratch {
     router_input: Activations,
     logits: Vec<f32>,
-    /// Which token goes to which expert, how heavily: by expert, then token.
+    /// Token, expert and weight, sorted by expert, then token.
     routes: Vec<Route>,
-    /// The routes' places by token, then expert: as many for each token.
+    /// Indices of routes by token, then expert: the same number for each token.
     by_token: Vec<usize>,
     /// The routes' inputs, in their order.
     input: Activations,
@@ -222,7 +222,7 @@ impl<T: KvElement> Forward<'_, T> {
     }
 }
 
-/// One product for each expert that anyone chose.
+/// One product for each chosen expert.
 fn per_expert<'a>(
     routes: &[Route],
     linears: &'a [Linear],
@@ -235,7 +235,7 @@ fn per_expert<'a>(
         let linear = &linears[run[0].expert];
         let (own, rest) = out.split_at_mut(run.len() * linear.rows());
         let rows = first..first + run.len();
-        products.push(Product::of_rows(linear, input, rows, own));
+        products.push(Product::for_rows(linear, input, rows, own));
         out = rest;
         first += run.len();
     }
@@ -262,7 +262,7 @@ impl ExpertsWeights {
     }
 }
 
-/// Picks a token's experts from the router's answers and gives each its weight.
+/// Chooses a token's experts from the router's logits, and calls `give` with each weight.
 fn choose(weights: &ExpertsWeights, logits: &mut [f32], mut give: impl FnMut(usize, f32)) {
     let router = &weights.spec.router;
     match router.scores {
@@ -289,7 +289,7 @@ fn choose(weights: &ExpertsWeights, logits: &mut [f32], mut give: impl FnMut(usi
     }
 }
 
-/// Puts experts outside the best groups out of reach.
+/// Excludes experts outside the best groups.
 fn keep_groups(ranking: &mut [f32], groups: ExpertGroups) {
     let size = ranking.len() / groups.count;
     let scores: Vec<f32> = ranking
@@ -307,8 +307,8 @@ fn keep_groups(ranking: &mut [f32], groups: ExpertGroups) {
     }
 }
 
-/// The places of the `count` largest values, largest first; the first of equals. NaN counts as
-/// smallest, so that a broken row still has its experts.
+/// The indices of the `count` largest values, largest first; the first of equals. NaN counts as
+/// smallest, so that a broken row still has experts.
 fn best(values: &[f32], count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..values.len()).collect();
     let key = |place: &usize| {

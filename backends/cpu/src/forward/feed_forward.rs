@@ -1,4 +1,4 @@
-//! What works on each position alone, experts apart.
+//! Feed-forwards without experts.
 
 use loquat_spec::Activation;
 

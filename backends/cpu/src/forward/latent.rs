@@ -103,8 +103,7 @@ impl<T: KvElement> Forward<'_, T> {
         });
     }
 
-    /// Each head's query, taken to where the latents live: `[head][token][latent, rope]` into
-    /// `scratch.key`.
+    /// Each head's query in the latent space: `[head][token][latent, rope]` into `scratch.key`.
     fn absorb_queries(&mut self, weights: &LatentWeights) {
         let (kernels, tokens) = (self.kernels, self.tokens());
         let spec = &weights.spec;
@@ -217,7 +216,7 @@ fn per_head<'a>(
         .enumerate()
         .map(|(head, (linear, out))| {
             let rows = head * tokens..(head + 1) * tokens;
-            Product::of_rows(linear, input, rows, out)
+            Product::for_rows(linear, input, rows, out)
         })
         .collect()
 }

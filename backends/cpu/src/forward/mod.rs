@@ -19,8 +19,8 @@ use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
 use crate::page::PageLayout;
 use crate::pool::Pool;
+use crate::recurrent_state::StateLayout;
 use crate::shared::{PagePtr, SharedMut};
-use crate::state::StateLayout;
 
 /// The step's tokens, flattened over its rows, and where their keys and values go.
 pub struct Plan<T> {
@@ -72,8 +72,8 @@ impl<T> Plan<T> {
     }
 }
 
-/// Buffers that live from step to step. Which mixer uses which is its own business; a branch
-/// leaves its answer in `inner` for the output matrix, or in `branch` where it has none.
+/// Buffers that live from step to step. Each mixer uses those it needs; a branch writes its
+/// output to `inner` for the output matrix, or to `branch` if it has none.
 #[derive(Default)]
 pub struct Scratch {
     /// The residual stream, `[token][hidden]`.
@@ -93,7 +93,7 @@ pub struct Scratch {
     narrow: Activations,
     inner: Activations,
     branch: Vec<f32>,
-    /// The sum of a block's branches, where it has several.
+    /// The sum of a block's branches, if it has several.
     sum: Vec<f32>,
     /// Every token's inputs for every layer, `[token][layer][dim]`.
     per_layer: Vec<f32>,
@@ -130,7 +130,7 @@ impl<T: KvElement> Forward<'_, T> {
         }
     }
 
-    /// Logits of the given tokens, `[token][vocab]`.
+    /// Logits of these tokens, `[token][vocab]`.
     pub fn logits(&mut self, tokens: &[usize], out: &mut [f32]) {
         let model = self.model;
         let Scratch { x, input, .. } = &mut *self.scratch;
@@ -152,7 +152,7 @@ impl<T: KvElement> Forward<'_, T> {
         }
     }
 
-    /// What the head would read of the given tokens, `[token][hidden]`.
+    /// The head's input for these tokens, `[token][hidden]`.
     pub fn hidden(&mut self, tokens: &[usize], out: &mut [f32]) {
         self.model
             .read_out(self.kernels, &self.scratch.x, tokens, out);
@@ -167,7 +167,7 @@ impl<T: KvElement> Forward<'_, T> {
         let hidden = model.hidden_size;
         fit(&mut self.scratch.x, plan.tokens.len() * hidden);
         let x = SharedMut::new(&mut self.scratch.x);
-        // Nothing is in there yet that a branch has left.
+        // No branch has written here yet.
         fit(&mut self.scratch.branch, plan.tokens.len() * hidden);
         let learned = SharedMut::new(&mut self.scratch.branch);
         for_tokens(self.pool, plan.tokens.len(), hidden, &|token| {
@@ -268,7 +268,7 @@ impl<T: KvElement> Forward<'_, T> {
 
     /// Leaves the branch's answer, before its scale and norm, in `scratch.branch`.
     fn branch(&mut self, layer: usize, branch: &Branch) {
-        match &branch.inner {
+        match &branch.inner.kind {
             Inner::Attention(weights) => self.attention(layer, branch, weights),
             Inner::Latent(weights) => self.latent(layer, branch, weights),
             Inner::ShortConv(weights) => self.short_conv(layer, branch, weights),
@@ -282,7 +282,7 @@ impl<T: KvElement> Forward<'_, T> {
                 gate,
             } => self.per_layer_input(layer, branch, *dim, *activation, gate),
         }
-        let Some(Output { linear, .. }) = &branch.output else {
+        let Some(Output { linear, .. }) = &branch.inner.output else {
             return;
         };
         let tokens = self.tokens();
@@ -317,7 +317,7 @@ impl<T: KvElement> Forward<'_, T> {
         self.scratch.input.prepare(kernels, self.pool, readers);
     }
 
-    /// Closes a branch that stands alone: onto the stream.
+    /// Adds a block's only branch to the stream.
     fn settle(&mut self, branch: &Branch, residual_scale: f32) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
@@ -331,7 +331,7 @@ impl<T: KvElement> Forward<'_, T> {
                     answer.slice(token * hidden, hidden),
                 )
             };
-            branch.finish(kernels, answer);
+            finish(branch, kernels, answer);
             add_scaled(x, answer, residual_scale);
         });
     }
@@ -351,7 +351,7 @@ impl<T: KvElement> Forward<'_, T> {
                     answer.slice(token * hidden, hidden),
                 )
             };
-            branch.finish(kernels, answer);
+            finish(branch, kernels, answer);
             if first {
                 sum.copy_from_slice(answer);
             } else {
@@ -410,7 +410,7 @@ impl<T: KvElement> Forward<'_, T> {
 }
 
 impl Model {
-    /// The given tokens of the residual stream `x`, through the final norm.
+    /// These tokens of the residual stream `x`, through the final norm.
     fn read_out(&self, kernels: &Kernels, x: &[f32], tokens: &[usize], out: &mut [f32]) {
         let hidden = self.hidden_size;
         for (token, out) in tokens.iter().zip(out.chunks_exact_mut(hidden)) {
@@ -420,16 +420,14 @@ impl Model {
     }
 }
 
-impl Branch {
-    /// Bias, scale and norm of a finished answer.
-    fn finish(&self, kernels: &Kernels, answer: &mut [f32]) {
-        if let Some(Output { bias, .. }) = &self.output {
-            add(answer, bias.as_deref());
-        }
-        scale(answer, self.output_scale);
-        if let Some(norm) = &self.post_norm {
-            norm.apply(kernels, answer);
-        }
+/// Bias, scale and norm of a branch's answer.
+fn finish(branch: &Branch, kernels: &Kernels, answer: &mut [f32]) {
+    if let Some(Output { bias, .. }) = &branch.inner.output {
+        add(answer, bias.as_deref());
+    }
+    scale(answer, branch.output_scale);
+    if let Some(norm) = &branch.post_norm {
+        norm.apply(kernels, answer);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Mixers that carry a state from token to token instead of looking back.
 //!
 //! A row's tokens go through one after another, so that chunks of any length give the same
-//! bits; rows and heads run beside each other.
+//! bits; rows and heads run in parallel.
 
 use loquat_spec::{Activation, DeltaOutputGate, MambaNorm};
 
@@ -13,7 +13,7 @@ use crate::model::{Branch, Conv, DeltaWeights, MambaWeights, ShortConvWeights};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 
-/// Keeps queries and keys of a delta rule from being divided by nothing.
+/// Avoids division by zero for queries and keys of a delta rule.
 const UNIT_EPS: f32 = 1e-6;
 
 impl<T: KvElement> Forward<'_, T> {
@@ -33,7 +33,7 @@ impl<T: KvElement> Forward<'_, T> {
             }
         }
         let state = self.states.layer(layer).conv;
-        let place = ConvPlace {
+        let place = ConvLayout {
             stride: channels,
             offset: 0,
             state: state.start,
@@ -56,7 +56,7 @@ impl<T: KvElement> Forward<'_, T> {
         }
     }
 
-    /// The gated, normed heads' answers into `scratch.inner`.
+    /// The gated, normed heads' outputs into `scratch.inner`.
     pub(super) fn delta_rule(&mut self, layer: usize, branch: &Branch, weights: &DeltaWeights) {
         let [query, key, value] = &weights.inputs;
         let [decay, gate] =
@@ -94,7 +94,7 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         let buffers = [&mut scratch.query, &mut scratch.key, &mut scratch.value];
         for (conv, buffer) in weights.convs.iter().zip(buffers) {
-            let place = ConvPlace {
+            let place = ConvLayout {
                 stride: conv.channels,
                 offset: 0,
                 state: at,
@@ -204,7 +204,7 @@ impl<T: KvElement> Forward<'_, T> {
         });
     }
 
-    /// The gated, normed heads' answers into `scratch.inner`.
+    /// The gated, normed heads' outputs into `scratch.inner`.
     pub(super) fn mamba2(&mut self, layer: usize, branch: &Branch, weights: &MambaWeights) {
         self.enter(branch, [&weights.input]);
         let spec = &weights.spec;
@@ -221,7 +221,7 @@ impl<T: KvElement> Forward<'_, T> {
                 rest = after;
             }
         }
-        let place = ConvPlace {
+        let place = ConvLayout {
             stride: width,
             offset: inner,
             state: self.states.layer(layer).conv.start,
@@ -322,8 +322,8 @@ impl<T: KvElement> Forward<'_, T> {
     }
 }
 
-/// Where a convolution's channels stand in each token's row, and its past in the state.
-struct ConvPlace {
+/// A convolution's channels in each token's row, and its past in the state.
+struct ConvLayout {
     stride: usize,
     offset: usize,
     state: usize,
@@ -336,7 +336,7 @@ fn convolve<T: KvElement>(
     pool: &mut Pool,
     plan: &Plan<T>,
     conv: &Conv,
-    place: &ConvPlace,
+    place: &ConvLayout,
     values: &mut [f32],
 ) {
     let weights = ConvWeights {
@@ -344,7 +344,7 @@ fn convolve<T: KvElement>(
         bias: conv.bias.as_deref().unwrap_or_default(),
     };
     if conv.past_len() == 0 {
-        // It looks at no other token, and its layer may have no state at all.
+        // It reads no other token, and its layer may have no state.
         for row in values.chunks_exact_mut(place.stride) {
             let x = &mut row[place.offset..place.offset + conv.channels];
             // SAFETY: the table was chosen for this machine.
@@ -390,13 +390,13 @@ fn each_head<T: KvElement>(
 }
 
 impl PlannedState {
-    /// Takes the part of the state at `at` through the row's tokens, calling `step` with it and
-    /// each token's place in the row.
+    /// Advances the part of the state at `at` through the row's tokens, calling `step` with it and each
+    /// token's index in the row.
     fn carry(&self, at: usize, len: usize, tokens: usize, mut step: impl FnMut(&mut [f32], usize)) {
         // SAFETY: the buffer after the row is the row's own, and no two tasks share a part.
         let part = unsafe { self.after.slice_mut(at, len) };
         match self.before {
-            // SAFETY: nobody writes the state before a row during a step.
+            // SAFETY: no thread writes the state before a row during a step.
             Some(before) => part.copy_from_slice(unsafe { before.slice(at, len) }),
             None => part.fill(0.0),
         }

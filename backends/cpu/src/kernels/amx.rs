@@ -1,8 +1,8 @@
 //! The tile unit of x86-64 (AMX): whether this process may use it, and its product of bytes.
 //!
-//! Nothing is taken on trust: the processor must announce the unit, the operating system must
-//! keep its state and grant it to this process, and a trial must give what plain arithmetic
-//! gives. The instructions are assembly, as the language has no stable names for them.
+//! The processor must report the unit, the operating system must save its state and permit this
+//! process to use it, and a self-test must match plain arithmetic. The instructions are assembly,
+//! since the intrinsics are not stable.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -34,7 +34,7 @@ pub struct Operands {
     pub lines: *const u8,
 }
 
-/// What multiplies a group: the unit, or its scalar twin where the unit itself is on trial.
+/// Multiplies a group: the unit, or its scalar reference in the self-test.
 pub trait Multiply {
     /// Writes all of `out`. Neighbouring products of different `parity` may overlap in time.
     ///
@@ -43,10 +43,10 @@ pub trait Multiply {
     unsafe fn product(&self, parity: usize, operands: Operands, out: &mut Dots);
 }
 
-/// The twin, for groups of this many columns.
-pub struct Twin(pub usize);
+/// The reference, for groups of this many columns.
+pub struct ScalarUnit(pub usize);
 
-impl Multiply for Twin {
+impl Multiply for ScalarUnit {
     unsafe fn product(&self, _: usize, operands: Operands, out: &mut Dots) {
         for (token, dots) in out.0.iter_mut().enumerate() {
             for (row, dot) in dots.iter_mut().enumerate() {
@@ -164,23 +164,23 @@ impl Configuration {
     }
 }
 
-/// Whether this process may use the unit and the unit computes what it should. Asks once; the
-/// grant holds for all threads.
+/// Whether this process may use the unit and the unit passes its self-test. Checked once; the
+/// permission holds for all threads.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    // SAFETY: the trial runs only once the unit is announced, enabled and granted.
-    *AVAILABLE.get_or_init(|| announced() && granted() && unsafe { trial() })
+    // SAFETY: the self_test runs only once the unit is is_reported, enabled and request_permission.
+    *AVAILABLE.get_or_init(|| is_reported() && request_permission() && unsafe { self_test() })
 }
 
 /// The processor has the unit and the operating system keeps its state.
-fn announced() -> bool {
+fn is_reported() -> bool {
     const HAS_XGETBV: u32 = 1 << 27;
     const TILE_AND_INT8: u32 = 1 << 24 | 1 << 25;
     const TILE_STATES: u64 = 1 << 17 | 1 << 18;
     const FEATURES: u32 = 7;
     const PALETTES: u32 = 0x1d;
-    // SAFETY: `cpuid` is part of x86-64, and leaves are asked for only where the processor has
-    // them; `xgetbv` only where the operating system has enabled it.
+    // SAFETY: `cpuid` is part of x86-64, and leaves are read only if the processor has
+    // them, and `xgetbv` only if the operating system has enabled it.
     unsafe {
         if __cpuid(0).eax < PALETTES || __cpuid(1).ecx & HAS_XGETBV == 0 {
             return false;
@@ -210,9 +210,8 @@ unsafe fn enabled_states() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// The tiles are eight kilobytes of state for each thread, which Linux keeps only for processes
-/// that ask.
-fn granted() -> bool {
+/// The tiles are eight kilobytes of state per thread, which Linux saves only on request.
+fn request_permission() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_long = 18;
     // SAFETY: asks for a permission; no memory is involved.
@@ -226,11 +225,11 @@ fn granted() -> bool {
     refused == 0
 }
 
-/// Products of every byte there is, with both group sizes and all tiles, against the twin.
+/// Products of all byte values, with both group sizes and all tiles, against the reference.
 ///
 /// # Safety
 /// The process must have the unit.
-unsafe fn trial() -> bool {
+unsafe fn self_test() -> bool {
     const STRIDE: usize = GROUP + SUM_GROUP;
     // Multipliers prime to 256, so that all bytes occur, in no order that the shapes share.
     let activations: [i8; TOKENS * STRIDE] = std::array::from_fn(|i| (i * 89 + 128) as u8 as i8);
@@ -245,7 +244,7 @@ unsafe fn trial() -> bool {
         // SAFETY: the arrays hold operands of the largest group; the caller has the unit, and
         // each of these is dropped before the next.
         unsafe {
-            Twin(group).product(0, operands, &mut expected);
+            ScalarUnit(group).product(0, operands, &mut expected);
             let unit = Unit::new(group);
             (0..2).all(|parity| {
                 let mut found = Dots::ZERO;
@@ -261,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_is_what_the_instruction_reads() {
+    fn configuration_matches_instruction_layout() {
         for (group, lines) in [(16, 4), (32, 8)] {
             let mut expected = [0u8; 64];
             expected[0] = 1;
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_twin_multiplies_signed_by_unsigned() {
+    fn reference_multiplies_signed_by_unsigned() {
         let mut activations = [0i8; TOKENS * GROUP];
         let mut lines = [0u8; GROUP * TILE_ROWS];
         // Token 3 has -128 and 127 at columns 5 and 6; row 9 has 255 and 2 there.
@@ -288,14 +287,14 @@ mod tests {
         };
         let mut found = Dots([[7; TILE_ROWS]; TOKENS]);
         // SAFETY: the arrays hold whole operands.
-        unsafe { Twin(GROUP).product(0, operands, &mut found) };
+        unsafe { ScalarUnit(GROUP).product(0, operands, &mut found) };
         let mut expected = Dots::ZERO;
         expected.0[3][9] = -128 * 255 + 127 * 2;
         assert_eq!(found.0, expected.0);
     }
 
     #[test]
-    fn a_palette_must_have_room_for_the_tiles() {
+    fn small_palettes_are_refused() {
         let table = [
             (8 << 16 | 64, 16, true),
             (5 << 16 | 64, 16, false),

@@ -22,12 +22,12 @@ use crate::shared::PagePtr;
 /// The most queries at once: as many as have room for their sums in 32 registers.
 pub const MAX_QUERIES: usize = 6;
 
-/// Positions that share a softmax: whole pages, enough that starting cold and joining cost little
-/// beside them, and so few that a prompt of some hundred tokens is work for several threads.
+/// Positions that share a softmax: whole pages, enough to make starting and joining cheap, few
+/// enough that a prompt of some hundred tokens is work for several threads.
 pub const PIECE: usize = 8 * PAGE;
 
 thread_local! {
-    /// What a piece mixes before it is joined, kept so that a step need not ask for room.
+    /// A piece's output before it is joined, kept so that a step need not allocate.
     static LATER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -36,14 +36,14 @@ pub fn pieces(positions: &Range<usize>) -> Range<usize> {
     positions.start / PIECE..positions.end.div_ceil(PIECE)
 }
 
-/// Values in a piece's answer: what it mixed, then its softmax, in registers of its own.
+/// Values in a piece's result: its mix, then its softmax, in separate registers.
 pub fn piece_len(value_dim: usize) -> usize {
     value_dim.next_multiple_of(LANES) + LANES
 }
 
 /// Where one head's keys and values lie in a page: keys as `[head_dim][PAGE]`, so that a
-/// register holds many tokens, values as `[PAGE][value_dim]`, and the factors of either, where
-/// the format has them, as `[PAGE]`.
+/// register holds many tokens, values as `[PAGE][value_dim]`, and the scales of both, if the
+/// format has them, as `[PAGE]`.
 #[derive(Clone, Copy)]
 pub struct HeadPages<'a, T> {
     /// The sequence's pages, oldest first.
@@ -59,7 +59,7 @@ pub struct HeadPages<'a, T> {
 struct HeadPage<'a, T> {
     keys: &'a [T],
     values: Option<&'a [T]>,
-    /// Of keys and of values, where the format has them.
+    /// Of keys and of values, if the format has them.
     scales: Option<[&'a [f32; PAGE]; 2]>,
 }
 
@@ -200,31 +200,34 @@ impl Softmax {
 /// Attention over everything that each query sees, or over one piece of it.
 #[inline(always)]
 pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &mut [AttendQuery]) {
-    // As many at once as the register has room for; the compiler drops the others.
-    match queries.len().min(R::QUERIES) {
-        2 if R::QUERIES >= 2 => attend_all::<R, T, 2>(args, queries),
-        3 if R::QUERIES >= 3 => attend_all::<R, T, 3>(args, queries),
-        4 if R::QUERIES >= 4 => attend_all::<R, T, 4>(args, queries),
-        5 if R::QUERIES >= 5 => attend_all::<R, T, 5>(args, queries),
-        MAX_QUERIES if R::QUERIES >= 6 => attend_all::<R, T, MAX_QUERIES>(args, queries),
-        _ => attend_all::<R, T, 1>(args, queries),
+    // As many at once as the register has room for; the compiler drops the others. The rest follow
+    // one by one, in one place: every call is inlined, and costs the compiler a copy of the kernel.
+    let width = queries.len().clamp(1, R::QUERIES);
+    let grouped = if width > 1 {
+        queries.len() - queries.len() % width
+    } else {
+        0
+    };
+    let (groups, rest) = queries.split_at_mut(grouped);
+    match width {
+        2 if R::QUERIES >= 2 => attend_all::<R, T, 2>(args, groups),
+        3 if R::QUERIES >= 3 => attend_all::<R, T, 3>(args, groups),
+        4 if R::QUERIES >= 4 => attend_all::<R, T, 4>(args, groups),
+        5 if R::QUERIES >= 5 => attend_all::<R, T, 5>(args, groups),
+        MAX_QUERIES if R::QUERIES >= 6 => attend_all::<R, T, MAX_QUERIES>(args, groups),
+        _ => {}
     }
+    attend_all::<R, T, 1>(args, rest);
 }
 
-/// `N` at a time, those that are left over one by one.
+/// `N` at a time; the number of queries must be a multiple.
 #[inline(always)]
 fn attend_all<R: Register, T: KvElement, const N: usize>(
     args: &AttendArgs<T>,
     queries: &mut [AttendQuery],
 ) {
-    let (groups, rest) = queries.as_chunks_mut::<N>();
-    for queries in groups {
+    for queries in queries.as_chunks_mut::<N>().0 {
         attend_few::<R, T, N>(args, queries);
-    }
-    if N > 1 {
-        for query in rest.as_chunks_mut::<1>().0 {
-            attend_few::<R, T, 1>(args, query);
-        }
     }
 }
 
@@ -234,13 +237,13 @@ fn attend_few<R: Register, T: KvElement, const N: usize>(
     queries: &mut [AttendQuery; N],
 ) {
     let value_dim = args.value_dim;
-    let asked = Asked {
+    let visible = VisibleQueries {
         queries: queries.each_ref().map(|query| query.query),
         seen: queries.each_ref().map(|query| query.seen.clone()),
     };
     let range = match args.piece {
         Some(piece) => piece..piece + 1,
-        None => asked.pieces(),
+        None => visible.pieces(),
     };
     let mut softmaxes = [Softmax::EMPTY; N];
     // What later pieces mix, before it is joined; the first piece's is computed in place.
@@ -254,7 +257,7 @@ fn attend_few<R: Register, T: KvElement, const N: usize>(
             let mut later = later.chunks_exact_mut(value_dim);
             std::array::from_fn(|_| later.next().unwrap_or_default())
         };
-        let found = attend_piece::<R, T, N>(args, &asked, piece, outs);
+        let found = attend_piece::<R, T, N>(args, &visible, piece, outs);
         if in_place {
             softmaxes = found;
             continue;
@@ -293,13 +296,13 @@ pub(super) fn join_pieces(answers: &[f32], sink: Option<f32>, out: &mut [f32]) {
     softmax.finish(sink, out);
 }
 
-/// A call's queries, and what they see.
-struct Asked<'a, const N: usize> {
+/// A call's queries and their visible positions.
+struct VisibleQueries<'a, const N: usize> {
     queries: [&'a [f32]; N],
     seen: [Range<usize>; N],
 }
 
-impl<const N: usize> Asked<'_, N> {
+impl<const N: usize> VisibleQueries<'_, N> {
     /// The pieces that any of them sees.
     fn pieces(&self) -> Range<usize> {
         let all = self.seen.iter().map(pieces);
@@ -312,22 +315,26 @@ impl<const N: usize> Asked<'_, N> {
 #[inline(always)]
 fn attend_piece<R: Register, T: KvElement, const N: usize>(
     args: &AttendArgs<T>,
-    asked: &Asked<N>,
+    visible: &VisibleQueries<N>,
     piece: usize,
     mut outs: [&mut [f32]; N],
 ) -> [Softmax; N] {
     let mut softmaxes = [Softmax::EMPTY; N];
     outs.iter_mut().for_each(|out| out.fill(0.0));
-    let first = asked.seen.iter().map(|seen| seen.start / PAGE).min();
-    let end = asked.seen.iter().map(|seen| seen.end.div_ceil(PAGE)).max();
+    let first = visible.seen.iter().map(|seen| seen.start / PAGE).min();
+    let end = visible
+        .seen
+        .iter()
+        .map(|seen| seen.end.div_ceil(PAGE))
+        .max();
     let first = first.unwrap_or(0).max(piece * (PIECE / PAGE));
     let end = end.unwrap_or(0).min((piece + 1) * (PIECE / PAGE));
     for page in first..end {
-        let seen = asked.seen.each_ref().map(|seen| within(seen, page));
+        let seen = visible.seen.each_ref().map(|seen| within(seen, page));
         if N == 1 || seen.iter().all(|other| *other == seen[0]) {
             let step = PageStep {
                 args,
-                queries: asked.queries,
+                queries: visible.queries,
                 page,
                 seen: seen[0].clone(),
             };
@@ -337,7 +344,7 @@ fn attend_piece<R: Register, T: KvElement, const N: usize>(
         for (i, seen) in seen.into_iter().enumerate() {
             let step = PageStep {
                 args,
-                queries: [asked.queries[i]],
+                queries: [visible.queries[i]],
                 page,
                 seen,
             };
@@ -438,7 +445,7 @@ fn put<R: Register>(values: &mut [f32; PAGE], registers: [R; 2]) {
     registers[1].store(&mut halves[1]);
 }
 
-/// Each query times every key of the page, those that will be masked among them.
+/// Each query times every key of the page, those that will be mqueries among them.
 #[inline(always)]
 fn scores<R: Register, T: KvElement, const N: usize>(
     queries: [&[f32]; N],
@@ -493,7 +500,7 @@ struct Mix<'a, T, const N: usize> {
     corrections: [f32; N],
     seen: Range<usize>,
     values: &'a [T],
-    /// The values that will be wanted next.
+    /// The values to prefetch.
     next: &'a [T],
     value_dim: usize,
 }
@@ -557,7 +564,7 @@ impl<T: KvElement, const N: usize> Mix<'_, T, N> {
     }
 }
 
-/// The same for one query where each of the value's dimensions lies as a row of tokens.
+/// The same for one query if each of the value's dimensions is a row of tokens.
 #[inline(always)]
 fn mix_keys<T: KvElement>(
     weights: &[f32; PAGE],
@@ -567,7 +574,7 @@ fn mix_keys<T: KvElement>(
     out: &mut [f32],
 ) {
     for (out, row) in out.iter_mut().zip(keys.as_chunks::<PAGE>().0) {
-        // What lies beyond the sequence's end may be anything, NaN included.
+        // Slots beyond the sequence's end may hold anything, including NaN.
         let product = |i: usize| {
             let value = row[i].load();
             let value = if seen.contains(&i) { value } else { 0.0 };
@@ -578,8 +585,7 @@ fn mix_keys<T: KvElement>(
     }
 }
 
-/// Asks for values that will be wanted soon: pages lie apart, so the machine does not foresee
-/// the next.
+/// Prefetches values: pages are not contiguous, so the hardware does not predict the next.
 #[inline(always)]
 fn prefetch<T>(values: &[T]) {
     const LINE: usize = 64;

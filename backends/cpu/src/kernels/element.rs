@@ -1,4 +1,4 @@
-//! How keys and values are kept: the formats of the KV cache.
+//! The element formats of the KV cache.
 
 use super::register::Register;
 use super::{Attend, Kernels, LANES, f16_to_f32, float};
@@ -7,14 +7,13 @@ use super::{Attend, Kernels, LANES, f16_to_f32, float};
 pub trait KvElement: Copy + Default + Send + Sync + 'static {
     const NAME: &'static str;
     const BYTES: usize = size_of::<Self>();
-    /// Whether each head's key and value of a token has a factor of its own, an `f32` beside the
-    /// elements.
+    /// Whether each head's key and value of a token has its own scale, an `f32`.
     const SCALED: bool = false;
 
-    /// What the element stands for, but for its factor.
+    /// The element's value before its scale.
     fn load(self) -> f32;
-    /// The factor under which the values are to be stored.
-    fn scale_of(_values: &[f32]) -> f32 {
+    /// The scale for storing these values.
+    fn scale_for(_values: &[f32]) -> f32 {
         1.0
     }
     fn store(value: f32, scale: f32) -> Self;
@@ -23,7 +22,7 @@ pub trait KvElement: Copy + Default + Send + Sync + 'static {
     /// The table's attention kernel for this element.
     fn attend(kernels: &Kernels) -> Attend<Self>;
     fn to_bytes(self, out: &mut Vec<u8>);
-    /// Reads back what `to_bytes` wrote, [`KvElement::BYTES`] of it.
+    /// Reads the [`KvElement::BYTES`] that `to_bytes` wrote.
     fn from_bytes(bytes: &[u8]) -> Self;
 }
 
@@ -62,9 +61,9 @@ impl KvElement for f32 {
 /// ([`Register`](super::register::Register)); a single one is widened by plain arithmetic.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
-pub struct Half(pub u16);
+pub struct F16Bits(pub u16);
 
-impl KvElement for Half {
+impl KvElement for F16Bits {
     const NAME: &'static str = "f16";
 
     #[inline(always)]
@@ -75,7 +74,7 @@ impl KvElement for Half {
     /// Saturates: a finite activation never becomes infinite.
     #[inline(always)]
     fn store(value: f32, _scale: f32) -> Self {
-        Half(half::f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits())
+        F16Bits(half::f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits())
     }
 
     #[inline(always)]
@@ -93,16 +92,16 @@ impl KvElement for Half {
     }
 
     fn from_bytes(bytes: &[u8]) -> Self {
-        Half(u16::from_le_bytes([bytes[0], bytes[1]]))
+        F16Bits(u16::from_le_bytes([bytes[0], bytes[1]]))
     }
 }
 
 /// The upper half of an `f32`: its whole range, in eight bits of precision.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
-pub struct Brain(pub u16);
+pub struct Bf16Bits(pub u16);
 
-impl KvElement for Brain {
+impl KvElement for Bf16Bits {
     const NAME: &'static str = "bf16";
 
     #[inline(always)]
@@ -110,11 +109,11 @@ impl KvElement for Brain {
         f32::from_bits(u32::from(self.0) << 16)
     }
 
-    /// Saturates, as [`Half`] does.
+    /// Saturates like [`F16Bits`].
     #[inline(always)]
     fn store(value: f32, _scale: f32) -> Self {
         let most = half::bf16::MAX.to_f32();
-        Brain(half::bf16::from_f32(value.clamp(-most, most)).to_bits())
+        Bf16Bits(half::bf16::from_f32(value.clamp(-most, most)).to_bits())
     }
 
     #[inline(always)]
@@ -132,17 +131,16 @@ impl KvElement for Brain {
     }
 
     fn from_bytes(bytes: &[u8]) -> Self {
-        Brain(u16::from_le_bytes([bytes[0], bytes[1]]))
+        Bf16Bits(u16::from_le_bytes([bytes[0], bytes[1]]))
     }
 }
 
-/// Eight bits, under a factor of the token's key or value of one head: a head's largest element
-/// decides how finely the others of the same token are kept, and none of another's.
+/// Eight bits with one scale for a token's key or value of one head, set by the largest element.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
-pub struct Eighth(pub i8);
+pub struct Q8Code(pub i8);
 
-impl KvElement for Eighth {
+impl KvElement for Q8Code {
     const NAME: &'static str = "q8";
     const SCALED: bool = true;
 
@@ -151,10 +149,9 @@ impl KvElement for Eighth {
         f32::from(self.0)
     }
 
-    /// NaN and infinities make a factor that does not hide them; a finite element never becomes
-    /// infinite.
+    /// NaN and infinities stay visible in the scale; a finite element never becomes infinite.
     #[inline(always)]
-    fn scale_of(values: &[f32]) -> f32 {
+    fn scale_for(values: &[f32]) -> f32 {
         // As integers, magnitudes order as they do as floats, with NaN above all.
         let magnitudes = values.iter().map(|value| value.abs().to_bits());
         let largest = f32::from_bits(magnitudes.max().unwrap_or(0));
@@ -168,7 +165,7 @@ impl KvElement for Eighth {
     #[inline(always)]
     fn store(value: f32, scale: f32) -> Self {
         let magic = float::ROUND_MAGIC;
-        Eighth(((value / scale + magic) - magic) as i8)
+        Q8Code(((value / scale + magic) - magic) as i8)
     }
 
     #[inline(always)]
@@ -186,6 +183,6 @@ impl KvElement for Eighth {
     }
 
     fn from_bytes(bytes: &[u8]) -> Self {
-        Eighth(bytes[0] as i8)
+        Q8Code(bytes[0] as i8)
     }
 }

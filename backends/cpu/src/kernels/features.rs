@@ -1,4 +1,4 @@
-//! What the kernels ask of the processor, for people who wonder why a machine is slow.
+//! The processor features that the kernels use, for diagnosis.
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! detected {
@@ -7,8 +7,8 @@ macro_rules! detected {
     };
 }
 
-/// Each extension that some kernel uses, as the processor's makers spell it, and whether it is
-/// here. What [`supported`](super::supported) chooses is made of these.
+/// Each extension that some kernel uses, in the vendor's spelling, and whether it is available.
+/// [`supported`](super::supported) chooses by these.
 pub fn cpu_features() -> Vec<(&'static str, bool)> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -41,9 +41,8 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
 mod tests {
     use super::*;
 
-    /// The tables are chosen by asking the same processor.
     #[test]
-    fn features_agree_with_the_tables_that_are_chosen() {
+    fn features_agree_with_chosen_tables() {
         let has = |name: &str| cpu_features().iter().any(|at| at == &(name, true));
         let chosen = |name: &str| super::super::supported().iter().any(|at| at.name == name);
         assert_eq!(chosen("avx2"), has("avx2") && has("fma") && has("f16c"));

@@ -140,8 +140,8 @@ fn quantize(x: &[f32], out: Quantized) {
     let sums = out.sums.as_chunks_mut::<{ GROUP / SUM_GROUP }>().0;
     let outputs = out.scales.iter_mut().zip(sums).zip(out.scaled_sums);
     for ((x, codes), ((scale, sums), scaled_sum)) in groups.zip(outputs) {
-        // Hidden, so that the compiler makes registers of a group's values and not of the same
-        // value of many groups, which it would have to gather.
+        // Hidden, so that the compiler vectorizes within a group and not across groups, which would
+        // need gathers.
         let x = std::hint::black_box(x);
         // As integers, magnitudes order as they do as floats, with NaN above all: a NaN
         // activation must not hide as zero.
@@ -210,7 +210,7 @@ pub(super) fn exp(x: f32) -> f32 {
     p * scale(half) * scale(power - half)
 }
 
-/// Turns pairs `(i, i + n)` of `head` by the angles whose cosines and sines are given.
+/// Rotates pairs `(i, i + n)` of `head` by the angles with these cosines and sines.
 #[inline(always)]
 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (first, rest) = head.split_at_mut(cos.len());
@@ -222,9 +222,9 @@ fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     }
 }
 
-/// Turns pairs `(2i, 2i + 1)`.
+/// Rotates pairs `(2i, 2i + 1)`.
 #[inline(always)]
-fn rotate_neighbours(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+fn rotate_interleaved(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let pairs = head.as_chunks_mut::<2>().0;
     for ([a, b], (cos, sin)) in pairs.iter_mut().zip(cos.iter().zip(sin)) {
         let (x, y) = (*a, *b);
@@ -378,8 +378,8 @@ pub struct DeltaStep<'a> {
     pub beta: f32,
 }
 
-/// Decays the `[key channel][value channel]` state, moves what it answers to the key towards the
-/// value, and leaves its answer to the query in `out`.
+/// Decays the `[key channel][value channel]` state, moves its output for the key towards the value,
+/// and writes its output for the query to `out`.
 #[inline(always)]
 fn delta_step(step: &DeltaStep, state: &mut [f32], out: &mut [f32]) {
     let width = out.len();
@@ -395,7 +395,7 @@ fn delta_step(step: &DeltaStep, state: &mut [f32], out: &mut [f32]) {
     for (out, value) in out.iter_mut().zip(step.value) {
         *out = (value - *out) * step.beta;
     }
-    // `out` now holds what is written; the answer gathers in its place, block by block.
+    // `out` now holds the update; the output replaces it, block by block.
     let mut first = 0;
     while first + LANES <= width {
         delta_answer::<LANES>(step, state, out, first);
@@ -437,7 +437,7 @@ pub struct MambaStep<'a> {
     pub decay: f32,
     /// The step size.
     pub step: f32,
-    /// The share of x that passes by.
+    /// The skip connection's factor.
     pub skip: f32,
 }
 
@@ -463,7 +463,7 @@ macro_rules! build {
             use super::{ConvWeights, DeltaStep, MambaStep, Quantized};
             use crate::kernels::attention;
             use crate::kernels::{
-                AttendArgs, AttendQuery, Brain, Eighth, Half, Kernels, PlainOut, PlainRows, Rounded,
+                AttendArgs, AttendQuery, Bf16Bits, Q8Code, F16Bits, Kernels, PlainOut, PlainRows, Rounded,
             };
 
             build!(@kernels $(#[$feature])*;
@@ -472,7 +472,7 @@ macro_rules! build {
                 fn unit_length(x: &mut [f32], eps: f32);
                 fn quantize(x: &[f32], out: Quantized);
                 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]);
-                fn rotate_neighbours(head: &mut [f32], cos: &[f32], sin: &[f32]);
+                fn rotate_interleaved(head: &mut [f32], cos: &[f32], sin: &[f32]);
                 fn activate(activation: Activation, gate: &mut [f32], up: &[f32]);
                 fn sigmoid_gate(values: &mut [f32], gate: &[f32]);
                 fn silu_gate(values: &mut [f32], gate: &[f32]);
@@ -485,7 +485,7 @@ macro_rules! build {
             );
 
             build!(@attention $register, $(#[$feature])*;
-                attend_f32: f32, attend_f16: Half, attend_bf16: Brain, attend_q8: Eighth,
+                attend_f32: f32, attend_f16: F16Bits, attend_bf16: Bf16Bits, attend_q8: Q8Code,
             );
 
             $(#[$feature])*
@@ -507,7 +507,7 @@ macro_rules! build {
                 unit_length,
                 quantize,
                 rotate,
-                rotate_neighbours,
+                rotate_interleaved,
                 activate,
                 sigmoid_gate,
                 silu_gate,
@@ -563,14 +563,14 @@ build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels:
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );
 
-/// With the dot product of bf16 pairs besides.
+/// Adds the dot product of bf16 pairs.
 #[cfg(target_arch = "x86_64")]
 pub static AVX512_BF16: Kernels = Kernels {
     name: "avx512-bf16",
     plain_bf16: plain_avx512::rounded_native,
     ..avx512::TABLE
 };
-/// With the tile unit besides; no machine has it without that dot product.
+/// Adds the tile unit; every machine that has it has that dot product.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub static AMX: Kernels = Kernels {
     name: "amx",
@@ -584,7 +584,7 @@ pub static AVX_VNNI: Kernels = Kernels {
     ..avx2::TABLE
 };
 
-/// NEON is what the portable kernels are built for, as every such machine has it.
+/// The portable kernels use NEON already, since every such machine has it.
 #[cfg(target_arch = "aarch64")]
 pub static NEON: Kernels = Kernels {
     name: "neon",

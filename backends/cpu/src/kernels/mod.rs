@@ -2,9 +2,9 @@
 //!
 //! Pointwise kernels are written once, over arrays of [`LANES`] values, and compiled for each
 //! instruction set; attention is written once over a register type that each instruction set
-//! has; integer tiles and products of plain weights have hand-written versions beside their
+//! has; integer tiles and products of plain weights have hand-written versions next to their
 //! portable reference. Fused multiply-add is exact everywhere, and every reduction runs in an
-//! order fixed by its length, so all tables give the same bits, and tests hold them to it.
+//! order fixed by its length, so all tables give the same bits, which tests check.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -31,11 +31,11 @@ mod tile_neon;
 mod tile_walk;
 
 pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, piece_len, pieces};
-pub use element::{Brain, Eighth, Half, KvElement};
+pub use element::{Bf16Bits, F16Bits, KvElement, Q8Code};
 pub use features::cpu_features;
 pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
 pub use plain::{Format, PlainOut, PlainRows, Rounded};
-pub use tile::{Codes, Element, FP4_ZERO, Form, LINE, Parts, TILE_ROWS, Tile, TileInput};
+pub use tile::{Codes, Element, FP4_ZERO, LINE, SubScales, TILE_ROWS, Tile, TileFormat, TileInput};
 
 use loquat_spec::Activation;
 
@@ -77,7 +77,7 @@ pub struct Kernels {
     pub unit_length: unsafe fn(&mut [f32], f32),
     pub quantize: unsafe fn(&[f32], Quantized),
     pub rotate: unsafe fn(&mut [f32], &[f32], &[f32]),
-    pub rotate_neighbours: unsafe fn(&mut [f32], &[f32], &[f32]),
+    pub rotate_interleaved: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub activate: unsafe fn(Activation, &mut [f32], &[f32]),
     pub sigmoid_gate: unsafe fn(&mut [f32], &[f32]),
     pub silu_gate: unsafe fn(&mut [f32], &[f32]),
@@ -90,9 +90,9 @@ pub struct Kernels {
     pub plain: unsafe fn(&PlainRows, &[f32], PlainOut),
     pub plain_bf16: unsafe fn(&PlainRows, &Rounded, PlainOut),
     pub attend_f32: Attend<f32>,
-    pub attend_f16: Attend<Half>,
-    pub attend_bf16: Attend<Brain>,
-    pub attend_q8: Attend<Eighth>,
+    pub attend_f16: Attend<F16Bits>,
+    pub attend_bf16: Attend<Bf16Bits>,
+    pub attend_q8: Attend<Q8Code>,
     pub join_pieces: unsafe fn(&[f32], Option<f32>, &mut [f32]),
     pub tile: unsafe fn(&Tile, &TileInput, *mut f32, usize),
 }

@@ -1,8 +1,8 @@
-//! Plain weights, read where they lie in the file, times activations.
+//! Plain weights, read directly from the file, times activations.
 //!
 //! A result's sum runs in sixteen lanes over the row's columns, step by step, and is folded at
 //! the end: its order depends on the row's length alone. Blocks of several rows and tokens
-//! share what they load, and change nothing in any sum.
+//! share loads, and do not change any sum.
 //!
 //! Activations may be rounded to bf16 for bf16 weights, so that machines with a dot product of
 //! bf16 pairs can use it. That instruction adds the odd column's product, then the even one's,
@@ -52,8 +52,8 @@ impl Format {
 }
 
 impl<'a> PlainRows<'a> {
-    /// Rows in memory of ours.
-    pub fn of_values(values: &'a [f32], cols: usize) -> Self {
+    /// Rows of decoded values.
+    pub fn from_values(values: &'a [f32], cols: usize) -> Self {
         const { assert!(cfg!(target_endian = "little")) };
         let (start, len) = (values.as_ptr().cast(), size_of_val(values));
         Self {

@@ -10,9 +10,8 @@ use super::plain::{Format, PlainOut, PlainRows, Rounded};
 /// Sums of a block in registers: 24 of 32, with four rows' weights and a token's activations.
 const ROWS: usize = 4;
 const TOKENS: usize = 6;
-/// Where a block reads several rows side by side, the bytes that lie this far beyond are asked
-/// for in the order of memory: that order is what memory gives most in, and the hardware does
-/// not see it.
+/// How far ahead to prefetch when a block reads several rows side by side. Prefetching in address
+/// order gives the best bandwidth, and the hardware does not detect that order.
 const AHEAD: usize = 4096;
 
 /// Kinds of step: how weights and activations become products.
@@ -159,7 +158,7 @@ macro_rules! build {
                     let x = work.x.add(token * work.width);
                     let steps = row_bytes / step_bytes(K);
                     if T == 1 {
-                        // Bound by memory, which gives most when read from end to end.
+                        // Bound by memory, which is fastest when read sequentially.
                         for r in 0..R {
                             for step in 0..steps {
                                 let at = weights.add(r * row_bytes + step * step_bytes(K));

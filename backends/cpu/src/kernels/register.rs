@@ -23,7 +23,7 @@ pub trait Register: Copy {
     fn mul(self, other: Self) -> Self;
     /// `self * factor + added`, rounded once.
     fn fma(self, factor: Self, added: Self) -> Self;
-    /// The larger; `other` where either is NaN.
+    /// The larger; `other` if either is NaN.
     fn larger(self, other: Self) -> Self;
 
     #[inline(always)]

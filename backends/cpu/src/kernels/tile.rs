@@ -10,32 +10,33 @@ pub const TILE_ROWS: usize = 16;
 /// Four columns of each row: what lies in one register.
 pub const LINE: usize = 4 * TILE_ROWS;
 
-/// Sixteen rows of a packed matrix, all its parts at the size the file had them, in the order in
-/// which a kernel reads them: one stream is fetched from memory at twice the speed of several.
+/// Sixteen rows of a packed matrix, at their size in the file, in the order in which a kernel reads
+/// them: memory delivers one stream at twice the speed of several.
 ///
 /// Columns come in blocks of [`GROUP`], and blocks in runs that share their scales' elements. A
 /// run begins with these, for each row the scale's and then for each row the minimum's; a block
-/// has its lines, its planes, and its scales' and minimums' parts, whatever of these the form has.
+/// has its lines, its planes, and its sub-scales of scales and minimums, as far as the format has
+/// them.
 #[derive(Clone, Copy)]
 pub struct Tile<'a> {
-    pub form: Form,
+    pub form: TileFormat,
     pub bytes: &'a [u8],
 }
 
 /// How a matrix's values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct TileFormat {
     pub codes: Codes,
     /// Columns that share a weight scale: 16 or 32.
     pub group: usize,
-    /// The code that stands for 0 where there are no minimums.
+    /// The code for 0 if there are no minimums.
     pub zero: i32,
     /// Blocks in a run.
     pub run: usize,
     pub scale: Element,
-    /// What a code of 0 stands for, where it is not `-zero * scale`. Only with groups of 32.
+    /// The value of code 0, if it is not `-zero * scale`. Only with groups of 32.
     pub min: Option<Element>,
-    pub parts: Parts,
+    pub sub_scales: SubScales,
 }
 
 /// How codes are stored and what they count. They lie in quads: four neighbouring columns of row
@@ -72,9 +73,9 @@ impl Codes {
     }
 }
 
-/// Bytes that each group multiplies its run's elements by.
+/// Bytes that multiply a run's elements, one for each group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum SubScales {
     None,
     Unsigned,
     Signed,
@@ -86,7 +87,7 @@ pub enum Element {
     F32,
     F16,
     Bf16,
-    /// 2^(code - 128), half of what an e8m0 scale says, as [`FP4_CODES`] are doubled.
+    /// 2^(code - 128), half of an e8m0 scale, as [`FP4_CODES`] are doubled.
     HalfE8m0,
 }
 
@@ -106,13 +107,13 @@ impl Element {
             Self::F16 => f16_to_f32(half(bytes)),
             Self::Bf16 => f32::from_bits(u32::from(half(bytes)) << 16),
             Self::HalfE8m0 if bytes[0] == u8::MAX => f32::NAN,
-            // The smallest power is below the normal range, where shifting gives nothing.
+            // The smallest power is denormal, which shifting does not reach.
             Self::HalfE8m0 => f32::from_bits((u32::from(bytes[0]) << 23).max(1 << 22)) * 0.5,
         }
     }
 }
 
-impl Form {
+impl TileFormat {
     /// Bytes of a run's elements: its scales', its minimums'.
     pub const fn element_bytes(&self) -> (usize, usize) {
         let min = match self.min {
@@ -122,18 +123,18 @@ impl Form {
         (TILE_ROWS * self.scale.bytes(), TILE_ROWS * min)
     }
 
-    /// Bytes of the parts of a block's scales, and again of its minimums if there are any.
-    pub const fn part_bytes(&self) -> usize {
-        match self.parts {
-            Parts::None => 0,
-            Parts::Unsigned | Parts::Signed => GROUP / self.group * TILE_ROWS,
+    /// Bytes of the sub-scales of a block's scales, and again of its minimums if there are any.
+    pub const fn sub_scale_bytes(&self) -> usize {
+        match self.sub_scales {
+            SubScales::None => 0,
+            SubScales::Unsigned | SubScales::Signed => GROUP / self.group * TILE_ROWS,
         }
     }
 
     const fn block_bytes(&self) -> usize {
         let (lines, planes) = self.codes.block_bytes();
         let kinds = if self.min.is_some() { 2 } else { 1 };
-        lines + planes + kinds * self.part_bytes()
+        lines + planes + kinds * self.sub_scale_bytes()
     }
 
     const fn run_bytes(&self) -> usize {
@@ -172,7 +173,7 @@ pub struct TileInput<'a> {
 }
 
 impl TileInput<'_> {
-    /// What every version asserts before it trusts lengths.
+    /// Every version calls this before it trusts lengths.
     pub fn check(&self, tile: &Tile) {
         let form = &tile.form;
         let blocks = self.cols / GROUP;
@@ -199,7 +200,7 @@ impl Tile<'_> {
         (&bytes[..lines], &bytes[lines..lines + planes])
     }
 
-    /// All codes of a block, for kernels that have no way of their own.
+    /// All codes of a block, for kernels without their own unpacking.
     #[inline(always)]
     pub fn unpack(&self, block: usize, out: &mut Block) {
         let (lines, planes) = self.code_bytes(block);
@@ -242,13 +243,13 @@ impl Tile<'_> {
         self.factor(self.form.scale, 0, row, col)
     }
 
-    /// The minimum of `row` in the group that has `col`, where groups have one.
+    /// The minimum of `row` in the group that has `col`, if groups have one.
     pub fn min(&self, row: usize, col: usize) -> Option<f32> {
         let min = self.form.min?;
         Some(self.factor(min, 1, row, col))
     }
 
-    /// An element times its part; `kind` 0 is the scale's, 1 the minimum's.
+    /// An element times its sub-scale; `kind` 0 is the scale, 1 the minimum.
     fn factor(&self, element: Element, kind: usize, row: usize, col: usize) -> f32 {
         let (form, block) = (&self.form, col / GROUP);
         let size = element.bytes();
@@ -256,12 +257,12 @@ impl Tile<'_> {
         let at = first + row * size;
         let element = element.value(&self.bytes[at..at + size]);
         let (lines, planes) = form.codes.block_bytes();
-        let parts = form.block_at(block) + lines + planes + kind * form.part_bytes();
-        let part = || self.bytes[parts + col % GROUP / form.group * TILE_ROWS + row];
-        match form.parts {
-            Parts::None => element,
-            Parts::Unsigned => element * f32::from(part()),
-            Parts::Signed => element * f32::from(part() as i8),
+        let first = form.block_at(block) + lines + planes + kind * form.sub_scale_bytes();
+        let sub_scale = || self.bytes[first + col % GROUP / form.group * TILE_ROWS + row];
+        match form.sub_scales {
+            SubScales::None => element,
+            SubScales::Unsigned => element * f32::from(sub_scale()),
+            SubScales::Signed => element * f32::from(sub_scale() as i8),
         }
     }
 }

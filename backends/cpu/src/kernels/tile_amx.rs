@@ -1,15 +1,15 @@
 //! Integer tiles with AMX, sixteen tokens at a time; fewer, and what is left of many, go to
-//! [`super::tile_avx512`]. Follows [`super::tile::portable`] step by step, as that does.
+//! [`super::tile_avx512`]. Follows [`super::tile::portable`] step by step.
 
 use std::arch::x86_64::*;
 
 use super::amx::{Dots, Multiply, Operands, TOKENS, Unit};
 use super::tile::Block;
-use super::tile_avx512::{self, load_elements, times_parts, unpack};
-use super::{Form, GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
+use super::tile_avx512::{self, load_elements, times_sub_scales, unpack};
+use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileFormat, TileInput};
 
-/// Blocks of columns that are unpacked together: 22 KiB, which stay in the nearest cache while
-/// all tokens pass by.
+/// Blocks of columns that are unpacked together: 22 KiB, which stay in the L1 or L2 cache for
+/// all tokens.
 const CHUNK: usize = 32;
 
 /// A block as the unit reads it: a line of codes in each row of a tile.
@@ -17,9 +17,9 @@ const CHUNK: usize = 32;
 #[repr(C, align(64))]
 struct Unpacked {
     codes: Block,
-    /// Of each half; where the block is one group, of the first alone.
+    /// Of each half; only the first is used if the block is one group.
     scales: [__m512; 2],
-    /// Read only where the form has minimums.
+    /// Read only if the format has minimums.
     mins: __m512,
 }
 
@@ -47,7 +47,7 @@ pub unsafe fn tile(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize)
 }
 
 /// # Safety
-/// As for [`tile`]; `unit` must give one that multiplies groups of the form's size.
+/// As for [`tile`]; `unit` must multiply groups of the format's size.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub unsafe fn all_tokens<M: Multiply>(
     unit: impl FnOnce() -> M,
@@ -120,7 +120,7 @@ unsafe fn whole_tiles<M: Multiply>(
 
 /// A tile's blocks, one after the other.
 struct Stream<'a> {
-    form: &'a Form,
+    form: &'a TileFormat,
     at: *const u8,
     left_in_run: usize,
     /// The run's, of scales and of minimums.
@@ -139,12 +139,12 @@ impl<'a> Stream<'a> {
     }
 
     /// # Safety
-    /// There must be another block, and the tile must be as long as its form says.
+    /// There must be another block, and the tile must have its format's length.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     unsafe fn next(&mut self, out: &mut Unpacked) {
         let form = self.form;
         let (lines, planes) = form.codes.block_bytes();
-        let part_bytes = form.part_bytes();
+        let sub_scale_bytes = form.sub_scale_bytes();
         // SAFETY: the caller's promises; `out` has a line for every quad.
         unsafe {
             if self.left_in_run == 0 {
@@ -156,20 +156,20 @@ impl<'a> Stream<'a> {
             }
             self.at = self.at.add(lines + planes);
             for (half, scales) in out.scales[..GROUP / form.group].iter_mut().enumerate() {
-                // Past the tile's end where there are no parts, and then not read.
-                let parts = self.at.wrapping_add(half * TILE_ROWS);
-                *scales = times_parts(self.elements[0], form.parts, parts);
+                // Beyond the tile's end if there are no sub-scales, and then not read.
+                let sub_scales = self.at.wrapping_add(half * TILE_ROWS);
+                *scales = times_sub_scales(self.elements[0], form.sub_scales, sub_scales);
             }
-            self.at = self.at.add(part_bytes);
+            self.at = self.at.add(sub_scale_bytes);
             if form.min.is_some() {
-                out.mins = times_parts(self.elements[1], form.parts, self.at);
-                self.at = self.at.add(part_bytes);
+                out.mins = times_sub_scales(self.elements[1], form.sub_scales, self.at);
+                self.at = self.at.add(sub_scale_bytes);
             }
         }
     }
 
     /// # Safety
-    /// A run must begin where the stream is.
+    /// A run must begin at the stream's position.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     unsafe fn begin_run(&mut self) {
         let form = self.form;
@@ -188,7 +188,7 @@ impl<'a> Stream<'a> {
 
 /// Some blocks of columns, for [`TOKENS`] tokens.
 struct Chunk<'a> {
-    form: &'a Form,
+    form: &'a TileFormat,
     input: &'a TileInput<'a>,
     blocks: &'a [Unpacked],
     /// The first block.

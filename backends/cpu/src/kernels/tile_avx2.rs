@@ -1,4 +1,4 @@
-//! Integer tiles with AVX2, and with AVX-VNNI where a machine has that and no AVX-512. Follows
+//! Integer tiles with AVX2, and with AVX-VNNI on machines that have it but no AVX-512. Follows
 //! [`super::tile::portable`] step by step.
 //!
 //! AVX2 multiplies unsigned by signed bytes and adds neighbours in sixteen bits, where they
@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::tile::{Codes, Element, FP4_CODES, LINE, Parts};
+use super::tile::{Codes, Element, FP4_CODES, LINE, SubScales};
 use super::tile_walk::{
     self, EIGHT, FIVE, FOUR, FP4, Kind, Products, QUADS, Registers, SIX, Unpack, all_tokens,
 };
@@ -96,13 +96,13 @@ impl Registers for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn times_parts(elements: __m256, parts: Parts, at: *const u8) -> __m256 {
+    unsafe fn times_sub_scales(elements: __m256, sub_scales: SubScales, at: *const u8) -> __m256 {
         // SAFETY: the caller's promises.
         unsafe {
-            let wide = match parts {
-                Parts::None => return elements,
-                Parts::Unsigned => _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())),
-                Parts::Signed => _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast())),
+            let wide = match sub_scales {
+                SubScales::None => return elements,
+                SubScales::Unsigned => _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())),
+                SubScales::Signed => _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast())),
             };
             _mm256_mul_ps(elements, _mm256_cvtepi32_ps(wide))
         }

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::tile::{Codes, Element, FP4_CODES, LINE, Parts};
+use super::tile::{Codes, Element, FP4_CODES, LINE, SubScales};
 use super::tile_walk::{
     self, EIGHT, FIVE, FOUR, FP4, Kind, Products, QUADS, Registers, SIX, Unpack,
 };
@@ -52,9 +52,9 @@ impl Registers for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn times_parts(elements: __m512, parts: Parts, at: *const u8) -> __m512 {
+    unsafe fn times_sub_scales(elements: __m512, sub_scales: SubScales, at: *const u8) -> __m512 {
         // SAFETY: the caller's promises.
-        unsafe { times_parts(elements, parts, at) }
+        unsafe { times_sub_scales(elements, sub_scales, at) }
     }
 
     #[inline(always)]
@@ -212,13 +212,13 @@ pub unsafe fn load_elements(element: Element, at: *const u8) -> __m512 {
 /// The parts of sixteen rows must be at `at`, if there are any.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub unsafe fn times_parts(elements: __m512, parts: Parts, at: *const u8) -> __m512 {
+pub unsafe fn times_sub_scales(elements: __m512, sub_scales: SubScales, at: *const u8) -> __m512 {
     // SAFETY: the caller's promise.
     let bytes = || unsafe { _mm_loadu_si128(at.cast()) };
-    let wide = match parts {
-        Parts::None => return elements,
-        Parts::Unsigned => _mm512_cvtepu8_epi32(bytes()),
-        Parts::Signed => _mm512_cvtepi8_epi32(bytes()),
+    let wide = match sub_scales {
+        SubScales::None => return elements,
+        SubScales::Unsigned => _mm512_cvtepu8_epi32(bytes()),
+        SubScales::Signed => _mm512_cvtepi8_epi32(bytes()),
     };
     _mm512_mul_ps(elements, _mm512_cvtepi32_ps(wide))
 }

@@ -1,4 +1,4 @@
-//! Integer tiles with NEON, and with its dot products (ARMv8.2) where a machine has them. Follows
+//! Integer tiles with NEON, and with its dot products (ARMv8.2) if available. Follows
 //! [`super::tile::portable`] step by step.
 //!
 //! Both multiply signed by signed bytes. Codes of fewer than eight bits are such; codes of eight
@@ -7,7 +7,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::tile::{Element, FP4_CODES, LINE, Parts};
+use super::tile::{Element, FP4_CODES, LINE, SubScales};
 use super::tile_walk::{
     self, EIGHT, FIVE, FOUR, FP4, Kind, Products, QUADS, Registers, SIX, Unpack,
 };
@@ -83,13 +83,17 @@ impl Registers for Neon {
     }
 
     #[inline(always)]
-    unsafe fn times_parts(elements: float32x4_t, parts: Parts, at: *const u8) -> float32x4_t {
+    unsafe fn times_sub_scales(
+        elements: float32x4_t,
+        sub_scales: SubScales,
+        at: *const u8,
+    ) -> float32x4_t {
         // SAFETY: the caller's promise.
         unsafe {
-            let factors = match parts {
-                Parts::None => return elements,
-                Parts::Unsigned => vcvtq_f32_u32(vmovl_u16(bytes(at))),
-                Parts::Signed => {
+            let factors = match sub_scales {
+                SubScales::None => return elements,
+                SubScales::Unsigned => vcvtq_f32_u32(vmovl_u16(bytes(at))),
+                SubScales::Signed => {
                     // Up to the sign of sixteen bits and down again.
                     let raised = vshl_n_u16::<8>(bytes(at));
                     let wide = vshr_n_s16::<8>(vreinterpret_s16_u16(raised));
@@ -137,7 +141,7 @@ unsafe fn bytes(at: *const u8) -> uint16x4_t {
     }
 }
 
-/// Assembly, as the language has no stable name for the instruction.
+/// Assembly, since the intrinsic is not stable.
 #[inline(always)]
 fn halves(bits: uint16x4_t) -> float32x4_t {
     let values: float32x4_t;
@@ -203,7 +207,7 @@ impl Products<Neon> for DotProducts {
     }
 }
 
-/// Assembly, as the language has no stable name for the instruction.
+/// Assembly, since the intrinsic is not stable.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sdot(codes: &[Quad; QUADS], x: int8x16_t, start: int32x4_t) -> int32x4_t {

@@ -5,7 +5,7 @@
 //! [`Registers`], an [`Unpack`] for each kind of codes and one or more [`Products`]; everything is
 //! inlined into a function that enables its target features.
 
-use super::tile::{Codes, Element, Form, Parts};
+use super::tile::{Codes, Element, SubScales, TileFormat};
 use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 
 /// Quads in a [`SUM_GROUP`], the columns that are multiplied together.
@@ -43,8 +43,12 @@ pub trait Registers {
     /// A slice of the sixteen rows' elements, which must be at `at`.
     unsafe fn load_elements(element: Element, at: *const u8, slice: usize) -> Self::Floats;
 
-    /// The parts of a slice must be at `at`, if there are any.
-    unsafe fn times_parts(elements: Self::Floats, parts: Parts, at: *const u8) -> Self::Floats;
+    /// The sub-scales of a slice must be at `at`, if there are any.
+    unsafe fn times_sub_scales(
+        elements: Self::Floats,
+        sub_scales: SubScales,
+        at: *const u8,
+    ) -> Self::Floats;
 
     /// `total + dots * (scales * scale)`, the sum fused.
     unsafe fn add_dots(
@@ -195,13 +199,13 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
     let rows = TILE_ROWS / R::SLICES;
     let (lines, planes) = form.codes.block_bytes();
     let (scale_bytes, min_bytes) = form.element_bytes();
-    let part_bytes = form.part_bytes();
+    let sub_scale_bytes = form.sub_scale_bytes();
     // `check` has seen that a form with minimums has no zero.
     let bias = U::OFFSET - if MINS { 0 } else { form.zero };
     let mut left_in_run = 0;
     let mut at = tile.bytes.as_ptr();
     // SAFETY: `check` has matched the tile's length with its form, so that every run has its
-    // elements and every block its codes and parts; it gave every token its columns, and the
+    // elements and every block its codes and sub-scales; it gave every token its columns, and the
     // caller promises sixteen writable values for every token.
     unsafe {
         let mut totals = [[R::zero(); MAX_SLICES]; N];
@@ -215,19 +219,23 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
                 at = at.add(scale_bytes + min_bytes);
             }
             left_in_run -= 1;
-            let parts = at.add(lines + planes);
+            let sub_scales = at.add(lines + planes);
             for slice in 0..R::SLICES {
                 let [scales, mins] = elements[slice];
-                // Beyond the tile's end if there are no parts, and then not read.
-                let parts = parts.wrapping_add(slice * rows);
+                // Beyond the tile's end if there are none, and then not read.
+                let sub_scales = sub_scales.wrapping_add(slice * rows);
                 let later_scales = if SPLIT {
-                    R::times_parts(scales, form.parts, parts.wrapping_add(TILE_ROWS))
+                    R::times_sub_scales(scales, form.sub_scales, sub_scales.wrapping_add(TILE_ROWS))
                 } else {
                     scales
                 };
-                let scales = R::times_parts(scales, form.parts, parts);
+                let scales = R::times_sub_scales(scales, form.sub_scales, sub_scales);
                 let mins = if MINS {
-                    R::times_parts(mins, form.parts, parts.wrapping_add(part_bytes))
+                    R::times_sub_scales(
+                        mins,
+                        form.sub_scales,
+                        sub_scales.wrapping_add(sub_scale_bytes),
+                    )
                 } else {
                     mins
                 };
@@ -261,7 +269,7 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
                     totals[slice] = total;
                 }
             }
-            at = parts.add(part_bytes * if MINS { 2 } else { 1 });
+            at = sub_scales.add(sub_scale_bytes * if MINS { 2 } else { 1 });
         }
         for (n, totals) in totals.iter().enumerate() {
             let out = out.add((token + n) * stride);
@@ -278,7 +286,7 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
 /// Needs the target features; the run must begin at `at`.
 #[inline(always)]
 unsafe fn run_elements<R: Registers, const MINS: bool>(
-    form: &Form,
+    form: &TileFormat,
     at: *const u8,
     slice: usize,
 ) -> [R::Floats; 2] {

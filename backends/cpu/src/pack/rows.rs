@@ -1,18 +1,18 @@
-//! A row of any quantized format as the codes, scales and minimums that are packed.
+//! Reads a row of any quantized format as codes, scales and minimums.
 
 use loquat_weights::decode::unpack_codes;
 use loquat_weights::{DecodeFault, Dtype, EncodedRow, WeightsError};
 
 use crate::kernels::{Codes, GROUP, TILE_ROWS};
 
-/// The bytes are those that a [tile](crate::kernels::Tile) has of one row.
+/// The bytes of one row of a [tile](crate::kernels::Tile).
 #[derive(Default)]
 pub struct Row {
     pub lines: Vec<u8>,
     pub planes: Vec<u8>,
     pub scales: RowScales,
     pub mins: RowScales,
-    /// In column order, on their way to lines and planes.
+    /// In column order, before they become lines and planes.
     codes: Vec<u8>,
 }
 
@@ -20,7 +20,7 @@ pub struct Row {
 #[derive(Default)]
 pub struct RowScales {
     pub elements: Vec<u8>,
-    pub parts: Vec<u8>,
+    pub sub_scales: Vec<u8>,
 }
 
 impl Row {
@@ -32,7 +32,7 @@ impl Row {
         self.codes.resize(cols, 0);
         for scales in [&mut self.scales, &mut self.mins] {
             scales.elements.clear();
-            scales.parts.clear();
+            scales.sub_scales.clear();
         }
         match *row {
             EncodedRow::Plain { dtype, bytes } => self.read_blocks(dtype, kind, bytes),
@@ -66,42 +66,42 @@ impl Row {
         let lines = self.lines.as_mut_slice();
         let codes = self.codes.as_mut_slice();
         match dtype {
-            // Their nibbles are paired as ours are.
-            Dtype::Q4_0 => each::<18, 16>(bytes, lines, |block, lines| {
+            // Nibbles are paired as in a tile.
+            Dtype::Q4_0 => for_each_block::<18, 16>(bytes, lines, |block, lines| {
                 scales.elements.extend([block[0], block[1]]);
                 lines.copy_from_slice(&block[2..]);
             }),
-            Dtype::Q4_1 => each::<20, 16>(bytes, lines, |block, lines| {
+            Dtype::Q4_1 => for_each_block::<20, 16>(bytes, lines, |block, lines| {
                 scales.elements.extend([block[0], block[1]]);
                 mins.elements.extend([block[2], block[3]]);
                 lines.copy_from_slice(&block[4..]);
             }),
-            Dtype::Mxfp4 => each::<17, 16>(bytes, lines, |block, lines| {
+            Dtype::Mxfp4 => for_each_block::<17, 16>(bytes, lines, |block, lines| {
                 scales.elements.push(block[0]);
                 lines.copy_from_slice(&block[1..]);
             }),
-            Dtype::Q8_0 => each::<34, 32>(bytes, lines, |block, lines| {
+            Dtype::Q8_0 => for_each_block::<34, 32>(bytes, lines, |block, lines| {
                 scales.elements.extend([block[0], block[1]]);
                 for (code, byte) in lines.iter_mut().zip(&block[2..]) {
                     *code = byte ^ 0x80;
                 }
             }),
-            Dtype::Q4K => each::<144, 128>(bytes, lines, |block, lines| {
+            Dtype::Q4K => for_each_block::<144, 128>(bytes, lines, |block, lines| {
                 read_six_bit_scales(block, scales, mins);
-                pair_again(&block[16..], lines);
+                repair_nibbles(&block[16..], lines);
             }),
-            Dtype::Q5_0 => each::<22, 32>(bytes, codes, |block, codes| {
+            Dtype::Q5_0 => for_each_block::<22, 32>(bytes, codes, |block, codes| {
                 scales.elements.extend([block[0], block[1]]);
                 read_nibbles(&block[6..], codes);
                 add_fifth_bits(&block[2..6], codes);
             }),
-            Dtype::Q5_1 => each::<24, 32>(bytes, codes, |block, codes| {
+            Dtype::Q5_1 => for_each_block::<24, 32>(bytes, codes, |block, codes| {
                 scales.elements.extend([block[0], block[1]]);
                 mins.elements.extend([block[2], block[3]]);
                 read_nibbles(&block[8..], codes);
                 add_fifth_bits(&block[4..8], codes);
             }),
-            Dtype::Q5K => each::<176, 256>(bytes, codes, |block, codes| {
+            Dtype::Q5K => for_each_block::<176, 256>(bytes, codes, |block, codes| {
                 read_six_bit_scales(block, scales, mins);
                 read_nibble_pairs(&block[48..], codes);
                 for (group, codes) in codes.chunks_exact_mut(32).enumerate() {
@@ -110,7 +110,9 @@ impl Row {
                     }
                 }
             }),
-            _ => each::<210, 256>(bytes, codes, |block, codes| read_q6k(block, codes, scales)),
+            _ => for_each_block::<210, 256>(bytes, codes, |block, codes| {
+                read_q6k(block, codes, scales)
+            }),
         }
         if matches!(dtype, Dtype::Q5_0 | Dtype::Q5_1 | Dtype::Q5K | Dtype::Q6K) {
             self.arrange(kind);
@@ -152,8 +154,8 @@ impl Row {
     }
 }
 
-/// Calls `read` with each block of a row and the room for what it holds.
-fn each<const BLOCK: usize, const ROOM: usize>(
+/// Calls `read` with each block of a row and its output.
+fn for_each_block<const BLOCK: usize, const ROOM: usize>(
     bytes: &[u8],
     room: &mut [u8],
     mut read: impl FnMut(&[u8; BLOCK], &mut [u8; ROOM]),
@@ -172,9 +174,9 @@ fn fifth_bits(codes: u64) -> u8 {
     (bits.wrapping_mul(TO_THE_TOP) >> 56) as u8
 }
 
-/// Of each 32 bytes the lower nibbles are 32 codes, the higher the next 32; of each 16 pairs
-/// that we want, the lower nibbles are 16 codes, the higher the next 16.
-fn pair_again(bytes: &[u8], pairs: &mut [u8]) {
+/// In the file, 32 bytes hold 32 codes in the low nibbles and the next 32 in the high ones; in a tile,
+/// 16 bytes hold 16 and the next 16.
+fn repair_nibbles(bytes: &[u8], pairs: &mut [u8]) {
     let pairs = pairs.as_chunks_mut::<32>().0.iter_mut();
     for (pairs, bytes) in pairs.zip(bytes.as_chunks::<32>().0) {
         for i in 0..16 {
@@ -213,27 +215,28 @@ fn read_nibble_pairs(bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// A superblock's two halves, and the scales and minimums of its eight groups, which multiply
-/// them, in six bits each. Minimums count downwards, so the half that they multiply is negated.
+/// A superblock's two `f16`s, and the six-bit scales and minimums of its eight groups, which multiply
+/// them. Minimums are subtracted, so their `f16` is negated.
 fn read_six_bit_scales(block: &[u8], scales: &mut RowScales, mins: &mut RowScales) {
     scales.elements.extend(&block[..2]);
     mins.elements.extend([block[2], block[3] ^ 0x80]);
     let packed = &block[4..16];
     for group in 0..4 {
-        scales.parts.push(packed[group] & 63);
-        mins.parts.push(packed[group + 4] & 63);
+        scales.sub_scales.push(packed[group] & 63);
+        mins.sub_scales.push(packed[group + 4] & 63);
     }
     for group in 0..4 {
         let last = packed[group + 8];
-        scales.parts.push(last & 15 | packed[group] >> 6 << 4);
-        mins.parts.push(last >> 4 | packed[group + 4] >> 6 << 4);
+        scales.sub_scales.push(last & 15 | packed[group] >> 6 << 4);
+        mins.sub_scales
+            .push(last >> 4 | packed[group + 4] >> 6 << 4);
     }
 }
 
 /// Superblocks of sixteen groups of 16, with signed eight-bit scales.
 fn read_q6k(block: &[u8], codes: &mut [u8], scales: &mut RowScales) {
     scales.elements.extend(&block[208..210]);
-    scales.parts.extend(&block[192..208]);
+    scales.sub_scales.extend(&block[192..208]);
     let halves = codes.chunks_exact_mut(128);
     let halves = halves.zip(block[..128].chunks_exact(64));
     for ((codes, low), high) in halves.zip(block[128..192].chunks_exact(32)) {

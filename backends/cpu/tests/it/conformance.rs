@@ -1,17 +1,17 @@
-//! The session contract, judged on every block kind and both precisions.
+//! The session contract for every block kind and both precisions.
 
 use std::path::Path;
 
 use loquat_cpu::CpuBackend;
 use loquat_session::conformance::{Subject, run};
 use loquat_session::{
-    Backend, Emit, Held, KvFormat, MemoryBound, MemoryBudget, OpenError, Precision, Session,
+    Backend, Emit, HeldMemory, KvFormat, MemoryBound, MemoryBudget, OpenError, Precision, Session,
     SessionError, SessionOptions, StepBatch, StepOutput,
 };
 use loquat_spec::Mixer;
 use loquat_testkit::goldens;
 
-fn judge(folder: &std::path::Path, precision: Precision, kv_format: Option<KvFormat>) {
+fn assert_conforms(folder: &std::path::Path, precision: Precision, kv_format: Option<KvFormat>) {
     let source = goldens::source(folder).unwrap();
     let open = |options: &SessionOptions| {
         let options = SessionOptions {
@@ -39,7 +39,7 @@ fn judge(folder: &std::path::Path, precision: Precision, kv_format: Option<KvFor
 fn every_family_conforms() {
     for folder in goldens::all().unwrap() {
         for precision in [Precision::Fast, Precision::Reference] {
-            judge(&folder, precision, None);
+            assert_conforms(&folder, precision, None);
         }
     }
 }
@@ -47,7 +47,7 @@ fn every_family_conforms() {
 #[test]
 fn quantized_checkpoints_conform() {
     for folder in goldens::mlx().unwrap() {
-        judge(&folder, Precision::Fast, None);
+        assert_conforms(&folder, Precision::Fast, None);
     }
 }
 
@@ -62,7 +62,7 @@ fn every_kv_format_conforms() {
     for folder in goldens::all().unwrap() {
         for format in [KvFormat::Bf16, KvFormat::Q8] {
             if format != KvFormat::Q8 || !is_latent(&folder) {
-                judge(&folder, Precision::Fast, Some(format));
+                assert_conforms(&folder, Precision::Fast, Some(format));
             }
         }
     }
@@ -73,7 +73,7 @@ fn every_kv_format_conforms() {
 /// and the tiny models pass that on through softmaxes that are nearly even. Of families without
 /// experts: a router at a tie would choose another.
 #[test]
-fn a_kv_format_moves_logits_by_its_rounding() {
+fn kv_format_moves_logits_by_its_rounding() {
     for family in ["llama", "mistral", "qwen3", "gemma3_text", "olmo2", "phi3"] {
         let folder = goldens::family(family);
         let of = |format| {
@@ -104,7 +104,7 @@ fn a_kv_format_moves_logits_by_its_rounding() {
 }
 
 #[test]
-fn what_a_model_cannot_have_is_refused_by_name() {
+fn unsupported_kv_format_names_the_option() {
     let source = goldens::source(&goldens::family("deepseek_v3")).unwrap();
     let options = SessionOptions {
         kv_format: Some(KvFormat::Q8),
@@ -122,7 +122,7 @@ fn what_a_model_cannot_have_is_refused_by_name() {
 }
 
 #[test]
-fn a_sequence_in_another_kv_format_is_not_imported() {
+fn sequence_of_another_kv_format_is_refused() {
     let open = |format| {
         let source = goldens::source(&goldens::family("llama")).unwrap();
         let options = SessionOptions {
@@ -148,7 +148,7 @@ fn a_sequence_in_another_kv_format_is_not_imported() {
 }
 
 #[test]
-fn a_plan_foretells_the_session() {
+fn plan_equals_the_opened_session() {
     let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
     for folder in plain.into_iter().chain(quantized) {
         for precision in [Precision::Fast, Precision::Reference] {
@@ -174,7 +174,7 @@ fn a_plan_foretells_the_session() {
 }
 
 #[test]
-fn a_memory_budget_is_kept_or_refused_with_the_numbers() {
+fn memory_budget_is_kept_or_refused() {
     for family in ["llama", "qwen3_next", "mamba2", "mixtral"] {
         let source = goldens::source(&goldens::family(family)).unwrap();
         let options = |bytes| SessionOptions {
@@ -201,7 +201,7 @@ fn a_memory_budget_is_kept_or_refused_with_the_numbers() {
             fill(&mut *session);
             let memory = session.memory();
             assert!(memory.kv_in_use <= plan.memory.kv_capacity);
-            let held = Held {
+            let held = HeldMemory {
                 kv_tokens: memory.kv_in_use,
                 states: memory.states_in_use,
             };
@@ -215,7 +215,7 @@ fn a_memory_budget_is_kept_or_refused_with_the_numbers() {
     }
 }
 
-/// Makes sequences of 40 tokens until the session takes no more.
+/// Creates sequences of 40 tokens until the session is full.
 fn fill(session: &mut dyn Session) {
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
     while let Ok(sequence) = session.create() {
@@ -241,7 +241,7 @@ fn altered_llama(alter: impl FnOnce(&mut Vec<u8>, usize)) -> tempfile::TempDir {
 }
 
 #[test]
-fn another_models_sequence_is_not_imported() {
+fn sequence_of_another_model_is_refused() {
     let options = SessionOptions::default();
     let open = |family: &str| {
         let source = goldens::source(&goldens::family(family)).unwrap();
@@ -273,7 +273,7 @@ fn another_models_sequence_is_not_imported() {
 }
 
 #[test]
-fn broken_weights_fail_the_row_and_nothing_else() {
+fn broken_weights_fail_only_their_row() {
     // The file ends with the final norm: two bytes of it become a bf16 NaN.
     let folder = altered_llama(|weights, _| {
         let end = weights.len();
@@ -296,7 +296,7 @@ fn broken_weights_fail_the_row_and_nothing_else() {
 }
 
 #[test]
-fn more_than_the_machine_has_is_planned_but_not_opened() {
+fn oversized_kv_is_planned_but_not_opened() {
     for kv_tokens in [1 << 40, usize::MAX] {
         let source = goldens::source(&goldens::family("llama")).unwrap();
         let options = SessionOptions {
@@ -344,7 +344,7 @@ fn logits_of(
 }
 
 #[test]
-fn every_instruction_set_and_thread_count_gives_the_same_bits() {
+fn instruction_sets_and_threads_give_equal_bits() {
     let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
     for folder in plain.into_iter().chain(quantized) {
         for precision in [Precision::Fast, Precision::Reference] {
@@ -387,7 +387,7 @@ fn long_logits(family: &str, options: &SessionOptions, at_once: usize) -> Vec<u3
 
 /// One thread reads all; several share one token's reading, or have a chunk's tokens each.
 #[test]
-fn threads_that_share_a_long_sequence_change_no_bit() {
+fn threads_change_no_bit_of_long_sequences() {
     for family in ["llama", "gemma3_text"] {
         for kv_format in KvFormat::ALL {
             let options = |threads| SessionOptions {

@@ -105,7 +105,7 @@ fn attentions(spec: &mut ModelSpec) -> Vec<&mut Attention> {
 fn as_gguf_spec(golden: &ModelSpec) -> ModelSpec {
     let mut spec = golden.clone();
     let pairs = if gguf::is_interleaved(spec.family) {
-        RopePairs::Neighbours
+        RopePairs::Interleaved
     } else {
         RopePairs::Halves
     };

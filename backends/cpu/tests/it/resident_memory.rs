@@ -27,7 +27,7 @@ fn packed_file_does_not_stay_resident() {
     let path = folder.path().join("model.gguf");
     // A fifth of it is one matrix: keeping that twice would exceed the bound.
     let recipe: Recipe = "smollm2-135m:q8_0".parse().unwrap();
-    let made = recipe.make(Container::of(&path), 0).unwrap();
+    let made = recipe.make(Container::for_path(&path), 0).unwrap();
     made.save(&path).unwrap();
     let test = std::env::current_exe().unwrap();
     let child = Command::new(test)

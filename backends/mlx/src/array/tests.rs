@@ -2,7 +2,7 @@ use super::*;
 use crate::testing;
 
 #[test]
-fn what_mlx_refuses_is_an_error_and_the_next_call_works() {
+fn refused_operation_is_an_error() {
     let Some(ops) = testing::ops() else { return };
     let a = ops.upload_f32(&[1.0; 6], &[2, 3]).unwrap();
     let refusals = [
@@ -35,7 +35,7 @@ fn what_mlx_refuses_is_an_error_and_the_next_call_works() {
 }
 
 #[test]
-fn more_memory_than_there_is_is_an_error_and_the_next_call_works() {
+fn exhausted_memory_is_an_error() {
     let Some(ops) = testing::ops() else { return };
     let petabyte = ops.full(&[1 << 24, 1 << 24], 1.0, Type::F32);
     let refusal = petabyte.err().expect("a refusal").to_string();
@@ -48,7 +48,7 @@ fn more_memory_than_there_is_is_an_error_and_the_next_call_works() {
 }
 
 #[test]
-fn reading_into_too_little_is_refused() {
+fn short_read_buffer_is_refused() {
     let Some(ops) = testing::ops() else { return };
     let a = ops.upload_f32(&[1.0, 2.0], &[2]).unwrap();
     let refusal = ops.read_f32(&a, &mut [0.0; 3]).unwrap_err();

@@ -1,8 +1,8 @@
 //! Attention with grouped heads.
 //!
-//! Queries and keys go through norm and rope as heads of one array: a token waits for the number
-//! of operations more than for their size. The rows of a herd are read together too, through a
-//! mask where they are not equally long.
+//! Queries and keys pass norm and rope as heads of one array: decoding costs the number of
+//! operations more than their size. The rows of a batch are read together too, through a mask if
+//! they differ in length.
 
 mod heads;
 #[cfg(test)]
@@ -17,7 +17,7 @@ use loquat_spec::{Attention as Spec, KvSource, LayerRole, Reach};
 
 use crate::array::{Array, Fused, Mask, Ops};
 use crate::error::MlxError;
-use crate::linear::{Joined, Linear};
+use crate::linear::{JoinedLinear, Linear};
 use crate::loader::LayerLoader;
 use crate::norm::{Norm, Rope};
 use crate::step::{Group, Step};
@@ -28,7 +28,7 @@ pub use heads::{from_heads, part, to_heads};
 pub struct Attention {
     spec: Spec,
     /// Queries, then keys, values and the gate as far as the layer has them.
-    inputs: Joined,
+    inputs: JoinedLinear,
     /// `inputs` gives queries and keys as one array.
     paired: bool,
     qk_norm: Option<HeadNorm>,
@@ -41,7 +41,7 @@ pub struct Attention {
 
 /// What the input matrices gave, each [tokens, width].
 struct Inputs {
-    /// Queries, then keys where the layer has its own.
+    /// Queries, then keys if the layer has its own.
     queries_keys: Array,
     values: Option<Array>,
     gate: Option<Array>,
@@ -143,7 +143,7 @@ impl Attention {
     /// Norms and rope.
     fn place(&self, step: &mut Step, group: &Group, inputs: &Inputs) -> Result<Heads, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
-        let mut heads = step.of_group(group, &inputs.queries_keys)?;
+        let mut heads = step.group_part(group, &inputs.queries_keys)?;
         heads = to_heads(ops, group, &heads, spec.head_dim)?;
         let after_rope = spec.qk_norm.is_some_and(|norm| norm.after_rope);
         let (before, after) = if after_rope {
@@ -155,16 +155,16 @@ impl Attention {
             heads = norm.apply(ops, group, &heads, spec.heads)?;
         }
         if let Some(rope) = &self.rope {
-            heads = rope.turn(ops, &heads, &group.offsets)?;
+            heads = rope.rotate(ops, &heads, &group.offsets)?;
         }
         if let Some(norm) = after {
             heads = norm.apply(ops, group, &heads, spec.heads)?;
         }
         let mut queries = part(ops, &heads, 1, 0..spec.heads)?;
         if let Some(temperature) = &spec.temperature
-            && let Some(warmth) = step.warmth(group, temperature)?
+            && let Some(query_scale) = step.query_scale(group, temperature)?
         {
-            queries = ops.multiply(&queries, &warmth)?;
+            queries = ops.multiply(&queries, &query_scale)?;
         }
         let keys_values = match &inputs.values {
             Some(values) => {
@@ -181,7 +181,7 @@ impl Attention {
 
     fn place_values(&self, step: &Step, group: &Group, values: &Array) -> Result<Array, MlxError> {
         let ops = step.ops;
-        let values = step.of_group(group, values)?;
+        let values = step.group_part(group, values)?;
         let mut heads = to_heads(ops, group, &values, self.spec.value_dim)?;
         if let Some(norm) = &self.value_norm {
             heads = norm.apply(ops, &heads)?;
@@ -203,64 +203,64 @@ impl Attention {
     ) -> Result<Array, MlxError> {
         let ops = step.ops;
         let mut mixed = Vec::with_capacity(group.rows.len());
-        for herd in group.herds.clone() {
-            let rows = step.herds[herd].rows.clone();
+        for kv_batch in group.kv_batches.clone() {
+            let rows = step.kv_batches[kv_batch].rows.clone();
             let of_group = rows.start - group.rows.start..rows.end - group.rows.start;
             let queries = part(ops, &heads.queries, 0, of_group.clone())?;
             if let Some((keys, values)) = &heads.keys_values {
                 let keys = part(ops, keys, 0, of_group.clone())?;
                 let values = part(ops, values, 0, of_group)?;
-                step.append(herd, layer, &keys, Some(&values))?;
+                step.append(kv_batch, layer, &keys, Some(&values))?;
             }
-            mixed.push(if step.herds[herd].is_level() {
-                self.attend(step, layer, herd, &queries)?
+            mixed.push(if step.kv_batches[kv_batch].is_aligned() {
+                self.attend(step, layer, kv_batch, &queries)?
             } else {
-                self.attend_apart(step, layer, herd, &queries)?
+                self.attend_masked(step, layer, kv_batch, &queries)?
             });
         }
         from_heads(ops, &step.gather(mixed)?)
     }
 
-    /// The rows of a herd that are not equally long, each with one token: all read as far as the
-    /// longest, and a mask says what each sees.
-    fn attend_apart(
+    /// The rows of a batch of unequal lengths, each with one token: all read up to the longest,
+    /// through a mask.
+    fn attend_masked(
         &self,
         step: &mut Step,
         layer: usize,
-        herd: usize,
+        kv_batch: usize,
         queries: &Array,
     ) -> Result<Array, MlxError> {
         let ops = step.ops;
-        let rows = step.herds[herd].rows.clone();
+        let rows = step.kv_batches[kv_batch].rows.clone();
         let ends = step.rows[rows].iter().map(|row| row.start + 1);
         let longest = ends.max().unwrap_or(1);
-        let mask = step.herd_mask(herd, longest, self.spec.reach)?;
-        let [keys, values] = self.seen(step, layer, herd, 0..longest)?;
+        let mask = step.kv_batch_mask(kv_batch, longest, self.spec.reach)?;
+        let [keys, values] = self.seen(step, layer, kv_batch, 0..longest)?;
         let inputs = [queries, &keys, &values];
         match &self.softcap {
             Some(cap) => self.attend_capped(ops, inputs, cap, Some(&mask)),
             None => ops.attention(
                 inputs,
                 self.spec.scale,
-                Mask::Given(&mask),
+                Mask::Array(&mask),
                 self.sinks.as_ref(),
             ),
         }
     }
 
-    /// A herd's keys and values at some places.
+    /// A batch's keys and values at some positions.
     fn seen(
         &self,
         step: &Step,
         layer: usize,
-        herd: usize,
+        kv_batch: usize,
         places: Range<usize>,
     ) -> Result<[Array; 2], MlxError> {
         let layer = match self.spec.kv {
             KvSource::Layer(source) => source,
             KvSource::Own | KvSource::KeyIsValue => layer,
         };
-        let kv = step.herds[herd].herd.layers[layer].get()?;
+        let kv = step.kv_batches[kv_batch].kv_batch.layers[layer].get()?;
         let none = || MlxError("a layer kept no values".to_owned());
         let values = kv.values.as_ref().ok_or_else(none)?;
         Ok([
@@ -269,39 +269,39 @@ impl Attention {
         ])
     }
 
-    /// The rows of a herd that are equally long.
+    /// The rows of a batch that are equally long.
     fn attend(
         &self,
         step: &mut Step,
         layer: usize,
-        herd: usize,
+        kv_batch: usize,
         queries: &Array,
     ) -> Result<Array, MlxError> {
         let ops = step.ops;
-        let start = step.rows[step.herds[herd].rows.start].start;
+        let start = step.rows[step.kv_batches[kv_batch].rows.start].start;
         let places = start..start + queries.dim(2) as usize;
         let (seen, view) = see(self.spec.reach, places.clone());
         let mask = match view {
             View::Everything => None,
-            // Masks that MLX makes itself are for its own attention.
+            // MLX's causal mask works only in its own attention.
             View::Causal if self.softcap.is_none() => None,
             View::Causal => Some(step.mask(places.len(), seen.len(), seen.start, Reach::All)?),
             View::Within(reach) => Some(step.mask(places.len(), seen.len(), seen.start, reach)?),
         };
-        let [keys, values] = self.seen(step, layer, herd, seen)?;
+        let [keys, values] = self.seen(step, layer, kv_batch, seen)?;
         let inputs = [queries, &keys, &values];
         if let Some(cap) = &self.softcap {
             return self.attend_capped(ops, inputs, cap, mask.as_ref());
         }
         let mask = match (&mask, view) {
-            (Some(mask), _) => Mask::Given(mask),
+            (Some(mask), _) => Mask::Array(mask),
             (None, View::Causal) => Mask::Causal,
             (None, _) => Mask::None,
         };
         ops.attention(inputs, self.spec.scale, mask, self.sinks.as_ref())
     }
 
-    /// Step by step, since MLX's own attention knows no cap.
+    /// Step by step, since MLX's attention has no cap.
     fn attend_capped(
         &self,
         ops: &Ops,

@@ -7,7 +7,7 @@ use super::memory::{Memory, Tokens};
 use super::recurrent::{Conv, ConvRoles, Finish, cut, put_states, rows_of, take_states};
 use crate::array::{Array, Fused, Ops, Type, Unary};
 use crate::error::MlxError;
-use crate::linear::{Joined, Linear};
+use crate::linear::{JoinedLinear, Linear};
 use crate::loader::LayerLoader;
 use crate::norm::Norm;
 use crate::step::Step;
@@ -23,7 +23,7 @@ pub struct DeltaRule {
     spec: Spec,
     /// Queries, keys and values, then gate, beta and decay, or what the last two's low-rank forms
     /// begin with.
-    inputs: Joined,
+    inputs: JoinedLinear,
     /// How many of the inputs' answers hold queries, keys and values.
     mixed_parts: usize,
     gate_up: Option<Linear>,
@@ -34,18 +34,18 @@ pub struct DeltaRule {
     decay_rate: Array,
     /// Makes a head of queries or keys one long, [key dim].
     unit: Array,
-    form: Form,
+    kernel: DeltaKernel,
     norm: Norm,
     output: Linear,
 }
 
-enum Form {
+enum DeltaKernel {
     Native,
     Own(Memory),
 }
 
-impl Form {
-    fn of(ops: &Ops, spec: &Spec) -> Result<Self, MlxError> {
+impl DeltaKernel {
+    fn new(ops: &Ops, spec: &Spec) -> Result<Self, MlxError> {
         let of_a_size = [spec.key_dim, spec.value_dim] == [NATIVE_DIM; 2];
         Ok(match spec.decay {
             Decay::PerHead if cfg!(target_os = "macos") && of_a_size => Self::Native,
@@ -85,17 +85,17 @@ impl DeltaRule {
         let up = |role: Option<R>| role.map(|role| loader.linear(role)).transpose();
         let per_head = |role: R| -> Result<Array, OpenError> {
             let dims = [spec.value_heads as i32, -1];
-            Ok(ops.reshape(&loader.exact(role)?, &dims)?)
+            Ok(ops.reshape(&loader.vector_f32(role)?, &dims)?)
         };
         let convs = ConvRoles {
             weights: &[R::DeltaQueryConv, R::DeltaKeyConv, R::DeltaValueConv],
             bias: None,
             kernel: spec.kernel,
         };
-        let form = Form::of(ops, spec)?;
-        let unit = match form {
-            Form::Native => loader.loader().dtype,
-            Form::Own(_) => Type::F32,
+        let kernel = DeltaKernel::new(ops, spec)?;
+        let unit = match kernel {
+            DeltaKernel::Native => loader.loader().dtype,
+            DeltaKernel::Own(_) => Type::F32,
         };
         let mut norm = loader.norm(R::DeltaNorm, &spec.norm)?;
         // Queries are divided by the root of their length, and their answers with them, which a
@@ -115,7 +115,7 @@ impl DeltaRule {
                 (spec.key_dim as f32).sqrt().recip(),
                 unit,
             )?,
-            form,
+            kernel,
             norm,
             output: loader.linear(R::DeltaOutput)?,
         })
@@ -131,9 +131,9 @@ impl DeltaRule {
             let mixed = self.conv.run(ops, &mixed, &mut states.conv, Finish::Silu)?;
             let (beta, decay) = (rows_of(step, group, &beta)?, rows_of(step, group, &decay)?);
             let inputs = [&mixed, &beta, &decay];
-            let answer = match &self.form {
-                Form::Native => self.native(ops, inputs, &mut states.memory)?,
-                Form::Own(memory) => self.own(ops, memory, inputs, &mut states.memory)?,
+            let answer = match &self.kernel {
+                DeltaKernel::Native => self.native(ops, inputs, &mut states.memory)?,
+                DeltaKernel::Own(memory) => self.own(ops, memory, inputs, &mut states.memory)?,
             };
             let heads = [-1, spec.value_heads as i32, spec.value_dim as i32];
             answers.push(ops.reshape(&answer, &heads)?);
@@ -198,8 +198,8 @@ impl DeltaRule {
         let keys = self.spec.key_heads as i32;
         let times = self.spec.value_heads as i32 / keys;
         match self.spec.sharing {
-            KeySharing::Neighbours => ([keys, times], [keys, 1]),
-            KeySharing::Turns => ([times, keys], [1, keys]),
+            KeySharing::Adjacent => ([keys, times], [keys, 1]),
+            KeySharing::Strided => ([times, keys], [1, keys]),
         }
     }
 
@@ -244,8 +244,8 @@ impl DeltaRule {
         let [queries, keys, values] = self.heads(ops, &mixed)?;
         let each = |of: Array| match self.spec.sharing {
             // As MLX has it.
-            KeySharing::Neighbours => Ok(of),
-            KeySharing::Turns => {
+            KeySharing::Adjacent => Ok(of),
+            KeySharing::Strided => {
                 let times = self.spec.value_heads / self.spec.key_heads;
                 ops.concatenate(&vec![&of; times], 2)
             }

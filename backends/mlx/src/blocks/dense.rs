@@ -5,13 +5,13 @@ use loquat_spec::{Activation, Dense as DenseSpec, LayerRole};
 
 use crate::array::{Array, Fused, Ops, Type};
 use crate::error::MlxError;
-use crate::linear::{Joined, Linear};
+use crate::linear::{JoinedLinear, Linear};
 use crate::loader::LayerLoader;
 
 /// `down(activation(gate(x) * gate_scale) * up(x))`, or `down(activation(up(x)))`.
 pub struct Dense {
     /// Gate and up, or up alone.
-    inner: Joined,
+    inner: JoinedLinear,
     activate: Activate,
     down: Linear,
 }
@@ -43,7 +43,7 @@ impl Dense {
     }
 }
 
-/// What stands between a feed-forward's matrices.
+/// The activation between a feed-forward's matrices.
 pub struct Activate {
     gate_scale: f32,
     function: Function,
@@ -67,7 +67,9 @@ impl Activate {
             }
             [gate, up] => self.function.times(ops, gate, up),
             [up] => self.function.alone(ops, up),
-            _ => Err(MlxError("a feed-forward of neither one nor two".to_owned())),
+            _ => Err(MlxError(
+                "a feed-forward needs one or two inputs".to_owned(),
+            )),
         }
     }
 }

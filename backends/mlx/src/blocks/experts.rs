@@ -12,9 +12,9 @@ use crate::linear::{JoinedStack, Linear, Stack};
 use crate::loader::LayerLoader;
 use router::Router;
 
-/// From so many pairs of a token and an expert on, they are sorted by expert, so that an expert's
-/// matrices are read once for all its tokens: below, sorting costs more than it saves. The number
-/// is mlx-lm's.
+/// With at least this many pairs of a token and an expert, they are sorted by expert, so that an
+/// expert's matrices are read once for all its tokens. Below, sorting costs more than it saves. The
+/// number is mlx-lm's.
 const SORTED_FROM: i32 = 64;
 
 pub struct Experts {

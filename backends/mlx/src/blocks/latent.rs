@@ -12,7 +12,7 @@ use loquat_spec::{LatentAttention as Spec, LayerRole, Reach};
 use super::attention::{from_heads, part, to_heads};
 use crate::array::{Array, Mask, Ops};
 use crate::error::MlxError;
-use crate::linear::{Joined, Linear, Stack};
+use crate::linear::{JoinedLinear, Linear, Stack};
 use crate::loader::LayerLoader;
 use crate::norm::{Norm, Rope};
 use crate::step::{Group, Step};
@@ -20,7 +20,7 @@ use crate::step::{Group, Step};
 pub struct Latent {
     spec: Spec,
     /// Queries or what they are made from, the latent, the rope key.
-    inputs: Joined,
+    inputs: JoinedLinear,
     query_up: Option<QueryUp>,
     latent_norm: Norm,
     rope: Option<Rope>,
@@ -82,11 +82,11 @@ impl Latent {
         self.output.apply(ops, &step.gather(mixed)?)
     }
 
-    /// Each head's query, taken to where the latents live: [rows, heads, tokens, latent + rope].
+    /// Each head's query in the space of the latents: [rows, heads, tokens, latent + rope].
     fn absorb(&self, step: &Step, group: &Group, query: &Array) -> Result<Array, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
         let query_dim = spec.nope_dim + spec.rope_dim;
-        let query = to_heads(ops, group, &step.of_group(group, query)?, query_dim)?;
+        let query = to_heads(ops, group, &step.group_part(group, query)?, query_dim)?;
         let plain = part(ops, &query, 3, 0..spec.nope_dim)?;
         let absorbed = self.key_absorb.apply_each(ops, &by_head(ops, &plain)?)?;
         let absorbed = by_row(ops, group, &absorbed)?;
@@ -103,14 +103,24 @@ impl Latent {
         rope_key: &Array,
     ) -> Result<Array, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
-        let latent = to_heads(ops, group, &step.of_group(group, latent)?, spec.latent_dim)?;
-        let rope_key = to_heads(ops, group, &step.of_group(group, rope_key)?, spec.rope_dim)?;
+        let latent = to_heads(
+            ops,
+            group,
+            &step.group_part(group, latent)?,
+            spec.latent_dim,
+        )?;
+        let rope_key = to_heads(
+            ops,
+            group,
+            &step.group_part(group, rope_key)?,
+            spec.rope_dim,
+        )?;
         ops.concatenate(&[&latent, &self.turn(ops, group, rope_key)?], 3)
     }
 
     fn turn(&self, ops: &Ops, group: &Group, heads: Array) -> Result<Array, MlxError> {
         match &self.rope {
-            Some(rope) => rope.turn(ops, &heads, &group.offsets),
+            Some(rope) => rope.rotate(ops, &heads, &group.offsets),
             None => Ok(heads),
         }
     }
@@ -129,20 +139,20 @@ impl Latent {
             _ => Mask::Causal,
         };
         let mut mixed = Vec::with_capacity(group.rows.len());
-        for herd in group.herds.clone() {
-            let rows = step.herds[herd].rows.clone();
+        for kv_batch in group.kv_batches.clone() {
+            let rows = step.kv_batches[kv_batch].rows.clone();
             let of_group = rows.start - group.rows.start..rows.end - group.rows.start;
             let latents = part(ops, latents, 0, of_group.clone())?;
-            step.append(herd, layer, &latents, None)?;
+            step.append(kv_batch, layer, &latents, None)?;
             let ends = step.rows[rows.clone()].iter().map(|row| row.start);
             let end = ends.max().unwrap_or(0) + group.tokens;
-            let apart = if step.herds[herd].is_level() {
+            let apart = if step.kv_batches[kv_batch].is_aligned() {
                 None
             } else {
-                Some(step.herd_mask(herd, end, Reach::All)?)
+                Some(step.kv_batch_mask(kv_batch, end, Reach::All)?)
             };
-            let mask = apart.as_ref().map_or(mask, Mask::Given);
-            let all = &step.herds[herd].herd.layers[layer].get()?.keys;
+            let mask = apart.as_ref().map_or(mask, Mask::Array);
+            let all = &step.kv_batches[kv_batch].kv_batch.layers[layer].get()?.keys;
             let keys = part(ops, all, 2, 0..end)?;
             let values = part(ops, &keys, 3, 0..self.spec.latent_dim)?;
             let queries = part(ops, queries, 0, of_group)?;

@@ -53,7 +53,7 @@ impl Mamba2 {
             _ => c_scale,
         };
         let of_group = (spec.heads / spec.groups) as i32;
-        let skip = loader.exact(R::MambaSkip)?;
+        let skip = loader.vector_f32(R::MambaSkip)?;
         let roles = ConvRoles {
             weights: &[R::MambaConv],
             bias: spec.conv_bias.then_some(R::MambaConvBias),
@@ -145,10 +145,10 @@ impl StepSizes {
         let number = |value: f32| loader.loader().ops.upload_f32(&[value], &[1]);
         Ok(Self {
             scale: number(spec.scales[4])?,
-            bias: loader.exact(R::MambaStepBias)?,
+            bias: loader.vector_f32(R::MambaStepBias)?,
             low: number(spec.step_limits.0)?,
             high: number(spec.step_limits.1)?,
-            rate: loader.exact(R::MambaRate)?,
+            rate: loader.vector_f32(R::MambaRate)?,
         })
     }
 

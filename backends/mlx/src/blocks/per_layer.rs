@@ -14,15 +14,14 @@ use crate::step::Step;
 /// What makes them, once for all layers.
 pub struct PerLayerInputs {
     spec: Spec,
-    /// What keeps tokens that the table has no rows for from being looked up.
+    /// Handles tokens that the table has no rows for.
     guard: Option<Guard>,
     embedding: Table,
     projection: Linear,
     norm: Norm,
 }
 
-/// For tables that are shorter than the vocabulary: their last row, and what stands for the
-/// missing ones.
+/// For tables that are shorter than the vocabulary: their last row, and a value for missing ones.
 struct Guard {
     last: Array,
     nothing: Array,
@@ -59,7 +58,7 @@ impl PerLayerInputs {
         ops.scale(&sum, self.spec.combined_scale)
     }
 
-    /// The tokens' rows of the table; no numbers for those it has none for.
+    /// The tokens' rows of the table; NaN for tokens without one.
     fn rows(&self, ops: &Ops, ids: &Array, dtype: Type) -> Result<Array, MlxError> {
         let Some(Guard { last, nothing }) = &self.guard else {
             return self.embedding.rows(ops, ids, dtype);

@@ -1,5 +1,5 @@
-//! What mixers that carry a state share: the convolution over the last tokens, and the states of
-//! a group's rows as one array.
+//! Shared by recurrent mixers: the convolution over the last tokens, and the states of a group's
+//! rows as one array.
 
 #[cfg(test)]
 pub mod plain;
@@ -47,12 +47,12 @@ impl Conv {
         }
         Ok(Self {
             taps: taps(loader.loader().ops, &stored, roles.kernel, scale)?,
-            bias: roles.bias.map(|role| loader.exact(role)).transpose()?,
+            bias: roles.bias.map(|role| loader.vector_f32(role)).transpose()?,
         })
     }
 
-    /// `x`: [rows, tokens, channels]; `past`: the inputs before them, zeros where there are none,
-    /// which moves on.
+    /// `x`: [rows, tokens, channels]; `past`: the inputs before them, zeros if there are none;
+    /// replaced by the last ones.
     pub fn run(
         &self,
         ops: &Ops,
@@ -70,7 +70,7 @@ impl Conv {
             };
             whole = ops.concatenate(&[&before, x], 1)?;
             let stop = [rows, tokens + memory, channels];
-            // A copy where it would keep a long prompt's inputs alive.
+            // A copy, if a slice would keep a long prompt's inputs alive.
             *past = Some(ops.contiguous(&ops.slice(&whole, &[0, tokens, 0], &stop)?)?);
         }
         let mut shifted = Vec::with_capacity(self.taps.len());
@@ -164,7 +164,7 @@ fn own(ops: &Ops, of: &Array, index: usize) -> Result<Array, MlxError> {
 
 /// The group's part of [tokens, width] as [rows, tokens, width].
 pub fn rows_of(step: &Step, group: &Group, x: &Array) -> Result<Array, MlxError> {
-    let part = step.of_group(group, x)?;
+    let part = step.group_part(group, x)?;
     let dims = [group.rows.len() as i32, group.tokens as i32, part.dim(1)];
     step.ops.reshape(&part, &dims)
 }

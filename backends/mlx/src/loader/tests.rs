@@ -27,7 +27,7 @@ fn input(ops: &Ops) -> Array {
 }
 
 #[test]
-fn joined_matrices_answer_as_each_alone() {
+fn joined_matrices_equal_single_ones() {
     let Some(ops) = testing::ops() else { return };
     let weights = mixed();
     let loader = Loader::new(&ops, &weights, Type::F32, 8);
@@ -73,13 +73,16 @@ fn neighbours_of_one_form_join() {
         let parts = loader
             .parts(&roles.map(|role| (layer(role), None)))
             .unwrap();
-        let runs: Vec<usize> = parts.chunk_by(Part::joins).map(<[Part]>::len).collect();
+        let runs: Vec<usize> = parts
+            .chunk_by(RoleMatrices::joins)
+            .map(<[RoleMatrices]>::len)
+            .collect();
         assert_eq!(runs, expected, "{dtypes:?}");
     }
 }
 
 #[test]
-fn joined_stacks_answer_as_each_alone() {
+fn joined_stacks_equal_single_ones() {
     let Some(ops) = testing::ops() else { return };
     let folders = [
         "goldens/gpt_oss",
@@ -119,13 +122,13 @@ fn joined_stacks_answer_as_each_alone() {
 }
 
 #[test]
-fn an_embedding_that_is_the_head_goes_up_once() {
+fn tied_head_is_uploaded_once() {
     let Some(ops) = testing::ops() else { return };
     let weights = testing::weights(ROWS, COLS, |_| Dtype::Q8_0);
     let loader = Loader::new(&ops, &weights, Type::F32, 8);
     let head = loader.linear(Role::Embedding, None).unwrap();
     let table = loader.table(Role::Embedding).unwrap();
-    assert_eq!(loader.kept.borrow().len(), 1);
+    assert_eq!(loader.uploaded.borrow().len(), 1);
     let id = ops.upload_i32(&[5], &[1]).unwrap();
     let row = table.rows(&ops, &id, Type::F32).unwrap();
     let logits = testing::read(&ops, &head.apply(&ops, &row).unwrap());
@@ -137,7 +140,7 @@ fn an_embedding_that_is_the_head_goes_up_once() {
 }
 
 #[test]
-fn activations_are_of_the_checkpoints_own_type() {
+fn activation_type_follows_the_checkpoint() {
     let folder = |name: &str| goldens::source(&goldens::fixtures().join(name)).unwrap();
     let (plain, scaled) = (folder("goldens/llama").spec, folder("goldens/gemma2").spec);
     assert!(plain.embedding.scale == 1.0 && scaled.embedding.scale != 1.0);

@@ -42,12 +42,12 @@ pub fn factors(dtype: Dtype, row: &[u8]) -> impl Iterator<Item = (f32, f32)> {
     groups(dtype, row).map(|group| group.factors())
 }
 
-/// Each group's power of two, where the type is [`Dtype::Mxfp4`].
+/// Each group's power of two, for [`Dtype::Mxfp4`].
 pub fn exponents(row: &[u8]) -> impl Iterator<Item = u8> {
     groups(Dtype::Mxfp4, row).map(|group| group.block[0])
 }
 
-/// 32 values of a block that has as many or 256.
+/// 32 values of a block of 32 or 256.
 struct Group<'a> {
     dtype: Dtype,
     block: &'a [u8],

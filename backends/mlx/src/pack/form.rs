@@ -1,4 +1,4 @@
-//! How a matrix of the file's is kept on the device.
+//! How a matrix is stored on the device.
 
 use loquat_weights::decode::MlxMode;
 use loquat_weights::{Dtype, Matrix, Storage};
@@ -30,9 +30,9 @@ pub enum Plane {
 }
 
 impl Form {
-    /// Of a matrix that multiplies activations of type `dtype`. MLX has kernels for every packed
-    /// form that this gives, on each of its devices.
-    pub fn of(matrix: &Matrix, dtype: Type) -> Self {
+    /// The form of a matrix that multiplies activations of type `dtype`. MLX has kernels for every
+    /// packed form that this returns, on each of its devices.
+    pub fn for_matrix(matrix: &Matrix, dtype: Type) -> Self {
         match matrix.storage() {
             Storage::Plain(tensor) if tensor.dtype == Dtype::Mxfp4 => {
                 Self::SmallFloats(MlxMode::Mxfp4)
@@ -57,9 +57,11 @@ impl Form {
         }
     }
 
-    /// The one form that all can be kept in.
+    /// The one form that all can be stored in.
     pub fn common<'a>(matrices: impl IntoIterator<Item = &'a Matrix>, dtype: Type) -> Self {
-        let mut forms = matrices.into_iter().map(|matrix| Self::of(matrix, dtype));
+        let mut forms = matrices
+            .into_iter()
+            .map(|matrix| Self::for_matrix(matrix, dtype));
         match forms.next() {
             Some(first) if forms.all(|form| form == first) => first,
             _ => Self::Plain(dtype),
@@ -82,7 +84,7 @@ impl Form {
         }
     }
 
-    /// How many a row of `cols` values has in `plane`, of the plane's type.
+    /// Elements of a row of `cols` values in `plane`, of the plane's type.
     pub fn plane_cols(self, plane: Plane, cols: usize) -> usize {
         let (bits, group) = match self {
             Self::Plain(_) => return cols,

@@ -16,13 +16,13 @@ fn decoded(matrix: &Matrix) -> Vec<f32> {
     values
 }
 
-fn upload(ops: &Ops, matrix: &Matrix, dtype: Type) -> Kept {
-    let form = Form::of(matrix, dtype);
-    Kept::upload(ops, form, &[matrix], &[matrix.rows()]).unwrap()
+fn upload(ops: &Ops, matrix: &Matrix, dtype: Type) -> UploadedMatrix {
+    let form = Form::for_matrix(matrix, dtype);
+    UploadedMatrix::upload(ops, form, &[matrix], &[matrix.rows()]).unwrap()
 }
 
 /// What the device makes of the matrix it was given.
-fn kept_values(ops: &Ops, matrix: &Matrix, dtype: Type) -> Vec<f32> {
+fn uploaded_values(ops: &Ops, matrix: &Matrix, dtype: Type) -> Vec<f32> {
     let ids = ops.arange(0, matrix.rows() as i32, Type::I32).unwrap();
     let table = upload(ops, matrix, dtype).table();
     testing::read(ops, &table.rows(ops, &ids, Type::F32).unwrap())
@@ -44,13 +44,13 @@ fn every_type() -> impl Iterator<Item = (Dtype, Matrix)> {
 fn single_precision_keeps_every_type_exactly() {
     let Some(ops) = testing::ops() else { return };
     for (dtype, matrix) in every_type() {
-        let kept = kept_values(&ops, &matrix, Type::F32);
+        let kept = uploaded_values(&ops, &matrix, Type::F32);
         assert!(kept == decoded(&matrix), "{dtype}");
     }
 }
 
 #[test]
-fn half_precision_rounds_scales_and_results_alone() {
+fn half_precision_rounds_only_scales_and_results() {
     let Some(ops) = testing::ops() else { return };
     for (to, step) in [(Type::F16, 2f32.powi(-11)), (Type::BF16, 2f32.powi(-8))] {
         for (dtype, matrix) in every_type() {
@@ -58,7 +58,7 @@ fn half_precision_rounds_scales_and_results_alone() {
             if dtype == Dtype::Mxfp4 {
                 continue;
             }
-            let kept = kept_values(&ops, &matrix, to);
+            let kept = uploaded_values(&ops, &matrix, to);
             let exact = decoded(&matrix);
             for (at, (kept, exact)) in kept.iter().zip(&exact).enumerate() {
                 let row = matrix.encoded_row(at / matrix.cols());
@@ -84,22 +84,22 @@ fn half_precision_rounds_scales_and_results_alone() {
 }
 
 #[test]
-fn mlx_formats_go_up_as_they_are() {
+fn mlx_formats_are_uploaded_unchanged() {
     let Some(ops) = testing::ops() else { return };
     let mut packed = 0;
     for folder in goldens::mlx().unwrap() {
         let source = goldens::source(&folder).unwrap();
         for (role, matrix) in source.weights.matrices() {
-            let kept = kept_values(&ops, matrix, Type::F32);
+            let kept = uploaded_values(&ops, matrix, Type::F32);
             assert!(kept == decoded(matrix), "{} {role}", folder.display());
-            packed += usize::from(Form::of(matrix, Type::F32).packing().is_some());
+            packed += usize::from(Form::for_matrix(matrix, Type::F32).packing().is_some());
         }
     }
     assert!(packed > 0);
 }
 
 #[test]
-fn products_are_those_of_the_values() {
+fn products_equal_those_of_decoded_values() {
     let Some(ops) = testing::ops() else { return };
     for (dtype, matrix) in every_type() {
         let x = testing::noise(matrix.cols(), 3);
@@ -121,7 +121,7 @@ fn products_are_those_of_the_values() {
 }
 
 #[test]
-fn bytes_are_foretold() {
+fn predicted_bytes_are_exact() {
     let Some(ops) = testing::ops() else { return };
     let bytes = |array: &Array| {
         let count: i32 = array.shape().iter().product();
@@ -130,8 +130,8 @@ fn bytes_are_foretold() {
     for dtype in FLOATS {
         for (of, matrix) in every_type() {
             let taken = match upload(&ops, &matrix, dtype) {
-                Kept::Plain(rows) => bytes(&rows),
-                Kept::Packed(packed) => {
+                UploadedMatrix::Plain(rows) => bytes(&rows),
+                UploadedMatrix::Packed(packed) => {
                     let parts = [
                         Some(&packed.codes),
                         Some(&packed.scales),
@@ -147,11 +147,11 @@ fn bytes_are_foretold() {
 }
 
 #[test]
-fn threads_share_the_rows_of_a_large_matrix() {
-    let rows = 4 * WORTH_A_THREAD / 512 + 3;
+fn large_matrix_converts_on_many_threads() {
+    let rows = 4 * MIN_THREAD_BYTES / 512 + 3;
     let weights = testing::weights(rows, 512, |_| Dtype::Q8_0);
     let matrix = weights.matrix(Role::Embedding).unwrap();
-    let made = make(Form::Plain(Type::F32), Plane::Values, &[matrix]).unwrap();
+    let made = convert_plane(Form::Plain(Type::F32), Plane::Values, &[matrix]).unwrap();
     let values = made
         .as_chunks()
         .0
@@ -161,7 +161,7 @@ fn threads_share_the_rows_of_a_large_matrix() {
 }
 
 #[test]
-fn the_report_says_what_becomes_of_each_format() {
+fn report_lists_each_format() {
     let cases = [
         (Dtype::BF16, Type::BF16, "as it is"),
         (Dtype::BF16, Type::F32, "f32, decoded"),
@@ -175,14 +175,14 @@ fn the_report_says_what_becomes_of_each_format() {
         let notes = report(&testing::weights(300, 256, |_| dtype), to);
         let said: Vec<_> = notes
             .iter()
-            .map(|note| (&*note.format, &*note.kept))
+            .map(|note| (&*note.format, &*note.stored))
             .collect();
         assert_eq!(said, [(dtype.name(), kept)]);
     }
 }
 
 #[test]
-fn the_report_has_the_largest_format_first() {
+fn report_starts_with_largest_format() {
     let mixed = testing::weights(300, 256, |role| match role {
         Role::Layer(_, LayerRole::Value) => Dtype::Q6K,
         _ => Dtype::Q4K,
@@ -193,7 +193,7 @@ fn the_report_has_the_largest_format_first() {
 }
 
 #[test]
-fn the_report_says_whose_scales_are_rounded() {
+fn report_names_rounded_scales() {
     let folder = goldens::fixtures().join("goldens-mlx/llama__affine4_g32");
     let source = goldens::source(&folder).unwrap();
     let cases = [
@@ -201,6 +201,6 @@ fn the_report_says_whose_scales_are_rounded() {
         (Type::F32, "as it is, scales in f32"),
     ];
     for (dtype, kept) in cases {
-        assert_eq!(report(&source.weights, dtype)[0].kept, kept);
+        assert_eq!(report(&source.weights, dtype)[0].stored, kept);
     }
 }

@@ -337,7 +337,7 @@ impl Opener for SharedOpener {
         };
         let session = Box::new(self.session.clone());
         let model = loquat::Model::from_session("bench", session, self.chat.clone(), options);
-        let model = model.map_err(|error| OpenFailure(error.to_string()))?;
+        let model = model.map_err(OpenFailure::new)?;
         Ok(Opened {
             model: model.with_defaults(loquat::RequestDefaults {
                 sampling: SamplingParams::greedy(),

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use loquat_session::{
-    Capabilities, Held, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    Capabilities, HeldMemory, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
 /// A handle to the session; its users lock it for each call.
@@ -47,7 +47,7 @@ impl Session for SharedSession {
         self.lock().reusable(sequence, at_most)
     }
 
-    fn held(&self, sequences: &[SequenceId]) -> Result<Held, SessionError> {
+    fn held(&self, sequences: &[SequenceId]) -> Result<HeldMemory, SessionError> {
         self.lock().held(sequences)
     }
 

@@ -53,7 +53,7 @@ pub struct Tally {
     /// Requests beyond the context that the engine refused.
     pub oversized: u64,
     pub tokens: u64,
-    /// Broken expecteds of the engine, and the first few as text.
+    /// Violated guarantees of the engine, and the first few as text.
     pub violations: u64,
     pub examples: Vec<String>,
 }
@@ -173,7 +173,7 @@ impl<'a> ChaosClient<'a> {
             prompt_tokens: request.prompt.len(),
             max_tokens: request.max_tokens,
         };
-        let choices = if self.shared.capabilities.structured_output && self.random.chance(0.1) {
+        let choices = if self.shared.capabilities.logits && self.random.chance(0.1) {
             2 + self.random.below(3)
         } else {
             1
@@ -243,7 +243,7 @@ impl<'a> ChaosClient<'a> {
         GenerateRequest {
             prompt,
             max_tokens: random.length(self.shared.outputs),
-            sampling: if self.shared.capabilities.structured_output && random.chance(0.5) {
+            sampling: if self.shared.capabilities.logits && random.chance(0.5) {
                 SamplingParams {
                     seed: Some(random.next()),
                     ..SamplingParams::default()

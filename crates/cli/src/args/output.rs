@@ -12,9 +12,8 @@ use crate::error::CliError;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Generation")]
 pub struct OutputArgs {
-    /// Most tokens to generate. Left out: 1024, or what the context has room for.
     #[arg(long, short = 'n', value_name = "TOKENS", value_parser = at_least_one)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, help = max_tokens_help())]
     pub max_tokens: Option<NonZeroUsize>,
     /// Stop before this string. May be repeated.
     #[arg(long, value_name = "TEXT")]
@@ -58,4 +57,9 @@ impl OutputArgs {
             distribution: of,
         }))
     }
+}
+
+fn max_tokens_help() -> String {
+    let default = loquat::DEFAULT_MAX_TOKENS;
+    format!("Most tokens to generate. Left out: {default}, or what the context has room for")
 }

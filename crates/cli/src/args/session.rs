@@ -71,5 +71,5 @@ impl SessionArgs {
 
 fn kv_format(name: &str) -> Result<KvFormat, String> {
     let names = || KvFormat::ALL.map(KvFormat::name).join(", ");
-    KvFormat::named(name).ok_or_else(|| format!("is not a KV format. Use one of: {}", names()))
+    KvFormat::from_name(name).ok_or_else(|| format!("is not a KV format. Use one of: {}", names()))
 }

@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn files_are_completed_name_by_name() {
         let directory = tempfile::tempdir().unwrap();
-        let place = directory.path().to_str().unwrap();
+        let root = directory.path().to_str().unwrap();
         for name in ["a talk.json", "another.json", ".hidden"] {
             std::fs::write(directory.path().join(name), "").unwrap();
         }
@@ -236,8 +236,8 @@ mod tests {
             ("x", &[]),
             ("no/where", &[]),
         ] {
-            let found = completed(&format!("/load {place}/{typed}"));
-            let expected = expected.iter().map(|name| format!("/load {place}/{name}"));
+            let found = completed(&format!("/load {root}/{typed}"));
+            let expected = expected.iter().map(|name| format!("/load {root}/{name}"));
             assert_eq!(found, expected.collect::<Vec<_>>(), "{typed:?}");
         }
     }

@@ -19,9 +19,9 @@ use loquat_engine::EngineError;
 pub use settings::Settings;
 
 use crate::error::CliError;
-use crate::run::{Opener, Talk};
+use crate::interrupts::{Doing, Interrupts};
+use crate::run::{ChatModel, ModelOpener};
 use crate::terminal::{is_dumb, print_error, remark, sanitize};
-use crate::wait::{Doing, Interrupts};
 use commands::{ChatLine, Command, parse, split};
 use complete::ModelNames;
 use editor::{LineEditor, LineInput};
@@ -31,8 +31,8 @@ const PROMPT: &str = ">>> ";
 
 /// Reads and answers lines until the user leaves.
 pub fn converse(
-    opener: &Opener<'_>,
-    talk: Talk,
+    opener: &ModelOpener<'_>,
+    talk: ChatModel,
     conversation: Conversation,
 ) -> Result<(), CliError> {
     let history = opener.store.cache_dir().join("chat-history");
@@ -72,9 +72,9 @@ pub fn converse(
 }
 
 struct Chat<'a> {
-    opener: &'a Opener<'a>,
+    opener: &'a ModelOpener<'a>,
     editor: LineEditor,
-    talk: Talk,
+    talk: ChatModel,
     conversation: Conversation,
     /// The end of the last answer that was not stopped.
     last: Option<Finish>,
@@ -263,11 +263,11 @@ impl Chat<'_> {
     /// answer; `false` if there is none, or if a tool result is missing.
     fn turn(&mut self) -> Result<bool, CliError> {
         let interrupts = self.opener.interrupts;
-        let mut heard = self.talk.ask(&self.conversation, interrupts)?;
+        let mut output = self.talk.ask(&self.conversation, interrupts)?;
         loop {
-            let stopped = heard.finish.is_none();
-            self.last = heard.finish.clone().or(self.last.take());
-            let reply = heard.into_reply();
+            let stopped = output.finish.is_none();
+            self.last = output.finish.clone().or(self.last.take());
+            let reply = output.into_reply();
             if stopped && reply.text.trim().is_empty() {
                 return Ok(false);
             }
@@ -282,7 +282,7 @@ impl Chat<'_> {
                     None => return Ok(false),
                 }
             }
-            heard = self.talk.go_on(&self.conversation, interrupts)?;
+            output = self.talk.go_on(&self.conversation, interrupts)?;
         }
     }
 

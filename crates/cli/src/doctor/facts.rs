@@ -15,7 +15,7 @@ use super::network::{self, Hub, Port};
 use super::python::{self, Python};
 use crate::backends;
 use crate::load::open_store;
-use crate::serve::{LocalModels, Wanted};
+use crate::serve::{ConfigReader, LocalModels};
 
 /// The result of a probe, unless it timed out.
 pub type Probed<T> = Result<T, TimedOut>;
@@ -188,7 +188,7 @@ fn directory(which: fn(&Store) -> &Path) -> Result<Directory, String> {
 fn check_config(path: &Path) -> Result<String, String> {
     let message = |error: crate::error::CliError| error.to_string();
     let store = open_store().map_err(message)?;
-    let wanted = Wanted::of_file(Some(path), &store);
+    let wanted = ConfigReader::for_file(Some(path), &store);
     let settled = wanted.read_servable(&LocalModels::new(store));
     let config = settled.map_err(message)?.config;
     let models: Vec<_> = config.models.iter().map(|m| m.name.as_str()).collect();

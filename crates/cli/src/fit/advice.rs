@@ -1,5 +1,6 @@
 //! Advice for models that do not fit.
 
+use loquat::ModelFiles;
 use loquat_session::{Backend, MemoryBound, OpenError};
 use loquat_store::{CatalogEntry, FileKind, ModelForm, ResolvedReference, Store};
 
@@ -9,7 +10,6 @@ use super::model_numbers::ModelNumbers;
 use super::{OpenAttempt, for_catalog, for_entry};
 use crate::backends;
 use crate::error::CliError;
-use crate::load::Model;
 use crate::terminal::bytes;
 
 /// Suggested models.
@@ -103,7 +103,7 @@ fn advice(
         }
     }
     let here = store.locate_cached(&attempt.wanted())?;
-    let model = here.map(|located| Model::open(&located)).transpose()?;
+    let model = here.map(|located| ModelFiles::open(&located)).transpose()?;
     if let Some(context) = model
         .as_ref()
         .and_then(|model| shorter_context(model, backend, attempt, &machine))
@@ -133,7 +133,7 @@ fn detect_machine(
 
 /// The longest context that fits.
 fn shorter_context(
-    model: &Model,
+    model: &ModelFiles,
     backend: &dyn Backend,
     attempt: &OpenAttempt,
     machine: &Machine,
@@ -186,7 +186,7 @@ impl<'a> Advisor<'a> {
     fn same_model(
         &self,
         attempt: &OpenAttempt,
-        model: Option<&Model>,
+        model: Option<&ModelFiles>,
     ) -> Result<Option<&'a CatalogEntry>, CliError> {
         if let ResolvedReference::Catalog { entry, .. } = self.store.resolve(&attempt.wanted())? {
             return Ok(Some(entry));

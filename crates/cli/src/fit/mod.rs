@@ -13,6 +13,7 @@ mod report;
 
 use std::num::NonZeroUsize;
 
+use loquat::ModelFiles;
 use loquat_session::Backend;
 use loquat_store::{CatalogEntry, ModelForm, ModelQuery, ResolvedReference, Store};
 
@@ -25,7 +26,7 @@ pub use open_attempt::OpenAttempt;
 use crate::args::FitArgs;
 use crate::backends;
 use crate::error::CliError;
-use crate::load::{Model, open_store_on};
+use crate::load::open_store_on;
 use crate::terminal::{print, print_json};
 use report::FitReport;
 
@@ -120,7 +121,7 @@ fn for_model(
         let asked = context.map(|tokens| tokens.get() as u64);
         return for_catalog_model(store, machine, wanted, asked);
     };
-    let model = Model::open(&located)?;
+    let model = ModelFiles::open(&located)?;
     let longest = model.source.spec.max_context;
     let context = match context {
         Some(asked) => asked.get(),

@@ -1,11 +1,11 @@
 //! The numbers of a model that decide whether it fits and how fast it runs.
 
+use loquat::ModelFiles;
 use loquat_bench::{Demand, ModelDemand, Workload};
 use loquat_session::{Backend, SessionOptions};
 use loquat_store::{CatalogEntry, FileKind, ModelForm, ModelKind};
 
 use crate::error::CliError;
-use crate::load::Model;
 
 /// Memory and reads of one sequence of [`context`](ModelNumbers::context) tokens.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,7 +72,7 @@ impl ModelNumbers {
 
     /// Plans with `backend` for one sequence of `context` tokens.
     pub fn from_files(
-        model: &Model,
+        model: &ModelFiles,
         backend: &dyn Backend,
         context: usize,
     ) -> Result<Self, CliError> {

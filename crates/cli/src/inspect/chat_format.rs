@@ -1,12 +1,11 @@
 //! The chat template, output formats and sampling defaults of a model.
 
-use loquat::TemplateOrigin;
+use loquat::{ModelFiles, TemplateOrigin};
 use loquat_text::ChatTemplate;
 use loquat_text::format::{FormatOverrides, OutputFormat};
 use serde_json::{Value, json};
 
 use crate::error::CliError;
-use crate::load::Model;
 use crate::sampling::Sampling;
 
 /// The chat section of the report. Errors are part of it, since a model without a usable template
@@ -24,7 +23,7 @@ struct TemplateSummary {
 }
 
 impl ChatSummary {
-    pub fn new(model: &Model) -> Self {
+    pub fn new(model: &ModelFiles) -> Self {
         Self {
             template: template(model),
             sampling: sampling(model),
@@ -60,11 +59,11 @@ impl ChatSummary {
     }
 }
 
-fn sampling(model: &Model) -> Result<Sampling, CliError> {
+fn sampling(model: &ModelFiles) -> Result<Sampling, CliError> {
     Sampling::from_config(&model.generation_config()?)
 }
 
-fn template(model: &Model) -> Result<Option<TemplateSummary>, CliError> {
+fn template(model: &ModelFiles) -> Result<Option<TemplateSummary>, CliError> {
     let tokenizer = model.tokenizer()?;
     let found = model.template(&tokenizer)?;
     Ok(found.map(|(origin, template)| TemplateSummary {

@@ -5,6 +5,7 @@ mod chat_format;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use loquat::ModelFiles;
 use loquat_session::{Backend, Capabilities, MemoryBudget, Plan, PrefixCopy, Probe};
 use serde_json::{Value, json};
 
@@ -12,14 +13,14 @@ use crate::args::InspectArgs;
 use crate::backends;
 use crate::describe;
 use crate::error::CliError;
-use crate::load::{Model, locate, open_store_on};
+use crate::load::{locate, open_store_on};
 use crate::terminal::{bytes, print, print_json};
 use chat_format::ChatSummary;
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let store = open_store_on(args.source.network)?;
     let backend = backends::select(&args.session.backend)?;
-    let model = Model::open(&locate(&store, &args.source.choice(args.model.as_deref()))?)?;
+    let model = ModelFiles::open(&locate(&store, &args.source.choice(args.model.as_deref()))?)?;
     // With the options of `run`, so that the numbers match.
     let plan = backend.plan(&model.source, &args.session.options(1))?;
     let limits = MemoryLimits::new(backend, args.session.memory);
@@ -53,7 +54,7 @@ impl MemoryLimits {
 }
 
 /// Matrix formats and how many matrices have each.
-fn formats(model: &Model) -> BTreeMap<String, usize> {
+fn formats(model: &ModelFiles) -> BTreeMap<String, usize> {
     let mut formats = BTreeMap::new();
     for (_, matrix) in model.source.weights.matrices() {
         *formats.entry(matrix.format()).or_insert(0) += 1;
@@ -92,7 +93,7 @@ fn buffer_bytes(plan: &Plan) -> u64 {
 /// An empty row between sections.
 const GAP: &str = "";
 
-fn as_text(model: &Model, plan: &Plan, limits: &MemoryLimits, tensors: bool) -> String {
+fn as_text(model: &ModelFiles, plan: &Plan, limits: &MemoryLimits, tensors: bool) -> String {
     let spec = &model.checkpoint.spec;
     let formats: Vec<String> = formats(model)
         .iter()
@@ -218,18 +219,15 @@ fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
         PrefixCopy::None => None,
     };
     let flags = [
-        (capabilities.structured_output, "structured output"),
-        (capabilities.speculative_decoding, "speculative decoding"),
-        (capabilities.batched_serving, "batched serving"),
+        (capabilities.logits, "structured output"),
         (capabilities.export, "sequence export"),
-        (capabilities.multimodal, "images"),
         (capabilities.batch_invariant, "bit-identical rows"),
     ];
     let flags = flags.iter().filter(|(can, _)| *can).map(|(_, name)| *name);
     flags.chain(prefix).collect()
 }
 
-fn as_json(model: &Model, plan: &Plan, limits: &MemoryLimits, tensors: bool) -> Value {
+fn as_json(model: &ModelFiles, plan: &Plan, limits: &MemoryLimits, tensors: bool) -> Value {
     let spec = &model.checkpoint.spec;
     let layers: Vec<Value> = describe::layers(spec)
         .into_iter()

@@ -1,9 +1,9 @@
 //! `loquat serve`: models over HTTP.
 
-mod names;
+mod config_reader;
+mod model_names;
 mod opener;
-mod trim;
-mod wanted;
+mod trim_memory;
 
 use std::sync::Arc;
 
@@ -14,61 +14,61 @@ use crate::args::ServeArgs;
 use crate::error::CliError;
 use crate::load::open_store_on;
 use crate::terminal::remark;
+pub use config_reader::ConfigReader;
 pub use opener::{LocalModels, reader_grace};
-pub use wanted::Wanted;
 
 pub fn run(args: &ServeArgs, verbose: bool) -> Result<(), CliError> {
     let store = open_store_on(args.network)?;
-    let wanted = Wanted::new(args, verbose, &store);
-    let config = wanted.read()?.config;
-    run_alone(serve(config, wanted, LocalModels::new(store)))?
+    let reader = ConfigReader::new(args, verbose, &store);
+    let config = reader.read()?.config;
+    run_detached(serve(config, reader, LocalModels::new(store)))?
 }
 
-/// Runs it to its end and waits for nothing that it began: a model that is being loaded cannot be
-/// stopped, and would keep the process until it is there.
-fn run_alone<T>(whole: impl Future<Output = T>) -> Result<T, CliError> {
+/// Runs a future without waiting for the tasks that it started: a model that is being loaded cannot
+/// be cancelled and would delay the exit.
+fn run_detached<T>(future: impl Future<Output = T>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(CliError::Runtime)?;
-    let ended = runtime.block_on(whole);
+    let output = runtime.block_on(future);
     runtime.shutdown_background();
-    Ok(ended)
+    Ok(output)
 }
 
-async fn serve(config: Config, wanted: Wanted, models: LocalModels) -> Result<(), CliError> {
+async fn serve(config: Config, reader: ConfigReader, models: LocalModels) -> Result<(), CliError> {
     let telemetry = telemetry::init(&config.log, &config.telemetry)?;
     let models = Arc::new(models);
     for model in &config.models {
-        // Now, while somebody looks, rather than at a client's first request.
+        // At the start, not at a client's first request.
         let checked = models.check(model);
         checked.map_err(|error| error.for_model(&model.name))?;
     }
     let level = telemetry.log_level();
     let known = Arc::clone(&models);
     let reloading = Reloading {
-        read: Box::new(move || match wanted.read_servable(&known) {
+        read: Box::new(move || match reader.read_servable(&known) {
             Ok(settled) => Ok(settled.config),
             Err(error) => Err(error.to_string()),
         }),
         log_level: Box::new(move |wanted| level.set_level(wanted).map_err(|e| e.to_string())),
     };
-    let announced = Announced::of(&config);
+    let announcement = Announcement::new(&config);
     let server = Server::bind(config, models).await?;
-    announced.at(server.address());
+    announcement.print(server.address());
     let served = server.reload_with(reloading).run().await;
     telemetry.shutdown().await;
     served.map_err(CliError::Runtime)
 }
 
-/// The one line that says where the server is.
-struct Announced {
+/// The line that says where the server listens.
+struct Announcement {
     models: String,
     scheme: &'static str,
 }
 
-impl Announced {
-    fn of(config: &Config) -> Self {
+impl Announcement {
+    fn new(config: &Config) -> Self {
         let models: Vec<_> = config.models.iter().map(|m| m.name.as_str()).collect();
         Self {
             models: models.join(", "),
@@ -79,7 +79,7 @@ impl Announced {
         }
     }
 
-    fn at(self, address: std::net::SocketAddr) {
+    fn print(self, address: std::net::SocketAddr) {
         let Self { models, scheme } = self;
         remark(&format!("loquat serves {models} at {scheme}://{address}"));
     }
@@ -93,16 +93,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_still_loading_is_not_waited_for() {
+    fn exit_does_not_wait_for_blocking_tasks() {
         let (let_go, held) = mpsc::channel::<()>();
         let (ended, waiting) = mpsc::channel();
         std::thread::spawn(move || {
-            let ran = run_alone(async {
+            let ran = run_detached(async {
                 tokio::task::spawn_blocking(move || held.recv());
             });
             ended.send(ran.is_ok())
         });
-        assert_eq!(waiting.recv_timeout(Duration::from_secs(10)), Ok(true));
+        assert_eq!(waiting.recv_timeout(Duration::from_secs(60)), Ok(true));
         drop(let_go);
     }
 }

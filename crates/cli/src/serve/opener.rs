@@ -1,4 +1,4 @@
-//! From a model of the configuration to one that answers.
+//! Opens the models of the configuration.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -15,14 +15,12 @@ use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 use loquat_weights::Format;
 
+use super::trim_memory::trim_memory;
 use crate::args::{ModelChoice, RETAINED_SEQUENCES};
-use crate::backends;
 use crate::error::CliError;
 use crate::fit::{self, OpenAttempt};
 use crate::load::{self, LoadOptions, locate};
-use crate::voice;
-
-use super::trim::trim;
+use crate::{backends, chat_setup};
 
 /// Models of this machine and of the catalog, on the backends of this program.
 pub struct LocalModels {
@@ -34,22 +32,22 @@ impl LocalModels {
         Self { store }
     }
 
-    /// Whether the model is there and could be loaded as it is wanted.
-    pub fn check(&self, wanted: &config::Model) -> Result<(), CliError> {
-        wanted.template.as_deref().map(template).transpose()?;
-        Fitting::of(&self.store, wanted).map(|_| ())
+    /// Downloads the model if needed, and checks that it can be loaded with its options.
+    pub fn check(&self, config: &config::Model) -> Result<(), CliError> {
+        config.template.as_deref().map(template).transpose()?;
+        PlannedModel::new(&self.store, config).map(|_| ())
     }
 
-    /// The same without a download.
-    pub fn check_here(&self, wanted: &config::Model) -> Result<(), CliError> {
-        backends::select(&wanted.backend)?;
+    /// The same, but checks a model that is not downloaded only by its options.
+    pub fn check_here(&self, config: &config::Model) -> Result<(), CliError> {
+        backends::select(&config.backend)?;
         let named = loquat_store::ModelQuery {
-            reference: &wanted.source,
-            kind: wanted.kind.map(file_kind),
+            reference: &config.source,
+            kind: config.kind.map(file_kind),
         };
         match self.store.resolve(&named)? {
-            ResolvedReference::Local(_) => self.check(wanted),
-            ResolvedReference::Catalog { .. } | ResolvedReference::Hub(_) => wanted
+            ResolvedReference::Local(_) => self.check(config),
+            ResolvedReference::Catalog { .. } | ResolvedReference::Hub(_) => config
                 .template
                 .as_deref()
                 .map(template)
@@ -60,32 +58,32 @@ impl LocalModels {
 }
 
 impl Opener for LocalModels {
-    fn plan(&self, wanted: &config::Model) -> Result<Planned, OpenFailure> {
-        let found = Found::at(&self.store, wanted).map_err(failure)?;
+    fn plan(&self, config: &config::Model) -> Result<Planned, OpenFailure> {
+        let prepared = PreparedModel::new(&self.store, config).map_err(failure)?;
         Ok(Planned {
-            info: found.info(),
-            resident_bytes: found.fitting.plan.resident_bytes,
+            info: prepared.info(),
+            resident_bytes: prepared.planned.plan.resident_bytes,
         })
     }
 
-    fn open(&self, wanted: &config::Model) -> Result<Opened, OpenFailure> {
-        let found = Found::at(&self.store, wanted).map_err(failure)?;
-        let attempt = found.fitting.attempt.clone();
-        // What was planned may no longer be free.
-        let opened = found.open(wanted);
+    fn open(&self, config: &config::Model) -> Result<Opened, OpenFailure> {
+        let prepared = PreparedModel::new(&self.store, config).map_err(failure)?;
+        let attempt = prepared.planned.attempt.clone();
+        // Memory that was free when planning may be in use by now.
+        let opened = prepared.open(config);
         let opened = opened.map_err(|error| fit::with_advice(&self.store, &attempt, error));
         let opened = opened.map_err(failure)?;
-        trim();
+        trim_memory();
         Ok(opened)
     }
 }
 
 fn failure(error: CliError) -> OpenFailure {
-    OpenFailure(error.to_string())
+    OpenFailure::new(error)
 }
 
-/// A model that the machine can take.
-struct Fitting {
+/// A model that fits this machine.
+struct PlannedModel {
     files: ModelFiles,
     backend: &'static dyn Backend,
     options: SessionOptions,
@@ -93,16 +91,16 @@ struct Fitting {
     attempt: OpenAttempt,
 }
 
-impl Fitting {
-    fn of(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
-        let backend = backends::select(&wanted.backend)?;
-        check_device(backend, wanted.device.as_deref())?;
-        let options = session_options(wanted);
+impl PlannedModel {
+    fn new(store: &Store, config: &config::Model) -> Result<Self, CliError> {
+        let backend = backends::select(&config.backend)?;
+        check_device(backend, config.device.as_deref())?;
+        let options = session_options(config);
         let chosen = ModelChoice {
-            reference: Some(wanted.source.clone()),
-            kind: wanted.kind.map(file_kind),
+            reference: Some(config.source.clone()),
+            kind: config.kind.map(file_kind),
         };
-        let attempt = OpenAttempt::new(store, &chosen, &wanted.backend, &options);
+        let attempt = OpenAttempt::new(store, &chosen, &config.backend, &options);
         fit::refuse_oversized(store, &attempt)?;
         let files = ModelFiles::open(&locate(store, &chosen)?)?;
         let planned = backend.plan(&files.source, &options);
@@ -125,32 +123,32 @@ fn file_kind(kind: config::FileKind) -> FileKind {
     }
 }
 
-/// A model with everything known about it but its weights loaded.
-struct Found {
-    fitting: Fitting,
+/// A model before its weights are loaded.
+struct PreparedModel {
+    planned: PlannedModel,
     chat_context: ChatContext,
 }
 
-impl Found {
-    fn at(store: &Store, wanted: &config::Model) -> Result<Self, CliError> {
-        let fitting = Fitting::of(store, wanted)?;
-        let template = wanted.template.as_deref().map(template).transpose()?;
-        let chat_context = fitting
+impl PreparedModel {
+    fn new(store: &Store, config: &config::Model) -> Result<Self, CliError> {
+        let planned = PlannedModel::new(store, config)?;
+        let template = config.template.as_deref().map(template).transpose()?;
+        let chat_context = planned
             .files
             .chat_context(template, FormatOverrides::default())?;
         Ok(Self {
-            fitting,
+            planned,
             chat_context,
         })
     }
 
     fn info(&self) -> ModelInfo {
-        let Fitting {
+        let PlannedModel {
             files,
             backend,
             plan,
             ..
-        } = &self.fitting;
+        } = &self.planned;
         let template = self.chat_context.template();
         let metadata = FileMetadata::read(files);
         ModelInfo {
@@ -170,7 +168,7 @@ impl Found {
             on_gpu: backends::has_gpu(*backend),
             context: plan.capabilities.max_context,
             has_template: template.is_some(),
-            // A template that knows no tools gets them in words.
+            // Templates without tools get them described in text.
             tools: template.is_some(),
             thinking: self.chat_context.format().reasoning.is_some(),
             embeddings: plan.capabilities.hidden_size.is_some(),
@@ -178,19 +176,19 @@ impl Found {
         }
     }
 
-    fn open(self, wanted: &config::Model) -> Result<Opened, CliError> {
+    fn open(self, config: &config::Model) -> Result<Opened, CliError> {
         let info = self.info();
-        let Fitting {
+        let PlannedModel {
             files,
             backend,
             options,
             plan,
             ..
-        } = self.fitting;
+        } = self.planned;
         let options = LoadOptions {
             backend,
             session: options,
-            engine: engine_options(wanted),
+            engine: engine_options(config),
         };
         Ok(Opened {
             model: load::model(&files, self.chat_context, options)?,
@@ -200,32 +198,32 @@ impl Found {
     }
 }
 
-fn session_options(wanted: &config::Model) -> SessionOptions {
+fn session_options(config: &config::Model) -> SessionOptions {
     SessionOptions {
-        context: wanted.context,
-        memory: wanted.memory,
-        threads: wanted.threads,
-        max_sequences: wanted.parallel.saturating_add(RETAINED_SEQUENCES),
-        precision: wanted.precision,
-        kv_format: wanted.kv_format.format(),
+        context: config.context,
+        memory: config.memory,
+        threads: config.threads,
+        max_sequences: config.parallel.saturating_add(RETAINED_SEQUENCES),
+        precision: config.precision,
+        kv_format: config.kv_format.format(),
         ..SessionOptions::default()
     }
 }
 
-fn engine_options(wanted: &config::Model) -> EngineOptions {
+fn engine_options(config: &config::Model) -> EngineOptions {
     EngineOptions {
-        max_running: Some(wanted.parallel),
-        max_queue: wanted.max_queue,
-        max_slowdown: wanted.max_slowdown,
-        queue_timeout: wanted.queue_timeout,
-        cache_bytes: wanted.cache_bytes,
-        reader_grace: reader_grace(wanted.threads),
+        max_running: Some(config.parallel),
+        max_queue: config.max_queue,
+        max_slowdown: config.max_slowdown,
+        queue_timeout: config.queue_timeout,
+        cache_bytes: config.cache_bytes,
+        reader_grace: reader_grace(config.threads),
         ..EngineOptions::default()
     }
 }
 
-/// Where computing leaves the server no core of its own, it gets one for a moment after a step.
-/// Measured by `loquat bench --http`: most of a crowd's tokens are on their way within it.
+/// If computing uses every core, the server gets one for a moment after each step. Measured with
+/// `loquat bench --http`: most tokens of many streams are sent within it.
 pub fn reader_grace(threads: Option<usize>) -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     if threads.unwrap_or(cores) < cores {
@@ -235,9 +233,9 @@ pub fn reader_grace(threads: Option<usize>) -> Duration {
     }
 }
 
-/// Backends open models on their first device.
-fn check_device(backend: &dyn Backend, wanted: Option<&str>) -> Result<(), CliError> {
-    let Some(wanted) = wanted else {
+/// Backends open models on their first device, so `device` can only name that one.
+fn check_device(backend: &dyn Backend, device: Option<&str>) -> Result<(), CliError> {
+    let Some(device) = device else {
         return Ok(());
     };
     let first = match backend.probe() {
@@ -245,8 +243,8 @@ fn check_device(backend: &dyn Backend, wanted: Option<&str>) -> Result<(), CliEr
         Probe::Unavailable { .. } => None,
     };
     match first {
-        Some(first) if first != wanted => Err(CliError::Usage {
-            what: format!("`device` is {wanted:?}; on backend `{}` it", backend.name()),
+        Some(first) if first != device => Err(CliError::Usage {
+            what: format!("`device` is {device:?}; on backend `{}` it", backend.name()),
             expected: format!("{first:?}, or left out"),
         }),
         _ => Ok(()),
@@ -254,10 +252,10 @@ fn check_device(backend: &dyn Backend, wanted: Option<&str>) -> Result<(), CliEr
 }
 
 fn template(named: &str) -> Result<ChatTemplate, CliError> {
-    voice::named_template("template", Path::new(named))
+    chat_setup::named_template("template", Path::new(named))
 }
 
-/// The format that most of the numbers are kept in.
+/// The format of most parameters.
 fn quantization(files: &ModelFiles) -> String {
     let mut formats = std::collections::BTreeMap::new();
     for (_, matrix) in files.source.weights.matrices() {
@@ -267,7 +265,7 @@ fn quantization(files: &ModelFiles) -> String {
     most.map(|(format, _)| format).unwrap_or_default()
 }
 
-/// What the file system says of a model.
+/// Size and time of a model's files.
 struct FileMetadata {
     bytes: u64,
     modified: u64,
@@ -279,7 +277,7 @@ impl FileMetadata {
         let metadata = metadata.and_then(Result::ok);
         let modified = metadata.as_ref().and_then(|data| data.modified().ok());
         let since_1970 = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        // The file of a model in several is an index of them.
+        // The first file of a sharded model is an index.
         let file = metadata.map_or(0, |data| data.len());
         Self {
             bytes: file.max(files.source.weights.bytes()),

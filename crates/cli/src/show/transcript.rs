@@ -3,7 +3,7 @@
 use loquat::{Answer, Error, Finish, Reply, ReplyEvent, TokenInfo};
 
 use crate::error::CliError;
-use crate::wait::{Doing, Interrupts};
+use crate::interrupts::{Doing, Interrupts};
 
 /// Prints a reply.
 pub trait ReplyPrinter {

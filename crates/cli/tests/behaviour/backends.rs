@@ -1,11 +1,11 @@
-//! Which backend computes, and what is said of those that cannot.
+//! Backend selection.
 
 use tempfile::TempDir;
 
 use crate::support::{Outcome, command, golden, loquat};
 
 #[test]
-fn an_unknown_backend_is_refused_before_anything_is_read_or_fetched() {
+fn unknown_backend_is_refused_first() {
     let model = golden("llama");
     let words = ["`nope`", "auto", "cpu      available", "mlx      "];
     for command in ["run", "generate", "inspect", "bench"] {
@@ -22,10 +22,9 @@ fn backends_are_listed() {
     assert!(cpu.contains(" available "), "{cpu}");
 }
 
-/// A build without MLX refuses it with the reason; one with it computes, and says once that it is
-/// new.
+/// A build without MLX refuses it with the reason; one with it runs and warns once that it is new.
 #[test]
-fn mlx_runs_or_says_why_not() {
+fn mlx_runs_or_reports_why_not() {
     let list = loquat(["backends"]).quiet();
     let mlx = list.lines().find(|line| line.starts_with("mlx ")).unwrap();
     let (cache, model) = (TempDir::new().unwrap(), golden("llama"));

@@ -1,25 +1,30 @@
-//! The real binary, as a shell sees it: streams, exit codes, signals and terminals.
+//! The binary as a shell sees it: streams, exit codes, signals and terminals.
 //!
-//! The models are the test kit's tiny random ones: gibberish, but the same for the same seed.
+//! The models are the test kit's tiny random ones. Tests that depend on what they generate use a
+//! seed, temperature 0 or a bias.
 
 mod backends;
-mod choosing;
-mod converting;
+mod batch_equivalence;
+mod bench;
 #[cfg(unix)]
-mod interactive;
+mod chat;
+mod convert;
+mod errors;
+mod inspect;
+#[cfg(unix)]
+mod line_editor;
+mod maintenance;
 #[cfg(unix)]
 mod models;
-mod refusals;
-mod rendering;
-mod reports;
+mod render;
+mod run;
+mod sampling;
 #[cfg(unix)]
-mod serving;
-mod speaking;
+mod serve;
 mod streams;
-mod structured;
+mod structured_output;
 mod support;
 #[cfg(unix)]
 mod terminal;
 mod thinking;
 mod tools;
-mod upkeep;

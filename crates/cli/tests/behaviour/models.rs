@@ -1,4 +1,4 @@
-//! The commands about models, against a hub on this machine.
+//! Commands about models, against a local hub.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use tempfile::TempDir;
 
 use crate::support::{Outcome, command, golden};
 
-/// A hub with one real tiny model and a repository of quants, and a machine with nothing on it.
-struct Town {
+/// A hub with a tiny model and a repository of quants, and an empty machine.
+struct Fixture {
     hub: HubServer,
     machine: TempDir,
 }
 
-impl Town {
+impl Fixture {
     fn new() -> Self {
         let tiny = fs::read_dir(golden("llama")).unwrap().map(|entry| {
             let entry = entry.unwrap();
@@ -79,13 +79,13 @@ impl Town {
 }
 
 #[test]
-fn a_model_is_pulled_run_listed_and_removed() {
-    let town = Town::new();
-    let pulled = town.json(&["pull", "tiny/llama", "--json"]);
+fn model_can_be_pulled_run_and_removed() {
+    let fixture = Fixture::new();
+    let pulled = fixture.json(&["pull", "tiny/llama", "--json"]);
     assert_eq!(pulled["name"], "tiny/llama");
     assert!(Path::new(pulled["path"].as_str().unwrap()).is_dir());
 
-    let listed = town.json(&["models", "--json"]);
+    let listed = fixture.json(&["models", "--json"]);
     let model = &listed[0];
     assert_eq!(model["name"], "tiny/llama");
     assert_eq!(model["kind"], "safetensors");
@@ -96,136 +96,145 @@ fn a_model_is_pulled_run_listed_and_removed() {
     );
     assert_eq!(model["verified"], "hub");
 
-    let before = town.hub.requests().len();
+    let before = fixture.hub.requests().len();
     for flags in [&[][..], &["--offline"], &["--safetensors"]] {
         let args = ["run", "tiny/llama", "hi", "--max-tokens", "2"];
-        let outcome = town.run(&[&args, flags].concat());
+        let outcome = fixture.run(&[&args, flags].concat());
         assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     }
-    assert_eq!(town.hub.requests().len(), before);
-    let table = town.run(&["models"]).quiet();
+    assert_eq!(fixture.hub.requests().len(), before);
+    let table = fixture.run(&["models"]).quiet();
     assert!(
-        table.contains("tiny/llama") && table.contains("just now"),
+        table.contains("tiny/llama") && !table.contains("never"),
         "{table}"
     );
-    let shown = town.run(&["show", "tiny/llama"]).quiet();
+    let shown = fixture.run(&["show", "tiny/llama"]).quiet();
     assert!(
         shown.contains("safetensors") && shown.contains("path"),
         "{shown}"
     );
 
-    let removed = town.run(&["rm", "tiny/llama"]).quiet();
+    let removed = fixture.run(&["rm", "tiny/llama"]).quiet();
     assert!(removed.starts_with("removed tiny/llama, "), "{removed}");
-    assert!(town.names().is_empty());
-    town.run(&["rm", "tiny/llama"])
+    assert!(fixture.names().is_empty());
+    fixture
+        .run(&["rm", "tiny/llama"])
         .refused(3, &["tiny/llama", "loquat models"]);
-    assert!(town.run(&["models"]).stderr.contains("loquat pull"));
+    assert!(fixture.run(&["models"]).stderr.contains("loquat pull"));
 }
 
 #[test]
-fn what_could_be_several_models_is_refused_with_what_to_say() {
-    let town = Town::new();
+fn ambiguous_reference_lists_candidates() {
+    let fixture = Fixture::new();
     for args in [
         &["pull", "tiny/quants"][..],
         &["run", "tiny/quants", "hi"],
         &["inspect", "tiny/quants"],
     ] {
         let words = ["tiny/quants:Q8_0", "tiny/quants:Q2_K", "4.0 kB"];
-        town.run(args).refused(3, &words);
+        fixture.run(args).refused(3, &words);
     }
-    town.run(&["pull", "tiny/quants:q2_k"]);
-    town.run(&["pull", "tiny/quants:Q8_0"]);
-    assert_eq!(town.names(), ["tiny/quants:Q2_K", "tiny/quants:Q8_0"]);
-    town.run(&["rm", "tiny/quants"])
+    fixture.run(&["pull", "tiny/quants:q2_k"]);
+    fixture.run(&["pull", "tiny/quants:Q8_0"]);
+    assert_eq!(fixture.names(), ["tiny/quants:Q2_K", "tiny/quants:Q8_0"]);
+    fixture
+        .run(&["rm", "tiny/quants"])
         .refused(3, &["tiny/quants:Q8_0", "tiny/quants:Q2_K"]);
-    let removed = town.json(&["rm", "tiny/quants:Q8_0", "tiny/quants:Q2_K", "--json"]);
+    let removed = fixture.json(&["rm", "tiny/quants:Q8_0", "tiny/quants:Q2_K", "--json"]);
     assert_eq!(removed[1]["freed_bytes"], 4004);
 }
 
 #[test]
-fn a_damaged_model_is_told_and_fails() {
-    let town = Town::new();
+fn damaged_model_fails_verification() {
+    let fixture = Fixture::new();
     for quant in ["Q8_0", "Q2_K"] {
-        town.run(&["pull", &format!("tiny/quants:{quant}")]);
+        fixture.run(&["pull", &format!("tiny/quants:{quant}")]);
     }
-    let right = town.run(&["verify"]);
+    let valid = fixture.run(&["verify"]);
     assert_eq!(
-        (right.code, right.text().as_str()),
-        (0, "tiny/quants:Q2_K: right\ntiny/quants:Q8_0: right\n")
+        (valid.code, valid.text().as_str()),
+        (0, "tiny/quants:Q2_K: valid\ntiny/quants:Q8_0: valid\n")
     );
-    let shown = town.json(&["show", "tiny/quants:Q8_0", "--json"]);
+    let shown = fixture.json(&["show", "tiny/quants:Q8_0", "--json"]);
     let path = shown["here"][0]["path"].as_str().unwrap();
     let mut bytes = fs::read(path).unwrap();
     bytes[100] ^= 1;
     fs::write(path, bytes).unwrap();
 
-    let outcome = town.run(&["verify"]);
+    let outcome = fixture.run(&["verify"]);
     assert_eq!(outcome.code, 1);
     assert!(outcome.stderr.contains("tiny/quants:Q8_0") && outcome.stderr.contains("loquat pull"));
-    let told: Value =
-        serde_json::from_str(&town.run(&["verify", "tiny/quants:Q8_0", "--json"]).text()).unwrap();
+    let report: Value = serde_json::from_str(
+        &fixture
+            .run(&["verify", "tiny/quants:Q8_0", "--json"])
+            .text(),
+    )
+    .unwrap();
     assert_eq!(
-        (&told[0]["right"], told.as_array().unwrap().len()),
+        (&report[0]["valid"], report.as_array().unwrap().len()),
         (&false.into(), 1)
     );
     assert!(
-        told[0]["damaged"][0]
+        report[0]["damaged"][0]
             .as_str()
             .unwrap()
             .contains("q-Q8_0.gguf")
     );
-    assert_eq!(town.run(&["verify", "tiny/quants:Q2_K"]).code, 0);
+    assert_eq!(fixture.run(&["verify", "tiny/quants:Q2_K"]).code, 0);
 
-    let mended = town.run(&["pull", "tiny/quants:Q8_0"]);
+    let mended = fixture.run(&["pull", "tiny/quants:Q8_0"]);
     assert!(mended.stderr.contains("damaged"), "{}", mended.stderr);
-    assert_eq!(town.run(&["verify"]).code, 0);
+    assert_eq!(fixture.run(&["verify"]).code, 0);
 }
 
 #[test]
-fn what_others_brought_is_listed_and_left_alone() {
-    let town = Town::new();
-    town.run(&["pull", "tiny/llama"]);
-    // Whoever has another cache does not know who brought it.
-    fs::remove_dir_all(town.machine.path().join("cache")).unwrap();
-    assert_eq!(town.json(&["models", "--json"])[0]["shared"], true);
-    let table = town.run(&["models"]).quiet();
+fn shared_models_are_listed_and_kept() {
+    let fixture = Fixture::new();
+    fixture.run(&["pull", "tiny/llama"]);
+    // With another cache, the model belongs to another tool.
+    fs::remove_dir_all(fixture.machine.path().join("cache")).unwrap();
+    assert_eq!(fixture.json(&["models", "--json"])[0]["shared"], true);
+    let table = fixture.run(&["models"]).quiet();
     assert!(table.contains("(shared)"), "{table}");
-    town.run(&["rm", "tiny/llama"])
+    fixture
+        .run(&["rm", "tiny/llama"])
         .refused(3, &["another tool", "snapshots"]);
-    // Nor does what may go, where not all may.
-    town.run(&["pull", "tiny/quants:Q8_0"]);
-    town.run(&["rm", "tiny/quants:Q8_0", "tiny/llama"])
+    // If one model must stay, none is removed.
+    fixture.run(&["pull", "tiny/quants:Q8_0"]);
+    fixture
+        .run(&["rm", "tiny/quants:Q8_0", "tiny/llama"])
         .refused(3, &["another tool"]);
-    assert_eq!(town.names(), ["tiny/llama", "tiny/quants:Q8_0"]);
+    assert_eq!(fixture.names(), ["tiny/llama", "tiny/quants:Q8_0"]);
 }
 
 #[test]
-fn pruning_says_what_goes_before_it_does() {
-    let town = Town::new();
-    town.run(&["pull", "tiny/quants:Q8_0"]);
-    let blobs = town.hub_cache().join("models--tiny--quants/blobs");
+fn dry_run_lists_what_prune_removes() {
+    let fixture = Fixture::new();
+    fixture.run(&["pull", "tiny/quants:Q8_0"]);
+    let blobs = fixture.hub_cache().join("models--tiny--quants/blobs");
     let half = blobs.join(format!("{}.loquat.incomplete", "a".repeat(64)));
     fs::write(&half, vec![0; 100]).unwrap();
-    let said = town.run(&["prune", "--dry-run"]).quiet();
+    let listed = fixture.run(&["prune", "--dry-run"]).quiet();
     assert!(
-        said.contains("would remove") && said.contains("100 B"),
-        "{said}"
+        listed.contains("would remove") && listed.contains("100 B"),
+        "{listed}"
     );
     assert!(half.exists());
-    let pruned = town.json(&["prune", "--json"]);
+    let pruned = fixture.json(&["prune", "--json"]);
     assert_eq!(pruned["freed_bytes"], 100);
     assert!(!half.exists());
-    assert_eq!(town.run(&["prune"]).quiet(), "0 B free\n");
-    assert_eq!(town.names(), ["tiny/quants:Q8_0"]);
-    let kept = town.json(&["prune", "--older-than", "1h", "--json"]);
+    assert_eq!(fixture.run(&["prune"]).quiet(), "freed 0 B\n");
+    assert_eq!(fixture.names(), ["tiny/quants:Q8_0"]);
+    let kept = fixture.json(&["prune", "--older-than", "1h", "--json"]);
     assert_eq!(kept["removed"], Value::Array(Vec::new()));
-    town.run(&["prune", "--older-than", "soon"])
+    fixture
+        .run(&["prune", "--older-than", "soon"])
         .refused(2, &["30d"]);
 }
 
 #[test]
-fn offline_and_unknown_names_say_what_to_do() {
-    let town = Town::new();
+fn offline_and_unknown_names_give_advice() {
+    let fixture = Fixture::new();
     for (args, code, words) in [
         (
             &["pull", "tiny/llama", "--offline"][..],
@@ -244,46 +253,54 @@ fn offline_and_unknown_names_say_what_to_do() {
         (&["show", "tiny/llama"], 3, &["not on this machine"]),
         (&["verify", "tiny/llama"], 3, &["not on this machine"]),
     ] {
-        town.run(args).refused(code, words);
+        fixture.run(args).refused(code, words);
     }
 }
 
 #[test]
-fn the_catalog_is_searched_and_shown_without_a_network() {
-    let town = Town::new();
-    let found = town.run(&["search", "qwen3", "4b"]).quiet();
+fn catalog_needs_no_network() {
+    let fixture = Fixture::new();
+    let found = fixture.run(&["search", "qwen3", "4b"]).quiet();
     let first = found.lines().nth(1).unwrap();
     assert!(
         first.starts_with("qwen3:4b ") && first.contains("about"),
         "{first}"
     );
-    let all = town.json(&["search", "--json"]);
+    let all = fixture.json(&["search", "--json"]);
     assert!(all.as_array().unwrap().len() >= 25);
-    assert!(town.run(&["search", "zzzz"]).stderr.contains("Nothing"));
-    let shown = town.run(&["show", "gpt-oss:20b"]).quiet();
+    assert!(
+        fixture
+            .run(&["search", "zzzz"])
+            .stderr
+            .contains("No matches")
+    );
+    let shown = fixture.run(&["show", "gpt-oss:20b"]).quiet();
     for part in [
         "gpt_oss",
-        "21B, 3.6B of them",
+        "21B, 3.6B active",
         "Apache-2.0",
         "about",
         "loquat pull",
     ] {
         assert!(shown.contains(part), "{part} not in: {shown}");
     }
-    assert!(town.hub.requests().is_empty());
+    assert!(fixture.hub.requests().is_empty());
 }
 
 #[test]
-fn flags_name_exact_files() {
-    let town = Town::new();
+fn file_flags_select_exact_files() {
+    let fixture = Fixture::new();
     let llama = golden("llama");
     let tokens = ["--max-tokens", "2"];
-    // It is safetensors, and not MLX's.
-    town.run(&["run", "--mlx-file", &llama, "hi"])
+    // It is safetensors, not MLX.
+    fixture
+        .run(&["run", "--mlx-file", &llama, "hi"])
         .refused(3, &["is safetensors", "not mlx"]);
-    town.run(&[&["run", &llama, "hi", "--gguf"][..], &tokens].concat())
+    fixture
+        .run(&[&["run", &llama, "hi", "--gguf"][..], &tokens].concat())
         .refused(3, &["is safetensors", "not gguf"]);
-    town.run(&["inspect", "--gguf-file", "missing.gguf"])
+    fixture
+        .run(&["inspect", "--gguf-file", "missing.gguf"])
         .refused(3, &["nothing at ./missing.gguf"]);
     for args in [
         &["run", "--gguf", "--mlx", "a", "b"][..],
@@ -291,9 +308,10 @@ fn flags_name_exact_files() {
         &["inspect", "smollm2", "--gguf-file", "a.gguf"],
         &["bench", "--synthetic", "llama-1b", "--gguf"],
     ] {
-        let outcome = town.run(args);
+        let outcome = fixture.run(args);
         assert_eq!(outcome.code, 2, "{args:?}: {}", outcome.stderr);
     }
-    town.run(&["run", "--gguf-file", "a.gguf", "smollm2", "hi"])
+    fixture
+        .run(&["run", "--gguf-file", "a.gguf", "smollm2", "hi"])
         .refused(2, &["--gguf-file"]);
 }

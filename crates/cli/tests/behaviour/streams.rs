@@ -1,4 +1,4 @@
-//! Pipes and signals: plain output, readers that leave, and Ctrl-C.
+//! Pipes and signals: plain output, closed pipes, and Ctrl-C.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::{Altered, LETTER_A, command, ends, golden, loquat};
 
-/// Speaks for minutes if it is let.
+/// Generates for minutes.
 fn endlessly(name: &str, cache: &TempDir, model: &Altered) -> Command {
     let mut command = command(cache.path());
     command.args([name, model.path(), "hi", "-n", "150000"]);
@@ -17,7 +17,7 @@ fn endlessly(name: &str, cache: &TempDir, model: &Altered) -> Command {
 }
 
 #[test]
-fn pipes_get_no_escapes() {
+fn pipes_get_no_escape_sequences() {
     let model = golden("llama");
     let speak = format!("--logit-bias={LETTER_A}=100");
     let commands: [&[&str]; 8] = [
@@ -39,16 +39,17 @@ fn pipes_get_no_escapes() {
 }
 
 #[test]
-fn a_closing_line_is_for_terminals_and_the_curious() {
+fn statistics_line_needs_terminal_or_verbose() {
     let model = golden("llama");
-    loquat(["run", &model, "hi", "-n", "3"]).quiet();
-    let curious = loquat(["run", &model, "hi", "-n", "3", "-v"]).stderr;
-    assert!(curious.contains("loaded llama on cpu"), "{curious}");
-    assert!(curious.contains("3 tokens · first after"), "{curious}");
+    let letters = format!("--logit-bias={LETTER_A}=100");
+    loquat(["run", &model, "hi", "-n", "3", &letters]).quiet();
+    let verbose = loquat(["run", &model, "hi", "-n", "3", "-v", &letters]).stderr;
+    assert!(verbose.contains("loaded llama on cpu"), "{verbose}");
+    assert!(verbose.contains("3 tokens · first after"), "{verbose}");
 }
 
 #[test]
-fn a_prompt_on_the_command_line_leaves_stdin_alone() {
+fn prompt_argument_leaves_stdin_unread() {
     let cache = TempDir::new().unwrap();
     for name in ["run", "generate"] {
         let mut command = command(cache.path());
@@ -61,7 +62,7 @@ fn a_prompt_on_the_command_line_leaves_stdin_alone() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_it_without_a_word() {
+fn closed_pipe_ends_run_silently() {
     let (cache, model) = (TempDir::new().unwrap(), Altered::endless());
     let mut child = endlessly("run", &cache, &model).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -77,7 +78,7 @@ fn a_reader_that_leaves_ends_it_without_a_word() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_full_disk_is_reported_and_a_full_stderr_is_survived() {
+fn full_disk_is_reported() {
     let cache = TempDir::new().unwrap();
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let mut inspect = command(cache.path());
@@ -99,7 +100,7 @@ fn a_full_disk_is_reported_and_a_full_stderr_is_survived() {
 
 #[test]
 #[cfg(unix)]
-fn ctrl_c_ends_an_answer_and_keeps_what_was_said() {
+fn ctrl_c_keeps_the_partial_answer() {
     let (cache, model) = (TempDir::new().unwrap(), Altered::endless());
     for name in ["run", "generate"] {
         let mut child = endlessly(name, &cache, &model).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! Running the binary away from the caches and variables of whoever tests.
+//! Runs the binary without the user's caches and variables.
 
 use std::fs;
 use std::io::Write;
@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+/// Longer than anything takes on a busy machine, unless it hangs.
+pub const HANG_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The tiny models' end-of-text token, and the one that writes `A`.
 pub const EOS: &str = "258";
 pub const LETTER_A: &str = "32";
 
-/// A template that knows tools and a switch for thinking, and opens it.
+/// A template with tools and a thinking switch that opens a thinking block.
 pub const TEMPLATE: &str = "\
 {{ bos_token }}{% for tool in tools or [] %}{{ tool.function.name }} <tool_call>
 {% endfor %}{% for message in messages %}<|im_start|>{{ message.role }}
@@ -32,7 +35,7 @@ pub const WEATHER: &str = r#"{
   }
 }"#;
 
-/// What a command left behind.
+/// The result of a command.
 pub struct Outcome {
     pub code: i32,
     pub stdout: Vec<u8>,
@@ -44,14 +47,14 @@ impl Outcome {
         String::from_utf8(self.stdout.clone()).unwrap()
     }
 
-    /// Its stdout, once it is known to have succeeded with nothing to remark.
+    /// Its stdout; fails unless it succeeded with an empty stderr.
     #[track_caller]
     pub fn quiet(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""));
         self.text()
     }
 
-    /// Fails unless it was refused with this code, plainly, and in words that hold all of these.
+    /// Fails unless it was refused with this code and an error that contains all of these.
     #[track_caller]
     pub fn refused(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{}", self.stderr);
@@ -78,22 +81,21 @@ impl From<Output> for Outcome {
     }
 }
 
-/// The binary on the CPU, whatever else the machine has, with a cache of its own and no settings
-/// of the tester's.
+/// The binary on the CPU backend, with its own cache and none of the user's settings.
 pub fn command(cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loquat"));
     let variables = std::env::vars_os().map(|(name, _)| name);
-    let ours = ["LOQUAT_", "HF_", "HUGGING"];
+    let prefixes = ["LOQUAT_", "HF_", "HUGGING"];
     for name in variables {
         let text = name.to_string_lossy();
-        if ours.iter().any(|start| text.starts_with(start)) {
+        if prefixes.iter().any(|start| text.starts_with(start)) {
             command.env_remove(&name);
         }
     }
     command.env_remove("NO_COLOR");
     command
         .env("LOQUAT_CACHE", cache)
-        // Neither models nor catalogs of whoever tests, and no hub but a test's own.
+        // No models or catalogs of the user, and no hub except a test's own.
         .env("HF_HOME", cache.join("huggingface"))
         .env("HF_ENDPOINT", "http://127.0.0.1:1")
         .env("XDG_CONFIG_HOME", cache.join("config"))
@@ -118,10 +120,10 @@ pub fn piped(args: &[&str], stdin: &[u8]) -> Outcome {
     child.wait_with_output().unwrap().into()
 }
 
-/// The exit status of a child that is to end by itself, soon. One that does not is ended.
+/// The exit code of a child that exits by itself. One that hangs is killed.
 #[track_caller]
 pub fn ends(child: &mut Child) -> i32 {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + HANG_TIMEOUT;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait().unwrap() {
             return status.code().expect("ended by a signal");
@@ -129,16 +131,16 @@ pub fn ends(child: &mut Child) -> i32 {
         std::thread::sleep(Duration::from_millis(5));
     }
     child.kill().unwrap();
-    panic!("it went on and on");
+    panic!("it hangs");
 }
 
-/// A tiny model as it stands.
+/// The path of a tiny model.
 pub fn golden(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/goldens");
     path.join(name).to_str().unwrap().to_owned()
 }
 
-/// Files that flags name.
+/// Temporary files.
 pub struct Files(TempDir);
 
 impl Files {
@@ -146,7 +148,7 @@ impl Files {
         Self(TempDir::new().unwrap())
     }
 
-    /// Writes one, and gives its path.
+    /// Writes a file and returns its path.
     pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.0.path().join(name);
         fs::write(&path, text).unwrap();
@@ -154,7 +156,7 @@ impl Files {
     }
 }
 
-/// A tiny model to be changed.
+/// A modified copy of a tiny model.
 pub struct Altered(TempDir);
 
 impl Altered {
@@ -167,17 +169,21 @@ impl Altered {
         Self(directory)
     }
 
-    /// With room for answers that take minutes.
+    /// With a context for answers that take minutes.
     pub fn endless() -> Self {
+        Self::with_context(200_000)
+    }
+
+    pub fn with_context(tokens: usize) -> Self {
         Self::from("llama").replace(
             "config.json",
             "\"max_position_embeddings\": 512",
-            "\"max_position_embeddings\": 200000",
+            &format!("\"max_position_embeddings\": {tokens}"),
         )
     }
 
-    /// Without a template, and with no vocabulary that a built-in one would fit.
-    pub fn mute() -> Self {
+    /// Without a chat template, and with a vocabulary that no built-in one matches.
+    pub fn without_template() -> Self {
         let model = Self::from("llama").without("chat_template.jinja");
         model.replace("tokenizer.json", "<|im_start|>", "<|im_begin|>")
     }

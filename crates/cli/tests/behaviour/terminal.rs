@@ -1,17 +1,16 @@
-//! A terminal that holds the binary: a real pseudo-terminal, and an emulator that says what a
-//! person would see on it.
+//! Runs the binary on a pseudo-terminal, with an emulator for the screen.
 
 use std::io::{Read, Write};
 use std::num::NonZeroU16;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pty_process::Size;
 use pty_process::blocking::{Pty, open};
 
-use crate::support::ends;
+use crate::support::{HANG_TIMEOUT, ends};
 
 pub const PROMPT: &str = ">>> ";
 pub const CTRL_C: &str = "\x03";
@@ -25,35 +24,32 @@ pub const BACKSPACE: &str = "\x7f";
 const ROWS: u16 = 60;
 const COLUMNS: u16 = 100;
 
-/// Longer than anything takes, unless something is wrong.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 pub struct Terminal {
     child: Child,
     pty: Arc<Pty>,
     written: Receiver<Vec<u8>>,
     emulator: vt100::Parser,
-    /// Every byte that came.
+    /// All received bytes.
     pub raw: Vec<u8>,
 }
 
 impl Terminal {
-    /// Gives a command the terminal for its input and outputs.
+    /// Runs a command with the terminal as stdin, stdout and stderr.
     pub fn start(command: &Command) -> Self {
         let (pty, pts) = open().unwrap();
         pty.resize(Size::new(ROWS, COLUMNS)).unwrap();
-        // Otherwise Ctrl-C discards what was written and not read yet.
-        let mut held = Command::new("sh");
-        held.args(["-c", "stty noflsh && exec \"$0\" \"$@\""]);
-        held.arg(command.get_program()).args(command.get_args());
-        held.env("TERM", "xterm").env_remove("TERM_PROGRAM");
+        // Otherwise Ctrl-C discards unread output.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "stty noflsh && exec \"$0\" \"$@\""]);
+        shell.arg(command.get_program()).args(command.get_args());
+        shell.env("TERM", "xterm").env_remove("TERM_PROGRAM");
         for (name, value) in command.get_envs() {
             match value {
-                Some(value) => held.env(name, value),
-                None => held.env_remove(name),
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
             };
         }
-        let child = pty_process::blocking::Command::from(held)
+        let child = pty_process::blocking::Command::from(shell)
             .spawn(pts)
             .unwrap();
         let pty = Arc::new(pty);
@@ -70,10 +66,10 @@ impl Terminal {
         (&*self.pty).write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until there is something to see.
+    /// Waits until `seen` is true.
     #[track_caller]
     pub fn wait(&mut self, what: &str, seen: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG_TIMEOUT;
         while !seen(self) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.written.recv_timeout(left) {
@@ -91,7 +87,7 @@ impl Terminal {
         self.raw.extend(bytes);
     }
 
-    /// All that stands on the screen.
+    /// The text on the screen.
     pub fn screen(&self) -> String {
         self.emulator.screen().contents()
     }
@@ -112,7 +108,7 @@ impl Terminal {
         self.emulator.screen().cursor_position()
     }
 
-    /// Whether every letter of a text on the screen is dimmed, where it stands first.
+    /// Whether the first occurrence of a text on the screen is dimmed.
     #[track_caller]
     pub fn is_dim(&self, text: &str) -> bool {
         let screen = self.emulator.screen();
@@ -135,7 +131,7 @@ impl Terminal {
         });
     }
 
-    /// Waits to be asked for a line, with nothing typed yet.
+    /// Waits for an empty prompt.
     #[track_caller]
     pub fn ready(&mut self) {
         self.wait("prompt", |terminal| {
@@ -143,7 +139,7 @@ impl Terminal {
         });
     }
 
-    /// Types a line when asked for one, and sees it typed.
+    /// Types a line at the prompt and waits for its echo.
     #[track_caller]
     pub fn type_in(&mut self, line: &str) {
         self.ready();
@@ -154,25 +150,25 @@ impl Terminal {
         });
     }
 
-    /// The same, and sends it.
+    /// Types a line and sends it.
     #[track_caller]
-    pub fn say(&mut self, line: &str) {
+    pub fn send(&mut self, line: &str) {
         self.type_in(line);
         self.press(ENTER);
     }
 
-    /// Says something, waits until all came of it that will, and gives that.
+    /// Sends a line, waits for the next prompt, and returns the output between.
     #[track_caller]
-    pub fn hear(&mut self, line: &str) -> String {
-        self.say(line);
+    pub fn ask(&mut self, line: &str) -> String {
+        self.send(line);
         self.ready();
         let screen = self.screen();
         let echo = format!("{PROMPT}{line}");
-        let (_, heard) = screen
+        let (_, output) = screen
             .rsplit_once(&echo)
             .expect("the line is on the screen");
-        let heard = heard.trim().strip_suffix(PROMPT.trim_end());
-        heard.expect("a prompt follows").trim().to_owned()
+        let output = output.trim().strip_suffix(PROMPT.trim_end());
+        output.expect("a prompt follows").trim().to_owned()
     }
 
     pub fn resize(&mut self, rows: u16, columns: u16) {
@@ -181,27 +177,40 @@ impl Terminal {
         self.pty.resize(Size::new(rows, columns)).unwrap();
     }
 
-    /// Waits for the end, and gives the exit code.
+    /// Waits until the process exits, which is `true`, or the screen shows a text.
+    #[track_caller]
+    pub fn ends_before(&mut self, text: &str) -> bool {
+        while !self.screen().contains(text) {
+            match self.written.recv_timeout(HANG_TIMEOUT) {
+                Ok(bytes) => self.show(&bytes),
+                Err(RecvTimeoutError::Disconnected) => return true,
+                Err(RecvTimeoutError::Timeout) => panic!("it hangs, on:\n{}", self.screen()),
+            }
+        }
+        false
+    }
+
+    /// Waits for the exit; returns the exit code and the screen.
     #[track_caller]
     pub fn ends(mut self) -> (i32, String) {
         let code = ends(&mut self.child);
-        while let Ok(bytes) = self.written.recv_timeout(PATIENCE) {
+        while let Ok(bytes) = self.written.recv_timeout(HANG_TIMEOUT) {
             self.show(&bytes);
         }
         (code, self.screen())
     }
 
-    /// Leaves by the door.
+    /// Leaves with `/exit`.
     #[track_caller]
     pub fn leave(mut self) {
-        self.say("/exit");
+        self.send("/exit");
         let (code, screen) = self.ends();
         assert_eq!(code, 0, "{screen}");
     }
 }
 
 impl Drop for Terminal {
-    /// A test that failed leaves nobody behind.
+    /// Kills the process of a failed test.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -212,7 +221,7 @@ fn size(count: u16) -> NonZeroU16 {
     NonZeroU16::new(count).unwrap()
 }
 
-/// Hands over what is written until the other side is gone, which Linux calls an error.
+/// Forwards output until the process is gone, which Linux reports as an error.
 fn read(pty: Arc<Pty>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

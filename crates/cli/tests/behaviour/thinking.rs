@@ -1,10 +1,10 @@
-//! Thinking: shown to whom, for how long, and told apart from the answer.
+//! Thinking: display, budget, and separation from the answer.
 
 use serde_json::Value;
 
 use crate::support::{Files, LETTER_A, Outcome, TEMPLATE, golden, loquat};
 
-/// A model that says nothing but `A`, and thinks first.
+/// A model that only generates `A` and thinks first.
 fn ask(flags: &[&str]) -> Outcome {
     let files = Files::new();
     let template = files.write("template.jinja", TEMPLATE);
@@ -23,7 +23,7 @@ fn ask(flags: &[&str]) -> Outcome {
 }
 
 #[test]
-fn a_budget_ends_thinking_and_the_answer_begins() {
+fn budget_ends_thinking() {
     let reply = |flags: &[&str]| -> Value {
         let json = ask(&[flags, &["--output=json"]].concat()).quiet();
         serde_json::from_str(&json).unwrap()
@@ -47,7 +47,7 @@ fn a_budget_ends_thinking_and_the_answer_begins() {
 }
 
 #[test]
-fn a_shape_holds_for_the_answer_alone() {
+fn constraint_applies_to_answer_only() {
     let flags = [
         "--thinking-budget=4",
         "--choice=yes",
@@ -64,7 +64,7 @@ fn a_shape_holds_for_the_answer_alone() {
 }
 
 #[test]
-fn thinking_stays_off_stdout_unless_asked_for() {
+fn thinking_is_hidden_from_stdout() {
     let flags = ["--thinking-budget=3", "-n", "20", "--choice=yes"];
     assert_eq!(ask(&flags).quiet(), "yes\n");
     let shown = ask(&[&flags[..], &["--show-reasoning=full"]].concat()).quiet();
@@ -75,7 +75,7 @@ fn thinking_stays_off_stdout_unless_asked_for() {
 }
 
 #[test]
-fn events_come_in_order() {
+fn events_are_in_order() {
     let flags = [
         "--thinking-budget=2",
         "-n",
@@ -104,7 +104,7 @@ fn events_come_in_order() {
 }
 
 #[test]
-fn what_a_model_cannot_do_about_thinking_is_refused() {
+fn unsupported_thinking_flags_are_refused() {
     let model = golden("llama");
     let run = |flags: &[&str]| {
         loquat(
@@ -124,7 +124,7 @@ fn what_a_model_cannot_do_about_thinking_is_refused() {
 }
 
 #[test]
-fn formats_can_be_named() {
+fn reasoning_format_can_be_overridden() {
     let (letters, model) = (format!("--logit-bias={LETTER_A}=100"), golden("llama"));
     let files = Files::new();
     let template = files.write("template.jinja", TEMPLATE);

@@ -1,4 +1,4 @@
-//! Tools: offered, called, answered.
+//! Tools and tool calls.
 
 use serde_json::Value;
 
@@ -19,12 +19,12 @@ fn ask(flags: &[&str]) -> Outcome {
 }
 
 #[test]
-fn a_call_that_is_required_comes_as_a_line_of_json() {
+fn required_call_is_one_json_line() {
     let files = Files::new();
     let tools = files.write("tools.json", WEATHER);
     let template = files.write("template.jinja", TEMPLATE);
     for choice in ["required", "get_weather"] {
-        // Told by its template, or in words because the model's own knows no tools.
+        // Rendered by a template with tools, or described in a system message.
         for way in [&["--template", &template, "--thinking=off"][..], &[]] {
             let flags = [
                 "--tools",
@@ -51,7 +51,7 @@ fn a_call_that_is_required_comes_as_a_line_of_json() {
 }
 
 #[test]
-fn json_tells_calls_apart_from_text() {
+fn json_separates_calls_from_text() {
     let files = Files::new();
     let tools = files.write("tools.json", &format!("[{WEATHER}]"));
     let flags = [
@@ -91,7 +91,7 @@ fn json_tells_calls_apart_from_text() {
 }
 
 #[test]
-fn tools_that_are_not_to_be_called_are_not() {
+fn tool_choice_none_prevents_calls() {
     let files = Files::new();
     let tools = files.write("tools.json", WEATHER);
     // The token that opens a call.
@@ -117,7 +117,7 @@ const CONVERSATION: &str = r#"[
 ]"#;
 
 #[test]
-fn a_whole_conversation_is_a_file_or_stdin() {
+fn messages_come_from_file_or_stdin() {
     let files = Files::new();
     let tools = files.write("tools.json", WEATHER);
     let messages = files.write("messages.json", CONVERSATION);
@@ -140,7 +140,7 @@ fn a_whole_conversation_is_a_file_or_stdin() {
 }
 
 #[test]
-fn what_is_wrong_with_tools_and_messages_is_named() {
+fn invalid_tools_and_messages_name_field() {
     let files = Files::new();
     let tools = files.write("tools.json", WEATHER);
     let nameless = files.write(

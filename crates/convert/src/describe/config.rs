@@ -8,20 +8,21 @@ use super::config_scaling;
 use super::gguf::activation_name;
 use super::summary::Summary;
 
-/// The fields of `config.json`; `tensor` finds rope's divisors. `Err` is what has no words there.
+/// The fields of `config.json`; `tensor` finds rope's divisors. `Err` says what it cannot express.
 pub(crate) fn fields(
     spec: &ModelSpec,
     (model_type, export): (&'static str, &ConfigExport),
     float: Dtype,
     tensor: impl Fn(Role) -> Option<Vec<f32>>,
 ) -> Result<Map<String, Value>, &'static str> {
-    let summary = Summary::from_spec(spec).ok_or("it is not attention throughout")?;
+    let summary = Summary::from_spec(spec).ok_or("it has layers without attention")?;
     let attention = summary.attention;
     let fed = summary
         .dense
         .or(summary.experts.map(|experts| &experts.expert));
     let fed = fed.ok_or("it has no feed-forward")?;
-    let activation = activation_name(fed.activation).ok_or("its activation has no plain name")?;
+    let activation =
+        activation_name(fed.activation).ok_or("config.json cannot express its activation")?;
     let rope = attention.rope.as_ref().ok_or("it has no rope")?;
     let mut all = object(json!({
         "architectures": [export.class],

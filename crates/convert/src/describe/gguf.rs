@@ -9,7 +9,7 @@ use loquat_weights::gguf::{Array, Metadata, Value};
 
 use super::summary::Summary;
 
-/// The window that llama.cpp would look beyond, if there is one.
+/// The window that llama.cpp would ignore, if any.
 pub(crate) fn ignored_window(spec: &ModelSpec, export: &GgufExport) -> Option<usize> {
     let window = Summary::from_spec(spec)?.window()?;
     let ignored = !export.windowed && window < spec.max_context;
@@ -37,7 +37,7 @@ impl Keys {
     }
 }
 
-/// The sizes and numbers of `spec`, or `None` for a spec that is not attention throughout.
+/// The metadata of `spec`; `None` if it has layers without attention.
 pub(crate) fn metadata(spec: &ModelSpec, export: &GgufExport) -> Option<Metadata> {
     let summary = Summary::from_spec(spec)?;
     let mut keys = Keys {
@@ -46,7 +46,7 @@ pub(crate) fn metadata(spec: &ModelSpec, export: &GgufExport) -> Option<Metadata
     };
     let name = Value::String(export.architecture.to_owned());
     keys.metadata.insert("general.architecture", name);
-    // The layout of blocks that ggml has had since 2023.
+    // ggml's block layout since 2023.
     keys.metadata
         .insert("general.quantization_version", Value::U32(2));
     sizes(&summary, &mut keys);
@@ -168,7 +168,7 @@ fn local_rope(summary: &Summary<'_>, keys: &mut Keys) {
         .iter()
         .map(|attention| attention.reach != Reach::All);
     let flags: Vec<bool> = windowed.collect();
-    // llama.cpp knows the usual pattern by itself, and reads no other.
+    // llama.cpp assumes the usual pattern and reads no other.
     let usual = flags
         .iter()
         .enumerate()
@@ -186,7 +186,7 @@ fn multipliers(summary: &Summary<'_>, keys: &mut Keys) {
     keys.number("residual_scale", summary.residual_scale());
 }
 
-/// A file's header as its reader will see it: the metadata, and its tensors' names and shapes.
+/// A file's header for its reader: metadata, tensor names and shapes.
 pub(crate) struct Header<'a> {
     pub metadata: &'a Metadata,
     pub tensors: &'a [TensorInfo],
@@ -232,7 +232,7 @@ impl GgufHeader for Header<'_> {
     }
 }
 
-/// Activations by the name configs give them.
+/// Names of activations in configs.
 pub(crate) fn activation_name(activation: Activation) -> Option<&'static str> {
     Some(match activation {
         Activation::Silu => "silu",

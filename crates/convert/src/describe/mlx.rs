@@ -1,4 +1,4 @@
-//! `config.json` in the words that mlx-lm reads: those that the hub had before `rope_parameters`.
+//! `config.json` for mlx-lm, which reads the hub's fields from before `rope_parameters`.
 
 use loquat_spec::{MlxFacts, MlxLayerTypes};
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ const OUTSIDE: &[&str] = &["tie_word_embeddings", "bos_token_id", "eos_token_id"
 /// Rope fields kept outside `rope_scaling`.
 const OWN_FIELDS: &[&str] = &["rope_theta", "partial_rotary_factor"];
 
-/// The same config with everything that mlx-lm looks for.
+/// The config with all fields that mlx-lm reads.
 pub(crate) fn styled(mut config: Map<String, Value>, facts: &MlxFacts) -> Map<String, Value> {
     for (field, value) in older_rope(&config, facts) {
         config.entry(field).or_insert(value);
@@ -31,7 +31,7 @@ fn model_type(config: &Map<String, Value>) -> Option<&str> {
     config.get("model_type")?.as_str()
 }
 
-/// What newer configs say of layers in words that mlx-lm does not know.
+/// Newer layer kinds as mlx-lm names them.
 fn older_layers(config: &Map<String, Value>, facts: &MlxFacts) -> Option<(&'static str, Value)> {
     let kinds = config.get("layer_types")?.as_array()?;
     let kinds = kinds.iter().map(|kind| kind.as_str().unwrap_or_default());
@@ -66,7 +66,7 @@ pub(crate) fn unreadable(config: &Map<String, Value>, facts: &MlxFacts) -> Optio
     ))
 }
 
-/// What `rope_parameters` says, for all layers or by their kind, in the older fields.
+/// `rope_parameters`, for all layers or by kind, as the older fields.
 fn older_rope(config: &Map<String, Value>, facts: &MlxFacts) -> Vec<(&'static str, Value)> {
     let Some(Value::Object(all)) = config.get("rope_parameters") else {
         return Vec::new();
@@ -84,7 +84,7 @@ fn older_rope(config: &Map<String, Value>, facts: &MlxFacts) -> Vec<(&'static st
     fields.push(("rope_scaling", scaling(rope)));
     let local = kind("sliding_attention").and_then(|local| local.get("rope_theta"));
     if let Some(theta) = local {
-        // Gemma's word for it and MiMo's.
+        // Gemma's name and MiMo's.
         fields.push(("rope_local_base_freq", theta.clone()));
         fields.push(("swa_rope_theta", theta.clone()));
     }

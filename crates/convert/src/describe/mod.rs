@@ -1,5 +1,4 @@
-//! A model's spec in the words of a format, and the proof that the format's reader takes them as
-//! meant.
+//! Writes a model's spec as a format's metadata, and checks that it reads back as the same model.
 
 pub(crate) mod config;
 pub(crate) mod gguf;
@@ -9,7 +8,7 @@ mod summary;
 
 use loquat_spec::{Mixer, ModelSpec, Rope, RopePairs, RopeScaling};
 
-pub(crate) use rope::{carried_factors, config_scaling};
+pub(crate) use rope::{config_scaling, factors_as_tensors};
 
 use crate::ConvertError;
 
@@ -28,8 +27,8 @@ fn each_rope(spec: &mut ModelSpec, mut change: impl FnMut(&mut Rope)) {
     }
 }
 
-/// The spec without what formats say differently of the same model: its family's name, how
-/// rope's values stand in a head, and whether divisors are given or computed.
+/// The spec without what differs between formats: the family's name, rope's pairs, and whether
+/// divisors are stored or computed.
 fn essence(spec: &ModelSpec) -> ModelSpec {
     let mut spec = spec.clone();
     spec.family = "";
@@ -51,21 +50,21 @@ fn essence(spec: &ModelSpec) -> ModelSpec {
     spec
 }
 
-/// Refuses, saying where, if what was written reads as another model.
+/// An error with the first difference, if the metadata reads back as another model.
 pub(crate) fn same(
     target: &'static str,
-    wanted: &ModelSpec,
+    expected: &ModelSpec,
     read: &ModelSpec,
 ) -> Result<(), ConvertError> {
-    let (wanted, read) = (essence(wanted), essence(read));
-    if wanted == read {
+    let (expected, read) = (essence(expected), essence(read));
+    if expected == read {
         return Ok(());
     }
-    let (wanted, read) = (format!("{wanted:#?}"), format!("{read:#?}"));
-    let apart = wanted.lines().zip(read.lines()).find(|(a, b)| a != b);
-    let (wanted, read) = apart.unwrap_or(("fewer layers", "more"));
+    let (expected, read) = (format!("{expected:#?}"), format!("{read:#?}"));
+    let difference = expected.lines().zip(read.lines()).find(|(a, b)| a != b);
+    let (expected, read) = difference.unwrap_or(("fewer layers", "more"));
     Err(ConvertError::Differs {
         target,
-        why: format!("`{}` where the model has `{}`", read.trim(), wanted.trim()),
+        why: format!("`{}` instead of `{}`", read.trim(), expected.trim()),
     })
 }

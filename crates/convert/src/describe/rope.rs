@@ -1,4 +1,4 @@
-//! Rope's divisors: numbers of a config in one format, tensors in the other.
+//! Rope's divisors: config fields in one format, tensors in the other.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::each_rope;
 
 /// The spec with divisors as tensors, and those tensors' values.
-pub(crate) fn carried_factors(spec: &ModelSpec) -> (ModelSpec, HashMap<Role, Vec<f32>>) {
+pub(crate) fn factors_as_tensors(spec: &ModelSpec) -> (ModelSpec, HashMap<Role, Vec<f32>>) {
     let mut spec = spec.clone();
-    let mut made = HashMap::new();
+    let mut generated = HashMap::new();
     each_rope(&mut spec, |rope| match &rope.scaling {
         RopeScaling::Llama3 { .. } => {
-            made.insert(Role::RopeFactors, llama3_divisors(rope));
+            generated.insert(Role::RopeFactors, llama3_divisors(rope));
             rope.scaling = RopeScaling::Tensor;
         }
         RopeScaling::LongRope {
@@ -22,8 +22,8 @@ pub(crate) fn carried_factors(spec: &ModelSpec) -> (ModelSpec, HashMap<Role, Vec
             original_context,
             attention_factor,
         } => {
-            made.insert(Role::RopeFactorsShort, short.clone());
-            made.insert(Role::RopeFactorsLong, long.clone());
+            generated.insert(Role::RopeFactorsShort, short.clone());
+            generated.insert(Role::RopeFactorsLong, long.clone());
             rope.scaling = RopeScaling::LongTensor {
                 original_context: *original_context,
                 attention_factor: *attention_factor,
@@ -31,10 +31,10 @@ pub(crate) fn carried_factors(spec: &ModelSpec) -> (ModelSpec, HashMap<Role, Vec
         }
         _ => {}
     });
-    (spec, made)
+    (spec, generated)
 }
 
-/// What each pair's frequency is divided by.
+/// The divisor of each pair's frequency.
 fn llama3_divisors(rope: &Rope) -> Vec<f32> {
     let plain = Rope::plain(rope.theta, rope.dims);
     let none = |_| None;
@@ -43,12 +43,12 @@ fn llama3_divisors(rope: &Rope) -> Vec<f32> {
     pairs.map(|(plain, scaled)| plain / scaled).collect()
 }
 
-/// Llama 3's scaling as published, told by the divisors it gives; the largest is its factor.
+/// Llama 3's published scaling, recognised by its divisors; the largest is its factor.
 const LLAMA3: (f32, f32, usize) = (1.0, 4.0, 8192);
 const CLOSE: f32 = 1e-3;
 
-/// `rope_scaling` of a config for a rope whose divisors, if it has any, `tensor` finds. `Err` is
-/// what has no words there.
+/// `rope_scaling` of a config; `tensor` finds the rope's divisors. `Err` says what a config cannot
+/// express.
 pub(crate) fn config_scaling(
     rope: &Rope,
     tensor: impl Fn(Role) -> Option<Vec<f32>>,
@@ -94,6 +94,6 @@ pub(crate) fn config_scaling(
         }),
         RopeScaling::Llama3 { .. }
         | RopeScaling::LongRope { .. }
-        | RopeScaling::Proportional { .. } => return Err("its rope has no plain words"),
+        | RopeScaling::Proportional { .. } => return Err("config.json cannot express its rope"),
     }))
 }

@@ -15,7 +15,7 @@ pub(crate) struct Summary<'a> {
 }
 
 impl<'a> Summary<'a> {
-    /// `None` for a spec that is not attention throughout.
+    /// `None` for a spec with layers without attention.
     pub fn from_spec(spec: &'a ModelSpec) -> Option<Self> {
         let attentions: Option<Vec<&Attention>> = spec
             .mixers()
@@ -51,7 +51,7 @@ impl<'a> Summary<'a> {
         })
     }
 
-    /// The window of those layers that have one.
+    /// The window of windowed layers.
     pub fn window(&self) -> Option<usize> {
         match self.local?.reach {
             Reach::Window(window) => Some(window),
@@ -59,7 +59,7 @@ impl<'a> Summary<'a> {
         }
     }
 
-    /// How much each block adds to the stream.
+    /// The blocks' residual scale.
     pub fn residual_scale(&self) -> f32 {
         let mut blocks = self.spec.layers.iter().flat_map(|layer| &layer.blocks);
         blocks.next().map_or(1.0, |block| block.residual_scale)

@@ -1,10 +1,10 @@
-//! MLX's affine groups: `scale * code + bias`, the edge that lies farther from zero kept exact.
+//! MLX's affine groups: `scale * code + bias`; the edge farther from zero is exact.
 
 use loquat_weights::Dtype;
 
 use super::{Encoded, put_float, rounded};
 
-/// The least scale, so that a group of equal values divides by something.
+/// The least scale, so that a group of equal values does not divide by zero.
 const LEAST_SCALE: f32 = 1e-7;
 
 pub(super) fn encode(bits: u8, group: usize, float: Dtype, row: &[f32], out: &mut Encoded) {
@@ -33,7 +33,7 @@ fn fit(values: &[f32], most: f32) -> (f32, f32) {
     } else {
         (-width, greatest)
     };
-    // Zero falls on a code, if it lies within reach of the edge.
+    // Zero gets a code if it is within range of the edge.
     match (edge / scale).round_ties_even() {
         0.0 => (scale, 0.0),
         codes => (edge / codes, edge),

@@ -40,7 +40,7 @@ fn high_bits(codes: &[u8; 32]) -> [u8; 4] {
         .to_le_bytes()
 }
 
-/// Signed codes around `half`, the largest of which stands for the value farthest from zero.
+/// Signed codes around `half`; the largest represents the value farthest from zero.
 fn signed(values: &[f32; 32], half: i8) -> ([u8; 2], [u8; 32]) {
     let scale = farthest(values) / -f32::from(half);
     let inverse = inverse(scale);

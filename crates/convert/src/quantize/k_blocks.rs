@@ -6,7 +6,7 @@ use half::f16;
 /// Below this a sub-block counts as zero.
 const NOTHING: f32 = 1e-15;
 
-/// As ggml rounds: to the nearest, halves to the even one.
+/// ggml's rounding: to nearest, ties to even.
 fn nearest(value: f32) -> i32 {
     value.round_ties_even() as i32
 }
@@ -82,7 +82,7 @@ fn with_minima(values: &[f32; 256], search: &Search) -> WithMinima {
         f16::from_f32(top_scale / 63.0),
         f16::from_f32(top_minimum / 63.0),
     );
-    // The codes once more, for the scales as they were rounded.
+    // The codes again, for the rounded scales.
     for (j, (part, codes)) in parts.iter().zip(codes.as_chunks_mut::<32>().0).enumerate() {
         let scale = d.to_f32() * f32::from(scales[j]);
         let minimum = dmin.to_f32() * f32::from(minima[j]);
@@ -101,7 +101,7 @@ fn with_minima(values: &[f32; 256], search: &Search) -> WithMinima {
 }
 
 /// The last four sub-blocks keep their low nibbles in the last four bytes and their high bits
-/// atop the first eight.
+/// above the first eight.
 fn packed_scales(scales: &[u8; 8], minima: &[u8; 8]) -> [u8; 12] {
     let mut out = [0; 12];
     for j in 0..4 {
@@ -113,7 +113,7 @@ fn packed_scales(scales: &[u8; 8], minima: &[u8; 8]) -> [u8; 12] {
 }
 
 impl Search {
-    /// The scale and the minimum, as it is taken away, of one sub-block; `codes` become theirs.
+    /// The scale and the subtracted minimum of one sub-block; sets `codes`.
     fn run(&self, values: &[f32; 32], codes: &mut [u8; 32]) -> (f32, f32) {
         let squares: f32 = values.iter().fold(0.0, |sum, value| sum + value * value);
         let typical = (squares / 32.0).sqrt();
@@ -218,7 +218,7 @@ pub(super) fn q6_k(values: &[f32; 256]) -> [u8; 210] {
     out
 }
 
-/// The scale of a sub-block of signed 6-bit codes; `codes` become theirs, 32 added.
+/// The scale of a sub-block of signed 6-bit codes; sets `codes`, with 32 added.
 fn around_zero(values: &[f32; 16], codes: &mut [u8; 16]) -> f32 {
     const MOST: i32 = 32;
     let mut top = 0.0f32;

@@ -1,8 +1,8 @@
-//! MLX's groups of small floats under one small float: mxfp4, mxfp8 and nvfp4.
+//! MLX's groups of small floats with one scale: mxfp4, mxfp8 and nvfp4.
 //!
-//! MLX's CPU computes these in the weights' own type, rounding after every operation, so that is
-//! done here; its Metal and CUDA kernels compute in `f32` and may choose the neighbouring code
-//! where a value falls between two.
+//! MLX's CPU computes these in the weights' own type, rounding after every operation, and so
+//! does this code; its Metal and CUDA kernels compute in `f32` and may choose the adjacent code for
+//! a value between two.
 
 use std::sync::OnceLock;
 
@@ -46,7 +46,7 @@ pub(super) fn encode(mode: MlxMode, float: Dtype, row: &[f32], out: &mut Encoded
             }
         };
         for value in values {
-            // MLX divides nothing by nothing where a scale is that small; the codes are then 0.
+            // MLX divides 0 by 0 for such a small scale; the codes are then 0.
             let value = match divisor {
                 0.0 => 0.0,
                 divisor => rounded(float, value / divisor),
@@ -63,7 +63,7 @@ pub(super) fn encode(mode: MlxMode, float: Dtype, row: &[f32], out: &mut Encoded
 fn e2m1(float: Dtype, value: f32) -> u32 {
     static OF_BF16: OnceLock<Vec<u8>> = OnceLock::new();
     static OF_F16: OnceLock<Vec<u8>> = OnceLock::new();
-    // There are few enough values to have sought for each of them once.
+    // There are few enough values for a table.
     let all = |decode: fn(u16) -> f32| -> Vec<u8> {
         let values = (0..=u16::MAX).map(decode);
         values.map(|value| nearest(float, value) as u8).collect()
@@ -82,7 +82,7 @@ fn e2m1(float: Dtype, value: f32) -> u32 {
     codes[usize::from(bits)].into()
 }
 
-/// Of two that are equally near, the one with the lower code.
+/// Ties go to the lower code.
 fn nearest(float: Dtype, value: f32) -> u32 {
     let both = E2M1.iter().copied().chain(E2M1.iter().map(|value| -value));
     let mut best = (0, f32::INFINITY);
@@ -97,11 +97,11 @@ fn nearest(float: Dtype, value: f32) -> u32 {
 
 /// The nearest 8-bit float, at most 448.
 fn e4m3(value: f32) -> u8 {
-    /// The first value that rounds to more than there is.
+    /// The first value that would overflow.
     const ABOVE_ALL: u32 = 543 << 21;
-    /// Below this only fractions are left, of a fixed size.
+    /// Below this, values are subnormal.
     const SMALL: u32 = 121 << 23;
-    /// Adding this leaves just the bits of such fractions.
+    /// Adding this rounds to subnormal steps.
     const FRACTIONS: u32 = 141 << 23;
     let bits = value.to_bits();
     let (sign, bits) = (bits & 0x8000_0000, bits & 0x7FFF_FFFF);

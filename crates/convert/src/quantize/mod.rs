@@ -1,8 +1,8 @@
-//! From `f32` values to a storage type's bytes, as the format's own reference quantizer does it.
+//! Quantization of `f32` values, bit-identical to the format's reference quantizer.
 //!
 //! GGUF's types follow ggml's `quantize_row_*_ref`, MLX's `mx.quantize` on its CPU; both without
-//! fused operations, so that the bytes are the same on every machine. Values are finite: who
-//! calls has checked.
+//! fused operations, so that the bytes are the same on every machine. The caller
+//! checks that values are finite.
 
 mod affine;
 mod ggml;
@@ -13,17 +13,16 @@ use half::{bf16, f16};
 use loquat_weights::decode::{MlxMode, decode_mlx_row, decode_row};
 use loquat_weights::{DecodeFault, Dtype};
 
-/// How a tensor's rows are to be stored.
+/// How a tensor's rows are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// A float type, or one of GGUF's block types.
     Plain(Dtype),
-    /// Codes, scales and, where affine, biases, of weights that were of type `float`.
+    /// Codes, scales and (if affine) biases of weights of type `float`.
     Mlx { mode: MlxMode, float: Dtype },
 }
 
-/// A run of rows in its new form: codes, scales and biases of MLX's modes stand in tensors of
-/// their own.
+/// Encoded rows: codes, scales and biases, which are separate tensors in MLX.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
     pub codes: Vec<u8>,
@@ -40,7 +39,7 @@ impl Encoding {
         }
     }
 
-    /// The name people know it by.
+    /// The usual name.
     pub fn name(self) -> String {
         match self {
             Encoding::Plain(dtype) => dtype.name().to_owned(),
@@ -52,7 +51,7 @@ impl Encoding {
         }
     }
 
-    /// Whether rows of `cols` values come out whole.
+    /// Whether rows of `cols` values divide into whole blocks.
     pub fn fits(self, cols: usize) -> bool {
         match self {
             Encoding::Plain(dtype) => cols.is_multiple_of(dtype.block_len()),
@@ -60,7 +59,7 @@ impl Encoding {
         }
     }
 
-    /// The type of the scales beside MLX's codes.
+    /// The type of MLX's scales.
     pub fn scale_dtype(mode: MlxMode, float: Dtype) -> Dtype {
         match mode {
             MlxMode::Affine { .. } => float,
@@ -68,7 +67,7 @@ impl Encoding {
         }
     }
 
-    /// Appends the bytes of one row, of which [`Encoding::fits`] holds.
+    /// Appends the bytes of one row, which must [fit](Encoding::fits).
     pub fn encode(self, row: &[f32], out: &mut Encoded) {
         match self {
             Encoding::Plain(dtype) => encode_plain(dtype, row, &mut out.codes),
@@ -81,7 +80,7 @@ impl Encoding {
         }
     }
 
-    /// The values that a row of `encoded`, its only one, stands for.
+    /// Decodes the only row of `encoded`.
     pub fn decode(self, encoded: &Encoded, out: &mut [f32]) -> Result<(), DecodeFault> {
         match self {
             Encoding::Plain(dtype) => decode_row(dtype, &encoded.codes, out),
@@ -107,7 +106,7 @@ fn encode_plain(dtype: Dtype, row: &[f32], out: &mut Vec<u8>) {
         Dtype::Q4K => blocks(row, out, k_blocks::q4_k),
         Dtype::Q5K => blocks(row, out, k_blocks::q5_k),
         Dtype::Q6K => blocks(row, out, k_blocks::q6_k),
-        // The other types are never chosen; full floats lose nothing in any case.
+        // Other types are never chosen.
         _ => each(row, out, f32::to_le_bytes),
     }
 }
@@ -124,7 +123,7 @@ fn blocks<const LEN: usize, const BYTES: usize>(
     out.extend(row.as_chunks().0.iter().flat_map(encode));
 }
 
-/// The value as a float type has it.
+/// The value rounded to a float type.
 pub(crate) fn rounded(float: Dtype, value: f32) -> f32 {
     match float {
         Dtype::F16 => f16::from_f32(value).to_f32(),

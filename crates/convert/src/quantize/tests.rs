@@ -15,7 +15,7 @@ fn decoded(encoding: Encoding, row: &[f32]) -> Vec<f32> {
     values
 }
 
-/// Like weights: bell-shaped, a few times farther out.
+/// Like weights: bell-shaped, with a few outliers.
 fn weights(seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut uniform = || {
@@ -28,7 +28,7 @@ fn weights(seed: u32) -> Vec<f32> {
 }
 
 fn relative(was: &[f32], is: &[f32]) -> f64 {
-    let mut error = crate::Error::default();
+    let mut error = crate::QuantizationError::default();
     error.add(was, is);
     error.relative()
 }
@@ -47,7 +47,7 @@ fn small(mode: MlxMode) -> Encoding {
     }
 }
 
-/// Each type and the relative error it may make of weights; a third of it, it must make.
+/// Each type and its largest relative error; the least is a third of it.
 fn table() -> Vec<(Encoding, f64)> {
     vec![
         (Encoding::Plain(Dtype::F16), 3e-4),
@@ -84,7 +84,7 @@ fn errors_are_as_small_as_the_type_allows() {
 }
 
 #[test]
-fn odd_rows_come_out_finite_and_near() {
+fn odd_rows_stay_finite_and_close() {
     let tiny = f32::from_bits(3);
     let rows: Vec<(&str, Vec<f32>)> = vec![
         ("zeros", vec![0.0; 256]),
@@ -121,7 +121,7 @@ fn odd_rows_come_out_finite_and_near() {
 }
 
 #[test]
-fn the_far_edge_of_an_affine_group_is_exact() {
+fn affine_far_edge_is_exact() {
     let row: Vec<f32> = (0..64).map(|i| (i as f32 - 20.0) / 64.0).collect();
     let mode = MlxMode::Affine { bits: 4, group: 64 };
     let full = Encoding::Mlx {
@@ -133,10 +133,9 @@ fn the_far_edge_of_an_affine_group_is_exact() {
     assert!(out[20].abs() < 1e-7, "{}", out[20]);
 }
 
-/// By ggml's and MLX's own hands: `gguf.quants.quantize` and `mx.quantize` of
-/// `[-8, -7, … 7]` twice, in halves.
+/// `gguf.quants.quantize` and `mx.quantize` of `[-8, -7, … 7]` twice, in halves.
 #[test]
-fn bytes_are_the_references() {
+fn bytes_match_the_references() {
     let row: Vec<f32> = (0..32).map(|i| ((i % 16) as f32 - 8.0) / 2.0).collect();
     let nibbles: Vec<u8> = (0..16).map(|i| i | i << 4).collect();
     let q4_0 = encoded(Encoding::Plain(Dtype::Q4_0), &row).codes;

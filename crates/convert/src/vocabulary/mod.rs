@@ -1,7 +1,7 @@
 //! Vocabularies between `tokenizer.json` and the `tokenizer.ggml.*` fields of GGUF.
 //!
-//! What is written is loaded again and must cut hard strings into the same tokens as what was
-//! read; a tokenizer that does not is refused rather than written wrong.
+//! The result is loaded again and must tokenize hard strings like the source; otherwise it is
+//! refused.
 
 mod to_gguf;
 mod to_json;
@@ -48,7 +48,7 @@ const HARD: &[&str] = &[
     "",
 ];
 
-/// The first of the hard strings that two tokenizers cut differently.
+/// The first of the hard strings that two tokenizers split differently.
 fn disagreement(one: &Tokenizer, other: &Tokenizer) -> Option<&'static str> {
     let cut = |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text, Special::PROMPT).ok();
     let mut hard = HARD.iter().copied();

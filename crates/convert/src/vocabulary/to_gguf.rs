@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::{BYTE, CONTROL, METASPACE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, disagreement};
 use crate::ConvertError;
 
-/// Adds the tokenizer of the model in `folder`, of which the model has `size` rows; says so if
-/// there is none.
+/// Adds the tokenizer of the model in `folder` with `size` rows, or returns a note if there is
+/// none.
 pub(crate) fn to_gguf(
     folder: &Path,
     size: usize,
@@ -71,12 +71,12 @@ impl Vocabulary {
         let mut kinds = vec![UNUSED; size];
         let mut set = |text: &str, id: Option<u64>, kind: i32| {
             let id = id.and_then(|id| usize::try_from(id).ok());
-            let place = id.filter(|id| *id < size).ok_or_else(|| {
+            let row = id.filter(|id| *id < size).ok_or_else(|| {
                 refuse(format!(
                     "token {text:?} has no row among the model's {size}"
                 ))
             })?;
-            (tokens[place], kinds[place]) = (Some(text.to_owned()), kind);
+            (tokens[row], kinds[row]) = (Some(text.to_owned()), kind);
             Ok::<(), ConvertError>(())
         };
         let unknown = json["model"]["unk_token"].as_str();
@@ -97,7 +97,7 @@ impl Vocabulary {
             };
             set(content, token["id"].as_u64(), kind)?;
         }
-        // Rows that have no token need a name all the same.
+        // Rows without a token need a name too.
         let tokens = tokens.into_iter().enumerate();
         Ok(Self {
             tokens: tokens
@@ -131,8 +131,8 @@ impl Vocabulary {
     }
 
     fn unknown(&self) -> Option<u32> {
-        let place = self.kinds.iter().position(|kind| *kind == UNKNOWN)?;
-        u32::try_from(place).ok()
+        let row = self.kinds.iter().position(|kind| *kind == UNKNOWN)?;
+        u32::try_from(row).ok()
     }
 }
 
@@ -143,7 +143,7 @@ fn is_byte(token: &str) -> bool {
     digits.is_some_and(|digits| digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok())
 }
 
-/// Merges in either way of writing them.
+/// Merges in either syntax.
 fn merges(json: &Value) -> Result<Vec<(&str, &str)>, ConvertError> {
     let listed = json["model"]["merges"].as_array();
     let listed = listed.ok_or_else(|| refuse("tokenizer.json has no merges"))?;
@@ -159,8 +159,7 @@ fn pair_of(merge: &Value) -> Option<(&str, &str)> {
     }
 }
 
-/// A byte-level vocabulary; how text is cut before merging has only a name in GGUF, which is
-/// found by trying.
+/// A byte-level vocabulary; GGUF names its pre-tokenizer, which is found by trying.
 fn byte_level(
     json: &Value,
     tokenizer: &Tokenizer,
@@ -216,7 +215,7 @@ fn sentencepiece(
     }
 }
 
-/// Whether a space is put before the text, by either of the two parts that may do it.
+/// Whether a space is put before the text, by normalizer or pre-tokenizer.
 fn prepends_space(json: &Value) -> bool {
     let mut steps = vec![&json["normalizer"]];
     steps.extend(

@@ -9,13 +9,13 @@ use serde_json::{Map, Value, json};
 use super::{BYTE, CONTROL, METASPACE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, disagreement};
 use crate::ConvertError;
 
-/// Files beside the weights, by name, and what `config.json` says of tokens.
+/// Companion files by name, and token fields of `config.json`.
 pub(crate) struct Written {
     pub files: Vec<(&'static str, String)>,
     pub config: Map<String, Value>,
 }
 
-/// Nothing for a file without a vocabulary.
+/// Empty for a file without a vocabulary.
 pub(crate) fn to_json(metadata: &Metadata) -> Result<Written, ConvertError> {
     if matches!(
         metadata.str("tokenizer.ggml.model"),
@@ -195,8 +195,7 @@ fn sentencepiece(metadata: &Metadata, vocabulary: &Vocabulary<'_>, tokenizer: &T
     })
 }
 
-/// Every way to make a token of two others, the best-scored token first, as the hub's own
-/// converter lists them.
+/// Every merge of two tokens, best score first, in the order of the hub's converter.
 fn ranked_merges(vocabulary: &Vocabulary<'_>, scores: &[f32]) -> Vec<Value> {
     let mergeable = vocabulary
         .iter()
@@ -222,7 +221,7 @@ fn ranked_merges(vocabulary: &Vocabulary<'_>, scores: &[f32]) -> Vec<Value> {
         .collect()
 }
 
-/// What the tokenizer puts around a text.
+/// The tokens that the tokenizer puts around a text.
 fn bounds(tokenizer: &Tokenizer) -> Value {
     let around = tokenizer.encode("", Special::PROMPT).unwrap_or_default();
     let named = |id: Option<u32>| -> Option<(u32, String)> {
@@ -289,7 +288,7 @@ fn token_ids(tokenizer: &Tokenizer) -> Map<String, Value> {
         ids.insert("bos_token_id".into(), json!(bos));
     }
     let mut ends = tokenizer.eos_ids().to_vec();
-    // The one that the tokenizer itself names comes first.
+    // The tokenizer's own comes first.
     ends.sort_by_key(|id| (Some(*id) != tokenizer.eos(), *id));
     match ends.as_slice() {
         [] => None,

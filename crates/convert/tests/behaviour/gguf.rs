@@ -1,4 +1,4 @@
-//! GGUF beside what llama.cpp's own converter wrote of the same models, and back.
+//! GGUF compared with the output of llama.cpp's converter, and round trips.
 
 use loquat_convert::{ConvertError, Target};
 use loquat_testkit::goldens;
@@ -6,7 +6,7 @@ use loquat_weights::{Checkpoint, decode};
 
 use crate::support::{tensors, to};
 
-/// Goldens that GGUF can be written of. The rest is refused by name.
+/// Goldens that can be written as GGUF. Others are refused by name.
 const WRITTEN: &[&str] = &[
     "ernie4_5",
     "gemma",
@@ -29,7 +29,7 @@ const WRITTEN: &[&str] = &[
 ];
 
 #[test]
-fn tensors_are_those_of_llama_cpp_s_converter() {
+fn tensors_match_llama_cpp_converter() {
     for file in goldens::gguf().unwrap() {
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
         let result = to(Target::Gguf, "bf16", &goldens::family(&name));
@@ -70,7 +70,7 @@ fn tensors_are_those_of_llama_cpp_s_converter() {
 }
 
 #[test]
-fn numbers_are_those_of_llama_cpp_s_converter() {
+fn metadata_matches_llama_cpp_converter() {
     for name in WRITTEN {
         let file = goldens::fixtures().join(format!("goldens-gguf/{name}.gguf"));
         let converted = to(Target::Gguf, "bf16", &goldens::family(name)).unwrap();
@@ -92,7 +92,7 @@ fn numbers_are_those_of_llama_cpp_s_converter() {
     }
 }
 
-/// What comes back from GGUF, where a config can be written.
+/// Goldens that can be converted back from GGUF.
 const BACK: &[&str] = &[
     "gemma",
     "gemma2",
@@ -110,7 +110,7 @@ const BACK: &[&str] = &[
 ];
 
 #[test]
-fn there_and_back_is_the_same_model() {
+fn round_trip_keeps_the_model() {
     for name in BACK {
         let golden = goldens::family(name);
         let there = to(Target::Gguf, "f32", &golden).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -128,7 +128,7 @@ fn there_and_back_is_the_same_model() {
     }
 }
 
-/// llama.cpp attends to everything in these families, so beyond the window it is another model.
+/// llama.cpp ignores the window in these families.
 #[test]
 fn windows_that_llama_cpp_ignores_are_refused() {
     for name in ["mistral_swa", "phi3_swa"] {
@@ -139,9 +139,9 @@ fn windows_that_llama_cpp_ignores_are_refused() {
     }
 }
 
-/// A row that has no token has only a name in GGUF, which is no word of the vocabulary.
+/// Rows without a token have placeholder names in GGUF, which are not tokens.
 #[test]
-fn rows_without_a_token_are_not_words() {
+fn rows_without_token_get_no_token() {
     for name in ["gemma3_text", "qwen2"] {
         let there = to(Target::Gguf, "bf16", &goldens::family(name)).unwrap();
         let opened = Checkpoint::open(&there.path).unwrap();

@@ -1,4 +1,4 @@
-//! What must not be written, must not be left behind, and must not be lost.
+//! Invalid input, existing output and interruption.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use loquat_weights::{Blob, Checkpoint, Dtype, RawTensor, safetensors};
 
 use crate::support::to;
 
-fn plainly<'a>(source: &'a Path, out: &'a Path) -> Conversion<'a> {
+fn conversion<'a>(source: &'a Path, out: &'a Path) -> Conversion<'a> {
     Conversion {
         source,
         out,
@@ -28,7 +28,7 @@ fn names(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A copy of a golden in which one tensor's first value is another.
+/// A copy of a golden with another first value in one tensor.
 fn with_value(folder: &Path, tensor: &str, value: f32) -> PathBuf {
     let golden = goldens::family("llama");
     let copy = folder.join("source");
@@ -55,7 +55,7 @@ fn with_value(folder: &Path, tensor: &str, value: f32) -> PathBuf {
 }
 
 #[test]
-fn values_that_no_type_holds_are_refused_with_the_tensor_s_name() {
+fn unrepresentable_value_names_the_tensor() {
     let tensor = "model.layers.1.mlp.up_proj.weight";
     let table = [
         (f32::NAN, Target::Mlx, "q4", "NaN"),
@@ -74,7 +74,7 @@ fn values_that_no_type_holds_are_refused_with_the_tensor_s_name() {
 }
 
 #[test]
-fn what_was_not_finite_stays_so_where_nothing_is_quantized() {
+fn plain_types_keep_non_finite_values() {
     let folder = tempfile::tempdir().unwrap();
     let source = with_value(folder.path(), "model.norm.weight", f32::INFINITY);
     let converted = to(Target::Safetensors, "f32", &source).unwrap();
@@ -83,16 +83,16 @@ fn what_was_not_finite_stays_so_where_nothing_is_quantized() {
 }
 
 #[test]
-fn quantized_models_are_refused_unless_asked_for() {
+fn requantizing_needs_the_option() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let source = goldens::fixtures().join("goldens-mlx/llama__affine4_g32");
-    let error = convert(&plainly(&source, &out), &mut |_| true).unwrap_err();
+    let error = convert(&conversion(&source, &out), &mut |_| true).unwrap_err();
     assert!(matches!(&error, ConvertError::Quantized { found } if found == "affine 4-bit g32"));
     assert_eq!(names(folder.path()), [""; 0]);
     let wanted = Conversion {
         requantize: true,
-        ..plainly(&source, &out)
+        ..conversion(&source, &out)
     };
     let report = convert(&wanted, &mut |_| true).unwrap();
     assert!(
@@ -104,13 +104,13 @@ fn quantized_models_are_refused_unless_asked_for() {
 }
 
 #[test]
-fn what_is_there_is_replaced_only_when_asked_and_only_a_model() {
+fn force_replaces_only_models() {
     let folder = tempfile::tempdir().unwrap();
     let (source, out) = (goldens::family("llama"), folder.path().join("out"));
     let go = |force, out: &Path| {
         let wanted = Conversion {
             force,
-            ..plainly(&source, out)
+            ..conversion(&source, out)
         };
         convert(&wanted, &mut |_| true)
     };
@@ -136,7 +136,7 @@ fn what_is_there_is_replaced_only_when_asked_and_only_a_model() {
 }
 
 #[test]
-fn the_source_is_never_replaced() {
+fn source_is_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
     let made = to(Target::Gguf, "f32", &goldens::family("llama")).unwrap();
@@ -147,7 +147,7 @@ fn the_source_is_never_replaced() {
             target: Target::Gguf,
             quant: Quant::default_of(Target::Gguf),
             force: true,
-            ..plainly(source, &file)
+            ..conversion(source, &file)
         };
         let result = convert(&wanted, &mut |_| true);
         assert!(matches!(result, Err(ConvertError::OntoItself { .. })));
@@ -156,7 +156,7 @@ fn the_source_is_never_replaced() {
 }
 
 #[test]
-fn a_file_takes_a_file_s_place_and_a_folder_a_folder_s() {
+fn files_replace_files_and_folders_replace_folders() {
     let folder = tempfile::tempdir().unwrap();
     let source = goldens::family("llama");
     let (file, model) = (folder.path().join("model"), folder.path().join("folder"));
@@ -165,7 +165,7 @@ fn a_file_takes_a_file_s_place_and_a_folder_a_folder_s() {
             target,
             quant: Quant::default_of(target),
             force: true,
-            ..plainly(&source, out)
+            ..conversion(&source, out)
         };
         convert(&wanted, &mut |_| panic!("it began"))
     };
@@ -182,24 +182,24 @@ fn a_file_takes_a_file_s_place_and_a_folder_a_folder_s() {
         assert!(matches!(result, Err(ConvertError::WrongShape { .. })));
     }
     assert_eq!(names(folder.path()).len(), 2);
-    // By what is in it, whatever it is called.
+    // Detected by contents, not by name.
     let wanted = Conversion {
         target: Target::Gguf,
         quant: Quant::default_of(Target::Gguf),
         force: true,
-        ..plainly(&source, &file)
+        ..conversion(&source, &file)
     };
     convert(&wanted, &mut |_| true).unwrap();
 }
 
 #[test]
-fn one_type_for_everything_leaves_none_for_the_rest() {
+fn contradicting_types_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (source, out) = (goldens::family("llama"), folder.path().join("a/out"));
     let wanted = Conversion {
         quant: Quant::Plain(Some(Dtype::F32)),
         dtype: Some(Dtype::F16),
-        ..plainly(&source, &out)
+        ..conversion(&source, &out)
     };
     let error = convert(&wanted, &mut |_| true).unwrap_err().to_string();
     assert!(
@@ -210,12 +210,12 @@ fn one_type_for_everything_leaves_none_for_the_rest() {
 }
 
 #[test]
-fn an_interrupted_conversion_leaves_nothing() {
+fn interrupted_conversion_leaves_nothing() {
     for stop_after in [0, 1, 5] {
         let folder = tempfile::tempdir().unwrap();
         let (source, out) = (goldens::family("llama"), folder.path().join("out"));
         let mut tensors = 0;
-        let result = convert(&plainly(&source, &out), &mut |step| {
+        let result = convert(&conversion(&source, &out), &mut |step| {
             tensors += usize::from(matches!(step, Step::Tensor(_)));
             tensors <= stop_after
         });
@@ -228,7 +228,7 @@ fn an_interrupted_conversion_leaves_nothing() {
 }
 
 #[test]
-fn the_same_bytes_whatever_the_time() {
+fn bytes_are_reproducible() {
     let source = goldens::family("qwen2");
     for (target, quant) in [(Target::Gguf, "q4_k_m"), (Target::Gguf, "q8_0")] {
         let once = std::fs::read(to(target, quant, &source).unwrap().path).unwrap();

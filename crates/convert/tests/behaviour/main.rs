@@ -1,4 +1,4 @@
-//! Conversions through the public door, judged by files that mlx-lm and llama.cpp wrote.
+//! Conversions compared with files that mlx-lm and llama.cpp wrote.
 
 mod gguf;
 mod hostile;

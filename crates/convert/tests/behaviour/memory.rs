@@ -1,4 +1,4 @@
-//! Memory does not grow with the model: its tensors come and go a block at a time.
+//! Memory does not grow with the model: tensors are converted a block at a time.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ fn write(folder: &Path) -> u64 {
         .len()
 }
 
-/// The most memory this process has held, in bytes, since it was last told to forget.
+/// Peak memory of this process since the last reset, in bytes.
 #[cfg(target_os = "linux")]
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -60,12 +60,12 @@ fn peak() -> u64 {
     kilobytes.parse::<u64>().unwrap() * 1024
 }
 
-/// In a process of its own, so that other tests' memory is not counted.
+/// In its own process, so that other tests' memory is not counted.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_large_model_passes_through_a_small_window() {
+fn large_model_converts_in_little_memory() {
     const CHILD: &str = "LOQUAT_CONVERT_MEMORY";
-    let name = "memory::a_large_model_passes_through_a_small_window";
+    let name = "memory::large_model_converts_in_little_memory";
     if let Some(folder) = std::env::var_os(CHILD) {
         let source = Path::new(&folder);
         Checkpoint::open(source).unwrap();

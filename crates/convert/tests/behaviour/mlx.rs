@@ -1,4 +1,4 @@
-//! MLX beside what mlx-lm wrote.
+//! MLX compared with the output of mlx-lm.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::{tensors, to};
 
 #[test]
-fn bytes_are_those_of_mlx_lm() {
+fn bytes_match_mlx_lm() {
     for name in ["gemma3_text", "qwen2"] {
         let converted = to(Target::Mlx, "q4-g32", &goldens::family(name)).unwrap();
         let folder = goldens::fixtures().join(format!("goldens-mlx/{name}__affine4_g32"));
@@ -45,7 +45,7 @@ fn quant(mode: &str) -> Option<String> {
 
 /// The same tensors under the same names, in the same types, and the same exceptions.
 #[test]
-fn every_family_is_laid_out_as_mlx_lm_does() {
+fn layout_matches_mlx_lm() {
     let mut judged = 0;
     for folder in goldens::mlx().unwrap() {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
@@ -78,9 +78,9 @@ fn every_family_is_laid_out_as_mlx_lm_does() {
     assert!(judged > 40, "only {judged} goldens were judged");
 }
 
-/// Plain checkpoints of every family: what cannot be written is refused by name.
+/// Plain checkpoints of every family.
 #[test]
-fn every_golden_converts_or_is_refused_by_name() {
+fn unsupported_goldens_are_refused_by_name() {
     for golden in goldens::all().unwrap() {
         let name = golden.file_name().unwrap().to_string_lossy().into_owned();
         match to(Target::Mlx, "q8-g32", &golden) {
@@ -90,7 +90,7 @@ fn every_golden_converts_or_is_refused_by_name() {
                     "falcon_h1",
                     "ernie4_5_moe",
                     "llama4_text",
-                    // Their published configs say more.
+                    // Their published configs have more fields.
                     "gemma4_text",
                     "kimi_linear",
                     "mimo_v2_flash",
@@ -103,9 +103,9 @@ fn every_golden_converts_or_is_refused_by_name() {
     }
 }
 
-/// What newer configs say in `rope_parameters` stands in the fields that mlx-lm reads too.
+/// `rope_parameters` is repeated in the older fields that mlx-lm reads.
 #[test]
-fn configs_have_the_hub_s_older_fields() {
+fn configs_have_the_older_fields() {
     let fields = [
         "rope_theta",
         "rope_scaling",
@@ -143,9 +143,9 @@ fn configs_have_the_hub_s_older_fields() {
     assert!(judged > 90, "only {judged} fields were judged");
 }
 
-/// Heads stand under each other where the hub's file has them so.
+/// Heads stay stacked if the source stacks them.
 #[test]
-fn matrices_keep_the_shape_they_had() {
+fn matrices_keep_their_shape() {
     for name in ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_linear"] {
         let golden = goldens::family(name);
         let converted = to(Target::Safetensors, "bf16", &golden).unwrap();

@@ -8,7 +8,7 @@ mod radix;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use loquat_session::{Held, PrefixCopy, SequenceId, Session};
+use loquat_session::{HeldMemory, PrefixCopy, SequenceId, Session};
 
 use radix::{Found, Radix};
 
@@ -217,7 +217,7 @@ impl PrefixCache {
         release(session, id);
     }
 
-    fn held(&self, session: &dyn Session) -> Held {
+    fn held(&self, session: &dyn Session) -> HeldMemory {
         let ids: Vec<SequenceId> = self.entries.keys().copied().collect();
         session.held(&ids).unwrap_or_default()
     }

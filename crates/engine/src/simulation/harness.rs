@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loquat_testkit::fake_session::{
-    Cost, FakeCounters, FakeOptions, FakeSession, Snapshots, VirtualClock,
-};
+use loquat_session::sequences::SnapshotPolicy;
+use loquat_testkit::fake_session::{Cost, FakeCounters, FakeOptions, FakeSession, VirtualClock};
 
 use crate::time::TimeSource;
 use crate::worker::Worker;
@@ -319,9 +318,9 @@ pub fn even_steps() -> FakeOptions {
 /// As `even_steps`, with a model that is shared at kept lengths only.
 pub fn recurrent() -> FakeOptions {
     FakeOptions {
-        snapshots: Some(Snapshots {
+        snapshots: Some(SnapshotPolicy {
             interval: 1000,
-            most: 1,
+            max: 1,
         }),
         ..even_steps()
     }

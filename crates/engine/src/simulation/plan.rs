@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use loquat_testkit::fake_session::{Cost, FakeOptions, Fault, Snapshots};
+use loquat_session::sequences::SnapshotPolicy;
+use loquat_testkit::fake_session::{Cost, FakeOptions, Fault};
 
 use super::constrained::PatternConstraint;
 use super::harness::ReaderBehaviour;
@@ -76,9 +77,9 @@ fn fake(rng: &mut SeededRng, recurrent: bool) -> FakeOptions {
         max_step_tokens: rng.pick(&[1, 5, 16, 64, 256]),
         kv_capacity: tokens / granularity * granularity,
         kv_granularity: granularity,
-        snapshots: recurrent.then(|| Snapshots {
+        snapshots: recurrent.then(|| SnapshotPolicy {
             interval: rng.pick(&[1, 4, 16, 64]),
-            most: rng.number(0..=4),
+            max: rng.number(0..=4),
         }),
         // One for every sequence and one for every row.
         max_states: 2 * max_sequences + rng.number(0..=20),

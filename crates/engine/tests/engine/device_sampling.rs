@@ -30,7 +30,7 @@ fn bare(request: &GenerateRequest) -> Vec<u32> {
         batch.push(sequence, &next, Emit::Drawn(draw));
         session.step(&batch, &mut output).unwrap();
         sampler.record_draw();
-        next = output.greedy(0).to_vec();
+        next = output.tokens(0).to_vec();
         tokens.extend(&next);
     }
     tokens

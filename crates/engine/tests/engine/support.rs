@@ -88,8 +88,8 @@ pub fn oracle(fake: FakeOptions, prompt: &[u32], count: usize) -> Vec<u32> {
             batch.push(sequence, &[token], Emit::Greedy { positions: 1 });
             session.step(&batch, &mut output).expect("a step");
         }
-        output_ids.push(output.greedy(0)[0]);
-        next = vec![output.greedy(0)[0]];
+        output_ids.push(output.tokens(0)[0]);
+        next = vec![output.tokens(0)[0]];
     }
     output_ids
 }

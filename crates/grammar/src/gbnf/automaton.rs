@@ -1,4 +1,4 @@
-//! Terminals as one automaton, to see where one of them ends and could go on.
+//! One automaton of all terminals, to find where one ends and could continue.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::Class;
 use super::tree::{Id, Node, Tree};
 
-/// A set of characters that the grammar tells apart, by number.
+/// A set of characters that the grammar distinguishes, by number.
 pub(super) type Letters = BTreeSet<u32>;
 
 /// Numbers for the stretches of characters between all borders that the grammar mentions.
@@ -16,7 +16,7 @@ pub(super) struct Alphabet {
 }
 
 impl Alphabet {
-    pub(super) fn of(tree: &Tree) -> Self {
+    pub(super) fn from_tree(tree: &Tree) -> Self {
         let mut borders = BTreeSet::from([0]);
         for node in &tree.nodes {
             let ranges: Vec<(char, char)> = match node {
@@ -51,15 +51,14 @@ impl Alphabet {
     }
 }
 
-/// Repetitions beyond this are taken for endless ones; what that changes is only that a terminal
-/// may be split without need.
+/// Longer repetitions count as unbounded, which may only split a terminal unnecessarily.
 const LONGEST_REPEAT: u32 = 32;
 
-/// How much may be looked at; a grammar that needs more keeps the terminals it has by then.
+/// The work limit. A grammar that needs more keeps the terminals found by then.
 pub(super) struct Budget(Cell<usize>);
 
 impl Budget {
-    /// A second or so at worst; published grammars take less than a hundredth of it.
+    /// About a second at worst; published grammars need less than a hundredth of it.
     pub(super) fn new() -> Self {
         Self(Cell::new(2_000_000))
     }
@@ -73,8 +72,8 @@ impl Budget {
     }
 }
 
-/// A place in a terminal where one character stands.
-struct Place {
+/// A position in a terminal that matches one character.
+struct CharPosition {
     letters: Letters,
     next: BTreeSet<usize>,
     terminal: Id,
@@ -82,7 +81,7 @@ struct Place {
     ends: bool,
 }
 
-/// Where something begins and ends.
+/// The first and last positions of a part.
 #[derive(Clone, Default)]
 pub(super) struct Fragment {
     pub nullable: bool,
@@ -94,9 +93,9 @@ pub(super) struct Automaton<'a> {
     tree: &'a Tree,
     alphabet: &'a Alphabet,
     budget: &'a Budget,
-    places: Vec<Place>,
+    positions: Vec<CharPosition>,
     terminals: HashMap<Id, Fragment>,
-    /// The terminal that is being taken in.
+    /// The terminal being added.
     current: Id,
 }
 
@@ -106,19 +105,19 @@ impl<'a> Automaton<'a> {
             tree,
             alphabet,
             budget,
-            places: Vec::new(),
+            positions: Vec::new(),
             terminals: HashMap::new(),
             current: 0,
         }
     }
 
-    /// Takes a terminal in; says whether it may be empty, and what it may begin with.
+    /// Adds a terminal. Returns whether it may be empty, and its first characters.
     pub(super) fn add(&mut self, terminal: Id) -> (bool, Letters) {
         if !self.terminals.contains_key(&terminal) {
             self.current = terminal;
             let fragment = self.fragment(terminal);
-            for &place in &fragment.last {
-                self.places[place].ends = true;
+            for &position in &fragment.last {
+                self.positions[position].ends = true;
             }
             self.terminals.insert(terminal, fragment);
         }
@@ -126,7 +125,7 @@ impl<'a> Automaton<'a> {
         let first = fragment
             .first
             .iter()
-            .flat_map(|place| &self.places[*place].letters);
+            .flat_map(|position| &self.positions[*position].letters);
         (fragment.nullable, first.copied().collect())
     }
 
@@ -136,18 +135,18 @@ impl<'a> Automaton<'a> {
         }
         match &self.tree.nodes[id] {
             Node::Literal(text) => {
-                let places = text.chars().map(|c| {
+                let positions = text.chars().map(|c| {
                     let letter = self.alphabet.letter(c.into());
-                    self.place(Letters::from([letter]))
+                    self.position(Letters::from([letter]))
                 });
-                let places: Vec<Fragment> = places.collect();
-                places
+                let positions: Vec<Fragment> = positions.collect();
+                positions
                     .into_iter()
                     .fold(empty(), |one, next| self.then(one, next))
             }
             Node::Class(class) => {
                 let letters = self.alphabet.class(class);
-                self.place(letters)
+                self.position(letters)
             }
             Node::Rule(rule) => self.fragment(self.tree.rules[*rule]),
             Node::Sequence(parts) => parts.iter().fold(empty(), |one, part| {
@@ -186,19 +185,19 @@ impl<'a> Automaton<'a> {
         all
     }
 
-    fn place(&mut self, letters: Letters) -> Fragment {
+    fn position(&mut self, letters: Letters) -> Fragment {
         self.budget.spend(letters.len());
-        self.places.push(Place {
+        self.positions.push(CharPosition {
             letters,
             next: BTreeSet::new(),
             terminal: self.current,
             ends: false,
         });
-        let place = BTreeSet::from([self.places.len() - 1]);
+        let position = BTreeSet::from([self.positions.len() - 1]);
         Fragment {
             nullable: false,
-            first: place.clone(),
-            last: place,
+            first: position.clone(),
+            last: position,
         }
     }
 
@@ -223,13 +222,13 @@ impl<'a> Automaton<'a> {
         if self.budget.is_spent() {
             return;
         }
-        for &place in from {
-            self.places[place].next.extend(to);
+        for &position in from {
+            self.positions[position].next.extend(to);
         }
     }
 
-    /// The terminals that could go on where one ends, with a character that may also follow it:
-    /// the lexer would take it for theirs.
+    /// The terminals that could continue where one ends, with a character that may also follow it:
+    /// the lexer would consume it.
     pub(super) fn conflicts(&self, follow: &HashMap<Id, Letters>) -> BTreeSet<Id> {
         let mut conflicts = BTreeSet::new();
         let start = self.terminals.values().flat_map(|fragment| &fragment.first);
@@ -243,30 +242,32 @@ impl<'a> Automaton<'a> {
             if !seen.insert(state.clone()) {
                 continue;
             }
-            let next = state.iter().flat_map(|place| &self.places[*place].next);
+            let next = state
+                .iter()
+                .flat_map(|position| &self.positions[*position].next);
             let next: BTreeSet<usize> = next.copied().collect();
-            let ending = state.iter().map(|place| &self.places[*place]);
+            let ending = state.iter().map(|position| &self.positions[*position]);
             let ending: BTreeSet<Id> = ending
-                .filter(|place| place.ends)
-                .map(|place| place.terminal)
+                .filter(|position| position.ends)
+                .map(|position| position.terminal)
                 .collect();
             for letters in ending.iter().filter_map(|terminal| follow.get(terminal)) {
-                let further = next.iter().map(|place| &self.places[*place]);
-                let further = further.filter(|place| !place.letters.is_disjoint(letters));
-                conflicts.extend(further.map(|place| place.terminal));
+                let further = next.iter().map(|position| &self.positions[*position]);
+                let further = further.filter(|position| !position.letters.is_disjoint(letters));
+                conflicts.extend(further.map(|position| position.terminal));
             }
             states.extend(self.steps(&next));
         }
         conflicts
     }
 
-    /// The sets of places that one character more leads to, out of those that may come next.
+    /// The sets of positions reached by one more character.
     fn steps(&self, next: &BTreeSet<usize>) -> Vec<BTreeSet<usize>> {
         let mut by_letter: HashMap<u32, BTreeSet<usize>> = HashMap::new();
-        for &place in next {
-            self.budget.spend(self.places[place].letters.len());
-            for &letter in &self.places[place].letters {
-                by_letter.entry(letter).or_default().insert(place);
+        for &position in next {
+            self.budget.spend(self.positions[position].letters.len());
+            for &letter in &self.positions[position].letters {
+                by_letter.entry(letter).or_default().insert(position);
             }
         }
         let distinct: BTreeSet<BTreeSet<usize>> = by_letter.into_values().collect();

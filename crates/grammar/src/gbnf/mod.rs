@@ -1,10 +1,9 @@
 //! llama.cpp's grammar notation, rewritten in Lark's.
 //!
-//! Lark's terminals are matched by an automaton, which is fast, and each as far as it goes, which
-//! is not what this notation means: in `[a-z]* "b"` the class must leave the last `b` alone. So
-//! what does not recurse becomes one terminal, as large as possible, and where a terminal could
-//! take what has to follow it, it is split into smaller ones, down to single characters if need
-//! be.
+//! Lark matches terminals with an automaton, which is fast but greedy, unlike this notation: in
+//! `[a-z]* "b"` the class must not consume the last `b`. So each part without recursion becomes one
+//! terminal, as large as possible. A terminal that could consume what must follow it is split into
+//! smaller ones, down to single characters if necessary.
 
 mod automaton;
 mod parse;
@@ -14,7 +13,7 @@ mod write;
 
 use crate::Result;
 
-/// The same language in Lark, beginning with `root`.
+/// The same language in Lark, starting with `root`.
 pub(crate) fn to_lark(text: &str) -> Result<String> {
     let mut tree = tree::Tree::new(&parse::parse(text)?);
     split::split(&mut tree);

@@ -14,7 +14,7 @@ const MOST_RULES: usize = 5000;
 pub(super) fn parse(text: &str) -> Result<Grammar> {
     let mut parser = Parser {
         rest: text,
-        place: Position { line: 1, column: 1 },
+        position: Position { line: 1, column: 1 },
         names: HashMap::new(),
         rules: Vec::new(),
         depth: 0,
@@ -40,14 +40,14 @@ impl Position {
 
 struct Parser<'a> {
     rest: &'a str,
-    place: Position,
+    position: Position,
     names: HashMap<&'a str, usize>,
-    /// Where each was first mentioned, and what it is, once that is known.
+    /// Where each rule was first mentioned, and its definition when known.
     rules: Vec<(Position, Option<Expression>)>,
     depth: usize,
 }
 
-/// Whether a line break ends what is being read.
+/// Whether a line break ends the current rule.
 #[derive(Clone, Copy, PartialEq)]
 enum Breaks {
     End,
@@ -62,48 +62,50 @@ impl<'a> Parser<'a> {
             self.space(Breaks::Space);
         }
         let root = self.names.get("root").copied();
-        let root = root.ok_or_else(|| self.place.error("there is no rule `root`"))?;
+        let root = root.ok_or_else(|| self.position.error("there is no rule `root`"))?;
         let names: HashMap<usize, &str> = self.names.iter().map(|(name, n)| (*n, *name)).collect();
         let rules = std::mem::take(&mut self.rules).into_iter().enumerate();
-        let rules = rules.map(|(number, (place, rule))| {
+        let rules = rules.map(|(number, (position, rule))| {
             let name = names.get(&number).copied().unwrap_or_default();
-            rule.ok_or_else(|| place.error(format!("there is no rule `{name}`")))
+            rule.ok_or_else(|| position.error(format!("there is no rule `{name}`")))
         });
         let rules = rules.collect::<Result<Vec<_>>>()?;
         Ok(Grammar { rules, root })
     }
 
     fn rule(&mut self) -> Result<()> {
-        let place = self.place;
+        let position = self.position;
         let name = self.name()?;
-        let number = self.number_of(name, place)?;
+        let number = self.number_of(name, position)?;
         self.space(Breaks::End);
         if !self.take("::=") {
             return Err(self
-                .place
+                .position
                 .error(format!("`::=` must follow the name `{name}`")));
         }
         self.space(Breaks::Space);
         let expression = self.choice(Breaks::End)?;
         let slot = &mut self.rules[number].1;
         if slot.is_some() {
-            return Err(place.error(format!("there are two rules `{name}`")));
+            return Err(position.error(format!("there are two rules `{name}`")));
         }
         *slot = Some(expression);
         match self.peek() {
             None | Some('\n') => Ok(()),
-            Some(other) => Err(self.place.error(format!("`{other}` is not expected here"))),
+            Some(other) => Err(self
+                .position
+                .error(format!("`{other}` is not expected here"))),
         }
     }
 
-    fn number_of(&mut self, name: &'a str, place: Position) -> Result<usize> {
+    fn number_of(&mut self, name: &'a str, position: Position) -> Result<usize> {
         let next = self.rules.len();
         let number = *self.names.entry(name).or_insert(next);
         if number == next {
-            self.rules.push((place, None));
+            self.rules.push((position, None));
         }
         if next >= MOST_RULES {
-            Err(place.error(format!("there are more than {MOST_RULES} rules")))
+            Err(position.error(format!("there are more than {MOST_RULES} rules")))
         } else {
             Ok(number)
         }
@@ -121,15 +123,15 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Takes a `|`, which may begin a line of its own.
+    /// Consumes a `|`, which may start a new line.
     fn next_alternative(&mut self, breaks: Breaks) -> bool {
-        let (rest, place) = (self.rest, self.place);
+        let (rest, position) = (self.rest, self.position);
         if breaks == Breaks::End {
             self.space(Breaks::Space);
         }
         let found = self.take("|");
         if !found {
-            (self.rest, self.place) = (rest, place);
+            (self.rest, self.position) = (rest, position);
         }
         found
     }
@@ -150,7 +152,7 @@ impl<'a> Parser<'a> {
     }
 
     fn element(&mut self) -> Result<Option<Expression>> {
-        let place = self.place;
+        let position = self.position;
         let element = match self.peek() {
             Some('"') => Expression::Literal(self.literal()?),
             Some('[') => Expression::Class(self.class()?),
@@ -164,7 +166,7 @@ impl<'a> Parser<'a> {
             Some('(') => self.group()?,
             Some(c) if is_name(c) => {
                 let name = self.name()?;
-                Expression::Rule(self.number_of(name, place)?)
+                Expression::Rule(self.number_of(name, position)?)
             }
             _ => return Ok(None),
         };
@@ -172,11 +174,11 @@ impl<'a> Parser<'a> {
     }
 
     fn group(&mut self) -> Result<Expression> {
-        let place = self.place;
+        let position = self.position;
         self.take("(");
         self.depth += 1;
         if self.depth > DEEPEST {
-            return Err(place.error(format!("more than {DEEPEST} groups stand in each other")));
+            return Err(position.error(format!("groups are nested more than {DEEPEST} deep")));
         }
         let inner = self.choice(Breaks::Space)?;
         self.space(Breaks::Space);
@@ -184,7 +186,7 @@ impl<'a> Parser<'a> {
         if self.take(")") {
             Ok(inner)
         } else {
-            Err(place.error("this `(` is not closed"))
+            Err(position.error("this `(` is not closed"))
         }
     }
 
@@ -206,8 +208,8 @@ impl<'a> Parser<'a> {
 
     /// `{3}`, `{3,}` or `{3,5}` up to its closing brace.
     fn bounds(&mut self) -> Result<(u32, Option<u32>)> {
-        let place = self.place;
-        let wrong = || place.error("a repetition is written `{3}`, `{3,}` or `{3,5}`");
+        let position = self.position;
+        let wrong = || position.error("a repetition is written `{3}`, `{3,}` or `{3,5}`");
         let end = self.rest.find('}').ok_or_else(wrong)?;
         let inside = &self.rest[1..end];
         let count = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
@@ -217,19 +219,19 @@ impl<'a> Parser<'a> {
             Some((least, most)) => (count(least)?, Some(count(most)?)),
         };
         if bounds.1.is_some_and(|most| most < bounds.0) {
-            return Err(place.error("a repetition's second number must not be below its first"));
+            return Err(position.error("a repetition's second number must not be below its first"));
         }
         self.advance(inside.chars().count() + 1);
         Ok(bounds)
     }
 
     fn literal(&mut self) -> Result<String> {
-        let place = self.place;
+        let position = self.position;
         self.take("\"");
         let mut text = String::new();
         loop {
             match self.peek() {
-                None | Some('\n') => return Err(place.error("this string is not closed")),
+                None | Some('\n') => return Err(position.error("this string is not closed")),
                 Some('"') => break,
                 Some(_) => text.push(self.character()?),
             }
@@ -239,41 +241,41 @@ impl<'a> Parser<'a> {
     }
 
     fn class(&mut self) -> Result<Class> {
-        let place = self.place;
+        let position = self.position;
         self.take("[");
         let negated = self.take("^");
         let mut ranges = Vec::new();
         loop {
             match self.peek() {
-                None | Some('\n') => return Err(place.error("this `[` is not closed")),
+                None | Some('\n') => return Err(position.error("this `[` is not closed")),
                 Some(']') => break,
                 Some(_) => ranges.push(self.range()?),
             }
         }
         self.take("]");
         if ranges.is_empty() && !negated {
-            Err(place.error("this class has no character"))
+            Err(position.error("this class has no character"))
         } else {
             Ok(Class { negated, ranges })
         }
     }
 
-    /// A character, or two with a dash between them; a dash at the end stands for itself.
+    /// A character, or two with a dash between them. A final dash is literal.
     fn range(&mut self) -> Result<(char, char)> {
-        let place = self.place;
+        let position = self.position;
         let first = self.character()?;
         if !self.rest.starts_with('-') || self.rest.starts_with("-]") {
             return Ok((first, first));
         }
         self.take("-");
         match self.peek() {
-            None | Some('\n') => Err(place.error("this range has no end")),
+            None | Some('\n') => Err(position.error("this range has no end")),
             Some(_) => {
                 let last = self.character()?;
                 if first <= last {
                     Ok((first, last))
                 } else {
-                    Err(place.error("this range ends before it begins"))
+                    Err(position.error("this range ends before it starts"))
                 }
             }
         }
@@ -281,7 +283,7 @@ impl<'a> Parser<'a> {
 
     /// One character of a string or a class, escaped or not.
     fn character(&mut self) -> Result<char> {
-        let place = self.place;
+        let position = self.position;
         let plain = self.peek().unwrap_or_default();
         self.advance(1);
         if plain != '\\' {
@@ -293,34 +295,34 @@ impl<'a> Parser<'a> {
             Some('n') => Ok('\n'),
             Some('r') => Ok('\r'),
             Some('t') => Ok('\t'),
-            Some('x') => self.code(2, place),
-            Some('u') => self.code(4, place),
-            Some('U') => self.code(8, place),
+            Some('x') => self.code(2, position),
+            Some('u') => self.code(4, position),
+            Some('U') => self.code(8, position),
             Some(c @ ('\\' | '"' | '[' | ']' | '-' | '^')) => Ok(c),
-            Some(other) => Err(place.error(format!("`\\{other}` is no escape"))),
-            None => Err(place.error("a backslash must escape something")),
+            Some(other) => Err(position.error(format!("`\\{other}` is not an escape"))),
+            None => Err(position.error("a backslash must escape something")),
         }
     }
 
-    fn code(&mut self, digits: usize, place: Position) -> Result<char> {
-        let wrong = || place.error(format!("{digits} digits of a character's code must follow"));
+    fn code(&mut self, digits: usize, position: Position) -> Result<char> {
+        let wrong = || position.error(format!("{digits} digits of a character's code must follow"));
         let text = self.rest.get(..digits).ok_or_else(wrong)?;
         let code = u32::from_str_radix(text, 16).map_err(|_| wrong())?;
         self.advance(digits);
-        char::from_u32(code).ok_or_else(|| place.error(format!("no character has code {text}")))
+        char::from_u32(code).ok_or_else(|| position.error(format!("no character has code {text}")))
     }
 
     fn name(&mut self) -> Result<&'a str> {
         let end = self.rest.find(|c| !is_name(c)).unwrap_or(self.rest.len());
         let name = &self.rest[..end];
         if name.is_empty() {
-            return Err(self.place.error("a rule's name is expected here"));
+            return Err(self.position.error("a rule's name is expected here"));
         }
         self.advance(name.chars().count());
         Ok(name)
     }
 
-    /// Skips blanks and comments, and line breaks where they are no more than that.
+    /// Skips blanks and comments, and line breaks that do not end a rule.
     fn space(&mut self, breaks: Breaks) {
         while let Some(next) = self.peek() {
             match next {
@@ -352,12 +354,12 @@ impl<'a> Parser<'a> {
             let mut rest = self.rest.chars();
             match rest.next() {
                 Some('\n') => {
-                    self.place = Position {
-                        line: self.place.line + 1,
+                    self.position = Position {
+                        line: self.position.line + 1,
                         column: 1,
                     }
                 }
-                Some(_) => self.place.column += 1,
+                Some(_) => self.position.column += 1,
                 None => return,
             }
             self.rest = rest.as_str();
@@ -374,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_has_a_place() {
+    fn errors_have_line_and_column() {
         let cases = [
             ("", 1, 1, "no rule `root`"),
             ("root ::= item\n", 1, 10, "no rule `item`"),
@@ -412,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_go_on_over_lines_where_they_may() {
+    fn rules_may_span_lines() {
         let spellings = [
             "root ::= \"a\" | \"b\"",
             "root ::=\n  \"a\" |\n  \"b\"\n",

@@ -1,24 +1,24 @@
-//! Splits terminals that would take what has to follow them.
+//! Splits terminals that would consume what must follow them.
 
 use std::collections::HashMap;
 
 use super::automaton::{Alphabet, Automaton, Budget, Letters};
 use super::tree::{Id, Node, Tree};
 
-/// Splits until no terminal can be mistaken about its end. Single characters never are.
+/// Splits until every terminal ends correctly. Single characters always do.
 pub(super) fn split(tree: &mut Tree) {
-    let (alphabet, budget) = (Alphabet::of(tree), Budget::new());
+    let (alphabet, budget) = (Alphabet::from_tree(tree), Budget::new());
     let mut changed = true;
     while std::mem::take(&mut changed) && !budget.is_spent() {
         let mut automaton = Automaton::new(tree, &alphabet, &budget);
-        let follow = Follow::of(tree, &mut automaton, &budget);
+        let follow = Follow::compute(tree, &mut automaton, &budget);
         for terminal in automaton.conflicts(&follow) {
             changed |= tree.split(terminal);
         }
     }
 }
 
-/// What may begin a part, and whether it may be empty.
+/// The first characters of a part, and whether it may be empty.
 #[derive(Clone, Default, PartialEq)]
 struct First {
     nullable: bool,
@@ -36,8 +36,8 @@ struct Follow<'a> {
 }
 
 impl<'a> Follow<'a> {
-    /// What may come after each terminal.
-    fn of(
+    /// The characters that may follow each terminal.
+    fn compute(
         tree: &'a Tree,
         automaton: &mut Automaton<'_>,
         budget: &'a Budget,

@@ -1,4 +1,4 @@
-//! A grammar whose parts have numbers, so that things can be said of them.
+//! A grammar tree with numbered nodes.
 
 use super::{Class, Expression, Grammar};
 
@@ -27,7 +27,7 @@ pub(super) struct Tree {
     pub root: usize,
     /// Which nodes lead to no recursive rule.
     flat: Vec<bool>,
-    /// Which flat nodes are not terminals all the same.
+    /// Flat nodes that are not terminals nevertheless.
     split: Vec<bool>,
 }
 
@@ -84,7 +84,7 @@ impl Tree {
         true
     }
 
-    /// The node that stands for a terminal: a rule is one terminal wherever it is mentioned.
+    /// The node of a terminal: a rule is one terminal wherever it is mentioned.
     pub(super) fn terminal(&self, id: Id) -> Id {
         match self.nodes[id] {
             Node::Rule(rule) => self.terminal(self.rules[rule]),

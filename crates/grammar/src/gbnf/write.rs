@@ -1,4 +1,4 @@
-//! Writes a grammar in Lark's notation, whose groups do not nest far: each gets a name.
+//! Writes a grammar in Lark's notation. Lark's groups do not nest deeply, so each gets a name.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ pub(super) fn write(tree: &Tree) -> String {
     let root = writer.name(tree.root);
     let _ = writeln!(writer.out, "start: {root}");
     for (rule, &body) in tree.rules.iter().enumerate() {
-        // A rule that was split may still be whole within another terminal.
+        // A split rule may still be complete within another terminal.
         if tree.is_flat(body) {
             let text = writer.body(body, Level::Terminal);
             let _ = writeln!(writer.out, "R{rule}: {text}");
@@ -28,7 +28,7 @@ pub(super) fn write(tree: &Tree) -> String {
     writer.out
 }
 
-/// What something is part of.
+/// The context of a node.
 #[derive(Clone, Copy, PartialEq)]
 enum Level {
     Terminal,
@@ -38,12 +38,12 @@ enum Level {
 struct Writer<'a> {
     tree: &'a Tree,
     out: String,
-    /// Groups that were given a name.
+    /// Named groups.
     named: usize,
 }
 
 impl Writer<'_> {
-    /// Lark tells terminals by their capitals.
+    /// In Lark, names of terminals are in capitals.
     fn name(&self, rule: usize) -> String {
         if self.tree.is_terminal(self.tree.rules[rule]) {
             format!("R{rule}")
@@ -52,7 +52,7 @@ impl Writer<'_> {
         }
     }
 
-    /// What stands after a colon.
+    /// The text after a colon.
     fn body(&mut self, id: Id, level: Level) -> String {
         let tree = self.tree;
         match &tree.nodes[id] {
@@ -76,7 +76,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Something that can stand beside others.
+    /// An item of a sequence.
     fn part(&mut self, id: Id, level: Level) -> String {
         let tree = self.tree;
         let ends_here = level == Level::Rule && tree.is_terminal(id);
@@ -92,7 +92,7 @@ impl Writer<'_> {
             (Node::Repeat { what, least, most }, level) => {
                 let inner = self.part(*what, level);
                 let inner = match tree.nodes[*what] {
-                    // Lark knows no `a**`.
+                    // Lark has no `a**`.
                     Node::Repeat { .. } => self.named_group(group(level), &inner),
                     _ => inner,
                 };

@@ -1,17 +1,17 @@
-//! How many properties an object may have.
+//! Limits on the number of an object's properties.
 
 use serde_json::{Map, Value};
 
-/// What `minProperties` and `maxProperties` come to beside the rest of a schema.
+/// The effect of `minProperties` and `maxProperties` given the rest of a schema.
 #[derive(Debug, PartialEq)]
 pub(super) enum Count {
-    /// The other keywords promise it already.
+    /// The other keywords already guarantee it.
     Certain,
     Kept,
     Unsupported(String),
 }
 
-/// Judges one of the two keywords.
+/// Evaluates one of the two keywords.
 pub(super) fn count(keyword: &str, wanted: u64, schema: &Map<String, Value>) -> Count {
     let object = |keyword: &str| schema.get(keyword).and_then(Value::as_object);
     let required = schema.get("required").and_then(Value::as_array);
@@ -35,7 +35,7 @@ pub(super) fn count(keyword: &str, wanted: u64, schema: &Map<String, Value>) -> 
     if keyword == "maxProperties" && closed && wanted >= names {
         return Count::Certain;
     }
-    // Nothing keeps a model from writing the same free property twice.
+    // A model may write the same free property twice.
     if keyword == "minProperties" && wanted > required + 1 {
         return Count::Unsupported(format!(
             "only the required properties and one more are certain, {} here",
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_kept_where_they_can_be() {
+    fn satisfiable_counts_are_kept() {
         let two = json!({"a": {}, "b": {}});
         let cases = [
             (

@@ -2,13 +2,13 @@
 
 use serde_json::{Map, Value};
 
-use super::place::resolve;
+use super::path::resolve;
 
 /// Comparisons of two schemas for one document: enough for a hundred alternatives with ten
 /// properties each.
 pub(super) const BUDGET: usize = 200_000;
 
-/// Says `true` only where it is sure that no value satisfies both.
+/// Returns `true` only if certainly no value satisfies both.
 pub(super) fn disjoint(root: &Value, one: &Value, other: &Value, budget: &mut usize) -> bool {
     let mut comparison = Comparison { root, budget };
     comparison.schemas(one, other, 0)
@@ -40,8 +40,8 @@ impl<'a> Comparison<'a> {
             || self.part_excludes(b, one, depth)
     }
 
-    /// What `schema` demands beside its own keywords: one part that excludes is enough, of a
-    /// union all must.
+    /// The requirements of `schema` beside its own keywords: one excluding part is enough, of a
+    /// union all must exclude.
     fn part_excludes(
         &mut self,
         schema: &'a Map<String, Value>,
@@ -91,7 +91,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The schema of a property, where it is known: its own, or that of all that are not named.
+/// The schema of a property, if known: its own, or that of unnamed properties.
 fn property<'a>(schema: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     let named = schema.get("properties").and_then(|named| named.get(name));
     named.or_else(|| {
@@ -106,7 +106,7 @@ fn property<'a>(schema: &'a Map<String, Value>, name: &str) -> Option<&'a Value>
 const OBJECT: u8 = 1 << 5;
 const ANY: u8 = (1 << 7) - 1;
 
-/// The types a schema's own keywords leave, one bit each. An integer is a number too.
+/// The types a schema's own keywords allow, one bit each. An integer is a number too.
 fn types(schema: &Map<String, Value>) -> u8 {
     let named = match schema.get("type") {
         Some(Value::Array(names)) => names.iter().fold(0, |all, name| all | bits_of_name(name)),
@@ -169,7 +169,7 @@ fn equal(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Whether all of `low` lies below all of `high`, where both are only numbers.
+/// Whether all of `low` is below all of `high`, if both are only numbers.
 fn excludes_by_range(low: &Map<String, Value>, high: &Map<String, Value>) -> bool {
     const NUMBER: u8 = 1 << 4 | 1 << 6;
     if (types(low) | types(high)) & !NUMBER != 0 {

@@ -1,11 +1,11 @@
-//! Every keyword of JSON Schema, and what becomes of it.
+//! Every keyword of JSON Schema and how it is handled.
 
 use serde_json::Value;
 
-/// What a keyword's value is, for those that are honoured, and why not, for those that are not.
+/// The type of a supported keyword's value, or the reason why a keyword is unsupported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Says nothing about which values are valid.
+    /// Does not restrict values.
     Annotation,
     Reference,
     Types,
@@ -34,9 +34,9 @@ pub(super) enum Role {
 }
 
 const AFTER_THE_FACT: &str =
-    "whether it holds shows only when the whole value is written, and it cannot be taken back";
+    "it can be checked only on the complete value, and generated tokens cannot be undone";
 
-/// What a keyword means. One that no draft knows is an annotation, as the specification says.
+/// How a keyword is handled. One that no draft defines is an annotation, as the specification says.
 pub(super) fn role(keyword: &str) -> Role {
     use Role::*;
     match keyword {
@@ -78,7 +78,7 @@ pub(super) fn role(keyword: &str) -> Role {
     }
 }
 
-/// Whether a keyword that is refused says nothing here, so that it may stand.
+/// Whether an unsupported keyword has no effect here and can be accepted.
 pub(super) fn says_nothing(
     keyword: &str,
     value: &Value,
@@ -112,8 +112,8 @@ pub(super) const FORMATS: &[&str] = &[
     "uuid",
 ];
 
-/// Formats that only say how a value is stored or shown: OpenAPI's, and what generators of
-/// schemas write for numbers.
+/// Formats that describe only storage or display: OpenAPI's, and those that schema generators write
+/// for numbers.
 pub(super) const HINTS: &[&str] = &[
     "decimal",
     "double",

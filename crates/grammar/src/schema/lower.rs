@@ -1,9 +1,9 @@
-//! From the schema a person wrote to one with only what is honoured.
+//! Rewrites a schema with supported keywords only.
 //!
-//! Drafts differ in little that matters here, and all of it is rewritten to 2020-12: `items` as a
-//! list, `exclusiveMinimum` as a boolean. References are resolved here and numbered, so that
-//! escapes and cycles are one place's business; `oneOf` becomes `anyOf` where no value can
-//! satisfy two alternatives, and is refused elsewhere.
+//! Drafts differ little here, and all of it is rewritten to 2020-12: `items` as a list,
+//! `exclusiveMinimum` as a boolean. References are resolved and numbered here, so that escapes and
+//! cycles are handled in one place. `oneOf` becomes `anyOf` if no value can satisfy two
+//! alternatives, and is refused otherwise.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::counts::{self, Count};
 use super::keywords::{FORMATS, HINTS, Role, TYPES, role, says_nothing};
-use super::place::{Place, resolve};
+use super::path::{SchemaPath, resolve};
 use super::{dates, disjoint, productive, values};
 use crate::error::reason;
 use crate::source::Notation;
@@ -22,7 +22,7 @@ use crate::{GrammarError, Result};
 /// Schemas within schemas, through references too. llguidance recurses as deep.
 const DEEPEST: usize = 1000;
 
-/// Schemas and literal values. llguidance stops at as many.
+/// Schemas and literal values. llguidance has the same limit.
 const LARGEST: usize = 50_000;
 
 const COUNT: &str = "a whole number from 0 up";
@@ -30,7 +30,7 @@ const COUNT: &str = "a whole number from 0 up";
 const DIVISOR: &str = "above 0 and at most 10,000, whole or a binary fraction such as 0.25, and with the others of the schema have a common \
                        multiple of at most 100,000";
 
-/// Rewrites `root` with honoured keywords only. Needs a large stack.
+/// Rewrites `root` with supported keywords only. Needs a large stack.
 pub(super) fn lower(root: &Value) -> Result<Value> {
     let mut lowering = Lowering {
         root,
@@ -41,7 +41,7 @@ pub(super) fn lower(root: &Value) -> Result<Value> {
         comparisons: disjoint::BUDGET,
         divisors: values::Divisors::default(),
     };
-    let mut lowered = lowering.schema(root, &Place::start("#"))?;
+    let mut lowered = lowering.schema(root, &SchemaPath::start("#"))?;
     let definitions: Vec<Value> = lowering.definitions.into_iter().flatten().collect();
     productive::check(&lowered, &definitions)?;
     if let (Value::Object(members), false) = (&mut lowered, definitions.is_empty()) {
@@ -65,15 +65,15 @@ struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    fn schema(&mut self, schema: &'a Value, place: &Place<'_>) -> Result<Value> {
+    fn schema(&mut self, schema: &'a Value, path: &SchemaPath<'_>) -> Result<Value> {
         self.count(1)?;
         match schema {
             Value::Bool(_) => Ok(schema.clone()),
             Value::Object(members) => self
-                .deeper(|lowering| lowering.members(members, place))
+                .deeper(|lowering| lowering.members(members, path))
                 .map(Value::Object),
             other => Err(GrammarError::NotASchema {
-                pointer: place.to_string(),
+                pointer: path.to_string(),
                 found: values::shown(other),
             }),
         }
@@ -92,14 +92,14 @@ impl<'a> Lowering<'a> {
     fn members(
         &mut self,
         members: &'a Map<String, Value>,
-        place: &Place<'_>,
+        path: &SchemaPath<'_>,
     ) -> Result<Map<String, Value>> {
         let mut out = Map::new();
         for (keyword, value) in members {
             let field = Field {
                 keyword,
                 value,
-                place,
+                path,
                 beside: members,
             };
             self.member(&field, &mut out)?;
@@ -109,7 +109,7 @@ impl<'a> Lowering<'a> {
 
     fn member(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
         let value = field.value;
-        if field.keyword == "$id" && !field.place.is_root() {
+        if field.keyword == "$id" && !field.path.is_root() {
             return Err(field.unsupported("references below it would be to another document"));
         }
         let lowered = match role(field.keyword) {
@@ -160,7 +160,7 @@ impl<'a> Lowering<'a> {
                 let number = self.definitions.len();
                 self.numbers.insert(reference, number);
                 self.definitions.push(None);
-                let lowered = self.schema(target, &Place::start(reference))?;
+                let lowered = self.schema(target, &SchemaPath::start(reference))?;
                 self.definitions[number] = Some(lowered);
                 number
             }
@@ -194,7 +194,7 @@ impl<'a> Lowering<'a> {
     /// `items` as a list is `prefixItems`, and `additionalItems` beside it is `items`.
     fn item_list(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
         if let Some(rest) = field.beside.get("additionalItems") {
-            let rest = self.schema(rest, &field.place.key("additionalItems"))?;
+            let rest = self.schema(rest, &field.path.key("additionalItems"))?;
             out.insert("items".to_string(), rest);
         }
         out.insert("prefixItems".to_string(), self.schemas(field)?);
@@ -235,7 +235,7 @@ impl<'a> Lowering<'a> {
         Ok(field.value.clone())
     }
 
-    /// Checks a value that is to be written exactly so.
+    /// Checks a value that must be written exactly.
     fn literal(&mut self, value: &Value, field: &Field<'_, '_>) -> Result<()> {
         self.count(1)?;
         match value {
@@ -265,24 +265,24 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// A keyword, its value, and where the schema stands that has them.
+/// A keyword, its value, and the path of its schema.
 struct Field<'a, 'p> {
     keyword: &'a str,
     value: &'a Value,
-    place: &'p Place<'p>,
+    path: &'p SchemaPath<'p>,
     /// All keywords of that schema.
     beside: &'a Map<String, Value>,
 }
 
 impl Field<'_, '_> {
-    fn here(&self) -> Place<'_> {
-        self.place.key(self.keyword)
+    fn here(&self) -> SchemaPath<'_> {
+        self.path.key(self.keyword)
     }
 
     fn bad(&self, wanted: &'static str) -> GrammarError {
         GrammarError::BadKeyword {
             keyword: self.keyword.to_string(),
-            pointer: self.place.to_string(),
+            pointer: self.path.to_string(),
             found: values::shown(self.value),
             wanted,
         }
@@ -291,12 +291,12 @@ impl Field<'_, '_> {
     fn unsupported(&self, why: &str) -> GrammarError {
         GrammarError::Unsupported {
             keyword: self.keyword.to_string(),
-            pointer: self.place.to_string(),
+            pointer: self.path.to_string(),
             why: why.to_string(),
         }
     }
 
-    /// A keyword without schemas in it, or `None` where nothing needs to be said.
+    /// A keyword without nested schemas, or `None` if it has no effect.
     fn assertion(&self, role: Role) -> Result<Option<Value>> {
         match role {
             Role::Refused(_) if says_nothing(self.keyword, self.value, self.beside) => Ok(None),
@@ -331,7 +331,7 @@ impl Field<'_, '_> {
         }
     }
 
-    /// A pattern as llguidance will read it, so that what is wrong with it has a place.
+    /// A pattern as llguidance reads it, so that its errors have a position.
     fn pattern(&self, pattern: &str) -> Result<()> {
         let backslashes = pattern.chars().rev().take_while(|c| *c == '\\').count();
         if backslashes % 2 == 1 {
@@ -381,7 +381,7 @@ impl Field<'_, '_> {
     }
 }
 
-/// Adds to what a schema demands beside its own keywords.
+/// Adds to the requirements beside a schema's own keywords.
 fn demand(out: &mut Map<String, Value>, schemas: Vec<Value>) {
     let all = out.entry("allOf").or_insert_with(|| json!([]));
     if let Value::Array(all) = all {

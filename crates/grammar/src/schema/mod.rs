@@ -1,11 +1,11 @@
-//! JSON schemas: what is honoured, what is refused, and what reaches llguidance.
+//! JSON schemas: supported and refused keywords, and the form passed to llguidance.
 
 mod counts;
 mod dates;
 mod disjoint;
 mod keywords;
 mod lower;
-mod place;
+mod path;
 mod productive;
 mod values;
 
@@ -15,16 +15,17 @@ use crate::Result;
 use crate::compile::on_large_stack;
 use crate::source::Notation;
 
-/// Whether every keyword of a schema can be honoured; otherwise names one that cannot, and where.
+/// Checks that every keyword of a schema is supported. Otherwise names one that is not, with its
+/// path.
 pub fn check_schema(schema: &Value) -> Result<()> {
     on_large_stack(Notation::Schema, || lower::lower(schema).map(drop))
 }
 
-/// A schema in the form llguidance gets: honoured keywords only, references by number, and our
-/// choice of spacing. Needs a large stack.
+/// A schema in the form passed to llguidance: supported keywords only, references by number, and
+/// fixed spacing. Needs a large stack.
 pub(crate) fn prepare(schema: &Value) -> Result<Value> {
     let mut lowered = match lower::lower(schema)? {
-        // Options stand in an object.
+        // Options are an object.
         Value::Bool(true) => json!({}),
         lowered => lowered,
     };
@@ -34,7 +35,7 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value> {
     Ok(lowered)
 }
 
-/// One way to write each value. `\u` is left out because a property's name written with it would
+/// One way to write each value. `\u` is excluded because a property name written with it would
 /// count as another property.
 fn options() -> Value {
     json!({

@@ -1,7 +1,7 @@
 //! Whether a schema has an instance of finite size.
 //!
-//! A list whose every element must hold another such list is well formed and has none; a model
-//! held to it would write brackets until its budget ends.
+//! A list whose every element must contain another such list is well formed but has no values; a
+//! model constrained to it would write brackets until its budget ends.
 
 use serde_json::{Map, Value};
 

@@ -2,10 +2,10 @@
 
 use serde_json::{Number, Value};
 
-/// Integers up to here are doubles, which is what bounds and constants are held as.
+/// Integers up to here are exact as doubles, the type of bounds and constants.
 const EXACT: u64 = 1 << 53;
 
-/// A value for a message, cut where it grows long.
+/// A value for a message, truncated if it is long.
 pub(super) fn shown(value: &Value) -> String {
     const LONGEST: usize = 60;
     let kind = match value {
@@ -29,13 +29,13 @@ pub(super) fn is_exact(number: &Number) -> bool {
     }
 }
 
-/// Divisibility is told digit by digit, with a state for each remainder.
+/// Divisibility is checked digit by digit, with a state for each remainder.
 const LARGEST_DIVISOR: u64 = 10_000;
 
-/// Where schemas are combined, so are their divisors, to their least common multiple.
+/// Combined schemas combine their divisors to the least common multiple.
 const LARGEST_MULTIPLE: u64 = 100_000;
 
-/// The divisors of a document, whole numbers of its smallest decimal place.
+/// The divisors of a document, as multiples of its smallest decimal place.
 #[derive(Debug, Default)]
 pub(super) struct Divisors {
     places: u32,
@@ -43,7 +43,7 @@ pub(super) struct Divisors {
 }
 
 impl Divisors {
-    /// Takes one more in, if it is a divisor, and all together do not come to too much.
+    /// Adds a divisor, unless the combined one becomes too large.
     pub(super) fn add(&mut self, value: &Value) -> bool {
         let Some((digits, places)) = decimal(value) else {
             return false;
@@ -66,15 +66,15 @@ impl Divisors {
     }
 }
 
-/// Whether validators, which divide floating-point numbers, see multiples for what they are: 0.25,
-/// but not 0.1.
+/// Whether validators, which divide floating-point numbers, recognize multiples: of 0.25, but not
+/// of 0.1.
 fn is_exact_in_binary(value: &Value) -> bool {
     value
         .as_f64()
         .is_some_and(|number| (number * 1024.0).fract() == 0.0)
 }
 
-/// `0.25` is 25 at two places.
+/// `0.25` is 25 with two decimal places.
 fn decimal(value: &Value) -> Option<(u64, u32)> {
     let text = value.as_f64().filter(|number| *number > 0.0)?.to_string();
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn divisors_are_taken_while_they_come_to_little() {
+    fn divisors_are_enumerated_up_to_a_limit() {
         let cases: [(&[f64], bool); 10] = [
             (&[7.0], true),
             (&[0.25, 5.0], true),

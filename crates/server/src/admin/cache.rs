@@ -1,4 +1,4 @@
-//! What models keep of requests that have ended.
+//! The prefix caches.
 
 use std::sync::Arc;
 
@@ -12,31 +12,30 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::wire::{JsonBody, WireRequest};
 
-/// Whose cache to clear.
+/// Which cache to clear.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminCacheClear {
-    /// The model's name or an alias; all models where it is left out.
+    /// The model's name or an alias; all models if omitted.
     model: Option<String>,
 }
 
 impl WireRequest for AdminCacheClear {}
 
-/// What was cleared.
+/// The result of clearing caches.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminCacheCleared {
-    /// The models that were loaded, and keep nothing now.
+    /// The loaded models whose caches were cleared.
     cleared: Vec<String>,
 }
 
-/// Forgets what was kept of prompts and replies, so that it is computed again. Requests under way
-/// keep what they have.
+/// Clears the prefix cache. Running requests keep their prefixes.
 #[utoipa::path(
     post,
     path = "/admin/v1/cache/clear",
     tag = "admin",
-    request_body(content = Option<AdminCacheClear>, description = "May be left out"),
-    responses((status = 200, description = "What was cleared", body = AdminCacheCleared))
+    request_body(content = Option<AdminCacheClear>, description = "Optional"),
+    responses((status = 200, description = "The models whose caches were cleared", body = AdminCacheCleared))
 )]
 pub async fn clear(
     State(app): State<Arc<App>>,
@@ -47,7 +46,7 @@ pub async fn clear(
         body => JsonBody::read(body)?.value,
     };
     let meant = match model {
-        Some(model) => vec![app.models.name_of(&model)?],
+        Some(model) => vec![app.models.resolve_name(&model)?],
         None => app
             .models
             .status()

@@ -1,4 +1,4 @@
-//! The configuration in force, and reading it again.
+//! Shows and reloads the configuration.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::config;
 use crate::error::{ApiError, ErrorKind};
 use crate::reload::{Reconfigured, ReloadError};
 
-/// What came of reading the configuration again.
+/// The result of a reload.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminReloaded {
-    /// Options that changed and are in force now.
+    /// Options that changed and apply now.
     applied: Vec<String>,
-    /// Options that changed and need a restart; until then they are as before.
+    /// Options that changed but need a restart.
     needs_restart: Vec<String>,
 }
 
-/// The configuration in force, without secrets.
+/// The effective configuration, without secrets.
 #[utoipa::path(
     get,
     path = "/admin/v1/config",
@@ -30,19 +30,18 @@ pub struct AdminReloaded {
     responses((status = 200, description = "Options by section, as in the file", body = Object))
 )]
 pub async fn get(State(app): State<Arc<App>>) -> Json<Value> {
-    Json(config::in_force(&app.config()))
+    Json(config::effective_json(&app.config()))
 }
 
-/// Reads the configuration again, from where it was read at the start, and puts it in force as
-/// far as that goes without a restart. Models that changed end their requests first. One that
-/// cannot be read changes nothing.
+/// Reloads the configuration and applies what needs no restart. Changed models finish their requests
+/// first. An invalid configuration changes nothing.
 #[utoipa::path(
     post,
     path = "/admin/v1/config/reload",
     tag = "admin",
     responses(
-        (status = 200, description = "It was read", body = AdminReloaded),
-        (status = 409, description = "It cannot be read; the message says where it is wrong"),
+        (status = 200, description = "Reloaded", body = AdminReloaded),
+        (status = 409, description = "The configuration is invalid; the message says where"),
     )
 )]
 pub async fn reload(State(app): State<Arc<App>>) -> Result<Json<AdminReloaded>, ApiError> {

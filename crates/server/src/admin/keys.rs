@@ -1,4 +1,4 @@
-//! What keys are for, and what they were used for. Neither keys nor their hashes are shown.
+//! Keys and their usage. Neither keys nor hashes are shown.
 
 use std::sync::Arc;
 
@@ -24,33 +24,33 @@ struct AdminKey {
     name: String,
     /// `inference`, `metrics`, `admin`.
     scopes: Vec<&'static str>,
-    /// Models it may use; null is all.
+    /// Models it may use; null for all.
     models: Option<Vec<String>>,
-    /// Null is no limit.
+    /// Null for no limit.
     requests_per_minute: Option<u32>,
-    /// Prompt and completion together; null is no limit.
+    /// Prompt and completion together; null for no limit.
     tokens_per_minute: Option<u32>,
-    /// Requests at once; null is no limit.
+    /// Concurrent requests; null for no limit.
     concurrent: Option<u32>,
     usage: AdminKeyUsage,
 }
 
-/// What a key was used for since the server started.
+/// A key's usage since the server started.
 #[derive(Debug, Serialize, ToSchema)]
 struct AdminKeyUsage {
-    /// Requests that were let in.
+    /// Admitted requests.
     requests: u64,
-    /// Requests that came too often, or too many at once.
+    /// Requests refused by a limit.
     refused: u64,
-    /// Requests under way.
+    /// Running requests.
     running: u32,
     prompt_tokens: u64,
-    /// Prompt tokens that were not computed again.
+    /// Prompt tokens from the prefix cache.
     cached_tokens: u64,
     completion_tokens: u64,
 }
 
-/// What every key is for, and what it was used for.
+/// Lists all keys and their usage.
 #[utoipa::path(
     get,
     path = "/admin/v1/keys",

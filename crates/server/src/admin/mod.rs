@@ -1,5 +1,5 @@
-//! Operating the server over HTTP: models, requests, caches, keys, configuration. Every route
-//! takes a key with the scope `admin`; errors have OpenAI's shape.
+//! The admin API: models, requests, caches, keys, configuration. Every route needs a key with the
+//! scope `admin`; errors have OpenAI's shape.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ mod tests;
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/admin/v1/models", get(models::list))
-        // Names of models have slashes, which only a tail can hold.
+        // Model names contain slashes, which only a wildcard matches.
         .route(
             "/admin/v1/models/{*tail}",
             get(models::get).post(models::act),

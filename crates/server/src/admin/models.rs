@@ -1,4 +1,4 @@
-//! Models: what they are doing, and having them loaded, unloaded and loaded anew.
+//! Shows, loads, unloads, drains and reloads models.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,48 +18,48 @@ use crate::metrics::since_1970;
 use crate::models::{ModelState, ModelStatus};
 use crate::wire::{JsonBody, WireRequest};
 
-/// How long requests that were cancelled may take to be gone.
+/// How long cancelled requests may take to end.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// All models of the configuration.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminModels {
-    /// What all models together may take, in bytes; idle models make room. Null is no limit.
+    /// Memory limit of all models together, in bytes; idle models are unloaded to make room. Null
+    /// for no limit.
     memory_bytes: Option<u64>,
     /// In the configuration's order.
     models: Vec<AdminModel>,
 }
 
-/// A model of the configuration, and what it is doing.
+/// A configured model and its state.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminModel {
-    /// What clients call it.
+    /// The name in requests.
     name: String,
-    /// Further names for it.
+    /// Further names.
     aliases: Vec<String>,
-    /// `unloaded` (the next request loads it), `loading`, `ready`, `draining` (about to be
-    /// unloaded when its requests have ended), `drained` (out of service until it is loaded) or
-    /// `failed`.
+    /// `unloaded` (the next request loads it), `loading`, `ready`, `draining` (unloads when its
+    /// requests have ended), `drained` (out of service until it is loaded) or `failed`.
     state: &'static str,
-    /// When it came to be `loading` or `failed`, in seconds since 1970.
+    /// When it became `loading` or `failed`, in seconds since 1970.
     since: Option<f64>,
     /// Why it failed, or why its files cannot be read.
     problem: Option<String>,
-    /// The memory it takes, or would take, in bytes.
+    /// The memory it uses, or would use, in bytes.
     resident_bytes: Option<u64>,
     /// In seconds since 1970.
     last_used: Option<f64>,
-    /// When it will be unloaded if nobody uses it until then, in seconds since 1970.
+    /// When it will be unloaded if it stays idle, in seconds since 1970.
     expires: Option<f64>,
     /// Requests that use it now.
     in_use: usize,
-    /// What it is; null where its files cannot be read.
+    /// Null if its files cannot be read.
     details: Option<AdminModelDetails>,
-    /// What it is doing, while it is loaded.
+    /// Its activity while it is loaded.
     activity: Option<AdminActivity>,
 }
 
-/// What a model is.
+/// A model's properties.
 #[derive(Debug, Serialize, ToSchema)]
 struct AdminModelDetails {
     /// As the checkpoint's `model_type`.
@@ -76,40 +76,40 @@ struct AdminModelDetails {
     context: usize,
 }
 
-/// What a model's engine is doing.
+/// The activity of a model's engine.
 #[derive(Debug, Serialize, ToSchema)]
 struct AdminActivity {
-    /// Choices that compute.
+    /// Running choices.
     running: usize,
-    /// Choices that wait for room.
+    /// Queued choices.
     waiting: usize,
     /// Choices whose clients read too slowly.
     paused: usize,
-    /// Tokens that fit over all requests.
+    /// KV capacity in tokens.
     kv_capacity_tokens: usize,
-    /// Tokens that requests and kept prefixes hold.
+    /// KV tokens of requests and cached prefixes.
     kv_used_tokens: usize,
-    /// Prefixes kept for requests to come.
+    /// Cached prefixes.
     cached_prefixes: usize,
-    /// What they hold, in bytes.
+    /// Their memory in bytes.
     cached_bytes: u64,
     prompt_tokens_per_second: f64,
     generation_tokens_per_second: f64,
 }
 
-/// How to take a model down.
+/// How to unload a model.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminTakeDown {
-    /// How long requests in flight may go on, in seconds, before they are cancelled. As long as
-    /// when the server stops where it is left out.
+    /// How long running requests may continue, in seconds, before they are cancelled. Defaults to
+    /// the server's shutdown timeout.
     patience: Option<f64>,
 }
 
 impl WireRequest for AdminTakeDown {}
 
 impl AdminTakeDown {
-    /// What may be left out may be left out altogether.
+    /// The whole body is optional.
     fn patience(body: &[u8], app: &App) -> Result<Duration, ApiError> {
         let Self { patience } = match body {
             [] => Self::default(),
@@ -117,13 +117,14 @@ impl AdminTakeDown {
         };
         match patience {
             None => Ok(app.config().server.shutdown_timeout),
-            Some(seconds) => Duration::try_from_secs_f64(seconds)
-                .map_err(|_| ApiError::invalid(Field::Patience, "must be seconds, at least 0")),
+            Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
+                ApiError::invalid(Field::Patience, "must be a number of seconds, at least 0")
+            }),
         }
     }
 }
 
-/// What every model is, and what it is doing.
+/// Lists all models and their state.
 #[utoipa::path(
     get,
     path = "/admin/v1/models",
@@ -138,12 +139,12 @@ pub async fn list(State(app): State<Arc<App>>) -> Json<AdminModels> {
     })
 }
 
-/// What one model is, and what it is doing.
+/// Shows a model and its state.
 #[utoipa::path(
     get,
     path = "/admin/v1/models/{name}",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
+    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
     responses((status = 200, description = "The model", body = AdminModel))
 )]
 pub async fn get(
@@ -153,7 +154,7 @@ pub async fn get(
     show(&app, &name).await
 }
 
-/// Everything that is done to a model; the last part of the path says what.
+/// Runs the action in the last segment of the path.
 pub async fn act(
     State(app): State<Arc<App>>,
     Path(tail): Path<String>,
@@ -161,7 +162,7 @@ pub async fn act(
     body: Bytes,
 ) -> Result<Json<AdminModel>, ApiError> {
     let (name, action) = tail.rsplit_once('/').unwrap_or((&tail, ""));
-    // What happens to a model does not depend on whether the operator waits for it.
+    // The action continues if the client disconnects.
     let (app, name) = (Arc::clone(&app), name.to_owned());
     let done = match action {
         "load" => tokio::spawn(load(app, name, body)),
@@ -181,13 +182,13 @@ pub async fn act(
         .unwrap_or_else(|error| Err(ApiError::internal(&error)))
 }
 
-/// Loads a model and answers when it is there. One that failed or was drained is tried again.
+/// Loads a model and waits until it is ready. Also retries a failed or drained model.
 #[utoipa::path(
     post,
     path = "/admin/v1/models/{name}/load",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
-    responses((status = 200, description = "The model, which is loaded", body = AdminModel))
+    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
+    responses((status = 200, description = "The loaded model", body = AdminModel))
 )]
 pub async fn load(app: Arc<App>, name: String, body: Bytes) -> Result<Json<AdminModel>, ApiError> {
     no_body(&body)?;
@@ -195,17 +196,17 @@ pub async fn load(app: Arc<App>, name: String, body: Bytes) -> Result<Json<Admin
     show(&app, &name).await
 }
 
-/// Unloads a model when its requests have ended, and answers then. Requests that arrive meanwhile
-/// wait, and have it loaded again.
+/// Unloads a model when its requests have ended, and waits for that. Requests that arrive meanwhile
+/// wait and load it again.
 #[utoipa::path(
     post,
     path = "/admin/v1/models/{name}/unload",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
-    request_body(content = Option<AdminTakeDown>, description = "May be left out"),
+    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
+    request_body(content = Option<AdminTakeDown>, description = "Optional"),
     responses(
-        (status = 200, description = "The model, which was unloaded", body = AdminModel),
-        (status = 409, description = "Requests that were cancelled have not ended yet"),
+        (status = 200, description = "The unloaded model", body = AdminModel),
+        (status = 409, description = "Cancelled requests have not ended yet"),
     )
 )]
 pub async fn unload(
@@ -218,17 +219,17 @@ pub async fn unload(
     show(&app, &name).await
 }
 
-/// Takes a model out of service: new requests are refused, and when those in flight have ended it
-/// is unloaded. It stays so until it is loaded.
+/// Takes a model out of service: refuses new requests, and unloads it when running ones have ended.
+/// It stays out of service until it is loaded.
 #[utoipa::path(
     post,
     path = "/admin/v1/models/{name}/drain",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
-    request_body(content = Option<AdminTakeDown>, description = "May be left out"),
+    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
+    request_body(content = Option<AdminTakeDown>, description = "Optional"),
     responses(
-        (status = 200, description = "The model, which is out of service", body = AdminModel),
-        (status = 409, description = "Requests that were cancelled have not ended yet"),
+        (status = 200, description = "The drained model", body = AdminModel),
+        (status = 409, description = "Cancelled requests have not ended yet"),
     )
 )]
 pub async fn drain(app: Arc<App>, name: String, body: Bytes) -> Result<Json<AdminModel>, ApiError> {
@@ -237,17 +238,17 @@ pub async fn drain(app: Arc<App>, name: String, body: Bytes) -> Result<Json<Admi
     show(&app, &name).await
 }
 
-/// Unloads a model when its requests have ended and loads it again from its files. Requests that
-/// arrive meanwhile wait for it.
+/// Unloads a model when its requests have ended, and loads it again from its files. Requests that
+/// arrive meanwhile wait.
 #[utoipa::path(
     post,
     path = "/admin/v1/models/{name}/reload",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes may stand as they are")),
-    request_body(content = Option<AdminTakeDown>, description = "May be left out"),
+    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
+    request_body(content = Option<AdminTakeDown>, description = "Optional"),
     responses(
-        (status = 200, description = "The model, which was loaded anew", body = AdminModel),
-        (status = 409, description = "Requests that were cancelled have not ended yet"),
+        (status = 200, description = "The reloaded model", body = AdminModel),
+        (status = 409, description = "Cancelled requests have not ended yet"),
     )
 )]
 pub async fn reload(
@@ -261,14 +262,14 @@ pub async fn reload(
     show(&app, &name).await
 }
 
-/// Waits for the model's requests, and cancels those that go on for longer.
+/// Waits for the model's requests, and cancels those that exceed the limit.
 async fn take_down(
     app: &App,
     name: &str,
     patience: Duration,
     down: impl Future<Output = Result<(), ApiError>>,
 ) -> Result<(), ApiError> {
-    let id = app.models.name_of(name)?;
+    let id = app.models.resolve_name(name)?;
     let mut down = std::pin::pin!(down);
     if let Ok(done) = tokio::time::timeout(patience, &mut down).await {
         return done;
@@ -280,7 +281,7 @@ async fn take_down(
     done.unwrap_or_else(|_| Err(still_there(app, &id)))
 }
 
-/// Why a model that was to go has not gone.
+/// Why a model is not unloaded yet.
 pub(super) fn still_there(app: &App, id: &str) -> ApiError {
     let loading = app
         .models

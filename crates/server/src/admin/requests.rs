@@ -1,4 +1,4 @@
-//! Requests under way, and ending them.
+//! Lists and cancels running requests.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,37 +20,37 @@ pub struct AdminRequests {
     requests: Vec<AdminRequest>,
 }
 
-/// A request under way.
+/// A running request.
 #[derive(Debug, Serialize, ToSchema)]
 struct AdminRequest {
     /// As in the response's `x-request-id`.
     id: String,
-    /// Where it was sent: `/v1/chat/completions`.
+    /// Its route, such as `/v1/chat/completions`.
     route: &'static str,
     model: String,
-    /// The name of the key it came with.
+    /// The name of its key.
     key: Option<String>,
     /// In seconds since 1970.
     started_at: f64,
     prompt_tokens: usize,
-    /// Delivered so far, over all choices.
+    /// Delivered so far, for all choices.
     completion_tokens: usize,
 }
 
-/// What was cancelled.
+/// The result of a cancellation.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminCancelled {
     id: String,
-    /// Several where a client gave several requests one id, or one request several prompts.
+    /// Several if requests share an id, or a request has several prompts.
     cancelled: usize,
 }
 
-/// The requests under way.
+/// Lists running requests.
 #[utoipa::path(
     get,
     path = "/admin/v1/requests",
     tag = "admin",
-    responses((status = 200, description = "Those that generate now", body = AdminRequests))
+    responses((status = 200, description = "Requests that generate now", body = AdminRequests))
 )]
 pub async fn list(State(app): State<Arc<App>>) -> Json<AdminRequests> {
     let entries = app.in_flight.list();
@@ -60,13 +60,13 @@ pub async fn list(State(app): State<Arc<App>>) -> Json<AdminRequests> {
     })
 }
 
-/// Cancels a request. Its client is told so; what was delivered stays counted.
+/// Cancels a request. Its client receives an error; delivered tokens stay counted.
 #[utoipa::path(
     delete,
     path = "/admin/v1/requests/{id}",
     tag = "admin",
     params(("id" = String, Path, description = "As in the list of requests")),
-    responses((status = 200, description = "It was told to end", body = AdminCancelled))
+    responses((status = 200, description = "Cancelled", body = AdminCancelled))
 )]
 pub async fn cancel(
     State(app): State<Arc<App>>,
@@ -78,7 +78,7 @@ pub async fn cancel(
         .filter(|entry| *entry.request_id == *id)
         .collect();
     if meant.is_empty() {
-        let what = format!("no request of the id `{id}` is under way");
+        let what = format!("there is no running request with the id `{id}`");
         return Err(ApiError::new(ErrorKind::NotFound, what).code("request_not_found"));
     }
     meant.iter().for_each(|entry| entry.cancel());

@@ -15,7 +15,7 @@ use crate::testing::{Harness, Reply, Scripted, Stuck};
 
 const ADMIN: &str = "an-operators-key";
 const USER: &str = "a-users-key";
-/// As models of hubs are called.
+/// A name as on a hub.
 const MODEL: &str = "org/tiny";
 
 fn key(name: &str, key: &str, scopes: &[Scope]) -> Key {
@@ -43,7 +43,7 @@ fn config() -> Config {
     }
 }
 
-/// A server whose model takes its time.
+/// A server with a slow model.
 fn server() -> Arc<Harness> {
     let model = Scripted {
         delay: Duration::from_millis(5),
@@ -71,15 +71,15 @@ async fn admin(server: &Harness, method: Method, path: &str, body: Value) -> Rep
     call(server, ADMIN, method, &format!("/admin/v1/{path}"), body).await
 }
 
-/// Answered with 200.
-async fn told(server: &Harness, method: Method, path: &str) -> Value {
+/// The body of a response with status 200.
+async fn ok(server: &Harness, method: Method, path: &str) -> Value {
     let reply = admin(server, method, path, Value::Null).await;
     assert_eq!(reply.status(), StatusCode::OK, "{path}: {}", reply.text());
     reply.json()
 }
 
-/// A request that goes on until something ends it, and is under way.
-async fn under_way(server: &Arc<Harness>) -> tokio::task::JoinHandle<Reply> {
+/// Starts a request that runs until it is ended.
+async fn start_request(server: &Arc<Harness>) -> tokio::task::JoinHandle<Reply> {
     let asked = tokio::spawn({
         let server = Arc::clone(server);
         async move {
@@ -91,7 +91,7 @@ async fn under_way(server: &Arc<Harness>) -> tokio::task::JoinHandle<Reply> {
             call(&server, USER, Method::POST, "/v1/chat/completions", body).await
         }
     });
-    while told(server, Method::GET, "requests").await["requests"] == json!([]) {
+    while ok(server, Method::GET, "requests").await["requests"] == json!([]) {
         assert!(
             !asked.is_finished(),
             "{}",
@@ -103,11 +103,11 @@ async fn under_way(server: &Arc<Harness>) -> tokio::task::JoinHandle<Reply> {
 }
 
 async fn state(server: &Harness) -> Value {
-    told(server, Method::GET, "models/gpt").await["state"].clone()
+    ok(server, Method::GET, "models/gpt").await["state"].clone()
 }
 
 #[tokio::test]
-async fn only_operators_get_in() {
+async fn admin_scope_is_required() {
     let open = Harness::saying("hello");
     let reply = open.get("/admin/v1/models").await;
     assert_eq!(reply.status(), StatusCode::FORBIDDEN);
@@ -127,13 +127,13 @@ async fn only_operators_get_in() {
 }
 
 #[tokio::test]
-async fn a_model_goes_up_and_down() {
+async fn model_loads_drains_and_unloads() {
     let server = server();
-    let listed = told(&server, Method::GET, "models").await;
+    let listed = ok(&server, Method::GET, "models").await;
     assert_eq!(listed["memory_bytes"], Value::Null);
     assert_eq!(listed["models"][0]["name"], MODEL);
     assert_eq!(listed["models"][0]["details"]["family"], "llama");
-    // What is done under which name, and what the model is then.
+    // The action, the name in the path, and the state afterwards.
     let steps = [
         ("org/tiny/load", "ready"),
         ("org/tiny/load", "ready"),
@@ -146,7 +146,7 @@ async fn a_model_goes_up_and_down() {
         ("gpt/load", "ready"),
     ];
     for (step, expected) in steps {
-        let model = told(&server, Method::POST, &format!("models/{step}")).await;
+        let model = ok(&server, Method::POST, &format!("models/{step}")).await;
         assert_eq!(model["state"], expected, "after {step}");
         assert_eq!(model["activity"].is_object(), expected == "ready");
         assert_eq!(model["in_use"], 0);
@@ -154,7 +154,7 @@ async fn a_model_goes_up_and_down() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_or_not_right_is_said_so() {
+async fn invalid_requests_get_clear_errors() {
     let server = server();
     let cases = [
         (
@@ -241,25 +241,25 @@ async fn what_is_not_there_or_not_right_is_said_so() {
 }
 
 #[tokio::test]
-async fn a_request_is_cancelled_by_its_id_and_leaves_nothing() {
+async fn request_is_cancelled_by_id() {
     let server = server();
-    let asked = under_way(&server).await;
-    let listed = &told(&server, Method::GET, "requests").await["requests"][0];
+    let asked = start_request(&server).await;
+    let listed = &ok(&server, Method::GET, "requests").await["requests"][0];
     let shown = ["id", "route", "model", "key"].map(|field| listed[field].clone());
     assert_eq!(shown, ["request-1", "/v1/chat/completions", MODEL, "user"]);
-    let cancelled = told(&server, Method::DELETE, "requests/request-1").await;
+    let cancelled = ok(&server, Method::DELETE, "requests/request-1").await;
     assert_eq!(cancelled, json!({ "id": "request-1", "cancelled": 1 }));
     let reply = asked.await.expect("a reply");
     assert_eq!(reply.status(), StatusCode::CONFLICT, "{}", reply.text());
     assert_eq!(reply.json()["error"]["code"], "request_cancelled");
-    let left = told(&server, Method::GET, "requests").await;
+    let left = ok(&server, Method::GET, "requests").await;
     assert_eq!(left, json!({ "requests": [] }));
-    let running = || async { told(&server, Method::GET, "models/gpt").await };
+    let running = || async { ok(&server, Method::GET, "models/gpt").await };
     while running().await["activity"]["running"] != 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(running().await["in_use"], 0);
-    let keys = told(&server, Method::GET, "keys").await;
+    let keys = ok(&server, Method::GET, "keys").await;
     let user = &keys["keys"][1];
     assert_eq!(user["name"], "user");
     assert_eq!(user["tokens_per_minute"], 1_000_000);
@@ -272,10 +272,10 @@ async fn a_request_is_cancelled_by_its_id_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_request_in_flight_outlives_the_unloading_of_its_model() {
+async fn running_request_survives_unload() {
     let server = server();
-    let asked = under_way(&server).await;
-    let model = told(&server, Method::POST, "models/gpt/unload").await;
+    let asked = start_request(&server).await;
+    let model = ok(&server, Method::POST, "models/gpt/unload").await;
     assert_eq!(model["state"], "unloaded");
     let reply = asked.await.expect("a reply");
     assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
@@ -287,9 +287,9 @@ async fn a_request_in_flight_outlives_the_unloading_of_its_model() {
 }
 
 #[tokio::test]
-async fn patience_ends() {
+async fn requests_beyond_patience_are_cancelled() {
     let server = server();
-    let asked = under_way(&server).await;
+    let asked = start_request(&server).await;
     let body = json!({ "patience": 0.02 });
     let reply = admin(&server, Method::POST, "models/gpt/drain", body).await;
     assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
@@ -303,7 +303,7 @@ async fn patience_ends() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_model_is_said_as_it_is() {
+async fn error_says_why_model_stays() {
     let (stuck, _let_go) = Stuck::new();
     let app = App::new(config(), Arc::new(stuck));
     let code = || super::models::still_there(&app, MODEL).code;
@@ -317,11 +317,11 @@ async fn what_keeps_a_model_is_said_as_it_is() {
 }
 
 #[tokio::test]
-async fn caches_are_cleared_where_there_are_any() {
+async fn caches_are_cleared() {
     let server = server();
-    let none = told(&server, Method::POST, "cache/clear").await;
+    let none = ok(&server, Method::POST, "cache/clear").await;
     assert_eq!(none, json!({ "cleared": [] }));
-    told(&server, Method::POST, "models/gpt/load").await;
+    ok(&server, Method::POST, "models/gpt/load").await;
     for body in [json!({}), json!({ "model": "gpt" })] {
         let reply = admin(&server, Method::POST, "cache/clear", body).await;
         assert_eq!(reply.json(), json!({ "cleared": [MODEL] }));
@@ -329,9 +329,9 @@ async fn caches_are_cleared_where_there_are_any() {
 }
 
 #[tokio::test]
-async fn the_configuration_is_shown_without_secrets_and_read_again() {
+async fn config_is_shown_without_secrets_and_reloaded() {
     let server = server();
-    let shown = told(&server, Method::GET, "config").await;
+    let shown = ok(&server, Method::GET, "config").await;
     let hash: String = Sha256::digest(ADMIN)
         .iter()
         .map(|byte| format!("{byte:02x}"))
@@ -347,7 +347,7 @@ async fn the_configuration_is_shown_without_secrets_and_read_again() {
         }),
         log_level: Box::new(|_| Ok(())),
     });
-    let report = told(&server, Method::POST, "config/reload").await;
+    let report = ok(&server, Method::POST, "config/reload").await;
     assert_eq!(
         report,
         json!({ "applied": ["keys"], "needs_restart": ["server.port"] })

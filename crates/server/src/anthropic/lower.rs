@@ -28,6 +28,28 @@ pub struct ConversationFields {
     pub output_config: Option<OutputConfig>,
 }
 
+impl From<wire::CountRequest> for ConversationFields {
+    fn from(request: wire::CountRequest) -> Self {
+        let wire::CountRequest {
+            model: _,
+            messages,
+            system,
+            tools,
+            tool_choice,
+            thinking,
+            output_config,
+        } = request;
+        Self {
+            messages,
+            system,
+            tools,
+            tool_choice,
+            thinking,
+            output_config,
+        }
+    }
+}
+
 pub struct LoweredConversation {
     pub request: ChatRequest,
     pub hides_thinking: bool,

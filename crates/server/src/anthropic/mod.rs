@@ -164,24 +164,8 @@ pub async fn count_tokens(
         sampling: _,
         mut ignored,
     } = body;
-    let CountRequest {
-        model,
-        messages,
-        system,
-        tools,
-        tool_choice,
-        thinking,
-        output_config,
-    } = value;
-    let lease = app.lease(&caller, &model).await?;
-    let conversation = ConversationFields {
-        messages,
-        system,
-        tools,
-        tool_choice,
-        thinking,
-        output_config,
-    };
+    let lease = app.lease(&caller, &value.model).await?;
+    let conversation = ConversationFields::from(value);
     let counted = lowering::run(move || {
         let lowered = lower(conversation, lease.chat_context())?;
         let tokens = lease.chat_context().tokens(&lowered.request, true);

@@ -11,7 +11,7 @@ use crate::wire::{IGNORED_HEADER, JsonBody};
 const CALL: &str =
     "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": [2]}}\n</tool_call>";
 
-/// A request with some fields set otherwise.
+/// A request with these fields.
 fn request(fields: Value) -> Value {
     let mut request = json!({
         "model": MODEL,
@@ -33,7 +33,7 @@ fn tools() -> Value {
     }])
 }
 
-async fn ask(reply: &str, fields: Value) -> Value {
+async fn create_message(reply: &str, fields: Value) -> Value {
     let server = Harness::saying(reply);
     let reply = server.post("/v1/messages", &request(fields)).await;
     assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
@@ -42,30 +42,14 @@ async fn ask(reply: &str, fields: Value) -> Value {
 
 fn conversation(body: &Value) -> ConversationFields {
     let read = JsonBody::<CountRequest>::read(body.to_string().as_bytes());
-    let CountRequest {
-        model: _,
-        messages,
-        system,
-        tools,
-        tool_choice,
-        thinking,
-        output_config,
-    } = read.expect("a request").value;
-    ConversationFields {
-        messages,
-        system,
-        tools,
-        tool_choice,
-        thinking,
-        output_config,
-    }
+    read.expect("a request").value.into()
 }
 
 #[test]
-fn conversations_are_written_as_their_speakers_meant_them() {
+fn conversations_are_rendered() {
     let user = |text: &str| format!("<|im_start|>user\n{text}<|im_end|>\n");
     let use_add = json!({ "type": "tool_use", "id": "t1", "name": "add", "input": { "a": 1 } });
-    let asked = json!({ "role": "assistant", "content": [
+    let call = json!({ "role": "assistant", "content": [
         { "type": "thinking", "thinking": "hm", "signature": "unsigned" },
         { "type": "redacted_thinking", "data": "xyz" },
         { "type": "text", "text": "adding" },
@@ -93,7 +77,7 @@ fn conversations_are_written_as_their_speakers_meant_them() {
             }),
             format!("<|im_start|>system\nbe kind<|im_end|>\n{}", user("hi")),
         ),
-        // Turns in a row are one.
+        // Adjacent messages of one role are joined.
         (
             json!({ "messages": [
                 { "role": "user", "content": "a" },
@@ -103,14 +87,14 @@ fn conversations_are_written_as_their_speakers_meant_them() {
         ),
         (
             json!({ "messages": [
-                { "role": "user", "content": "1?" }, asked, result(json!({ "content": "2" })),
+                { "role": "user", "content": "1?" }, call, result(json!({ "content": "2" })),
             ]}),
             format!("{}{called}{}{}", user("1?"), tool("2"), user("so?")),
         ),
         (
             json!({ "messages": [
                 { "role": "user", "content": "1?" },
-                asked,
+                call,
                 result(json!({
                     "is_error": true,
                     "content": [{ "type": "text", "text": "no" }],
@@ -120,7 +104,7 @@ fn conversations_are_written_as_their_speakers_meant_them() {
         ),
         (
             json!({ "messages": [
-                { "role": "user", "content": "1?" }, asked, result(json!({})),
+                { "role": "user", "content": "1?" }, call, result(json!({})),
             ]}),
             format!("{}{called}{}{}", user("1?"), tool(""), user("so?")),
         ),
@@ -129,13 +113,13 @@ fn conversations_are_written_as_their_speakers_meant_them() {
     for (mut body, expected) in cases {
         body["model"] = json!(MODEL);
         let lowered = lower(conversation(&body), &chat).expect("a conversation");
-        let written = chat.render(&lowered.request, false).expect("written");
-        assert_eq!(written, expected, "{body}");
+        let rendered = chat.render(&lowered.request, false).expect("rendered");
+        assert_eq!(rendered, expected, "{body}");
     }
 }
 
 #[tokio::test]
-async fn what_is_not_right_is_refused_by_name() {
+async fn invalid_fields_are_named() {
     let block = |block: Value| json!({ "messages": [{ "role": "user", "content": [block] }] });
     let cases = [
         (json!({ "messages": [] }), "`messages` is empty"),
@@ -163,7 +147,7 @@ async fn what_is_not_right_is_refused_by_name() {
         ),
         (
             block(json!({ "type": "tool_use", "id": "1", "name": "f", "input": {} })),
-            "assistant's",
+            "`assistant`",
         ),
         (
             block(json!({ "type": "tool_result", "tool_use_id": "x", "content": "1" })),
@@ -201,14 +185,14 @@ async fn what_is_not_right_is_refused_by_name() {
     ];
     let server = Harness::saying("hello");
     for (fields, expected) in cases {
-        let asked = request(fields);
-        let reply = server.post("/v1/messages", &asked).await;
-        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{asked}");
+        let body = request(fields);
+        let reply = server.post("/v1/messages", &body).await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{body}");
         let error = reply.json();
-        assert_eq!(error["type"], "error", "{asked}");
-        assert_eq!(error["error"]["type"], "invalid_request_error", "{asked}");
+        assert_eq!(error["type"], "error", "{body}");
+        assert_eq!(error["error"]["type"], "invalid_request_error", "{body}");
         let message = error["error"]["message"].as_str().unwrap_or_default();
-        assert!(message.contains(expected), "{asked}: {message}");
+        assert!(message.contains(expected), "{body}: {message}");
     }
     let unknown = request(json!({ "model": "other" }));
     let reply = server.post("/v1/messages", &unknown).await;
@@ -217,7 +201,7 @@ async fn what_is_not_right_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_reply_says_how_it_ended() {
+async fn reply_has_its_stop_reason() {
     let text = |text: &str| json!([{ "type": "text", "text": text, "citations": null }]);
     let thinking = json!({ "type": "thinking", "thinking": "hm", "signature": "unsigned" });
     let add = |id: &Value| json!({ "type": "tool_use", "id": id, "name": "add", "input": { "a": 1, "b": [2] } });
@@ -254,7 +238,7 @@ async fn a_reply_says_how_it_ended() {
             "end_turn",
             json!(null),
         ),
-        // A call that was cut short is none.
+        // A call that was cut is omitted.
         (
             CALL,
             json!({ "tools": tools(), "max_tokens": 40 }),
@@ -264,7 +248,7 @@ async fn a_reply_says_how_it_ended() {
         ),
     ];
     for (reply, fields, content, stop_reason, stop_sequence) in cases {
-        let message = ask(reply, fields.clone()).await;
+        let message = create_message(reply, fields.clone()).await;
         assert_eq!(message["content"], content, "{reply} {fields}");
         assert_eq!(message["stop_reason"], stop_reason, "{reply} {fields}");
         assert_eq!(message["stop_sequence"], stop_sequence, "{reply} {fields}");
@@ -276,24 +260,24 @@ async fn a_reply_says_how_it_ended() {
                 .is_some_and(|id| id.starts_with("msg_"))
         );
     }
-    let message = ask(&format!("So:\n{CALL}"), json!({ "tools": tools() })).await;
+    let message = create_message(&format!("So:\n{CALL}"), json!({ "tools": tools() })).await;
     assert_eq!(message["stop_reason"], "tool_use");
     assert_eq!(message["content"][0]["type"], "text");
     assert_eq!(message["content"][1], add(&message["content"][1]["id"]));
 }
 
 #[tokio::test]
-async fn usage_tells_cached_tokens_apart() {
+async fn usage_separates_cached_tokens() {
     let server = Harness::saying("Hello.");
-    let asked = request(json!({}));
-    let first = server.post("/v1/messages", &asked).await.json()["usage"].clone();
+    let body = request(json!({}));
+    let first = server.post("/v1/messages", &body).await.json()["usage"].clone();
     let counted = request(json!({ "max_tokens": null }));
     let count = server.post("/v1/messages/count_tokens", &counted).await;
     let count = count.json()["input_tokens"].clone();
     assert_eq!(first["input_tokens"], count);
     assert_eq!(first["cache_read_input_tokens"], 0);
     assert_eq!(first["output_tokens"], "Hello.".len() + 1);
-    let second = server.post("/v1/messages", &asked).await.json()["usage"].clone();
+    let second = server.post("/v1/messages", &body).await.json()["usage"].clone();
     let sum = |usage: &Value, names: [&str; 2]| -> u64 {
         names.iter().filter_map(|name| usage[*name].as_u64()).sum()
     };
@@ -306,27 +290,27 @@ async fn usage_tells_cached_tokens_apart() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_the_same_in_order() {
+async fn stream_events_are_complete_and_ordered() {
     let server = Harness::saying(&format!("<think>hm</think>\n\nOk{CALL}"));
-    let asked = request(json!({ "stream": true, "tools": tools() }));
-    let reply = server.post("/v1/messages", &asked).await;
-    let mut told: Vec<(String, Value)> = Vec::new();
+    let body = request(json!({ "stream": true, "tools": tools() }));
+    let reply = server.post("/v1/messages", &body).await;
+    let mut events: Vec<(String, Value)> = Vec::new();
     for (name, data) in reply.events() {
         assert_eq!(name.as_deref(), data["type"].as_str());
         let name = name.unwrap_or_default();
-        // How the words are cut is the tokenizer's business.
+        // Deltas are joined: their size depends on the tokenizer.
         let text = ["text", "thinking", "partial_json"]
             .iter()
             .find_map(|field| data["delta"][*field].as_str());
-        match (told.last_mut(), text) {
+        match (events.last_mut(), text) {
             (Some((last, whole)), Some(text)) if *last == name && whole.is_string() => {
                 *whole = json!(format!("{}{text}", whole.as_str().unwrap_or_default()));
             }
-            (_, Some(text)) => told.push((name, json!(text))),
-            (_, None) => told.push((name, data)),
+            (_, Some(text)) => events.push((name, json!(text))),
+            (_, None) => events.push((name, data)),
         }
     }
-    let names: Vec<_> = told.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<_> = events.iter().map(|(name, _)| name.as_str()).collect();
     let block = [
         "content_block_start",
         "content_block_delta",
@@ -339,22 +323,23 @@ async fn a_stream_tells_the_same_in_order() {
         .chain(["message_delta", "message_stop"])
         .collect();
     assert_eq!(names, expected);
-    assert_eq!(told[0].1["message"]["content"], json!([]));
-    assert_eq!(told[0].1["message"]["stop_reason"], json!(null));
-    assert_eq!(told[2].1["content_block"]["type"], "thinking");
-    assert_eq!(told[3].1, "hm");
+    assert_eq!(events[0].1["message"]["content"], json!([]));
+    assert_eq!(events[0].1["message"]["stop_reason"], json!(null));
+    assert_eq!(events[2].1["content_block"]["type"], "thinking");
+    assert_eq!(events[3].1, "hm");
     let signed = json!({ "type": "signature_delta", "signature": "unsigned" });
-    assert_eq!(told[4].1["delta"], signed);
-    assert_eq!(told[6].1["index"], 1);
-    assert_eq!(told[7].1, "Ok");
-    let start = &told[9].1["content_block"];
+    assert_eq!(events[4].1["delta"], signed);
+    assert_eq!(events[6].1["index"], 1);
+    assert_eq!(events[7].1, "Ok");
+    let start = &events[9].1["content_block"];
     assert_eq!(
         (&start["name"], &start["input"]),
         (&json!("add"), &json!({}))
     );
-    let input: Value = serde_json::from_str(told[10].1.as_str().unwrap_or_default()).expect("JSON");
+    let input: Value =
+        serde_json::from_str(events[10].1.as_str().unwrap_or_default()).expect("JSON");
     assert_eq!(input, json!({ "a": 1, "b": [2] }));
-    let end = &told[12].1;
+    let end = &events[12].1;
     assert_eq!(
         end["delta"],
         json!({ "stop_reason": "tool_use", "stop_sequence": null })
@@ -363,9 +348,9 @@ async fn a_stream_tells_the_same_in_order() {
 }
 
 #[tokio::test]
-async fn what_had_no_effect_is_named() {
+async fn ignored_fields_are_listed() {
     let server = Harness::saying("Hello.");
-    let asked = request(json!({
+    let body = request(json!({
         "metadata": { "user_id": "1" },
         "system": [{ "type": "text", "text": "a", "cache_control": { "type": "ephemeral" } }],
         "messages": [{ "role": "user", "content": [
@@ -374,21 +359,21 @@ async fn what_had_no_effect_is_named() {
             { "type": "tool_use", "id": "1", "name": "f", "input": {}, "caller": { "type": "direct" } },
         ]}, { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "1" }] }],
     }));
-    let reply = server.post("/v1/messages", &asked).await;
+    let reply = server.post("/v1/messages", &body).await;
     let ignored = reply.response.headers().get(IGNORED_HEADER);
     let ignored = ignored.and_then(|ignored| ignored.to_str().ok());
     assert_eq!(ignored, Some("metadata, cache_control, caller"));
 }
 
 #[tokio::test]
-async fn a_failure_in_the_midst_of_a_stream_is_its_last_event() {
+async fn failed_stream_ends_with_the_error() {
     let model = Scripted {
         delay: std::time::Duration::from_millis(5),
         ..Scripted::new(&"a".repeat(1000))
     };
     let server = Harness::with(model, Harness::config());
     let in_flight = server.app.in_flight.clone();
-    let asked = request(json!({ "stream": true, "max_tokens": 2000 }));
+    let body = request(json!({ "stream": true, "max_tokens": 2000 }));
     let cancel = async {
         loop {
             let list = in_flight.list();
@@ -398,7 +383,7 @@ async fn a_failure_in_the_midst_of_a_stream_is_its_last_event() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     };
-    let (reply, ()) = tokio::join!(server.post("/v1/messages", &asked), cancel);
+    let (reply, ()) = tokio::join!(server.post("/v1/messages", &body), cancel);
     let (name, data) = reply.events().pop().expect("an event");
     assert_eq!(name.as_deref(), Some("error"));
     assert_eq!(data["type"], "error");

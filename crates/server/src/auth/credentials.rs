@@ -1,4 +1,4 @@
-//! The key in a request's headers, and which of ours it is.
+//! Finds the key in a request's headers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::Key;
 use crate::error::{ApiError, ErrorKind};
 
 /// Where clients put keys: OpenAI's in `Authorization`, Anthropic's in `x-api-key`, Azure's in
-/// `api-key`. Some send more than one; any that is right will do.
+/// `api-key`. Some send several; one valid key is enough.
 fn presented(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let bearer = headers.get_all(AUTHORIZATION).iter();
     let bearer = bearer.filter_map(|value| bearer_token(value.as_bytes()));
@@ -27,7 +27,7 @@ fn bearer_token(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(SCHEME).then_some(token)
 }
 
-/// The key among ours, or how to send one.
+/// The configured key, or how to send one.
 pub fn find(headers: &HeaderMap, keys: &[Arc<Key>]) -> Result<Arc<Key>, ApiError> {
     let mut any = false;
     for sent in presented(headers).filter(|sent| !sent.is_empty()) {
@@ -37,10 +37,10 @@ pub fn find(headers: &HeaderMap, keys: &[Arc<Key>]) -> Result<Arc<Key>, ApiError
         }
     }
     Err(if any {
-        refused("the API key is not one of this server's").code("invalid_api_key")
+        refused("the API key is not valid").code("invalid_api_key")
     } else {
         refused(
-            "an API key is needed: send it as `Authorization: Bearer …`, `x-api-key` or `api-key`",
+            "an API key is required: send it as `Authorization: Bearer …`, `x-api-key` or `api-key`",
         )
         .code("missing_api_key")
     })
@@ -50,8 +50,7 @@ fn refused(message: &str) -> ApiError {
     ApiError::new(ErrorKind::Unauthenticated, message)
 }
 
-/// Looks at every key for as long, whether one before it was right or not: the time that this
-/// takes tells nothing.
+/// Compares all keys in constant time.
 fn matching<'a>(sent: &[u8], keys: &'a [Arc<Key>]) -> Option<&'a Arc<Key>> {
     const NONE: u64 = u64::MAX;
     let hash: [u8; 32] = Sha256::digest(sent).into();

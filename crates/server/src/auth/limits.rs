@@ -1,4 +1,4 @@
-//! What is left of a key's allowance, under the names that OpenAI's clients read.
+//! A key's remaining rate limits, in the headers that OpenAI's clients read.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const TOKENS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
-pub fn tell(rates: &Rates, response: &mut Response) {
+pub fn set_headers(rates: &Rates, response: &mut Response) {
     for (names, rate) in [(REQUESTS, rates.requests), (TOKENS, rates.tokens)] {
         let Some(Rate {
             limit,
@@ -32,14 +32,14 @@ pub fn tell(rates: &Rates, response: &mut Response) {
         let headers = response.headers_mut();
         headers.insert(limit_name, HeaderValue::from(limit));
         headers.insert(remaining_name, HeaderValue::from(remaining));
-        if let Ok(reset) = HeaderValue::from_str(&span(reset)) {
+        if let Ok(reset) = HeaderValue::from_str(&format_duration(reset)) {
             headers.insert(reset_name, reset);
         }
     }
 }
 
 /// As OpenAI writes them: `20ms`, `7s`, `1m30s`.
-fn span(duration: Duration) -> String {
+fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64().ceil() as u64;
     match seconds {
         0 => "0s".to_owned(),
@@ -50,7 +50,7 @@ fn span(duration: Duration) -> String {
 }
 
 #[test]
-fn spans_are_written_as_clients_read_them() {
+fn durations_are_formatted_like_openais() {
     for (milliseconds, written) in [
         (0, "0s"),
         (20, "20ms"),
@@ -59,6 +59,9 @@ fn spans_are_written_as_clients_read_them() {
         (60_000, "1m0s"),
         (90_000, "1m30s"),
     ] {
-        assert_eq!(span(Duration::from_millis(milliseconds)), written);
+        assert_eq!(
+            format_duration(Duration::from_millis(milliseconds)),
+            written
+        );
     }
 }

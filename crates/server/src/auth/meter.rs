@@ -1,4 +1,4 @@
-//! How much a key was used, and how much more it may be now.
+//! A key's usage and rate limits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,35 +8,35 @@ use loquat_engine::Usage;
 use crate::config;
 use crate::error::{ApiError, ErrorKind};
 
-/// What a key was used for.
+/// A key's usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyUsage {
-    /// Those that were let in.
+    /// Admitted.
     pub requests: u64,
-    /// Those that came too often, or too many at once.
+    /// Refused by a limit.
     pub refused: u64,
     pub prompt_tokens: u64,
-    /// Those of the prompt that were not computed again.
+    /// Prompt tokens from the prefix cache.
     pub cached_tokens: u64,
     pub completion_tokens: u64,
-    /// Requests under way.
+    /// Running requests.
     pub running: u32,
 }
 
-/// Counts of one key, whatever its limits are at the time.
+/// Counts of one key, independent of its current limits.
 #[derive(Debug, Default)]
 pub struct Meter {
-    state: Mutex<State>,
+    state: Mutex<MeterState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MeterState {
     usage: KeyUsage,
     requests: Bucket,
     tokens: Bucket,
 }
 
-/// A request under way, until it is dropped.
+/// A running request, until it is dropped.
 #[derive(Debug)]
 pub struct Admitted(Arc<Meter>);
 
@@ -46,16 +46,16 @@ impl Drop for Admitted {
     }
 }
 
-/// What is left of a limit per minute.
+/// The rest of a limit per minute.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     pub limit: u32,
     pub remaining: u32,
-    /// Until all of it is there again.
+    /// Until the limit is full again.
     pub reset: Duration,
 }
 
-/// What is left of both of a key's, where it has them.
+/// The rest of a key's limits, if it has them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
     pub requests: Option<Rate>,
@@ -63,7 +63,7 @@ pub struct Rates {
 }
 
 impl Meter {
-    /// Lets a request in, or says when to come again.
+    /// Admits a request, or returns when to retry.
     pub fn admit(
         self: &Arc<Self>,
         limits: &config::Key,
@@ -77,7 +77,7 @@ impl Meter {
             }
             None => {
                 if limits.requests_per_minute.is_some() {
-                    state.requests.take(1.0);
+                    state.requests.withdraw(1.0);
                 }
                 state.usage.requests += 1;
                 state.usage.running += 1;
@@ -86,13 +86,13 @@ impl Meter {
         }
     }
 
-    /// Tokens are known when a request has ended, and taken then: the limit is a mean, which one
-    /// request may exceed and those after it wait for.
+    /// Charges a finished request's tokens. They are known only now: one request may exceed the
+    /// limit, and later requests wait.
     pub fn used(&self, limits: &config::Key, usage: &Usage) {
         let mut state = self.lock();
         if limits.tokens_per_minute.is_some() {
             let tokens = usage.prompt_tokens + usage.completion_tokens;
-            state.tokens.take(tokens as f64);
+            state.tokens.withdraw(tokens as f64);
         }
         state.usage.prompt_tokens += usage.prompt_tokens as u64;
         state.usage.cached_tokens += usage.cached_tokens as u64;
@@ -115,28 +115,28 @@ impl Meter {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MeterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl MeterState {
     fn refusal(&mut self, limits: &config::Key, now: Instant) -> Option<ApiError> {
         if let Some(limit) = limits.requests_per_minute
             && let Some(wait) = self.requests.wait(limit, now)
         {
-            let what = format!("this key may make {limit} requests a minute");
+            let what = format!("this key is limited to {limit} requests per minute");
             return Some(too_many(what, "rate_limit_exceeded", wait));
         }
         if let Some(limit) = limits.tokens_per_minute
             && let Some(wait) = self.tokens.wait(limit, now)
         {
-            let what = format!("this key may use {limit} tokens a minute");
+            let what = format!("this key is limited to {limit} tokens per minute");
             return Some(too_many(what, "rate_limit_exceeded", wait));
         }
         let limit = limits.concurrent?;
         (self.usage.running >= limit).then(|| {
-            let what = format!("this key may make {limit} requests at once");
+            let what = format!("this key is limited to {limit} concurrent requests");
             too_many(what, "concurrency_limit_exceeded", Duration::from_secs(1))
         })
     }
@@ -150,16 +150,16 @@ fn too_many(what: String, code: &'static str, wait: Duration) -> ApiError {
     .code(code)
 }
 
-/// Fills up evenly to a minute's worth. It may be in debt.
+/// A token bucket that holds a minute's worth. It may be in debt.
 #[derive(Debug, Default)]
 struct Bucket {
-    /// What is missing from a full one, so that a change of the limit leaves debts as they are.
+    /// The amount missing from a full bucket, so that changing the limit keeps debts.
     taken: f64,
     at: Option<Instant>,
 }
 
 impl Bucket {
-    fn take(&mut self, amount: f64) {
+    fn withdraw(&mut self, amount: f64) {
         self.taken += amount;
     }
 
@@ -171,7 +171,7 @@ impl Bucket {
         self.at = Some(now);
     }
 
-    /// How long until there is one; `None` where there is.
+    /// How long until a unit is available; `None` if one is.
     fn wait(&mut self, limit: u32, now: Instant) -> Option<Duration> {
         self.refill(limit, now);
         let missing = self.taken + 1.0 - f64::from(limit);
@@ -192,7 +192,7 @@ fn per_second(limit: u32) -> f64 {
     f64::from(limit) / 60.0
 }
 
-/// A limit of nothing never fills up; an hour is as good as never.
+/// A limit of 0 never refills; reports an hour.
 fn duration(amount: f64, limit: u32) -> Duration {
     const HOUR: f64 = 3600.0;
     Duration::from_secs_f64((amount / per_second(limit)).min(HOUR))

@@ -1,7 +1,7 @@
-//! Who may do what: keys, what they are for, and how much.
+//! Authentication: keys, scopes and limits.
 //!
-//! Without any keys, everybody who reaches the server may use its models and read its metrics;
-//! operating it takes a key in any case.
+//! Without keys, anyone who can reach the server may use its models and read its metrics; the admin
+//! API always needs a key.
 
 mod credentials;
 mod limits;
@@ -27,22 +27,22 @@ use crate::http::hold;
 pub use meter::KeyUsage;
 use meter::Meter;
 
-/// The keys in force.
+/// The configured keys.
 #[derive(Debug)]
 pub struct Keys {
     keys: RwLock<Vec<Arc<Key>>>,
 }
 
-/// A key, and what it was used for so far.
+/// A key and its usage.
 pub struct Key {
     pub name: String,
     /// As configured.
     pub settings: config::Key,
-    /// Stays when the configuration is read again, so that nobody gets a fresh allowance by it.
+    /// Survives a reload, so that a reload resets no limit.
     meter: Arc<Meter>,
 }
 
-/// Says whose key it is and nothing that would help to find it.
+/// Prints the name only, not the hash.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Key").field(&self.name).finish()
@@ -57,7 +57,7 @@ impl Keys {
         }
     }
 
-    /// Puts other keys in force. Those that keep their name keep their counts.
+    /// Replaces the keys. A key that keeps its name keeps its counts.
     pub fn replace(&self, keys: &[config::Key]) {
         let mut current = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         let replaced = keys.iter().map(|key| {
@@ -78,8 +78,7 @@ impl Keys {
         keys.unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// The key that a request was sent with, where it is for the scope; none where none is asked
-    /// for.
+    /// The request's key if it has the scope; `None` if the server needs no key.
     fn authorize(&self, headers: &HeaderMap, scope: Scope) -> Result<Option<Arc<Key>>, ApiError> {
         let keys = self.list();
         if keys.is_empty() {
@@ -92,11 +91,7 @@ impl Keys {
         if key.settings.scopes.contains(&scope) {
             return Ok(Some(key));
         }
-        let what = format!(
-            "the key `{}` is not for this: it lacks the scope `{}`",
-            key.name,
-            scope.name()
-        );
+        let what = format!("the key `{}` lacks the scope `{}`", key.name, scope.name());
         Err(ApiError::new(ErrorKind::Forbidden, what).code("insufficient_scope"))
     }
 }
@@ -116,25 +111,25 @@ impl Key {
         })
     }
 
-    /// Counts what a request came to.
+    /// Counts a finished request.
     pub fn used(&self, usage: &Usage) {
         self.meter.used(&self.settings, usage);
     }
 
-    /// What it was used for since the server started.
+    /// Usage since the server started.
     pub fn usage(&self) -> KeyUsage {
         self.meter.usage()
     }
 
-    /// Whether the key is for this model, by its configured name.
+    /// Whether the key allows the model with this configured name.
     pub fn may_use(&self, model: &str) -> bool {
         let allowed = self.settings.models.as_ref();
         allowed.is_none_or(|models| models.iter().any(|allowed| allowed == model))
     }
 }
 
-/// The layer before everything that uses models: finds the caller's key, and holds it to its
-/// limits until the response has ended.
+/// The layer around requests that use models: authenticates, and enforces the key's limits until the
+/// response has ended.
 pub async fn inference(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let key = match enter(&app, &mut request, Scope::Inference) {
         Ok(Some(key)) => key,
@@ -145,18 +140,18 @@ pub async fn inference(State(app): State<Arc<App>>, mut request: Request, next: 
     match key.meter.admit(limits, Instant::now()) {
         Ok(admitted) => {
             let mut response = next.run(request).await;
-            limits::tell(&key.meter.rates(limits, Instant::now()), &mut response);
+            limits::set_headers(&key.meter.rates(limits, Instant::now()), &mut response);
             hold(response, admitted)
         }
         Err(refusal) => {
             let mut response = refusal.into_response();
-            limits::tell(&key.meter.rates(limits, Instant::now()), &mut response);
+            limits::set_headers(&key.meter.rates(limits, Instant::now()), &mut response);
             response
         }
     }
 }
 
-/// The layer before what is measured.
+/// The layer around metrics.
 pub async fn metrics(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     match enter(&app, &mut request, Scope::Metrics) {
         Ok(_) => next.run(request).await,
@@ -164,7 +159,7 @@ pub async fn metrics(State(app): State<Arc<App>>, mut request: Request, next: Ne
     }
 }
 
-/// The layer before what changes the server.
+/// The layer around the admin API.
 pub async fn admin(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     match enter(&app, &mut request, Scope::Admin) {
         Ok(_) => next.run(request).await,
@@ -172,11 +167,11 @@ pub async fn admin(State(app): State<Arc<App>>, mut request: Request, next: Next
     }
 }
 
-/// Tells the request whose it is.
+/// Attaches the key to the request.
 fn enter(app: &App, request: &mut Request, scope: Scope) -> Result<Option<Arc<Key>>, ApiError> {
     let key = app.keys.authorize(request.headers(), scope)?;
     if let (Some(caller), Some(key)) = (request.extensions_mut().get_mut::<Caller>(), &key) {
-        // Nobody else writes this note, so that it cannot have been written.
+        // Only this function sets the note, so it is empty.
         let _ = caller.notes.key.set(key.name.clone());
         caller.key = Some(Arc::clone(key));
     }

@@ -45,7 +45,7 @@ async fn get(server: &Harness, path: &str, header: Option<(&str, &str)>) -> Repl
 const MODELS: &str = "/v1/models";
 
 #[tokio::test]
-async fn a_key_is_found_wherever_clients_put_it() {
+async fn key_is_found_in_every_header() {
     let server = server(vec![
         key("first", "one", &[Scope::Inference]),
         key("second", "two", &[Scope::Inference]),
@@ -71,7 +71,7 @@ async fn a_key_is_found_wherever_clients_put_it() {
 }
 
 #[tokio::test]
-async fn each_scope_opens_its_own_doors_only() {
+async fn each_scope_allows_only_its_routes() {
     let all = [Scope::Inference, Scope::Metrics, Scope::Admin];
     let server = server(
         all.map(|scope| key(scope.name(), scope.name(), &[scope]))
@@ -99,7 +99,7 @@ async fn each_scope_opens_its_own_doors_only() {
 }
 
 #[tokio::test]
-async fn without_keys_all_is_open_but_operating() {
+async fn without_keys_only_admin_is_closed() {
     let server = server(Vec::new());
     for (path, status) in [(MODELS, 200), ("/metrics", 200), ("/admin/v1/models", 403)] {
         let reply = get(&server, path, Some(("authorization", "Bearer any"))).await;
@@ -108,13 +108,13 @@ async fn without_keys_all_is_open_but_operating() {
 }
 
 #[test]
-fn a_key_tells_its_name_and_nothing_else() {
+fn debug_shows_only_the_name() {
     let keys = Keys::new(&[key("name", "secret", &[])]);
     assert_eq!(format!("{:?}", keys.list()), r#"[Key("name")]"#);
 }
 
 #[test]
-fn a_key_is_for_its_models() {
+fn key_is_limited_to_its_models() {
     let settings = Settings {
         models: Some(vec!["tiny".to_owned()]),
         ..key("name", "secret", &[])
@@ -125,7 +125,7 @@ fn a_key_is_for_its_models() {
 }
 
 #[tokio::test]
-async fn models_of_others_do_not_exist() {
+async fn forbidden_models_look_missing() {
     let mut config = Harness::config();
     config.models.push(Model {
         aliases: vec!["alias".to_owned()],
@@ -169,7 +169,7 @@ async fn models_of_others_do_not_exist() {
     assert_eq!(nobody.json()["error"]["code"], "model_not_found");
     let message = nobody.json()["error"]["message"].to_string();
     assert!(message.contains("served: tiny\""), "{message}");
-    // The only one that it may use need not be named.
+    // The only allowed model need not be named.
     let request = Request::post("/v1/completions").header("x-api-key", "key");
     let request = request.body(Body::from(json!({ "prompt": "a" }).to_string()));
     let reply = server.send(request.expect("a request")).await;
@@ -178,7 +178,7 @@ async fn models_of_others_do_not_exist() {
 }
 
 #[test]
-fn what_stays_by_name_keeps_its_counts() {
+fn replaced_key_keeps_counts_by_name() {
     let keys = Keys::new(&[key("stays", "old", &[]), key("goes", "gone", &[])]);
     let usage = Usage {
         prompt_tokens: 3,
@@ -204,7 +204,7 @@ fn what_stays_by_name_keeps_its_counts() {
 }
 
 #[test]
-fn requests_beyond_the_rate_wait_until_there_are_some_again() {
+fn requests_beyond_the_rate_are_refused() {
     let limits = Settings {
         requests_per_minute: Some(2),
         ..key("name", "secret", &[])
@@ -225,7 +225,7 @@ fn requests_beyond_the_rate_wait_until_there_are_some_again() {
 }
 
 #[test]
-fn tokens_beyond_the_rate_are_waited_for_by_the_next() {
+fn token_debt_delays_the_next_request() {
     let limits = Settings {
         tokens_per_minute: Some(60),
         ..key("name", "secret", &[])
@@ -248,7 +248,7 @@ fn tokens_beyond_the_rate_are_waited_for_by_the_next() {
 }
 
 #[tokio::test]
-async fn limits_are_told_and_held_to() {
+async fn limits_are_reported_and_enforced() {
     let limited = Settings {
         requests_per_minute: Some(1),
         ..key("name", "secret", &[Scope::Inference])
@@ -271,7 +271,7 @@ fn header<'a>(reply: &'a Reply, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn requests_at_once_are_counted_until_their_bodies_end() {
+async fn concurrency_counts_until_response_bodies_end() {
     let limits = Settings {
         concurrent: Some(1),
         ..key("name", "secret", &[])

@@ -1,19 +1,19 @@
-//! Keys: made here, told once, and kept as hashes.
+//! API keys: generated here, shown once, stored as hashes.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use super::kinds::quoted;
+use super::option_value::quoted;
 use super::{KeyHash, Scope};
 
 const PREFIX: &str = "sha256:";
 
-/// What every key begins with, so that people and secret scanners know one.
+/// The prefix of every key, for people and secret scanners.
 const MARK: &str = "lq-";
 
 impl KeyHash {
-    pub fn of(key: &str) -> Self {
+    pub fn digest(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
     }
 
@@ -31,7 +31,7 @@ impl KeyHash {
         Some(Self(hash))
     }
 
-    /// Enough to tell hashes apart by.
+    /// The first digits, enough to distinguish hashes.
     pub fn shortened(&self) -> String {
         let whole = self.to_string();
         let shown = whole.get(..PREFIX.len() + 8);
@@ -46,14 +46,14 @@ impl fmt::Display for KeyHash {
     }
 }
 
-/// A fresh key: 244 bits of the system's randomness.
-pub fn fresh() -> String {
+/// A new key with 244 random bits.
+pub fn generate() -> String {
     let halves = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
     let digits = halves.map(|half| half.simple().to_string());
     format!("{MARK}{}", digits.concat())
 }
 
-/// The lines of a configuration that let a key in.
+/// The `[[keys]]` table that allows a key.
 pub fn entry(name: &str, hash: &KeyHash, scopes: &[Scope]) -> String {
     let scopes: Vec<_> = scopes.iter().map(|scope| quoted(scope.name())).collect();
     format!(
@@ -69,8 +69,8 @@ mod tests {
     use crate::config::Sources;
 
     #[test]
-    fn an_entry_reads_as_its_key() {
-        let hash = KeyHash::of("abc");
+    fn entry_parses_as_its_key() {
+        let hash = KeyHash::digest("abc");
         let text = entry("te\"am\n", &hash, &[Scope::Metrics, Scope::Admin]);
         let file = Some(("f.toml".into(), text));
         let sources = Sources {
@@ -86,13 +86,13 @@ mod tests {
     fn hashes_are_sha256_in_hexadecimal() {
         // printf abc | sha256sum
         let abc = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(KeyHash::of("abc").to_string(), abc);
-        assert_eq!(KeyHash::parse(abc), Some(KeyHash::of("abc")));
+        assert_eq!(KeyHash::digest("abc").to_string(), abc);
+        assert_eq!(KeyHash::parse(abc), Some(KeyHash::digest("abc")));
         assert_eq!(
             KeyHash::parse(&abc.to_uppercase().replace("SHA", "sha")),
             KeyHash::parse(abc)
         );
-        assert_eq!(KeyHash::of("abc").shortened(), "sha256:ba7816bf…");
+        assert_eq!(KeyHash::digest("abc").shortened(), "sha256:ba7816bf…");
         for wrong in [
             "",
             "sha256:",
@@ -106,8 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn fresh_keys_differ() {
-        let (one, other) = (fresh(), fresh());
+    fn generated_keys_differ() {
+        let (one, other) = (generate(), generate());
         assert_ne!(one, other);
         assert_eq!(one.len(), MARK.len() + 64);
     }

@@ -1,18 +1,18 @@
-//! How the server is set up, as plain data. Reading it from files, environment and flags is the
-//! business of this module's other files; what is here is what the rest of the crate sees.
+//! The server's configuration as plain data. The submodules read it from files, the environment and
+//! flags.
 
 mod check;
-mod given;
-mod in_force;
+mod effective;
+mod errors;
 mod key;
-mod kinds;
-mod mistakes;
-mod nearest;
+mod option_value;
 mod options;
+mod provenance;
+mod raw_value;
 mod reference;
-mod said;
 mod sampling;
 mod sources;
+mod suggestion;
 #[cfg(test)]
 mod tests;
 pub mod units;
@@ -24,14 +24,14 @@ use std::time::Duration;
 use loquat_session::{KvFormat, MemoryBudget, Precision};
 use serde_json::{Map, Value};
 
-pub use in_force::{in_force, show};
-pub use key::{entry as key_entry, fresh as fresh_key};
-pub use mistakes::{Mistake, Mistakes, Place, Spot};
+pub use effective::{effective_json, effective_toml};
+pub use errors::{ConfigError, ConfigErrors, FileLocation, Location};
+pub use key::{entry as key_entry, generate as generate_key};
 pub use options::{Flag, flags};
 pub use reference::page as reference;
-pub use sources::{Settled, Sources};
+pub use sources::{EffectiveConfig, Sources};
 
-/// Everything in force.
+/// The effective configuration.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Config {
     pub server: Server,
@@ -41,10 +41,10 @@ pub struct Config {
     pub log: Log,
     pub telemetry: Telemetry,
     pub responses: Responses,
-    /// Memory for all models together, in bytes; idle models make room. `None` loads whatever
-    /// the machine takes.
+    /// Memory for all models together, in bytes; idle models make room. `None`
+    /// sets no limit.
     pub memory: Option<u64>,
-    /// Without any, everybody who reaches the server may use it.
+    /// Without keys, anyone who can reach the server may use it.
     pub keys: Vec<Key>,
     /// Requests name one of them, unless there is only one.
     pub models: Vec<Model>,
@@ -54,9 +54,9 @@ pub struct Config {
 pub struct Server {
     pub host: IpAddr,
     pub port: u16,
-    /// How long requests may go on after the server was told to stop.
+    /// How long running requests may continue after a shutdown signal.
     pub shutdown_timeout: Duration,
-    /// Serve the page at `/` and the reader of the API's description at `/docs`.
+    /// Serve the page at `/` and the API reference at `/docs`.
     pub page: bool,
     /// Names by which browsers may reach the server, besides its address and loopback names.
     pub host_names: Vec<String>,
@@ -64,7 +64,7 @@ pub struct Server {
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Tls {
-    /// PEM: the certificate and what it was issued by.
+    /// PEM: the certificate chain.
     pub certificate: PathBuf,
     /// PEM.
     pub private_key: PathBuf,
@@ -78,7 +78,7 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// How long its body may.
     pub body_timeout: Duration,
-    /// How long a client may leave what is sent to it unread.
+    /// How long a client may leave sent data unread.
     pub write_timeout: Duration,
     /// How long a connection may be idle between requests.
     pub idle_timeout: Duration,
@@ -87,10 +87,10 @@ pub struct Limits {
     pub request_timeout: Option<Duration>,
 }
 
-/// Whose pages may use the server from a browser.
+/// Which origins may use the server from a browser.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cors {
-    /// Origins such as `https://example.org`; `*` is everybody. Nobody when empty.
+    /// Origins such as `https://example.org`; `*` allows all. None when empty.
     pub origins: Vec<String>,
 }
 
@@ -103,12 +103,12 @@ pub struct Log {
     pub content: bool,
 }
 
-/// How KV is to be kept.
+/// The KV format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvChoice {
-    /// As the backend prefers.
+    /// The backend's preference.
     Auto,
-    /// So, and refused where the backend or the model cannot.
+    /// This format; an error if the backend or the model does not support it.
     Format(KvFormat),
 }
 
@@ -118,7 +118,7 @@ impl KvChoice {
     fn named(name: &str) -> Option<Self> {
         match name {
             Self::AUTO => Some(Self::Auto),
-            name => KvFormat::named(name).map(Self::Format),
+            name => KvFormat::from_name(name).map(Self::Format),
         }
     }
 
@@ -145,18 +145,18 @@ pub enum LogFormat {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Telemetry {
-    /// Where spans go, by OTLP over HTTP: `http://127.0.0.1:4318`. Nowhere when left out.
+    /// Where spans go, by OTLP over HTTP: `http://127.0.0.1:4318`. Off when unset.
     pub otlp_endpoint: Option<String>,
     pub service_name: String,
-    /// The share of requests that are traced, from 0 to 1, unless the client decided already.
+    /// The share of requests to trace, from 0 to 1, unless the client has decided.
     pub sample_ratio: f64,
 }
 
-/// What `/v1/responses` keeps.
+/// Stored responses of `/v1/responses`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Responses {
     pub max_stored: usize,
-    /// Of all of them together.
+    /// All of them together.
     pub max_bytes: usize,
     pub keep: Duration,
 }
@@ -176,7 +176,7 @@ pub struct Key {
     pub concurrent: Option<u32>,
 }
 
-/// The SHA-256 of a key. The key itself is nowhere.
+/// The SHA-256 of a key. The server never stores the key itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyHash(pub [u8; 32]);
 
@@ -190,7 +190,7 @@ pub enum Scope {
 
 impl Scope {
     pub fn name(self) -> &'static str {
-        kinds::Word::word(&self)
+        option_value::Keyword::keyword(&self)
     }
 
     pub fn named(name: &str) -> Option<Self> {
@@ -202,22 +202,22 @@ impl Scope {
 /// A model to serve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// What clients call it.
+    /// The name in requests.
     pub name: String,
     /// A path or a catalog name.
     pub source: String,
-    /// Which of its files, where there are several kinds of them.
+    /// Which files to load if the source has several kinds.
     pub kind: Option<FileKind>,
-    /// Further names for it.
+    /// Further names.
     pub aliases: Vec<String>,
     /// `auto`, or one of `loquat backends`.
     pub backend: String,
-    /// Which of the backend's devices, by its label; the first when left out.
+    /// The label of one of the backend's devices; the first when unset.
     pub device: Option<String>,
     pub kv_format: KvChoice,
-    /// Longest context in tokens; the model's own when left out.
+    /// Longest context in tokens; the model's own when unset.
     pub context: Option<usize>,
-    /// All memory it may take: bytes or a share of the machine.
+    /// Memory limit: bytes or a share of the machine.
     pub memory: Option<MemoryBudget>,
     pub threads: Option<usize>,
     pub precision: Precision,
@@ -225,40 +225,35 @@ pub struct Model {
     pub parallel: usize,
     /// Requests that may wait.
     pub max_queue: usize,
-    /// How many times as long running streams may take for a token while prompts come in.
+    /// How much prefill may slow down running streams: the ratio of their times per token.
     pub max_slowdown: f32,
-    /// How long a request may wait for room.
+    /// How long a request may wait in the queue.
     pub queue_timeout: Option<Duration>,
-    /// Memory for prefixes of ended requests, in bytes; whatever is left when `None`.
+    /// Memory for prefixes of finished requests, in bytes; all that is free when `None`.
     pub cache_bytes: Option<u64>,
-    /// Longest reply where a request does not say.
+    /// Longest reply if the request sets no limit.
     pub max_tokens: usize,
-    /// A built-in template's name or a file, in place of the model's own.
+    /// A built-in template's name or a file, in location of the model's own.
     pub template: Option<String>,
-    /// Load it at start; otherwise at its first use.
+    /// Load at start; otherwise at first use.
     pub preload: bool,
-    /// Unload it when it was idle for so long; never when `None`.
+    /// Unload after this idle time; never when `None`.
     pub idle_unload: Option<Duration>,
-    /// Sampling parameters by name, where a request does not say.
+    /// Default sampling parameters by name.
     pub sampling: Map<String, Value>,
-    /// How embeddings are made of hidden states: `mean` or `last`.
+    /// How hidden states become an embedding: `mean` or `last`.
     pub pooling: Pooling,
-    pub adapters: Adapters,
 }
 
-/// How a model's weights are kept.
+/// The format of a model's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     Gguf,
     /// Safetensors that MLX quantized.
     Mlx,
-    /// As they were trained.
+    /// As trained.
     Safetensors,
 }
-
-/// None can be loaded yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Adapters;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
@@ -324,7 +319,7 @@ impl Default for Responses {
 }
 
 impl Model {
-    /// A model with nothing said about it but what it is.
+    /// A model with default options.
     pub fn new(name: impl Into<String>, source: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -349,18 +344,17 @@ impl Model {
             idle_unload: None,
             sampling: Map::new(),
             pooling: Pooling::Mean,
-            adapters: Adapters,
         }
     }
 
-    /// One that has yet to be described.
+    /// One with no option set.
     fn blank() -> Self {
         Self::new("", "")
     }
 }
 
 impl Key {
-    /// One that has yet to be described.
+    /// One with no option set.
     fn blank() -> Self {
         Self {
             name: String::new(),

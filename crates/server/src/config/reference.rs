@@ -1,4 +1,4 @@
-//! The reference page, written from the tables of options.
+//! Generates the reference page from the tables of options.
 
 use std::fmt::Write;
 
@@ -8,40 +8,37 @@ use super::{Config, Key, Model};
 const OPENING: &str = "\
 # The configuration
 
-What `loquat serve` can be told, and where. This page is written from the tables of options in
-`crates/server/src/config/options`; a test fails where the two differ, and
-`LOQUAT_WRITE_DOCS=1 cargo test -p loquat-server --lib config::` writes it anew. How to run and
-operate the server stands in [serve.md](serve.md).
+All options of `loquat serve`. This page is generated from the tables in
+`crates/server/src/config/options`: a test fails if it is out of date, and
+`LOQUAT_WRITE_DOCS=1 cargo test -p loquat-server --lib config::` updates it. For how to run and
+operate the server see [serve.md](serve.md).
 
-An option is set in a TOML file, by an environment variable, or by a flag of `loquat serve`; the
-file counts least and the flag most:
+An option is set in a TOML file, by an environment variable, or by a flag of `loquat serve`. Later
+sources override earlier ones:
 
-1. The file that `--config FILE` names, or else the variable `LOQUAT_CONFIG`; none when neither
-   does.
-2. The environment. A variable that is empty counts as not set.
-3. Flags, and models named on the command line. Those take the place of the file's models, except
-   where one of them is called what was typed: then it is that model, with all that the file says
-   of it, and it is loaded at start.
+1. The file named by `--config FILE`, or else by the variable `LOQUAT_CONFIG`.
+2. The environment. An empty variable counts as unset.
+3. Flags, and models named on the command line. Those replace the file's models. If the name is that
+   of a model in the file, it selects this model with all its options, and loads it at start.
 
-Variables and flags of a model's options hold for every model. Lists have commas between their
-items there: `LOQUAT_CORS_ORIGINS=https://a.example,https://b.example`.
+Variables and flags for a model's option apply to every model. In them, lists are separated by
+commas: `LOQUAT_CORS_ORIGINS=https://a.example,https://b.example`.
 
-Sizes are written with their unit (`512MiB`, `6GiB`, `4GB`), times too (`250ms`, `30s`, `5m`,
-`24h`).
+Sizes and durations need a unit: `512MiB`, `6GiB`, `4GB`; `250ms`, `30s`, `5m`, `24h`.
 
-`loquat config check [FILE]` says all that is wrong with a file, each with its line; `loquat config
-show` what is in force, and who said so; `loquat config key NAME` makes a key.
+`loquat config check [FILE]` lists all errors of a file with their lines. `loquat config show` prints
+the effective configuration and where each value comes from. `loquat config key NAME` generates a
+key.
 ";
 
 const KEYS_TEXT: &str = "\
-One table for each key; the key itself is nowhere but with its owner. Without any keys everybody who
-reaches the server may use its models and read its metrics, and nobody may operate it. The scopes
-are `inference` (ask models), `metrics` (read `/metrics` and `/stats`) and `admin` (operate it, under
-`/admin`).";
+One table per key. The server stores only the key's hash. Without keys, anyone who can reach the
+server may use its models and read its metrics, and the admin API is off. The scopes are `inference`
+(use models), `metrics` (read `/metrics` and `/stats`) and `admin` (use `/admin`).";
 
 const MODELS_TEXT: &str = "\
-One table for each model. A request must name one, unless only one is served. The catalog's default
-model is served where there is no table.";
+One table per model. A request must name one, unless only one is served. Without a table, the
+catalog's default model is served.";
 
 /// The page, as Markdown.
 pub fn page() -> String {
@@ -50,7 +47,7 @@ pub fn page() -> String {
     for section in SECTIONS {
         let rows = section.settings.iter().map(|setting| Row {
             variable: Some(section.variable(setting)),
-            ..Row::of(setting, &mut config)
+            ..Row::for_setting(setting, &mut config)
         });
         write(
             &mut page,
@@ -61,11 +58,11 @@ pub fn page() -> String {
     }
     let keys = KEYS
         .iter()
-        .map(|setting| Row::of(setting, &mut Key::blank()));
+        .map(|setting| Row::for_setting(setting, &mut Key::blank()));
     write(&mut page, "[[keys]]", KEYS_TEXT, keys.collect());
     let models = MODELS.iter().map(|setting| Row {
         variable: model_variable(setting),
-        ..Row::of(setting, &mut Model::blank())
+        ..Row::for_setting(setting, &mut Model::blank())
     });
     write(&mut page, "[[models]]", MODELS_TEXT, models.collect());
     page
@@ -73,7 +70,7 @@ pub fn page() -> String {
 
 struct Row {
     name: &'static str,
-    what: String,
+    expected: String,
     default: String,
     variable: Option<String>,
     flag: Option<&'static str>,
@@ -82,17 +79,17 @@ struct Row {
 }
 
 impl Row {
-    fn of<T>(setting: &Setting<T>, blank: &mut T) -> Self {
+    fn for_setting<T>(setting: &Setting<T>, blank: &mut T) -> Self {
         let default = if setting.required {
-            "must be given".to_owned()
+            "required".to_owned()
         } else {
             setting
-                .written(blank)
+                .to_toml(blank)
                 .map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"))
         };
         Self {
             name: setting.name,
-            what: setting.what(blank),
+            expected: setting.expected(blank),
             default,
             variable: None,
             flag: setting.flag,
@@ -109,19 +106,19 @@ fn write(page: &mut String, title: &str, text: &str, rows: Vec<Row>) {
         let _ = writeln!(page, "{} = {}", row.name, row.example);
     }
     page.push_str(
-        "```\n\n| option | it is | default | variable, flag | |\n|---|---|---|---|---|\n",
+        "```\n\n| option | value | default | variable, flag | description |\n|---|---|---|---|---|\n",
     );
     for row in rows {
         let variable = row.variable.map(|name| format!("`{name}`"));
         let flag = row.flag.map(|name| format!("`--{name}`"));
-        let ways: Vec<_> = variable.into_iter().chain(flag).collect();
+        let overrides: Vec<_> = variable.into_iter().chain(flag).collect();
         let _ = writeln!(
             page,
             "| `{}` | {} | {} | {} | {} |",
             row.name,
-            row.what,
+            row.expected,
             row.default,
-            ways.join(", "),
+            overrides.join(", "),
             row.help
         );
     }
@@ -135,7 +132,7 @@ mod tests {
     const REWRITE: &str = "LOQUAT_WRITE_DOCS";
 
     #[test]
-    fn the_reference_page_is_what_the_tables_say() {
+    fn reference_page_is_up_to_date() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
         let expected = super::page();
         if std::env::var_os(REWRITE).is_some() {

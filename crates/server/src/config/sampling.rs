@@ -3,95 +3,96 @@
 use loquat_engine::{PARAMETERS, Parameter, ParameterKind, SamplingStep};
 use serde_json::{Map, Value, json};
 
-use super::given::{Given, Wrong};
-use super::kinds::{Bounds, Kind, quoted};
-use super::nearest::did_you_mean;
+use super::option_value::{Bounds, OptionValue, quoted};
+use super::raw_value::{InvalidValue, RawValue};
+use super::suggestion::did_you_mean;
 
-impl Kind for Map<String, Value> {
-    fn parse(given: Given<'_>, _: &Bounds) -> Result<Self, Vec<Wrong>> {
-        let table = given.table().ok_or_else(|| given.wrong())?;
-        let (mut sampling, mut wrong) = (Self::new(), Vec::new());
+impl OptionValue for Map<String, Value> {
+    fn parse(raw: RawValue<'_>, _: &Bounds) -> Result<Self, Vec<InvalidValue>> {
+        let table = raw.table().ok_or_else(|| raw.invalid())?;
+        let (mut sampling, mut invalid) = (Self::new(), Vec::new());
         for (name, value) in table {
-            match parameter(name.get_ref(), Given::Toml(value)) {
+            match parameter(name.get_ref(), RawValue::Toml(value)) {
                 Ok(value) => {
                     sampling.insert(name.get_ref().to_string(), value);
                 }
-                Err(Refused::Unknown(message)) => wrong.push(Wrong {
+                Err(InvalidParameter::Unknown(message)) => invalid.push(InvalidValue {
                     span: Some(name.span()),
                     message: Some(message),
                 }),
-                Err(Refused::Value(message)) => wrong.push(Wrong {
+                Err(InvalidParameter::Value(message)) => invalid.push(InvalidValue {
                     span: Some(value.span()),
                     message: Some(message),
                 }),
             }
         }
-        if wrong.is_empty() {
+        if invalid.is_empty() {
             Ok(sampling)
         } else {
-            Err(wrong)
+            Err(invalid)
         }
     }
 
-    fn written(&self, _: &Bounds) -> Option<String> {
+    fn to_toml(&self, _: &Bounds) -> Option<String> {
         (!self.is_empty()).then(|| object(self))
     }
 
-    fn what(_: &Bounds) -> String {
+    fn expected(_: &Bounds) -> String {
         "a table of sampling parameters".to_owned()
     }
 }
 
-enum Refused {
+enum InvalidParameter {
     Unknown(String),
     Value(String),
 }
 
-fn parameter(name: &str, given: Given<'_>) -> Result<Value, Refused> {
+fn parameter(name: &str, raw: RawValue<'_>) -> Result<Value, InvalidParameter> {
     let known = PARAMETERS.iter().find(|parameter| parameter.name == name);
     let Some(parameter) = known else {
         let known = PARAMETERS.iter().map(|parameter| parameter.name);
         let guess = did_you_mean(name, known);
-        let what = format!("`{name}` is no sampling parameter{guess}");
-        return Err(Refused::Unknown(what));
+        let what = format!("`{name}` is not a sampling parameter{guess}");
+        return Err(InvalidParameter::Unknown(what));
     };
-    value(parameter, given).ok_or_else(|| {
+    value(parameter, raw).ok_or_else(|| {
         let what = format!("`sampling.{name}` must be {}", expected(parameter));
-        Refused::Value(what)
+        InvalidParameter::Value(what)
     })
 }
 
-fn value(parameter: &Parameter, given: Given<'_>) -> Option<Value> {
+fn value(parameter: &Parameter, raw: RawValue<'_>) -> Option<Value> {
     let fits =
         |number: &f64| (f64::from(parameter.min)..=f64::from(parameter.max)).contains(number);
-    let number = |given: Given<'_>| given.real().filter(fits);
+    let number = |raw: RawValue<'_>| raw.real().filter(fits);
     Some(match parameter.kind {
-        ParameterKind::Float => json!(number(given)?),
+        ParameterKind::Float => json!(number(raw)?),
         ParameterKind::Integer => {
-            let whole = given.whole().filter(|whole| fits(&(*whole as f64)))?;
+            let whole = raw.whole().filter(|whole| fits(&(*whole as f64)))?;
             json!(i64::try_from(whole).ok()?)
         }
         ParameterKind::Biases => {
-            let biases = given.table()?.iter().map(|(id, bias)| {
+            let biases = raw.table()?.iter().map(|(id, bias)| {
                 id.get_ref().parse::<u32>().ok()?;
-                Some((id.get_ref().to_string(), json!(number(Given::Toml(bias))?)))
+                Some((
+                    id.get_ref().to_string(),
+                    json!(number(RawValue::Toml(bias))?),
+                ))
             });
             Value::Object(biases.collect::<Option<_>>()?)
         }
-        ParameterKind::Tokens => {
-            list(given, |id| u32::try_from(id.whole()?).ok().map(Value::from))?
-        }
+        ParameterKind::Tokens => list(raw, |id| u32::try_from(id.whole()?).ok().map(Value::from))?,
         ParameterKind::TokenSequences | ParameterKind::Strings => {
-            list(given, |text| text.text().map(Value::from))?
+            list(raw, |text| text.text().map(Value::from))?
         }
-        ParameterKind::Steps => list(given, |step| {
+        ParameterKind::Steps => list(raw, |step| {
             let name = step.text()?;
             SamplingStep::from_name(name)
                 .ok()
                 .map(|_| Value::from(name))
         })?,
         ParameterKind::Seed => {
-            let seed = given.whole()?;
+            let seed = raw.whole()?;
             u64::try_from(seed).map(Value::from).ok().or_else(|| {
                 let signed = i64::try_from(seed).ok()?;
                 Some(Value::from(signed))
@@ -100,8 +101,8 @@ fn value(parameter: &Parameter, given: Given<'_>) -> Option<Value> {
     })
 }
 
-fn list<'a>(given: Given<'a>, item: impl Fn(Given<'a>) -> Option<Value>) -> Option<Value> {
-    let items = given.list()?.into_iter().map(item);
+fn list<'a>(raw: RawValue<'a>, item: impl Fn(RawValue<'a>) -> Option<Value>) -> Option<Value> {
+    let items = raw.list()?.into_iter().map(item);
     items.collect::<Option<Vec<_>>>().map(Value::Array)
 }
 
@@ -115,7 +116,7 @@ fn expected(parameter: &Parameter) -> String {
         }
         ParameterKind::Tokens => "a list of token ids".to_owned(),
         ParameterKind::TokenSequences => "a list of words".to_owned(),
-        ParameterKind::Strings => "a list of texts".to_owned(),
+        ParameterKind::Strings => "a list of strings".to_owned(),
         ParameterKind::Steps => "a list of names of sampling steps".to_owned(),
         ParameterKind::Seed => "a whole number of 64 bits".to_owned(),
     }
@@ -125,7 +126,7 @@ fn object(fields: &Map<String, Value>) -> String {
     let fields = fields.iter();
     let fields: Vec<_> = fields
         .map(|(name, value)| match value {
-            // Ids of tokens are keys that need no quotes; names neither.
+            // Token ids and names are keys that need no quotes.
             Value::Object(inner) => format!("{name} = {}", object(inner)),
             value => format!("{name} = {}", toml(value)),
         })

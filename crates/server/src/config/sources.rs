@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use toml::de::DeTable;
 
 use super::check;
-use super::given::Given;
-use super::mistakes::{Mistake, Mistakes, Place};
-use super::nearest::did_you_mean;
+use super::errors::{ConfigError, ConfigErrors, Location};
 use super::options::{KEYS, MODELS, SECTIONS, Section, Setting, model_variable};
-use super::said::{Entry, File, Origins, Said, Target};
+use super::provenance::{ConfigProvenance, Entry, Provenance, SourceFile, Target};
+use super::raw_value::RawValue;
+use super::suggestion::did_you_mean;
 use super::{Config, Key, Model};
 
 /// Where a configuration comes from.
@@ -17,30 +17,30 @@ use super::{Config, Key, Model};
 pub struct Sources {
     /// A file's path and its text.
     pub file: Option<(PathBuf, String)>,
-    /// Variables and their values; others than ours do no harm.
+    /// Variables and their values; unrelated variables are ignored.
     pub environment: Vec<(String, String)>,
     /// Flags, without their dashes, and their values.
     pub flags: Vec<(String, String)>,
-    /// Models that were typed. One with the name of a model of the file is that one; the file's
-    /// others are not served then.
+    /// Models named on the command line. One with the name of a model of the file selects that
+    /// model; the file's other models are then not served.
     pub models: Vec<Model>,
-    /// What to serve where nobody says.
+    /// The model to serve if none is named.
     pub default_model: Option<Model>,
 }
 
-/// A configuration, and who said what of it.
+/// A configuration with its provenance.
 #[derive(Debug)]
-pub struct Settled {
+pub struct EffectiveConfig {
     pub config: Config,
-    pub origins: Origins,
+    pub provenance: ConfigProvenance,
 }
 
 impl Sources {
-    /// The configuration in force, or all that is wrong with it.
-    pub fn read(&self) -> Result<Settled, Mistakes> {
+    /// The effective configuration, or all its errors.
+    pub fn read(&self) -> Result<EffectiveConfig, ConfigErrors> {
         let mut reading = Reading::default();
         if let Some((path, text)) = &self.file {
-            reading.file(File { path, text });
+            reading.file(SourceFile { path, text });
         }
         reading.unknown_variables(&self.environment);
         reading.sections(self);
@@ -51,7 +51,7 @@ impl Sources {
             .collect();
         reading.models = self.chosen(std::mem::take(&mut reading.models));
         reading.all_models(self);
-        reading.settled(&in_file)
+        reading.finish(&in_file)
     }
 
     fn chosen(&self, mut in_file: Vec<Entry<Model>>) -> Vec<Entry<Model>> {
@@ -62,108 +62,115 @@ impl Sources {
             return in_file;
         }
         let choose = |wanted: &Model| {
-            let place = in_file.iter().position(|entry| {
+            let index = in_file.iter().position(|entry| {
                 let Model { name, aliases, .. } = &entry.value;
                 *name == wanted.source || aliases.contains(&wanted.source)
             });
-            match place {
-                Some(place) => preloaded(in_file.swap_remove(place), &wanted.source),
+            match index {
+                Some(index) => preloaded(in_file.swap_remove(index), &wanted.source),
                 None => typed(wanted.clone()),
             }
         };
         self.models.iter().map(choose).collect()
     }
 
-    /// What a variable and a flag say, in this order. A variable that is empty is not set.
-    fn overrides(&self, variable: Option<&str>, flag: Option<&str>) -> Vec<(Place, &str)> {
+    /// The values of the variable and the flag, in this order. An empty variable is not set.
+    fn overrides(&self, variable: Option<&str>, flag: Option<&str>) -> Vec<(Location, &str)> {
         let variable = variable.and_then(|name| {
             let value = value_of(&self.environment, name).filter(|value| !value.is_empty());
-            Some((Place::Variable(name.to_owned()), value?))
+            Some((Location::Variable(name.to_owned()), value?))
         });
         let flag = flag.and_then(|name| {
             let value = value_of(&self.flags, name);
-            Some((Place::Flag(name.to_owned()), value?))
+            Some((Location::Flag(name.to_owned()), value?))
         });
         variable.into_iter().chain(flag).collect()
     }
 }
 
-fn value_of<'a>(given: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    let mut given = given.iter().rev();
-    let found = given.find(|(known, _)| known == name);
+fn value_of<'a>(raw: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    let mut raw = raw.iter().rev();
+    let found = raw.find(|(known, _)| known == name);
     found.map(|(_, value)| value.as_str())
 }
 
-/// A model that no file describes.
+/// A model named on the command line that no file describes.
 fn typed(model: Model) -> Entry<Model> {
-    let place = Place::Argument(model.source.clone());
-    let mut said = Said::default();
+    let location = Location::Argument(model.source.clone());
+    let mut provenance = Provenance::default();
     for name in ["name", "source"] {
-        said.push(name, place.clone());
+        provenance.push(name, location.clone());
     }
     let source = model.source.clone();
     let value = model;
-    preloaded(Entry { value, place, said }, &source)
+    preloaded(
+        Entry {
+            value,
+            location,
+            provenance,
+        },
+        &source,
+    )
 }
 
 fn preloaded(mut entry: Entry<Model>, typed: &str) -> Entry<Model> {
     entry.value.preload = true;
     entry
-        .said
-        .push("preload", Place::Argument(typed.to_owned()));
+        .provenance
+        .push("preload", Location::Argument(typed.to_owned()));
     entry
 }
 
-/// What was read so far.
+/// The configuration so far.
 #[derive(Default)]
 struct Reading {
-    /// But for keys and models.
+    /// Without keys and models.
     config: Config,
     keys: Vec<Entry<Key>>,
     models: Vec<Entry<Model>>,
-    origins: Origins,
-    mistakes: Vec<Mistake>,
+    provenance: ConfigProvenance,
+    errors: Vec<ConfigError>,
 }
 
 impl Reading {
-    fn file(&mut self, file: File<'_>) {
+    fn file(&mut self, file: SourceFile<'_>) {
         let (root, errors) = DeTable::parse_recoverable(file.text);
         for error in &errors {
-            let place = file.place(error.span().unwrap_or_default());
+            let location = file.location(error.span().unwrap_or_default());
             let message = error.message().to_owned();
-            self.mistakes.push(Mistake { place, message });
+            self.errors.push(ConfigError { location, message });
         }
-        // What does not parse is not worth a second complaint.
+        // After a syntax error, further errors would mislead.
         if !errors.is_empty() {
             return;
         }
         for (name, value) in root.get_ref() {
-            let given = Given::Toml(value);
+            let raw = RawValue::Toml(value);
             match name.get_ref().as_ref() {
                 "keys" => {
-                    let (keys, mistakes) = entries(file, "keys", given, KEYS, Key::blank);
+                    let (keys, errors) = entries(file, "keys", raw, KEYS, Key::blank);
                     self.keys = keys;
-                    self.mistakes.extend(mistakes);
+                    self.errors.extend(errors);
                 }
                 "models" => {
-                    let (models, mistakes) = entries(file, "models", given, MODELS, Model::blank);
+                    let (models, errors) = entries(file, "models", raw, MODELS, Model::blank);
                     self.models = models;
-                    self.mistakes.extend(mistakes);
+                    self.errors.extend(errors);
                 }
                 section => {
-                    let place = file.place(name.span());
-                    self.section(file, section, place, given);
+                    let location = file.location(name.span());
+                    self.section(file, section, location, raw);
                 }
             }
         }
     }
 
-    fn section(&mut self, file: File<'_>, name: &str, place: Place, given: Given<'_>) {
+    fn section(&mut self, file: SourceFile<'_>, name: &str, location: Location, raw: RawValue<'_>) {
         let known = SECTIONS.iter().find(|section| section.name == name);
-        let message = match (known, given.table()) {
+        let message = match (known, raw.table()) {
             (Some(section), Some(table)) => {
-                let mistakes = self.target(section).fill(file, table, section.settings);
-                return self.mistakes.extend(mistakes);
+                let errors = self.target(section).fill(file, table, section.settings);
+                return self.errors.extend(errors);
             }
             (Some(_), None) => format!("`{name}` must be a table: [{name}]"),
             (None, _) => {
@@ -172,53 +179,56 @@ impl Reading {
                 format!("there is no section `{name}`{guess}")
             }
         };
-        self.mistakes.push(Mistake { place, message });
+        self.errors.push(ConfigError { location, message });
     }
 
     fn target(&mut self, section: &Section) -> Target<'_, Config> {
         Target {
             section: section.name,
             holder: &mut self.config,
-            said: self.origins.sections.entry(section.name).or_default(),
+            provenance: self.provenance.sections.entry(section.name).or_default(),
         }
     }
 
-    /// Environment and flags over every section.
+    /// Applies environment and flags to every section.
     fn sections(&mut self, sources: &Sources) {
         for section in SECTIONS {
             for setting in section.settings {
                 let variable = section.variable(setting);
-                for (place, text) in sources.overrides(Some(&variable), setting.flag) {
-                    let mistakes = self.target(section).take(setting, text, &place);
-                    self.mistakes.extend(mistakes);
+                for (location, text) in sources.overrides(Some(&variable), setting.flag) {
+                    let errors = self.target(section).set_text(setting, text, &location);
+                    self.errors.extend(errors);
                 }
             }
         }
     }
 
-    /// The same over every model.
+    /// Applies environment and flags to every model.
     fn all_models(&mut self, sources: &Sources) {
         for setting in MODELS {
             let variable = model_variable(setting);
-            for (place, text) in sources.overrides(variable.as_deref(), setting.flag) {
-                self.every_model(setting, text, &place);
+            for (location, text) in sources.overrides(variable.as_deref(), setting.flag) {
+                self.every_model(setting, text, &location);
             }
         }
     }
 
-    fn every_model(&mut self, setting: &Setting<Model>, text: &str, place: &Place) {
-        // One complaint is enough, and there is one where there is no model too.
-        let (mut probe, mut unheard) = (Model::blank(), Said::default());
-        let mistakes = of_model(&mut probe, &mut unheard).take(setting, text, place);
-        if mistakes.is_empty() {
-            for Entry { value, said, .. } in &mut self.models {
-                of_model(value, said).take(setting, text, place);
+    fn every_model(&mut self, setting: &Setting<Model>, text: &str, location: &Location) {
+        // Reports an error once, and also if there is no model.
+        let (mut probe, mut unused) = (Model::blank(), Provenance::default());
+        let errors = model_target(&mut probe, &mut unused).set_text(setting, text, location);
+        if errors.is_empty() {
+            for Entry {
+                value, provenance, ..
+            } in &mut self.models
+            {
+                model_target(value, provenance).set_text(setting, text, location);
             }
         }
-        self.mistakes.extend(mistakes);
+        self.errors.extend(errors);
     }
 
-    /// A variable that would belong to a section but is no option's.
+    /// Reports variables with a section's prefix that name no option.
     fn unknown_variables(&mut self, environment: &[(String, String)]) {
         for (name, _) in environment {
             let belongs = |section: &&Section| {
@@ -234,91 +244,95 @@ impl Reading {
                 .map(|s| section.variable(s))
                 .collect();
             if !known.contains(name) {
-                let place = Place::Variable(name.clone());
+                let location = Location::Variable(name.clone());
                 let known = known.join(", ");
-                let message = format!(
-                    "no option has this variable; those of [{}] are {known}",
-                    section.name
-                );
-                self.mistakes.push(Mistake { place, message });
+                let message = format!("no option has this variable; use one of: {known}");
+                self.errors.push(ConfigError { location, message });
             }
         }
     }
 
-    fn settled(mut self, in_file: &[String]) -> Result<Settled, Mistakes> {
+    fn finish(mut self, in_file: &[String]) -> Result<EffectiveConfig, ConfigErrors> {
         let found = check::all(
             &self.config,
-            &self.origins,
+            &self.provenance,
             &self.keys,
             &self.models,
             in_file,
         );
-        self.mistakes.extend(found);
-        if !self.mistakes.is_empty() {
-            return Err(Mistakes::sorted(self.mistakes));
+        self.errors.extend(found);
+        if !self.errors.is_empty() {
+            return Err(ConfigErrors::sorted(self.errors));
         }
         let Self {
             mut config,
             keys,
             models,
-            mut origins,
+            mut provenance,
             ..
         } = self;
-        (config.keys, origins.keys) = keys.into_iter().map(|key| (key.value, key.said)).unzip();
-        (config.models, origins.models) = models
+        (config.keys, provenance.keys) = keys
             .into_iter()
-            .map(|model| (model.value, model.said))
+            .map(|key| (key.value, key.provenance))
             .unzip();
-        Ok(Settled { config, origins })
+        (config.models, provenance.models) = models
+            .into_iter()
+            .map(|model| (model.value, model.provenance))
+            .unzip();
+        Ok(EffectiveConfig { config, provenance })
     }
 }
 
-fn of_model<'a>(holder: &'a mut Model, said: &'a mut Said) -> Target<'a, Model> {
+fn model_target<'a>(holder: &'a mut Model, provenance: &'a mut Provenance) -> Target<'a, Model> {
     let section = "models";
     Target {
         section,
         holder,
-        said,
+        provenance,
     }
 }
 
 /// The tables of `[[keys]]` or `[[models]]`.
 fn entries<T>(
-    file: File<'_>,
+    file: SourceFile<'_>,
     section: &'static str,
-    given: Given<'_>,
+    raw: RawValue<'_>,
     settings: &[Setting<T>],
     blank: fn() -> T,
-) -> (Vec<Entry<T>>, Vec<Mistake>) {
-    let place = |given: Given<'_>| file.place(given.span().unwrap_or_default());
-    let not_tables = |given| Mistake {
-        place: place(given),
+) -> (Vec<Entry<T>>, Vec<ConfigError>) {
+    let location = |raw: RawValue<'_>| file.location(raw.span().unwrap_or_default());
+    let not_tables = |raw| ConfigError {
+        location: location(raw),
         message: format!("`{section}` must be tables: [[{section}]]"),
     };
-    let Some(items) = given.list() else {
-        return (Vec::new(), vec![not_tables(given)]);
+    let Some(items) = raw.list() else {
+        return (Vec::new(), vec![not_tables(raw)]);
     };
-    let (mut entries, mut mistakes) = (Vec::new(), Vec::new());
+    let (mut entries, mut errors) = (Vec::new(), Vec::new());
     for item in items {
         let Some(table) = item.table() else {
-            mistakes.push(not_tables(item));
+            errors.push(not_tables(item));
             continue;
         };
-        let (mut value, mut said) = (blank(), Said::default());
+        let (mut value, mut provenance) = (blank(), Provenance::default());
         let mut target = Target {
             section,
             holder: &mut value,
-            said: &mut said,
+            provenance: &mut provenance,
         };
-        mistakes.extend(target.fill(file, table, settings));
+        errors.extend(target.fill(file, table, settings));
         let missing = settings.iter().filter(|setting| setting.required);
         let missing = missing.filter(|setting| !table.contains_key(setting.name));
-        mistakes.extend(missing.map(|setting| Mistake {
-            place: place(item),
+        errors.extend(missing.map(|setting| ConfigError {
+            location: location(item),
             message: format!("[[{section}]] needs `{}`: {}", setting.name, setting.help),
         }));
-        let place = place(item);
-        entries.push(Entry { value, place, said });
+        let location = location(item);
+        entries.push(Entry {
+            value,
+            location,
+            provenance,
+        });
     }
-    (entries, mistakes)
+    (entries, errors)
 }

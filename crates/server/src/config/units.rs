@@ -1,10 +1,10 @@
-//! Sizes, shares and times as people write them.
+//! Sizes, shares and durations with units.
 
 use std::time::Duration;
 
 use loquat_session::MemoryBudget;
 
-/// Longest first, so that `B` is not taken for the end of `MiB`.
+/// Longest first, so that `MiB` does not match as `B`.
 const SIZES: [(&str, u64); 13] = [
     ("kib", 1 << 10),
     ("mib", 1 << 20),
@@ -21,7 +21,7 @@ const SIZES: [(&str, u64); 13] = [
     ("b", 1),
 ];
 
-/// In milliseconds; `ms` before `s`, whose end it has.
+/// In milliseconds; `ms` before `s`, which is its suffix.
 const TIMES: [(&str, u64); 5] = [
     ("ms", 1),
     ("s", 1_000),
@@ -30,7 +30,7 @@ const TIMES: [(&str, u64); 5] = [
     ("d", 86_400_000),
 ];
 
-/// A century: more than anybody waits, and far from where times overflow.
+/// A century, far below overflow.
 const LONGEST_MS: f64 = 100.0 * 365.0 * 86_400_000.0;
 
 /// `6GiB`, `512 MiB`, `4GB`, `1.5G` or `60%`.
@@ -52,14 +52,14 @@ fn at_least_one(text: &str) -> Option<u64> {
     size(text).filter(|bytes| *bytes > 0)
 }
 
-/// Bytes; a unit must be named. Less than one is none only where it is written so.
+/// Bytes; a unit is required. Fractions of a byte are refused.
 pub fn size(text: &str) -> Option<u64> {
     let bytes = measure(text, &SIZES)?;
     let sound = bytes == 0.0 || (1.0..u64::MAX as f64).contains(&bytes);
     sound.then_some(bytes as u64)
 }
 
-/// `30s`, `1.5h`, `250ms`: at least a millisecond; a unit must be named.
+/// `30s`, `1.5h`, `250ms`: at least a millisecond; a unit is required.
 pub fn duration(text: &str) -> Option<Duration> {
     let millis = measure(text, &TIMES)?;
     (1.0..=LONGEST_MS)
@@ -72,7 +72,7 @@ fn measure(text: &str, units: &[(&str, u64)]) -> Option<f64> {
     let (number, unit) = units
         .iter()
         .find_map(|(name, unit)| Some((text.strip_suffix(name)?.trim_end(), *unit)))?;
-    // Signs, exponents, `inf` and `nan` are numbers too, but no measures.
+    // Refuses signs, exponents, `inf` and `nan`.
     let plain = number.bytes().all(|c| c.is_ascii_digit() || c == b'.');
     let number: f64 = plain.then(|| number.parse().ok()).flatten()?;
     Some(number * unit as f64)

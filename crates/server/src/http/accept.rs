@@ -1,4 +1,4 @@
-//! Taking connections, as many as there may be.
+//! Accepts connections up to the limit.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -8,57 +8,57 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::connection::{self, Door};
+use super::connection::{self, ServerContext};
 
-/// What a client is told who comes when there is no room: at once, so that it or whoever balances
-/// load can go elsewhere, rather than wait in a queue that nobody sees.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
+/// The response beyond the limit. It is sent at once, so that the client or a load balancer can try
+/// another server instead of waiting in an invisible queue.
+const REJECTION: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
     content-type: application/json\r\ncontent-length: 70\r\nconnection: close\r\n\r\n\
     {\"error\":{\"message\":\"too many connections\",\"type\":\"overloaded_error\"}}";
-/// How many are told at once, and for how long at most. Others are closed without a word.
-const MOST_TOLD: usize = 64;
-const TELLING: Duration = Duration::from_secs(1);
-/// How long to wait when the machine has no more sockets to give.
+/// How many rejections run at once, and for how long. Further connections are closed silently.
+const MAX_REJECTIONS: usize = 64;
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait if the system has no more sockets.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Every connection there is. Dropping it ends them all.
+/// All connections. Dropping it ends them.
 pub struct Connections {
-    door: Door,
+    context: ServerContext,
     open: JoinSet<()>,
-    turned_away: JoinSet<()>,
+    rejected: JoinSet<()>,
 }
 
 impl Connections {
-    pub fn new(door: Door) -> Self {
+    pub fn new(context: ServerContext) -> Self {
         Self {
-            door,
+            context,
             open: JoinSet::new(),
-            turned_away: JoinSet::new(),
+            rejected: JoinSet::new(),
         }
     }
 
-    /// Takes connections for as long as it is polled.
+    /// Accepts connections for as long as it is polled.
     pub async fn accept(&mut self, listener: &TcpListener) {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.take(stream),
+                    Ok((stream, _)) => self.start(stream),
                     Err(error) => recover(&error).await,
                 },
                 Some(_) = self.open.join_next() => {}
-                Some(_) = self.turned_away.join_next() => {}
+                Some(_) = self.rejected.join_next() => {}
             }
         }
     }
 
-    fn take(&mut self, stream: TcpStream) {
-        let app = &self.door.app;
+    fn start(&mut self, stream: TcpStream) {
+        let app = &self.context.app;
         let tls = app.tls.acceptor();
         if self.open.len() < app.config().limits.connections {
-            let served = connection::serve(stream, tls, self.door.clone());
+            let served = connection::serve(stream, tls, self.context.clone());
             self.open.spawn(served);
-        } else if tls.is_none() && self.turned_away.len() < MOST_TOLD {
-            self.turned_away.spawn(turn_away(stream));
+        } else if tls.is_none() && self.rejected.len() < MAX_REJECTIONS {
+            self.rejected.spawn(reject(stream));
         }
     }
 
@@ -67,14 +67,13 @@ impl Connections {
         while self.open.join_next().await.is_some() {}
     }
 
-    /// Ends what has not ended yet.
+    /// Ends the remaining connections.
     pub async fn end(mut self) {
         self.open.shutdown().await;
     }
 }
 
-/// A client that went away between two calls is its own affair; for everything else there may be
-/// room again soon.
+/// Ignores clients that left; after other errors, waits before the next attempt.
 async fn recover(error: &io::Error) {
     let gone = [
         ErrorKind::ConnectionAborted,
@@ -83,27 +82,27 @@ async fn recover(error: &io::Error) {
         ErrorKind::Interrupted,
     ];
     if !gone.contains(&error.kind()) {
-        tracing::warn!("cannot take a connection: {error}");
+        tracing::warn!("cannot accept a connection: {error}");
         sleep(PAUSE).await;
     }
 }
 
 /// Reads what comes until the client has read the answer: closing earlier would reset it.
-async fn turn_away(mut stream: TcpStream) {
-    let tell = async {
-        stream.write_all(FULL).await?;
+async fn reject(mut stream: TcpStream) {
+    let write = async {
+        stream.write_all(REJECTION).await?;
         stream.shutdown().await?;
         let mut scratch = [0; 1024];
         while stream.read(&mut scratch).await? > 0 {}
         Ok::<_, io::Error>(())
     };
-    // Whether it could be told or not, it is closed now.
-    let _ = timeout(TELLING, tell).await;
+    // The connection is closed in any case.
+    let _ = timeout(REJECTION_TIMEOUT, write).await;
 }
 
 #[test]
-fn what_the_full_server_says_is_framed_right() {
-    let text = std::str::from_utf8(FULL).expect("text");
+fn rejection_is_valid_http_and_json() {
+    let text = std::str::from_utf8(REJECTION).expect("text");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
     assert!(head.contains(&format!("content-length: {}", body.len())));
     assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());

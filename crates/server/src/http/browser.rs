@@ -1,8 +1,8 @@
-//! What browsers do for any page that asks them to, and must not do to this server.
+//! Protects the server from requests that browsers send for foreign pages.
 //!
-//! A page of another site can have its visitor's browser send requests to a server on loopback:
-//! as a plain POST, which asks nobody; or under a name of its own that it has resolve to
-//! 127.0.0.1. The first shows in `Origin`, the second in `Host`.
+//! A page of another site can make its visitor's browser send requests to a server on loopback: as a
+//! plain POST, which needs no preflight; or under its own host name, resolved to 127.0.0.1 (DNS
+//! rebinding). The first shows in `Origin`, the second in `Host`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::config::Config;
 use crate::error::{ApiError, ErrorKind};
 use crate::wire::IGNORED_HEADER;
 
-/// How long browsers may remember what they were allowed.
+/// How long browsers may cache a preflight response.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// The layer that refuses requests which a browser sends for a page that has no business here.
+/// The layer that refuses browser requests of pages that are not allowed.
 pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match check(&app.config(), app.keys.is_empty(), &request) {
         Ok(()) => next.run(request).await,
@@ -36,7 +36,7 @@ pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) ->
 
 fn check(config: &Config, without_keys: bool, request: &Request) -> Result<(), ApiError> {
     let host = host(request);
-    // Beyond loopback a server has names that it need not know, and a key protects it anyway.
+    // Beyond loopback the server cannot know its names, and a key protects it anyway.
     if without_keys && config.server.host.is_loopback() {
         check_host(config, host.as_ref())?;
     }
@@ -47,7 +47,7 @@ fn check(config: &Config, without_keys: bool, request: &Request) -> Result<(), A
     check_content_type(request)
 }
 
-/// The name by which the client reached us: HTTP/2 and proxies' clients put it into the URI.
+/// The host name in the request; HTTP/2 and proxies' clients put it into the URI.
 fn host(request: &Request) -> Option<Authority> {
     let named = request.uri().authority().cloned();
     named.or_else(|| {
@@ -56,7 +56,7 @@ fn host(request: &Request) -> Option<Authority> {
     })
 }
 
-/// An address cannot be made to resolve to us, and what is no browser may leave the name out.
+/// An address cannot be rebound, and clients other than browsers may omit the name.
 fn check_host(config: &Config, host: Option<&Authority>) -> Result<(), ApiError> {
     let Some(host) = host.map(Authority::host) else {
         return Ok(());
@@ -68,9 +68,8 @@ fn check_host(config: &Config, host: Option<&Authority>) -> Result<(), ApiError>
     {
         return Ok(());
     }
-    let what = format!(
-        "this server is not known as `{host}`; add that to `server.host_names` if it should be"
-    );
+    let what =
+        format!("the host name `{host}` is not allowed; add it to `server.host_names` to allow it");
     Err(ApiError::new(ErrorKind::Forbidden, what).code("unknown_host"))
 }
 
@@ -88,7 +87,7 @@ fn check_origin(
         return Ok(());
     }
     let what = format!(
-        "pages of {} may not use this server; add them to `cors.origins` if they should",
+        "the origin {} is not allowed; add it to `cors.origins` to allow it",
         origin.to_str().unwrap_or("another site")
     );
     Err(ApiError::new(ErrorKind::Forbidden, what).code("origin_not_allowed"))
@@ -100,7 +99,7 @@ fn is_allowed(config: &Config, origin: &HeaderValue) -> bool {
     allowed.any(|allowed| allowed == b"*" || allowed.eq_ignore_ascii_case(origin))
 }
 
-/// Whether the page came from here. Its scheme may be another where something before us ends TLS.
+/// Whether the page comes from this server. The scheme may differ behind a TLS proxy.
 fn is_same(origin: &HeaderValue, host: Option<&Authority>) -> bool {
     let (Ok(origin), Some(host)) = (Uri::try_from(origin.as_bytes()), host) else {
         return false;
@@ -117,7 +116,7 @@ fn is_same(origin: &HeaderValue, host: Option<&Authority>) -> bool {
     from.host().eq_ignore_ascii_case(host.host()) && port(from) == port(host)
 }
 
-/// What browsers send across sites without asking first is never JSON.
+/// Browsers never send JSON across sites without a preflight.
 fn check_content_type(request: &Request) -> Result<(), ApiError> {
     let carries = matches!(
         *request.method(),
@@ -132,11 +131,11 @@ fn check_content_type(request: &Request) -> Result<(), ApiError> {
     if essence.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
-    let what = "requests of web pages must have the content type `application/json`";
+    let what = "requests from web pages must have the content type `application/json`";
     Err(ApiError::new(ErrorKind::UnsupportedMedia, what))
 }
 
-/// The layer that tells browsers whose pages may use the server, where any may.
+/// The CORS layer, if any origin is allowed.
 pub async fn cors(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let config = app.config();
     if config.cors.origins.is_empty() {
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_others_are_refused() {
+    fn foreign_pages_are_refused() {
         const JSON: (&str, &str) = ("content-type", "application/json; charset=utf-8");
         type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], u16);
         let cases: &[Case] = &[
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_matter_where_keys_are_asked_for() {
+    fn host_names_are_free_with_keys() {
         let foreign = request(Method::GET, &[("host", "evil.example")]);
         assert!(check(&config(&[]), true, &foreign).is_err());
         assert!(check(&config(&[]), false, &foreign).is_ok());
@@ -307,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn browsers_are_told_only_where_it_was_asked_for() {
+    async fn cors_headers_are_sent_only_if_configured() {
         let preflight = || {
             request(
                 Method::OPTIONS,

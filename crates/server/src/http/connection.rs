@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use super::incoming::Followed;
+use super::incoming::TrackedBody;
 use super::outgoing::{Outgoing, hold};
 use super::socket::Socket;
 use super::watch::{Overdue, Watch, pace};
@@ -39,7 +39,7 @@ pub const ENDING: Duration = Duration::from_secs(2);
 
 /// What connections need from the server.
 #[derive(Clone)]
-pub struct Door {
+pub struct ServerContext {
     pub app: Arc<App>,
     pub router: Router,
     /// Turns true when connections are to end.
@@ -47,41 +47,59 @@ pub struct Door {
 }
 
 /// Serves a client until it leaves, is told to, or takes too long.
-pub async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, door: Door) {
-    // Without it, a token may wait for the acknowledgement of the one before.
+pub async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, context: ServerContext) {
+    // Otherwise a token may wait for the acknowledgement of the one before.
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!("a connection is gone: {error}");
+        tracing::debug!("the connection closed: {error}");
         return;
     }
-    let limits = door.app.config().limits.clone();
+    let limits = context.app.config().limits.clone();
     let watch = Watch::new(Instant::now());
-    let clock = door.app.metrics.socket_clock();
+    let clock = context.app.metrics.socket_clock();
     let socket = Socket::new(stream, Arc::clone(&watch), Arc::clone(&clock));
-    let lane = Arc::new(Lane {
-        app: door.app,
-        router: door.router,
+    let service_state = Arc::new(ConnectionService {
+        app: context.app,
+        router: context.router,
         watch,
         clock,
     });
     let Some(tls) = tls else {
-        return drive(TokioIo::new(socket), lane, &limits, door.closing).await;
+        return drive(
+            TokioIo::new(socket),
+            service_state,
+            &limits,
+            context.closing,
+        )
+        .await;
     };
     match timeout(limits.header_timeout, tls.accept(socket)).await {
-        Ok(Ok(stream)) => drive(TokioIo::new(stream), lane, &limits, door.closing).await,
-        Ok(Err(error)) => tracing::debug!("no TLS handshake: {error}"),
-        Err(_) => tracing::debug!("no TLS handshake within its time"),
+        Ok(Ok(stream)) => {
+            drive(
+                TokioIo::new(stream),
+                service_state,
+                &limits,
+                context.closing,
+            )
+            .await
+        }
+        Ok(Err(error)) => tracing::debug!("TLS handshake failed: {error}"),
+        Err(_) => tracing::debug!("TLS handshake timed out"),
     }
 }
 
-async fn drive<I>(io: I, lane: Arc<Lane>, limits: &Limits, mut closing: watch::Receiver<bool>)
-where
+async fn drive<I>(
+    io: I,
+    service_state: Arc<ConnectionService>,
+    limits: &Limits,
+    mut closing: watch::Receiver<bool>,
+) where
     I: Read + Write + Unpin + Send + 'static,
 {
-    let watch = Arc::clone(&lane.watch);
+    let watch = Arc::clone(&service_state.watch);
     let builder = builder(limits);
     let service = service_fn(move |request| {
-        let lane = Arc::clone(&lane);
-        async move { Ok::<_, Infallible>(lane.answer(request).await) }
+        let service_state = Arc::clone(&service_state);
+        async move { Ok::<_, Infallible>(service_state.answer(request).await) }
     });
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     let mut look = interval(pace(limits));
@@ -92,7 +110,7 @@ where
             biased;
             ended = &mut connection => {
                 if let Err(error) = ended {
-                    tracing::debug!("a connection broke: {error}");
+                    tracing::debug!("connection error: {error}");
                 }
                 return;
             }
@@ -111,7 +129,7 @@ where
                     Some(Overdue::Idle) if ending.is_some_and(|at| now - at < ENDING) => {}
                     // Dropping the connection drops its requests, which cancels them.
                     Some(overdue) => {
-                        tracing::debug!(?overdue, "a connection is ended");
+                        tracing::debug!(?overdue, "closing the connection");
                         return;
                     }
                 }
@@ -126,7 +144,7 @@ fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // The watch's, which tells slow from idle.
+        // `Watch` has its own, which distinguishes slow from idle.
         .header_read_timeout(None)
         .max_buf_size(header_bytes);
     builder
@@ -139,15 +157,15 @@ fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// What the requests of a connection have in common.
-struct Lane {
+/// Answers the requests of a connection.
+struct ConnectionService {
     app: Arc<App>,
     router: Router,
     watch: Arc<Watch>,
     clock: Arc<SocketClock>,
 }
 
-impl Lane {
+impl ConnectionService {
     async fn answer(&self, request: Request<Incoming>) -> Response<Outgoing> {
         let counted = (
             self.watch.begin(request.version()),
@@ -156,7 +174,7 @@ impl Lane {
         let is_http1 = request.version() < Version::HTTP_2;
         let (mut parts, body) = request.into_parts();
         let expects = parts.headers.contains_key(EXPECT);
-        let (body, rest) = Followed::new(body);
+        let (body, rest) = TrackedBody::new(body);
         parts.extensions.insert(Arc::clone(&self.clock));
         let request = Request::from_parts(parts, Body::new(body));
         let mut response = match self.router.clone().oneshot(request).await {

@@ -1,4 +1,4 @@
-//! The outermost layer: every request gets a name, and a line in the log when it is over.
+//! The outermost layer: gives every request an id, and logs it when it ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -26,15 +26,15 @@ use crate::telemetry;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-/// As long as anybody's ids are; what is longer is not one.
+/// Longer ids are replaced.
 const LONGEST_ID: usize = 128;
 
-/// Gives a request its name and its caller.
+/// Sets a request's id and caller.
 pub async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let caller = caller(&app, &request);
     let span = telemetry::request_span(&request, &caller);
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let mut line = Line {
+    let mut line = AccessLogLine {
         method: request.method().clone(),
         path: request.uri().path().into(),
         status: None,
@@ -53,16 +53,16 @@ pub async fn identify(State(app): State<Arc<App>>, mut request: Request, next: N
     telemetry::answered(&span, status);
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     app.metrics.answered(route, &line.method, status);
-    let mut response = name(response, &line.caller.request_id);
+    let mut response = set_id(response, &line.caller.request_id);
     let headers = response.headers_mut();
     headers
         .entry(X_CONTENT_TYPE_OPTIONS)
         .or_insert(HeaderValue::from_static("nosniff"));
-    response.map(|body| Body::new(Told { body, line }))
+    response.map(|body| Body::new(LoggedBody { body, line }))
 }
 
 fn caller(app: &App, request: &Request) -> Caller {
-    let request_id = sane_id(request.headers());
+    let request_id = valid_id(request.headers());
     let request_id = request_id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string().into());
     let mut caller = Caller::new(request_id);
     let limit = app.config().limits.request_timeout;
@@ -71,14 +71,14 @@ fn caller(app: &App, request: &Request) -> Caller {
     caller
 }
 
-/// The client's own, where it can stand in a header and in a log.
-fn sane_id(headers: &HeaderMap) -> Option<Arc<str>> {
+/// The client's own id if it is valid in a header and in a log.
+fn valid_id(headers: &HeaderMap) -> Option<Arc<str>> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
-    let sane = (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
-    sane.then(|| id.into())
+    let valid = (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+    valid.then(|| id.into())
 }
 
-fn name(mut response: Response, request_id: &str) -> Response {
+fn set_id(mut response: Response, request_id: &str) -> Response {
     if let Ok(id) = HeaderValue::from_str(request_id) {
         let headers = response.headers_mut();
         headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
@@ -87,18 +87,18 @@ fn name(mut response: Response, request_id: &str) -> Response {
     response
 }
 
-/// Written when the request is over, whichever way.
-struct Line {
+/// The access log line, written on drop.
+struct AccessLogLine {
     method: Method,
     path: Box<str>,
-    /// None where the client left before there was any.
+    /// `None` if the client left before there was a status.
     status: Option<StatusCode>,
     caller: Caller,
     /// Has the request's id.
     span: Span,
 }
 
-impl Drop for Line {
+impl Drop for AccessLogLine {
     fn drop(&mut self) {
         let Self {
             method,
@@ -111,7 +111,7 @@ impl Drop for Line {
         let seconds = caller.received.elapsed().as_secs_f64();
         let key = caller.notes.key.get();
         let model = caller.notes.model.get();
-        // Asked for every few seconds by machines; of no interest unless they fail.
+        // Polled every few seconds; not interesting unless they fail.
         let routine = path.starts_with("/health") || matches!(&**path, "/metrics" | "/stats");
         if routine && status == 200 {
             tracing::debug!(parent: &*span, %method, path, status, seconds, key, "request");
@@ -139,14 +139,14 @@ impl Drop for Line {
     }
 }
 
-/// A body whose making is part of the request's span, and whose panic ends only itself.
-struct Told {
+/// A body that runs in the request's span and whose panic ends only this response.
+struct LoggedBody {
     body: Body,
-    /// Behind the body, whose end settles what there is to say.
-    line: Line,
+    /// Dropped after the body, whose end completes the line.
+    line: AccessLogLine,
 }
 
-impl HttpBody for Told {
+impl HttpBody for LoggedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -157,11 +157,11 @@ impl HttpBody for Told {
         let this = &mut *self;
         let _entered = this.line.span.enter();
         let body = Pin::new(&mut this.body);
-        // A body that panicked is not asked again.
+        // A body that panicked is not polled again.
         catch_unwind(AssertUnwindSafe(|| body.poll_frame(context))).unwrap_or_else(|panic| {
             let what = panic_message(&*panic);
-            tracing::error!("an answer broke off: {what}");
-            let error = std::io::Error::other("the answer broke off");
+            tracing::error!("a response was aborted: {what}");
+            let error = std::io::Error::other("the response was aborted");
             Poll::Ready(Some(Err(axum::Error::new(error))))
         })
     }
@@ -175,7 +175,7 @@ impl HttpBody for Told {
     }
 }
 
-/// The layer that keeps a handler's panic from being more than its own request's failure.
+/// The layer that turns a handler's panic into an error response.
 pub async fn catch_panics(request: Request, next: Next) -> Response {
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     answered.unwrap_or_else(|panic| {
@@ -187,7 +187,7 @@ pub async fn catch_panics(request: Request, next: Next) -> Response {
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a word")
+        .unwrap_or("no message")
 }
 
 #[cfg(test)]
@@ -198,7 +198,7 @@ mod tests {
     use crate::testing::Harness;
 
     #[tokio::test]
-    async fn a_sane_id_comes_back_and_another_is_replaced() {
+    async fn valid_ids_return_and_others_are_replaced() {
         let server = Harness::saying("hello");
         let long = "x".repeat(LONGEST_ID + 1);
         for (sent, kept) in [
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_a_failure_in_the_dialects_shape() {
+    async fn panic_becomes_error_in_dialect() {
         use axum::middleware::{from_fn, from_fn_with_state};
         use http_body_util::BodyExt;
         use tower::ServiceExt;

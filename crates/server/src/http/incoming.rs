@@ -1,4 +1,4 @@
-//! Bodies on their way in.
+//! Request bodies.
 
 use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
@@ -21,7 +21,7 @@ use crate::config::Limits;
 use crate::error::{ApiError, ErrorKind};
 
 /// The layer that reads a body whole before its handler runs, within the limits of size and
-/// time. It stands behind the one that asks for keys: strangers' bodies are not read.
+/// time. It runs after authentication: bodies of unauthenticated requests are not read.
 pub async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     match gather(body, &app.config().limits, &app.bodies).await {
@@ -34,7 +34,7 @@ pub async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next
 }
 
 async fn gather(body: Body, limits: &Limits, all: &Bodies) -> Result<Bytes, ApiError> {
-    // What the client says itself is believed when it is too much.
+    // An announced size that is too large is refused before reading.
     if body.size_hint().lower() > limits.body_bytes as u64 {
         return Err(too_large(limits));
     }
@@ -48,7 +48,7 @@ async fn gather(body: Body, limits: &Limits, all: &Bodies) -> Result<Bytes, ApiE
 }
 
 async fn collect(body: Body, limits: &Limits, all: &Bodies) -> Result<Bytes, ApiError> {
-    let room = limits.body_bytes.saturating_mul(AT_ONCE);
+    let room = limits.body_bytes.saturating_mul(MAX_BODIES);
     let mut body = Limited::new(body, limits.body_bytes);
     let mut whole = all.begin();
     while let Some(frame) = body.frame().await {
@@ -58,7 +58,7 @@ async fn collect(body: Body, limits: &Limits, all: &Bodies) -> Result<Bytes, Api
             } else {
                 ApiError::new(
                     ErrorKind::InvalidRequest,
-                    "the request's body ended before it was whole, or is not framed as HTTP asks",
+                    "the request's body ended early or has invalid HTTP framing",
                 )
             }
         })?;
@@ -71,43 +71,44 @@ async fn collect(body: Body, limits: &Limits, all: &Bodies) -> Result<Bytes, Api
 
 fn too_large(limits: &Limits) -> ApiError {
     let what = format!(
-        "the request's body is larger than the {} bytes that this server takes",
+        "the request's body is larger than this server's limit of {} bytes",
         limits.body_bytes
     );
     ApiError::new(ErrorKind::TooLarge, what).code("request_too_large")
 }
 
-/// Memory for so many bodies of the largest size, however many requests send theirs.
-const AT_ONCE: usize = 8;
+/// All unparsed bodies together may take this many times the largest body.
+const MAX_BODIES: usize = 8;
 
-/// The bytes of all bodies that were received and not yet parsed. What is merely announced does
-/// not count, so that nobody takes others' room without sending anything.
+/// The bytes of all bodies that were received and not yet parsed. Announced sizes do not count, so
+/// that a client cannot reserve memory without sending anything.
 #[derive(Debug, Clone, Default)]
 pub struct Bodies(Arc<AtomicUsize>);
 
-/// One of them, which counts until it is dropped.
-struct Whole {
+/// One body, counted until it is dropped.
+struct CountedBody {
     bytes: Vec<u8>,
     all: Bodies,
 }
 
 impl Bodies {
-    fn begin(&self) -> Whole {
-        Whole {
+    fn begin(&self) -> CountedBody {
+        CountedBody {
             bytes: Vec::new(),
             all: self.clone(),
         }
     }
 }
 
-impl Whole {
-    /// Refuses at once where there is no room: if unfinished bodies waited for each other, all of
-    /// them would wait in vain.
+impl CountedBody {
+    /// Refuses at once if there is no room: unfinished bodies that waited for each other would
+    /// deadlock.
     fn add(&mut self, part: &[u8], room: usize) -> Result<(), ApiError> {
         let more = |held: usize| held.checked_add(part.len()).filter(|held| *held <= room);
         let counted = self.all.0.fetch_update(Relaxed, Relaxed, more);
         counted.map_err(|_| {
-            let what = "the bodies of other requests take all the memory there is for them";
+            let what =
+                "the bodies of other requests use all memory reserved for bodies; try again later";
             ApiError::overloaded(what).code("too_many_bodies")
         })?;
         self.bytes.extend_from_slice(part);
@@ -115,37 +116,37 @@ impl Whole {
     }
 }
 
-impl AsRef<[u8]> for Whole {
+impl AsRef<[u8]> for CountedBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Whole {
+impl Drop for CountedBody {
     fn drop(&mut self) {
         self.all.0.fetch_sub(self.bytes.len(), Relaxed);
     }
 }
 
-/// A body that is left to the connection where it was not read to its end.
-pub struct Followed {
-    /// None when it was.
+/// A body that returns to the connection if it was not read to its end.
+pub struct TrackedBody {
+    /// `None` once it was read to its end.
     body: Option<Incoming>,
-    rest: Rest,
+    rest: UnreadBody,
 }
 
-/// What nobody read of a body, once its reader is gone.
+/// The unread rest of a body, once its reader is dropped.
 #[derive(Clone, Default)]
-pub struct Rest(Arc<Mutex<Option<Incoming>>>);
+pub struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 
-/// A rest this short is skipped, if it comes soon, so that the connection can go on.
+/// A rest this short is read and discarded if it arrives soon, to keep the connection alive.
 const SHORT: u64 = 64 << 10;
 const SOON: Duration = Duration::from_millis(100);
 
-impl Rest {
-    /// Whether the request's end was reached, by whoever read it or here. To read from a client
-    /// that asks first whether it should send would be to say yes.
-    pub async fn skip(self, asks_first: bool) -> bool {
+impl UnreadBody {
+    /// Whether the end of the body was reached, by its reader or here. A client that sent
+    /// `Expect: 100-continue` would take reading as permission to send.
+    pub async fn skip(self, expects_continue: bool) -> bool {
         let rest = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(rest) = rest else {
             return true;
@@ -158,13 +159,13 @@ impl Rest {
             }
             Ok::<_, hyper::Error>(())
         };
-        is_short && !asks_first && matches!(timeout(SOON, skip).await, Ok(Ok(())))
+        is_short && !expects_continue && matches!(timeout(SOON, skip).await, Ok(Ok(())))
     }
 }
 
-impl Followed {
-    pub fn new(body: Incoming) -> (Self, Rest) {
-        let rest = Rest::default();
+impl TrackedBody {
+    pub fn new(body: Incoming) -> (Self, UnreadBody) {
+        let rest = UnreadBody::default();
         let followed = Self {
             body: Some(body),
             rest: rest.clone(),
@@ -173,14 +174,14 @@ impl Followed {
     }
 }
 
-impl Drop for Followed {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         let body = self.body.take().filter(|body| !body.is_end_stream());
         *self.rest.0.lock().unwrap_or_else(PoisonError::into_inner) = body;
     }
 }
 
-impl HttpBody for Followed {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

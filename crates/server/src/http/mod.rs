@@ -1,7 +1,7 @@
-//! Connections: taking them, bounding them, and ending them in order.
+//! Connections: accepting them, enforcing their limits, and graceful shutdown.
 //!
-//! A client that closes its side of a connection has left: what it asked for is cancelled. One
-//! that half-closes and reads on is treated alike, since nothing tells it from one that is gone.
+//! When a client closes its side of a connection, its requests are cancelled. A client that
+//! half-closes and reads on is treated the same, since the two look alike.
 
 mod accept;
 mod browser;
@@ -32,7 +32,7 @@ use crate::router::router;
 
 use accept::Connections;
 pub use browser::{cors, guard};
-use connection::{Door, ENDING};
+use connection::{ENDING, ServerContext};
 pub use identify::{catch_panics, identify};
 pub use incoming::{Bodies, read_body};
 pub use outgoing::hold;
@@ -40,7 +40,7 @@ pub use tls::{Certified, Tls, TlsError};
 pub use traffic::Traffic;
 pub use work::bound;
 
-/// A server that listens, and serves once it is told to.
+/// A bound server that does not serve yet.
 pub struct Server {
     app: Arc<App>,
     listener: TcpListener,
@@ -60,16 +60,16 @@ pub enum ServeError {
 }
 
 impl Server {
-    /// Binds the address; nothing is served yet. Port 0 takes any that is free.
+    /// Binds the address; nothing is served yet. Port 0 chooses a free one.
     pub async fn bind(config: Config, opener: Arc<dyn Opener>) -> Result<Self, ServeError> {
-        let asked = SocketAddr::new(config.server.host, config.server.port);
+        let requested = SocketAddr::new(config.server.host, config.server.port);
         let failed = |source| ServeError::Listen {
-            address: asked,
+            address: requested,
             source,
         };
         let app = App::new(config, opener);
         app.tls.replace(Certified::read(&app.config())?);
-        let listener = TcpListener::bind(asked).await.map_err(failed)?;
+        let listener = TcpListener::bind(requested).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self {
             app,
@@ -78,7 +78,7 @@ impl Server {
         })
     }
 
-    /// Says how the configuration is read again, for SIGHUP and the admin API.
+    /// Sets how SIGHUP and the admin API reload the configuration.
     pub fn reload_with(self, how: Reloading) -> Self {
         self.app.set_reloading(how);
         self
@@ -89,7 +89,7 @@ impl Server {
         self.address
     }
 
-    /// A look at the server from outside, also while it serves.
+    /// Observes the server, also while it serves.
     pub fn observer(&self) -> Observer {
         Observer(Arc::clone(&self.app))
     }
@@ -103,17 +103,17 @@ impl Server {
             listener,
             address: _,
         } = self;
-        for doubt in app.config().doubts() {
-            tracing::warn!("{doubt}");
+        for warning in app.config().warnings() {
+            tracing::warn!("{warning}");
         }
         app.models.preload();
         let (close, closing) = channel::channel(false);
-        let door = Door {
+        let context = ServerContext {
             app: Arc::clone(&app),
             router: router(&app),
             closing,
         };
-        let mut connections = Connections::new(door);
+        let mut connections = Connections::new(context);
         tokio::select! {
             () = connections.accept(&listener) => {}
             () = stop => {}
@@ -121,55 +121,55 @@ impl Server {
         drop(listener);
         finish_requests(&app).await;
         close.send_replace(true);
-        // What has not ended by then is ended.
+        // Connections still open after that are ended.
         let _ = timeout(ENDING, connections.ended()).await;
         connections.end().await;
         if timeout(ENDING, app.models.close()).await.is_err() {
-            // Nothing can hurry one that is being loaded.
-            tracing::warn!("models that are not closed yet are left to the end of the process");
+            // A model that is being loaded cannot be interrupted.
+            tracing::warn!("some models are still loading; the process ends without closing them");
         }
     }
 }
 
-/// Returns when nothing uses a model: because all ended, or because their time was up. Probes and
-/// operators, who may go on asking, are not waited for.
+/// Waits until no request uses a model, and cancels those that exceed the shutdown timeout. Probes and
+/// admin requests are not waited for.
 async fn finish_requests(app: &App) {
     app.traffic.stop();
-    let patience = app.config().server.shutdown_timeout;
-    if timeout(patience, app.traffic.idle()).await.is_err() {
+    let limit = app.config().server.shutdown_timeout;
+    if timeout(limit, app.traffic.idle()).await.is_err() {
         tracing::warn!(
             requests = app.traffic.working(),
-            "requests that are still under way are cancelled"
+            "cancelling requests that are still running"
         );
         app.in_flight.stop_all();
-        // Time to tell their clients.
+        // Time to notify their clients.
         let _ = timeout(ENDING, app.traffic.idle()).await;
     }
 }
 
-/// What a server has to do at the moment.
+/// A server's current load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     /// HTTP requests between the end of their headers and the end of their answer.
     pub requests: usize,
     /// Those of them that generate.
     pub generating: usize,
-    /// Of requests with keys: those that count against what their keys may do at once.
+    /// Requests that count against a key's concurrency limit.
     pub admitted: usize,
-    /// At the engines: sequences that compute, and requests that wait.
+    /// In the engines: running sequences and queued requests.
     pub running: usize,
     pub waiting: usize,
-    /// KV tokens set aside for the running sequences.
+    /// KV tokens reserved for the running sequences.
     pub kv_reserved: usize,
 }
 
-/// Sees a server's load.
+/// Reads a server's load.
 #[derive(Clone)]
 pub struct Observer(Arc<App>);
 
 impl Observer {
-    /// Has somebody told of each token's time from the engine to the socket, on connections to
-    /// come. Only the first to ask is.
+    /// Reports each token's time from the engine to the socket, on later connections. Only the
+    /// first watcher is set.
     pub fn watch_tokens(&self, watcher: impl Fn(Duration) + Send + Sync + 'static) {
         self.0.metrics.watch_tokens(Arc::new(watcher));
     }

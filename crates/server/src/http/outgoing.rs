@@ -1,4 +1,4 @@
-//! Answers on their way out.
+//! Response bodies.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,32 +40,32 @@ impl<T: Unpin> HttpBody for Held<T> {
     }
 }
 
-/// An answer that can be ended from outside. hyper asks for the next part only when the client
-/// has taken the last; of an HTTP/2 stream whose window is shut the socket knows nothing.
+/// A response body that can be ended from outside. hyper polls for the next frame only when the
+/// client has taken the last; the socket does not notice a closed HTTP/2 window.
 #[derive(Debug)]
-pub struct Slot {
-    state: Mutex<SlotState>,
+pub struct BodySlot {
+    state: Mutex<BodySlotState>,
 }
 
 #[derive(Debug)]
-struct SlotState {
-    /// Gone when it was ended.
+struct BodySlotState {
+    /// `None` once it was ended.
     body: Option<Body>,
-    /// When the last part was given out, unless the next was asked for since.
-    given: Option<Instant>,
+    /// When the last frame was returned, unless hyper has polled since.
+    returned_at: Option<Instant>,
 }
 
 /// The body that hyper sees.
 pub struct Outgoing {
-    slot: Arc<Slot>,
+    slot: Arc<BodySlot>,
 }
 
 impl Outgoing {
-    pub fn new(body: Body) -> (Self, Arc<Slot>) {
-        let slot = Arc::new(Slot {
-            state: Mutex::new(SlotState {
+    pub fn new(body: Body) -> (Self, Arc<BodySlot>) {
+        let slot = Arc::new(BodySlot {
+            state: Mutex::new(BodySlotState {
                 body: Some(body),
-                given: None,
+                returned_at: None,
             }),
         });
         let shared = Arc::clone(&slot);
@@ -73,19 +73,19 @@ impl Outgoing {
     }
 }
 
-impl Slot {
-    /// Dropping the body cancels what it comes from.
-    pub fn end_when_untaken(&self, limit: Duration, now: Instant) {
+impl BodySlot {
+    /// Dropping the body cancels the request.
+    pub fn end_if_unread(&self, limit: Duration, now: Instant) {
         let mut state = self.lock();
-        let untaken = state
-            .given
-            .is_some_and(|given| now.saturating_duration_since(given) >= limit);
-        if untaken {
+        let unread = state
+            .returned_at
+            .is_some_and(|returned_at| now.saturating_duration_since(returned_at) >= limit);
+        if unread {
             state.body = None;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, SlotState> {
+    fn lock(&self) -> MutexGuard<'_, BodySlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,7 +104,7 @@ impl HttpBody for Outgoing {
             return Poll::Ready(Some(Err(axum::Error::new(unread))));
         };
         let polled = Pin::new(body).poll_frame(context);
-        state.given = matches!(polled, Poll::Ready(Some(Ok(_)))).then(Instant::now);
+        state.returned_at = matches!(polled, Poll::Ready(Some(Ok(_)))).then(Instant::now);
         polled
     }
 

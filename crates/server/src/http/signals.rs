@@ -1,4 +1,4 @@
-//! A server in the hands of its operating system.
+//! Signal handling.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::Server;
 use crate::app::App;
 
 impl Server {
-    /// Serves until SIGINT or SIGTERM asks it to stop, which it does in order; a second of them
-    /// ends everything at once. SIGHUP has the configuration read again.
+    /// Serves until SIGINT or SIGTERM starts a graceful shutdown; a second signal stops at once.
+    /// SIGHUP reloads the configuration.
     #[cfg(unix)]
     pub async fn run(self) -> std::io::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
@@ -18,17 +18,17 @@ impl Server {
         let app = Arc::clone(&self.app);
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let signalled = async move {
-            let mut asked = async || {
+            let mut stop_signal = async || {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
                 }
             };
-            asked().await;
+            stop_signal().await;
             tracing::info!("stopping; a second signal stops at once");
-            // Gone only when the server has ended anyway.
+            // Fails only if the server has ended already.
             let _ = stop.send(());
-            asked().await;
+            stop_signal().await;
         };
         tokio::select! {
             () = self.serve(async { stopped.await.unwrap_or_default() }) => {}
@@ -38,14 +38,13 @@ impl Server {
         Ok(())
     }
 
-    /// Serves until Ctrl-C asks it to stop, which it does in order; a second one ends everything
-    /// at once.
+    /// Serves until Ctrl-C starts a graceful shutdown; a second one stops at once.
     #[cfg(not(unix))]
     pub async fn run(self) -> std::io::Result<()> {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let signalled = async move {
             tokio::signal::ctrl_c().await?;
-            // Gone only when the server has ended anyway.
+            // Fails only if the server has ended already.
             let _ = stop.send(());
             tokio::signal::ctrl_c().await
         };
@@ -56,7 +55,7 @@ impl Server {
     }
 }
 
-/// Each reload says itself in the log what came of it.
+/// Each reload logs its own outcome.
 #[cfg(unix)]
 async fn reload_on(mut hangups: tokio::signal::unix::Signal, app: Arc<App>) {
     while hangups.recv().await.is_some() {

@@ -1,4 +1,4 @@
-//! The socket as the connection's watch and clock see it.
+//! A socket that reports to the connection's watch and clock.
 
 use std::io;
 use std::pin::Pin;
@@ -13,11 +13,11 @@ use tokio::time::{Sleep, sleep};
 use super::watch::Watch;
 use crate::metrics::SocketClock;
 
-/// How long to take in what a client still sends after its request was refused. Closing at once
-/// would reset the connection, and the client might never see why.
+/// How long to read after a request was refused. Closing at once would reset the connection, and the
+/// client might not see the response.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Beneath TLS, so that what it tells is of the wire.
+/// Below TLS, so that it sees the wire.
 pub struct Socket {
     stream: TcpStream,
     watch: Arc<Watch>,
@@ -43,7 +43,7 @@ impl Socket {
         written
     }
 
-    /// Returns when the client has closed its side, or had time enough.
+    /// Returns when the client has closed its side or time is up.
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let linger = self.linger.get_or_insert_with(|| Box::pin(sleep(LINGER)));
         let mut scratch = [0; 4096];
@@ -98,7 +98,7 @@ impl AsyncWrite for Socket {
         self.stream.is_write_vectored()
     }
 
-    /// Both hyper and TLS flush when all that they had is written.
+    /// Both hyper and TLS flush after writing everything.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
         self.clock.written();

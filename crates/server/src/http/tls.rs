@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{self, ServerConfig};
 
 use crate::config::{self, Config};
 
-/// Why certificate and key cannot be used.
+/// Why the certificate or its key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot read the certificate {}: {source}", path.display())]
@@ -32,7 +32,7 @@ pub enum TlsError {
 #[derive(Default)]
 pub struct Tls(RwLock<Certified>);
 
-/// What the configuration's files came to.
+/// The acceptor for the configured files.
 #[derive(Default)]
 pub struct Certified(Option<TlsAcceptor>);
 
@@ -43,14 +43,14 @@ impl Tls {
         current.0.clone()
     }
 
-    /// Connections that are open stay as they are.
+    /// Open connections keep theirs.
     pub fn replace(&self, by: Certified) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = by;
     }
 }
 
 impl Certified {
-    /// Reads the files that the configuration names.
+    /// Reads the configured files.
     pub fn read(config: &Config) -> Result<Self, TlsError> {
         config.tls.as_ref().map(acceptor).transpose().map(Self)
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_name_their_file() {
+    fn errors_name_their_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);

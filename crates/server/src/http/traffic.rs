@@ -1,11 +1,11 @@
-//! How much is going on, and whether more is welcome.
+//! Counts requests under way, and refuses new work during shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
-/// What is under way, until the end of its answer.
+/// Requests under way, until the end of their responses.
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// Requests, from the end of their headers.
@@ -20,10 +20,10 @@ struct Count(Arc<watch::Sender<usize>>);
 
 /// Counts until it is dropped.
 #[derive(Debug)]
-pub struct Passing(Count);
+pub struct TrafficGuard(Count);
 
 impl Traffic {
-    pub fn enter(&self) -> Passing {
+    pub fn enter(&self) -> TrafficGuard {
         self.requests.enter()
     }
 
@@ -31,21 +31,21 @@ impl Traffic {
         *self.requests.0.borrow()
     }
 
-    /// What uses models, unless new work is refused.
-    pub fn work(&self) -> Option<Passing> {
-        // Counted before the look: what `stop` came too late for, `idle` waits for.
-        let passing = self.work.enter();
-        (!self.is_stopping()).then_some(passing)
+    /// Counts a request that uses models, unless new work is refused.
+    pub fn work(&self) -> Option<TrafficGuard> {
+        // Counted before the check, so that `idle` waits for work that `stop` was too late for.
+        let guard = self.work.enter();
+        (!self.is_stopping()).then_some(guard)
     }
 
     pub fn working(&self) -> usize {
         *self.work.0.borrow()
     }
 
-    /// Returns at a moment when nothing uses models.
+    /// Returns when no request uses models.
     pub async fn idle(&self) {
         let mut work = self.work.0.subscribe();
-        // Fails when the sender is gone, and we hold it.
+        // Fails only without a sender, and `self` holds it.
         let _ = work.wait_for(|count| *count == 0).await;
     }
 
@@ -60,13 +60,13 @@ impl Traffic {
 }
 
 impl Count {
-    fn enter(&self) -> Passing {
+    fn enter(&self) -> TrafficGuard {
         self.0.send_modify(|count| *count += 1);
-        Passing(self.clone())
+        TrafficGuard(self.clone())
     }
 }
 
-impl Drop for Passing {
+impl Drop for TrafficGuard {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }

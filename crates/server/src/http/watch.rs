@@ -1,50 +1,50 @@
-//! What a connection is waiting for, and since when: every time limit but the handlers' own.
+//! Tracks what a connection waits for, to enforce its timeouts.
 //!
-//! hyper has one for headers, which would also end connections that are merely idle; none for
-//! writing; and for HTTP/2 neither.
+//! hyper's header timeout would also end idle connections; it has no write timeout, and for HTTP/2
+//! neither.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use axum::http::Version;
 
-use super::outgoing::Slot;
+use super::outgoing::BodySlot;
 use crate::config::Limits;
 
-/// One per connection, shared by its socket, its requests and its clock.
+/// One per connection, shared by its socket, requests and timer.
 #[derive(Debug)]
 pub struct Watch {
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WatchState {
     /// Requests between the end of their headers and the end of their answer.
     active: usize,
-    /// When the last of them ended, or the connection began.
+    /// When the last request ended, or the connection began.
     quiet_since: Instant,
-    /// When the first byte of the next request came.
+    /// When the first byte of the next request arrived.
     head_since: Option<Instant>,
-    /// Since when the socket takes nothing more.
+    /// Since when the socket accepts no more data.
     stalled_since: Option<Instant>,
-    served: Served,
-    /// Whether the client may be sending what nobody will read.
+    served: LastProtocol,
+    /// Whether the client may be sending a body that will not be read.
     unread: bool,
-    answers: Vec<Weak<Slot>>,
+    answers: Vec<Weak<BodySlot>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Served {
+enum LastProtocol {
     Nothing,
     Http1,
-    /// Its frames need not belong to a request, so that bytes say nothing.
+    /// Frames need not belong to a request, so received bytes mean nothing.
     Http2,
 }
 
-/// Which limit a connection has come to.
+/// The limit that a connection exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overdue {
-    /// No request for long; it may be told.
+    /// No request for too long; ends gracefully.
     Idle,
     /// A request's headers take too long.
     Headers,
@@ -54,17 +54,17 @@ pub enum Overdue {
 
 /// Counts as an active request until it is dropped.
 #[derive(Debug)]
-pub struct Active(Arc<Watch>);
+pub struct ActiveRequest(Arc<Watch>);
 
 impl Watch {
     pub fn new(now: Instant) -> Arc<Self> {
         Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(WatchState {
                 active: 0,
                 quiet_since: now,
                 head_since: None,
                 stalled_since: None,
-                served: Served::Nothing,
+                served: LastProtocol::Nothing,
                 unread: false,
                 answers: Vec::new(),
             }),
@@ -95,40 +95,40 @@ impl Watch {
         self.lock().unread
     }
 
-    pub fn begin(self: &Arc<Self>, version: Version) -> Active {
+    pub fn begin(self: &Arc<Self>, version: Version) -> ActiveRequest {
         let mut state = self.lock();
         state.active += 1;
         state.head_since = None;
         state.unread = false;
         state.served = match version {
-            Version::HTTP_2 => Served::Http2,
-            _ => Served::Http1,
+            Version::HTTP_2 => LastProtocol::Http2,
+            _ => LastProtocol::Http1,
         };
-        Active(Arc::clone(self))
+        ActiveRequest(Arc::clone(self))
     }
 
-    /// An answer whose reader is waited for only so long.
-    pub fn follow(&self, answer: &Arc<Slot>) {
+    /// Applies the write timeout to a response.
+    pub fn follow(&self, answer: &Arc<BodySlot>) {
         let mut state = self.lock();
         state.answers.retain(|answer| answer.strong_count() > 0);
         state.answers.push(Arc::downgrade(answer));
     }
 
-    /// Ends answers that nobody takes; says whether the whole connection should end.
+    /// Ends unread responses; returns why the whole connection should end, if so.
     pub fn check(&self, limits: &Limits, now: Instant) -> Option<Overdue> {
         let answers = self.lock().answers.clone();
         for answer in answers.iter().filter_map(Weak::upgrade) {
-            answer.end_when_untaken(limits.write_timeout, now);
+            answer.end_if_unread(limits.write_timeout, now);
         }
         self.lock().overdue(limits, now)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl WatchState {
     fn overdue(&self, limits: &Limits, now: Instant) -> Option<Overdue> {
         let past = |since: Instant, limit: Duration| now.saturating_duration_since(since) >= limit;
         if let Some(since) = self.stalled_since
@@ -140,9 +140,9 @@ impl State {
             return None;
         }
         let head_since = match self.served {
-            Served::Nothing => Some(self.quiet_since),
-            Served::Http1 => self.head_since,
-            Served::Http2 => None,
+            LastProtocol::Nothing => Some(self.quiet_since),
+            LastProtocol::Http1 => self.head_since,
+            LastProtocol::Http2 => None,
         };
         match head_since {
             Some(since) => past(since, limits.header_timeout).then_some(Overdue::Headers),
@@ -151,7 +151,7 @@ impl State {
     }
 }
 
-impl Drop for Active {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.active -= 1;
@@ -159,7 +159,7 @@ impl Drop for Active {
     }
 }
 
-/// How often to look: a limit is exceeded by a quarter at most, and never by more than a second.
+/// How often to check: a limit is exceeded by a quarter at most, and never by more than a second.
 pub fn pace(limits: &Limits) -> Duration {
     let shortest = limits
         .header_timeout
@@ -182,8 +182,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_waits_for_decides_how_long_it_may() {
-        type Story = fn(&Arc<Watch>) -> Option<Active>;
+    fn each_wait_has_its_own_timeout() {
+        type Story = fn(&Arc<Watch>) -> Option<ActiveRequest>;
         let cases: &[(&str, Story, u64, Option<Overdue>)] = &[
             ("nothing came yet", |_| None, 2, Some(Overdue::Headers)),
             (

@@ -1,4 +1,4 @@
-//! The layer before everything that takes long.
+//! The layer around requests that use models.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 
-/// Refuses new work when the server stops, and ends what takes longer than it may. A stream whose
-/// time is up while it runs is ended by its turn at the engine, which can still say why.
+/// Refuses new work during shutdown and enforces the request timeout. A stream that times out while
+/// it runs is ended by its own event loop, which can still report the reason.
 pub async fn bound(
     State(app): State<Arc<App>>,
     caller: Caller,

@@ -1,4 +1,4 @@
-//! Families of samples that are made when they are asked for.
+//! Families built at each scrape.
 
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
@@ -50,7 +50,7 @@ impl Family {
         self
     }
 
-    /// `None` where there is no sample: the text format has no such families.
+    /// `None` without samples: the text format has no empty families.
     pub fn finish(self) -> Option<MetricFamily> {
         (!self.0.get_metric().is_empty()).then_some(self.0)
     }

@@ -1,4 +1,4 @@
-//! What is counted as it happens: names, buckets, and a model's own part of each family.
+//! Counted families: names, buckets, and each model's series.
 //!
 //! Names that begin with `vllm:` are those that vLLM's dashboards and the Gateway API Inference
 //! Extension's endpoint picker read, with vLLM's own meanings and bucket edges.
@@ -13,8 +13,7 @@ const FIRST_TOKEN: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
-/// vLLM's edges for the time between two tokens, with finer ones below: small models on a
-/// person's machine are faster than its first.
+/// vLLM's edges for the time between two tokens, with finer ones below for small models.
 const BETWEEN_TOKENS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
     5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -24,7 +23,7 @@ const REQUEST: &[f64] = &[
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0,
 ];
-/// vLLM's edges for counts of tokens, up to the longest contexts there are.
+/// vLLM's edges for token counts, up to the longest contexts.
 const TOKENS: &[f64] = &[
     1.0,
     2.0,
@@ -47,14 +46,14 @@ const TOKENS: &[f64] = &[
     1_000_000.0,
 ];
 const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
-/// The promise is a millisecond; the edges show where below it the times lie.
+/// The goal is a millisecond; most edges are below it.
 const TO_SOCKET: &[f64] = &[
     0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_35, 0.000_5, 0.000_75, 0.001, 0.002, 0.005, 0.01,
     0.025, 0.05, 0.1, 0.5, 1.0, 10.0,
 ];
 
 const MODEL: &str = "model_name";
-/// The histogram that older dashboards know by another name.
+/// The histogram that older dashboards read under another name.
 pub const INTER_TOKEN: &str = "vllm:inter_token_latency_seconds";
 
 /// Every family, over all models.
@@ -62,7 +61,7 @@ pub struct Families {
     prompt_tokens: IntCounterVec,
     cached_tokens: IntCounterVec,
     generation_tokens: IntCounterVec,
-    /// By why a choice ended, too.
+    /// Also by finish reason.
     success: IntCounterVec,
     first_token: HistogramVec,
     between_tokens: HistogramVec,
@@ -83,7 +82,7 @@ pub struct Families {
     pub to_socket: Histogram,
 }
 
-/// One model's part, found once, so that counting is an atomic addition.
+/// One model's series, looked up once, so that counting is an atomic addition.
 pub struct Meters {
     pub prompt_tokens: IntCounter,
     pub cached_tokens: IntCounter,
@@ -108,26 +107,26 @@ pub struct Meters {
 
 impl Families {
     pub fn new(registry: &Registry) -> Self {
-        let make = Maker(registry);
+        let make = FamilyBuilder(registry);
         Self {
             prompt_tokens: make.counter(
                 "vllm:prompt_tokens_total",
-                "Prompt tokens of requests that began to be answered.",
+                "Prompt tokens of requests that received a token.",
                 &[MODEL],
             ),
             cached_tokens: make.counter(
                 "vllm:prompt_tokens_cached_total",
-                "Prompt tokens of finished requests that were not computed again.",
+                "Prompt tokens of finished requests that were read from the prefix cache.",
                 &[MODEL],
             ),
             generation_tokens: make.counter(
                 "vllm:generation_tokens_total",
-                "Tokens generated and taken by their readers.",
+                "Generated tokens.",
                 &[MODEL],
             ),
             success: make.counter(
                 "vllm:request_success_total",
-                "Choices of requests that ended, by why.",
+                "Finished choices, by finish reason.",
                 &[MODEL, "finished_reason"],
             ),
             first_token: make.histogram(
@@ -137,7 +136,7 @@ impl Families {
             ),
             between_tokens: make.histogram(
                 INTER_TOKEN,
-                "Between two steps that brought a stream tokens.",
+                "Time between two steps that produced tokens of a stream.",
                 BETWEEN_TOKENS,
             ),
             per_token: make.histogram(
@@ -147,22 +146,22 @@ impl Families {
             ),
             whole: make.histogram(
                 "vllm:e2e_request_latency_seconds",
-                "From a request's arrival to its end, whichever it was.",
+                "From a request's arrival to its end.",
                 REQUEST,
             ),
             queued: make.histogram(
                 "vllm:request_queue_time_seconds",
-                "A finished request's wait for room.",
+                "A finished request's time in the queue.",
                 REQUEST,
             ),
             inference: make.histogram(
                 "vllm:request_inference_time_seconds",
-                "A finished request's time with room.",
+                "A finished request's time after admission.",
                 REQUEST,
             ),
             prefill: make.histogram(
                 "vllm:request_prefill_time_seconds",
-                "From a finished request's getting room to its first token.",
+                "From a finished request's admission to its first token.",
                 REQUEST,
             ),
             decode: make.histogram(
@@ -180,31 +179,27 @@ impl Families {
                 "A finished request's generated tokens.",
                 TOKENS,
             ),
-            params_n: make.histogram(
-                "vllm:request_params_n",
-                "Choices that requests ask for.",
-                CHOICES,
-            ),
+            params_n: make.histogram("vllm:request_params_n", "Requested choices (`n`).", CHOICES),
             params_max_tokens: make.histogram(
                 "vllm:request_params_max_tokens",
-                "The longest answer that requests allow.",
+                "Requested `max_tokens`.",
                 TOKENS,
             ),
             requests: make.counter(
                 "loquat_requests_total",
-                "Requests to generate, by how they ended.",
+                "Generation requests, by outcome.",
                 &[MODEL, "route", "outcome"],
             ),
             responses: make.counter(
                 "loquat_http_responses_total",
-                "Responses to HTTP requests of any kind.",
+                "HTTP responses.",
                 &["route", "method", "status"],
             ),
             to_socket: make.to_socket(),
         }
     }
 
-    pub fn of(&self, model: &str) -> Meters {
+    pub fn for_model(&self, model: &str) -> Meters {
         let counter = |vec: &IntCounterVec| vec.with_label_values(&[model]);
         let ended = |why: &str| self.success.with_label_values(&[model, why]);
         let histogram = |vec: &HistogramVec| vec.with_label_values(&[model]);
@@ -232,12 +227,12 @@ impl Families {
     }
 }
 
-/// Names, labels and edges are constants here: none is refused.
-const SOUND: &str = "the name and labels are valid and stand here once";
+/// Names, labels and edges are constants, so registration cannot fail.
+const VALID: &str = "names and labels are valid and unique";
 
-struct Maker<'a>(&'a Registry);
+struct FamilyBuilder<'a>(&'a Registry);
 
-impl Maker<'_> {
+impl FamilyBuilder<'_> {
     fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         self.keep(IntCounterVec::new(Opts::new(name, help), labels))
     }
@@ -254,8 +249,8 @@ impl Maker<'_> {
     }
 
     fn keep<T: Collector + Clone + 'static>(&self, made: prometheus::Result<T>) -> T {
-        let made = made.expect(SOUND);
-        self.0.register(Box::new(made.clone())).expect(SOUND);
+        let made = made.expect(VALID);
+        self.0.register(Box::new(made.clone())).expect(VALID);
         made
     }
 }

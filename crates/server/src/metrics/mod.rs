@@ -1,4 +1,4 @@
-//! What is counted, and how it is told: to Prometheus at `/metrics`, to the page at `/stats`.
+//! Metrics: `/metrics` for Prometheus, `/stats` for the page.
 
 mod exposition;
 mod families;
@@ -26,7 +26,7 @@ use families::{Families, Meters};
 use recent::Recent;
 
 pub use process::{peak_resident_bytes, resident_bytes, resident_bytes_of};
-pub use request::{Asked, RequestMeter, Summary};
+pub use request::{QueuedRequest, RequestMeter, Summary};
 pub use socket::{SocketClock, Watcher};
 
 pub fn routes() -> Router<Arc<App>> {
@@ -35,8 +35,8 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/stats", get(stats::stats))
 }
 
-/// Counters and histograms of everything that was served. What a model is doing right now is not
-/// here: engines are asked when somebody wants to know.
+/// Counters and histograms of served requests. A model's current activity is not here: scrapes read
+/// it from the engines.
 pub struct Metrics {
     registry: Registry,
     families: Families,
@@ -45,12 +45,12 @@ pub struct Metrics {
     watcher: OnceLock<Watcher>,
 }
 
-/// How a request that was queued came to its end.
+/// How a queued request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Finished,
     Failed,
-    /// The client went away, or an operator ended it.
+    /// The client disconnected, or an operator cancelled it.
     Cancelled,
 }
 
@@ -64,7 +64,7 @@ impl Outcome {
     }
 }
 
-/// Why a choice ended, in one word.
+/// The label for a finish reason.
 fn reason(why: FinishReason) -> &'static str {
     match why {
         FinishReason::Stop => "stop",
@@ -85,17 +85,17 @@ impl Metrics {
         }
     }
 
-    /// The engine took a request.
-    pub fn began(&self, asked: Asked<'_>) -> RequestMeter {
-        RequestMeter::new(self.of(asked.model), asked)
+    /// The engine accepted a request.
+    pub fn began(&self, queued: QueuedRequest<'_>) -> RequestMeter {
+        RequestMeter::new(self.meters(queued.model), queued)
     }
 
-    /// The engine did not take it.
+    /// The engine refused a request.
     pub fn refused(&self, model: &str, route: &'static str) {
         self.count(model, route, "refused");
     }
 
-    /// A response goes out. Routes are as they are written in the router, so that there are few.
+    /// Counts a response. Routes are patterns of the router, so that there are few.
     pub fn answered(&self, route: &str, method: &Method, status: StatusCode) {
         let labels = [route, known(method), status.as_str()];
         self.families.responses.with_label_values(&labels).inc();
@@ -107,8 +107,8 @@ impl Metrics {
         Arc::new(SocketClock::new(times, self.watcher.get().cloned()))
     }
 
-    /// Has somebody told of every token's time to the socket, on connections to come. The first
-    /// to ask is told.
+    /// Reports every token's time to the socket on later connections. Only the first watcher is
+    /// set.
     pub fn watch_tokens(&self, watcher: Watcher) {
         let _ = self.watcher.set(watcher);
     }
@@ -118,7 +118,7 @@ impl Metrics {
         self.families.requests.with_label_values(&labels).inc();
     }
 
-    fn of(&self, model: &str) -> Arc<Meters> {
+    fn meters(&self, model: &str) -> Arc<Meters> {
         let known = self.by_model.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(meters) = known.get(model) {
             return Arc::clone(meters);
@@ -130,12 +130,12 @@ impl Metrics {
             .unwrap_or_else(PoisonError::into_inner);
         let meters = known
             .entry(model.to_owned())
-            .or_insert_with(|| Arc::new(self.families.of(model)));
+            .or_insert_with(|| Arc::new(self.families.for_model(model)));
         Arc::clone(meters)
     }
 }
 
-/// Clients may invent methods; counters must not grow with them.
+/// Unknown methods share a label, so that clients cannot grow the counters.
 fn known(method: &Method) -> &str {
     match *method {
         Method::GET | Method::POST | Method::DELETE | Method::HEAD | Method::OPTIONS => {

@@ -1,24 +1,24 @@
-//! What the system says about a process.
+//! Memory of a process.
 
-/// Bytes of this process that lie in memory, where the system tells.
+/// Resident bytes of this process, if the system reports them.
 pub fn resident_bytes() -> Option<u64> {
-    of("self", RESIDENT)
+    status_bytes("self", RESIDENT)
 }
 
-/// The most that ever lay in memory.
+/// Peak resident bytes of this process.
 pub fn peak_resident_bytes() -> Option<u64> {
-    of("self", PEAK)
+    status_bytes("self", PEAK)
 }
 
-/// The same of another process.
+/// Resident bytes of another process.
 pub fn resident_bytes_of(process: u32) -> Option<u64> {
-    of(&process.to_string(), RESIDENT)
+    status_bytes(&process.to_string(), RESIDENT)
 }
 
 const RESIDENT: &str = "VmRSS:";
 const PEAK: &str = "VmHWM:";
 
-fn of(process: &str, field: &str) -> Option<u64> {
+fn status_bytes(process: &str, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"));
     parse(&status.ok()?, field)
 }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_is_found_and_read() {
+    fn status_field_is_parsed() {
         let status = "Name:\tloquat\nVmHWM:\t  99 kB\nVmRSS:\t  2048 kB\nThreads:\t3\n";
         assert_eq!(parse(status, RESIDENT), Some(2 << 20));
         assert_eq!(parse(status, PEAK), Some(99 << 10));
@@ -44,7 +44,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_running_test_lies_in_memory() {
+    fn own_process_is_resident() {
         assert!(resident_bytes().unwrap() > 1 << 20);
         assert!(peak_resident_bytes() >= resident_bytes());
         assert!(resident_bytes_of(std::process::id()).unwrap() > 1 << 20);

@@ -1,4 +1,4 @@
-//! The last requests that ended, without a word of what they were about.
+//! The last finished requests, without their content.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use super::Outcome;
 
-/// How many are remembered.
+/// How many are kept.
 pub const REMEMBERED: usize = 50;
 
-/// A request that ended.
+/// A finished request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Past {
+pub struct FinishedRequest {
     pub route: &'static str,
     pub model: String,
     pub outcome: Outcome,
@@ -20,7 +20,7 @@ pub struct Past {
     pub began: SystemTime,
     pub prompt_tokens: usize,
     pub completion_tokens: usize,
-    /// Known of those that finished.
+    /// Set if it finished.
     pub cached_tokens: Option<usize>,
     pub queued: Option<Duration>,
     pub first_token: Option<Duration>,
@@ -29,16 +29,16 @@ pub struct Past {
 
 /// Newest first.
 #[derive(Debug, Default)]
-pub struct Recent(Mutex<VecDeque<Past>>);
+pub struct Recent(Mutex<VecDeque<FinishedRequest>>);
 
 impl Recent {
-    pub fn add(&self, past: Past) {
+    pub fn add(&self, past: FinishedRequest) {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         recent.truncate(REMEMBERED - 1);
         recent.push_front(past);
     }
 
-    pub fn list(&self) -> Vec<Past> {
+    pub fn list(&self) -> Vec<FinishedRequest> {
         let recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         recent.iter().cloned().collect()
     }

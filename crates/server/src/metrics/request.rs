@@ -1,17 +1,17 @@
-//! One request as it is counted: from its queueing to its end.
+//! Counts one request, from queueing to its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use loquat_engine::{Event, FinishReason, Timings, Usage};
 
-use super::recent::Past;
+use super::recent::FinishedRequest;
 use super::{Metrics, Outcome, reason};
 use crate::metrics::families::Meters;
 
-/// What a request asked for.
+/// A queued request.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct QueuedRequest<'a> {
     pub model: &'a str,
     pub route: &'static str,
     pub received: Instant,
@@ -20,7 +20,7 @@ pub struct Asked<'a> {
     pub max_tokens: usize,
 }
 
-/// Counts what comes of a request.
+/// Counts a request's events.
 pub struct RequestMeter {
     meters: Arc<Meters>,
     model: String,
@@ -28,7 +28,7 @@ pub struct RequestMeter {
     began: SystemTime,
     received: Instant,
     prompt_tokens: usize,
-    /// Until the first of any choice.
+    /// Until the first token of any choice.
     first_token: Option<Duration>,
     choices: Vec<Choice>,
 }
@@ -40,26 +40,26 @@ struct Choice {
     end: Option<(FinishReason, Timings)>,
 }
 
-/// What a request came to, for its span and its line in the log.
+/// A request's outcome, for its span and its access log line.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    pub past: Past,
+    pub past: FinishedRequest,
     pub usage: Usage,
 }
 
 impl RequestMeter {
-    pub(super) fn new(meters: Arc<Meters>, asked: Asked<'_>) -> Self {
-        meters.params_n.observe(asked.choices as f64);
-        meters.params_max_tokens.observe(asked.max_tokens as f64);
+    pub(super) fn new(meters: Arc<Meters>, queued: QueuedRequest<'_>) -> Self {
+        meters.params_n.observe(queued.choices as f64);
+        meters.params_max_tokens.observe(queued.max_tokens as f64);
         Self {
             meters,
-            model: asked.model.to_owned(),
-            route: asked.route,
+            model: queued.model.to_owned(),
+            route: queued.route,
             began: SystemTime::now(),
-            received: asked.received,
-            prompt_tokens: asked.prompt_tokens,
+            received: queued.received,
+            prompt_tokens: queued.prompt_tokens,
             first_token: None,
-            choices: vec![Choice::default(); asked.choices],
+            choices: vec![Choice::default(); queued.choices],
         }
     }
 
@@ -67,7 +67,7 @@ impl RequestMeter {
         self.first_token
     }
 
-    /// An event was taken that the engine had sent at that time.
+    /// Counts an event, with the time at which the engine sent it.
     pub fn event(&mut self, choice: usize, event: &Event, sent_at: Option<Instant>) {
         match event {
             Event::Tokens { tokens, .. } => self.tokens(choice, tokens.len(), sent_at),
@@ -133,7 +133,7 @@ impl RequestMeter {
         self.choices[choice].end = Some((why, timings));
     }
 
-    /// Nothing more comes. Choices that have not finished ended as the request did.
+    /// Ends the request. Unfinished choices get the request's outcome.
     pub fn ended(self, metrics: &Metrics, outcome: Outcome, usage: Usage) -> Summary {
         let total = self.received.elapsed();
         let unfinished = self.choices.iter().filter(|choice| choice.end.is_none());
@@ -153,7 +153,7 @@ impl RequestMeter {
         }
         metrics.count(&self.model, self.route, outcome.as_str());
         let first = self.choices.first().and_then(|choice| choice.end);
-        let past = Past {
+        let past = FinishedRequest {
             route: self.route,
             model: self.model,
             outcome,

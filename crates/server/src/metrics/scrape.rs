@@ -18,15 +18,15 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::models::ModelStatus;
 
-/// Everything that is counted, in Prometheus' text format.
+/// All metrics, in Prometheus' text format.
 #[utoipa::path(
     get,
     path = "/metrics",
     tag = "operating",
     responses(
         (status = 200, description = "Counters, gauges and histograms", content_type = "text/plain; version=0.0.4", body = String),
-        (status = 401, description = "No key, or none that is known"),
-        (status = 403, description = "The key is not for metrics"),
+        (status = 401, description = "No valid API key"),
+        (status = 403, description = "The key lacks the scope `metrics`"),
     )
 )]
 pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
@@ -37,7 +37,7 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> 
 
 pub fn gather(app: &App) -> Vec<MetricFamily> {
     let mut families = app.metrics.registry.gather();
-    // What older dashboards call it.
+    // The name in older dashboards.
     let older = families.iter().find(|family| family.name() == INTER_TOKEN);
     let older = older.map(|family| renamed(family, "vllm:time_per_output_token_seconds"));
     families.extend(older);
@@ -75,35 +75,31 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Stats) -> f6
     }
 }
 
-const KV_USAGE: &str = "The share of KV set aside for running requests, from 0 to 1.";
+const KV_USAGE: &str = "The share of KV reserved for running requests, from 0 to 1.";
 
-/// What engines say about themselves. Counts are since the model was loaded.
+/// The engines' statistics. Counts are since the model was loaded.
 const ENGINE: &[Row] = &[
-    gauge(
-        "vllm:num_requests_running",
-        "Requests that have room and compute.",
-        |stats| stats.running as f64,
-    ),
-    gauge(
-        "vllm:num_requests_waiting",
-        "Requests that wait for room.",
-        |stats| stats.waiting as f64,
-    ),
+    gauge("vllm:num_requests_running", "Running requests.", |stats| {
+        stats.running as f64
+    }),
+    gauge("vllm:num_requests_waiting", "Queued requests.", |stats| {
+        stats.waiting as f64
+    }),
     gauge("vllm:kv_cache_usage_perc", KV_USAGE, kv_usage),
     gauge("vllm:gpu_cache_usage_perc", KV_USAGE, kv_usage),
     counter(
         "vllm:prefix_cache_queries_total",
-        "Prompt tokens that were looked for among kept prefixes.",
+        "Prompt tokens looked up in the prefix cache.",
         |stats| stats.totals.prompt_tokens as f64,
     ),
     counter(
         "vllm:prefix_cache_hits_total",
-        "Prompt tokens that were found there and not computed again.",
+        "Prompt tokens found in the prefix cache.",
         |stats| stats.totals.cached_tokens as f64,
     ),
     counter(
         "vllm:num_preemptions_total",
-        "Times that a running request had to make room and was computed again later.",
+        "Preemptions of running requests.",
         |stats| stats.totals.preempted as f64,
     ),
     gauge(
@@ -111,12 +107,12 @@ const ENGINE: &[Row] = &[
         "Running requests whose clients read too slowly.",
         |stats| stats.paused as f64,
     ),
-    gauge("loquat_kv_tokens", "Tokens of KV that are held.", |stats| {
+    gauge("loquat_kv_tokens", "KV tokens in use.", |stats| {
         stats.memory.kv_in_use as f64
     }),
     gauge(
         "loquat_kv_capacity_tokens",
-        "Tokens of KV that there is room for.",
+        "KV capacity in tokens.",
         |stats| stats.memory.kv_capacity as f64,
     ),
     gauge(
@@ -131,28 +127,28 @@ const ENGINE: &[Row] = &[
     ),
     gauge(
         "loquat_engine_step_seconds",
-        "The session's part of a step, in the recent mean.",
+        "Recent mean of the session's time per step.",
         |stats| stats.step_time.as_secs_f64(),
     ),
     gauge(
         "loquat_engine_overhead_seconds",
-        "The engine's own part between two steps, in the recent mean.",
+        "Recent mean of the engine's time between two steps.",
         |stats| stats.overhead.as_secs_f64(),
     ),
     gauge(
         "loquat_prompt_tokens_per_second",
-        "Prompt tokens computed per second, of late.",
+        "Recent prompt tokens per second.",
         |stats| stats.prompt_speed,
     ),
     gauge(
         "loquat_generation_tokens_per_second",
-        "Tokens generated per second, of late.",
+        "Recent generated tokens per second.",
         |stats| stats.decode_speed,
     ),
 ];
 
-/// Kept prefixes make room when it is needed, so that they count as free; whether a further
-/// request finds room is decided by what running ones may come to hold.
+/// Cached prefixes are evicted on demand and count as free; admission depends on what running
+/// requests have reserved.
 fn kv_usage(stats: &Stats) -> f64 {
     match stats.memory.kv_capacity {
         0 => 0.0,
@@ -196,7 +192,7 @@ fn engines(models: &[ModelStatus]) -> Vec<MetricFamily> {
 
 fn states(models: &[ModelStatus]) -> Vec<MetricFamily> {
     let mut state = Family::gauge("loquat_model_state", "1 under the state a model is in.");
-    let mut memory = Family::gauge("loquat_memory_bytes", "Memory that open models take.");
+    let mut memory = Family::gauge("loquat_memory_bytes", "Memory of open models.");
     for model in models {
         let name = ("model_name", model.name.as_str());
         state.add(&[name, ("state", model.state.name())], 1.0);
@@ -212,7 +208,7 @@ fn states(models: &[ModelStatus]) -> Vec<MetricFamily> {
 
 fn keys(app: &App) -> Vec<MetricFamily> {
     let mut requests = Family::counter("loquat_key_requests_total", "Requests under a key.");
-    let mut tokens = Family::counter("loquat_key_tokens_total", "Tokens under a key, by kind.");
+    let mut tokens = Family::counter("loquat_key_tokens_total", "Tokens of a key, by kind.");
     for key in app.keys.list() {
         let usage = key.usage();
         let name = ("key", key.name.as_str());
@@ -235,8 +231,8 @@ fn keys(app: &App) -> Vec<MetricFamily> {
 fn server(app: &App) -> Vec<MetricFamily> {
     let now = SystemTime::now();
     let mut families = vec![
-        // No adapters are served: this tells the endpoint picker so. Its value is a time by
-        // which the picker finds the latest sample.
+        // Tells the endpoint picker that no adapters are served. The value is a time, by which
+        // the picker finds the latest sample.
         Family::gauge("vllm:lora_requests_info", "Adapters in use.").with(
             &[
                 ("max_lora", "0"),
@@ -247,19 +243,16 @@ fn server(app: &App) -> Vec<MetricFamily> {
         ),
         Family::gauge("loquat_build_info", "What is running.")
             .with(&[("version", env!("CARGO_PKG_VERSION"))], 1.0),
-        Family::gauge(
-            "loquat_requests_in_flight",
-            "Requests to generate that are under way.",
-        )
-        .with(&[], app.in_flight.list().len() as f64),
+        Family::gauge("loquat_requests_in_flight", "Running generation requests.")
+            .with(&[], app.in_flight.list().len() as f64),
         Family::gauge(
             "process_start_time_seconds",
-            "When the server started, since 1970.",
+            "Start time of the server in seconds since 1970.",
         )
         .with(&[], since_1970(app.started)),
     ];
     if let Some(bytes) = resident_bytes() {
-        let help = "Memory of the process that is resident.";
+        let help = "Resident memory of the process.";
         families.push(Family::gauge("process_resident_memory_bytes", help).with(&[], bytes as f64));
     }
     families.into_iter().filter_map(Family::finish).collect()

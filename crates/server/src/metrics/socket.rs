@@ -1,23 +1,23 @@
-//! How long tokens take from the engine to the socket.
+//! Times tokens from the engine to the socket.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus::Histogram;
 
-/// Told every time it takes a token from the engine to the socket.
+/// Called with each token's time from the engine to the socket.
 pub type Watcher = Arc<dyn Fn(Duration) + Send + Sync>;
 
-/// One connection's. Whoever reads the engine's events says when each was sent; whoever writes to
-/// the socket says when it did.
+/// One connection's clock. The reader of engine events reports when each was sent, the socket when it
+/// wrote.
 ///
-/// HTTP/2 has several requests on a connection at once, and this does not tell them apart: an
-/// answer in one piece has its tokens timed by its neighbours' writes until it is whole, and takes
-/// those of theirs along that are under way when it is forgotten. Both are few beside a stream's.
+/// Concurrent HTTP/2 requests share the clock: a non-streamed response has its tokens timed by other
+/// requests' writes, and forgetting it forgets theirs that are pending. Both are rare next to a
+/// stream's.
 pub struct SocketClock {
     times: Histogram,
     watcher: Option<Watcher>,
-    /// Of tokens on their way: few, as a write follows whenever no more are to be had.
+    /// Pending tokens: few, since a write follows as soon as no more are ready.
     under_way: Mutex<Vec<Instant>>,
 }
 
@@ -30,7 +30,7 @@ impl SocketClock {
         }
     }
 
-    /// An event was taken, to be written next.
+    /// An event will be written next.
     pub fn took(&self, sent_at: Instant) {
         let mut under_way = self
             .under_way
@@ -39,17 +39,17 @@ impl SocketClock {
         under_way.push(sent_at);
     }
 
-    /// What was taken went into an answer in one piece, whose time is not the socket's.
+    /// Drops pending tokens: they belong to a response that is not streamed.
     pub fn forget(&self) {
         let mut under_way = self
             .under_way
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // An answer may have had many.
+        // A response may have many.
         *under_way = Vec::new();
     }
 
-    /// The socket took something: with it what was under way.
+    /// The socket wrote, and with it all pending tokens.
     pub fn written(&self) {
         let mut under_way = self
             .under_way
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_token_is_timed_once_by_the_write_that_follows() {
+    fn next_write_times_each_token_once() {
         let times = Histogram::with_opts(HistogramOpts::new("times", "times")).unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let watcher: Watcher = {

@@ -11,52 +11,52 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::process::resident_bytes;
-use super::recent::Past;
+use super::recent::FinishedRequest;
 use super::{Metrics, since_1970};
 use crate::app::App;
 use crate::in_flight::Entry;
 use crate::models::ModelStatus;
 
-/// What the server does and did, for people to look at.
+/// Current activity and recent requests.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ServerStats {
     /// Loquat's version.
     version: &'static str,
     /// Seconds since the server started.
     uptime_seconds: f64,
-    /// Memory of the process that is resident, where the system tells.
+    /// Resident memory of the process, if known.
     resident_bytes: Option<u64>,
     models: Vec<ModelStats>,
-    /// Those under way, then the last fifty that ended, newest first.
+    /// Running requests, then the last fifty finished ones, newest first.
     requests: Vec<RequestStats>,
 }
 
-/// One model. One that is not loaded has zeros.
+/// One model; zeros if it is not loaded.
 #[derive(Debug, Serialize, ToSchema)]
 struct ModelStats {
     id: String,
     /// `unloaded`, `loading`, `ready`, `draining`, `drained` or `failed`.
     state: &'static str,
-    /// Requests that have room and compute.
+    /// Running requests.
     running: usize,
-    /// Requests that wait for room.
+    /// Queued requests.
     waiting: usize,
     /// Running requests whose clients read too slowly.
     paused: usize,
     prompt_tokens_per_second: f64,
     generation_tokens_per_second: f64,
-    /// Tokens of KV that requests and kept prefixes hold.
+    /// KV tokens of requests and cached prefixes.
     kv_used_tokens: usize,
-    /// Tokens of KV set aside for running requests.
+    /// KV tokens reserved for running requests.
     kv_reserved_tokens: usize,
     kv_capacity_tokens: usize,
-    /// Memory that kept prefixes hold.
+    /// Memory of cached prefixes.
     kv_cached_bytes: u64,
-    /// All memory that it takes.
+    /// The model's total memory.
     memory_bytes: u64,
-    /// The session's part of a step, in the recent mean.
+    /// Recent mean of the session's time per step.
     step_seconds: f64,
-    /// The engine's own part between two steps.
+    /// Recent mean of the engine's time between two steps.
     overhead_seconds: f64,
     totals: TotalStats,
 }
@@ -64,22 +64,22 @@ struct ModelStats {
 /// Counts since the server started.
 #[derive(Debug, Serialize, ToSchema)]
 struct TotalStats {
-    /// Choices of requests that ended.
+    /// Finished choices.
     requests: u64,
     finished: u64,
     failed: u64,
     cancelled: u64,
-    /// Turned away because the queue was full, since the model was loaded.
+    /// Refused because the queue was full, since the model was loaded.
     refused: u64,
-    /// Times that a request had to make room, since the model was loaded.
+    /// Preemptions since the model was loaded.
     preempted: u64,
     prompt_tokens: u64,
-    /// Prompt tokens that were not computed again.
+    /// Prompt tokens from the prefix cache.
     cached_tokens: u64,
     generation_tokens: u64,
 }
 
-/// One request to generate.
+/// One generation request.
 #[derive(Debug, Serialize, ToSchema)]
 struct RequestStats {
     route: &'static str,
@@ -91,10 +91,10 @@ struct RequestStats {
     /// In seconds since 1970.
     started_at: f64,
     prompt_tokens: usize,
-    /// Prompt tokens that were not computed again; known at the end.
+    /// Prompt tokens from the prefix cache; known at the end.
     cached_tokens: Option<usize>,
     generation_tokens: usize,
-    /// How long it waited for room; known at the end.
+    /// Time in the queue; known at the end.
     queue_seconds: Option<f64>,
     /// From its arrival to its first token.
     first_token_seconds: Option<f64>,
@@ -104,21 +104,21 @@ struct RequestStats {
     tokens_per_second: Option<f64>,
 }
 
-/// What every model does and what became of recent requests, without their content.
+/// Every model's activity and recent requests, without their content.
 #[utoipa::path(
     get,
     path = "/stats",
     tag = "operating",
     responses(
         (status = 200, description = "What the server does", body = ServerStats),
-        (status = 401, description = "No key, or none that is known"),
-        (status = 403, description = "The key is not for metrics"),
+        (status = 401, description = "No valid API key"),
+        (status = 403, description = "The key lacks the scope `metrics`"),
     )
 )]
 pub async fn stats(State(app): State<Arc<App>>) -> Json<ServerStats> {
     let models = app.models.status();
     let running = app.in_flight.list();
-    let running = running.iter().rev().map(|entry| under_way(entry));
+    let running = running.iter().rev().map(|entry| running_request(entry));
     let ended = app.metrics.recent.list().into_iter().map(ended);
     Json(ServerStats {
         version: env!("CARGO_PKG_VERSION"),
@@ -153,7 +153,7 @@ fn model(metrics: &Metrics, status: &ModelStatus) -> ModelStats {
 }
 
 fn totals(metrics: &Metrics, status: &ModelStatus) -> TotalStats {
-    let meters = metrics.of(&status.name);
+    let meters = metrics.meters(&status.name);
     let finished = meters.stopped.get() + meters.cut.get();
     let (failed, cancelled) = (meters.failed.get(), meters.aborted.get());
     let engine = status.stats.map(|stats| stats.totals).unwrap_or_default();
@@ -170,7 +170,7 @@ fn totals(metrics: &Metrics, status: &ModelStatus) -> TotalStats {
     }
 }
 
-fn under_way(entry: &Entry) -> RequestStats {
+fn running_request(entry: &Entry) -> RequestStats {
     let elapsed = entry.began.elapsed().unwrap_or_default();
     let tokens = entry.completion_tokens.load(Ordering::Relaxed);
     let first_token = entry.first_token.get().copied();
@@ -190,8 +190,8 @@ fn under_way(entry: &Entry) -> RequestStats {
     }
 }
 
-fn ended(past: Past) -> RequestStats {
-    let Past {
+fn ended(past: FinishedRequest) -> RequestStats {
+    let FinishedRequest {
         route,
         model,
         outcome,
@@ -220,7 +220,7 @@ fn ended(past: Past) -> RequestStats {
     }
 }
 
-/// After the first token, which comes with the prompt.
+/// Tokens per second after the first token.
 fn speed(tokens: usize, first: Option<Duration>, total: Duration) -> Option<f64> {
     let after_first = total.checked_sub(first?)?.as_secs_f64();
     let tokens = tokens.checked_sub(1).filter(|tokens| *tokens > 0)?;

@@ -18,7 +18,7 @@ const ROUTE: &str = "/v1/completions";
 /// Samples by name and labels, as they are written.
 type Samples = BTreeMap<String, f64>;
 
-/// Reads the text format, and insists on it: every sample under its type, no name twice.
+/// Parses the text format strictly: every sample under its type, no duplicate names.
 fn parse(text: &str) -> Samples {
     let mut samples = Samples::new();
     let mut family = (String::new(), String::new());
@@ -60,7 +60,7 @@ async fn scrape(server: &Harness) -> Samples {
     parse(&reply.text())
 }
 
-fn of_model(samples: &Samples, name: &str) -> f64 {
+fn model_value(samples: &Samples, name: &str) -> f64 {
     let sample = format!("{name}{{model_name=\"{MODEL}\"}}");
     *samples
         .get(&sample)
@@ -109,7 +109,7 @@ async fn start(
 }
 
 #[tokio::test]
-async fn what_dashboards_and_the_endpoint_picker_read_is_there() {
+async fn vllm_metrics_are_exposed() {
     let server = slow();
     let caller = Caller::new("a");
     start(&server, &caller, 1, request(4))
@@ -129,7 +129,7 @@ async fn what_dashboards_and_the_endpoint_picker_read_is_there() {
         "loquat_engine_overhead_seconds",
         "loquat_memory_bytes",
     ] {
-        of_model(&samples, name);
+        model_value(&samples, name);
     }
     for (name, expected) in [
         ("vllm:prompt_tokens_total", 3.0),
@@ -149,7 +149,7 @@ async fn what_dashboards_and_the_endpoint_picker_read_is_there() {
         ("vllm:request_params_n_sum", 1.0),
         ("vllm:request_params_max_tokens_sum", 4.0),
     ] {
-        assert_eq!(of_model(&samples, name), expected, "{name}");
+        assert_eq!(model_value(&samples, name), expected, "{name}");
     }
     let has = |part: &str| samples.keys().any(|sample| sample.starts_with(part));
     assert!(has(
@@ -170,7 +170,7 @@ async fn what_dashboards_and_the_endpoint_picker_read_is_there() {
 }
 
 #[tokio::test]
-async fn every_request_is_counted_once_however_it_ends() {
+async fn every_request_is_counted_once() {
     let server = slow();
     let caller = Caller::new("a");
     // Read to the end.
@@ -185,7 +185,7 @@ async fn every_request_is_counted_once_however_it_ends() {
         .collect()
         .await
         .unwrap();
-    // Dropped as soon as its last event came.
+    // Dropped right after its last event.
     let mut turn = start(&server, &caller, 1, request(2)).await;
     while let Some(Ok((_, event))) = turn.next().await {
         if matches!(event, Event::Finished { .. }) {
@@ -194,7 +194,7 @@ async fn every_request_is_counted_once_however_it_ends() {
     }
     assert_eq!(turn.usage().completion_tokens, 2);
     drop(turn);
-    // Dropped in the midst, and before anything came.
+    // Dropped half-way, and before the first event.
     let mut turn = start(&server, &caller, 1, request(16)).await;
     assert!(turn.next().await.unwrap().is_ok());
     drop(turn);
@@ -236,10 +236,10 @@ async fn every_request_is_counted_once_however_it_ends() {
     });
     // Choices: four finished, four were dropped or cancelled, one failed.
     assert_eq!(reasons, [0.0, 4.0, 4.0, 1.0]);
-    let whole = of_model(&samples, "vllm:e2e_request_latency_seconds_count");
+    let whole = model_value(&samples, "vllm:e2e_request_latency_seconds_count");
     assert_eq!(whole, reasons.iter().sum::<f64>());
     assert_eq!(
-        of_model(&samples, "vllm:request_queue_time_seconds_count"),
+        model_value(&samples, "vllm:request_queue_time_seconds_count"),
         4.0
     );
     assert_eq!(samples["loquat_requests_in_flight"], 0.0);
@@ -263,7 +263,7 @@ async fn histograms_accumulate() {
         .filter(|(sample, _)| sample.starts_with(&format!("{name}_bucket")));
     let mut counts: Vec<f64> = buckets.map(|(_, count)| *count).collect();
     counts.sort_by(f64::total_cmp);
-    let all = of_model(&samples, &format!("{name}_count"));
+    let all = model_value(&samples, &format!("{name}_count"));
     assert_eq!(all, 12.0);
     assert_eq!(counts.last(), Some(&all));
     let infinite = format!("{name}_bucket{{model_name=\"{MODEL}\",le=\"+Inf\"}}");
@@ -271,7 +271,7 @@ async fn histograms_accumulate() {
 }
 
 #[tokio::test]
-async fn the_live_view_shows_what_runs_and_what_ended() {
+async fn stats_list_running_and_finished_requests() {
     let server = slow();
     let caller = Caller::new("secret-id");
     start(&server, &caller, 1, request(4))
@@ -311,7 +311,7 @@ async fn the_live_view_shows_what_runs_and_what_ended() {
 }
 
 #[tokio::test]
-async fn only_so_many_are_remembered() {
+async fn recent_requests_are_bounded() {
     let server = Harness::saying("hi");
     let caller = Caller::new("a");
     for _ in 0..super::recent::REMEMBERED + 5 {
@@ -323,7 +323,7 @@ async fn only_so_many_are_remembered() {
 }
 
 #[tokio::test]
-async fn tokens_are_timed_to_the_socket_where_they_are_streamed() {
+async fn streamed_tokens_are_timed_to_the_socket() {
     let server = slow();
     let clock = server.app.metrics.socket_clock();
     let caller = Caller {
@@ -338,9 +338,9 @@ async fn tokens_are_timed_to_the_socket_where_they_are_streamed() {
     assert_eq!(times(&scrape(&server).await), 4.0);
 }
 
-/// The page and the server must tell of the same families.
+/// docs/metrics.md lists the same families as the server.
 #[tokio::test]
-async fn the_page_of_metrics_is_complete() {
+async fn metrics_page_is_complete() {
     let page = std::fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../docs/metrics.md"

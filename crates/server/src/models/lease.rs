@@ -1,4 +1,4 @@
-//! Models in use.
+//! Leases of models.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use super::Loaded;
 use super::registry::Inner;
 use super::slot::SlotId;
 
-/// A model in use: while any lease is held it is not unloaded.
+/// A model in use. It is not unloaded while a lease is held.
 #[derive(Clone)]
 pub struct Lease {
-    // Dropped before the hold: when nobody holds a model any more, whoever closes it has the only
-    // reference, and the engine ends on that one's thread.
+    // Dropped before the count: once no lease is counted, the unloader has the only reference, and
+    // the engine ends on its thread.
     loaded: Arc<Loaded>,
-    _hold: Hold,
+    _count: LeaseCount,
 }
 
 impl Lease {
-    /// For a slot that has counted it already.
+    /// A lease that the slot has already counted.
     pub(super) fn counted(inner: &Arc<Inner>, slot: SlotId, loaded: Arc<Loaded>) -> Self {
-        let _hold = Hold {
+        let _count = LeaseCount {
             inner: Arc::clone(inner),
             slot,
         };
-        Self { loaded, _hold }
+        Self { loaded, _count }
     }
 }
 
@@ -35,15 +35,15 @@ impl Deref for Lease {
     }
 }
 
-/// One of the counted leases of a slot.
-struct Hold {
+/// Counts a lease of a slot.
+struct LeaseCount {
     inner: Arc<Inner>,
     slot: SlotId,
 }
 
-impl Clone for Hold {
+impl Clone for LeaseCount {
     fn clone(&self) -> Self {
-        self.inner.hold(self.slot);
+        self.inner.count_lease(self.slot);
         Self {
             inner: Arc::clone(&self.inner),
             slot: self.slot,
@@ -51,7 +51,7 @@ impl Clone for Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for LeaseCount {
     fn drop(&mut self) {
         self.inner.release(self.slot);
     }

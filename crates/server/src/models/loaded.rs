@@ -9,7 +9,7 @@ use loquat_text::Tokenizer;
 
 use super::{ModelInfo, OpenFailure, Opened};
 use crate::config::{Model, Pooling};
-use crate::error::{ApiError, ErrorKind};
+use crate::error::ApiError;
 use crate::sampling;
 
 /// A loaded model with its configuration.
@@ -36,7 +36,7 @@ impl Loaded {
         let tokenizer = model.chat_context().tokenizer();
         let mut sampling = model.defaults().sampling.clone();
         sampling::apply(&config.sampling, &mut sampling, tokenizer)
-            .map_err(|error| OpenFailure(format!("its sampling parameters: {}", error.message)))?;
+            .map_err(|error| OpenFailure::Sampling(error.message))?;
         Ok(Self {
             id: config.name.clone(),
             token_bytes: longest_token(tokenizer),
@@ -71,11 +71,11 @@ impl Loaded {
         if least <= limit {
             return Ok(());
         }
-        let what = format!(
+        let message = format!(
             "a prompt of {bytes} bytes is at least {least} tokens, and does not fit the context of \
              {limit}"
         );
-        Err(ApiError::new(ErrorKind::InvalidRequest, what).code("context_length_exceeded"))
+        Err(ApiError::bad_request(message).code("context_length_exceeded"))
     }
 
     /// Refuses a prompt that leaves no room for a reply of this many tokens.
@@ -84,13 +84,13 @@ impl Loaded {
         if tokens.saturating_add(reply) <= limit {
             return Ok(());
         }
-        let what = match reply {
+        let message = match reply {
             0 => format!("a prompt of {tokens} tokens does not fit the context of {limit}"),
             _ => format!(
                 "a prompt of {tokens} tokens leaves no room for a reply in the context of {limit}"
             ),
         };
-        Err(ApiError::new(ErrorKind::InvalidRequest, what).code("context_length_exceeded"))
+        Err(ApiError::bad_request(message).code("context_length_exceeded"))
     }
 }
 

@@ -1,21 +1,24 @@
-//! The models that are served: opened when they are needed, closed when they are not.
+//! The served models: loaded on demand, unloaded when idle.
 //!
 //! Every model of the configuration has a [`slot`], which goes from unloaded through opening,
-//! ready, draining and closing back to unloaded. One lock guards all of them, since they share
-//! memory ([`room`]). An [`opening`] is a task of its own, which many askers wait for; the
-//! [`keeper`] is the one task that closes.
+//! ready, draining and closing back to unloaded. One lock guards all slots, since they share a
+//! [`memory_budget`]. An [`opening`] is a task that many requests wait for; the [`unloader`] is the
+//! one task that closes models.
 
-mod keeper;
 mod lease;
 mod loaded;
+mod memory_budget;
 mod opening;
 mod reconfigure;
 mod registry;
-mod room;
 mod slot;
 mod status;
 #[cfg(test)]
 mod tests;
+mod unloader;
+
+use std::error::Error;
+use std::sync::Arc;
 
 use crate::config::Model;
 
@@ -25,20 +28,20 @@ pub use registry::{Models, model_not_found};
 pub use slot::KeepAlive;
 pub use status::{ModelState, ModelStatus};
 
-/// Finds and opens models. Whoever implements it names backends and knows files; both calls may
-/// take long and are made where that blocks nobody.
+/// Finds and opens models. Implementations know backends and files. Both methods may block; they
+/// are called off the async threads.
 pub trait Opener: Send + Sync + 'static {
-    /// What the model would take, without loading it.
+    /// Inspects the model without loading it.
     fn plan(&self, model: &Model) -> Result<Planned, OpenFailure>;
 
     fn open(&self, model: &Model) -> Result<Opened, OpenFailure>;
 }
 
-/// What a model will be like once it is open.
+/// What a model needs, before it is loaded.
 #[derive(Debug, Clone)]
 pub struct Planned {
     pub info: ModelInfo,
-    /// All memory it will come to take.
+    /// All memory it will use.
     pub resident_bytes: u64,
 }
 
@@ -49,12 +52,36 @@ pub struct Opened {
     pub resident_bytes: u64,
 }
 
-/// Why a model cannot be opened: for the log and for operators.
+/// Why a model cannot be opened. For the log and operators only: it may name paths.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct OpenFailure(pub String);
+pub enum OpenFailure {
+    /// The opener's own error.
+    #[error("{0}")]
+    Opener(Arc<dyn Error + Send + Sync>),
+    /// The configured sampling parameters are invalid for this model.
+    #[error("invalid sampling parameters: {0}")]
+    Sampling(String),
+    /// The opener panicked.
+    #[error("{0}")]
+    Panicked(Arc<tokio::task::JoinError>),
+    /// The model was not inspected.
+    #[error("its memory needs are unknown")]
+    NotInspected,
+}
 
-/// What clients and people are told about a model.
+impl OpenFailure {
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Opener(error.into().into())
+    }
+}
+
+impl From<tokio::task::JoinError> for OpenFailure {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Self::Panicked(Arc::new(error))
+    }
+}
+
+/// Details of a model for clients and operators.
 #[derive(Debug, Clone, Default)]
 pub struct ModelInfo {
     /// As the checkpoint's `model_type`: `llama`.
@@ -64,15 +91,15 @@ pub struct ModelInfo {
     /// `Q4_1`, `bf16`…
     pub quantization: String,
     pub parameters: u64,
-    /// Of its files.
+    /// The size of its files.
     pub size_bytes: u64,
-    /// Its files' time, in seconds since 1970.
+    /// The modification time of its files, in seconds since 1970.
     pub modified: u64,
     pub backend: String,
     pub device: String,
     /// Its weights are in a GPU's memory.
     pub on_gpu: bool,
-    /// Longest context as it is (or will be) opened.
+    /// The longest context it is, or will be, opened with.
     pub context: usize,
     pub has_template: bool,
     pub tools: bool,

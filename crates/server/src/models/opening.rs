@@ -1,4 +1,4 @@
-//! From a model's configuration to a model at work.
+//! Loads a model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,70 +8,71 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
+use super::memory_budget::{Admission, admit};
 use super::registry::{Inner, stopping};
-use super::room::{self, Room};
-use super::slot::{Known, Moment, Phase, REMEMBERED, SlotId};
+use super::slot::{Inspection, Phase, RETRY_DELAY, SlotId, Timestamp};
 use super::{Lease, Loaded, OpenFailure};
 use crate::config::Model;
 use crate::error::{ApiError, ErrorKind};
 
-/// What to open, and for whom.
+/// What to open.
 pub struct Opening {
     pub slot: SlotId,
-    /// Of the slot, when it began.
+    /// The slot's version when the opening began.
     pub version: u64,
     pub model: Arc<Model>,
 }
 
-/// Why there is no model at the end of it.
+/// Why a model is not loaded.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum LoadError {
     #[error("{0}")]
     Failed(#[from] OpenFailure),
     #[error(
-        "it needs {need} of memory, and all models together may take {budget}: raise `memory`, \
-        or lower the model's `context`"
+        "it needs {need} of memory, and the limit for all models is {budget}: raise `memory`, or \
+         lower the model's `context`"
     )]
-    Never { need: Bytes, budget: Bytes },
+    TooLarge { need: Bytes, budget: Bytes },
     #[error(
         "it needs {need} of memory, and models in use leave {available} of {budget}: try again \
-        when they are idle, or raise `memory`"
+         when they are idle, or raise `memory`"
     )]
-    NoRoom {
+    Busy {
         need: Bytes,
         available: Bytes,
         budget: Bytes,
     },
 }
 
-impl Trouble {
-    fn error(&self, model: &str) -> ApiError {
-        let failed = |what| ApiError::new(ErrorKind::Internal, what);
+impl LoadError {
+    fn to_api_error(&self, model: &str) -> ApiError {
+        let failed = |message| ApiError::new(ErrorKind::Internal, message);
         match self {
             Self::Failed(_) => {
-                let what =
-                    format!("the model `{model}` cannot be loaded; the server's log says why");
-                failed(what).code("model_load_failed")
+                let message =
+                    format!("Model `{model}` cannot be loaded; the server's log has the cause.");
+                failed(message).code("model_load_failed")
             }
-            Self::Never { .. } => failed(format!("the model `{model}` cannot be loaded: {self}"))
-                .code("model_too_large"),
-            Self::NoRoom { .. } => {
-                let what = format!("there is no room for the model `{model}` now: {self}");
-                ApiError::overloaded(what).code("model_no_room")
+            Self::TooLarge { .. } => {
+                failed(format!("Model `{model}` cannot be loaded: {self}")).code("model_too_large")
+            }
+            Self::Busy { .. } => {
+                let message = format!("Model `{model}` does not fit now: {self}");
+                ApiError::overloaded(message).code("model_no_room")
             }
         }
     }
 
-    /// Whether another try at once would come to the same.
-    fn lasts(&self) -> bool {
+    /// Whether an immediate retry would fail the same way.
+    fn is_persistent(&self) -> bool {
         match self {
-            Self::Failed(_) | Self::Never { .. } => true,
-            Self::NoRoom { .. } => false,
+            Self::Failed(_) | Self::TooLarge { .. } => true,
+            Self::Busy { .. } => false,
         }
     }
 }
 
-/// An amount of memory for people.
+/// An amount of memory for display.
 #[derive(Debug, Clone, Copy)]
 struct Bytes(u64);
 
@@ -85,7 +86,7 @@ impl std::fmt::Display for Bytes {
     }
 }
 
-/// Opens the model, whoever still waits for it, and reports to those that do.
+/// Opens the model, even if nobody waits any more, and reports the result.
 pub async fn run(
     inner: Arc<Inner>,
     opening: Opening,
@@ -94,66 +95,66 @@ pub async fn run(
     let began = Instant::now();
     let outcome = match open(&inner, &opening).await {
         Ok(loaded) => inner.install(&opening, loaded, began.elapsed()),
-        Err(trouble) => Err(inner.fail(&opening, &trouble)),
+        Err(error) => Err(inner.fail(&opening, &error)),
     };
     if let Ok(lease) = &outcome {
-        warm(lease);
+        warm_up(lease);
     }
     report.send_replace(Some(outcome));
     inner.changed();
 }
 
-async fn open(inner: &Arc<Inner>, opening: &Opening) -> Result<Loaded, Trouble> {
-    make_room(inner, opening).await?;
+async fn open(inner: &Arc<Inner>, opening: &Opening) -> Result<Loaded, LoadError> {
+    reserve_memory(inner, opening).await?;
     let opener = Arc::clone(&inner.opener);
     let model = Arc::clone(&opening.model);
     let opened = spawn_blocking(move || Loaded::new(&model, opener.open(&model)?)).await;
-    Ok(opened.map_err(|error| OpenFailure(error.to_string()))??)
+    Ok(opened.map_err(OpenFailure::from)??)
 }
 
-/// Sets memory aside where it is bounded, closing idle models for it.
-async fn make_room(inner: &Arc<Inner>, opening: &Opening) -> Result<(), Trouble> {
+/// Reserves memory if there is a limit, and closes idle models for it.
+async fn reserve_memory(inner: &Arc<Inner>, opening: &Opening) -> Result<(), LoadError> {
     if inner.lock().memory.is_none() {
         return Ok(());
     }
-    inner.look(|slot| slot.id == opening.slot).await;
+    inner.inspect(|slot| slot.id == opening.slot).await;
     loop {
         let mut changes = inner.changes();
         if inner.reserve(opening.slot)? {
             return Ok(());
         }
-        // The sender is in `inner`, which is here.
+        // `inner` holds the sender, so this cannot fail.
         let _ = changes.changed().await;
     }
 }
 
-/// Grammars need a look at the whole vocabulary once, which takes a second where it is large:
-/// better now than in the first request that has one.
-fn warm(lease: &Lease) {
+/// Compiles a grammar. The first one indexes the vocabulary, which takes a second if it is large,
+/// and the first request should not wait for it.
+fn warm_up(lease: &Lease) {
     let grammars = lease.chat_context().grammars().clone();
     spawn_blocking(move || {
         if let Err(error) = grammars.compile(&GrammarSource::JsonObject) {
-            tracing::debug!("grammars are of no use with this model: {error}");
+            tracing::debug!("this model does not support grammars: {error}");
         }
     });
 }
 
 impl Inner {
-    /// Whether the model's memory is set aside; if not, it will be when others are closed.
-    fn reserve(&self, id: SlotId) -> Result<bool, Trouble> {
+    /// Whether the model's memory is reserved; if not, it can be once other models are closed.
+    fn reserve(&self, id: SlotId) -> Result<bool, LoadError> {
         let mut state = self.lock();
         let (Some(budget), Some(slot)) = (state.memory, state.slot(id)) else {
             return Ok(true);
         };
-        let need = match &slot.known {
-            Known::Seen { resident_bytes, .. } => *resident_bytes,
-            Known::Unreadable { why, .. } => return Err(OpenFailure(why.clone()).into()),
-            Known::Nothing => return Err(OpenFailure("nothing is known of it".into()).into()),
+        let need = match &slot.inspection {
+            Inspection::Done { resident_bytes, .. } => *resident_bytes,
+            Inspection::Failed { failure, .. } => return Err(failure.clone().into()),
+            Inspection::Pending => return Err(OpenFailure::NotInspected.into()),
         };
         let others = state.slots.iter().filter(|slot| slot.id != id);
         let others: Vec<_> = others.filter_map(|slot| slot.resident()).collect();
-        match room::find(need, budget, &others) {
-            Room::Free => {
+        match admit(need, budget, &others) {
+            Admission::Fits => {
                 if let Some(slot) = state.slot(id)
                     && let Phase::Opening { reserved, .. } = &mut slot.phase
                 {
@@ -161,30 +162,33 @@ impl Inner {
                 }
                 Ok(true)
             }
-            Room::After(victims) => {
+            Admission::AfterEviction(victims) => {
                 for victim in victims {
                     if let Some(slot) = state.slot(victim) {
-                        tracing::info!(model = slot.model.name, "unloading: another needs room");
+                        tracing::info!(
+                            model = slot.model.name,
+                            "unloading: another model needs its memory"
+                        );
                         slot.drain();
                     }
                 }
                 self.wake.notify_one();
                 Ok(false)
             }
-            Room::None { available } => Err(Trouble::NoRoom {
+            Admission::Busy { available } => Err(LoadError::Busy {
                 need: Bytes(need),
                 available: Bytes(available),
                 budget: Bytes(budget),
             }),
-            Room::Never => Err(Trouble::Never {
+            Admission::TooLarge => Err(LoadError::TooLarge {
                 need: Bytes(need),
                 budget: Bytes(budget),
             }),
         }
     }
 
-    /// Puts the model into its slot. Whoever waited gets it, even if it is to be closed already
-    /// because its configuration changed meanwhile.
+    /// Puts the model into its slot. Waiting requests get it even if its configuration has changed
+    /// and it is about to be closed.
     fn install(
         self: &Arc<Self>,
         opening: &Opening,
@@ -194,7 +198,7 @@ impl Inner {
         let mut state = self.lock();
         let closing = state.closing;
         let Some(slot) = state.slot(opening.slot) else {
-            return Err(ApiError::internal(&"a model has lost its place"));
+            return Err(ApiError::internal(&"a model has no slot"));
         };
         tracing::info!(
             model = slot.model.name,
@@ -206,14 +210,14 @@ impl Inner {
         let stale = slot.version != opening.version;
         slot.phase = Phase::Ready(Arc::clone(&loaded));
         slot.was_open = true;
-        slot.last_used = Some(Moment::now());
+        slot.last_used = Some(Timestamp::now());
         if !stale {
-            slot.known = Known::Seen {
+            slot.inspection = Inspection::Done {
                 info: Arc::clone(&loaded.info),
                 resident_bytes: loaded.resident_bytes,
             };
         }
-        if closing || stale || slot.parked || slot.retired {
+        if closing || stale || slot.drained || slot.retired {
             slot.drain();
         }
         slot.leases += 1;
@@ -222,25 +226,25 @@ impl Inner {
         if closing { Err(stopping()) } else { Ok(lease) }
     }
 
-    fn fail(&self, opening: &Opening, trouble: &Trouble) -> ApiError {
+    fn fail(&self, opening: &Opening, cause: &LoadError) -> ApiError {
         let name = &opening.model.name;
-        tracing::error!(model = name, "cannot be loaded: {trouble}");
-        let error = trouble.error(name);
+        tracing::error!(model = name, "cannot be loaded: {cause}");
+        let error = cause.to_api_error(name);
         let mut state = self.lock();
         if let Some(slot) = state.slot(opening.slot) {
-            let lasts = trouble.lasts() && slot.version == opening.version;
-            slot.phase = if lasts {
+            let persistent = cause.is_persistent() && slot.version == opening.version;
+            slot.phase = if persistent {
                 Phase::Failed {
-                    why: trouble.to_string(),
+                    why: cause.to_string(),
                     error: error.clone(),
                     since: std::time::SystemTime::now(),
-                    until: Instant::now() + REMEMBERED,
+                    until: Instant::now() + RETRY_DELAY,
                 }
             } else {
                 Phase::Unloaded
             };
         }
-        state.forget_retired();
+        state.remove_retired();
         error
     }
 }

@@ -1,9 +1,9 @@
-//! Another configuration while models are at work.
+//! Applies a new configuration while models are loaded.
 
 use std::sync::Arc;
 
-use super::registry::{Models, State};
-use super::slot::{Known, Phase, Slot};
+use super::registry::{Models, RegistryState};
+use super::slot::{Inspection, Phase, Slot};
 use crate::config::{Config, Model};
 
 /// Which models a configuration added, removed and changed.
@@ -11,14 +11,14 @@ use crate::config::{Config, Model};
 pub struct Changes {
     pub added: Vec<String>,
     pub removed: Vec<String>,
-    /// Opened anew at their next use.
+    /// Opened again at their next use.
     pub changed: Vec<String>,
-    /// In force without that.
+    /// Applied without opening them again.
     pub adjusted: Vec<String>,
 }
 
 impl Changes {
-    /// A line for each.
+    /// A line for each model.
     pub fn describe(&self) -> Vec<String> {
         let Self {
             added,
@@ -33,7 +33,7 @@ impl Changes {
         [
             each(added, "added"),
             each(removed, "removed"),
-            each(changed, "opened anew at its next use"),
+            each(changed, "reopened at its next use"),
             each(adjusted, "adjusted"),
         ]
         .concat()
@@ -41,8 +41,7 @@ impl Changes {
 }
 
 impl Models {
-    /// Takes the configuration's models and memory in place of those before. Requests in flight
-    /// end with the models they began with.
+    /// Replaces models and memory budget. Requests in flight keep the models they began with.
     pub fn reconfigure(&self, config: &Config) -> Changes {
         let mut state = self.inner.lock();
         state.memory = config.memory;
@@ -53,16 +52,16 @@ impl Models {
     }
 }
 
-impl State {
+impl RegistryState {
     fn reconfigure(&mut self, models: &[Model]) -> Changes {
         let mut changes = Changes::default();
         let mut before = std::mem::take(&mut self.slots);
         for model in models {
-            let place = before.iter().position(|slot| slot.is_called(&model.name));
-            let slot = match place {
-                Some(place) => {
-                    let mut slot = before.remove(place);
-                    adopt(&mut slot, model, &mut changes);
+            let index = before.iter().position(|slot| slot.has_name(&model.name));
+            let slot = match index {
+                Some(index) => {
+                    let mut slot = before.remove(index);
+                    update(&mut slot, model, &mut changes);
                     slot
                 }
                 None => {
@@ -81,32 +80,32 @@ impl State {
             slot.drain();
             self.slots.push(slot);
         }
-        self.forget_retired();
+        self.remove_retired();
         changes
     }
 }
 
-fn adopt(slot: &mut Slot, model: &Model, changes: &mut Changes) {
+fn update(slot: &mut Slot, model: &Model, changes: &mut Changes) {
     if *slot.model == *model {
         return;
     }
-    let same_once_open = is_same_once_open(&slot.model, model);
+    let needs_reopen = needs_reopen(&slot.model, model);
     slot.model = Arc::new(model.clone());
-    if same_once_open {
+    if !needs_reopen {
         changes.adjusted.push(model.name.clone());
         return;
     }
     changes.changed.push(model.name.clone());
     slot.version += 1;
-    slot.known = Known::Nothing;
+    slot.inspection = Inspection::Pending;
     slot.drain();
     if let Phase::Failed { .. } = slot.phase {
         slot.phase = Phase::Unloaded;
     }
 }
 
-/// Whether a model that is open under one configuration is open as the other wants it.
-fn is_same_once_open(old: &Model, new: &Model) -> bool {
+/// Whether a loaded model must be opened again for the new configuration.
+fn needs_reopen(old: &Model, new: &Model) -> bool {
     let Model {
         aliases,
         preload,
@@ -119,5 +118,5 @@ fn is_same_once_open(old: &Model, new: &Model) -> bool {
         idle_unload,
         ..old.clone()
     };
-    adjusted == *new
+    adjusted != *new
 }

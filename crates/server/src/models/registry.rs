@@ -1,4 +1,4 @@
-//! All models, and the doors to them.
+//! The registry of all models.
 
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::SystemTime;
@@ -7,13 +7,13 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::opening::{self, Opening};
-use super::slot::{Moment, Outcome, Phase, Slot, SlotId};
-use super::{KeepAlive, Lease, ModelStatus, OpenFailure, Opener, keeper};
+use super::slot::{OpenOutcome, Phase, Slot, SlotId, Timestamp};
+use super::{KeepAlive, Lease, ModelStatus, OpenFailure, Opener, unloader};
 use crate::config::Config;
 use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
 
-/// All models of the configuration; cloning shares them.
+/// All models of the configuration. Clones share them.
 #[derive(Clone)]
 pub struct Models {
     pub(super) inner: Arc<Inner>,
@@ -21,32 +21,31 @@ pub struct Models {
 
 pub struct Inner {
     pub(super) opener: Arc<dyn Opener>,
-    state: Mutex<State>,
-    /// A slot came out of a phase that others wait for the end of.
+    state: Mutex<RegistryState>,
+    /// Signals that a slot left a phase that requests wait for.
     changes: watch::Sender<()>,
-    /// Wakes the keeper.
+    /// Wakes the unloader.
     pub(super) wake: Arc<Notify>,
-    keeper: Once,
-    /// One at a time looks into the files of models.
-    looking: tokio::sync::Mutex<()>,
+    unloader: Once,
+    /// Held while files are inspected.
+    inspecting: tokio::sync::Mutex<()>,
 }
 
-pub struct State {
-    /// For all models together, in bytes.
+pub struct RegistryState {
+    /// The budget of all models, in bytes.
     pub memory: Option<u64>,
-    /// Those of the configuration in its order, then those that are no longer in it.
+    /// The models of the configuration in order, then removed ones.
     pub slots: Vec<Slot>,
     pub next: SlotId,
     /// The server is stopping.
     pub closing: bool,
 }
 
-/// What somebody who wants a model has to do.
-enum Asked {
-    Have(Lease),
-    /// Wait for what comes of it.
-    AwaitOpening(Outcome),
-    /// Wait for it to be closed, and ask again.
+/// The next step towards a lease.
+enum LeaseStep {
+    Leased(Lease),
+    AwaitOpening(OpenOutcome),
+    /// Wait for the model to be closed, then retry.
     AwaitClosing,
 }
 
@@ -55,7 +54,7 @@ impl Models {
         let models = Self {
             inner: Arc::new(Inner {
                 opener,
-                state: Mutex::new(State {
+                state: Mutex::new(RegistryState {
                     memory: None,
                     slots: Vec::new(),
                     next: 0,
@@ -63,72 +62,72 @@ impl Models {
                 }),
                 changes: watch::Sender::new(()),
                 wake: Arc::default(),
-                keeper: Once::new(),
-                looking: tokio::sync::Mutex::default(),
+                unloader: Once::new(),
+                inspecting: tokio::sync::Mutex::default(),
             }),
         };
         models.reconfigure(config);
         models
     }
 
-    /// The model of that name or alias, opened if it is not yet. It stays open while the lease is
-    /// held. An opening that began goes on when whoever wanted it went away.
+    /// Leases a model by name or alias, and loads it if necessary. It stays loaded while the lease is
+    /// held. Dropping the future does not stop the loading.
     pub async fn lease(&self, name: &str) -> Result<Lease, ApiError> {
         loop {
             let mut changes = self.inner.changes();
-            match self.inner.ask(name)? {
-                Asked::Have(lease) => return Ok(lease),
-                Asked::AwaitOpening(outcome) => return result(outcome).await,
-                Asked::AwaitClosing => _ = changes.changed().await,
+            match self.inner.try_lease(name)? {
+                LeaseStep::Leased(lease) => return Ok(lease),
+                LeaseStep::AwaitOpening(outcome) => return opened(outcome).await,
+                LeaseStep::AwaitClosing => _ = changes.changed().await,
             }
         }
     }
 
-    /// The configuration's name for what may be an alias.
-    pub fn name_of(&self, name: &str) -> Result<String, ApiError> {
+    /// Resolves a name or alias to the configured name.
+    pub fn resolve_name(&self, name: &str) -> Result<String, ApiError> {
         let mut state = self.inner.lock();
         state.find(name).map(|slot| slot.model.name.clone())
     }
 
-    /// Every model as far as it is known by now.
+    /// The status of every model, without inspecting files.
     pub fn status(&self) -> Vec<ModelStatus> {
         let state = self.inner.lock();
         state.served().map(Slot::status).collect()
     }
 
-    /// Every model; those that nobody knows yet are looked at first.
+    /// The status of every model; inspects their files first.
     pub async fn list(&self) -> Vec<ModelStatus> {
-        self.inner.look(|slot| !slot.retired).await;
+        self.inner.inspect(|slot| !slot.retired).await;
         self.status()
     }
 
-    /// The model of that name or alias; looked at first if nobody knows it yet.
+    /// The status of a model; inspects its files first.
     pub async fn show(&self, name: &str) -> Result<ModelStatus, ApiError> {
         let id = self.inner.lock().find(name)?.id;
-        self.inner.look(|slot| slot.id == id).await;
+        self.inner.inspect(|slot| slot.id == id).await;
         self.inner.lock().find(name).map(|slot| slot.status())
     }
 
-    /// Models that are to be open from the start, and were not yet.
+    /// Models that are to be preloaded and were not loaded yet.
     pub fn pending(&self) -> Vec<ModelStatus> {
         let state = self.inner.lock();
         let pending = |slot: &&Slot| slot.model.preload && !slot.was_open;
         state.served().filter(pending).map(Slot::status).collect()
     }
 
-    /// Opens those, one after the other, in the background.
+    /// Loads pending models one after the other, in the background.
     pub fn preload(&self) {
         let models = self.clone();
         tokio::spawn(async move {
             for pending in models.pending() {
-                // What went wrong is in the log and in the model's state.
+                // The log and the model's state have the error.
                 let _ = models.lease(&pending.name).await;
             }
         });
     }
 
-    /// How long the model stays open without being used, until somebody says otherwise or it is
-    /// unloaded; `None` is as long as the configuration says.
+    /// Sets how long the model stays loaded while idle, until the next call or until it is unloaded;
+    /// `None` for the configuration's value.
     pub fn keep_alive(
         &self,
         name: &str,
@@ -139,12 +138,12 @@ impl Models {
         Ok(())
     }
 
-    /// Forgets failures and an operator's veto, and opens the model.
+    /// Loads the model, even after a failure or if it was drained.
     pub async fn load(&self, name: &str) -> Result<Lease, ApiError> {
         let name = {
             let mut state = self.inner.lock();
             let slot = state.find(name)?;
-            slot.parked = false;
+            slot.drained = false;
             if let Phase::Failed { .. } = slot.phase {
                 slot.phase = Phase::Unloaded;
             }
@@ -153,34 +152,34 @@ impl Models {
         self.lease(&name).await
     }
 
-    /// Closes the model when nobody uses it any more, and returns when it is closed. Who wants it
-    /// meanwhile waits, and has it opened again.
+    /// Closes the model once it is idle, and returns when it is closed. Requests meanwhile wait, then
+    /// load it again.
     pub async fn unload(&self, name: &str) -> Result<(), ApiError> {
-        self.take_down(name, false).await
+        self.close_model(name, false).await
     }
 
-    /// As [`Self::unload`]; but who wants it is refused, until it is [loaded](Self::load).
+    /// Like [`Self::unload`], but refuses requests until the model is [loaded](Self::load).
     pub async fn drain(&self, name: &str) -> Result<(), ApiError> {
-        self.take_down(name, true).await
+        self.close_model(name, true).await
     }
 
-    async fn take_down(&self, name: &str, park: bool) -> Result<(), ApiError> {
+    async fn close_model(&self, name: &str, drain: bool) -> Result<(), ApiError> {
         let (id, before) = {
             let mut state = self.inner.lock();
             let slot = state.find(name)?;
-            slot.parked |= park;
+            slot.drained |= drain;
             (slot.id, slot.closings)
         };
         loop {
             let mut changes = self.inner.changes();
-            if self.inner.is_down(id, before) {
+            if self.inner.close_slot(id, before) {
                 return Ok(());
             }
             let _ = changes.changed().await;
         }
     }
 
-    /// Forgets every prefix that the model keeps; whether there was any open model to do so.
+    /// Clears the model's prefix cache. Returns whether the model was loaded.
     pub fn clear_cache(&self, name: &str) -> Result<bool, ApiError> {
         let mut state = self.inner.lock();
         let loaded = state.find(name)?.loaded();
@@ -188,12 +187,12 @@ impl Models {
         Ok(loaded.is_some())
     }
 
-    /// Gives no more leases, and returns when every model is closed.
+    /// Refuses new leases, and returns when every model is closed.
     pub async fn close(&self) {
         self.inner.lock().closing = true;
         loop {
             let mut changes = self.inner.changes();
-            if self.inner.is_closed() {
+            if self.inner.close_all() {
                 return;
             }
             let _ = changes.changed().await;
@@ -201,15 +200,15 @@ impl Models {
     }
 }
 
-/// What an opening came to.
-async fn result(mut outcome: Outcome) -> Result<Lease, ApiError> {
-    let came = outcome.wait_for(Option::is_some).await;
-    let came = came.ok().and_then(|came| came.clone());
-    came.unwrap_or_else(|| Err(ApiError::internal(&"an opening ended without a word")))
+/// Waits for an opening.
+async fn opened(mut outcome: OpenOutcome) -> Result<Lease, ApiError> {
+    let opened = outcome.wait_for(Option::is_some).await;
+    let opened = opened.ok().and_then(|opened| opened.clone());
+    opened.unwrap_or_else(|| Err(ApiError::internal(&"an opening ended without a result")))
 }
 
 impl Inner {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, RegistryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -221,13 +220,13 @@ impl Inner {
         self.changes.send_replace(());
     }
 
-    fn ask(self: &Arc<Self>, name: &str) -> Result<Asked, ApiError> {
+    fn try_lease(self: &Arc<Self>, name: &str) -> Result<LeaseStep, ApiError> {
         let mut state = self.lock();
         if state.closing {
             return Err(stopping());
         }
         let slot = state.find(name)?;
-        if slot.parked {
+        if slot.drained {
             return Err(drained(&slot.model.name));
         }
         match &slot.phase {
@@ -235,27 +234,27 @@ impl Inner {
                 Ok(()) => {
                     let lease = Lease::counted(self, slot.id, Arc::clone(loaded));
                     slot.leases += 1;
-                    slot.last_used = Some(Moment::now());
-                    Ok(Asked::Have(lease))
+                    slot.last_used = Some(Timestamp::now());
+                    Ok(LeaseStep::Leased(lease))
                 }
                 Err(error) => {
-                    tracing::error!(model = slot.model.name, "opening it anew: {error}");
+                    tracing::error!(model = slot.model.name, "opening it again: {error}");
                     slot.drain();
                     self.wake.notify_one();
-                    Ok(Asked::AwaitClosing)
+                    Ok(LeaseStep::AwaitClosing)
                 }
             },
-            Phase::Opening { outcome, .. } => Ok(Asked::AwaitOpening(outcome.clone())),
-            Phase::Draining(_) | Phase::Closing { .. } => Ok(Asked::AwaitClosing),
+            Phase::Opening { outcome, .. } => Ok(LeaseStep::AwaitOpening(outcome.clone())),
+            Phase::Draining(_) | Phase::Closing { .. } => Ok(LeaseStep::AwaitClosing),
             Phase::Failed { error, until, .. } if Instant::now() < *until => Err(ApiError {
                 retry_after: Some(until.duration_since(Instant::now())),
                 ..error.clone()
             }),
-            Phase::Failed { .. } | Phase::Unloaded => Ok(Asked::AwaitOpening(self.open(slot))),
+            Phase::Failed { .. } | Phase::Unloaded => Ok(LeaseStep::AwaitOpening(self.open(slot))),
         }
     }
 
-    fn open(self: &Arc<Self>, slot: &mut Slot) -> Outcome {
+    fn open(self: &Arc<Self>, slot: &mut Slot) -> OpenOutcome {
         let (report, outcome) = watch::channel(None);
         slot.phase = Phase::Opening {
             since: SystemTime::now(),
@@ -268,16 +267,16 @@ impl Inner {
             model: Arc::clone(&slot.model),
         };
         tokio::spawn(opening::run(Arc::clone(self), opening, report));
-        // Here at the latest somebody has a runtime to offer.
-        self.keeper.call_once(|| {
-            let keeper = keeper::keep(Arc::downgrade(self), Arc::clone(&self.wake));
-            tokio::spawn(keeper);
+        // The first place that surely runs within a runtime.
+        self.unloader.call_once(|| {
+            let unloader = unloader::run(Arc::downgrade(self), Arc::clone(&self.wake));
+            tokio::spawn(unloader);
         });
         outcome
     }
 
-    /// Another lease of a model that is in use.
-    pub(super) fn hold(&self, id: SlotId) {
+    /// Counts another lease of a model in use.
+    pub(super) fn count_lease(&self, id: SlotId) {
         if let Some(slot) = self.lock().slot(id) {
             slot.leases += 1;
         }
@@ -287,16 +286,15 @@ impl Inner {
         let mut state = self.lock();
         let Some(slot) = state.slot(id) else { return };
         slot.leases -= 1;
-        slot.last_used = Some(Moment::now());
-        let leaving = matches!(slot.phase, Phase::Draining(_));
-        if slot.is_idle() && (leaving || slot.patience().is_some()) {
+        slot.last_used = Some(Timestamp::now());
+        let draining = matches!(slot.phase, Phase::Draining(_));
+        if slot.is_idle() && (draining || slot.idle_timeout().is_some()) {
             self.wake.notify_one();
         }
     }
 
-    /// Whether the slot was closed since it had been so many times before; sees to it that it
-    /// will be.
-    fn is_down(&self, id: SlotId, before: u64) -> bool {
+    /// Starts to close a slot. Returns whether it has been closed since it had `before` closings.
+    fn close_slot(&self, id: SlotId, before: u64) -> bool {
         let mut state = self.lock();
         let Some(slot) = state.slot(id) else {
             return true;
@@ -318,8 +316,8 @@ impl Inner {
         matches!(slot.phase, Phase::Unloaded)
     }
 
-    /// Whether nothing is open any more; sees to it that nothing will be.
-    fn is_closed(&self) -> bool {
+    /// Starts to close every slot. Returns whether all are closed.
+    fn close_all(&self) -> bool {
         let mut state = self.lock();
         state.slots.iter_mut().for_each(Slot::drain);
         self.wake.notify_one();
@@ -327,25 +325,25 @@ impl Inner {
         !state.slots.iter().any(open)
     }
 
-    /// Looks into the files of models that nobody knows yet, where `which` says so.
-    pub(super) async fn look(self: &Arc<Self>, which: impl Fn(&Slot) -> bool) {
-        let _alone = self.looking.lock().await;
-        let unknown: Vec<_> = {
+    /// Inspects the files of models that need it, among those that `filter` selects.
+    pub(super) async fn inspect(self: &Arc<Self>, filter: impl Fn(&Slot) -> bool) {
+        let _exclusive = self.inspecting.lock().await;
+        let pending: Vec<_> = {
             let state = self.lock();
-            let unknown = state.slots.iter().filter(|slot| slot.is_unknown());
-            let unknown = unknown.filter(|slot| which(slot));
-            unknown
+            let pending = state.slots.iter().filter(|slot| slot.needs_inspection());
+            let pending = pending.filter(|slot| filter(slot));
+            pending
                 .map(|slot| (slot.id, slot.version, Arc::clone(&slot.model)))
                 .collect()
         };
-        for (id, version, model) in unknown {
+        for (id, version, model) in pending {
             let opener = Arc::clone(&self.opener);
             let planned = tokio::task::spawn_blocking(move || opener.plan(&model)).await;
-            let planned = planned.unwrap_or_else(|error| Err(OpenFailure(error.to_string())));
+            let planned = planned.unwrap_or_else(|error| Err(OpenFailure::from(error)));
             if let Some(slot) = self.lock().slot(id)
                 && slot.version == version
             {
-                slot.learn(planned);
+                slot.set_inspection(planned);
             }
         }
     }
@@ -357,28 +355,28 @@ impl Drop for Inner {
     }
 }
 
-impl State {
+impl RegistryState {
     pub fn slot(&mut self, id: SlotId) -> Option<&mut Slot> {
         self.slots.iter_mut().find(|slot| slot.id == id)
     }
 
-    /// Those of the configuration, in its order.
+    /// The models of the configuration, in order.
     pub fn served(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter().filter(|slot| !slot.retired)
     }
 
-    /// A name counts for more than an alias.
+    /// A name takes precedence over an alias.
     fn find(&mut self, name: &str) -> Result<&mut Slot, ApiError> {
-        let named = self.slots.iter().position(|slot| slot.is_called(name));
+        let named = self.slots.iter().position(|slot| slot.has_name(name));
         let aliased = || self.slots.iter().position(|slot| slot.has_alias(name));
         match named.or_else(aliased) {
-            Some(place) => Ok(&mut self.slots[place]),
+            Some(index) => Ok(&mut self.slots[index]),
             None => Err(model_not_found(name)),
         }
     }
 
-    /// Slots go when their models are closed.
-    pub fn forget_retired(&mut self) {
+    /// Removes retired slots whose models are closed.
+    pub fn remove_retired(&mut self) {
         let open = |slot: &Slot| slot.resident().is_some();
         self.slots.retain(|slot| !slot.retired || open(slot));
     }
@@ -396,6 +394,6 @@ pub fn stopping() -> ApiError {
 }
 
 fn drained(model: &str) -> ApiError {
-    let what = format!("the model `{model}` was taken out of service by an operator");
-    ApiError::overloaded(what).code("model_drained")
+    let message = format!("Model `{model}` was taken out of service by an operator.");
+    ApiError::overloaded(message).code("model_drained")
 }

@@ -1,4 +1,4 @@
-//! One model of the configuration, and how far it is from being of use.
+//! One model of the configuration, and its lifecycle.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -6,38 +6,38 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::room::{Resident, Stay};
+use super::memory_budget::{Resident, Usage};
 use super::{Lease, Loaded, ModelInfo, ModelState, ModelStatus, OpenFailure, Planned};
 use crate::config::Model;
 use crate::error::ApiError;
 
-/// Tells slots apart, those of one name among them: a model that was taken out of the
-/// configuration may still be draining when another of its name comes in.
+/// Identifies a slot. Names are not unique: a model that left the configuration may still be
+/// draining when another of its name is added.
 pub type SlotId = u64;
 
-/// How long a failure is told again before another try.
-pub const REMEMBERED: Duration = Duration::from_secs(5);
+/// How long a failure is reported before the next attempt.
+pub const RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// How long a model stays open without being used, in place of the configuration's word.
+/// How long an idle model stays loaded. Overrides the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
     For(Duration),
     Forever,
 }
 
-/// What everybody who waits for an opening gets.
-pub type Outcome = watch::Receiver<Option<Result<Lease, ApiError>>>;
+/// The result of an opening, for everyone who waits for it.
+pub type OpenOutcome = watch::Receiver<Option<Result<Lease, ApiError>>>;
 
 pub enum Phase {
     Unloaded,
     Opening {
         since: SystemTime,
-        /// Of the memory for all models.
+        /// Bytes of the memory budget.
         reserved: u64,
-        outcome: Outcome,
+        outcome: OpenOutcome,
     },
     Ready(Arc<Loaded>),
-    /// To be closed when nobody uses it any more.
+    /// Closes when it is idle.
     Draining(Arc<Loaded>),
     /// Its engine is ending.
     Closing {
@@ -53,28 +53,28 @@ pub enum Phase {
     },
 }
 
-/// What is known of a model besides its configuration.
+/// What is known of a model's files.
 #[derive(Clone)]
-pub enum Known {
-    Nothing,
-    Seen {
+pub enum Inspection {
+    Pending,
+    Done {
         info: Arc<ModelInfo>,
         resident_bytes: u64,
     },
-    Unreadable {
-        why: String,
+    Failed {
+        failure: OpenFailure,
         until: Instant,
     },
 }
 
-/// A moment on both clocks: one to count with, one to show.
+/// A time on both clocks: monotonic, and for display.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
+pub struct Timestamp {
     pub instant: Instant,
     time: SystemTime,
 }
 
-impl Moment {
+impl Timestamp {
     pub fn now() -> Self {
         Self {
             instant: Instant::now(),
@@ -86,16 +86,16 @@ impl Moment {
 pub struct Slot {
     pub id: SlotId,
     pub model: Arc<Model>,
-    /// Counts changes of the configuration that an open model does not have in it.
+    /// Counts configuration changes that need the model to be opened again.
     pub version: u64,
     pub phase: Phase,
-    pub known: Known,
+    pub inspection: Inspection,
     pub leases: usize,
-    pub last_used: Option<Moment>,
+    pub last_used: Option<Timestamp>,
     pub keep_alive: Option<KeepAlive>,
-    /// An operator took it out of service.
-    pub parked: bool,
-    /// It is no longer in the configuration.
+    /// Taken out of service by an operator.
+    pub drained: bool,
+    /// Removed from the configuration.
     pub retired: bool,
     pub was_open: bool,
     /// How often it was closed.
@@ -109,18 +109,18 @@ impl Slot {
             model,
             version: 0,
             phase: Phase::Unloaded,
-            known: Known::Nothing,
+            inspection: Inspection::Pending,
             leases: 0,
             last_used: None,
             keep_alive: None,
-            parked: false,
+            drained: false,
             retired: false,
             was_open: false,
             closings: 0,
         }
     }
 
-    pub fn is_called(&self, name: &str) -> bool {
+    pub fn has_name(&self, name: &str) -> bool {
         !self.retired && self.model.name == name
     }
 
@@ -132,48 +132,48 @@ impl Slot {
         self.leases == 0
     }
 
-    /// Whether somebody should look into its files.
-    pub fn is_unknown(&self) -> bool {
-        match &self.known {
-            Known::Nothing => true,
-            Known::Seen { .. } => false,
-            Known::Unreadable { until, .. } => Instant::now() >= *until,
+    /// Whether its files need to be inspected.
+    pub fn needs_inspection(&self) -> bool {
+        match &self.inspection {
+            Inspection::Pending => true,
+            Inspection::Done { .. } => false,
+            Inspection::Failed { until, .. } => Instant::now() >= *until,
         }
     }
 
-    pub fn learn(&mut self, planned: Result<Planned, OpenFailure>) {
-        self.known = match planned {
-            Ok(planned) => Known::Seen {
+    pub fn set_inspection(&mut self, planned: Result<Planned, OpenFailure>) {
+        self.inspection = match planned {
+            Ok(planned) => Inspection::Done {
                 info: Arc::new(planned.info),
                 resident_bytes: planned.resident_bytes,
             },
-            Err(failure) => Known::Unreadable {
-                why: failure.0,
-                until: Instant::now() + REMEMBERED,
+            Err(failure) => Inspection::Failed {
+                failure,
+                until: Instant::now() + RETRY_DELAY,
             },
         };
     }
 
-    /// Closes it when nobody uses it. Nothing happens to one that is not open.
+    /// Closes a loaded model once it is idle.
     pub fn drain(&mut self) {
         if let Phase::Ready(loaded) = &self.phase {
             self.phase = Phase::Draining(Arc::clone(loaded));
         }
     }
 
-    /// When it has been idle for long enough; `None` is never, and while it is in use.
+    /// When it is unloaded; `None` for never, and while it is in use.
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Ready(_) if self.is_idle() => {
                 let used = self.last_used?;
-                used.instant.checked_add(self.patience()?)
+                used.instant.checked_add(self.idle_timeout()?)
             }
             _ => None,
         }
     }
 
-    /// How long it stays open without being used.
-    pub fn patience(&self) -> Option<Duration> {
+    /// How long it stays loaded while idle; `None` for forever.
+    pub fn idle_timeout(&self) -> Option<Duration> {
         match self.keep_alive {
             Some(KeepAlive::For(time)) => Some(time),
             Some(KeepAlive::Forever) => None,
@@ -181,33 +181,33 @@ impl Slot {
         }
     }
 
-    /// What it holds of the memory for all models.
+    /// The memory it holds.
     pub fn resident(&self) -> Option<Resident> {
-        let (bytes, stay) = match &self.phase {
+        let (bytes, usage) = match &self.phase {
             Phase::Unloaded | Phase::Failed { .. } => return None,
-            Phase::Opening { reserved, .. } => (*reserved, Stay::Needed),
-            Phase::Closing { bytes } => (*bytes, Stay::Leaving),
-            Phase::Draining(loaded) if self.is_idle() => (loaded.resident_bytes, Stay::Leaving),
+            Phase::Opening { reserved, .. } => (*reserved, Usage::InUse),
+            Phase::Closing { bytes } => (*bytes, Usage::Closing),
+            Phase::Draining(loaded) if self.is_idle() => (loaded.resident_bytes, Usage::Closing),
             Phase::Ready(loaded) if self.is_idle() => {
                 let since = self
                     .last_used
                     .map_or_else(Instant::now, |used| used.instant);
-                (loaded.resident_bytes, Stay::IdleSince(since))
+                (loaded.resident_bytes, Usage::IdleSince(since))
             }
-            Phase::Ready(loaded) | Phase::Draining(loaded) => (loaded.resident_bytes, Stay::Needed),
+            Phase::Ready(loaded) | Phase::Draining(loaded) => (loaded.resident_bytes, Usage::InUse),
         };
         let id = self.id;
-        Some(Resident { id, bytes, stay })
+        Some(Resident { id, bytes, usage })
     }
 
     pub fn status(&self) -> ModelStatus {
-        let (info, resident_bytes, problem) = match &self.known {
-            Known::Nothing => (None, None, None),
-            Known::Seen {
+        let (info, resident_bytes, problem) = match &self.inspection {
+            Inspection::Pending => (None, None, None),
+            Inspection::Done {
                 info,
                 resident_bytes,
             } => (Some(Arc::clone(info)), Some(*resident_bytes), None),
-            Known::Unreadable { why, .. } => (None, None, Some(why.clone())),
+            Inspection::Failed { failure, .. } => (None, None, Some(failure.to_string())),
         };
         let loaded = self.loaded();
         ModelStatus {
@@ -218,7 +218,7 @@ impl Slot {
             problem,
             resident_bytes,
             last_used: self.last_used.map(|used| used.time),
-            expires: loaded.and_then(|_| self.last_used?.time.checked_add(self.patience()?)),
+            expires: loaded.and_then(|_| self.last_used?.time.checked_add(self.idle_timeout()?)),
             leases: self.leases,
             stats: loaded.map(|loaded| loaded.engine().stats()),
         }
@@ -233,7 +233,7 @@ impl Slot {
 
     fn state(&self) -> ModelState {
         match &self.phase {
-            Phase::Unloaded if self.parked => ModelState::Drained,
+            Phase::Unloaded if self.drained => ModelState::Drained,
             Phase::Unloaded => ModelState::Unloaded,
             Phase::Opening { since, .. } => ModelState::Loading { since: *since },
             Phase::Ready(_) => ModelState::Ready,

@@ -1,4 +1,4 @@
-//! What a model is doing, for clients, operators and metrics.
+//! A model's status, for clients, operators and metrics.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,19 +13,18 @@ pub struct ModelStatus {
     pub name: String,
     pub aliases: Vec<String>,
     pub state: ModelState,
-    /// As it is open, or as its files promise; `None` before anybody looked, and where they
-    /// cannot be read.
+    /// `None` before its files are inspected, and if they cannot be read.
     pub info: Option<Arc<ModelInfo>>,
     /// Why its files cannot be read. For operators: it may name paths.
     pub problem: Option<String>,
-    /// The memory it takes, or would take.
+    /// The memory it uses, or would use.
     pub resident_bytes: Option<u64>,
     pub last_used: Option<SystemTime>,
-    /// When it will be unloaded if nobody uses it until then.
+    /// When it is unloaded if it stays idle.
     pub expires: Option<SystemTime>,
     /// Requests that use it now.
     pub leases: usize,
-    /// While it is open.
+    /// While it is loaded.
     pub stats: Option<Stats>,
 }
 
@@ -37,7 +36,7 @@ pub enum ModelState {
         since: SystemTime,
     },
     Ready,
-    /// About to be unloaded, when the requests that use it have ended.
+    /// Unloads when the requests that use it have ended.
     Draining,
     /// Taken out of service by an operator, until an operator loads it.
     Drained,

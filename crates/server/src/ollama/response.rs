@@ -185,7 +185,7 @@ struct LineWriter<L> {
     /// Calls so far.
     calls: usize,
     streams: bool,
-    /// What no line has told.
+    /// What no line has yet.
     pending: ReplyPiece,
     finish: Option<Finish>,
     line: PhantomData<fn() -> L>,

@@ -1,13 +1,13 @@
-//! What is added to the description of every operation.
+//! Additions to every operation.
 
 use serde_json::{Map, Value, json};
 
-use super::Taken;
+use super::RequestBody;
 use super::parameters;
-use super::refusals::{GENERATING, Of, REFUSALS, Refusal, schema_of};
+use super::refusals::{GENERATING, REFUSALS, Refusal, RefusalScope, schema_of};
 use crate::dialect::Dialect;
 
-/// Paths that anybody may call.
+/// Paths that need no key.
 const OPEN: &[&str] = &[
     "/health",
     "/health/live",
@@ -16,10 +16,10 @@ const OPEN: &[&str] = &[
     "/version",
 ];
 
-/// Where a body's schema says what becomes of fields that have no effect or are refused.
+/// The extension that lists ignored and refused fields of a body.
 pub const FATES: &str = "x-fields";
 
-pub fn amend(document: &mut Value, bodies: &[Taken]) {
+pub fn amend(document: &mut Value, bodies: &[RequestBody]) {
     for body in bodies {
         let name = (body.schema)();
         let schema = &mut document["components"]["schemas"][name.as_ref()];
@@ -49,8 +49,8 @@ pub fn amend(document: &mut Value, bodies: &[Taken]) {
     }
 }
 
-/// Sampling parameters go behind the type's own fields, which win; then what is ignored.
-fn widen(properties: &mut Map<String, Value>, body: &Taken) {
+/// Adds sampling parameters after the type's own fields, which win; then ignored fields.
+fn widen(properties: &mut Map<String, Value>, body: &RequestBody) {
     let sampling = if body.sampling {
         parameters::properties()
     } else {
@@ -65,7 +65,7 @@ fn widen(properties: &mut Map<String, Value>, body: &Taken) {
     }
 }
 
-fn fates(body: &Taken) -> Value {
+fn fates(body: &RequestBody) -> Value {
     let ignored = body.ignored.iter().chain(body.within);
     let ignored = ignored.map(|(field, why)| (*field, "ignored", why));
     let refused = body.refused.iter();
@@ -76,14 +76,14 @@ fn fates(body: &Taken) -> Value {
         .collect()
 }
 
-/// Handlers' own names repeat; a verb with its path does not.
+/// Handlers' names repeat; method and path together are unique.
 fn name(operation: &mut Value, verb: &str, path: &str) {
     let words = path.split(|c: char| !c.is_ascii_alphanumeric());
     let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
     operation["operationId"] = format!("{verb}_{}", words.join("_")).into();
 }
 
-/// A server without keys asks for none, which is what the empty alternative says.
+/// The empty alternative is for a server without keys.
 fn secure(operation: &mut Value, path: &str) {
     operation["security"] = if OPEN.contains(&path) {
         json!([])
@@ -100,10 +100,10 @@ fn refuse(operation: &mut Value, path: &str) {
     let Some(responses) = operation["responses"].as_object_mut() else {
         return;
     };
-    let meets = |refusal: &&Refusal| match refusal.of {
-        Of::Any => true,
-        Of::Bodies => has_body,
-        Of::Generating => GENERATING.contains(&path),
+    let meets = |refusal: &&Refusal| match refusal.scope {
+        RefusalScope::Any => true,
+        RefusalScope::Bodies => has_body,
+        RefusalScope::Generating => GENERATING.contains(&path),
     };
     for refusal in REFUSALS.iter().filter(meets) {
         let entry = responses.entry(refusal.status);
@@ -133,7 +133,7 @@ pub fn body_schema(operation: &Value) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// utoipa writes a body that may be left out as one that may be null, which it may not.
+/// utoipa describes an optional body as nullable, which it is not.
 fn leave_out(operation: &mut Value) {
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
     let mut alternatives = schema["oneOf"].as_array().into_iter().flatten();
@@ -148,14 +148,14 @@ fn stream(operation: &mut Value, path: &str) {
     let (kind, schema) = match Dialect::from_path(path) {
         Dialect::Ollama => (
             "application/x-ndjson",
-            json!({ "type": "string", "description": "A line of JSON for each piece" }),
+            json!({ "type": "string", "description": "One JSON line per chunk" }),
         ),
-        // The schema of an event stream is read as that of each event.
+        // The schema of an event stream applies to each event.
         _ => (
             "text/event-stream",
             json!({
                 "type": "object",
-                "description": "A server-sent event for each piece",
+                "description": "One server-sent event per chunk",
                 "properties": { "event": { "type": "string" }, "data": { "type": "string" } },
                 "required": ["data"],
             }),

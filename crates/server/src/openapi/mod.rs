@@ -1,8 +1,7 @@
-//! `/openapi.json`: what the handlers say about themselves, and what holds for all of them.
+//! `/openapi.json`: the handlers' own descriptions, and additions for all of them.
 //!
-//! A handler documents itself with `#[utoipa::path]` and stands in the list below. Added here,
-//! once: the engine's sampling parameters, fields that are taken and ignored, the refusals in the
-//! shape of each path's dialect, streams, and who may call.
+//! A handler documents itself with `#[utoipa::path]` and is listed below. This module adds the
+//! engine's sampling parameters, ignored fields, errors in each path's dialect, streams and security.
 
 mod amend;
 mod parameters;
@@ -80,7 +79,7 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
         tokens::detokenize,
         tokens::describe,
         health::live,
-        health::live_by_its_name,
+        health::live_alias,
         health::ready,
         health::version,
         metrics::scrape::metrics,
@@ -100,7 +99,7 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
         admin::config::reload,
     ),
     components(schemas(
-        // What streams are made of.
+        // Chunks of streams.
         openai::chat::ChatCompletionChunk,
         refusals::OpenAiRefusal,
         refusals::AnthropicRefusal,
@@ -109,8 +108,8 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
 )]
 struct Handlers;
 
-/// A request's body, and what it takes beside its type's own fields.
-struct Taken {
+/// A request's body, with fields beyond its type's own.
+struct RequestBody {
     schema: fn() -> std::borrow::Cow<'static, str>,
     sampling: bool,
     ignored: &'static [(&'static str, &'static str)],
@@ -118,8 +117,8 @@ struct Taken {
     refused: &'static [(Field, &'static str)],
 }
 
-const fn taken<T: WireRequest + ToSchema>() -> Taken {
-    Taken {
+const fn request_body<T: WireRequest + ToSchema>() -> RequestBody {
+    RequestBody {
         schema: T::name,
         sampling: T::SAMPLING,
         ignored: T::IGNORED,
@@ -129,29 +128,29 @@ const fn taken<T: WireRequest + ToSchema>() -> Taken {
 }
 
 /// Every body of a request.
-const BODIES: &[Taken] = &[
-    taken::<openai::chat::ChatCompletionRequest>(),
-    taken::<openai::completions::CompletionRequest>(),
-    taken::<openai::responses::request::ResponseRequest>(),
-    taken::<openai::embeddings::wire::EmbeddingRequest>(),
-    taken::<anthropic::request::MessagesRequest>(),
-    taken::<anthropic::request::CountRequest>(),
-    taken::<ollama::chat::OllamaChatRequest>(),
-    taken::<ollama::generate::OllamaGenerateRequest>(),
-    taken::<ollama::embed::OllamaEmbedRequest>(),
-    taken::<ollama::embed::OllamaEmbeddingsRequest>(),
-    taken::<ollama::models::OllamaShowRequest>(),
-    taken::<tokens::TokenizeRequest>(),
-    taken::<tokens::DetokenizeRequest>(),
-    taken::<admin::cache::AdminCacheClear>(),
-    taken::<admin::models::AdminTakeDown>(),
+const BODIES: &[RequestBody] = &[
+    request_body::<openai::chat::ChatCompletionRequest>(),
+    request_body::<openai::completions::CompletionRequest>(),
+    request_body::<openai::responses::request::ResponseRequest>(),
+    request_body::<openai::embeddings::wire::EmbeddingRequest>(),
+    request_body::<anthropic::request::MessagesRequest>(),
+    request_body::<anthropic::request::CountRequest>(),
+    request_body::<ollama::chat::OllamaChatRequest>(),
+    request_body::<ollama::generate::OllamaGenerateRequest>(),
+    request_body::<ollama::embed::OllamaEmbedRequest>(),
+    request_body::<ollama::embed::OllamaEmbeddingsRequest>(),
+    request_body::<ollama::models::OllamaShowRequest>(),
+    request_body::<tokens::TokenizeRequest>(),
+    request_body::<tokens::DetokenizeRequest>(),
+    request_body::<admin::cache::AdminCacheClear>(),
+    request_body::<admin::models::AdminTakeDown>(),
 ];
 
 static DESCRIPTION: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
 
 /// The whole description.
 fn document() -> Value {
-    // The types' own serialization has string keys only, and cannot fail.
+    // Serialization has string keys only, and cannot fail.
     let mut document = serde_json::to_value(Handlers::openapi()).unwrap_or_default();
     document["info"]["version"] = env!("CARGO_PKG_VERSION").into();
     tagged::join(&mut document);
@@ -163,7 +162,7 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/openapi.json", get(description))
 }
 
-/// This description.
+/// The API's OpenAPI description.
 #[utoipa::path(
     get,
     path = "/openapi.json",

@@ -13,7 +13,7 @@ pub fn properties() -> Map<String, Value> {
 fn property(parameter: &Parameter) -> Value {
     let mut schema = kind(parameter);
     schema["description"] = described(parameter).into();
-    // The page asks people for these.
+    // The page shows these.
     schema["x-sampling"] = true.into();
     schema
 }
@@ -64,7 +64,7 @@ fn kind(parameter: &Parameter) -> Value {
     }
 }
 
-/// Other servers write -1 where nothing is to be cut off, and `sampling::apply` reads it so.
+/// Other servers use -1 for "off", and `sampling::apply` accepts it.
 fn lowest(parameter: &Parameter) -> i64 {
     if parameter.name == TOP_K.name {
         -1
@@ -77,7 +77,7 @@ fn list(items: Value) -> Value {
     json!({ "type": ["array", "null"], "items": items })
 }
 
-/// The number that was written in the engine's table: 0.01, not the nearest of 32 bits.
+/// The decimal number of the engine's table: 0.01, not the nearest `f32`.
 fn decimal(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

@@ -1,4 +1,4 @@
-//! The page of what becomes of fields, written from the description.
+//! Generates docs/api.md from the description.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_page_of_fields_is_what_the_types_say() {
+fn api_page_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     let expected = page();
     if std::env::var_os(REWRITE).is_some() {

@@ -1,4 +1,4 @@
-//! How each dialect words a refusal, for the description; `dialect::render_errors` writes them.
+//! The error schemas of each dialect; `dialect::render_errors` writes the errors.
 
 use utoipa::ToSchema;
 
@@ -14,11 +14,11 @@ pub struct OpenAiRefusal {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "described, not built")]
 struct OpenAiProblem {
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what to do.
     message: String,
     /// Its kind: `invalid_request_error`, `authentication_error`, `rate_limit_error`…
     r#type: String,
-    /// The field that is at fault, where one is.
+    /// The field at fault, if there is one.
     #[schema(required = true)]
     param: Option<String>,
     /// For programs: `context_length_exceeded`, `model_not_found`…
@@ -40,7 +40,7 @@ pub struct AnthropicRefusal {
 struct AnthropicProblem {
     /// Its kind: `invalid_request_error`, `not_found_error`, `overloaded_error`…
     r#type: String,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what to do.
     message: String,
 }
 
@@ -48,11 +48,11 @@ struct AnthropicProblem {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "described, not built")]
 pub struct OllamaRefusal {
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what to do.
     error: String,
 }
 
-/// The schema of a path's refusals.
+/// The schema of a path's errors.
 pub fn schema_of(path: &str) -> &'static str {
     match Dialect::from_path(path) {
         Dialect::OpenAi => "OpenAiRefusal",
@@ -61,23 +61,23 @@ pub fn schema_of(path: &str) -> &'static str {
     }
 }
 
-/// A status that requests can meet, and why.
+/// An error status and its cause.
 pub struct Refusal {
     pub status: &'static str,
     pub why: &'static str,
-    pub of: Of,
+    pub scope: RefusalScope,
 }
 
-/// Whose refusal it is.
-pub enum Of {
+/// Which requests can get it.
+pub enum RefusalScope {
     Any,
-    /// Where there is a body to refuse.
+    /// Requests with a body.
     Bodies,
-    /// Where an engine works on the request.
+    /// Requests that an engine runs.
     Generating,
 }
 
-/// The paths whose requests an engine works on.
+/// The paths whose requests an engine runs.
 pub const GENERATING: &[&str] = &[
     "/v1/chat/completions",
     "/v1/completions",
@@ -91,42 +91,39 @@ pub const GENERATING: &[&str] = &[
 ];
 
 const fn always(status: &'static str, why: &'static str) -> Refusal {
-    let of = Of::Any;
-    Refusal { status, why, of }
+    let scope = RefusalScope::Any;
+    Refusal { status, why, scope }
 }
 
-const fn of_body(status: &'static str, why: &'static str) -> Refusal {
-    let of = Of::Bodies;
-    Refusal { status, why, of }
+const fn with_body(status: &'static str, why: &'static str) -> Refusal {
+    let scope = RefusalScope::Bodies;
+    Refusal { status, why, scope }
 }
 
-const fn of_generating(status: &'static str, why: &'static str) -> Refusal {
-    let of = Of::Generating;
-    Refusal { status, why, of }
+const fn generating(status: &'static str, why: &'static str) -> Refusal {
+    let scope = RefusalScope::Generating;
+    Refusal { status, why, scope }
 }
 
 pub const REFUSALS: &[Refusal] = &[
-    always(
-        "400",
-        "The request is not what it should be; the message names the field",
-    ),
-    always("401", "No key, or none that is known"),
+    always("400", "The request is invalid; the message names the field"),
+    always("401", "No valid API key"),
     always(
         "403",
-        "The key is not for this, or the host name is not this server's",
+        "The key lacks the scope, or the host name is not allowed",
     ),
-    always("404", "There is no such model or thing"),
+    always("404", "There is no such model or object"),
     always("408", "The request took too long to arrive"),
-    of_generating("409", "An operator cancelled the request"),
-    of_body("413", "The body is larger than this server takes"),
-    of_body("415", "The body is not JSON"),
+    generating("409", "An operator cancelled the request"),
+    with_body("413", "The body is larger than this server's limit"),
+    with_body("415", "The body is not JSON"),
     always(
         "429",
-        "The key's limits are reached; `retry-after` says when to try again",
+        "A limit of the key is reached; `retry-after` says when to retry",
     ),
     always("500", "The server failed; its log says why"),
     always(
         "503",
-        "No room now, or the server is stopping; `retry-after` says when to try again",
+        "The queue is full, or the server is stopping; `retry-after` says when to retry",
     ),
 ];

@@ -1,12 +1,11 @@
 //! Tagged unions of closed types.
 //!
-//! utoipa describes a variant as all of its type and of an object with the tag. Where the type
-//! takes no further fields that is a contradiction: it does not take the tag. Here both become
-//! one object.
+//! utoipa describes a variant as `allOf` its type and an object with the tag. If the type allows no
+//! further fields, that is a contradiction. This module merges both into one object.
 
 use serde_json::{Map, Value, json};
 
-/// Joins every such variant in the document.
+/// Merges every such variant in the document.
 pub fn join(document: &mut Value) {
     let schemas = document["components"]["schemas"].take();
     let mut joined = schemas.clone();

@@ -24,7 +24,7 @@ fn documented() -> Vec<(String, String, Value)> {
     operations.collect()
 }
 
-/// The paths in the router's own words: axum has no other way to list them.
+/// The router's paths, from its debug output: axum has no other way to list them.
 fn routed() -> BTreeSet<String> {
     let words = format!("{:?}", router(&Harness::saying("").app));
     let paths = words.split('"').filter(|word| word.starts_with('/'));
@@ -99,7 +99,7 @@ fn every_body_is_in_the_list() {
 }
 
 #[test]
-fn bodies_refuse_what_they_do_not_know_and_take_what_they_ignore() {
+fn bodies_refuse_unknown_and_accept_ignored_fields() {
     let document = document();
     for body in BODIES {
         let name = (body.schema)();
@@ -120,7 +120,7 @@ fn bodies_refuse_what_they_do_not_know_and_take_what_they_ignore() {
 }
 
 #[test]
-fn operations_have_names_summaries_tags_and_refusals() {
+fn operations_have_names_summaries_tags_and_errors() {
     let mut names = BTreeSet::new();
     let tags = document()["tags"].clone();
     let tags: Vec<_> = tags
@@ -153,7 +153,7 @@ fn operations_have_names_summaries_tags_and_refusals() {
 }
 
 #[test]
-fn what_an_engine_works_on_can_be_cancelled() {
+fn generating_operations_can_be_cancelled() {
     let (generating, others): (Vec<_>, Vec<_>) = documented()
         .into_iter()
         .filter(|(_, path, _)| !path.starts_with("/admin"))
@@ -169,7 +169,7 @@ fn what_an_engine_works_on_can_be_cancelled() {
 }
 
 #[test]
-fn parameters_of_a_path_are_in_it() {
+fn path_parameters_are_in_the_path() {
     for (verb, path, operation) in documented() {
         let parameters = operation["parameters"].as_array().into_iter().flatten();
         for parameter in parameters.filter(|parameter| parameter["in"] == "path") {
@@ -182,7 +182,6 @@ fn parameters_of_a_path_are_in_it() {
     }
 }
 
-/// What has the fields of one type and the tag of another must have been joined.
 #[test]
 fn no_variant_refuses_its_own_tag() {
     let document = document();
@@ -197,7 +196,7 @@ fn no_variant_refuses_its_own_tag() {
 }
 
 #[test]
-fn every_reference_leads_somewhere() {
+fn every_reference_resolves() {
     let document = document();
     let schemas = document["components"]["schemas"]
         .as_object()
@@ -209,8 +208,7 @@ fn every_reference_leads_somewhere() {
     }
 }
 
-/// Schemas are known by their types' names alone: of two types with one name, one would stand
-/// for both.
+/// Schemas are keyed by type name: two types with one name would collide.
 #[test]
 fn no_two_schemas_share_a_name() {
     let mut seen = BTreeMap::new();
@@ -223,9 +221,8 @@ fn no_two_schemas_share_a_name() {
     assert!(seen.contains_key("ChatCompletionRequest"), "{seen:?}");
 }
 
-/// The header must not have names that no page explains.
 #[test]
-fn whatever_is_named_as_ignored_is_in_a_list() {
+fn every_ignored_field_is_listed() {
     let listed = BODIES
         .iter()
         .flat_map(|body| body.ignored.iter().chain(body.within));
@@ -243,7 +240,7 @@ fn whatever_is_named_as_ignored_is_in_a_list() {
     assert!(found > 10, "{found}");
 }
 
-/// Every file of this crate, this one left out.
+/// Every other file of this crate.
 fn sources() -> Vec<(PathBuf, String)> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut sources = Vec::new();

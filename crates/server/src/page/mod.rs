@@ -1,6 +1,6 @@
-//! The page at `/`, the reader of the API's description at `/docs`, and the files they are made
-//! of. Everything is in the binary; nothing is fetched from elsewhere, and nothing that a model
-//! says can run as script: the policy below forbids it, whatever the page's own code does.
+//! The page at `/`, the API reference at `/docs`, and their files. Everything is embedded in the
+//! binary; nothing is fetched from elsewhere. The content security policy keeps model output from
+//! running as script, whatever the page's own code does.
 
 use std::sync::{Arc, LazyLock};
 
@@ -21,8 +21,8 @@ use crate::error::{ApiError, ErrorKind};
 #[cfg(test)]
 mod tests;
 
-/// The two `trusted-types` lines make the browser refuse any string as markup or script, so that
-/// even a mistake of ours could not turn a model's words into either.
+/// The two `trusted-types` lines make the browser refuse any string as markup or script, even if the
+/// page has a bug.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     connect-src 'self'; img-src 'self' data:; font-src 'none'; base-uri 'none'; \
     form-action 'none'; frame-ancestors 'none'; \
@@ -36,8 +36,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
         HeaderName::from_static("cross-origin-opener-policy"),
         "same-origin",
     ),
-    // The files change with the binary under the same names: ask each time, and be told
-    // "unchanged".
+    // The files change with the binary under the same names: browsers revalidate each time.
     (CACHE_CONTROL, "no-cache"),
 ];
 
@@ -87,7 +86,7 @@ static ASSETS: &[Asset] = &assets![
     "/page/tools.js": SCRIPT = "tools.js",
 ];
 
-/// The hashes of [`ASSETS`], in their order.
+/// The ETags of [`ASSETS`], in order.
 static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| ASSETS.iter().map(tag).collect());
 
 fn tag(asset: &Asset) -> HeaderValue {
@@ -96,7 +95,7 @@ fn tag(asset: &Asset) -> HeaderValue {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    // Hexadecimal digits between quotes are a header's value.
+    // Quoted hexadecimal digits are a valid header value.
     HeaderValue::from_str(&format!("\"{short}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
@@ -144,13 +143,13 @@ fn serve(
     response
 }
 
-/// `HEAD /` is how Ollama's clients ask whether anybody is there, with or without a page.
+/// Ollama's clients probe with `HEAD /`, also if the page is off.
 fn switched_off(asset: &Asset, method: &Method) -> Response {
     if asset.path == "/" && method == Method::HEAD {
         return StatusCode::OK.into_response();
     }
     let what = format!(
-        "nothing is served at `{}`: the page is switched off (`server.page`)",
+        "`{}` is not served: the page is disabled (`server.page`)",
         asset.path
     );
     ApiError::new(ErrorKind::NotFound, what).into_response()

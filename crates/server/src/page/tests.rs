@@ -33,7 +33,7 @@ async fn ask(server: &Harness, method: Method, path: &str) -> Reply {
 }
 
 #[tokio::test]
-async fn every_file_has_its_kind_and_the_policy() {
+async fn every_file_has_type_and_policy() {
     let server = Harness::saying("hello");
     for asset in ASSETS {
         let reply = server.get(asset.path).await;
@@ -66,7 +66,7 @@ async fn every_file_has_its_kind_and_the_policy() {
 }
 
 #[tokio::test]
-async fn what_a_browser_has_is_not_sent_again() {
+async fn cached_files_are_not_sent_again() {
     let server = Harness::saying("hello");
     let tag = header(&server.get("/page/app.js").await, ETAG).to_owned();
     let other = header(&server.get("/").await, ETAG).to_owned();
@@ -91,7 +91,7 @@ async fn what_a_browser_has_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_heartbeat_is_answered_with_and_without_a_page() {
+async fn head_request_succeeds_without_page() {
     for server in [Harness::saying("hello"), without_page()] {
         let reply = ask(&server, Method::HEAD, "/").await;
         assert_eq!(reply.status(), StatusCode::OK);
@@ -100,7 +100,7 @@ async fn a_heartbeat_is_answered_with_and_without_a_page() {
 }
 
 #[tokio::test]
-async fn the_page_can_be_switched_off() {
+async fn page_can_be_disabled() {
     let server = without_page();
     for asset in ASSETS {
         let reply = server.get(asset.path).await;
@@ -110,9 +110,8 @@ async fn the_page_can_be_switched_off() {
     }
 }
 
-/// The policy would stop such things in the browser; they should not be there to be stopped.
 #[test]
-fn nothing_is_inline_and_nothing_is_fetched_from_elsewhere() {
+fn nothing_is_inline_or_fetched_elsewhere() {
     for asset in ASSETS {
         let text = asset.text;
         for never in [
@@ -139,7 +138,7 @@ fn nothing_is_inline_and_nothing_is_fetched_from_elsewhere() {
     }
 }
 
-/// Every `import` and every file that a page names is one that is served.
+/// Every imported or referenced file is served.
 #[test]
 fn every_reference_is_served() {
     for asset in ASSETS {

@@ -1,4 +1,4 @@
-//! The way to a collector: OTLP over plain HTTP.
+//! Sends traces to a collector by OTLP over plain HTTP.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,10 +18,10 @@ use tokio::runtime::Handle;
 use super::TelemetryError;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Collectors answer with next to nothing.
+/// Collectors' responses are nearly empty.
 const LONGEST_ANSWER: usize = 64 << 10;
 
-/// Where traces go at a collector's address. One that has a path already is taken as it is.
+/// The URL for traces. An endpoint with a path is used unchanged.
 pub fn traces_url(endpoint: &str) -> Result<String, TelemetryError> {
     let wrong = || TelemetryError::Endpoint {
         endpoint: endpoint.to_owned(),
@@ -41,7 +41,7 @@ pub fn traces_url(endpoint: &str) -> Result<String, TelemetryError> {
 pub struct Collector {
     client: Client<HttpConnector, Full<Bytes>>,
     runtime: Handle,
-    /// So that an absent collector is one line in the log, not one each batch.
+    /// Logs an unreachable collector once instead of once per batch.
     unreachable: Arc<AtomicBool>,
 }
 
@@ -64,12 +64,12 @@ impl Collector {
         tokio::time::timeout(PATIENCE, whole).await?
     }
 
-    /// Says it when traces stop arriving, and when they arrive again.
-    fn judge(&self, outcome: &Result<Response<Bytes>, HttpError>) {
+    /// Logs when the collector becomes unreachable or reachable.
+    fn log_change(&self, outcome: &Result<Response<Bytes>, HttpError>) {
         let why = match outcome {
             Ok(response) if response.status().is_success() => {
                 if self.unreachable.swap(false, Ordering::Relaxed) {
-                    tracing::info!("traces reach the collector again");
+                    tracing::info!("the collector is reachable again");
                 }
                 return;
             }
@@ -77,7 +77,7 @@ impl Collector {
             Err(error) => error.to_string(),
         };
         if !self.unreachable.swap(true, Ordering::Relaxed) {
-            tracing::warn!("traces do not reach the collector: {why}");
+            tracing::warn!("cannot send traces to the collector: {why}");
         }
     }
 }
@@ -93,7 +93,7 @@ impl HttpClient for Collector {
         let this = self.clone();
         let sent = self.runtime.spawn(async move {
             let outcome = this.send(request).await;
-            this.judge(&outcome);
+            this.log_change(&outcome);
             outcome
         });
         Box::pin(async move { sent.await? })
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_collectors_address_is_completed_or_refused() {
+    fn endpoints_are_completed_or_refused() {
         for (given, expected) in [
             (
                 "http://127.0.0.1:4318",

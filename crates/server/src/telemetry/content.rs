@@ -1,17 +1,17 @@
-//! Prompts and outputs in the log, for those who ask for them.
+//! Logs prompts and outputs if `log.content` is on.
 
 use loquat_engine::{Event, GenerateRequest};
 
 use crate::config::Log;
 use crate::models::Lease;
 
-/// What a request is about.
+/// A request's content.
 pub struct Content {
     outputs: Vec<String>,
 }
 
 impl Content {
-    /// `None` unless the configuration asks for it; otherwise the prompt is in the log now.
+    /// Logs the prompt; `None` if `log.content` is off.
     pub fn wanted(
         log: &Log,
         lease: &Lease,
@@ -37,7 +37,7 @@ impl Content {
         }
     }
 
-    /// Once nothing more comes.
+    /// Logs the outputs.
     pub fn log(self) {
         for (choice, output) in self.outputs.into_iter().enumerate() {
             tracing::info!(choice, output, "answered");

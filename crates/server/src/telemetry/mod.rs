@@ -1,8 +1,8 @@
 //! Logs on stderr, and traces to a collector.
 //!
-//! A request has one span. Logs show it before every line; where a collector is configured it is
-//! also sent there by OTLP, as a child of the client's own span if the client names one. What
-//! requests are about is in neither, unless the configuration asks for it in the log.
+//! A request has one span. Log lines show it; if a collector is configured, the span is also sent
+//! there by OTLP, as a child of the client's span if there is one. Neither contains prompts or
+//! outputs, unless `log.content` is on.
 
 mod collector;
 mod content;
@@ -34,40 +34,40 @@ use collector::Collector;
 pub(crate) use content::Content;
 pub(crate) use request::{Generated, RequestTrace, answered, request_span};
 
-/// How long what is not sent yet may take at the end.
+/// How long sending the last spans may take.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// Keeps traces going out.
-#[must_use = "traces that are not sent when it is dropped are lost"]
+/// Keeps sending traces.
+#[must_use = "dropping it loses traces that are not sent yet"]
 pub struct Guard {
     traces: Option<SdkTracerProvider>,
     level: LogHandle,
 }
 
-/// Changes what is logged.
+/// Changes the log level.
 #[derive(Clone)]
 pub struct LogHandle(Arc<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>);
 
-/// Why logs or traces cannot be as they were asked for.
+/// Why logs or traces cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error(
-        "log.level is {level:?}, which does not read ({source}); it must be a level or a filter such as info,loquat_engine=debug"
+        "log.level {level:?} is not valid ({source}); use a level or a filter such as info,loquat_engine=debug"
     )]
     Level { level: String, source: ParseError },
     #[error(
-        "telemetry.otlp_endpoint is {endpoint:?}; it must be an address such as http://127.0.0.1:4318"
+        "telemetry.otlp_endpoint {endpoint:?} is not valid; use a URL such as http://127.0.0.1:4318"
     )]
     Endpoint { endpoint: String },
     #[error("traces cannot be exported: {0}")]
     Exporter(#[from] ExporterBuildError),
-    #[error("something else logs in this process already")]
+    #[error("this process already has a logger")]
     Taken(#[from] SetGlobalDefaultError),
-    #[error("the log's level cannot be changed: {0}")]
+    #[error("the log level cannot be changed: {0}")]
     Reload(#[from] reload::Error),
 }
 
-/// Starts both, for the whole process. Call it within the runtime that is to send traces.
+/// Starts logs and traces for the whole process. Call it in the runtime that sends traces.
 pub fn init(log: &Log, telemetry: &Telemetry) -> Result<Guard, TelemetryError> {
     let fancy = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (subscriber, guard) = subscriber(log, telemetry, std::io::stderr, fancy)?;
@@ -80,7 +80,7 @@ impl Guard {
         self.level.clone()
     }
 
-    /// Sends what is not sent yet, for a few seconds at most.
+    /// Sends the remaining traces, for a few seconds at most.
     pub async fn shutdown(self) {
         let Some(traces) = self.traces else {
             return;
@@ -139,12 +139,12 @@ where
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .with_ansi(fancy && format == LogFormat::Text)
-        // It would complain on stderr, which is what cannot be written.
+        // Write errors would be reported on stderr, the very stream that failed.
         .log_internal_errors(false);
     match format {
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
         LogFormat::Text => {
-            // What only collectors understand is left out.
+            // Leaves out fields meant for collectors.
             let fields = debug_fn(|to, field, value| match field.name() {
                 "message" => write!(to, "{value:?}"),
                 name if name.starts_with("otel.") => Ok(()),
@@ -155,7 +155,7 @@ where
     }
 }
 
-/// Requests only, whatever the log's level is. Lines of the log stay where they are.
+/// Exports request spans only, at any log level, and no log lines.
 fn spans<S>(traces: &SdkTracerProvider) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -170,7 +170,7 @@ where
         .with_filter(requests)
 }
 
-/// Sends spans in the background; what does not fit its queue is dropped.
+/// Sends spans in the background; drops spans when its queue is full.
 fn provider(endpoint: &str, telemetry: &Telemetry) -> Result<SdkTracerProvider, TelemetryError> {
     let exporter = SpanExporter::builder()
         .with_http()
@@ -183,7 +183,7 @@ fn provider(endpoint: &str, telemetry: &Telemetry) -> Result<SdkTracerProvider, 
             "service.version",
             env!("CARGO_PKG_VERSION"),
         ));
-    // What the client decided about its trace holds for ours.
+    // Follows the client's sampling decision.
     let sampler = Sampler::TraceIdRatioBased(telemetry.sample_ratio);
     Ok(SdkTracerProvider::builder()
         .with_resource(resource.build())

@@ -17,10 +17,10 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use crate::caller::{Caller, Notes};
 use crate::metrics::{Outcome, Summary};
 
-/// Its name, by which it is told from others.
+/// The span's name, which selects it for export.
 pub const SPAN: &str = "request";
 
-/// Opens the span of a request; the client's own, if it names one, is its parent.
+/// Opens a request's span as a child of the client's, if there is one.
 pub fn request_span(request: &Request, caller: &Caller) -> Span {
     let method = request.method().as_str();
     let route = request.extensions().get::<MatchedPath>();
@@ -37,7 +37,7 @@ pub fn request_span(request: &Request, caller: &Caller) -> Span {
     let parent = TraceContextPropagator::new().extract(&HeaderExtractor(request.headers()));
     let mut trace = parent.span().span_context().trace_id();
     if trace != TraceId::INVALID {
-        // Only a span that began already refuses, and this one did not.
+        // Fails only for a span that has started already.
         let _ = span.set_parent(parent);
     } else {
         trace = span.context().span().span_context().trace_id();
@@ -48,7 +48,7 @@ pub fn request_span(request: &Request, caller: &Caller) -> Span {
     span
 }
 
-/// The response's head is known.
+/// Records the status.
 pub fn answered(span: &Span, status: StatusCode) {
     span.set_attribute("http.response.status_code", i64::from(status.as_u16()));
     if status.is_server_error() {
@@ -56,7 +56,7 @@ pub fn answered(span: &Span, status: StatusCode) {
     }
 }
 
-/// What engines did for a request, for its line in the log.
+/// Generation statistics for the access log.
 #[derive(Debug, Clone)]
 pub struct Generated {
     pub outcome: Outcome,
@@ -66,7 +66,7 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// A request of several prompts has a turn at the engine for each.
+    /// A request with several prompts runs once for each.
     fn and(self, other: Self) -> Self {
         let finished = self.outcome == Outcome::Finished;
         let worse = if finished { &other } else { &self };
@@ -90,8 +90,8 @@ pub struct RequestTrace {
 }
 
 impl RequestTrace {
-    /// The span that this is called in.
-    pub fn of_current(
+    /// For the current span.
+    pub fn for_current(
         caller: &Caller,
         route: &str,
         model: &str,
@@ -117,7 +117,7 @@ impl RequestTrace {
         trace
     }
 
-    /// Completes the span, and notes down what the request's line in the log is to say.
+    /// Completes the span, and sets the statistics for the access log.
     pub fn ended(&self, summary: &Summary) {
         let Summary { past, usage } = summary;
         self.count("gen_ai.usage.input_tokens", usage.prompt_tokens);
@@ -161,7 +161,7 @@ impl RequestTrace {
     }
 }
 
-/// The conventions' word for what a route does.
+/// The conventions' operation name for a route.
 fn operation(route: &str) -> &'static str {
     match route {
         "/v1/embeddings" | "/api/embed" | "/api/embeddings" => "embeddings",

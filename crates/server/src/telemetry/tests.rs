@@ -21,7 +21,7 @@ use crate::testing::{Harness, MODEL, Scripted};
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// A log that tests can read.
+/// A log in memory.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -102,7 +102,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_request_is_a_span_at_the_collector_under_the_clients_own() {
+async fn request_span_is_child_of_clients_span() {
     let (address, mut spans) = collector().await;
     let lines = Lines::default();
     let (subscriber, guard) = subscriber(
@@ -149,9 +149,9 @@ async fn a_request_is_a_span_at_the_collector_under_the_clients_own() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_not_there_costs_one_line() {
+async fn missing_collector_is_logged_once() {
     let lines = Lines::default();
-    // A port that was free a moment ago, and is again.
+    // A port that is free again.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = listener.local_addr().unwrap();
     drop(listener);
@@ -170,12 +170,15 @@ async fn a_collector_that_is_not_there_costs_one_line() {
         let _ = tokio::task::spawn_blocking(move || traces.force_flush()).await;
     }
     drop(default);
-    let complaints = lines.text().matches("do not reach the collector").count();
+    let complaints = lines
+        .text()
+        .matches("cannot send traces to the collector")
+        .count();
     assert_eq!(complaints, 1, "{}", lines.text());
 }
 
 #[tokio::test]
-async fn content_is_logged_for_those_who_ask_and_lines_are_json_for_those_who_ask() {
+async fn content_and_json_logs_are_opt_in() {
     for (content, format) in [(false, LogFormat::Text), (true, LogFormat::Json)] {
         let lines = Lines::default();
         let log = Log {
@@ -218,7 +221,7 @@ async fn content_is_logged_for_those_who_ask_and_lines_are_json_for_those_who_as
 }
 
 #[tokio::test]
-async fn the_level_can_be_changed_and_nonsense_cannot() {
+async fn log_level_can_be_changed() {
     let lines = Lines::default();
     let (subscriber, guard) =
         subscriber(&Log::default(), &telemetry(None), lines.clone(), false).unwrap();
@@ -242,7 +245,7 @@ async fn the_level_can_be_changed_and_nonsense_cannot() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_none_is_refused() {
+async fn invalid_endpoint_is_refused() {
     let telemetry = Telemetry {
         otlp_endpoint: Some("https://collector".to_owned()),
         ..Telemetry::default()
@@ -253,7 +256,7 @@ async fn an_endpoint_that_is_none_is_refused() {
 }
 
 #[tokio::test]
-async fn prompts_of_one_request_are_told_of_together() {
+async fn one_log_line_covers_all_prompts() {
     let lines = Lines::default();
     let log = Log {
         format: LogFormat::Json,

@@ -1,5 +1,5 @@
-//! A model that says what it is told to. The crate's own tests and those of `tests/` share this
-//! file, so that it names the crate as both can.
+//! A scripted model. Unit tests and `tests/` share this file, so it names the crate by its public
+//! path.
 
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -26,12 +26,12 @@ const TEMPLATE: &str = "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endi
     {% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}\
     {% endif %}";
 
-/// One token a byte, and few special ones.
+/// One token per byte, and a few special ones.
 pub fn tokenizer() -> Tokenizer {
     Tokenizer::from_huggingface(&goldens::family("llama")).expect("the golden tokenizer")
 }
 
-/// How the tests' model writes conversations.
+/// The chat context of the scripted model.
 pub fn chat() -> ChatContext {
     let tokenizer = tokenizer();
     let template = ChatTemplate::new(TEMPLATE).expect("a template");
@@ -44,7 +44,7 @@ pub fn chat() -> ChatContext {
     )
 }
 
-/// Opens a fake model that answers every conversation with the same words, then ends its turn.
+/// Opens a fake model that gives every conversation the same reply.
 /// It thinks between `<think>` and `</think>`, and calls tools between `<tool_call>` and
 /// `</tool_call>`.
 pub struct Scripted {
@@ -52,7 +52,7 @@ pub struct Scripted {
     /// How long each token takes.
     pub delay: Duration,
     pub context: usize,
-    /// Whether it gives hidden states.
+    /// Whether it returns hidden states.
     pub embeddings: bool,
 }
 
@@ -115,7 +115,7 @@ impl Opener for Scripted {
             ..EngineOptions::default()
         };
         let opened = loquat::Model::from_session(MODEL, Box::new(session), chat(), options);
-        let opened = opened.map_err(|error| OpenFailure(error.to_string()))?;
+        let opened = opened.map_err(OpenFailure::new)?;
         Ok(Opened {
             model: opened.with_defaults(RequestDefaults {
                 sampling: SamplingParams::greedy(),
@@ -127,13 +127,13 @@ impl Opener for Scripted {
     }
 }
 
-/// Opens nothing for as long as the sender lives, then fails.
+/// Blocks each opening while the sender lives, then fails.
 pub struct Stuck(Mutex<mpsc::Receiver<()>>);
 
 impl Stuck {
     pub fn new() -> (Self, mpsc::Sender<()>) {
-        let (let_go, held) = mpsc::channel();
-        (Self(Mutex::new(held)), let_go)
+        let (release, gate) = mpsc::channel();
+        (Self(Mutex::new(gate)), release)
     }
 }
 
@@ -143,8 +143,8 @@ impl Opener for Stuck {
     }
 
     fn open(&self, _model: &Model) -> Result<Opened, OpenFailure> {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = held.recv();
-        Err(OpenFailure("it was let go".to_owned()))
+        let gate = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = gate.recv();
+        Err(OpenFailure::new("released"))
     }
 }

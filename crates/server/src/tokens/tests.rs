@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use crate::testing::{Harness, MODEL};
 
 #[tokio::test]
-async fn a_text_is_cut_and_put_together_again() {
+async fn text_is_tokenized_and_decoded() {
     let server = Harness::saying("");
     for text in ["hello", "Grüße 🦀", "<|im_start|>user\n", ""] {
         let request = json!({ "prompt": text, "add_special_tokens": false,
@@ -24,7 +24,7 @@ async fn a_text_is_cut_and_put_together_again() {
 }
 
 #[tokio::test]
-async fn a_conversation_is_cut_as_its_template_writes_it() {
+async fn conversation_is_tokenized_as_rendered() {
     let server = Harness::saying("");
     let messages = json!([{ "role": "user", "content": "hi" }]);
     let cases = [
@@ -53,7 +53,7 @@ async fn a_conversation_is_cut_as_its_template_writes_it() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named() {
+async fn invalid_fields_are_named() {
     let server = Harness::saying("");
     let messages = json!([{ "role": "user", "content": "hi" }]);
     let cases = [
@@ -94,7 +94,7 @@ async fn what_is_wrong_is_named() {
 }
 
 #[tokio::test]
-async fn a_tokenizer_says_what_clients_need_to_write_prompts() {
+async fn tokenizer_info_has_tokens_and_template() {
     let server = Harness::saying("");
     for path in ["/tokenizer_info", "/tokenizer_info?model=tiny"] {
         let info = server.get(path).await.json();

@@ -1,16 +1,16 @@
-//! What is sent is not quite HTTP.
+//! Malformed and unusual HTTP.
 
 use std::time::Duration;
 
 use serde_json::json;
 
+use crate::http_client::{post, request};
 use crate::scripted::{MODEL, Scripted};
-use crate::wire::{post, request};
-use crate::world::{World, chat};
+use crate::test_server::{TestServer, chat};
 
 #[tokio::test]
-async fn nonsense_is_refused_and_closed() {
-    let world = World::start(Scripted::new("hello")).await;
+async fn malformed_requests_are_refused() {
+    let server = TestServer::start(Scripted::new("hello")).await;
     let many_headers = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(500));
     let long_header = format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", "b".repeat(1 << 20));
     let long_path = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(1 << 20));
@@ -34,22 +34,22 @@ async fn nonsense_is_refused_and_closed() {
         (&long_header, &[431]),
         (&long_path, &[414, 431]),
     ] {
-        let mut wire = world.connect().await;
-        wire.send(sent.as_bytes()).await;
+        let mut client = server.connect().await;
+        client.send(sent.as_bytes()).await;
         let beginning = &sent[..sent.len().min(60)];
-        let response = wire.response().await;
+        let response = client.response().await;
         assert!(
             statuses.contains(&response.status),
             "{beginning:?}: {response:?}"
         );
-        wire.ends().await;
+        client.ends().await;
     }
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }
 
 #[tokio::test]
-async fn odd_but_right_requests_are_answered() {
-    let world = World::start(Scripted::new("hello")).await;
+async fn unusual_valid_requests_are_answered() {
+    let server = TestServer::start(Scripted::new("hello")).await;
     let get = |method: &str, path: &str| request(method, path, &[], b"");
     for (sent, status) in [
         (get("GET", "http://localhost/health"), 200),
@@ -68,36 +68,36 @@ async fn odd_but_right_requests_are_answered() {
         ),
         (b"GET /health HTTP/1.0\r\n\r\n".to_vec(), 200),
     ] {
-        let mut wire = world.connect().await;
-        wire.send(&sent).await;
-        let response = wire.head().await.expect("an answer");
+        let mut client = server.connect().await;
+        client.send(&sent).await;
+        let response = client.head().await.expect("an answer");
         let line = String::from_utf8_lossy(&sent[..sent.len().min(60)]).into_owned();
         assert_eq!(response.status, status, "{line:?}");
         assert!(response.header("x-request-id").is_some(), "{line:?}");
     }
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }
 
 #[tokio::test]
-async fn requests_in_a_row_are_answered_in_their_order() {
-    let world = World::start(Scripted::new("hello")).await;
-    let mut wire = world.connect().await;
+async fn pipelined_requests_are_answered_in_order() {
+    let server = TestServer::start(Scripted::new("hello")).await;
+    let mut client = server.connect().await;
     let tokenize = |text: &str| post("/tokenize", &json!({ "model": MODEL, "prompt": text }));
     let all = [tokenize("a"), tokenize("bb"), tokenize("ccc")].concat();
-    wire.send(&all).await;
+    client.send(&all).await;
     for count in 1..=3 {
-        let response = wire.response().await;
+        let response = client.response().await;
         assert_eq!(response.json()["count"], count, "{response:?}");
     }
-    // The same, in single bytes.
+    // The same, byte by byte.
     for byte in tokenize("dddd") {
-        wire.send(&[byte]).await;
+        client.send(&[byte]).await;
     }
-    assert_eq!(wire.response().await.json()["count"], 4);
-    // Idle for a while, and used again.
+    assert_eq!(client.response().await.json()["count"], 4);
+    // Idle, then used again.
     tokio::time::sleep(Duration::from_millis(50)).await;
-    wire.post("/v1/chat/completions", &chat(false)).await;
-    let response = wire.response().await;
+    client.post("/v1/chat/completions", &chat(false)).await;
+    let response = client.response().await;
     assert_eq!(response.json()["choices"][0]["message"]["content"], "hello");
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }

@@ -1,4 +1,4 @@
-//! HTTP/2, known beforehand.
+//! HTTP/2 with prior knowledge.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::scripted::Scripted;
-use crate::world::{KEY, World, chat, config, talker};
+use crate::test_server::{KEY, TestServer, chat, config, long_reply};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -32,14 +32,14 @@ where
     client
 }
 
-async fn connect(world: &World, window: Option<u32>) -> Client {
-    let stream = TcpStream::connect(world.address)
+async fn connect(server: &TestServer, window: Option<u32>) -> Client {
+    let stream = TcpStream::connect(server.address)
         .await
         .expect("a connection");
     handshake(stream, window).await
 }
 
-pub async fn ask(client: &mut Client, path: &str, body: &Value) -> Response<Incoming> {
+pub async fn send(client: &mut Client, path: &str, body: &Value) -> Response<Incoming> {
     let request = Request::post(format!("http://localhost{path}"))
         .header("x-api-key", KEY)
         .body(Full::from(body.to_string()))
@@ -49,51 +49,51 @@ pub async fn ask(client: &mut Client, path: &str, body: &Value) -> Response<Inco
 }
 
 #[tokio::test]
-async fn many_streams_of_one_connection_are_answered() {
-    let world = World::start(Scripted::new("hello")).await;
-    let client = connect(&world, None).await;
-    let asked = (0..32).map(|index| {
+async fn one_connection_serves_many_streams() {
+    let server = TestServer::start(Scripted::new("hello")).await;
+    let client = connect(&server, None).await;
+    let requests = (0..32).map(|index| {
         let mut client = client.clone();
-        tokio::spawn(async move { ask(&mut client, CHAT, &chat(index % 2 == 0)).await })
+        tokio::spawn(async move { send(&mut client, CHAT, &chat(index % 2 == 0)).await })
     });
-    let asked: Vec<_> = asked.collect();
-    for answer in asked {
+    let requests: Vec<_> = requests.collect();
+    for answer in requests {
         let answer = answer.await.expect("no panic");
         assert_eq!(answer.status(), 200);
         assert!(answer.headers().contains_key("x-request-id"));
         answer.collect().await.expect("a whole body");
     }
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }
 
 #[tokio::test]
-async fn a_stream_that_is_reset_cancels_only_itself() {
-    let world = World::start(talker()).await;
-    let mut client = connect(&world, None).await;
-    let mut stays = ask(&mut client, CHAT, &chat(true)).await;
-    let leaves = ask(&mut client, CHAT, &chat(true)).await;
-    world.until("both run", |load| load.running == 2).await;
+async fn reset_cancels_only_its_stream() {
+    let server = TestServer::start(long_reply()).await;
+    let mut client = connect(&server, None).await;
+    let mut stays = send(&mut client, CHAT, &chat(true)).await;
+    let leaves = send(&mut client, CHAT, &chat(true)).await;
+    server.until("both run", |load| load.running == 2).await;
     drop(leaves);
-    world.until("one is gone", |load| load.running == 1).await;
+    server.until("one is gone", |load| load.running == 1).await;
     stays.frame().await.expect("more").expect("a frame");
-    // One that has no answer yet, likewise.
+    // So does a stream without an answer yet.
     let mut other = client.clone();
-    let asking = tokio::spawn(async move { ask(&mut other, CHAT, &chat(false)).await });
-    world.until("both run", |load| load.running == 2).await;
+    let asking = tokio::spawn(async move { send(&mut other, CHAT, &chat(false)).await });
+    server.until("both run", |load| load.running == 2).await;
     asking.abort();
-    world.until("one is gone", |load| load.running == 1).await;
+    server.until("one is gone", |load| load.running == 1).await;
     drop((stays, client));
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }
 
 #[tokio::test]
-async fn a_stream_that_is_not_read_is_ended_and_its_neighbours_are_not() {
+async fn unread_stream_is_ended_alone() {
     let mut config = config();
-    config.limits.write_timeout = Duration::from_millis(200);
-    let world = World::with(talker(), config).await;
-    let mut client = connect(&world, Some(1000)).await;
-    let unread = ask(&mut client, CHAT, &chat(true)).await;
-    let mut read = ask(&mut client, CHAT, &chat(true)).await;
+    config.limits.write_timeout = Duration::from_secs(1);
+    let server = TestServer::with(long_reply(), config).await;
+    let mut client = connect(&server, Some(1000)).await;
+    let unread = send(&mut client, CHAT, &chat(true)).await;
+    let mut read = send(&mut client, CHAT, &chat(true)).await;
     let reading = tokio::spawn(async move {
         let mut frames = 0;
         while let Some(Ok(_)) = read.frame().await {
@@ -101,34 +101,34 @@ async fn a_stream_that_is_not_read_is_ended_and_its_neighbours_are_not() {
         }
         frames
     });
-    world.until("both run", |load| load.running == 2).await;
-    world.until("one is ended", |load| load.running == 1).await;
+    server.until("both run", |load| load.running == 2).await;
+    server.until("one is ended", |load| load.running == 1).await;
     drop(unread);
     assert!(!reading.is_finished());
     drop(client);
     reading.abort();
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }
 
 #[tokio::test]
-async fn a_stop_lets_streams_end() {
+async fn shutdown_lets_streams_end() {
     let model = Scripted {
         delay: Duration::from_millis(5),
-        ..Scripted::new("a few more words")
+        ..Scripted::new(&"a few more words ".repeat(20))
     };
-    let mut world = World::start(model).await;
-    let mut client = connect(&world, None).await;
-    let answer = ask(&mut client, CHAT, &chat(true)).await;
-    world.until("it runs", |load| load.running == 1).await;
-    world.tell_to_stop();
+    let mut server = TestServer::start(model).await;
+    let mut client = connect(&server, None).await;
+    let answer = send(&mut client, CHAT, &chat(true)).await;
+    server.until("it runs", |load| load.running == 1).await;
+    server.request_stop();
     let mut refused = 0;
     while client.ready().await.is_ok() && refused == 0 {
-        let answer = ask(&mut client, CHAT, &chat(false)).await;
+        let answer = send(&mut client, CHAT, &chat(false)).await;
         refused += usize::from(answer.status() == 503);
     }
     assert_eq!(refused, 1, "new work is refused while old work ends");
     let body = answer.collect().await.expect("a whole body").to_bytes();
     assert!(body.ends_with(b"data: [DONE]\n\n"), "{body:?}");
     drop(client);
-    world.stopped().await;
+    server.stopped().await;
 }

@@ -1,4 +1,4 @@
-//! Time and room are not without end.
+//! Time and connection limits.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,13 @@ use serde_json::json;
 use tokio::net::TcpSocket;
 use tokio::time::sleep;
 
+use crate::http_client::{HttpClient, post};
 use crate::scripted::{MODEL, Scripted};
-use crate::wire::{Wire, post};
-use crate::world::{PATIENCE, World, chat, config, talker};
+use crate::test_server::{TIMEOUT, TestServer, chat, config, long_reply};
 
 const CHAT: &str = "/v1/chat/completions";
-const SHORT: Duration = Duration::from_millis(200);
+/// Long enough for a busy machine, short enough to wait for.
+const SHORT: Duration = Duration::from_secs(1);
 
 fn limited(change: impl FnOnce(&mut Config)) -> Config {
     let mut config = config();
@@ -21,49 +22,53 @@ fn limited(change: impl FnOnce(&mut Config)) -> Config {
 }
 
 #[tokio::test]
-async fn slow_headers_are_cut_off() {
+async fn slow_headers_time_out() {
     let config = limited(|config| config.limits.header_timeout = SHORT);
-    let world = World::with(Scripted::new("hello"), config).await;
+    let server = TestServer::with(Scripted::new("hello"), config).await;
     let whole = post(CHAT, &chat(false));
+    let mut clients = Vec::new();
     for start in ["", "GET", "GET /health HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n"] {
-        let mut wire = world.connect().await;
-        wire.send(start.as_bytes()).await;
-        wire.ends().await;
+        let mut client = server.connect().await;
+        client.send(start.as_bytes()).await;
+        clients.push(client);
     }
-    // A byte now and then does not help; nor does having been served.
-    let mut wire = world.connect().await;
-    wire.send(&whole).await;
-    assert_eq!(wire.response().await.status, 200);
+    for mut client in clients {
+        client.ends().await;
+    }
+    // Single bytes do not extend it; nor does an earlier request.
+    let mut client = server.connect().await;
+    client.send(&whole).await;
+    assert_eq!(client.response().await.status, 200);
     let began = Instant::now();
     for byte in &whole {
-        wire.send(&[*byte]).await;
+        client.send(&[*byte]).await;
         sleep(Duration::from_millis(20)).await;
         if began.elapsed() > 3 * SHORT {
             break;
         }
     }
-    wire.ends().await;
-    world.is_well().await;
+    client.ends().await;
+    server.is_healthy_and_idle().await;
 }
 
 #[tokio::test]
-async fn idle_connections_live_longer_than_slow_headers_and_not_for_ever() {
+async fn idle_connections_time_out_later() {
     let config = limited(|config| {
         config.limits.header_timeout = SHORT;
-        config.limits.idle_timeout = 4 * SHORT;
+        config.limits.idle_timeout = 5 * SHORT;
     });
-    let world = World::with(Scripted::new("hello"), config).await;
-    let mut wire = world.connect().await;
+    let server = TestServer::with(Scripted::new("hello"), config).await;
+    let mut client = server.connect().await;
     for _ in 0..2 {
-        wire.post(CHAT, &chat(false)).await;
-        assert_eq!(wire.response().await.status, 200);
-        wire.is_silent_for(2 * SHORT).await;
+        client.post(CHAT, &chat(false)).await;
+        assert_eq!(client.response().await.status, 200);
+        client.is_silent_for(SHORT * 3 / 2).await;
     }
-    wire.ends().await;
-    world.is_well().await;
+    client.ends().await;
+    server.is_healthy_and_idle().await;
 }
 
-/// The socket's buffers take megabytes, so that the frames must be long ones.
+/// Long frames, which fill the socket's buffers of several megabytes.
 fn verbose() -> Vec<u8> {
     let mut body = chat(true);
     body["logprobs"] = true.into();
@@ -72,33 +77,33 @@ fn verbose() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_is_left() {
+async fn stalled_reader_is_disconnected() {
     let config = limited(|config| config.limits.write_timeout = SHORT);
     let model = Scripted {
         context: 60_000,
         ..Scripted::new(&"la ".repeat(18_000))
     };
-    let world = World::with(model, config).await;
+    let server = TestServer::with(model, config).await;
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4096).expect("a small buffer");
-    let stream = socket.connect(world.address).await.expect("a connection");
-    let mut wire = Wire::over(stream);
-    wire.send(&verbose()).await;
-    world.until("it runs", |load| load.running == 1).await;
-    world.is_well().await;
-    drop(wire);
+    let stream = socket.connect(server.address).await.expect("a connection");
+    let mut client = HttpClient::over(stream);
+    client.send(&verbose()).await;
+    server.until("it runs", |load| load.running == 1).await;
+    server.is_healthy_and_idle().await;
+    drop(client);
 }
 
 #[tokio::test]
-async fn a_request_that_takes_too_long_is_ended_and_told() {
+async fn slow_request_times_out() {
     let config = limited(|config| config.limits.request_timeout = Some(SHORT));
-    let world = World::with(talker(), config).await;
-    let mut wire = world.connect().await;
-    wire.post(CHAT, &chat(false)).await;
-    let response = wire.response().await;
+    let server = TestServer::with(long_reply(), config).await;
+    let mut client = server.connect().await;
+    client.post(CHAT, &chat(false)).await;
+    let response = client.response().await;
     assert_eq!(response.status, 408, "{response:?}");
-    wire.post(CHAT, &chat(true)).await;
-    let stream = wire.response().await.body;
+    client.post(CHAT, &chat(true)).await;
+    let stream = client.response().await.body;
     let last = stream
         .trim_end()
         .rsplit("\n\n")
@@ -106,58 +111,58 @@ async fn a_request_that_takes_too_long_is_ended_and_told() {
     let last = last.expect("frames").trim_start_matches("data: ");
     let error: serde_json::Value = serde_json::from_str(last).expect("a frame");
     assert_eq!(error["error"]["code"], "request_timeout", "{stream}");
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_are_told_at_once() {
+async fn excess_connections_are_refused() {
     let config = limited(|config| config.limits.connections = 3);
-    let world = World::with(Scripted::new("hello"), config).await;
+    let server = TestServer::with(Scripted::new("hello"), config).await;
     let mut held = Vec::new();
     for _ in 0..3 {
-        let mut wire = world.connect().await;
-        wire.get("/health").await;
-        assert_eq!(wire.response().await.status, 200);
-        held.push(wire);
+        let mut client = server.connect().await;
+        client.get("/health").await;
+        assert_eq!(client.response().await.status, 200);
+        held.push(client);
     }
-    let mut wire = world.connect().await;
-    wire.get("/health").await;
-    let response = wire.response().await;
+    let mut client = server.connect().await;
+    client.get("/health").await;
+    let response = client.response().await;
     assert_eq!(response.status, 503);
     assert_eq!(response.header("retry-after"), Some("1"));
-    wire.ends().await;
+    client.ends().await;
     drop(held);
-    // The places are free again.
+    // The connections are free again.
     let began = Instant::now();
     loop {
-        let mut wire = world.connect().await;
-        wire.get("/health").await;
-        match wire.response().await.status {
+        let mut client = server.connect().await;
+        client.get("/health").await;
+        match client.response().await.status {
             200 => break,
-            _ => assert!(began.elapsed() < PATIENCE, "no place became free"),
+            _ => assert!(began.elapsed() < TIMEOUT, "no connection became free"),
         }
         sleep(Duration::from_millis(10)).await;
     }
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }
 
 #[tokio::test]
-async fn a_key_counts_a_request_until_its_stream_has_ended() {
+async fn key_limit_lasts_until_stream_end() {
     let config = limited(|config| config.keys[0].concurrent = Some(1));
-    let world = World::with(talker(), config).await;
-    let mut first = world.connect().await;
+    let server = TestServer::with(long_reply(), config).await;
+    let mut first = server.connect().await;
     first.post(CHAT, &chat(true)).await;
     first.begins_to_stream().await;
-    let mut second = world.connect().await;
+    let mut second = server.connect().await;
     let tokenize = json!({ "model": MODEL, "prompt": "la" });
     second.post("/tokenize", &tokenize).await;
     let response = second.response().await;
     assert_eq!(response.status, 429, "{response:?}");
     assert_eq!(response.header("retry-after"), Some("1"));
     drop(first);
-    world.until("it is over", |load| load.admitted == 0).await;
+    server.until("it is over", |load| load.admitted == 0).await;
     second.post("/tokenize", &tokenize).await;
     assert_eq!(second.response().await.status, 200);
     drop(second);
-    world.is_well().await;
+    server.is_healthy_and_idle().await;
 }

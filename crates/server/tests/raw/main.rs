@@ -1,16 +1,16 @@
-//! The server over real sockets, with clients that are slow, broken, gone or too many: whatever
-//! they do, it goes on serving, and nothing stays behind.
+//! The server over real sockets, with clients that are slow, broken, gone or too many. The server
+//! keeps serving and releases their resources.
 
 mod bodies;
+mod concurrency;
 mod disconnects;
 mod framing;
 mod http2;
+mod http_client;
 mod limits;
-mod many;
 #[path = "../../src/testing/scripted.rs"]
 #[allow(dead_code, reason = "the crate's own tests use more of it")]
 mod scripted;
-mod stopping;
+mod shutdown;
+mod test_server;
 mod tls;
-mod wire;
-mod world;

@@ -1,4 +1,4 @@
-//! The same behind TLS.
+//! The server over TLS.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use crate::http_client::HttpClient;
 use crate::scripted::Scripted;
-use crate::wire::Wire;
-use crate::world::{self, World, chat, talker};
+use crate::test_server::{self, TestServer, chat, long_reply};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// A server's configuration with a certificate of its own, and whom to trust to believe it.
-fn certified(folder: &std::path::Path) -> (Config, CertificateDer<'static>) {
+/// A configuration with a self-signed certificate, and the certificate to trust.
+fn tls_config(folder: &std::path::Path) -> (Config, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let files = config::Tls {
         certificate: folder.join("certificate.pem"),
@@ -29,13 +29,13 @@ fn certified(folder: &std::path::Path) -> (Config, CertificateDer<'static>) {
     std::fs::write(&files.private_key, made.signing_key.serialize_pem()).expect("a file");
     let config = Config {
         tls: Some(files),
-        ..world::config()
+        ..test_server::config()
     };
     (config, made.cert.der().clone())
 }
 
 pub async fn connect(
-    world: &World,
+    test_server: &TestServer,
     trusted: &CertificateDer<'static>,
     protocol: &[u8],
 ) -> TlsStream<TcpStream> {
@@ -47,7 +47,7 @@ pub async fn connect(
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![protocol.to_vec()];
-    let stream = TcpStream::connect(world.address)
+    let stream = TcpStream::connect(test_server.address)
         .await
         .expect("a connection");
     let name = ServerName::try_from("localhost").expect("a name");
@@ -55,56 +55,56 @@ pub async fn connect(
     connected.await.expect("a handshake")
 }
 
-/// Waits until nothing stays behind; the usual look speaks without TLS.
-async fn is_idle(world: &World) {
-    world
+/// Waits until there is no load. The usual check does not use TLS.
+async fn becomes_idle(test_server: &TestServer) {
+    test_server
         .until("nothing stays behind", |load| *load == Default::default())
         .await;
 }
 
 #[tokio::test]
-async fn conversations_are_served_and_cancelled_behind_tls() {
+async fn tls_requests_are_served_and_cancelled() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (config, trusted) = certified(folder.path());
-    let world = World::with(talker(), config).await;
-    let mut wire = Wire::over(connect(&world, &trusted, b"http/1.1").await);
-    wire.post(CHAT, &chat(true)).await;
-    wire.begins_to_stream().await;
-    drop(wire);
-    is_idle(&world).await;
-    let mut wire = Wire::over(connect(&world, &trusted, b"http/1.1").await);
+    let (config, trusted) = tls_config(folder.path());
+    let test_server = TestServer::with(long_reply(), config).await;
+    let mut http = HttpClient::over(connect(&test_server, &trusted, b"http/1.1").await);
+    http.post(CHAT, &chat(true)).await;
+    http.begins_to_stream().await;
+    drop(http);
+    becomes_idle(&test_server).await;
+    let mut http = HttpClient::over(connect(&test_server, &trusted, b"http/1.1").await);
     for _ in 0..2 {
-        wire.get("/health").await;
-        assert_eq!(wire.response().await.status, 200);
+        http.get("/health").await;
+        assert_eq!(http.response().await.status, 200);
     }
-    is_idle(&world).await;
+    becomes_idle(&test_server).await;
 }
 
 #[tokio::test]
-async fn the_protocol_is_agreed_on_in_the_handshake() {
+async fn alpn_selects_the_protocol() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (config, trusted) = certified(folder.path());
-    let world = World::with(Scripted::new("hello"), config).await;
-    let stream = connect(&world, &trusted, b"h2").await;
+    let (config, trusted) = tls_config(folder.path());
+    let test_server = TestServer::with(Scripted::new("hello"), config).await;
+    let stream = connect(&test_server, &trusted, b"h2").await;
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let mut client = crate::http2::handshake(stream, None).await;
-    let answer = crate::http2::ask(&mut client, CHAT, &chat(false)).await;
+    let answer = crate::http2::send(&mut client, CHAT, &chat(false)).await;
     assert_eq!(answer.status(), 200);
     drop(answer);
-    is_idle(&world).await;
+    becomes_idle(&test_server).await;
 }
 
 #[tokio::test]
-async fn who_does_not_speak_tls_is_not_waited_for() {
+async fn plain_text_clients_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (mut config, trusted) = certified(folder.path());
-    config.limits.header_timeout = Duration::from_millis(200);
-    let world = World::with(Scripted::new("hello"), config).await;
-    let mut silent = world.connect().await;
+    let (mut config, trusted) = tls_config(folder.path());
+    config.limits.header_timeout = Duration::from_secs(1);
+    let test_server = TestServer::with(Scripted::new("hello"), config).await;
+    let mut silent = test_server.connect().await;
     silent.ends().await;
-    let mut plain = world.connect().await;
+    let mut plain = test_server.connect().await;
     plain.get("/health").await;
-    // An alert, which is no HTTP; then the end.
+    // A TLS alert, then the end.
     while plain.stream.readable().await.is_ok() {
         let mut buffer = [0; 64];
         match plain.stream.try_read(&mut buffer) {
@@ -112,33 +112,33 @@ async fn who_does_not_speak_tls_is_not_waited_for() {
             Ok(_) => {}
         }
     }
-    let mut wire = Wire::over(connect(&world, &trusted, b"http/1.1").await);
-    wire.get("/health").await;
-    assert_eq!(wire.response().await.status, 200);
-    is_idle(&world).await;
+    let mut http = HttpClient::over(connect(&test_server, &trusted, b"http/1.1").await);
+    http.get("/health").await;
+    assert_eq!(http.response().await.status, 200);
+    becomes_idle(&test_server).await;
 }
 
 #[tokio::test]
-async fn another_certificate_takes_effect_with_a_reload_or_refuses_it() {
+async fn reload_replaces_or_refuses_certificates() {
     let [old, new] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
-    let (mut before, old_trusted) = certified(old.path());
+    let (mut before, old_trusted) = tls_config(old.path());
     before.keys[0].scopes = vec![Scope::Inference, Scope::Admin];
-    let (files, new_trusted) = certified(new.path());
+    let (files, new_trusted) = tls_config(new.path());
     let next = Arc::new(Mutex::new(Config {
         tls: files.tls,
         ..before.clone()
     }));
     let read = Arc::clone(&next);
     let server = Server::bind(before, Arc::new(Scripted::new("hello"))).await;
-    let world = World::serving(server.expect("a port").reload_with(Reloading {
+    let test_server = TestServer::serving(server.expect("a port").reload_with(Reloading {
         read: Box::new(move || Ok(read.lock().expect("no panic").clone())),
         log_level: Box::new(|_| Ok(())),
     }));
     let reload = async |trusted| {
-        let mut wire = Wire::over(connect(&world, trusted, b"http/1.1").await);
-        wire.post("/admin/v1/config/reload", &serde_json::json!({}))
+        let mut http = HttpClient::over(connect(&test_server, trusted, b"http/1.1").await);
+        http.post("/admin/v1/config/reload", &serde_json::json!({}))
             .await;
-        wire.response().await
+        http.response().await
     };
     let reloaded = reload(&old_trusted).await;
     assert_eq!(reloaded.json()["applied"], serde_json::json!(["tls"]));
@@ -149,10 +149,10 @@ async fn another_certificate_takes_effect_with_a_reload_or_refuses_it() {
         next.tls.as_mut().expect("files").private_key = new.path().join("missing.pem");
     }
     for _ in 0..2 {
-        // The keys and the certificate from before are in force: both are asked for.
+        // The earlier keys and certificate stay in effect.
         let refused = reload(&new_trusted).await;
         assert_eq!(refused.status, 409, "{refused:?}");
         assert!(refused.body.contains("missing.pem"), "{refused:?}");
     }
-    is_idle(&world).await;
+    becomes_idle(&test_server).await;
 }

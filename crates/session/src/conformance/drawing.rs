@@ -1,13 +1,13 @@
-//! Tokens that a session draws by itself.
+//! Tokens that a session draws on the device.
 
-use super::{Probe, Subject};
+use super::{Subject, TestSession};
 use crate::{Draw, Emit, SessionError, SessionOptions};
 
 /// Sums in another order or precision move the edges between two tokens by this much.
 const EDGE: f32 = 1e-3;
 
 pub fn drawn_from_the_logits(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &SessionOptions::default())?;
+    let mut probe = TestSession::open(subject, &SessionOptions::default())?;
     let tokens = probe.tokens(61, 12);
     if !probe.session.capabilities().draws {
         return refused(&mut probe, &tokens, ANY, |error| {
@@ -19,7 +19,7 @@ pub fn drawn_from_the_logits(subject: &Subject) -> Result<(), String> {
     for draw in draws() {
         let sequence = probe.create()?;
         probe.step(&[(sequence, &tokens, Emit::Drawn(draw))])?;
-        let drawn = probe.output.greedy(0).first().copied();
+        let drawn = probe.output.tokens(0).first().copied();
         let near = [-EDGE, 0.0, EDGE].map(|by| Draw {
             unit: (draw.unit + by).clamp(0.0, 1.0 - f32::EPSILON),
             ..draw
@@ -40,16 +40,16 @@ pub fn drawn_from_the_logits(subject: &Subject) -> Result<(), String> {
     })
 }
 
-/// Rows that draw beside rows that do not give what they give alone.
+/// Drawn tokens do not depend on other rows.
 pub fn drawn_beside_others(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &SessionOptions::default())?;
+    let mut probe = TestSession::open(subject, &SessionOptions::default())?;
     if !probe.session.capabilities().draws {
         return Ok(());
     }
     let tokens = probe.tokens(62, 9);
     let alone = probe.create()?;
     probe.step(&[(alone, &tokens, Emit::Drawn(ANY))])?;
-    let expected = probe.output.greedy(0).to_vec();
+    let expected = probe.output.tokens(0).to_vec();
     let sequences = [probe.create()?, probe.create()?, probe.create()?];
     let greedy = Emit::Greedy { positions: 1 };
     probe.step(&[
@@ -62,14 +62,16 @@ pub fn drawn_beside_others(subject: &Subject) -> Result<(), String> {
         unit: ANY.unit + by,
         ..ANY
     });
-    let drawn = probe.output.greedy(1);
+    let drawn = probe.output.tokens(1);
     let right = near
         .iter()
         .any(|draw| draw.choose(&logits).as_slice() == drawn);
     if right && drawn == expected {
         Ok(())
     } else {
-        Err(format!("{drawn:?} drawn in company, {expected:?} alone"))
+        Err(format!(
+            "{drawn:?} drawn among other rows, {expected:?} alone"
+        ))
     }
 }
 
@@ -101,7 +103,7 @@ fn draws() -> Vec<Draw> {
 }
 
 fn refused(
-    probe: &mut Probe,
+    probe: &mut TestSession,
     tokens: &[u32],
     draw: Draw,
     right: impl Fn(&SessionError) -> bool,
@@ -109,9 +111,11 @@ fn refused(
     let sequence = probe.create()?;
     let errors = probe.try_step(&[(sequence, tokens, Emit::Drawn(draw))])?;
     let error = errors.into_iter().next().flatten();
-    match error.as_ref().is_some_and(right) {
-        true if probe.session.len(sequence) == Ok(0) => Ok(()),
-        true => Err("a refused draw left tokens behind".into()),
-        false => Err(format!("{draw:?}: {error:?}")),
+    if !error.as_ref().is_some_and(right) {
+        Err(format!("{draw:?}: {error:?}"))
+    } else if probe.session.len(sequence) == Ok(0) {
+        Ok(())
+    } else {
+        Err("a refused draw left tokens behind".into())
     }
 }

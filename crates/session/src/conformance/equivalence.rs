@@ -1,24 +1,24 @@
-//! However a sequence came to hold its tokens, it must answer the same.
+//! A sequence's output depends on its tokens, not on how they were fed.
 
-use super::{Probe, Subject};
+use super::{Subject, TestSession};
 use crate::{Emit, PrefixCopy, SequenceId, SessionError, SessionOptions};
 
 /// Longer than any page, window or chunk a tiny model uses.
 const LENGTH: usize = 75;
 const ONE: Emit = Emit::Logits { positions: 1 };
 
-fn open(subject: &Subject) -> Result<Probe, String> {
-    Probe::open(subject, &SessionOptions::default())
+fn open(subject: &Subject) -> Result<TestSession, String> {
+    TestSession::open(subject, &SessionOptions::default())
 }
 
-fn fresh(probe: &mut Probe, tokens: &[u32]) -> Result<Vec<f32>, String> {
+fn fresh(probe: &mut TestSession, tokens: &[u32]) -> Result<Vec<f32>, String> {
     let sequence = probe.create()?;
     let logits = probe.logits(sequence, tokens, 1)?;
     release(probe, sequence)?;
     Ok(logits)
 }
 
-fn release(probe: &mut Probe, sequence: SequenceId) -> Result<(), String> {
+fn release(probe: &mut TestSession, sequence: SequenceId) -> Result<(), String> {
     probe
         .session
         .release(sequence)
@@ -86,14 +86,13 @@ pub fn batched_equals_single(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
-/// The length nearest below `len` at which the sequence can be cut, after checking that the
-/// session keeps its word about `len` itself.
-fn nearest(probe: &mut Probe, sequence: SequenceId, len: usize) -> Result<usize, String> {
+/// The longest reusable length up to `len`. Checks that `len` itself is refused if it is longer.
+fn nearest(probe: &mut TestSession, sequence: SequenceId, len: usize) -> Result<usize, String> {
     let reusable = probe.session.reusable(sequence, len);
     let reusable = reusable.map_err(|error| format!("reusable: {error}"))?;
     let any = probe.session.capabilities().prefix_copy == PrefixCopy::AnyLength;
     if reusable > len || (any && reusable != len) {
-        return Err(format!("{reusable} is said to be reusable for {len}"));
+        return Err(format!("{reusable} is reported as reusable for {len}"));
     }
     if reusable < len {
         let expected = Err(SessionError::NoSnapshot { len, reusable });
@@ -129,7 +128,7 @@ pub fn fork_equals_fresh(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
-pub fn forks_are_apart(subject: &Subject) -> Result<(), String> {
+pub fn forks_are_independent(subject: &Subject) -> Result<(), String> {
     let mut probe = open(subject)?;
     let tokens = probe.tokens(5, 40);
     let (left, right) = (probe.tokens(6, 30), probe.tokens(7, 30));
@@ -142,7 +141,7 @@ pub fn forks_are_apart(subject: &Subject) -> Result<(), String> {
         .session
         .fork(source, 40)
         .map_err(|error| format!("fork: {error}"))?;
-    // Interleaved, so that each writes into what was shared while the other still reads it.
+    // Interleaved, so that each writes to shared pages while the other still reads them.
     for (l, r) in left.iter().zip(&right).take(29) {
         probe.step(&[(source, &[*l], Emit::Nothing), (fork, &[*r], Emit::Nothing)])?;
     }
@@ -153,7 +152,7 @@ pub fn forks_are_apart(subject: &Subject) -> Result<(), String> {
     probe.same("fork after the source ended", &expected_right, &found_right)
 }
 
-pub fn truncated_fork_is_apart(subject: &Subject) -> Result<(), String> {
+pub fn truncated_fork_is_independent(subject: &Subject) -> Result<(), String> {
     let mut probe = open(subject)?;
     let tokens = probe.tokens(14, 45);
     let (tail, next) = (probe.tokens(15, 10), probe.tokens(16, 1));
@@ -169,7 +168,7 @@ pub fn truncated_fork_is_apart(subject: &Subject) -> Result<(), String> {
     let len = nearest(&mut probe, fork, 40)?;
     let expected_fork = fresh(&mut probe, &join(len, &tail))?;
     let expected_source = fresh(&mut probe, &join(45, &next))?;
-    // Cut inside what both share, then written over by the fork alone.
+    // Cut inside the shared part, then overwritten by the fork alone.
     let cut = probe.session.truncate(fork, len);
     cut.map_err(|error| format!("truncate: {error}"))?;
     let found_fork = probe.logits(fork, &tail, 1)?;
@@ -186,7 +185,7 @@ pub fn edges(subject: &Subject) -> Result<(), String> {
             context: Some(context),
             ..SessionOptions::default()
         };
-        let mut small = Probe::open(subject, &options)?;
+        let mut small = TestSession::open(subject, &options)?;
         let tokens = small.tokens(17, context);
         let expected = fresh(&mut probe, &tokens)?;
         let sequence = small.create()?;
@@ -220,7 +219,7 @@ pub fn truncated_equals_fresh(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
-/// Long enough for a session to keep snapshots on the way.
+/// Long enough for snapshots at intervals.
 pub fn long_prefixes_are_reusable(subject: &Subject) -> Result<(), String> {
     const LONG: usize = 600;
     let mut probe = open(subject)?;
@@ -245,8 +244,8 @@ pub fn long_prefixes_are_reusable(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
-/// What a session holds goes back when sequences end, states and snapshots too.
-pub fn nothing_is_kept(subject: &Subject) -> Result<(), String> {
+/// Ended sequences free their KV, states and snapshots.
+pub fn ended_sequences_free_memory(subject: &Subject) -> Result<(), String> {
     let mut probe = open(subject)?;
     let tokens = probe.tokens(20, 40);
     for _ in 0..3 {
@@ -313,7 +312,7 @@ pub fn greedy_is_argmax(subject: &Subject) -> Result<(), String> {
             .map(|place| place as u32)
     };
     for (position, row) in logits.chunks(probe.vocab()).enumerate() {
-        if probe.output.greedy(0).get(position).copied() != argmax(row) {
+        if probe.output.tokens(0).get(position).copied() != argmax(row) {
             return Err(format!(
                 "greedy token of position {position} is not the argmax"
             ));

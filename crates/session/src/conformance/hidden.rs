@@ -1,19 +1,19 @@
-//! Hidden states: the same however they were computed, and free of side effects.
+//! Hidden states do not depend on batching, and emitting them changes nothing.
 
-use super::{Probe, Subject};
+use super::{Subject, TestSession};
 use crate::{Emit, SequenceId, SessionError, SessionOptions};
 
 /// Longer than any page, window or chunk a tiny model uses.
 const LENGTH: usize = 75;
 const LAST: Emit = Emit::Hidden { positions: 1 };
 
-fn open(subject: &Subject) -> Result<Probe, String> {
-    Probe::open(subject, &SessionOptions::default())
+fn open(subject: &Subject) -> Result<TestSession, String> {
+    TestSession::open(subject, &SessionOptions::default())
 }
 
 /// Steps one row and returns the hidden states of its last `positions`.
 fn hidden(
-    probe: &mut Probe,
+    probe: &mut TestSession,
     sequence: SequenceId,
     tokens: &[u32],
     positions: usize,
@@ -22,7 +22,7 @@ fn hidden(
     probe.row_hidden(0)
 }
 
-pub fn equal_however_computed(subject: &Subject) -> Result<(), String> {
+pub fn independent_of_batching(subject: &Subject) -> Result<(), String> {
     let mut probe = open(subject)?;
     let Some(width) = probe.session.capabilities().hidden_size else {
         return refused(&mut probe);
@@ -44,7 +44,7 @@ pub fn equal_however_computed(subject: &Subject) -> Result<(), String> {
     beside_others(&mut probe, &tokens, &whole)
 }
 
-fn refused(probe: &mut Probe) -> Result<(), String> {
+fn refused(probe: &mut TestSession) -> Result<(), String> {
     let sequence = probe.create()?;
     let errors = probe.try_step(&[(sequence, &[1], LAST)])?;
     match &errors[0] {
@@ -53,7 +53,7 @@ fn refused(probe: &mut Probe) -> Result<(), String> {
     }
 }
 
-fn chunked(probe: &mut Probe, tokens: &[u32], whole: &[f32]) -> Result<(), String> {
+fn chunked(probe: &mut TestSession, tokens: &[u32], whole: &[f32]) -> Result<(), String> {
     for chunk in [1, 7, 32, 33] {
         let sequence = probe.create()?;
         let mut all = Vec::new();
@@ -65,7 +65,7 @@ fn chunked(probe: &mut Probe, tokens: &[u32], whole: &[f32]) -> Result<(), Strin
     Ok(())
 }
 
-fn beside_others(probe: &mut Probe, tokens: &[u32], whole: &[f32]) -> Result<(), String> {
+fn beside_others(probe: &mut TestSession, tokens: &[u32], whole: &[f32]) -> Result<(), String> {
     let width = whole.len() / tokens.len();
     let others = probe.tokens(32, 40);
     let [a, b, c, d] = [(); 4].map(|()| probe.create());
@@ -81,21 +81,21 @@ fn beside_others(probe: &mut Probe, tokens: &[u32], whole: &[f32]) -> Result<(),
     let twentieth = &whole[19 * width..20 * width];
     probe.same("the second such row", twentieth, &probe.row_hidden(3)?)?;
     if probe.output.logit_positions(1) + probe.output.hidden_positions(0) > 0 {
-        return Err("a row has what it did not ask for".into());
+        return Err("a row has outputs it did not request".into());
     }
     Ok(())
 }
 
-pub fn asking_changes_nothing(subject: &Subject) -> Result<(), String> {
+pub fn emitting_changes_nothing(subject: &Subject) -> Result<(), String> {
     let mut probe = open(subject)?;
     if probe.session.capabilities().hidden_size.is_none() {
         return Ok(());
     }
     let (tokens, tail) = (probe.tokens(33, 40), probe.tokens(34, 5));
-    let [asked, other] = [probe.create()?, probe.create()?];
-    hidden(&mut probe, asked, &tokens, tokens.len())?;
+    let [emitting, other] = [probe.create()?, probe.create()?];
+    hidden(&mut probe, emitting, &tokens, tokens.len())?;
     probe.logits(other, &tokens, 0)?;
-    let found = probe.logits(asked, &tail, 1)?;
+    let found = probe.logits(emitting, &tail, 1)?;
     let expected = probe.logits(other, &tail, 1)?;
     probe.same("the logits afterwards", &expected, &found)
 }

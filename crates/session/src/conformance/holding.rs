@@ -1,38 +1,37 @@
-//! What sequences hold adds up to the memory in use.
+//! The memory held by sequences adds up to the memory in use.
 
-use super::{Probe, Subject};
-use crate::{Held, SequenceId, SessionError, SessionOptions};
+use super::{Subject, TestSession};
+use crate::{HeldMemory, SequenceId, SessionError, SessionOptions};
 
-fn held(probe: &Probe, sequences: &[SequenceId]) -> Result<Held, String> {
+fn held(probe: &TestSession, sequences: &[SequenceId]) -> Result<HeldMemory, String> {
     let held = probe.session.held(sequences);
     held.map_err(|error| format!("held: {error}"))
 }
 
-/// All that is alive holds all that is in use, no less than any part of it, and no more than
-/// the parts one by one.
-fn check_sums(probe: &Probe, what: &str, alive: &[SequenceId]) -> Result<(), String> {
+/// All sequences together hold all memory in use: no less than any one, no more than the sum.
+fn check_sums(probe: &TestSession, what: &str, alive: &[SequenceId]) -> Result<(), String> {
     let memory = probe.session.memory();
     let all = held(probe, alive)?;
-    let in_use = Held {
+    let in_use = HeldMemory {
         kv_tokens: memory.kv_in_use,
         states: memory.states_in_use,
     };
     if all != in_use {
         return Err(format!("{what}: {all:?} held, {in_use:?} in use"));
     }
-    let mut sum = Held::default();
+    let mut sum = HeldMemory::default();
     for sequence in alive {
         let one = held(probe, &[*sequence])?;
         sum.kv_tokens += one.kv_tokens;
         sum.states += one.states;
         let len = probe.session.len(*sequence);
         let len = len.map_err(|error| format!("len: {error}"))?;
-        // Where no layer keeps keys, tokens may be counted or not.
+        // Without keys, tokens may be counted or not.
         if one.kv_tokens < len && memory.kv_bytes_per_token > 0 {
             return Err(format!("{what}: {one:?} held by {len} tokens"));
         }
         if !one.kv_tokens.is_multiple_of(memory.kv_granularity.max(1)) {
-            return Err(format!("{what}: {one:?} is not in whole runs"));
+            return Err(format!("{what}: {one:?} is not in whole pages"));
         }
         if one.kv_tokens > all.kv_tokens || one.states > all.states {
             return Err(format!("{what}: one holds {one:?}, all hold {all:?}"));
@@ -48,9 +47,9 @@ fn check_sums(probe: &Probe, what: &str, alive: &[SequenceId]) -> Result<(), Str
 }
 
 pub fn adds_up(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &SessionOptions::default())?;
-    if held(&probe, &[])? != Held::default() {
-        return Err("no sequences hold something".into());
+    let mut probe = TestSession::open(subject, &SessionOptions::default())?;
+    if held(&probe, &[])? != HeldMemory::default() {
+        return Err("zero sequences hold memory".into());
     }
     let mut alive = Vec::new();
     for len in [0, 1, 31, 32, 33, 75] {
@@ -62,8 +61,8 @@ pub fn adds_up(subject: &Subject) -> Result<(), String> {
         }
         check_sums(&probe, &format!("{len} tokens more"), &alive)?;
     }
-    if held(&probe, &alive[..1])? != Held::default() {
-        return Err("an empty sequence holds something".into());
+    if held(&probe, &alive[..1])? != HeldMemory::default() {
+        return Err("an empty sequence holds memory".into());
     }
     let stranger = SequenceId(9999);
     let unknown = Err(SessionError::UnknownSequence(stranger));
@@ -82,9 +81,9 @@ pub fn adds_up(subject: &Subject) -> Result<(), String> {
 }
 
 pub fn shared_once(subject: &Subject) -> Result<(), String> {
-    let mut probe = Probe::open(subject, &SessionOptions::default())?;
+    let mut probe = TestSession::open(subject, &SessionOptions::default())?;
     let granularity = probe.session.memory().kv_granularity.max(1);
-    // One token must still fit behind them.
+    // One more token must fit.
     let most = probe.session.capabilities().max_context - 1;
     let whole = 64usize.next_multiple_of(granularity).min(most);
     let tokens = probe.tokens(42, whole);
@@ -100,7 +99,7 @@ pub fn shared_once(subject: &Subject) -> Result<(), String> {
     check_sums(&probe, "a fork", &[source, fork])?;
     let shares = probe.session.memory().kv_in_use == alone.kv_tokens;
     if shares && held(&probe, &[source, fork])? != alone {
-        return Err("a fork that shares all it has costs something".into());
+        return Err("a fork that shares everything costs memory".into());
     }
     let next = probe.tokens(43, 1);
     probe.logits(fork, &next, 0)?;

@@ -1,14 +1,15 @@
 //! The contract's tests as a library: a backend's own test file is a few lines that call
 //! [`run`].
 //!
-//! Where a session says it is batch-invariant, equality means equal bits; elsewhere it means
-//! within the subject's tolerance.
+//! If a session is batch-invariant, equality means equal bits; otherwise within the subject's
+//! tolerance.
 
 mod drawing;
 mod equivalence;
 mod hidden;
 mod holding;
 mod refusal;
+mod snapshots;
 
 use crate::{
     Emit, OpenError, SequenceId, Session, SessionError, SessionOptions, StepBatch, StepOutput,
@@ -16,7 +17,7 @@ use crate::{
 
 type Opened = Result<Box<dyn Session>, OpenError>;
 
-/// What is judged: a way to open sessions over one model.
+/// What is tested: a way to open sessions over one model.
 pub struct Subject<'a> {
     pub open: &'a dyn Fn(&SessionOptions) -> Opened,
     /// Largest difference between logits that should be equal, for sessions that do not
@@ -24,7 +25,7 @@ pub struct Subject<'a> {
     pub tolerance: f32,
 }
 
-/// Logits somebody else computed: `logits[i]` follows `tokens[..=i]`.
+/// Logits of a reference: `logits[i]` follows `tokens[..=i]`.
 pub struct Golden<'a> {
     pub tokens: &'a [u32],
     /// `[token][vocab]`
@@ -50,27 +51,31 @@ const CHECKS: &[(&str, Check)] = &[
         "a fork equals a fresh sequence",
         equivalence::fork_equals_fresh,
     ),
-    ("forks do not see each other", equivalence::forks_are_apart),
+    ("forks are independent", equivalence::forks_are_independent),
     (
-        "a truncated fork leaves its source alone",
-        equivalence::truncated_fork_is_apart,
+        "a truncated fork does not change its source",
+        equivalence::truncated_fork_is_independent,
     ),
     (
-        "truncation equals never having been",
+        "truncation equals a fresh sequence",
         equivalence::truncated_equals_fresh,
     ),
     (
-        "long prefixes can be shared where the session says so",
+        "long prefixes can be reused",
         equivalence::long_prefixes_are_reusable,
     ),
     (
-        "nothing is kept once sequences end",
-        equivalence::nothing_is_kept,
+        "the last row can be undone",
+        snapshots::last_row_can_be_undone,
     ),
-    ("sequences hold what they say they hold", holding::adds_up),
-    ("what forks share is held once", holding::shared_once),
     (
-        "import gives back what export took",
+        "ended sequences free their memory",
+        equivalence::ended_sequences_free_memory,
+    ),
+    ("held memory adds up to memory in use", holding::adds_up),
+    ("shared memory is counted once", holding::shared_once),
+    (
+        "an imported sequence equals the exported one",
         equivalence::imported_equals_exported,
     ),
     (
@@ -82,33 +87,30 @@ const CHECKS: &[(&str, Check)] = &[
         equivalence::positions_equal_steps,
     ),
     (
-        "hidden states equal however they were computed, or are refused",
-        hidden::equal_however_computed,
+        "hidden states do not depend on batching, or are refused",
+        hidden::independent_of_batching,
     ),
     (
-        "asking for hidden states changes nothing",
-        hidden::asking_changes_nothing,
+        "emitting hidden states changes nothing",
+        hidden::emitting_changes_nothing,
     ),
     (
-        "a drawn token is the one at its place in the distribution, or is refused",
+        "drawn tokens follow the distribution, or are refused",
         drawing::drawn_from_the_logits,
     ),
     (
-        "rows that draw give the same in company",
+        "drawn tokens do not depend on other rows",
         drawing::drawn_beside_others,
     ),
-    (
-        "edges work: an empty batch, a context filled to the last token",
-        equivalence::edges,
-    ),
+    ("empty batches and full contexts work", equivalence::edges),
     ("bad rows are refused and change nothing", refusal::bad_rows),
     ("bad lengths and ids are refused", refusal::bad_calls),
     (
-        "a refused row leaves its neighbours alone",
-        refusal::neighbours_survive,
+        "a refused row does not affect others",
+        refusal::other_rows_survive,
     ),
     (
-        "KV runs out by row, and release gives it back",
+        "exhausted KV refuses rows, and release frees it",
         refusal::kv_runs_out,
     ),
     (
@@ -129,7 +131,7 @@ pub fn run(subject: &Subject) -> Vec<Outcome> {
 
 /// Largest difference from a reference's logits, and whether it is within tolerance.
 pub fn golden(subject: &Subject, golden: &Golden) -> Result<f32, String> {
-    let mut probe = Probe::open(subject, &SessionOptions::default())?;
+    let mut probe = TestSession::open(subject, &SessionOptions::default())?;
     let sequence = probe.create()?;
     let found = probe.logits(sequence, golden.tokens, golden.tokens.len())?;
     if found.len() != golden.logits.len() {
@@ -150,7 +152,7 @@ pub fn golden(subject: &Subject, golden: &Golden) -> Result<f32, String> {
     }
 }
 
-/// NaN counts as infinitely far.
+/// NaN counts as an infinite difference.
 pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
     differences.fold(0.0, |max, d| {
@@ -162,15 +164,15 @@ pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     })
 }
 
-/// A session with the short-hands the checks need.
-struct Probe {
+/// A session with helpers for the checks.
+struct TestSession {
     session: Box<dyn Session>,
     tolerance: Option<f32>,
     batch: StepBatch,
     output: StepOutput,
 }
 
-impl Probe {
+impl TestSession {
     fn open(subject: &Subject, options: &SessionOptions) -> Result<Self, String> {
         let session = (subject.open)(options).map_err(|error| format!("open: {error}"))?;
         let exact = session.capabilities().batch_invariant;
@@ -270,7 +272,7 @@ impl Probe {
         self.session.capabilities().vocab_size
     }
 
-    /// Tokens that look random and depend on nothing but the seed.
+    /// Pseudo-random tokens of a seed.
     fn tokens(&self, seed: u64, len: usize) -> Vec<u32> {
         let vocab = self.vocab() as u64;
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

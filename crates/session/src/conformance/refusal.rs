@@ -1,12 +1,12 @@
-//! Bad input gets its own error, and nothing changes.
+//! Bad input is a typed error, and nothing changes.
 
-use super::{Probe, Subject};
+use super::{Subject, TestSession};
 use crate::{Emit, MemoryBudget, SequenceId, SessionError, SessionOptions};
 
 const ONE: Emit = Emit::Logits { positions: 1 };
 
-/// A session that is soon full: with room for four of its sequences, however short.
-fn open_small(subject: &Subject) -> Result<Probe, String> {
+/// A small session, with KV for four sequences.
+fn open_small(subject: &Subject) -> Result<TestSession, String> {
     const SEQUENCES: usize = 4;
     let options = |kv_tokens| SessionOptions {
         context: Some(96),
@@ -15,9 +15,9 @@ fn open_small(subject: &Subject) -> Result<Probe, String> {
         max_step_tokens: 64,
         ..SessionOptions::default()
     };
-    let probe = Probe::open(subject, &options(SEQUENCES * 64))?;
+    let probe = TestSession::open(subject, &options(SEQUENCES * 64))?;
     match probe.session.memory().kv_granularity {
-        run if run > 64 => Probe::open(subject, &options(SEQUENCES * run)),
+        run if run > 64 => TestSession::open(subject, &options(SEQUENCES * run)),
         _ => Ok(probe),
     }
 }
@@ -181,7 +181,7 @@ pub fn bad_calls(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
-pub fn neighbours_survive(subject: &Subject) -> Result<(), String> {
+pub fn other_rows_survive(subject: &Subject) -> Result<(), String> {
     let mut probe = open_small(subject)?;
     let tokens = probe.tokens(24, 20);
     let alone = probe.create()?;
@@ -284,7 +284,7 @@ pub fn damaged_imports(subject: &Subject) -> Result<(), String> {
         .export(sequence)
         .map_err(|error| error.to_string())?;
     let before = probe.session.memory();
-    let refused = |probe: &mut Probe, what: &str, bytes: &[u8]| {
+    let refused = |probe: &mut TestSession, what: &str, bytes: &[u8]| {
         expect(what, probe.session.import(bytes).err().as_ref(), |e| {
             matches!(
                 e,

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Mixture, NORMALISE_EPS, STACKED, Sizes, TOP_K, count_field, expect_switch, expect_word,
     gated_experts, gguf_mixture, gguf_rope, gguf_tied, gguf_windowed_layers, interval,
     normalised_sigmoid, reach, sandwich_layer, shared_experts, sparse_from, windowed_layers,
@@ -24,11 +24,11 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[NAMES],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[NAMES, STACKED],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["afmoe"],
@@ -38,7 +38,7 @@ pub(super) const FAMILY: Family = Family {
                 (OutputGate, "attn_gate.weight"),
                 (ExpertsPostNorm, "post_ffw_norm.weight"),
             ]],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::EightBits),
@@ -79,7 +79,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let mut experts = gated_experts(config, fields, router)?;
     experts.shared = shared_experts(config, "num_shared_experts", 2, &experts.expert)?;
     let first_sparse = config.usize_or("num_dense_layers", 1)?;
-    let parts = Parts {
+    let parts = ModelParts {
         rope: Rope::from_config(config, None, 10_000.0, sizes.head_dim)?,
         windowed: windowed_layers(config, sizes.layers, |layer| (layer + 1) % global != 0)?,
         window: config.usize("sliding_window")?,
@@ -93,20 +93,20 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let parts = Parts {
+    let parts = ModelParts {
         rope: gguf_rope(config, sizes.head_dim, RopePairs::Halves)?,
         windowed: gguf_windowed_layers(config, sizes.layers, GLOBAL_INTERVAL)?,
         window: config.usize("attention.sliding_window")?,
         attention: sizes.gguf_attention(config, None),
         mixture: gguf_mixture(config, &sizes, normalised_sigmoid(NORMALISE_EPS))?,
-        // llama.cpp does so whatever the config said.
+        // llama.cpp always does so.
         scaled_embedding: true,
         tied: gguf_tied(config),
     };
     Ok(parts.model(&sizes))
 }
 
-struct Parts {
+struct ModelParts {
     rope: Rope,
     windowed: Vec<bool>,
     window: usize,
@@ -117,7 +117,7 @@ struct Parts {
     tied: bool,
 }
 
-impl Parts {
+impl ModelParts {
     fn model(self, sizes: &Sizes) -> ModelSpec {
         let norm = Norm::rms(sizes.eps);
         let layers = (0..sizes.layers).map(|layer| {

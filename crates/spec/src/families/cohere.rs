@@ -3,12 +3,14 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_scale, gguf_tied, parallel_layer};
+use super::common::{
+    LayerScheme, Sizes, activation, gguf_rope, gguf_scale, gguf_tied, parallel_layer,
+};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::facts::FamilyFacts;
-use crate::mixers::{Attention, Mixer, QkNorm, QkSpan};
+use crate::mixers::{Attention, QkNorm, QkSpan};
 use crate::model::{Activation, FeedForward, ModelSpec, Norm};
 use crate::naming::Naming;
 use crate::roles::LayerRole::*;
@@ -30,12 +32,12 @@ pub(super) const FAMILY: Family = Family {
 /// Both branches read through the one norm there is.
 pub(super) const NAMING: Naming = Naming {
     overrides: &[&[(FeedForwardPreNorm, "input_layernorm.weight")]],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const GGUF_NAMING: Naming = Naming {
     overrides: &[&[(FeedForwardPreNorm, "attn_norm.weight")]],
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -59,7 +61,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let normed = config.has("blk.0.attn_q_norm.weight");
     let attention = Attention {
         qk_norm: normed.then(|| qk_norm(&sizes)),
@@ -80,7 +82,7 @@ fn qk_norm(sizes: &Sizes) -> QkNorm {
     }
 }
 
-/// 0 stands for none.
+/// 0 means none.
 pub(super) fn gguf_logit_scale(config: &GgufConfig) -> Result<f32, SpecError> {
     Ok(gguf_scale(config, "logit_scale")?.unwrap_or(1.0))
 }
@@ -92,10 +94,6 @@ pub(super) fn model(
     feed_forward: FeedForward,
     attention: impl Fn(usize) -> Attention,
 ) -> ModelSpec {
-    let norm = Norm::layer(sizes.eps, false);
-    let layers = (0..sizes.layers).map(|layer| {
-        let mixer = Mixer::Attention(attention(layer));
-        parallel_layer(norm, mixer, feed_forward.clone())
-    });
-    sizes.model(family, tied, norm, layers.collect())
+    let scheme = (Norm::layer(sizes.eps, false), parallel_layer as LayerScheme);
+    sizes.attention_model(family, tied, scheme, feed_forward, attention)
 }

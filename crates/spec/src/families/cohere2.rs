@@ -1,9 +1,9 @@
-//! Command R7B and A: Command R with a window on three layers of four; the others know no
-//! positions.
+//! Command R7B and A: Command R with a window on three layers of four; the others have no
+//! rope.
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Sizes, activation, gguf_rope, gguf_tied, gguf_windowed_layers, interval, reach, windowed_layers,
 };
 use super::{Family, GgufFamily, cohere};
@@ -27,7 +27,7 @@ pub(super) const FAMILY: Family = Family {
     facts: FamilyFacts::PLAIN,
 };
 
-/// Every fourth layer sees everything unless the config says otherwise.
+/// Every fourth layer is global unless the config says otherwise.
 const PATTERN: usize = 4;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -58,7 +58,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let windowed = gguf_windowed_layers(config, sizes.layers, PATTERN)?;
     let window = config.usize("attention.sliding_window")?;
     let attention = sizes.gguf_attention(config, None);

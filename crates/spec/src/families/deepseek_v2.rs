@@ -3,11 +3,11 @@
 
 use serde_json::json;
 
-use super::deepseek_v3::{HUGGING_FACE, OLDER_MLX, latent_model, latent_sizes};
-use super::parts::{
+use super::common::{
     Mixture, TOP_K, expect_switch, expect_word, gated_experts, groups, shared_experts,
     sparse_after_dense,
 };
+use super::deepseek_v3::{HUGGING_FACE, OLDER_MLX, latent_model, latent_sizes};
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["deepseek_v2"],
     from_config,
     hugging_face: Naming {
-        ignored: PLAIN.0.ignored,
+        ignored: PLAIN.hugging_face.ignored,
         ..HUGGING_FACE
     },
     mlx: Some(OLDER_MLX),

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     CorrectedDefaults, FURTHER_LAYERS, GGUF_LATENT, GGUF_OLDER_LATENT, LATENT, MLX_LATENT,
     MLX_LATENT_NAMES, Mixture, SWITCH_MLP, Sizes, corrected_experts, gguf_any_layer, gguf_latent,
     gguf_mixture, gguf_tied, latent, latent_rope, sparse_after_dense, without_further_layers,
@@ -31,9 +31,9 @@ pub(super) const FAMILY: Family = Family {
             also: Some(&Naming {
                 fused: GGUF_OLDER_LATENT,
                 ignored: FURTHER_LAYERS,
-                ..PLAIN.1
+                ..PLAIN.gguf
             }),
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Unquantized),
@@ -42,7 +42,7 @@ pub(super) const FAMILY: Family = Family {
 pub(super) const HUGGING_FACE: Naming = Naming {
     fused: LATENT,
     ignored: FURTHER_LAYERS,
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const MLX: Naming = Naming {
@@ -50,10 +50,10 @@ pub(super) const MLX: Naming = Naming {
     fused: MLX_LATENT,
     ignored: FURTHER_LAYERS,
     also: Some(&OLDER_MLX),
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
-/// From before mlx-lm took keys and values apart; its DeepSeek-V2 never does.
+/// Before mlx-lm separated keys and values; its DeepSeek-V2 never does.
 pub(super) const OLDER_MLX: Naming = Naming {
     overrides: &[SWITCH_MLP],
     ..HUGGING_FACE

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Mixture, SWITCH_MLP, Sizes, expect_switch, gated_experts, gguf_dense_layers, gguf_experts,
     gguf_rope, gguf_router, gguf_tied, interval, positive, shared_experts,
 };
@@ -24,19 +24,19 @@ pub(super) const FAMILY: Family = Family {
         overrides: &[&[(RouterCorrection, "mlp.moe_statics.e_score_correction_bias")]],
         ignored: Ignored {
             beginnings: &["model.mtp_"],
-            ..PLAIN.0.ignored
+            ..PLAIN.hugging_face.ignored
         },
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[SWITCH_MLP],
         refit: Some(without_correction),
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["ernie4_5-moe"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Uniform),
 };
@@ -106,7 +106,7 @@ fn sparse(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let first = gguf_dense_layers(config)?;
     let step = "interleave_moe_layer_step";
     let step = positive(&config.key(step), config.usize(step)?)?;

@@ -1,9 +1,9 @@
-//! EXAONE 4: norms after attention and feed-forward, normalised queries and keys; where there
-//! is a window, the layers without it know no positions.
+//! EXAONE 4: norms after attention and feed-forward, normalised queries and keys; if there
+//! is a window, the other layers have no rope.
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Sizes, activation, all_but_each, gguf_rope, gguf_tied, gguf_windowed_layers, interval, reach,
     windowed_layers,
 };
@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["exaone4"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         mlx: MlxFacts {
@@ -34,10 +34,10 @@ pub(super) const FAMILY: Family = Family {
     },
 };
 
-/// Every fourth layer sees everything.
+/// Every fourth layer is global.
 const PATTERN: usize = 4;
 const WINDOW: usize = 4096;
-/// The size whose first files have a window that they do not mention.
+/// The size whose first GGUF files omit their window.
 const LAYERS_OF_32B: usize = 64;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -57,7 +57,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         None => vec![false; sizes.layers],
     };
     let activation = activation(config, "hidden_act", Activation::Silu)?;
-    let parts = Parts {
+    let parts = ModelParts {
         windowed,
         window,
         rope,
@@ -67,8 +67,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes, activation))
 }
 
-/// Which layers have a window where the config does not list them: every how many one does not,
-/// or a word of Ls for local and Gs for global layers, repeated; the last layer is global.
+/// Which layers have a window if the config does not list them: an interval of layers without one,
+/// or a repeated pattern of `L` (local) and `G` (global); the last layer is global.
 fn pattern(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     let field = "sliding_window_pattern";
     if let Some(word) = config.get(field).and_then(|value| value.as_str()) {
@@ -88,7 +88,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let implied = (sizes.layers == LAYERS_OF_32B).then_some(WINDOW);
     let window = config.usize_opt("attention.sliding_window")?.or(implied);
-    let parts = Parts {
+    let parts = ModelParts {
         windowed: match window {
             Some(_) => gguf_windowed_layers(config, sizes.layers, PATTERN)?,
             None => vec![false; sizes.layers],
@@ -101,7 +101,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes, Activation::Silu))
 }
 
-struct Parts {
+struct ModelParts {
     windowed: Vec<bool>,
     window: Option<usize>,
     rope: Rope,
@@ -110,7 +110,7 @@ struct Parts {
     tied: bool,
 }
 
-impl Parts {
+impl ModelParts {
     fn model(self, sizes: &Sizes, activation: Activation) -> ModelSpec {
         let feed_forward = sizes.gated(activation, false);
         olmo2::model("exaone4", sizes, self.tied, feed_forward, |layer| {

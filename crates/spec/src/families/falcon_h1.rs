@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     FEED_FORWARD, MAMBA_FIELDS, Sizes, expect_switch, gguf_mamba2, gguf_rope, gguf_tied,
     refuse_field, require_silu,
 };
@@ -32,7 +32,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             overrides: &[&[(FeedForwardPreNorm, "ffn_norm")]],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::PLAIN,
@@ -44,7 +44,7 @@ const HUGGING_FACE: Naming = Naming {
         FEED_FORWARD,
         &[(FeedForwardPreNorm, "pre_ff_layernorm.weight")],
     ],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -55,7 +55,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_config(config)?;
     require_silu(config, "hidden_act")?;
     let [gate_scale, down_scale] = multipliers(config, "mlp_multipliers")?;
-    let parts = Parts {
+    let parts = ModelParts {
         attention: attention(config, &sizes)?,
         mamba: mamba(config, &sizes)?,
         dense: Dense {
@@ -79,11 +79,11 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(spec)
 }
 
-/// The converter folds every multiplier into the matrix beside it.
+/// The converter folds every multiplier into the adjacent matrix.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
-    let parts = Parts {
+    let parts = ModelParts {
         attention: sizes.gguf_attention(config, Some(rope)),
         mamba: gguf_mamba2(config, sizes.layers, sizes.eps)?,
         dense: Dense {
@@ -101,7 +101,7 @@ fn attention(config: &Config, sizes: &Sizes) -> Result<Attention, SpecError> {
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let plain = sizes.biased_attention(config, Some(rope))?;
     Ok(Attention {
-        // Keys that are longer make the scores larger, and nothing else.
+        // A multiplier on keys only scales the scores.
         scale: plain.scale * multiplier(config, "key_multiplier")?,
         ..plain
     })
@@ -141,17 +141,17 @@ fn multiplier(config: &Config, field: &str) -> Result<f32, SpecError> {
     Ok(config.f64_or(field, 1.0)? as f32)
 }
 
-struct Parts {
+struct ModelParts {
     attention: Attention,
     mamba: Mamba2,
     dense: Dense,
-    /// These multiply what goes in and what comes out.
+    /// Multipliers of inputs and outputs.
     attention_scales: (f32, f32),
     mamba_scales: (f32, f32),
     dense_scales: (f32, f32),
 }
 
-impl Parts {
+impl ModelParts {
     fn model(self, sizes: &Sizes, tied: bool) -> ModelSpec {
         let norm = Norm::rms(sizes.eps);
         let branch = |inner: Inner, (input_scale, output_scale)| Branch {

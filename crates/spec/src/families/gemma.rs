@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, expect_switch, gguf_rope, gguf_tied};
+use super::common::{Sizes, activation, expect_switch, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -17,13 +17,13 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         norms_minus_one: true,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["gemma"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("gemma")),
@@ -46,7 +46,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let attention = sizes.biased_attention(config, Some(rope))?;
     let activation = match activation(config, "hidden_act", Activation::GeluTanh)? {
-        // The first releases say `gelu` and mean the approximation they were trained with.
+        // The first releases say `gelu` but use the tanh approximation.
         Activation::Gelu => Activation::GeluTanh,
         other => other,
     };

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Sizes, activation, expect_switch, gguf_rope, gguf_tied, gguf_windowed_layers, reach,
     sandwich_layer, windowed_layers,
 };
@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["gemma2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {
@@ -47,7 +47,7 @@ pub(super) const NAMING: Naming = Naming {
         (FeedForwardPostNorm, "post_feedforward_layernorm.weight"),
     ]],
     norms_minus_one: true,
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 /// Every second layer sees everything.
@@ -68,7 +68,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let cap = |field| Ok(config.f64_opt(field)?.map(|cap| cap as f32));
-    let parts = Parts {
+    let parts = ModelParts {
         windowed: windowed_layers(config, sizes.layers, |layer| (layer + 1) % PATTERN != 0)?,
         window: config.usize_opt("sliding_window")?,
         global: rope.clone(),
@@ -90,7 +90,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
     let cap = |field| Ok(config.f64_opt(field)?.map(|cap| cap as f32));
     let window = config.usize_opt("attention.sliding_window")?;
-    let parts = Parts {
+    let parts = ModelParts {
         windowed: gguf_windowed_layers(config, sizes.layers, PATTERN)?,
         window: Some(window.unwrap_or(WINDOW)),
         global: rope.clone(),
@@ -118,7 +118,7 @@ pub(super) fn query_scale(config: &Config) -> Result<f32, SpecError> {
     }
 }
 
-/// GGUF has no key for it; llama.cpp knows the one size whose number is not the head dimension
+/// GGUF has no key for it; llama.cpp detects the one size whose number is not the head dimension
 /// by its layers.
 pub(super) fn gguf_query_scale(sizes: &Sizes, layers_of_27b: usize) -> f32 {
     let scalar = if sizes.layers == layers_of_27b {
@@ -130,7 +130,7 @@ pub(super) fn gguf_query_scale(sizes: &Sizes, layers_of_27b: usize) -> f32 {
 }
 
 /// What Gemma 2 and 3 are made of.
-pub(super) struct Parts {
+pub(super) struct ModelParts {
     /// Which layers are local.
     pub windowed: Vec<bool>,
     pub window: Option<usize>,
@@ -143,7 +143,7 @@ pub(super) struct Parts {
     pub softcap: Option<f32>,
 }
 
-impl Parts {
+impl ModelParts {
     pub fn model(self, family: &'static str, sizes: &Sizes) -> ModelSpec {
         let norm = Norm::rms(sizes.eps);
         let layers = self.windowed.iter().map(|local| {

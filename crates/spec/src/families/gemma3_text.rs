@@ -3,11 +3,11 @@
 
 use serde_json::json;
 
-use super::gemma2::{self, Parts};
-use super::parts::{
+use super::common::{
     Sizes, activation, expect_switch, gguf_rope, gguf_tied, gguf_windowed_layers, interval,
     refuse_field, windowed_layers,
 };
+use super::gemma2::{self, ModelParts};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["gemma3"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {
@@ -51,7 +51,7 @@ const PATTERN: usize = 6;
 const LAYERS_OF_27B: usize = 62;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    // The text part of the released multimodal configs says only what differs from these.
+    // The text part of the released multimodal configs omits these defaults.
     let config = &config.with_defaults(json!({
         "vocab_size": 262_208,
         "hidden_size": 2304,
@@ -71,7 +71,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let pattern = interval(config, "sliding_window_pattern", PATTERN)?;
     let rope = |group, theta| Rope::from_config(config, Some(group), theta, sizes.head_dim);
     let softcap = config.f64_opt("final_logit_softcapping")?;
-    let parts = Parts {
+    let parts = ModelParts {
         windowed: windowed_layers(config, sizes.layers, |layer| (layer + 1) % pattern != 0)?,
         window: Some(config.usize("sliding_window")?),
         global: rope("full_attention", GLOBAL_THETA)?,
@@ -102,7 +102,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     }
     let local_theta = config.f64_opt("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA);
     let softcap = config.f64_opt("final_logit_softcapping")?;
-    let parts = Parts {
+    let parts = ModelParts {
         windowed: gguf_windowed_layers(config, sizes.layers, PATTERN)?,
         window: Some(config.usize("attention.sliding_window")?),
         global,

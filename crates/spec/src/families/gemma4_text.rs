@@ -1,12 +1,12 @@
 //! Gemma 4 (text): Gemma 3's layers with heads of another size on the global ones, unscaled
-//! queries, normalised values and a learned scale per layer; some sizes add experts beside the
+//! queries, normalised values and a learned scale per layer; some sizes add experts to the
 //! dense feed-forward, others inputs per layer and upper layers that read lower ones' keys.
 
 mod config;
 mod gguf;
 mod model;
 
-use super::parts::EXPERT_GATE_UP;
+use super::common::EXPERT_GATE_UP;
 use super::{Family, GgufFamily, PLAIN};
 use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::naming::{Fused, Naming};
@@ -74,7 +74,7 @@ const NAMING: Naming = Naming {
         (PerLayerPostNorm, "post_per_layer_input_norm.weight"),
         (LayerScale, "layer_scalar"),
     ]],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 const GGUF_NAMING: Naming = Naming {
@@ -90,7 +90,7 @@ const GGUF_NAMING: Naming = Naming {
         (PerLayerPostNorm, "post_norm.weight"),
         (LayerScale, "layer_output_scale.weight"),
     ]],
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 /// Every sixth layer is global unless the config says otherwise.

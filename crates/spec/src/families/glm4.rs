@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     GATE_UP, GGUF_GATE_UP, Sizes, activation, gguf_rope, gguf_tied, sandwich_layer,
 };
 use super::{Family, GgufFamily, PLAIN};
@@ -25,7 +25,7 @@ pub(super) const FAMILY: Family = Family {
             (FeedForwardPostNorm, "post_mlp_layernorm.weight"),
         ]],
         fused: &[GATE_UP],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
@@ -33,7 +33,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             fused: &[GGUF_GATE_UP],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::PLAIN,
@@ -59,7 +59,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let attention = sizes.gguf_attention(config, Some(rope));
     Ok(model(
         &sizes,

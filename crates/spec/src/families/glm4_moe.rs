@@ -1,8 +1,8 @@
-//! GLM-4.5 to 4.7: DeepSeek-V3's experts over plain attention of which half turns.
+//! GLM-4.5 to 4.7: DeepSeek-V3's experts over plain attention with rope on half of each head.
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     FURTHER_LAYERS, GGUF_POST_ATTENTION, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
     gguf_mixture, gguf_rope, gguf_tied, sparse_after_dense, without_further_layers,
 };
@@ -21,12 +21,12 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         ignored: FURTHER_LAYERS,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[SWITCH_MLP],
         ignored: FURTHER_LAYERS,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["glm4moe"],
@@ -34,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
         naming: Naming {
             overrides: &[GGUF_POST_ATTENTION],
             ignored: FURTHER_LAYERS,
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Unquantized),

@@ -1,10 +1,10 @@
-//! GLM-4.7-Flash: DeepSeek-V3's blocks, with a list that says which layers have experts.
+//! GLM-4.7-Flash: DeepSeek-V3's blocks, with a list of the layers that have experts.
 
 use serde_json::json;
 
 use super::Family;
+use super::common::{CorrectedDefaults, Mixture, UNGROUPED, corrected_experts, sparse_layers};
 use super::deepseek_v3::{HUGGING_FACE, MLX, latent_model, latent_sizes};
-use super::parts::{CorrectedDefaults, Mixture, UNGROUPED, corrected_experts, sparse_layers};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::facts::{FamilyFacts, RouterPrecision};

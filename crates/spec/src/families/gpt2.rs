@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     GGUF_QKV, Sizes, activation, bounded_layers, even_split, expect_switch, gguf_tied,
 };
 use super::{Family, GgufFamily, PLAIN};
@@ -37,9 +37,9 @@ macro_rules! naming {
             )],
             ignored: Ignored {
                 endings: &[".attn.bias", ".attn.masked_bias"],
-                ..PLAIN.0.ignored
+                ..PLAIN.hugging_face.ignored
             },
-            ..PLAIN.0
+            ..PLAIN.hugging_face
         }
     };
 }
@@ -49,7 +49,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         transposed: TRANSPOSED,
-        // The first releases name the model without what it stands in.
+        // The first releases omit the outer module's prefix.
         also: Some(&Naming {
             transposed: TRANSPOSED,
             ..naming!("")
@@ -62,7 +62,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             fused: &[GGUF_QKV],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {
@@ -115,7 +115,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let mut sizes = Sizes::from_gguf(config)?;
-    // The converter writes four times the hidden size, whatever the model has.
+    // The converter always writes four times the hidden size.
     sizes.feed_forward = config.rows("blk.0.ffn_up.weight")?;
     let positions = config.rows("position_embd.weight")?;
     let tied = gguf_tied(config);

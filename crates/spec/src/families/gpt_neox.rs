@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, parallel_layer, pre_norm_layer,
 };
 use super::{Family, GgufFamily, PLAIN};
@@ -43,9 +43,9 @@ macro_rules! naming {
                     ".attention.bias",
                     ".attention.masked_bias",
                 ],
-                ..PLAIN.0.ignored
+                ..PLAIN.hugging_face.ignored
             },
-            ..PLAIN.0
+            ..PLAIN.hugging_face
         }
     };
 }
@@ -60,7 +60,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             fused: &[GGUF_QKV],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {
@@ -76,15 +76,15 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    // Older configs have names of their own for rope.
-    let turning = config.f64_or("rotary_pct", 0.25)?;
+    // Older configs have other names for rope.
+    let rotating = config.f64_or("rotary_pct", 0.25)?;
     let theta = config.f64_or("rotary_emb_base", 10_000.0)?;
     let config = &config.with_defaults(json!({
         "layer_norm_eps": 1e-5,
-        "partial_rotary_factor": turning,
+        "partial_rotary_factor": rotating,
     }));
     let sizes = Sizes::with_eps(config, "layer_norm_eps")?;
-    // Whatever other fields say: q, k and v of a head stand together in one matrix.
+    // Always: q, k and v of a head are adjacent in one matrix.
     let sizes = Sizes {
         kv_heads: sizes.heads,
         head_dim: sizes.hidden / sizes.heads,

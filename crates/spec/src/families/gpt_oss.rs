@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     EXPERT_GATE_UP, EXPERT_MATRICES, GGUF_POST_ATTENTION, STACKED, Sizes, TOP_K, count_field,
     gated_experts, gguf_experts, gguf_rope, gguf_tied, gguf_windowed_layers, reach,
     windowed_layers,
@@ -31,18 +31,18 @@ pub(super) const FAMILY: Family = Family {
             split: Split::Alternate,
         }],
         transposed: EXPERT_MATRICES,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[NAMES, STACKED],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["gpt-oss"],
         from_gguf,
         naming: Naming {
             overrides: &[GGUF_POST_ATTENTION],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::EightBits),
@@ -68,14 +68,14 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "attention_bias": true,
     }));
     let sizes = Sizes::from_config(config)?;
-    // Without either the family would scale by numbers of its own.
+    // Without either, the family has its own defaults.
     if config.get("rope_parameters").is_none() && config.get("rope_scaling").is_none() {
         return Err(SpecError::Missing {
             field: config.path("rope_parameters"),
         });
     }
     let fields = [count_field(config), TOP_K, "intermediate_size"];
-    let parts = Parts {
+    let parts = ModelParts {
         rope: Rope::from_config(config, None, 150_000.0, sizes.head_dim)?,
         windowed: windowed_layers(config, sizes.layers, |layer| layer % 2 == 0)?,
         window: config.usize("sliding_window")?,
@@ -97,7 +97,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     if let RopeScaling::Yarn(yarn) = &mut rope.scaling {
         yarn.truncate = false;
     }
-    let parts = Parts {
+    let parts = ModelParts {
         rope,
         windowed: gguf_windowed_layers(config, sizes.layers, 2)?,
         window: config.usize("attention.sliding_window")?,
@@ -112,7 +112,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes))
 }
 
-struct Parts {
+struct ModelParts {
     rope: Rope,
     windowed: Vec<bool>,
     window: usize,
@@ -124,7 +124,7 @@ struct Parts {
     tied: bool,
 }
 
-impl Parts {
+impl ModelParts {
     fn model(mut self, sizes: &Sizes) -> ModelSpec {
         self.experts.expert.activation = self.activation;
         self.experts.expert.bias = true;

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{Multipliers, Sizes, gguf_rope, gguf_tied};
+use super::common::{Multipliers, Sizes, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -14,12 +14,12 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["granite"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["granite"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {
@@ -51,8 +51,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
-    // The key says of this architecture whether there are positions at all.
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
+    // For this architecture the key tells whether there is rope.
     let has_rope = config.bool_or("rope.scaling.finetuned", true)?;
     let attention = sizes.gguf_attention(config, has_rope.then_some(rope));
     let tied = gguf_tied(config);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     BLOCK_SPARSE_SWITCH, GRANITE_EXPERT_INPUT, GRANITE_EXPERT_OUTPUT, GRANITE_ROUTER, Multipliers,
     Sizes, TOP_K, count_field, gated_experts, gguf_experts_of, gguf_rope, gguf_tied,
 };
@@ -21,16 +21,16 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         overrides: &[GRANITE_ROUTER, GRANITE_EXPERT_OUTPUT],
         fused: &[GRANITE_EXPERT_INPUT],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[GRANITE_ROUTER, BLOCK_SPARSE_SWITCH],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["granitemoe"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {
@@ -65,7 +65,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 /// Hybrids without a single recurrent layer are written so too, with their shared expert.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let attention = sizes.gguf_attention(config, Some(rope));
     let feed_forward = FeedForward::Experts(gguf_granite_experts(config, &sizes)?);
     let tied = gguf_tied(config);

@@ -1,12 +1,12 @@
-//! Granite 4: Granite's multipliers, Mamba-2 in most layers, and beside the experts, where there
-//! are any, one for all positions.
+//! Granite 4: Granite's multipliers, Mamba-2 in most layers, and an
+//! expert for all positions besides the routed ones, if there are any.
 
-use super::granitemoe::gguf_granite_experts;
-use super::parts::{
+use super::common::{
     BLOCK_SPARSE_SWITCH, GRANITE_EXPERT_INPUT, GRANITE_EXPERT_OUTPUT, GRANITE_ROUTER, Hybrid,
     MAMBA_FIELDS, Multipliers, Sizes, TOP_K, gated_experts, gguf_hybrid, gguf_mamba2, gguf_rope,
     gguf_tied, recurrent_layers, require_silu,
 };
+use super::granitemoe::gguf_granite_experts;
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -31,25 +31,25 @@ pub(super) const FAMILY: Family = Family {
         fused: &[
             GRANITE_EXPERT_INPUT,
             SHARED_INPUT,
-            // Without experts the one for all is all there is.
+            // Without routed experts only the shared one exists.
             Fused {
                 parts: &[Gate, Up],
                 ..SHARED_INPUT
             },
         ],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
-        // Without experts mlx-lm gives the one for all the usual names.
+        // Without routed experts mlx-lm gives the shared one the usual names.
         overrides: &[GRANITE_ROUTER, SHARED_OUTPUT, BLOCK_SPARSE_SWITCH],
         fused: &[SHARED_INPUT],
         conv_shape: ConvShape::ChannelLast,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["granitehybrid"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         mlx: MlxFacts {
@@ -93,8 +93,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let (sizes, recurrent) = gguf_hybrid(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
-    // The key says of this architecture whether there are positions at all.
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
+    // For this architecture the key tells whether there is rope.
     let turns = config.bool_or("rope.scaling.finetuned", true)?;
     let mixers = Hybrid {
         recurrent,
@@ -125,7 +125,7 @@ fn feed_forward(config: &Config) -> Result<FeedForward, SpecError> {
     }))
 }
 
-/// Most of its models know no positions but by what the recurrent layers tell.
+/// Most of its models have no rope; the recurrent layers encode positions.
 fn rope(config: &Config, head_dim: usize) -> Result<Option<Rope>, SpecError> {
     match config.str("position_embedding_type")? {
         Some("rope") => Rope::from_config(config, None, 10_000.0, head_dim).map(Some),

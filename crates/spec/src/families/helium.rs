@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::Sizes;
+use super::common::Sizes;
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
@@ -14,7 +14,7 @@ use crate::rope::Rope;
 pub(super) const FAMILY: Family = Family {
     model_types: &["helium"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: None,
     facts: FamilyFacts::PLAIN,

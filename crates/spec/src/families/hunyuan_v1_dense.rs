@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, expect_switch, gguf_rope, gguf_tied, rope_table};
+use super::common::{Sizes, activation, expect_switch, gguf_rope, gguf_tied, rope_table};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -22,13 +22,13 @@ pub(super) const FAMILY: Family = Family {
             (QueryNorm, "self_attn.query_layernorm.weight"),
             (KeyNorm, "self_attn.key_layernorm.weight"),
         ]],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["hunyuan-dense"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::PLAIN,
 };

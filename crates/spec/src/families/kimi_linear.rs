@@ -1,9 +1,9 @@
 //! Kimi Linear: the delta rule with a decay for each key channel, every few layers latent
-//! attention that knows no positions, and DeepSeek's experts.
+//! attention without positions, and DeepSeek's experts.
 
 mod gguf;
 
-use super::parts::{
+use super::common::{
     BLOCK_SPARSE, BLOCK_SPARSE_ROUTER, CorrectedDefaults, GGUF_LATENT, GGUF_OLDER_LATENT, Hybrid,
     LATENT, MLX_LATENT, MLX_LATENT_NAMES, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
     expect_switch, expect_word, latent, layer_numbers, recurrent_layers, require_silu,
@@ -27,15 +27,15 @@ pub(super) const FAMILY: Family = Family {
         also: Some(&Naming {
             overrides: &[SAVED, DELTA, TORCH, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
             fused: LATENT,
-            ..PLAIN.0
+            ..PLAIN.hugging_face
         }),
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[DELTA, MLX, MLX_LATENT_NAMES, SWITCH_MLP],
         fused: MLX_LATENT,
         conv_shape: ConvShape::ChannelLast,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["kimi-linear"],
@@ -46,9 +46,9 @@ pub(super) const FAMILY: Family = Family {
             also: Some(&Naming {
                 overrides: &[gguf::NAMES],
                 fused: GGUF_OLDER_LATENT,
-                ..PLAIN.1
+                ..PLAIN.gguf
             }),
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {
@@ -75,7 +75,7 @@ const DELTA: LayerNames = &[
     (DeltaOutput, "self_attn.o_proj.weight"),
 ];
 
-/// What mlx-lm calls otherwise.
+/// mlx-lm's names that differ.
 const TORCH: LayerNames = &[
     (DeltaQueryConv, "self_attn.q_conv1d.weight"),
     (DeltaKeyConv, "self_attn.k_conv1d.weight"),
@@ -109,7 +109,7 @@ const MLX: LayerNames = &[
     (RouterCorrection, "mlp.e_score_correction_bias"),
 ];
 
-/// What others call the same.
+/// Other names for the same fields.
 const USUAL_NAMES: &[(&str, &str)] = &[
     ("model_max_length", "max_position_embeddings"),
     ("num_local_experts", "n_routed_experts"),
@@ -164,7 +164,7 @@ fn per_channel(heads: usize, head_dim: usize, kernel: usize, eps: f32) -> Mixer 
     Mixer::DeltaRule(DeltaRule {
         key_heads: heads,
         value_heads: heads,
-        sharing: KeySharing::Neighbours,
+        sharing: KeySharing::Adjacent,
         key_dim: head_dim,
         value_dim: head_dim,
         kernel,

@@ -1,6 +1,6 @@
 //! LFM2 (dense): short gated convolutions, attention in a few layers only.
 
-use super::parts::{
+use super::common::{
     Hybrid, Sizes, expect_switch, gguf_any_layer, gguf_hybrid, gguf_rope, gguf_tied, gguf_window,
     layer_numbers, reach, recurrent_layers,
 };
@@ -65,12 +65,12 @@ pub(super) const MIXERS: LayerNames = &[
 /// Without its layers' names.
 pub(super) const UNNAMED: Naming = Naming {
     global_overrides: &[(Role::FinalNorm, "model.embedding_norm.weight")],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const GGUF: Naming = Naming {
     global_overrides: &[(Role::FinalNorm, "token_embd_norm.weight")],
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 /// What its first checkpoints called some fields.

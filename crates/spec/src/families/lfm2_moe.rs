@@ -1,7 +1,7 @@
 //! LFM2 with experts: the dense model's mixers, and above the first few layers experts chosen by
 //! sigmoid scores.
 
-use super::parts::{
+use super::common::{
     FEED_FORWARD, Mixture, TOP_K, gated_experts, gguf_hybrid, gguf_mixture, gguf_tied,
     normalised_sigmoid, sparse_from,
 };

@@ -1,6 +1,6 @@
 //! Llama 2, 3, 3.x, and the many that kept its shape (SmolLM2, Yi, TinyLlama…).
 
-use super::parts::{Sizes, gguf_experts_of, gguf_rope, gguf_tied, gguf_window, reach};
+use super::common::{Sizes, gguf_experts_of, gguf_rope, gguf_tied, gguf_window, reach};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -15,12 +15,12 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["llama"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["llama"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         templates: &["llama2"],
@@ -56,7 +56,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 /// they have one.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let attention = Attention {
         reach: reach(gguf_window(config)?),
         ..sizes.gguf_attention(config, Some(rope))

@@ -5,7 +5,7 @@ mod gguf;
 
 use serde_json::{Value, json};
 
-use super::parts::{
+use super::common::{
     EXPERT_GATE_UP, EXPERT_MATRICES, FEED_FORWARD, Mixture, Sizes, TOP_K, count_field, each,
     gated_experts, interval, layer_numbers, layer_types,
 };
@@ -34,16 +34,16 @@ pub(super) const FAMILY: Family = Family {
             EXPERT_GATE_UP,
         )],
         transposed: EXPERT_MATRICES,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[FEED_FORWARD, SPARSE, MLX],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["llama4"],
         from_gguf: gguf::from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         mlx: MlxFacts {
@@ -98,7 +98,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let fields = [count_field(config), TOP_K, "intermediate_size"];
     let experts = gated_experts(config, fields, Router::sigmoid())?;
     let dense = config.usize("intermediate_size_mlp")?;
-    let parts = Parts {
+    let parts = ModelParts {
         attention: sizes.biased_attention(config, None)?,
         rope: Rope::from_config(config, None, 500_000.0, sizes.head_dim)?.neighbours(),
         with_rope,
@@ -139,7 +139,7 @@ fn sparse(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     Ok(each(step, layers))
 }
 
-struct Parts {
+struct ModelParts {
     /// But for what differs from layer to layer.
     attention: Attention,
     rope: Rope,
@@ -155,7 +155,7 @@ struct Parts {
     tied: bool,
 }
 
-impl Parts {
+impl ModelParts {
     fn model(mut self, sizes: &Sizes) -> ModelSpec {
         let experts = &mut self.mixture.experts;
         experts.weigh_input = true;

@@ -1,6 +1,6 @@
 //! Mamba-2: a mixer in every layer, no attention and no feed-forward.
 
-use super::parts::{MambaFields, Sizes, bounded_layers, gguf_mamba2, gguf_tied, require_silu};
+use super::common::{MambaFields, Sizes, bounded_layers, gguf_mamba2, gguf_tied, require_silu};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["mamba2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::PLAIN,
 };
@@ -34,7 +34,7 @@ pub(super) const BACKBONE: Naming = Naming {
     ],
     layers: "backbone.layers.{}.",
     overrides: &[MIXER],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const MIXER: LayerNames = &[
@@ -58,7 +58,7 @@ const FIELDS: MambaFields = MambaFields {
     projection_bias: "use_bias",
 };
 
-/// The state has no end; this is what GGUF files say.
+/// The state has no limit; GGUF files contain this number.
 const CONTEXT: usize = 1 << 20;
 
 /// What stays when attention and feed-forwards go.

@@ -5,7 +5,7 @@ mod gguf;
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     CorrectedDefaults, FURTHER_LAYERS, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
     expect_switch, layer_numbers, reach, sparse_layers, windowed_layers,
 };
@@ -25,19 +25,19 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: Naming {
         overrides: &[SINKS],
         ignored: IGNORED,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[SINKS, SWITCH_MLP],
         ignored: IGNORED,
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["mimo2"],
         from_gguf: gguf::from_gguf,
         naming: Naming {
             ignored: FURTHER_LAYERS,
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {
@@ -53,7 +53,7 @@ const SINKS: LayerNames = &[(Sinks, "self_attn.attention_sink_bias")];
 
 const IGNORED: Ignored = Ignored {
     beginnings: &["model.mtp."],
-    ..PLAIN.0.ignored
+    ..PLAIN.hugging_face.ignored
 };
 
 const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
@@ -63,7 +63,7 @@ const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
 
 const GLOBAL_THETA: f64 = 5_000_000.0;
 const LOCAL_THETA: f64 = 10_000.0;
-/// How much of a head turns.
+/// The share of a head that rotates.
 const TURNING: f64 = 0.334;
 const GLOBAL_INTERVAL: usize = 6;
 
@@ -90,13 +90,13 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     expect_number(config, "swa_head_dim", sizes.head_dim)?;
     expect_number(config, "swa_v_head_dim", value_dim)?;
     let experts = corrected_experts(config, &DEFAULTS)?;
-    let parts = Parts {
+    let parts = ModelParts {
         global: rope(config, "full_attention", "rope_theta", GLOBAL_THETA)?,
         local: rope(config, "sliding_attention", "swa_rope_theta", LOCAL_THETA)?,
         windowed: windowed(config, sizes.layers)?,
         window: window(config)?,
-        // As transformers has it, whatever `swa_num_key_value_heads` says; a checkpoint with
-        // another number does not fit.
+        // Like transformers, which ignores `swa_num_key_value_heads`; a checkpoint with another
+        // number does not bind.
         local_kv_heads: 2 * sizes.kv_heads,
         attention: Attention {
             value_dim,
@@ -110,7 +110,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes))
 }
 
-/// Published configs repeat for the local layers what they have of the global ones.
+/// Published configs repeat the global layers' fields for the local ones.
 fn expect_number(config: &Config, field: &str, known: usize) -> Result<(), SpecError> {
     match config.usize_or(field, known)? {
         found if found == known => Ok(()),
@@ -127,17 +127,16 @@ fn rope(config: &Config, group: &str, field: &str, theta: f64) -> Result<Rope, S
     if config.get("rope_parameters").is_some() {
         return Rope::partial_from_config(config, Some(group), theta, head_dim);
     }
-    let turning = config.f64_or("partial_rotary_factor", TURNING)?;
+    let rotating = config.f64_or("partial_rotary_factor", TURNING)?;
     let theta = config.f64_or(field, theta)?;
     Ok(Rope::plain(
         theta as f32,
-        (head_dim as f64 * turning) as usize,
+        (head_dim as f64 * rotating) as usize,
     ))
 }
 
-/// `sliding_window_size` counts the positions before a position. So does `sliding_window` in
-/// published configs; those that transformers has written say `layer_types`, and count the
-/// position itself too.
+/// `sliding_window_size` does not count the position itself. Neither does `sliding_window` in
+/// published configs; those that transformers writes have `layer_types` and do count it.
 fn window(config: &Config) -> Result<usize, SpecError> {
     match config.usize_opt("sliding_window_size")? {
         Some(before) if config.get("layer_types").is_none() => Ok(before + 1),
@@ -174,7 +173,7 @@ fn flags(config: &Config, field: &str, layers: usize) -> Result<Option<Vec<bool>
     }
 }
 
-struct Parts {
+struct ModelParts {
     global: Rope,
     local: Rope,
     windowed: Vec<bool>,
@@ -186,7 +185,7 @@ struct Parts {
     tied: bool,
 }
 
-impl Parts {
+impl ModelParts {
     fn model(self, sizes: &Sizes) -> ModelSpec {
         let mixer = |layer: usize| {
             let windowed = self.windowed[layer];

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     BLOCK_SPARSE, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH, Sizes, TOP_K, count_field,
     expect_switch, expect_word, gated_experts, gguf_experts_of, gguf_rope, gguf_router, gguf_tied,
     layer_numbers, layer_types, normalised_sigmoid, partial_rope,
@@ -19,21 +19,21 @@ use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    // The second is what its first checkpoints say, and MiniMax-01 too.
+    // Its first checkpoints, and MiniMax-01, use the second.
     model_types: &["minimax_m2", "minimax"],
     from_config,
     hugging_face: Naming {
         overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["minimax-m2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         mlx: MlxFacts {
@@ -54,8 +54,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }));
     let sizes = Sizes::from_config(config)?;
     refuse_other_blocks(config, sizes.layers)?;
-    let turning = config.usize_or("rotary_dim", sizes.head_dim)?;
-    let rope = partial_rope(config, 5_000_000.0, sizes.head_dim, turning)?;
+    let rotating = config.usize_or("rotary_dim", sizes.head_dim)?;
+    let rope = partial_rope(config, 5_000_000.0, sizes.head_dim, rotating)?;
     let fields = [count_field(config), TOP_K, "intermediate_size"];
     let router = Router {
         correction: true,
@@ -66,7 +66,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(model(&sizes, tied, rope, experts))
 }
 
-/// MiniMax-01's linear attention, and what M2's config could switch on and never does.
+/// MiniMax-01's linear attention, and switches that are always off in M2.
 fn refuse_other_blocks(config: &Config, layers: usize) -> Result<(), SpecError> {
     layer_types(config, layers, &["full_attention"])?;
     let kinds = layer_numbers(config, "attn_type_list")?.unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_scale, gguf_tied, reach, rope_table};
+use super::common::{Sizes, activation, gguf_rope, gguf_scale, gguf_tied, reach, rope_table};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -14,12 +14,12 @@ use crate::rope::{Rope, RopePairs, RopeScaling, yarn_magnitude};
 pub(super) const FAMILY: Family = Family {
     model_types: &["ministral3"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["mistral3"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::PLAIN,
 };
@@ -56,7 +56,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 /// Mistral Small 3 is written with this architecture too, without yarn or temperature.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let mut rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let mut rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let weight = config.f64_opt("rope.scaling.yarn_log_multiplier")?;
     if let (RopeScaling::Yarn(yarn), Some(weight)) = (&mut rope.scaling, weight) {
         yarn.attention_factor /= yarn_magnitude(f64::from(yarn.factor), weight) as f32;

@@ -1,8 +1,8 @@
-//! Mistral 7B and its kin: Llama's shape, optionally with a sliding window on every layer.
+//! Mistral 7B and derivatives: Llama's shape, optionally with a sliding window on every layer.
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, reach};
+use super::common::{Sizes, activation, reach};
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
@@ -14,7 +14,7 @@ use crate::rope::Rope;
 pub(super) const FAMILY: Family = Family {
     model_types: &["mistral"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     // Written as `llama`.
     gguf: None,
@@ -30,7 +30,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    // A window of `null` is how a config says that there is none.
+    // `null` means no window.
     let config = &config.with_defaults(json!({"rms_norm_eps": 1e-6, "sliding_window": 4096}));
     let sizes = Sizes::explicit(config, &["num_key_value_heads"])?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     BLOCK_SPARSE, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH, Sizes, TOP_K, count_field,
     gated_experts, reach,
 };
@@ -23,11 +23,11 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     // Written as `llama`.
     gguf: None,

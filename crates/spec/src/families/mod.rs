@@ -6,6 +6,7 @@
 mod afmoe;
 mod cohere;
 mod cohere2;
+mod common;
 mod deepseek_v2;
 mod deepseek_v3;
 mod ernie4_5;
@@ -43,7 +44,6 @@ mod nemotron_h;
 mod olmo2;
 mod olmo3;
 mod olmoe;
-mod parts;
 mod phi;
 mod phi3;
 mod qwen2;
@@ -143,16 +143,24 @@ const FAMILIES: &[Family] = &[
     starcoder2::FAMILY,
 ];
 
-/// What a family's file leaves unsaid.
-const PLAIN: (Naming, Naming) = (HUGGING_FACE, GGUF);
+/// The namings that most families use.
+struct PlainNamings {
+    hugging_face: Naming,
+    gguf: Naming,
+}
 
-/// What a config says: the model, and the namings its tensors may follow, likeliest first.
+const PLAIN: PlainNamings = PlainNamings {
+    hugging_face: HUGGING_FACE,
+    gguf: GGUF,
+};
+
+/// A parsed config: the model, and the namings its tensors may follow, likeliest first.
 pub struct Described {
     pub spec: ModelSpec,
     pub namings: Vec<Naming>,
-    /// The text model is a part of a larger one, whose other tensors are not ours.
+    /// The text model is part of a larger one, whose other tensors are ignored.
     pub wrapped: bool,
-    /// What mlx-lm calls the tensors of a Hugging Face style checkpoint, where that differs.
+    /// mlx-lm's tensor names for a Hugging Face style checkpoint, if they differ.
     pub mlx: Option<Naming>,
 }
 
@@ -212,9 +220,9 @@ impl ModelSpec {
     }
 }
 
-/// The text model's own config, where one for a larger model wraps it.
+/// The text model's own config, if a larger model's config wraps it.
 fn text_config(config: &Config) -> Result<Option<Config>, SpecError> {
-    // Some say only outside whether the head is the embedding.
+    // Some state only outside whether the head is tied to the embedding.
     let field = "tie_word_embeddings";
     let tied = config.get(field).cloned();
     let text = config.object("text_config")?;
@@ -245,7 +253,7 @@ pub fn from_gguf(header: &dyn GgufHeader) -> Result<Described, SpecError> {
     })
 }
 
-/// The names that llama.cpp gives to an architecture's tensors, for those who write its files.
+/// llama.cpp's tensor names for an architecture.
 pub fn gguf_naming(architecture: &str) -> Result<Naming, SpecError> {
     Ok(gguf_family(architecture)?.naming)
 }
@@ -285,7 +293,7 @@ mod tests {
         from_config(&Config::parse(&config.to_string(), "config.json")?)
     }
 
-    /// Enough for every family tried here, and the changes laid over it.
+    /// A config with enough fields for every family here, and `changes`.
     fn tiny(model_type: &str, changes: Value) -> Value {
         let mut config = json!({
             "model_type": model_type,
@@ -307,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_outer_config_says_of_the_head_counts() {
+    fn outer_config_decides_tied_head() {
         // Outside, inside, tied: Qwen3.5's own default is not to tie.
         let table = [
             (Value::Null, Value::Null, false),
@@ -330,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_would_change_the_arithmetic_is_refused() {
+    fn unsupported_switch_is_refused() {
         let table = [
             ("hunyuan_v1_dense", "use_qk_norm", json!(false)),
             ("hunyuan_v1_dense", "use_cla", json!(true)),

@@ -5,11 +5,11 @@ mod gguf;
 
 use serde_json::{Value, json};
 
-use super::mamba2::{BACKBONE, MIXER};
-use super::parts::{
+use super::common::{
     FURTHER_LAYERS, MambaFields, Sizes, UNGROUPED, activation, bounded_layers, corrected_experts,
     expect_switch, refuse_field, require_silu,
 };
+use super::mamba2::{BACKBONE, MIXER};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
@@ -41,7 +41,7 @@ pub(super) const FAMILY: Family = Family {
                 (ExpertsPreNorm, "attn_norm.weight"),
             ]],
             ignored: FURTHER_LAYERS,
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Unquantized),
@@ -82,7 +82,7 @@ const FIELDS: MambaFields = MambaFields {
     projection_bias: "use_bias",
 };
 
-/// What older configs call some of them.
+/// Older names of some fields.
 const OLD_NAMES: &[(&str, &str)] = &[
     ("mamba_n_groups", "n_groups"),
     ("mamba_d_conv", "conv_kernel"),
@@ -112,7 +112,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     expect_switch(config, "mlp_bias", false)?;
     let activation = activation(config, "mlp_hidden_act", Activation::Relu2)?;
     let mamba = FIELDS.read(config, sizes.hidden)?;
-    let parts = Parts {
+    let parts = ModelParts {
         mamba: Mamba2 {
             norm: MambaNorm::AfterGate {
                 norm: Norm::rms(sizes.eps),
@@ -148,7 +148,7 @@ fn ungated(experts: Experts, shared: usize, activation: Activation) -> Experts {
     }
 }
 
-/// From a list of words, or in older configs of letters, as a list or as one string.
+/// From a list of names or, in older configs, of letters, also as one string.
 fn kinds(config: &Config) -> Result<Vec<Kind>, SpecError> {
     let field = match config.get("layers_block_type") {
         Some(_) => "layers_block_type",
@@ -179,15 +179,15 @@ fn kinds(config: &Config) -> Result<Vec<Kind>, SpecError> {
     kinds.collect()
 }
 
-struct Parts {
+struct ModelParts {
     mamba: Mamba2,
     attention: Attention,
     dense: Dense,
-    /// Where any layer has them.
+    /// If any layer has them.
     experts: Option<Experts>,
 }
 
-impl Parts {
+impl ModelParts {
     fn model(&self, sizes: &Sizes, tied: bool, kinds: &[Kind]) -> ModelSpec {
         let norm = Norm::rms(sizes.eps);
         let layers = kinds.iter().map(|kind| {

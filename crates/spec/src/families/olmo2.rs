@@ -3,12 +3,12 @@
 
 use serde_json::json;
 
-use super::parts::{Sizes, activation, post_norm_layer};
+use super::common::{LayerScheme, Sizes, activation, post_norm_layer};
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport};
-use crate::mixers::{Attention, Mixer, QkNorm};
+use crate::mixers::{Attention, QkNorm};
 use crate::model::{Activation, FeedForward, ModelSpec, Norm};
 use crate::naming::Naming;
 use crate::roles::LayerRole::*;
@@ -37,7 +37,7 @@ pub(super) const NAMING: Naming = Naming {
         (MixerPostNorm, "post_attention_layernorm.weight"),
         (FeedForwardPostNorm, "post_feedforward_layernorm.weight"),
     ]],
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -61,7 +61,7 @@ pub(super) fn attention(config: &Config, sizes: &Sizes) -> Result<Attention, Spe
     })
 }
 
-/// A spec of post-norm layers, each with the attention `attention(layer)` says.
+/// A spec of post-norm layers, each with the attention `attention(layer)`.
 pub(super) fn model(
     family: &'static str,
     sizes: &Sizes,
@@ -69,10 +69,6 @@ pub(super) fn model(
     feed_forward: FeedForward,
     attention: impl Fn(usize) -> Attention,
 ) -> ModelSpec {
-    let norm = Norm::rms(sizes.eps);
-    let layers = (0..sizes.layers).map(|layer| {
-        let mixer = Mixer::Attention(attention(layer));
-        post_norm_layer(norm, mixer, feed_forward.clone())
-    });
-    sizes.model(family, tied, norm, layers.collect())
+    let scheme = (Norm::rms(sizes.eps), post_norm_layer as LayerScheme);
+    sizes.attention_model(family, tied, scheme, feed_forward, attention)
 }

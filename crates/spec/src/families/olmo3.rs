@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Sizes, activation, gguf_rope, gguf_tied, gguf_window, gguf_windowed_layers, reach,
     windowed_layers,
 };
@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architectures: &["olmo2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_variants: &[GgufVariant {
@@ -34,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 const THETA: f64 = 500_000.0;
-/// Every fourth layer sees everything.
+/// Every fourth layer is global.
 const PATTERN: usize = 4;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     SWITCH_MLP, Sizes, TOP_K, count_field, gated_experts, gguf_experts_of, gguf_rope, gguf_tied,
     refuse_field,
 };
@@ -19,15 +19,15 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["olmoe"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: Some(Naming {
         overrides: &[SWITCH_MLP],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["olmoe"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         templates: &["tulu"],

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, parallel_layer};
+use super::common::{GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, parallel_layer};
 use super::{Family, GgufFamily, PLAIN, cohere};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -28,7 +28,7 @@ pub(super) const FAMILY: Family = Family {
             (Up, "mlp.fc1.weight"),
             (Down, "mlp.fc2.weight"),
         ]],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
@@ -65,7 +65,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let mut sizes = Sizes::from_gguf(config)?;
-    // The converter writes what the released sizes have, whatever the model has.
+    // The converter always writes the numbers of the released sizes.
     if config.has("blk.0.attn_k.weight") {
         sizes.kv_heads = config.rows("blk.0.attn_k.weight")? / sizes.head_dim.max(1);
     }

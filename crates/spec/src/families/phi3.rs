@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     GATE_UP, GGUF_GATE_UP, GGUF_QKV, Sizes, activation, gguf_rope, gguf_tied, gguf_window, reach,
 };
 use super::{Family, GgufFamily, PLAIN};
@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
             Fused::sequential("self_attn.qkv_proj.weight", &[Query, Key, Value]),
             GATE_UP,
         ],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: None,
     gguf: Some(GgufFamily {
@@ -32,7 +32,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf,
         naming: Naming {
             fused: &[GGUF_QKV, GGUF_GATE_UP],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {
@@ -54,7 +54,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_config(config)?;
     let rope = Rope::partial_from_config(config, None, 10_000.0, sizes.head_dim)?;
     if let RopeScaling::Yarn(_) = rope.scaling {
-        // This family's own code took the word for longrope.
+        // In this family's own code the word means longrope.
         return Err(SpecError::Unsupported {
             field: config.path("rope_scaling.type"),
             found: "`yarn`".into(),

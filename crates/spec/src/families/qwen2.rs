@@ -1,6 +1,6 @@
 //! Qwen2 and Qwen2.5: biases on q, k and v; a window on the upper layers where switched on.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach, windowed_layers};
+use super::common::{Sizes, activation, gguf_rope, gguf_tied, reach, windowed_layers};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -12,12 +12,12 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["qwen2"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("qwen2")),

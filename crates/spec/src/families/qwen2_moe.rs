@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Mixture, SHARED_EXPERT, SWITCH_MLP, Sizes, TOP_K, count_field, gated_experts, gguf_experts,
     gguf_rope, gguf_tied, reach, sparse_by_step, windowed_layers,
 };
@@ -21,16 +21,16 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: Naming {
         overrides: &[SHARED_EXPERT],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
         overrides: &[SHARED_EXPERT, SWITCH_MLP],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["qwen2moe"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts::with_router(RouterPrecision::Uniform),
 };

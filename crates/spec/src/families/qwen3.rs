@@ -1,6 +1,6 @@
 //! Qwen3 (dense): normalised queries and keys, biases only where the config asks.
 
-use super::parts::{Sizes, activation, gguf_rope, gguf_tied, reach};
+use super::common::{Sizes, activation, gguf_rope, gguf_tied, reach};
 use super::{Family, GgufFamily, PLAIN, qwen2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -12,12 +12,12 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen3"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["qwen3"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("qwen3")),

@@ -1,7 +1,7 @@
 //! Qwen3.5 (dense, the text model): Qwen3-Next's mixers, their projections stored apart, without
 //! experts.
 
-use super::parts::{
+use super::common::{
     DELTA_CONV, DELTA_QKV, FURTHER_LAYERS, GGUF_DELTA_CONV, GGUF_DELTA_QKV, GGUF_POST_ATTENTION,
     GGUF_QUERY_AND_GATE, QUERY_AND_GATE, Sizes, gguf_qwen_hybrid, gguf_tied, qwen_hybrid,
     without_further_layers,
@@ -36,7 +36,7 @@ pub(super) const FAMILY: Family = Family {
 pub(super) const HUGGING_FACE: Naming = Naming {
     fused: &[QUERY_AND_GATE, DELTA_CONV, DELTA_QKV],
     norms_minus_one: true,
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 pub(super) const MLX: Naming = Naming {
@@ -49,7 +49,7 @@ pub(super) const GGUF: Naming = Naming {
     overrides: &[GGUF_POST_ATTENTION],
     fused: &[GGUF_QUERY_AND_GATE, GGUF_DELTA_CONV, GGUF_DELTA_QKV],
     ignored: FURTHER_LAYERS,
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -63,7 +63,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = without_further_layers(config, Sizes::from_gguf(config)?)?;
     let feed_forward = sizes.gated(Activation::Silu, false);
-    let mixers = gguf_qwen_hybrid(config, &sizes, KeySharing::Turns)?;
+    let mixers = gguf_qwen_hybrid(config, &sizes, KeySharing::Strided)?;
     Ok(mixers.model(&sizes, "qwen3_5", gguf_tied(config), |_| {
         feed_forward.clone()
     }))

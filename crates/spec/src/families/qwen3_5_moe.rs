@@ -1,6 +1,6 @@
 //! Qwen3.5 with experts (the text model): Qwen3.5's mixers, Qwen3-Next's experts in every layer.
 
-use super::parts::{
+use super::common::{
     DELTA_CONV, DELTA_QKV, EXPERT_GATE_UP, QUERY_AND_GATE, SHARED_EXPERT, SWITCH_MLP, Sizes,
     qwen_hybrid,
 };
@@ -39,7 +39,7 @@ pub(super) const FAMILY: Family = Family {
     },
 };
 
-/// As Qwen's own checkpoints have it: a layer's experts stand in two tensors.
+/// Qwen's own checkpoints: a layer's experts are in two tensors.
 const PUBLISHED: Naming = Naming {
     overrides: &[SHARED_EXPERT, &[(ExpertDown, "mlp.experts.down_proj")]],
     fused: &[
@@ -52,7 +52,7 @@ const PUBLISHED: Naming = Naming {
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
-    // It has no dense layers, nor need its config say how large they would be.
+    // It has no dense layers; the config may omit their size.
     let config = &config.renamed(&[("moe_intermediate_size", "intermediate_size")]);
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
     let experts = qwen3_next::experts(config, true)?;
@@ -64,5 +64,5 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 }
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
-    qwen3_next::gguf_model(config, "qwen3_5_moe", KeySharing::Turns)
+    qwen3_next::gguf_model(config, "qwen3_5_moe", KeySharing::Strided)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{
+use super::common::{
     Mixture, SWITCH_MLP, Sizes, TOP_K, count_field, gated_experts, gguf_experts, gguf_rope,
     gguf_tied, reach, sparse_by_step,
 };
@@ -21,15 +21,15 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen3_moe"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: Some(Naming {
         overrides: &[SWITCH_MLP],
-        ..PLAIN.0
+        ..PLAIN.hugging_face
     }),
     gguf: Some(GgufFamily {
         architectures: &["qwen3moe"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("qwen3moe")),

@@ -1,7 +1,7 @@
 //! Qwen3-Next: three layers of gated delta rule to each of gated attention, and experts as Qwen2
 //! has them.
 
-use super::parts::{
+use super::common::{
     DELTA_CONV, FURTHER_LAYERS, GGUF_DELTA_CONV, GGUF_DELTA_QKV, GGUF_POST_ATTENTION,
     GGUF_QUERY_AND_GATE, Mixture, QUERY_AND_GATE, SHARED_EXPERT, SWITCH_MLP, Sizes, TOP_K,
     gated_experts, gguf_experts, gguf_qwen_hybrid, gguf_tied, qwen_hybrid, sparse_by_step,
@@ -51,7 +51,7 @@ const HUGGING_FACE: Naming = Naming {
         },
     ],
     norms_minus_one: true,
-    ..PLAIN.0
+    ..PLAIN.hugging_face
 };
 
 const GGUF: Naming = Naming {
@@ -70,7 +70,7 @@ const OLDER_GGUF: Naming = Naming {
     overrides: &[GGUF_POST_ATTENTION],
     fused: &[GGUF_QUERY_AND_GATE, GGUF_DELTA_CONV, QKVZ, BETA_AND_DECAY],
     ignored: FURTHER_LAYERS,
-    ..PLAIN.1
+    ..PLAIN.gguf
 };
 
 const QKVZ: Fused = Fused::per_head(
@@ -93,7 +93,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 }
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
-    gguf_model(config, "qwen3_next", KeySharing::Neighbours)
+    gguf_model(config, "qwen3_next", KeySharing::Adjacent)
 }
 
 pub(super) fn experts(config: &Config, normalise: bool) -> Result<Experts, SpecError> {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::parts::{GGUF_POST_ATTENTION, Sizes, gguf_rope, gguf_tied};
+use super::common::{GGUF_POST_ATTENTION, Sizes, gguf_rope, gguf_tied};
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -15,14 +15,14 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["seed_oss"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["seed_oss"],
         from_gguf,
         naming: Naming {
             overrides: &[GGUF_POST_ATTENTION],
-            ..PLAIN.1
+            ..PLAIN.gguf
         },
     }),
     facts: FamilyFacts {

@@ -1,6 +1,6 @@
 //! SmolLM3: Llama with every fourth layer free of positions.
 
-use super::parts::{Sizes, all_but_each, gguf_rope, gguf_tied, interval, reach};
+use super::common::{Sizes, all_but_each, gguf_rope, gguf_tied, interval, reach};
 use super::{Family, GgufFamily, PLAIN, qwen2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
@@ -12,12 +12,12 @@ use crate::rope::{Rope, RopePairs};
 pub(super) const FAMILY: Family = Family {
     model_types: &["smollm3"],
     from_config,
-    hugging_face: PLAIN.0,
+    hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily {
         architectures: &["smollm3"],
         from_gguf,
-        naming: PLAIN.1,
+        naming: PLAIN.gguf,
     }),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("smollm3")),
@@ -55,7 +55,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
     let feed_forward = sizes.gated(Activation::Silu, false);
     Ok(
         sizes.pre_norm_model("smollm3", gguf_tied(config), feed_forward, |layer| {
@@ -65,7 +65,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     )
 }
 
-/// `no_rope_layers` lists 1 for layers *with* rope, whatever its name says.
+/// Despite its name, `no_rope_layers` lists 1 for layers *with* rope.
 pub(super) fn layers_with_rope(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     let flags = config.array("no_rope_layers")?;
     let Some(flags) = flags.filter(|flags| !flags.is_empty()) else {

@@ -1,5 +1,5 @@
-//! Dense models whose attention, norms or rope go their own ways, as published: the fields that
-//! matter, and the blocks they are.
+//! Published dense models with unusual attention, norms or rope: the relevant fields and the
+//! resulting blocks.
 
 use crate::blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
 use loquat_spec::{
@@ -40,7 +40,7 @@ fn phi_3_5_mini() -> Value {
 }
 
 #[test]
-fn phi_3_5_mini_has_two_sets_of_frequencies() {
+fn phi_3_5_mini_has_two_frequency_sets() {
     let spec = spec(&phi_3_5_mini());
     assert_eq!(sizes(&spec), (32_064, 3072, 131_072, 32));
     let rope = Rope {
@@ -62,7 +62,7 @@ fn phi_3_5_mini_has_two_sets_of_frequencies() {
 }
 
 #[test]
-fn phi_4_mini_turns_three_quarters_of_a_head() {
+fn phi_4_mini_rotates_three_quarters_of_heads() {
     let mut config = phi_3_5_mini();
     config["num_attention_heads"] = json!(24);
     config["num_key_value_heads"] = json!(8);
@@ -76,7 +76,7 @@ fn phi_4_mini_turns_three_quarters_of_a_head() {
 }
 
 #[test]
-fn olmo_3_7b_stretches_only_its_global_layers() {
+fn olmo_3_7b_scales_only_global_layers() {
     let layer_types: Vec<_> = (1..=32)
         .map(|layer| match layer % 4 {
             0 => "full_attention",
@@ -132,7 +132,7 @@ fn olmo_3_7b_stretches_only_its_global_layers() {
 }
 
 #[test]
-fn command_r7b_forgets_positions_where_it_sees_everything() {
+fn command_r7b_has_no_rope_in_global_layers() {
     let config = json!({
         "model_type": "cohere2", "attention_bias": false, "head_dim": 128,
         "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
@@ -274,7 +274,7 @@ fn granite_3_3_2b_multiplies_and_divides() {
 }
 
 #[test]
-fn hunyuan_1_8b_stretches_its_base_once_for_all() {
+fn hunyuan_1_8b_scales_its_base() {
     let spec = spec(&json!({
         "model_type": "hunyuan_v1_dense", "attention_bias": false, "head_dim": 128,
         "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 6144,
@@ -300,7 +300,7 @@ fn hunyuan_1_8b_stretches_its_base_once_for_all() {
 }
 
 #[test]
-fn exaone_4_spells_its_layers() {
+fn exaone_4_lists_layers_by_letters() {
     let config = json!({
         "model_type": "exaone4", "head_dim": 128, "hidden_act": "silu",
         "hidden_size": 5120, "intermediate_size": 27392,
@@ -330,7 +330,7 @@ fn exaone_4_spells_its_layers() {
 }
 
 #[test]
-fn what_is_left_unsaid_is_each_family_s_own() {
+fn missing_fields_use_family_defaults() {
     let base = json!({
         "vocab_size": 1000, "hidden_size": 512, "intermediate_size": 1024,
         "num_hidden_layers": 4, "num_attention_heads": 4, "max_position_embeddings": 4096,

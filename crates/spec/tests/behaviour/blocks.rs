@@ -1,4 +1,4 @@
-//! A spec's blocks, taken out to be compared with what they should be.
+//! Access to a spec's blocks for comparisons.
 
 use loquat_spec::{
     Attention, Config, FeedForward, Inner, KvSource, Mixer, ModelSpec, Reach, Rope, families,

@@ -1,4 +1,4 @@
-//! Configs that load, for tests to look at or to break.
+//! Valid configs for tests.
 
 use loquat_spec::families::{self, Described};
 use loquat_spec::{Config, SpecError};
@@ -20,7 +20,7 @@ pub fn with(mut config: Value, changes: Value) -> Value {
     config
 }
 
-/// A small config of a family; most need no more than all have.
+/// A small config of a family.
 pub fn tiny(model_type: &str) -> Value {
     let common = json!({
         "model_type": model_type,

@@ -1,4 +1,4 @@
-//! Configs as people download them, and the spec each one is.
+//! Published configs and their specs.
 
 use crate::common::{load, tiny, with};
 use loquat_spec::{
@@ -7,7 +7,7 @@ use loquat_spec::{
 };
 use serde_json::{Value, json};
 
-/// What is asserted of a whole model; `layers` holds what may differ between them.
+/// Expectations for a whole model; `layers` holds what may differ between them.
 #[derive(Debug, PartialEq)]
 struct Facts {
     family: &'static str,
@@ -152,7 +152,7 @@ fn llama_3_2_1b() {
 }
 
 #[test]
-fn llama_2_7b_says_neither_head_dim_nor_theta() {
+fn llama_2_7b_uses_default_head_dim_and_theta() {
     check(
         json!({
             "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
@@ -176,7 +176,7 @@ fn llama_2_7b_says_neither_head_dim_nor_theta() {
 }
 
 #[test]
-fn mistral_7b_has_its_window_only_in_v0_1() {
+fn only_mistral_v0_1_has_a_window() {
     let v1 = json!({
         "architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
         "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
@@ -211,7 +211,7 @@ fn mistral_7b_has_its_window_only_in_v0_1() {
 }
 
 #[test]
-fn qwen2_5_0_5b_has_a_window_it_does_not_use() {
+fn qwen2_5_ignores_its_window() {
     check(
         json!({
             "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
@@ -238,7 +238,7 @@ fn qwen2_5_0_5b_has_a_window_it_does_not_use() {
 }
 
 #[test]
-fn qwen3_0_6b_has_heads_wider_than_its_hidden_size_splits_into() {
+fn qwen3_0_6b_has_wide_heads() {
     check(
         json!({
             "architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
@@ -305,7 +305,7 @@ fn gemma_3_1b_is_global_every_sixth_layer() {
 }
 
 #[test]
-fn smollm3_3b_forgets_positions_every_fourth_layer() {
+fn smollm3_3b_has_no_rope_every_fourth_layer() {
     let with_rope: Vec<u32> = (1..=36).map(|layer| u32::from(layer % 4 != 0)).collect();
     check(
         json!({
@@ -338,7 +338,7 @@ fn smollm3_3b_forgets_positions_every_fourth_layer() {
 }
 
 #[test]
-fn windows_stand_where_the_config_puts_them() {
+fn windows_follow_the_config() {
     use Reach::{All, Window};
     let (full, sliding) = ("full_attention", "sliding_attention");
     let qwen = json!({"use_sliding_window": true, "sliding_window": 8});
@@ -414,7 +414,7 @@ fn rope_may_be_scaled_or_partial() {
 }
 
 #[test]
-fn only_the_global_layers_of_gemma_3_are_scaled() {
+fn gemma_3_scales_only_global_layers() {
     let changes = json!({
         "sliding_window_pattern": 2,
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},

@@ -1,4 +1,4 @@
-//! Mixtures of experts as published: the fields that matter, and the blocks they are.
+//! Published mixtures of experts: the relevant fields and the resulting blocks.
 
 use crate::blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
 use loquat_spec::{
@@ -158,7 +158,7 @@ fn kimi_k2_is_deepseek_v3_with_one_group() {
 }
 
 #[test]
-fn glm_4_7_flash_states_its_latent_sizes_itself() {
+fn glm_4_7_flash_states_latent_sizes() {
     let spec = spec(&json!({
         "model_type": "glm4_moe_lite", "hidden_size": 2048, "num_hidden_layers": 47,
         "num_attention_heads": 20, "num_key_value_heads": 20, "q_lora_rank": 768,
@@ -216,7 +216,7 @@ fn qwen3_30b_a3b_normalises_over_the_chosen() {
 }
 
 #[test]
-fn qwen1_5_moe_has_a_gated_expert_for_all() {
+fn qwen1_5_moe_has_gated_shared_expert() {
     let spec = spec(&json!({
         "model_type": "qwen2_moe", "decoder_sparse_step": 1, "hidden_act": "silu",
         "hidden_size": 2048, "intermediate_size": 5632, "max_position_embeddings": 8192,
@@ -322,7 +322,7 @@ fn gpt_oss_20b_alternates_and_clamps() {
 }
 
 #[test]
-fn glm_4_5_air_turns_half_of_each_head() {
+fn glm_4_5_air_rotates_half_heads() {
     let config = json!({
         "model_type": "glm4_moe", "attention_bias": true, "first_k_dense_replace": 1,
         "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,

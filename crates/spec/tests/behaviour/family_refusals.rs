@@ -1,4 +1,4 @@
-//! What only some families' configs can say, said wrongly.
+//! Refusals of fields that only some families have.
 
 use crate::common::{tiny, with};
 use crate::refused::Variant::{Invalid, Missing, Unsupported};
@@ -38,7 +38,7 @@ fn latent_attention_needs_all_its_sizes() {
 
 /// Numbers that would make the lists of tensors, or of rope factors, too long to hold.
 #[test]
-fn absurd_counts_are_refused_before_anything_is_made_of_them() {
+fn absurd_counts_are_refused_early() {
     refused(
         tiny("qwen3_moe"),
         vec![
@@ -65,9 +65,9 @@ fn absurd_counts_are_refused_before_anything_is_made_of_them() {
     );
 }
 
-/// transformers would turn the whole head all the same.
+/// transformers would rotate the whole head.
 #[test]
-fn a_partial_rope_is_refused_where_the_family_has_none() {
+fn unexpected_partial_rope_is_refused() {
     let partial = json!({"partial_rotary_factor": 0.5});
     for family in ["llama", "qwen3_moe", "gpt_oss"] {
         let table = vec![(partial.clone(), Unsupported, "partial_rotary_factor")];
@@ -93,7 +93,7 @@ fn rows_must_exist_for_every_token_and_position() {
 }
 
 #[test]
-fn groups_of_experts_must_come_out_even() {
+fn expert_groups_must_be_equal() {
     refused(
         tiny("deepseek_v3"),
         vec![
@@ -223,7 +223,7 @@ fn gpt_oss_needs_its_window_and_its_rope() {
 }
 
 #[test]
-fn the_delta_rule_shares_key_heads_evenly() {
+fn delta_rule_shares_key_heads_evenly() {
     let mut table = Vec::new();
     for field in [
         "linear_num_key_heads",
@@ -264,7 +264,7 @@ fn the_delta_rule_shares_key_heads_evenly() {
 }
 
 #[test]
-fn kimi_linear_has_one_router_and_no_positions() {
+fn kimi_linear_has_one_router_and_no_rope() {
     let kimi = with(
         tiny("deepseek_v3"),
         json!({
@@ -405,7 +405,7 @@ fn falcon_h1_lists_its_multipliers() {
 }
 
 #[test]
-fn granite_hybrids_know_two_kinds_of_layers() {
+fn granite_hybrids_have_two_layer_kinds() {
     let granite = with(
         with(tiny("granitemoehybrid"), mamba_fields()),
         json!({
@@ -541,7 +541,7 @@ fn gemma_4_shares_only_what_there_is() {
 }
 
 #[test]
-fn words_that_stand_for_other_code_are_refused() {
+fn unsupported_words_are_refused() {
     let sparse = json!({"num_local_experts": 4, "num_experts_per_tok": 2});
     refused(
         with(tiny("minimax_m2"), sparse.clone()),

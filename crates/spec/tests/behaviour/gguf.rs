@@ -7,7 +7,7 @@ use loquat_spec::{
     Mixer, ModelSpec, Reach, RopePairs, RopeScaling, Router, SpecError, families,
 };
 
-/// Architectures whose headers say the same things.
+/// Architectures with the same keys.
 const ALIKE: [&str; 5] = ["gemma3", "llama", "qwen2", "qwen3", "smollm3"];
 
 fn spec(header: &Header) -> ModelSpec {
@@ -41,7 +41,7 @@ fn feed_forward(spec: &ModelSpec, layer: usize) -> &FeedForward {
 }
 
 #[test]
-fn architectures_are_told_apart() {
+fn architectures_are_distinguished() {
     for architecture in ALIKE {
         let spec = spec(&header(architecture));
         assert!(spec.family.starts_with(architecture), "{}", spec.family);
@@ -73,7 +73,7 @@ fn architectures_are_told_apart() {
             assert_eq!(attention.reach, reach);
             // llama.cpp's converter reorders the rows of queries and keys for some.
             let pairs = match architecture {
-                "llama" | "smollm3" => RopePairs::Neighbours,
+                "llama" | "smollm3" => RopePairs::Interleaved,
                 _ => RopePairs::Halves,
             };
             let rope = attention.rope.as_ref();
@@ -93,7 +93,7 @@ fn architectures_are_told_apart() {
 }
 
 #[test]
-fn tensors_say_what_no_key_does() {
+fn tensors_supply_missing_keys() {
     let mut tensors = header("llama");
     tensors.tensors.remove("output.weight");
     tensors.tensor("rope_freqs.weight", &[8]);
@@ -120,7 +120,7 @@ fn tensors_say_what_no_key_does() {
 }
 
 #[test]
-fn optional_keys_are_heard() {
+fn optional_keys_are_read() {
     let mut llama = header("llama");
     llama.set("llama", "attention.sliding_window", Whole(4096));
     llama.set("llama", "attention.key_length", Whole(32));
@@ -170,7 +170,7 @@ fn gemma_3_27b_scales_by_its_hidden_size() {
 }
 
 #[test]
-fn an_unknown_architecture_lists_those_there_are() {
+fn unknown_architecture_lists_supported() {
     for name in ["mistral", "mamba", ""] {
         let expected = SpecError::UnknownFamily {
             field: "general.architecture",
@@ -373,7 +373,7 @@ fn scaling_is_read_or_refused_never_dropped() {
 }
 
 #[test]
-fn no_architecture_stands_twice() {
+fn architectures_are_listed_once() {
     let mut architectures = families::architectures();
     let count = architectures.len();
     architectures.sort_unstable();
@@ -439,7 +439,7 @@ fn mixtral_is_written_as_llama() {
 }
 
 #[test]
-fn yarn_s_magnitude_is_its_own_unless_given() {
+fn yarn_magnitude_has_a_default() {
     let mut yarn = header("qwen3");
     yarn.set("qwen3", "rope.scaling.type", Text("yarn"));
     yarn.set("qwen3", "rope.scaling.factor", Float(4.0));
@@ -460,7 +460,7 @@ fn yarn_s_magnitude_is_its_own_unless_given() {
 }
 
 #[test]
-fn long_rope_s_divisors_are_tensors() {
+fn long_rope_divisors_are_tensors() {
     let mut phi = header("phi3");
     phi.tensor("rope_factors_long.weight", &[8]);
     phi.tensor("rope_factors_short.weight", &[8]);
@@ -536,7 +536,7 @@ fn latent_attention_has_lengths_before_and_after_absorption() {
 }
 
 #[test]
-fn a_router_s_words_are_numbers_in_the_header() {
+fn router_kinds_are_numbers_in_gguf() {
     let table = [
         ("expert_gating_func", Whole(3), "expert_gating_func"),
         ("expert_weights_norm", Whole(1), "expert_weights_norm"),
@@ -565,7 +565,7 @@ fn a_router_s_words_are_numbers_in_the_header() {
 }
 
 #[test]
-fn a_list_says_which_layers_recur() {
+fn layer_list_marks_recurrent_layers() {
     let mut lfm2 = header("lfm2");
     let kv_heads = vec![0, 0, 2, 0, 0, 2, 0, 2];
     lfm2.set("lfm2", "attention.head_count_kv", List(kv_heads));
@@ -588,7 +588,7 @@ fn a_list_says_which_layers_recur() {
 }
 
 #[test]
-fn mamba_s_numbers_go_by_the_ssm_keys() {
+fn mamba_uses_the_ssm_keys() {
     let mut mamba = header("mamba2");
     for (key, entry) in [
         ("ssm.conv_kernel", Whole(4)),

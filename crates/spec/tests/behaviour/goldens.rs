@@ -1,5 +1,4 @@
-//! The configs of all golden checkpoints: those committed, and those shared beside the
-//! repository where they are.
+//! The configs of all golden checkpoints: committed ones and, if present, shared ones.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What a parser would have found in a GGUF file.
+//! A GGUF header in memory.
 
 use std::collections::HashMap;
 
@@ -82,7 +82,7 @@ impl Header {
     }
 }
 
-/// A header of eight layers, untied, that loads where the architecture asks for no more.
+/// A header of eight layers, untied, with the keys that every architecture needs.
 pub fn header(architecture: &'static str) -> Header {
     let mut header = Header::default();
     header

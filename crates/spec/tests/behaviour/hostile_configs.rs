@@ -1,5 +1,5 @@
-//! Every number of every golden's config replaced by ones that no model has: each is refused or
-//! read, and nothing panics.
+//! Every number of every golden's config replaced by impossible ones: each is refused or read, and
+//! nothing panics.
 
 use crate::goldens;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use loquat_spec::{Config, families};
 use serde_json::{Value, json};
 
-/// Stands for taking the field away.
+/// Removes the field.
 const GONE: &str = "\u{0}gone";
 
 fn hostile() -> Vec<Value> {
@@ -80,7 +80,7 @@ fn replaced(config: &Value, pointer: &str, value: &Value) -> Value {
     config
 }
 
-/// What a reader makes of the text: it validates, and each of its roles has a name.
+/// Reads the text: the spec validates, and each of its roles has a name.
 fn read(text: &str) -> Result<(), String> {
     let Ok(config) = Config::parse(text, "config.json") else {
         return Ok(());
@@ -101,7 +101,7 @@ fn read(text: &str) -> Result<(), String> {
 }
 
 #[test]
-fn no_number_makes_a_reader_panic_or_believe_it() {
+fn hostile_numbers_are_refused_without_panic() {
     let folders = goldens::folders();
     assert!(folders.len() >= 8, "{folders:?}");
     let mut wrong = Vec::new();

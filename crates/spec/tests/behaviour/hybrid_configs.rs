@@ -1,5 +1,4 @@
-//! Recurrent models and those that mix kinds of layers, as published: the fields that matter,
-//! and the blocks they are.
+//! Published recurrent and hybrid models: the relevant fields and the resulting blocks.
 
 use crate::blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
 use loquat_spec::{
@@ -40,7 +39,7 @@ fn qwen3_next_80b_attends_every_fourth_layer() {
     let delta = DeltaRule {
         key_heads: 16,
         value_heads: 32,
-        sharing: KeySharing::Neighbours,
+        sharing: KeySharing::Adjacent,
         key_dim: 128,
         value_dim: 128,
         kernel: 4,
@@ -71,7 +70,7 @@ fn qwen3_next_80b_attends_every_fourth_layer() {
 }
 
 #[test]
-fn qwen3_5_stands_inside_a_larger_model() {
+fn qwen3_5_is_wrapped_by_a_larger_model() {
     let layer_types: Vec<_> = [
         "linear_attention",
         "linear_attention",
@@ -109,7 +108,7 @@ fn qwen3_5_stands_inside_a_larger_model() {
 }
 
 #[test]
-fn lfm2_1_2b_states_a_width_that_is_cut() {
+fn lfm2_1_2b_adjusts_its_stated_width() {
     let config = json!({
         "model_type": "lfm2", "block_auto_adjust_ff_dim": true, "block_ff_dim": 12288,
         "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 256, "conv_L_cache": 3,
@@ -141,7 +140,7 @@ fn lfm2_1_2b_states_a_width_that_is_cut() {
 }
 
 #[test]
-fn lfm2_8b_a1b_is_dense_in_its_first_two_layers() {
+fn lfm2_8b_starts_with_two_dense_layers() {
     let attends = [2, 6, 10, 14, 18, 21];
     let layer_types: Vec<_> = (0..24)
         .map(|layer| {
@@ -217,7 +216,7 @@ fn mamba_codestral_7b_bounds_its_steps_by_infinity() {
 }
 
 #[test]
-fn falcon_h1_0_5b_mixes_in_two_ways_at_once() {
+fn falcon_h1_has_parallel_mixers() {
     let multipliers = [0.353_553_4, 0.25, 0.353_553_4, 0.5, 0.353_553_4];
     let spec = spec(&json!({
         "model_type": "falcon_h1", "attention_bias": false, "attention_in_multiplier": 1.0,
@@ -356,7 +355,7 @@ fn kimi_linear_48b_counts_its_layers_from_one() {
     let delta = DeltaRule {
         key_heads: 32,
         value_heads: 32,
-        sharing: KeySharing::Neighbours,
+        sharing: KeySharing::Adjacent,
         key_dim: 128,
         value_dim: 128,
         kernel: 4,
@@ -427,7 +426,7 @@ fn gemma_4_e_reads_lower_layers_keys() {
     assert_eq!(mixer(&spec, 0), &Mixer::Attention(local.clone()));
     let turned = Rope {
         scaling: RopeScaling::Proportional {
-            turning: 64,
+            rotating: 64,
             factor: 1.0,
         },
         ..Rope::plain(1e6, 512)
@@ -475,7 +474,7 @@ fn gemma_4_e_reads_lower_layers_keys() {
 }
 
 #[test]
-fn gemma_4_with_experts_has_them_beside_the_dense_feed_forward() {
+fn gemma_4_adds_experts_to_dense_feed_forward() {
     let mut config = gemma4_e();
     for (field, value) in [
         ("attention_k_eq_v", json!(true)),

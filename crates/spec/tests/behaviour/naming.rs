@@ -165,7 +165,7 @@ fn families_name_their_tensors() {
 }
 
 #[test]
-fn a_tied_head_is_no_slot_and_its_copy_is_passed_over() {
+fn copy_of_tied_head_is_ignored() {
     let tied = with(tiny("llama"), json!({"tie_word_embeddings": true}));
     let (spec, naming) = named(&tied);
     let slots = naming.slots(&spec);
@@ -280,7 +280,7 @@ fn experts_are_named_one_by_one_or_stacked() {
 }
 
 #[test]
-fn gpt_oss_experts_take_turns_and_stand_transposed() {
+fn gpt_oss_experts_alternate_and_are_transposed() {
     use LayerRole::*;
     let (spec, naming) = named(&tiny("gpt_oss"));
     let slots = naming.slots(&spec);
@@ -314,7 +314,7 @@ fn gpt_oss_experts_take_turns_and_stand_transposed() {
 }
 
 #[test]
-fn a_latent_head_s_keys_and_values_stand_together() {
+fn latent_keys_and_values_share_a_tensor() {
     use LayerRole::*;
     let Described { spec, namings, .. } = load(&tiny("deepseek_v3")).unwrap();
     let slots = namings[0].slots(&spec);
@@ -349,7 +349,7 @@ fn a_latent_head_s_keys_and_values_stand_together() {
 }
 
 #[test]
-fn qwen3_next_interleaves_by_head_and_stores_rates_as_logarithms() {
+fn qwen3_next_interleaves_heads_and_logs_rates() {
     use LayerRole::*;
     let Described { spec, namings, .. } = load(&tiny("qwen3_next")).unwrap();
     let slots = namings[0].slots(&spec);
@@ -410,7 +410,7 @@ fn qwen3_next_interleaves_by_head_and_stores_rates_as_logarithms() {
 }
 
 #[test]
-fn layers_past_the_last_and_keys_that_nobody_reads_are_passed_over() {
+fn further_layers_and_unused_keys_are_ignored() {
     let mut deepseek = with(
         tiny("glm4_moe"),
         json!({
@@ -438,7 +438,7 @@ fn layers_past_the_last_and_keys_that_nobody_reads_are_passed_over() {
 }
 
 #[test]
-fn a_map_knows_whether_it_leaves_its_tensor() {
+fn row_map_detects_out_of_bounds() {
     let map = |first, block, stride| RowMap {
         first,
         block,
@@ -468,7 +468,7 @@ fn golden(family: &str) -> Value {
 }
 
 #[test]
-fn a_gate_has_a_bias_only_where_its_family_gives_it_one() {
+fn gate_bias_depends_on_family() {
     for (family, gate_bias) in [("afmoe", false), ("qwen3_next", true)] {
         let (spec, naming) = named(&with(golden(family), json!({"attention_bias": true})));
         let roles: HashSet<Role> = naming.slots(&spec).iter().map(|slot| slot.role).collect();
@@ -484,7 +484,7 @@ fn a_gate_has_a_bias_only_where_its_family_gives_it_one() {
 }
 
 #[test]
-fn mlx_lm_gives_a_dense_granite_the_usual_names() {
+fn mlx_lm_names_dense_granite_as_usual() {
     let config = with(golden("granitemoehybrid"), json!({"num_local_experts": 0}));
     let Described { spec, namings, .. } = load(&config).unwrap_or_else(|error| panic!("{error}"));
     let names = |naming: &Naming| -> Vec<String> {
@@ -498,7 +498,7 @@ fn mlx_lm_gives_a_dense_granite_the_usual_names() {
 }
 
 #[test]
-fn q_k_and_v_of_a_neox_head_stand_together_whatever_the_config_adds() {
+fn neox_head_keeps_qkv_adjacent() {
     let (spec, _) = named(&with(
         golden("gpt_neox"),
         json!({"num_key_value_heads": 1, "head_dim": 6}),
@@ -512,7 +512,7 @@ fn q_k_and_v_of_a_neox_head_stand_together_whatever_the_config_adds() {
 }
 
 #[test]
-fn one_rope_table_may_leave_theta_to_the_config_around_it() {
+fn rope_table_inherits_theta() {
     for (table, theta) in [
         (json!({"rope_type": "default"}), 777.0),
         (json!({"rope_theta": 5.0}), 5.0),

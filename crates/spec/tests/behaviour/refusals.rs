@@ -14,7 +14,7 @@ fn error(config: &Value) -> SpecError {
 }
 
 #[test]
-fn what_is_not_a_json_object_is_refused_by_its_file_name() {
+fn invalid_json_names_the_file() {
     let table = [
         ("", "EOF"),
         ("{\"hidden_size\":", "EOF"),
@@ -35,7 +35,7 @@ fn what_is_not_a_json_object_is_refused_by_its_file_name() {
 }
 
 #[test]
-fn an_unknown_family_lists_those_there_are() {
+fn unknown_family_lists_supported() {
     let families = families::model_types();
     let error = error(&tiny("mamba"));
     assert_eq!(
@@ -51,7 +51,7 @@ fn an_unknown_family_lists_those_there_are() {
     }
 }
 
-/// What the project promises to load.
+/// The families that the project promises to load.
 const PROMISED: &[&str] = &[
     "llama",
     "mistral",
@@ -95,7 +95,7 @@ const PROMISED: &[&str] = &[
 ];
 
 #[test]
-fn no_promised_family_is_missing_and_none_stands_twice() {
+fn promised_families_are_listed_once() {
     let mut families = families::model_types();
     for name in PROMISED {
         assert!(families.contains(name), "{name}");
@@ -129,7 +129,7 @@ fn missing_fields_are_named() {
 }
 
 #[test]
-fn numbers_that_are_none_or_fit_nothing_are_refused() {
+fn impossible_numbers_are_refused() {
     let mut table = Vec::new();
     for value in [
         json!(-1),
@@ -216,7 +216,7 @@ fn numbers_that_are_none_or_fit_nothing_are_refused() {
 }
 
 #[test]
-fn what_was_found_is_shown_but_not_a_page_of_it() {
+fn long_values_are_shortened_in_errors() {
     let long = "é".repeat(10_000);
     let error = error(&with(tiny("llama"), json!({"hidden_size": long})));
     let message = error.to_string();
@@ -230,7 +230,7 @@ fn what_was_found_is_shown_but_not_a_page_of_it() {
 }
 
 #[test]
-fn rope_that_cannot_turn_is_refused() {
+fn impossible_rope_is_refused() {
     let llama3 = |changes| {
         let whole = json!({
             "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,

@@ -1,4 +1,4 @@
-//! Configs with one thing wrong, and what is said of it.
+//! Configs with one error, and its refusal.
 
 use loquat_spec::SpecError;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What is made: it is the model it says, it computes, and it survives being saved.
+//! Made models have the right shape, compute, and can be saved.
 
 mod saving;
 mod shapes;

@@ -1,4 +1,4 @@
-//! Saved and opened again, it is the same model.
+//! A saved model reads back unchanged.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn saved(recipe: Recipe, container: Container, folder: &Path) -> (Checkpoint, Ch
         Container::Gguf => folder.join("model.gguf"),
         Container::Safetensors => folder.join("model"),
     };
-    assert_eq!(Container::of(&path), container);
+    assert_eq!(Container::for_path(&path), container);
     let made = recipe.make(container, 3).unwrap();
     made.save(&path).unwrap();
     (made.checkpoint().unwrap(), Checkpoint::open(&path).unwrap())
@@ -68,7 +68,7 @@ fn round_trip(shape: &'static Shape, format: Format) {
 }
 
 #[test]
-fn every_family_in_every_format() {
+fn every_family_round_trips_in_every_format() {
     for shape in every_family() {
         for (_, format) in FORMATS {
             round_trip(shape, *format);
@@ -102,7 +102,7 @@ fn both_containers_describe_one_model() {
 }
 
 #[test]
-fn rows_that_are_no_whole_blocks_have_the_types_of_llama_cpp() {
+fn partial_blocks_get_types_of_llama_cpp() {
     let format = Format::parse("q4_k_m").unwrap();
     let made = Recipe {
         shape: &QWEN3,
@@ -128,10 +128,10 @@ fn rows_that_are_no_whole_blocks_have_the_types_of_llama_cpp() {
 }
 
 #[test]
-fn what_a_container_has_not_is_refused_and_nothing_is_overwritten() {
+fn wrong_container_and_existing_path_are_refused() {
     let recipe: Recipe = "llama-tiny:mlx4".parse().unwrap();
     let error = recipe.make(Container::Gguf, 0).err().unwrap().to_string();
-    assert!(error.contains("a GGUF file has no `mlx4`"), "{error}");
+    assert!(error.contains("a GGUF file cannot hold `mlx4`"), "{error}");
     assert!(
         error.contains("q4_k_m") && !error.contains("mlx8"),
         "{error}"
@@ -143,11 +143,11 @@ fn what_a_container_has_not_is_refused_and_nothing_is_overwritten() {
     let recipe: Recipe = "llama-tiny:q4_0".parse().unwrap();
     let made = recipe.make(Container::Gguf, 0).unwrap();
     let error = made.save(&path).unwrap_err().to_string();
-    assert!(error.contains("is there already"), "{error}");
+    assert!(error.contains("already exists"), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
 
-    let nowhere = folder.path().join("missing").join("model.gguf");
-    let error = made.save(&nowhere).unwrap_err().to_string();
+    let missing = folder.path().join("missing").join("model.gguf");
+    let error = made.save(&missing).unwrap_err().to_string();
     assert!(error.contains("cannot write"), "{error}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }

@@ -1,12 +1,12 @@
-//! Every family of the shapes, small, and what real ones must come to.
+//! Small shapes of every family, and the parameter counts of the real ones.
 
 use loquat_spec::{Config, families};
 use loquat_synthetic::{Recipe, SHAPES, Shape};
 
-/// As deep as the larger models, so that what grows from layer to layer shows.
+/// As deep as the larger models, so that growth from layer to layer shows.
 pub static DEEP: Shape = Shape {
     name: "deep",
-    of: "Llama",
+    model: "Llama",
     architecture: "llama",
     config: r#"{
         "model_type": "llama", "vocab_size": 512, "hidden_size": 256,
@@ -16,10 +16,10 @@ pub static DEEP: Shape = Shape {
     }"#,
 };
 
-/// Its width is no whole number of blocks of 256.
+/// Its width is not a multiple of 256.
 pub static QWEN3: Shape = Shape {
     name: "qwen3",
-    of: "Qwen3",
+    model: "Qwen3",
     architecture: "qwen3",
     config: r#"{
         "model_type": "qwen3", "vocab_size": 320, "hidden_size": 192,
@@ -31,7 +31,7 @@ pub static QWEN3: Shape = Shape {
 
 pub static QWEN3_MOE: Shape = Shape {
     name: "qwen3-moe",
-    of: "Qwen3 with experts",
+    model: "Qwen3 with experts",
     architecture: "qwen3moe",
     config: r#"{
         "model_type": "qwen3_moe", "vocab_size": 512, "hidden_size": 256,
@@ -45,7 +45,7 @@ pub static QWEN3_MOE: Shape = Shape {
 
 pub static GEMMA3: Shape = Shape {
     name: "gemma3",
-    of: "Gemma 3",
+    model: "Gemma 3",
     architecture: "gemma3",
     config: r#"{
         "model_type": "gemma3_text", "vocab_size": 512, "hidden_size": 256,
@@ -58,7 +58,7 @@ pub static GEMMA3: Shape = Shape {
 
 pub static GPT_OSS: Shape = Shape {
     name: "gpt-oss",
-    of: "gpt-oss",
+    model: "gpt-oss",
     architecture: "gpt-oss",
     config: r#"{
         "model_type": "gpt_oss", "vocab_size": 512, "hidden_size": 256,
@@ -78,7 +78,7 @@ pub fn every_family() -> [&'static Shape; 5] {
     [&DEEP, &QWEN3, &QWEN3_MOE, &GEMMA3, &GPT_OSS]
 }
 
-/// Of all its tensors.
+/// The parameters of all tensors.
 fn parameters(shape: &Shape) -> usize {
     let config = Config::parse(shape.config, shape.name).unwrap();
     let described = families::from_config(&config).unwrap();
@@ -90,7 +90,7 @@ fn parameters(shape: &Shape) -> usize {
 }
 
 #[test]
-fn shapes_come_to_the_parameters_of_their_models() {
+fn parameter_counts_match_published_models() {
     // In thousands, as the models' publishers count them; the last two are ours.
     let published = [
         ("llama-1b", 1_235_814),
@@ -114,19 +114,16 @@ fn shapes_come_to_the_parameters_of_their_models() {
 }
 
 #[test]
-fn a_recipe_is_read_or_refused_with_what_there_is() {
+fn unknown_recipe_lists_valid_names() {
     let recipe: Recipe = "llama-1b:q4_0".parse().unwrap();
     assert_eq!(recipe.name(), "llama-1b:q4_0");
     let recipe: Recipe = "gemma3-1b".parse().unwrap();
     assert_eq!(recipe.name(), "gemma3-1b:bf16");
     for (text, words) in [
-        (
-            "llama-2b:q4_0",
-            ["no shape is called `llama-2b`", "qwen3-0.6b"],
-        ),
-        ("llama-1b:q4", ["no format is called `q4`", "q4_k_m"]),
-        ("", ["no shape is called ``", "llama-8b"]),
-        ("llama-1b:", ["no format is called ``", "mxfp4"]),
+        ("llama-2b:q4_0", ["`llama-2b` is not a shape", "qwen3-0.6b"]),
+        ("llama-1b:q4", ["`q4` is not a format", "q4_k_m"]),
+        ("", ["`` is not a shape", "llama-8b"]),
+        ("llama-1b:", ["`` is not a format", "mxfp4"]),
     ] {
         let error = text.parse::<Recipe>().unwrap_err().to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");

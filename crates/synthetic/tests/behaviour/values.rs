@@ -1,4 +1,4 @@
-//! Its logits are numbers, of a size that a trained model's might have, and depend on the prompt.
+//! Logits are finite, of a trained model's magnitude, and depend on the prompt.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn product(one: &[f32], other: &[f32]) -> f32 {
 }
 
 #[test]
-fn logits_neither_explode_nor_die_nor_forget_the_prompt() {
+fn logits_are_bounded_and_depend_on_prompt() {
     for shape in every_family() {
         for (name, format) in FORMATS {
             let [one, other] = logits(shape, *format);

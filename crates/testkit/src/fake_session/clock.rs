@@ -1,10 +1,10 @@
-//! Time that passes only when somebody says so, and how much of it a step takes.
+//! A clock that tests advance, and the time a step takes on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A clock that tests and sessions move, so that a schedule of minutes runs in no time and
-/// always the same.
+/// A clock that tests and sessions advance, so that minutes of schedule run instantly and
+/// deterministically.
 #[derive(Debug, Default)]
 pub struct VirtualClock {
     nanos: AtomicU64,
@@ -24,20 +24,20 @@ impl VirtualClock {
     }
 }
 
-/// What a step takes on the virtual clock. Rows that are refused take nothing.
+/// The time a step takes on the virtual clock. Refused rows take none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
     /// For the step itself, also one that fails.
     pub step: Duration,
     pub row: Duration,
     pub token: Duration,
-    /// For each token, per 1024 tokens that stand before it.
+    /// For each token, per 1024 tokens before it.
     pub depth: Duration,
 }
 
 impl Cost {
-    /// What a row of `tokens` after `len` others adds to a step.
-    pub(super) fn of_row(&self, len: usize, tokens: usize) -> Duration {
+    /// The time of a row of `tokens` after `len` others.
+    pub(super) fn row_time(&self, len: usize, tokens: usize) -> Duration {
         let (len, tokens) = (len as u128, tokens as u128);
         let before_each = tokens * len + tokens * tokens.saturating_sub(1) / 2;
         let nanos = self.row.as_nanos()
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_moves_only_forward_and_only_when_told() {
+    fn clock_moves_only_when_advanced() {
         let clock = VirtualClock::default();
         assert_eq!(clock.elapsed(), Duration::ZERO);
         clock.advance(micros(3));
@@ -83,7 +83,7 @@ mod tests {
             (10, 4, 140 + 10 + 11 + 12 + 13),
         ];
         for (len, tokens, expected) in cases {
-            let found = cost.of_row(len, tokens);
+            let found = cost.row_time(len, tokens);
             assert_eq!(found, micros(expected), "{tokens} tokens after {len}");
         }
     }

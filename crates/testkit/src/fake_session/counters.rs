@@ -1,13 +1,13 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What a test may watch while the engine owns the session.
+/// Counters that tests read while the engine owns the session.
 #[derive(Debug, Default)]
 pub struct FakeCounters {
     live: AtomicUsize,
     created: AtomicUsize,
     kv_in_use: AtomicUsize,
-    most_kv_in_use: AtomicUsize,
+    max_kv_in_use: AtomicUsize,
     computed_tokens: AtomicUsize,
     starved_rows: AtomicUsize,
     dropped: AtomicBool,
@@ -27,7 +27,7 @@ impl FakeCounters {
         self.live.load(Ordering::SeqCst)
     }
 
-    /// Sequences there have ever been: created, forked and imported.
+    /// Sequences created, forked and imported so far.
     pub fn created(&self) -> usize {
         self.created.load(Ordering::SeqCst)
     }
@@ -37,23 +37,22 @@ impl FakeCounters {
         self.kv_in_use.load(Ordering::SeqCst)
     }
 
-    /// The most KV that was held at any time.
-    pub fn most_kv_in_use(&self) -> usize {
-        self.most_kv_in_use.load(Ordering::SeqCst)
+    /// The most KV held at any time.
+    pub fn max_kv_in_use(&self) -> usize {
+        self.max_kv_in_use.load(Ordering::SeqCst)
     }
 
-    /// Tokens of all rows that were not refused: what was reused is not among them.
+    /// Tokens of all accepted rows, without reused prefixes.
     pub fn computed_tokens(&self) -> usize {
         self.computed_tokens.load(Ordering::SeqCst)
     }
 
-    /// Rows refused because KV or states had truly run out; a fault that says so is not among
-    /// them.
+    /// Rows refused because KV or states ran out, without injected faults.
     pub fn starved_rows(&self) -> usize {
         self.starved_rows.load(Ordering::SeqCst)
     }
 
-    /// Whether the session itself is gone.
+    /// Whether the session was dropped.
     pub fn dropped(&self) -> bool {
         self.dropped.load(Ordering::SeqCst)
     }
@@ -66,7 +65,7 @@ impl FakeCounters {
             .clone()
     }
 
-    /// Notes a step and gives its number.
+    /// Records a step and returns its number.
     pub(super) fn record_step(&self, shape: StepShape) -> usize {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         steps.push(shape);
@@ -88,7 +87,7 @@ impl FakeCounters {
     pub(super) fn record_held(&self, live: usize, kv_in_use: usize) {
         self.live.store(live, Ordering::SeqCst);
         self.kv_in_use.store(kv_in_use, Ordering::SeqCst);
-        self.most_kv_in_use.fetch_max(kv_in_use, Ordering::SeqCst);
+        self.max_kv_in_use.fetch_max(kv_in_use, Ordering::SeqCst);
     }
 
     pub(super) fn record_dropped(&self) {

@@ -1,44 +1,60 @@
 //! A session without a model: its logits are a hash of the sequence's whole history, so that a
 //! token fed twice, dropped, or fed to the wrong sequence shows as different output.
 //!
-//! It is quick, the same every time, and as hostile as its options say: memory runs out, rows
-//! and steps fail, a recurrent model forgets. Under a [`VirtualClock`] its steps take time
-//! without anybody waiting.
+//! It is fast and deterministic. Its options make it hostile: memory runs out, rows and steps fail,
+//! a recurrent model loses its states. Under a [`VirtualClock`] steps take time without waiting.
 
-mod cache;
 mod clock;
 mod counters;
 mod model;
 mod options;
-mod pool;
 #[cfg(test)]
 mod tests;
-mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use loquat_session::sequences::{
+    CopyOnWrite, RowGrant, SequenceLimits, SequenceStorage, Sequences, Slot,
+};
+use loquat_session::transfer::{Envelope, unseal};
 use loquat_session::{
-    Capabilities, Emit, Held, Memory, PrefixCopy, Row, SequenceId, Session, SessionError,
+    Capabilities, Emit, HeldMemory, Memory, PrefixCopy, Row, SequenceId, Session, SessionError,
     StepBatch, StepOutput,
 };
 
-use cache::{Cache, RowStates};
 pub use clock::{Cost, VirtualClock};
 pub use counters::{FakeCounters, StepShape};
 use model::{History, Model};
-pub use options::{FakeOptions, Fault, Snapshots};
+pub use options::{FakeOptions, Fault};
 
 const KV_BYTES_PER_TOKEN: u64 = 4;
-/// As much as many tokens' KV, as recurrent states are.
+/// As much as the KV of many tokens, like real recurrent states.
 const STATE_BYTES: u64 = 64 * KV_BYTES_PER_TOKEN;
 
 pub struct FakeSession {
     options: FakeOptions,
     capabilities: Capabilities,
     model: Model,
-    cache: Cache,
+    sequences: Sequences<Histories>,
     counters: Arc<FakeCounters>,
+}
+
+/// Stores each sequence's tokens. Pages and states are counted as on a device, but hold nothing.
+struct Histories;
+
+impl SequenceStorage for Histories {
+    const COPY_ON_WRITE: CopyOnWrite = CopyOnWrite::Page;
+
+    type Sequence = History;
+
+    fn share(&mut self, source: &History, len: usize) -> History {
+        source.prefix(len)
+    }
+
+    fn release(&mut self, _sequence: History) {}
+
+    fn copy_page(&mut self, _from: Slot, _to: Slot) {}
 }
 
 impl FakeSession {
@@ -50,7 +66,16 @@ impl FakeSession {
                 script: options.script.clone(),
                 opening: options.opening.clone(),
             },
-            cache: Cache::new(&options),
+            sequences: Sequences::new(
+                Histories,
+                SequenceLimits {
+                    kv_tokens: options.kv_capacity,
+                    granularity: options.kv_granularity,
+                    states: options.max_states,
+                    max_sequences: options.max_sequences,
+                    snapshots: options.snapshots,
+                },
+            ),
             counters: Arc::default(),
             options,
         }
@@ -60,66 +85,84 @@ impl FakeSession {
         Arc::clone(&self.counters)
     }
 
-    fn publish(&self) {
-        let (live, kv) = (self.cache.sequences(), self.cache.tokens_in_use());
-        self.counters.record_held(live, kv);
+    fn update_counters(&self) {
+        let kv = self.memory().kv_in_use;
+        self.counters.record_held(self.sequences.count(), kv);
     }
 
-    fn made(&self, id: SequenceId) -> SequenceId {
+    fn record_created(&self, id: SequenceId) -> SequenceId {
         self.counters.record_created();
-        self.publish();
+        self.update_counters();
         id
     }
 
-    fn spend(&self, time: Duration) {
+    fn advance_clock(&self, time: Duration) {
         if let Some(clock) = &self.options.clock {
             clock.advance(time);
         }
     }
 
-    /// Checks each row and makes room for it; one that is refused changes nothing.
+    /// Reserves what each row needs. As on a device, all rows of a step reserve before any is
+    /// computed: a state that one row frees is not available to the next.
     fn accept(
         &mut self,
         batch: &StepBatch,
         fault: Option<Fault>,
-    ) -> Vec<Result<Option<RowStates>, SessionError>> {
-        let mut taken = 0;
+    ) -> Vec<Result<RowGrant, SessionError>> {
+        let mut planned = 0;
         let accept = |(index, row): (usize, &Row)| {
-            let tokens = batch.tokens(row).len();
-            refusal(fault, index, tokens)?;
-            self.check(batch, index, taken)?;
-            let states = self.cache.reserve(row.sequence, tokens);
-            let states = states.inspect_err(|_| self.counters.record_starved())?;
-            taken += tokens;
-            Ok(states)
+            self.refusal(fault, index, batch.tokens(row))?;
+            let grant = self
+                .sequences
+                .accept(batch, index, planned, &self.capabilities)
+                .inspect_err(|error| {
+                    if error.is_retryable() {
+                        self.counters.record_starved();
+                    }
+                })?;
+            planned += grant.tokens;
+            Ok(grant)
         };
         batch.rows().iter().enumerate().map(accept).collect()
     }
 
-    /// Checks a row that comes after `taken` tokens of the step.
-    fn check(&self, batch: &StepBatch, index: usize, taken: usize) -> Result<(), SessionError> {
-        let row = &batch.rows()[index];
-        let len = self.cache.len(row.sequence)?;
-        batch.check(index, len, taken, &self.capabilities)?;
-        let tokens = batch.tokens(row);
-        let poison = self.options.poison;
-        match poison.filter(|poison| tokens.contains(poison)) {
-            Some(poison) => Err(SessionError::Device(format!("token {poison} is poison"))),
-            None => Ok(()),
+    /// What a fault or the poison token does to a row.
+    fn refusal(
+        &self,
+        fault: Option<Fault>,
+        index: usize,
+        tokens: &[u32],
+    ) -> Result<(), SessionError> {
+        match fault {
+            Some(Fault::KvExhausted) => Err(SessionError::KvExhausted {
+                wanted: tokens.len(),
+                available: 0,
+            }),
+            Some(Fault::RowFails) if index == 0 => {
+                Err(SessionError::Device("the first row".into()))
+            }
+            _ => match self.options.poison {
+                Some(poison) if tokens.contains(&poison) => {
+                    Err(SessionError::Device(format!("token {poison} is poison")))
+                }
+                _ => Ok(()),
+            },
         }
     }
 
-    /// Appends the tokens of a row that was accepted.
-    fn run(
-        &mut self,
-        row: &Row,
-        tokens: &[u32],
-        states: Option<RowStates>,
-    ) -> Result<(), SessionError> {
-        let len = self.cache.len(row.sequence)?;
-        self.spend(self.options.cost.of_row(len, tokens.len()));
+    /// Appends the tokens of an accepted row.
+    fn run(&mut self, tokens: &[u32], grant: RowGrant) {
+        self.advance_clock(self.options.cost.row_time(grant.start, tokens.len()));
         self.counters.record_computed(tokens.len());
-        self.cache.commit(row.sequence, tokens, states)
+        if let Some((_, history)) = self.sequences.stored_mut(grant.sequence) {
+            history.append(tokens);
+        }
+        self.sequences.commit(grant);
+    }
+
+    /// Histories depend on nothing but the vocabulary.
+    fn fingerprint(&self) -> u64 {
+        self.options.vocab_size as u64
     }
 
     fn emit(&self, emit: Emit, history: &History, output: &mut StepOutput) {
@@ -127,7 +170,7 @@ impl FakeSession {
         match emit {
             Emit::Nothing => output.push_nothing(),
             Emit::Greedy { positions } => {
-                let chosen = output.push_greedy(positions);
+                let chosen = output.push_tokens(positions);
                 for (slot, len) in chosen.iter_mut().zip(lengths) {
                     *slot = self.model.greedy(history, len);
                 }
@@ -136,7 +179,7 @@ impl FakeSession {
                 let mut logits = vec![0.0; self.options.vocab_size];
                 self.model.logits(history, history.len(), &mut logits);
                 let drawn = draw.choose(&logits);
-                output.push_greedy(1)[0] = drawn.unwrap_or_default();
+                output.push_tokens(1)[0] = drawn.unwrap_or_default();
             }
             Emit::Logits { positions } => {
                 let rows = output.push_logits(positions);
@@ -163,42 +206,17 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
         max_context: options.max_context,
         max_sequences: options.max_sequences,
         max_step_tokens: options.max_step_tokens,
-        structured_output: true,
+        logits: true,
         hidden_size: options.hidden_size,
         draws: options.draws,
-        speculative_decoding: options.snapshots.is_none(),
         prefix_copy: match options.snapshots {
             Some(_) => PrefixCopy::AtSnapshots,
             None => PrefixCopy::AnyLength,
         },
-        multimodal: false,
-        batched_serving: true,
         export: true,
         kv_format: "tokens",
         batch_invariant: true,
     }
-}
-
-/// What a fault says to a row.
-fn refusal(fault: Option<Fault>, index: usize, tokens: usize) -> Result<(), SessionError> {
-    match fault {
-        Some(Fault::KvExhausted) => Err(SessionError::KvExhausted {
-            wanted: tokens,
-            available: 0,
-        }),
-        Some(Fault::RowFails) if index == 0 => Err(SessionError::Device("the first row".into())),
-        _ => Ok(()),
-    }
-}
-
-fn check_context(wanted: usize, max_context: usize) -> Result<(), SessionError> {
-    if wanted > max_context {
-        return Err(SessionError::ContextExceeded {
-            wanted,
-            max_context,
-        });
-    }
-    Ok(())
 }
 
 impl Session for FakeSession {
@@ -207,48 +225,48 @@ impl Session for FakeSession {
     }
 
     fn memory(&self) -> Memory {
-        Memory {
+        self.sequences.memory(Memory {
             weight_bytes: 0,
             kv_bytes_per_token: KV_BYTES_PER_TOKEN,
-            kv_capacity: self.cache.capacity_tokens(),
-            kv_in_use: self.cache.tokens_in_use(),
+            kv_capacity: self.options.kv_capacity,
+            kv_in_use: 0,
             kv_granularity: self.options.kv_granularity,
             state_bytes: self.options.snapshots.map_or(0, |_| STATE_BYTES),
-            states_in_use: self.cache.states_in_use(),
-        }
+            states_in_use: 0,
+        })
     }
 
     fn create(&mut self) -> Result<SequenceId, SessionError> {
-        let id = self.cache.create()?;
-        Ok(self.made(id))
+        let id = self.sequences.create()?;
+        Ok(self.record_created(id))
     }
 
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {
-        self.cache.len(sequence)
+        self.sequences.len(sequence)
     }
 
     fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError> {
-        self.cache.reusable(sequence, at_most)
+        self.sequences.reusable(sequence, at_most)
     }
 
-    fn held(&self, sequences: &[SequenceId]) -> Result<Held, SessionError> {
-        self.cache.held(sequences)
+    fn held(&self, sequences: &[SequenceId]) -> Result<HeldMemory, SessionError> {
+        self.sequences.held(sequences)
     }
 
     fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
-        let id = self.cache.fork(source, len)?;
-        Ok(self.made(id))
+        let id = self.sequences.fork(source, len)?;
+        Ok(self.record_created(id))
     }
 
     fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), SessionError> {
-        self.cache.truncate(sequence, len)?;
-        self.publish();
+        self.sequences.truncate(sequence, len)?;
+        self.update_counters();
         Ok(())
     }
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
-        self.cache.release(sequence)?;
-        self.publish();
+        self.sequences.release(sequence)?;
+        self.update_counters();
         Ok(())
     }
 
@@ -258,11 +276,11 @@ impl Session for FakeSession {
             tokens: batch.token_count(),
         });
         std::thread::sleep(self.options.delay);
-        self.spend(self.options.cost.step);
+        self.advance_clock(self.options.cost.step);
         let fault = self.options.fault_at(step);
         match fault {
             Some(Fault::Fail) => return Err(SessionError::Device(format!("step {step}"))),
-            Some(Fault::Panic) => panic!("the fake panics at step {step}"),
+            Some(Fault::Panic) => panic!("the fake session panics at step {step}"),
             _ => {}
         }
 
@@ -271,28 +289,40 @@ impl Session for FakeSession {
         for (row, accepted) in batch.rows().iter().zip(accepted) {
             match accepted {
                 Err(error) => output.push_error(error),
-                Ok(states) => {
-                    self.run(row, batch.tokens(row), states)?;
+                Ok(grant) => {
+                    self.run(batch.tokens(row), grant);
                     match fault {
                         Some(Fault::Withhold) => output.push_nothing(),
-                        _ => self.emit(row.emit, self.cache.history(row.sequence)?, output),
+                        _ => self.emit(row.emit, self.sequences.stored(row.sequence)?, output),
                     }
                 }
             }
         }
-        self.publish();
+        self.update_counters();
         Ok(())
     }
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
-        Ok(transfer::export(self.cache.history(sequence)?))
+        let tokens = self.sequences.stored(sequence)?.tokens();
+        let mut envelope = Envelope::new(self.fingerprint(), tokens.len(), 4 * tokens.len());
+        let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
+        envelope.contents().extend(bytes);
+        Ok(envelope.seal())
     }
 
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
-        let tokens = transfer::import(bytes, self.options.vocab_size)?;
-        check_context(tokens.len(), self.options.max_context)?;
-        let id = self.cache.import(&tokens)?;
-        Ok(self.made(id))
+        let size = |len: usize| len.checked_mul(4);
+        let max_context = self.options.max_context;
+        let (len, contents) = unseal(bytes, self.fingerprint(), max_context, size)?;
+        let words = contents.as_chunks::<4>().0.iter();
+        let tokens: Vec<u32> = words.map(|word| u32::from_le_bytes(*word)).collect();
+        let id = self.sequences.import(len, |sequences, grant| {
+            if let Some((_, history)) = sequences.stored_mut(grant.sequence) {
+                history.append(&tokens);
+            }
+            Ok::<_, SessionError>(())
+        })?;
+        Ok(self.record_created(id))
     }
 }
 

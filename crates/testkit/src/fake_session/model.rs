@@ -1,13 +1,13 @@
-//! The fake's whole model: logits that are a pure function of the tokens so far.
+//! The model of the fake session: logits are a pure function of the tokens so far.
 
 use loquat_synthetic::SplitMix64;
 
 /// Above every other logit but the script's.
 const FAVOURITE: f32 = 8.0;
 const SCRIPTED: f32 = 64.0;
-/// Draws the favourite; no token of a vocabulary.
+/// Seeds the favourite; not a token of any vocabulary.
 const FAVOURITE_DRAW: u32 = u32::MAX;
-/// Draws hidden states, so that they are not the logits.
+/// Seeds hidden states, so that they differ from the logits.
 const HIDDEN_DRAW: u32 = u32::MAX - 1;
 
 pub struct Model {
@@ -16,8 +16,7 @@ pub struct Model {
     pub opening: Vec<u32>,
 }
 
-/// A sequence's tokens, and what they come to after each: a row costs its own tokens, however
-/// long the history.
+/// A sequence's tokens and a digest after each, so that a row costs only its own tokens.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     tokens: Vec<u32>,
@@ -50,7 +49,7 @@ impl History {
         }
     }
 
-    /// The first `len` tokens in one number.
+    /// A hash of the first `len` tokens.
     pub fn digest(&self, len: usize) -> u64 {
         match len {
             0 => 0,
@@ -91,7 +90,7 @@ impl Model {
     }
 
     fn scripted(&self, history: &History, len: usize) -> Option<u32> {
-        let said = match self.opening.len() {
+        let position = match self.opening.len() {
             0 => len.checked_sub(1)?,
             width => {
                 let mut places = history.tokens[..len].windows(width);
@@ -99,7 +98,7 @@ impl Model {
                 len - place - width
             }
         };
-        let turn = said.checked_rem(self.script.len())?;
+        let turn = position.checked_rem(self.script.len())?;
         Some(self.script[turn]).filter(|token| (*token as usize) < self.vocab_size)
     }
 }
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greedy_token_is_the_argmax() {
+    fn greedy_token_is_the_argmax() {
         let stray = 999;
         for (vocab_size, script) in [(1, vec![]), (7, vec![3, stray, 5]), (264, vec![])] {
             let model = Model {
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_recited() {
+    fn script_repeats() {
         let model = Model {
             vocab_size: 10,
             script: vec![4, 2],
@@ -148,23 +147,23 @@ mod tests {
         };
         let mut history = History::default();
         history.append(&[1, 1, 1]);
-        let said: Vec<u32> = (1..=3).map(|len| model.greedy(&history, len)).collect();
-        assert_eq!(said, [4, 2, 4]);
+        let tokens: Vec<u32> = (1..=3).map(|len| model.greedy(&history, len)).collect();
+        assert_eq!(tokens, [4, 2, 4]);
     }
 
     #[test]
-    fn a_digest_is_of_all_tokens_in_order() {
-        let of = |chunks: &[&[u32]]| {
+    fn digest_covers_all_tokens_in_order() {
+        let digest = |chunks: &[&[u32]]| {
             let mut history = History::default();
             chunks.iter().for_each(|chunk| history.append(chunk));
             history.digest(history.len())
         };
-        assert_eq!(of(&[&[1, 2, 3]]), of(&[&[1], &[2, 3]]));
+        assert_eq!(digest(&[&[1, 2, 3]]), digest(&[&[1], &[2, 3]]));
         for other in [[2, 1, 3], [1, 2, 2], [0, 1, 2]] {
-            assert_ne!(of(&[&[1, 2, 3]]), of(&[&other]), "{other:?}");
+            assert_ne!(digest(&[&[1, 2, 3]]), digest(&[&other]), "{other:?}");
         }
         let mut history = History::default();
         history.append(&[1, 2, 3, 4]);
-        assert_eq!(history.prefix(3).digest(3), of(&[&[1, 2, 3]]));
+        assert_eq!(history.prefix(3).digest(3), digest(&[&[1, 2, 3]]));
     }
 }

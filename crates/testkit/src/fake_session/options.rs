@@ -1,13 +1,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use loquat_session::sequences::SnapshotPolicy;
+
 use super::clock::{Cost, VirtualClock};
 
-/// What the fake pretends to be.
+/// What the fake session simulates.
 #[derive(Debug, Clone)]
 pub struct FakeOptions {
     pub vocab_size: usize,
-    /// Of its hidden states; `None` gives none.
+    /// Of its hidden states; `None` if it has none.
     pub hidden_size: Option<usize>,
     /// Rows can have their token drawn.
     pub draws: bool,
@@ -16,26 +18,26 @@ pub struct FakeOptions {
     pub max_step_tokens: usize,
     pub kv_capacity: usize,
     pub kv_granularity: usize,
-    /// When set, the fake is a recurrent model: sequences hold states beside their KV, and can
-    /// be forked and cut only where a state was kept.
-    pub snapshots: Option<Snapshots>,
-    /// States of a recurrent model, over all sequences. To step, a sequence wants one beside
-    /// the one it has, so fewer than two for each row run out.
+    /// When set, the fake is a recurrent model: sequences hold states besides their KV, and can be
+    /// forked and truncated only at snapshots.
+    pub snapshots: Option<SnapshotPolicy>,
+    /// States of a recurrent model, over all sequences. A row needs one besides the sequence's own,
+    /// so fewer than two per row run out.
     pub max_states: usize,
-    /// How long each step really takes.
+    /// Wall-clock time of each step.
     pub delay: Duration,
-    /// When set, each step moves this clock by its `cost`.
+    /// When set, each step advances this clock by its `cost`.
     pub clock: Option<Arc<VirtualClock>>,
     pub cost: Cost,
     /// When not empty, `script[(n - 1) % script.len()]` is by far the likeliest token after
     /// `n` tokens: a prompt of one token is answered with the script.
     pub script: Vec<u32>,
-    /// When not empty, the script is not counted from the first token but from behind the last
-    /// place where these stand, such as the words that open an assistant's turn.
+    /// When not empty, the script starts after the last occurrence of these tokens, such as those
+    /// that open an assistant's turn, instead of after the first token.
     pub opening: Vec<u32>,
-    /// A row that brings this token is refused.
+    /// A row with this token is refused.
     pub poison: Option<u32>,
-    /// What goes wrong at which step, counted from zero.
+    /// Faults by step, counted from zero.
     pub faults: Vec<(usize, Fault)>,
 }
 
@@ -70,26 +72,16 @@ impl FakeOptions {
     }
 }
 
-/// Which states a recurrent model's sequence keeps on its way, while there is room for them.
-/// The one before its last step is kept besides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Snapshots {
-    /// One after so many tokens, and again; at least 1.
-    pub interval: usize,
-    /// But no more than the latest so many.
-    pub most: usize,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The device fails.
     Fail,
     /// The backend has a bug.
     Panic,
-    /// The backend breaks the contract: rows come back without what they were to emit.
+    /// The backend breaks the contract: rows emit nothing.
     Withhold,
-    /// Memory is short all of a sudden: every row is refused.
+    /// Memory runs out: every row is refused.
     KvExhausted,
-    /// The device fails for the first row alone.
+    /// The device fails only for the first row.
     RowFails,
 }

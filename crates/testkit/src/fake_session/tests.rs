@@ -1,3 +1,4 @@
+use loquat_session::sequences::SnapshotPolicy;
 use loquat_session::{MemoryBudget, OpenError, RowOutput, SessionOptions, conformance};
 
 use super::*;
@@ -18,34 +19,34 @@ fn feed_all(
     session.step(&batch, &mut output)?;
     let row = |(index, row): (usize, &RowOutput)| match &row.error {
         Some(error) => Err(error.clone()),
-        None => Ok(output.greedy(index).first().copied().unwrap_or(u32::MAX)),
+        None => Ok(output.tokens(index).first().copied().unwrap_or(u32::MAX)),
     };
     Ok(output.rows().iter().enumerate().map(row).collect())
 }
 
-fn made(session: &mut FakeSession, tokens: &[u32]) -> SequenceId {
+fn new_sequence(session: &mut FakeSession, tokens: &[u32]) -> SequenceId {
     let id = session.create().unwrap();
     feed(session, id, tokens).unwrap();
     id
 }
 
-fn recurrent(interval: usize, most: usize, max_states: usize) -> FakeSession {
+fn recurrent(interval: usize, max: usize, max_states: usize) -> FakeSession {
     FakeSession::new(FakeOptions {
-        snapshots: Some(Snapshots { interval, most }),
+        snapshots: Some(SnapshotPolicy { interval, max }),
         max_states,
         ..FakeOptions::default()
     })
 }
 
-/// All lengths at which the sequence can be cut.
-fn ways_back(session: &FakeSession, id: SequenceId) -> Vec<usize> {
+/// All lengths at which the sequence can be truncated.
+fn reusable_lengths(session: &FakeSession, id: SequenceId) -> Vec<usize> {
     let len = session.len(id).unwrap();
     let is_one = |at: &usize| session.reusable(id, *at) == Ok(*at);
     (0..=len).filter(is_one).collect()
 }
 
 #[test]
-fn output_depends_on_the_history_and_not_on_how_it_came() {
+fn output_depends_only_on_history() {
     let mut session = FakeSession::new(FakeOptions::default());
     let [whole, cut, other] = std::array::from_fn(|_| session.create().unwrap());
     let expected = feed(&mut session, whole, &[1, 2, 3]).unwrap();
@@ -93,8 +94,8 @@ fn open(model: FakeOptions, options: &SessionOptions) -> Result<Box<dyn Session>
 }
 
 #[test]
-fn the_fake_keeps_the_contract() {
-    let snapshots = |interval, most| Some(Snapshots { interval, most });
+fn fake_session_keeps_the_contract() {
+    let snapshots = |interval, max| Some(SnapshotPolicy { interval, max });
     let modes = [
         (None, 0, None),
         (None, 0, Some(8)),
@@ -124,12 +125,12 @@ fn the_fake_keeps_the_contract() {
 }
 
 #[test]
-fn shared_pages_count_once_and_come_back() {
+fn shared_pages_count_once_and_are_freed() {
     let mut session = FakeSession::new(FakeOptions {
         kv_capacity: 64,
         ..FakeOptions::default()
     });
-    let parent = made(&mut session, &[7; 20]);
+    let parent = new_sequence(&mut session, &[7; 20]);
     assert_eq!(session.memory().kv_in_use, 32);
     let child = session.fork(parent, 16).unwrap();
     assert_eq!(session.memory().kv_in_use, 32);
@@ -151,94 +152,13 @@ fn shared_pages_count_once_and_come_back() {
 }
 
 #[test]
-fn a_fork_inside_a_page_takes_one_when_it_writes() {
-    let mut session = FakeSession::new(FakeOptions {
-        kv_capacity: 32,
-        ..FakeOptions::default()
-    });
-    let parent = made(&mut session, &[7; 20]);
-    let child = session.fork(parent, 18).unwrap();
-    assert_eq!(session.memory().kv_in_use, 32);
-    let refused = Err(SessionError::KvExhausted {
-        wanted: 16,
-        available: 0,
-    });
-    assert_eq!(feed(&mut session, child, &[1]), refused);
-    assert_eq!(feed(&mut session, parent, &[1]), refused);
-    assert_eq!(session.counters().starved_rows(), 2);
-    session.release(parent).unwrap();
-    assert!(feed(&mut session, child, &[1]).is_ok());
-}
-
-#[test]
-fn held_counts_what_is_shared_once() {
-    let held = |kv_tokens, states| Ok(Held { kv_tokens, states });
-    let mut session = recurrent(16, 4, 64);
-    let parent = made(&mut session, &[7; 40]);
-    assert_eq!(session.held(&[]), held(0, 0));
-    assert_eq!(
-        session.held(&[parent]),
-        held(48, 3),
-        "at 16, 32 and the end"
-    );
-    let child = session.fork(parent, 32).unwrap();
-    assert_eq!(session.held(&[child]), held(32, 2));
-    assert_eq!(session.held(&[parent, child, parent]), held(48, 3));
-    feed(&mut session, child, &[1]).unwrap();
-    assert_eq!(session.held(&[child]), held(48, 3));
-    assert_eq!(session.held(&[parent, child]), held(64, 4));
-    let memory = session.memory();
-    assert_eq!((memory.kv_in_use, memory.states_in_use), (64, 4));
-    session.release(parent).unwrap();
-    assert_eq!(
-        session.held(&[child, parent]),
-        Err(SessionError::UnknownSequence(parent))
-    );
-}
-
-#[test]
-fn a_recurrent_model_goes_back_only_where_it_kept_a_state() {
-    let mut session = recurrent(8, 2, 64);
-    let capabilities = session.capabilities();
-    assert_eq!(capabilities.prefix_copy, PrefixCopy::AtSnapshots);
-    assert!(!capabilities.speculative_decoding);
-    assert!(session.memory().state_bytes > 0);
-
-    let id = session.create().unwrap();
-    let steps: [(usize, &[usize]); 5] = [
-        // (tokens, ways back afterwards)
-        (5, &[0, 5]),
-        (4, &[0, 5, 8, 9]),
-        (7, &[0, 8, 9, 16]),
-        (1, &[0, 8, 16, 17]),
-        (30, &[0, 17, 32, 40, 47]),
-    ];
-    for (tokens, expected) in steps {
-        feed(&mut session, id, &vec![3; tokens]).unwrap();
-        assert_eq!(ways_back(&session, id), expected, "after {tokens} more");
-    }
-    let refused = SessionError::NoSnapshot {
-        len: 39,
-        reusable: 32,
-    };
-    assert_eq!(session.fork(id, 39), Err(refused.clone()));
-    assert_eq!(session.truncate(id, 39), Err(refused));
-    session.truncate(id, 40).unwrap();
-    assert_eq!(ways_back(&session, id), [0, 17, 32, 40]);
-
-    let twin = session.export(id).unwrap();
-    let twin = session.import(&twin).unwrap();
-    assert_eq!(ways_back(&session, twin), [0, 40]);
-}
-
-#[test]
-fn snapshots_make_way_until_no_state_is_left() {
+fn rows_reserve_states_before_any_computes() {
     let mut session = recurrent(4, 4, 4);
-    let first = made(&mut session, &[1; 16]);
+    let first = new_sequence(&mut session, &[1; 16]);
     feed(&mut session, first, &[1]).unwrap();
-    assert!(ways_back(&session, first).len() > 2);
-    let second = made(&mut session, &[2; 3]);
-    let third = made(&mut session, &[3; 3]);
+    assert!(reusable_lengths(&session, first).len() > 2);
+    let second = new_sequence(&mut session, &[2; 3]);
+    let third = new_sequence(&mut session, &[3; 3]);
     assert_eq!(session.memory().states_in_use, 4);
 
     // Three sequences hold three states, and each wants another before the step is done.
@@ -281,7 +201,7 @@ fn steps_move_the_virtual_clock() {
 }
 
 #[test]
-fn faults_strike_their_step_alone() {
+fn faults_affect_only_their_step() {
     let no_room = Err(SessionError::KvExhausted {
         wanted: 1,
         available: 0,
@@ -297,7 +217,7 @@ fn faults_strike_their_step_alone() {
             faults: vec![(1, fault)],
             ..FakeOptions::default()
         });
-        let probe = made(&mut session, &[5]);
+        let probe = new_sequence(&mut session, &[5]);
         let ids: [SequenceId; 2] = std::array::from_fn(|_| session.create().unwrap());
         let outcomes = feed_all(&mut session, &[(ids[0], &[1]), (ids[1], &[2])]).unwrap();
         let outcomes = outcomes.into_iter().map(|row| row.map(|_| ()));
@@ -311,7 +231,7 @@ fn faults_strike_their_step_alone() {
 }
 
 #[test]
-fn a_refused_row_leaves_its_room_in_the_step_to_others() {
+fn refused_row_leaves_step_tokens_to_others() {
     let mut session = FakeSession::new(FakeOptions {
         max_step_tokens: 4,
         poison: Some(13),
@@ -327,10 +247,10 @@ fn a_refused_row_leaves_its_room_in_the_step_to_others() {
 }
 
 #[test]
-fn counters_tell_what_was_made_held_and_computed() {
+fn counters_report_created_held_and_computed() {
     let mut session = FakeSession::new(FakeOptions::default());
     let counters = session.counters();
-    let parent = made(&mut session, &[7; 32]);
+    let parent = new_sequence(&mut session, &[7; 32]);
     assert_eq!(counters.kv_in_use(), 32);
     let child = session.fork(parent, 32).unwrap();
     feed(&mut session, child, &[1, 2]).unwrap();
@@ -345,7 +265,7 @@ fn counters_tell_what_was_made_held_and_computed() {
         assert_eq!(counters.kv_in_use(), session.memory().kv_in_use);
     }
     assert_eq!((counters.live(), counters.created()), (0, 3));
-    assert_eq!((counters.kv_in_use(), counters.most_kv_in_use()), (0, 96));
+    assert_eq!((counters.kv_in_use(), counters.max_kv_in_use()), (0, 96));
     let sizes: Vec<usize> = counters.steps().iter().map(|step| step.tokens).collect();
     assert_eq!(sizes, [32, 2, 1]);
     drop(session);

@@ -1,21 +1,20 @@
-//! What a format is made of: the types that the tables of [`reasoning`](super::reasoning) and
-//! [`calls`](super::calls) are written in.
+//! The types of the format tables in [`reasoning`](super::reasoning) and [`calls`](super::calls).
 //!
-//! Every string is spelled as the model's own template writes it, white space included, so that a
-//! grammar can be built from it. The parser compares without the white space at its ends: models
-//! are not strict about it.
+//! Every string is spelled as the model's template writes it, white space included, so that a
+//! grammar can be built from it. The parser ignores white space at its ends, because models are not
+//! strict about it.
 
-/// How to tell a format by what a checkpoint brings with it.
+/// Detects a format in a checkpoint.
 #[derive(Debug, Clone, Copy)]
-pub struct Signs {
-    /// Strings of the chat template: all of one group, whichever group.
+pub struct FormatSigns {
+    /// Strings of the chat template. All strings of any one group must be present.
     pub template: &'static [&'static [&'static str]],
-    /// Tokens that the markers are made of. The first, in the vocabulary, tells the format where
-    /// no template does.
+    /// Tokens of the markers. If no template decides, the first one in the vocabulary selects the
+    /// format.
     pub tokens: &'static [&'static str],
 }
 
-impl Signs {
+impl FormatSigns {
     pub const NONE: Self = Self::new(&[], &[]);
 
     pub const fn new(
@@ -26,7 +25,7 @@ impl Signs {
     }
 }
 
-/// What stands before and after a part of the output.
+/// The text before and after a part of the output.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     pub open: &'static str,
@@ -45,34 +44,32 @@ impl Span {
 #[derive(Debug)]
 pub struct ReasoningFormat {
     pub name: &'static str,
-    /// What begins thinking; the first is what [`open_text`](Self::open_text) writes.
+    /// Texts that start reasoning; the first is the one in [`open_text`](Self::open_text).
     pub open: &'static [&'static str],
-    /// What ends it.
+    /// Texts that end it.
     pub close: &'static [&'static str],
     /// Markers around the answer that are no part of it.
     pub silent: &'static [&'static str],
-    /// What begins thinking, as the model would write it.
+    /// Starts reasoning, as the model writes it.
     pub open_text: &'static str,
-    /// What ends thinking cleanly, up to where an answer or a call begins.
+    /// Ends reasoning, up to the start of an answer or a call.
     pub close_text: &'static str,
-    /// What begins an answer, with or without thinking before it; often nothing.
+    /// Starts an answer, with or without reasoning before it; often empty.
     pub answer_text: &'static str,
     pub framing: Framing,
-    pub signs: Signs,
+    pub signs: FormatSigns,
 }
 
 impl ReasoningFormat {
-    /// Whether the end of a rendered prompt stands inside a thinking part, because the template
-    /// opened it for the model.
+    /// Whether a rendered prompt ends inside reasoning that the template opened.
     ///
-    /// Only the prompt's very end counts: an opening further up may be a user's own words.
+    /// Only the very end of the prompt counts: an opening further up may be user input.
     pub fn is_open(&self, prompt: &str) -> bool {
         let end = prompt.trim_end();
         self.open.iter().any(|open| end.ends_with(open))
     }
 
-    /// Whether the end of a rendered prompt has thinking behind it, because the template closed it
-    /// for the model.
+    /// Whether a rendered prompt ends with reasoning that the template closed.
     pub fn is_closed(&self, prompt: &str) -> bool {
         let end = prompt.trim_end();
         self.close.iter().any(|close| end.ends_with(close))
@@ -89,8 +86,8 @@ pub enum Framing {
 
 /// How a model writes tool calls.
 ///
-/// In whole: `section.open`, `[` if `list`, then calls with `separator` between them, `]`,
-/// `section.close`; a call is `call.open`, what the syntax says, `call.close`.
+/// The full form is `section.open`, `[` if `list`, calls with `separator` between them, `]`,
+/// `section.close`. A call is `call.open`, the syntax's text, `call.close`.
 #[derive(Debug)]
 pub struct CallFormat {
     pub name: &'static str,
@@ -98,20 +95,20 @@ pub struct CallFormat {
     pub section: Span,
     /// Other spellings of the first opening that models of this format write.
     pub aliases: &'static [&'static str],
-    /// Whether the section's opening is usually left out, so that a call is told by its own first
-    /// characters and the name of a tool that exists.
+    /// Whether models usually omit the section's opening, so that a call is recognized by its first
+    /// characters and the name of an existing tool.
     pub unmarked: bool,
-    /// Whether the calls stand in one bracketed list.
+    /// Whether the calls form one bracketed list.
     pub list: bool,
     /// Around each call.
     pub call: Span,
     /// Between two calls.
     pub separator: &'static str,
     pub syntax: CallSyntax,
-    /// Whether a call begins in the midst of thinking, which ends thereby.
+    /// Whether a call may start within reasoning and so end it.
     pub ends_reasoning: bool,
     pub framing: Framing,
-    pub signs: Signs,
+    pub signs: FormatSigns,
 }
 
 /// How one call is written between its markers.
@@ -143,20 +140,20 @@ pub struct JsonFields {
 pub struct NameThenJson {
     /// Before the name.
     pub before: &'static str,
-    pub id: IdPlace,
+    pub id: IdPosition,
     /// Between the name and the arguments.
     pub between: &'static str,
     /// After the arguments.
     pub after: &'static str,
 }
 
-/// Where a model writes the identifier that it gives a call.
+/// Where a model writes a call's identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IdPlace {
+pub enum IdPosition {
     None,
     /// Before the name, with this between the two.
     BeforeName(&'static str),
-    /// After the name, behind this, or not at all.
+    /// After the name and this mark; optional.
     AfterName(&'static str),
     /// The identifier is this, the name, a colon and a number.
     AroundName(&'static str),
@@ -167,28 +164,28 @@ pub struct Tagged {
     pub name: Span,
     /// Before a parameter's name.
     pub key_open: &'static str,
-    /// After it, and what each ending says of the value.
-    pub key_close: &'static [(&'static str, Value)],
+    /// After it, with the kind of value that each ending announces.
+    pub key_close: &'static [(&'static str, RawValue)],
     /// Between `key_close` and the value.
     pub value_open: &'static str,
     /// After the value.
     pub value_close: &'static str,
-    /// Whether a line break stands on either side of the value and is no part of it.
+    /// Whether a line break on either side of the value is not part of it.
     pub padded: bool,
     /// After the last parameter.
     pub end: &'static str,
 }
 
-/// What the raw text of a parameter stands for.
+/// How to interpret the raw text of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Value {
-    /// Whatever the tool's schema says of the parameter.
+pub enum RawValue {
+    /// By the tool's schema.
     BySchema,
     Text,
     Json,
 }
 
-impl Signs {
+impl FormatSigns {
     /// Whether a chat template shows this format.
     pub(super) fn shown_by(&self, template: &str) -> bool {
         let shows = |group: &&[&str]| group.iter().all(|sign| template.contains(sign));
@@ -205,7 +202,7 @@ impl ReasoningFormat {
 }
 
 impl CallFormat {
-    /// Whatever the parser takes for the beginning of a call; nothing for a format without marks.
+    /// Texts that the parser recognizes as the start of a call; empty for a format without marks.
     pub fn opening_marks(&self) -> Vec<&'static str> {
         let marks = [self.section.open, self.call.open, self.syntax.name_open()];
         let marks = marks.into_iter().chain(self.aliases.iter().copied());
@@ -227,7 +224,7 @@ impl CallFormat {
 }
 
 impl CallSyntax {
-    /// What stands before a call's name, where that alone tells a call.
+    /// The text before a call's name, if it alone marks a call.
     pub(super) fn name_open(&self) -> &'static str {
         match self {
             Self::Tagged(tagged) => tagged.name.open,
@@ -241,10 +238,10 @@ impl CallSyntax {
             Self::Gemma { quote } => vec![quote],
             Self::NameThenJson(syntax) => {
                 let id = match syntax.id {
-                    IdPlace::None => "",
-                    IdPlace::BeforeName(mark)
-                    | IdPlace::AfterName(mark)
-                    | IdPlace::AroundName(mark) => mark,
+                    IdPosition::None => "",
+                    IdPosition::BeforeName(mark)
+                    | IdPosition::AfterName(mark)
+                    | IdPosition::AroundName(mark) => mark,
                 };
                 vec![syntax.before, id, syntax.between, syntax.after]
             }

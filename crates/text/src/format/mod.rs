@@ -1,9 +1,8 @@
-//! How a model marks its thinking and its tool calls, and the parser that takes them apart.
+//! How models mark reasoning and tool calls, and the parser for them.
 //!
-//! A format is constant data ([`ReasoningFormat`], [`CallFormat`]); one interpreter,
-//! [`OutputParser`], reads all of them, character by character, so that a result never depends on
-//! how the text was cut. Which format a model speaks is told by its template and its vocabulary,
-//! never by its name.
+//! A format is constant data ([`ReasoningFormat`], [`CallFormat`]). One interpreter,
+//! [`OutputParser`], reads all formats character by character, so the result never depends on how
+//! the text is split. A model's template and vocabulary select its format, never its name.
 
 mod calls;
 mod data;
@@ -13,11 +12,11 @@ mod reasoning;
 
 pub use calls::{CALLS, HERMES};
 pub use data::{
-    CallFormat, CallSyntax, Framing, IdPlace, JsonFields, NameThenJson, ReasoningFormat, Signs,
-    Span, Tagged, Value,
+    CallFormat, CallSyntax, FormatSigns, Framing, IdPosition, JsonFields, NameThenJson, RawValue,
+    ReasoningFormat, Span, Tagged,
 };
 pub use lark::{CallRules, ToolRule};
-pub use parse::{OutputParser, ParseOptions, Piece, ToolSignature};
+pub use parse::{OutputParser, OutputPiece, ParseOptions, ToolSignature};
 pub use reasoning::{REASONING, THINK};
 
 use crate::{ChatTemplate, Result, TextError, Tokenizer};
@@ -40,7 +39,7 @@ impl OutputFormat {
     /// The formats of a model with this chat template and vocabulary.
     ///
     /// If the template cannot describe tools, the prompt describes them in words and asks for
-    /// Hermes calls, whatever the vocabulary has.
+    /// Hermes calls, regardless of the vocabulary.
     pub fn for_model(
         template: Option<&ChatTemplate>,
         tokenizer: &Tokenizer,
@@ -57,26 +56,27 @@ impl OutputFormat {
         }
     }
 
-    /// Tells a model's formats by the markers in its chat template, and where that shows none, by
-    /// the tokens of its vocabulary.
+    /// Detects formats by the markers in a chat template, then by the tokens of the vocabulary.
     ///
-    /// A model that shows no tool format at all is given the most common one: it has to be told of
-    /// its tools in words anyway, and these words can say how to call them.
+    /// A model without a detected tool format gets the most common one: its prompt describes tools
+    /// in words, and these can explain the format.
     pub fn detect(template: &str, has_token: &dyn Fn(&str) -> bool) -> Self {
-        let shown = |signs: &Signs| signs.shown_by(template);
-        let known = |signs: &Signs| signs.tokens.first().is_some_and(|token| has_token(token));
-        let reasoning = |by: &dyn Fn(&Signs) -> bool| {
+        let shown = |signs: &FormatSigns| signs.shown_by(template);
+        let known =
+            |signs: &FormatSigns| signs.tokens.first().is_some_and(|token| has_token(token));
+        let reasoning = |by: &dyn Fn(&FormatSigns) -> bool| {
             REASONING.iter().copied().find(|format| by(&format.signs))
         };
-        let calls =
-            |by: &dyn Fn(&Signs) -> bool| CALLS.iter().copied().find(|format| by(&format.signs));
+        let calls = |by: &dyn Fn(&FormatSigns) -> bool| {
+            CALLS.iter().copied().find(|format| by(&format.signs))
+        };
         Self {
             reasoning: reasoning(&shown).or_else(|| reasoning(&known)),
             calls: calls(&shown).or_else(|| calls(&known)).or(Some(&HERMES)),
         }
     }
 
-    /// The formats of these names, as a user's override gives them.
+    /// The formats with these names.
     pub fn named(reasoning: Option<&str>, calls: Option<&str>) -> Result<Self> {
         let reasoning = reasoning.map(|name| {
             find(REASONING, |format| format.name, name).map_err(|known| {
@@ -98,8 +98,7 @@ impl OutputFormat {
         })
     }
 
-    /// The strings that must stay visible in the text for the parser to see them, even where they
-    /// are special tokens of the vocabulary.
+    /// Strings that must stay visible in the text for the parser, even if they are special tokens.
     pub fn markers(&self) -> Vec<&'static str> {
         let mut markers = Vec::new();
         if let Some(reasoning) = self.reasoning {

@@ -1,7 +1,7 @@
 //! How models mark their thinking. The order is that of detection: the particular before the
 //! general.
 
-use super::data::{Framing, ReasoningFormat, Signs};
+use super::data::{FormatSigns, Framing, ReasoningFormat};
 
 /// Every format known.
 pub static REASONING: &[&ReasoningFormat] = &[
@@ -34,7 +34,7 @@ pub static HARMONY: ReasoningFormat = ReasoningFormat {
     close_text: "<|end|><|start|>assistant",
     answer_text: "<|channel|>final<|message|>",
     framing: Framing::Channels,
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["<|channel|>analysis<|message|>"]],
         &[
             "<|channel|>",
@@ -57,7 +57,7 @@ static GEMMA4: ReasoningFormat = ReasoningFormat {
     close_text: "\n<channel|>",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["<|channel>thought"]], &["<|channel>", "<channel|>"]),
+    signs: FormatSigns::new(&[&["<|channel>thought"]], &["<|channel>", "<channel|>"]),
 };
 
 /// Command A and R7B.
@@ -68,7 +68,7 @@ static COMMAND_TEXT: ReasoningFormat = ReasoningFormat {
     name: "command_text",
     silent: &["<|START_TEXT|>", "<|END_TEXT|>"],
     answer_text: "<|START_TEXT|>",
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["<|START_THINKING|>", "<|START_TEXT|>"]],
         &["<|START_TEXT|>", "<|END_TEXT|>"],
     ),
@@ -84,7 +84,7 @@ const COMMAND_TAGS: ReasoningFormat = ReasoningFormat {
     close_text: "<|END_THINKING|>",
     answer_text: "<|START_RESPONSE|>",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["<|START_THINKING|>"]], &["<|START_THINKING|>"]),
+    signs: FormatSigns::new(&[&["<|START_THINKING|>"]], &["<|START_THINKING|>"]),
 };
 
 static MISTRAL: ReasoningFormat = ReasoningFormat {
@@ -96,7 +96,7 @@ static MISTRAL: ReasoningFormat = ReasoningFormat {
     close_text: "[/THINK]",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["[THINK]"]], &["[THINK]"]),
+    signs: FormatSigns::new(&[&["[THINK]"]], &["[THINK]"]),
 };
 
 static SEED: ReasoningFormat = ReasoningFormat {
@@ -108,7 +108,7 @@ static SEED: ReasoningFormat = ReasoningFormat {
     close_text: "</seed:think>",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["<seed:think>"]], &["<seed:think>"]),
+    signs: FormatSigns::new(&[&["<seed:think>"]], &["<seed:think>"]),
 };
 
 static KIMI_VL: ReasoningFormat = ReasoningFormat {
@@ -120,7 +120,7 @@ static KIMI_VL: ReasoningFormat = ReasoningFormat {
     close_text: "◁/think▷",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["◁think▷"]], &["◁think▷"]),
+    signs: FormatSigns::new(&[&["◁think▷"]], &["◁think▷"]),
 };
 
 static KIMI_K3: ReasoningFormat = ReasoningFormat {
@@ -137,7 +137,7 @@ static KIMI_K3: ReasoningFormat = ReasoningFormat {
     close_text: "<|close|>think<|sep|>",
     answer_text: "<|open|>response<|sep|>",
     framing: Framing::Inline,
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["'<|open|>' + tag", "open_tag('think')"]],
         &["<|end_of_msg|>", "<|open|>", "<|close|>", "<|sep|>"],
     ),
@@ -152,7 +152,7 @@ static APERTUS: ReasoningFormat = ReasoningFormat {
     close_text: "<|inner_suffix|>",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["<|inner_prefix|>"]], &["<|inner_prefix|>"]),
+    signs: FormatSigns::new(&[&["<|inner_prefix|>"]], &["<|inner_prefix|>"]),
 };
 
 static SOLAR: ReasoningFormat = ReasoningFormat {
@@ -164,7 +164,7 @@ static SOLAR: ReasoningFormat = ReasoningFormat {
     close_text: "<|end|><|begin|>assistant",
     answer_text: "<|content|>",
     framing: Framing::Inline,
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["<|begin|>assistant<|think|>"]],
         &[
             "<|think|>",
@@ -185,7 +185,7 @@ static MINIMAX_M3: ReasoningFormat = ReasoningFormat {
     close_text: "</mm:think>",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["<mm:think>"]], &["<mm:think>"]),
+    signs: FormatSigns::new(&[&["<mm:think>"]], &["<mm:think>"]),
 };
 
 /// Hunyuan 3, whose template puts a suffix on every tag.
@@ -198,7 +198,7 @@ static HUNYUAN3: ReasoningFormat = ReasoningFormat {
     close_text: "</think:opensource>",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["'<think{}>'", ":opensource"]], &["<think:opensource>"]),
+    signs: FormatSigns::new(&[&["'<think{}>'", ":opensource"]], &["<think:opensource>"]),
 };
 
 static APRIEL: ReasoningFormat = ReasoningFormat {
@@ -210,7 +210,7 @@ static APRIEL: ReasoningFormat = ReasoningFormat {
     close_text: "\n[BEGIN FINAL RESPONSE]\n",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["[BEGIN FINAL RESPONSE]"]], &["[BEGIN FINAL RESPONSE]"]),
+    signs: FormatSigns::new(&[&["[BEGIN FINAL RESPONSE]"]], &["[BEGIN FINAL RESPONSE]"]),
 };
 
 /// Granite 3.2, which marks its parts in plain words.
@@ -223,7 +223,7 @@ static GRANITE: ReasoningFormat = ReasoningFormat {
     close_text: "\n\nHere is my response:\n\n",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[
             &["Here is my thought process:"],
             &["Here's my thought process:"],
@@ -237,7 +237,7 @@ static THINK_RESPONSE: ReasoningFormat = ReasoningFormat {
     name: "think_response",
     answer_text: "<response>",
     silent: &["<response>", "</response>"],
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[
             &["<think>", "<response></response>"],
             &["<think>", "<response>\\n"],
@@ -252,11 +252,11 @@ static THINK_ANSWER: ReasoningFormat = ReasoningFormat {
     name: "think_answer",
     answer_text: "<answer>",
     silent: &["<answer>", "</answer>"],
-    signs: Signs::new(&[&["<think>", "<answer>"]], &[]),
+    signs: FormatSigns::new(&[&["<think>", "<answer>"]], &[]),
     ..THINK_TAGS
 };
 
-/// Qwen 3, DeepSeek, GLM, MiniMax M2, LFM2, SmolLM3, Nemotron, Kimi K2 Thinking and many more.
+/// Qwen 3, DeepSeek, GLM, MiniMax M2, LFM2, SmolLM3, Nemotron, Kimi K2 Thinking and many others.
 pub static THINK: ReasoningFormat = THINK_TAGS;
 
 const THINK_TAGS: ReasoningFormat = ReasoningFormat {
@@ -268,5 +268,5 @@ const THINK_TAGS: ReasoningFormat = ReasoningFormat {
     close_text: "\n</think>\n\n",
     answer_text: "",
     framing: Framing::Inline,
-    signs: Signs::new(&[&["<think>"], &["</think>"]], &["<think>"]),
+    signs: FormatSigns::new(&[&["<think>"], &["</think>"]], &["<think>"]),
 };

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_written_as_each_format_wants() {
+    fn turns_render_in_each_format() {
         let cases = [
             (
                 "chatml",

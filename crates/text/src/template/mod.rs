@@ -1,8 +1,8 @@
-//! Chat templates: a conversation written out the way a model was trained to read it.
+//! Chat templates render a conversation as the model was trained to read it.
 //!
-//! Templates are written for Jinja2 as `transformers` sets it up; [`jinja`] interprets them the
-//! same way. What a template can take is found out by asking it ([`probe`]), and a model without
-//! one gets that of its family ([`builtin`]).
+//! Templates are written for Jinja2 as `transformers` configures it; [`jinja`] interprets them the
+//! same way. Probes find out what a template supports ([`probe`]). A model without a template gets
+//! its family's ([`builtin`]).
 
 mod builtin;
 mod clock;
@@ -29,10 +29,10 @@ const DEFAULT: &str = "default";
 /// The template of this name is used instead when tools are offered.
 const TOOL_USE: &str = "tool_use";
 
-/// Names a message's reasoning goes by, the standard one first.
+/// Names of a message's reasoning, the standard one first.
 const REASONING_NAMES: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// What a template is rendered with.
+/// The input of a template.
 #[derive(Debug, Clone, Default)]
 pub struct ChatInput {
     /// The conversation: an array of objects with `role` and `content`.
@@ -126,7 +126,7 @@ impl ChatTemplate {
         let (bos, eos) = (bos_token.as_str().into(), eos_token.as_str().into());
         let mut variables = vec![("bos_token", &bos), ("eos_token", &eos)];
         variables.extend(kwargs.iter().map(|(name, value)| (name.as_str(), value)));
-        // The conversation is the request's own, whatever its variables are called.
+        // The conversation overrides variables of the same names.
         variables.extend([
             ("messages", messages.as_ref()),
             ("tools", tools.as_ref().unwrap_or(&Value::Null)),
@@ -146,8 +146,8 @@ impl ChatTemplate {
     }
 }
 
-/// The conversation with each message's reasoning under every name that templates read, as
-/// `transformers` gives it to them.
+/// The conversation with each message's reasoning under every name that templates read, as in
+/// `transformers`.
 fn with_reasoning_names(messages: &Value) -> Cow<'_, Value> {
     let reasoning = |message: &Value| {
         let mut names = REASONING_NAMES.iter();

@@ -1,4 +1,4 @@
-//! What a template can take, found out by rendering small conversations with it.
+//! Finds out what a template supports by rendering small conversations.
 
 use std::sync::OnceLock;
 
@@ -6,14 +6,14 @@ use serde_json::{Map, Value, json};
 
 use super::{ChatInput, ChatTemplate};
 
-/// Words no template says by itself.
+/// Texts that no template contains.
 const MARK: &str = "loquat-probe-text";
 const TOOL: &str = "loquat_probe_tool";
 const ARGUMENT: &str = "loquat_probe_key";
 /// Some templates insist on nine letters and digits.
 const CALL_ID: &str = "loquat123";
 
-/// Answers found so far; each question is asked once.
+/// Cached probe results.
 #[derive(Debug, Default)]
 pub(super) struct Probes {
     takes_parts: OnceLock<bool>,
@@ -23,15 +23,15 @@ pub(super) struct Probes {
     thinking: OnceLock<Vec<ThinkingSwitch>>,
 }
 
-/// A variable of a template that decides whether, or how much, the model thinks.
+/// A template variable that controls whether, or how much, the model thinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThinkingSwitch {
-    /// What to set in [`ChatInput::kwargs`].
+    /// The key in [`ChatInput::kwargs`].
     pub variable: &'static str,
     pub values: ThinkingValues,
 }
 
-/// What a thinking switch can be set to.
+/// The values of a thinking switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThinkingValues {
     /// `true` and `false`
@@ -68,8 +68,8 @@ const fn flag(variable: &'static str) -> ThinkingSwitch {
 
 impl ChatTemplate {
     /// Whether a message's content may be a list of parts (`[{"type": "text", "text": …}]`): true
-    /// where a part's text appears as text. Other templates take strings only, and print a list as
-    /// Python would, or refuse it.
+    /// if a part's text appears as text. Other templates accept only strings, and print a list as
+    /// Python would or refuse it.
     pub fn takes_parts(&self) -> bool {
         *self.probes.takes_parts.get_or_init(|| {
             let rendered = |content: Value| {
@@ -84,8 +84,7 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether tools that are offered appear in the prompt, if only where there is a system
-    /// message.
+    /// Whether offered tools appear in the prompt, at least if there is a system message.
     pub fn supports_tools(&self) -> bool {
         *self.probes.supports_tools.get_or_init(|| {
             let system = json!({"role": "system", "content": "be kind"});
@@ -106,11 +105,11 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether the arguments of an assistant's tool calls must be given as JSON text: true where
-    /// the template makes nothing of an object, or prints it as Python would, but takes the text.
+    /// Whether the arguments of an assistant's tool calls must be JSON text: true if the template
+    /// ignores an object or prints it as Python would, but accepts text.
     pub fn arguments_as_text(&self) -> bool {
         *self.probes.arguments_as_text.get_or_init(|| {
-            // Some templates see calls only in messages without content, others want text there.
+            // Some templates see calls only in messages without content, others require text there.
             let taken = |arguments: &Value| {
                 [json!(""), Value::Null].into_iter().any(|content| {
                     let round = tool_round(content, arguments.clone());
@@ -126,8 +125,8 @@ impl ChatTemplate {
         })
     }
 
-    /// The variables by which a request can turn thinking on and off or ask for more or less of
-    /// it: those the template mentions and that make a difference to the prompt.
+    /// The variables that turn thinking on and off or set its amount: those the template mentions
+    /// and that change the prompt.
     pub fn thinking_switches(&self) -> &[ThinkingSwitch] {
         self.probes.thinking.get_or_init(|| {
             let works = |switch: &&ThinkingSwitch| {
@@ -147,12 +146,12 @@ impl ChatTemplate {
         })
     }
 
-    /// The switch that turns thinking on and off, where there is one.
+    /// The first thinking switch.
     pub fn thinking_switch(&self) -> Option<ThinkingSwitch> {
         self.thinking_switches().first().copied()
     }
 
-    /// What the template makes of these messages, unless it refuses them.
+    /// Renders these messages; `None` if the template refuses them.
     fn probe(
         &self,
         messages: Value,

@@ -1,4 +1,4 @@
-//! Where templates are kept.
+//! Reads templates from checkpoints.
 
 use std::path::Path;
 

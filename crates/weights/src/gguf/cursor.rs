@@ -52,9 +52,8 @@ impl<'a> Cursor<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    /// A count of items that take at least `least` bytes each, refused where the
-    /// rest of the file cannot hold that many. What it lets through is safe to
-    /// allocate for.
+    /// A count of items of at least `least` bytes each, refused if the rest of the file cannot hold
+    /// that many. An accepted count is safe to allocate for.
     pub(super) fn count(&mut self, least: usize, field: &str) -> Result<usize, GgufFault> {
         let offset = self.at;
         let count = self.u64(field)?;

@@ -37,7 +37,7 @@ impl Gguf {
         Gguf::parse(Blob::map(path)?, path)
     }
 
-    /// Whether the file there begins as GGUF does.
+    /// Whether the file begins with GGUF's magic number.
     pub fn is_at(path: &Path) -> bool {
         let mut magic = [0; MAGIC.len()];
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
@@ -52,7 +52,7 @@ impl Gguf {
         })
     }
 
-    /// A file's content without the file, for models that are made, not read.
+    /// The same without a file, for generated models.
     pub fn from_parts(metadata: Metadata, tensors: Vec<RawTensor>) -> Gguf {
         Gguf { metadata, tensors }
     }
@@ -71,7 +71,7 @@ impl Gguf {
     }
 }
 
-/// The alignment that `metadata` states, or the default where it states none.
+/// The alignment in `metadata`, or the default.
 fn alignment(metadata: &Metadata) -> Result<u32, GgufFault> {
     let found = match metadata.get(ALIGNMENT_KEY) {
         None => return Ok(DEFAULT_ALIGNMENT),

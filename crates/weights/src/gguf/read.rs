@@ -26,7 +26,7 @@ pub(super) fn file(blob: &Blob) -> Result<Gguf, GgufFault> {
     let version = cursor.u32("version")?;
     match version {
         2 | 3 => {}
-        // A version's value stands in its low byte unless the byte order is reversed.
+        // The version fits the low byte unless the byte order is reversed.
         _ if version != 0 && version.trailing_zeros() >= 16 => return Err(GgufFault::BigEndian),
         _ => return Err(GgufFault::Version { version }),
     }
@@ -154,7 +154,7 @@ fn strings(cursor: &mut Cursor, key: &str) -> Result<Vec<String>, GgufFault> {
     (0..count).map(|_| cursor.string(key)).collect()
 }
 
-/// What the header says about one tensor.
+/// One tensor's record in the header.
 struct Record {
     name: String,
     dtype: Dtype,
@@ -325,7 +325,7 @@ impl Dtype {
             .find(|dtype| dtype.ggml_code() == Some(code))
     }
 
-    /// The type's number in GGUF files, where it has one.
+    /// The type's number in GGUF files, if it has one.
     pub(super) fn ggml_code(self) -> Option<u32> {
         Some(match self {
             Dtype::F32 => 0,
@@ -357,8 +357,8 @@ impl Dtype {
     }
 }
 
-/// ggml's names for the tensor types that are not supported, so that a user can
-/// tell an exotic quantization from a damaged file.
+/// ggml's names for unsupported tensor types, so that errors distinguish an exotic quantization
+/// from a damaged file.
 fn ggml_name(code: u32) -> &'static str {
     match code {
         9 => "Q8_1",

@@ -62,7 +62,7 @@ impl Value {
         }
     }
 
-    /// The value as a float, where a float type holds it.
+    /// The value as a float, if it has a float type.
     pub fn as_f64(&self) -> Option<f64> {
         match *self {
             Value::F32(v) => Some(v.into()),
@@ -113,8 +113,8 @@ impl Array {
 
 /// A file's metadata.
 ///
-/// Each typed getter answers `None` both for an absent key and for a value of
-/// another type; [`Metadata::get`] tells them apart.
+/// Each typed getter returns `None` both for an absent key and for a value of
+/// another type; [`Metadata::get`] distinguishes them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata(BTreeMap<String, Value>);
 

@@ -8,9 +8,9 @@ use std::path::Path;
 use super::{Array, MAGIC, Metadata, Value, alignment};
 use crate::{RawTensor, TensorInfo, WeightsError};
 
-/// A file's beginning, for those who write its tensors' data themselves, piece by piece.
+/// A file's header, for writers that stream the tensors' data.
 pub struct GgufLayout {
-    /// All that comes before the tensors' data, padding included.
+    /// Everything before the tensors' data, including padding.
     pub header: Vec<u8>,
     /// Where each tensor's data begins, in bytes from the file's start.
     pub starts: Vec<u64>,
@@ -18,7 +18,7 @@ pub struct GgufLayout {
     pub len: u64,
 }
 
-/// Where everything stands in a version 3 file with `tensors` in the order given.
+/// The layout of a version 3 file with `tensors` in this order.
 pub fn gguf_layout(
     metadata: &Metadata,
     tensors: &[TensorInfo],
@@ -42,7 +42,7 @@ pub fn gguf_layout(
     })
 }
 
-/// A whole version 3 file with `tensors` in the order given.
+/// A whole version 3 file with `tensors` in this order.
 pub fn write_gguf(metadata: &Metadata, tensors: &[RawTensor]) -> Result<Vec<u8>, WeightsError> {
     let Header {
         bytes: mut out,
@@ -55,7 +55,7 @@ pub fn write_gguf(metadata: &Metadata, tensors: &[RawTensor]) -> Result<Vec<u8>,
     Ok(out)
 }
 
-/// The same straight into a new file at `path`, tensor by tensor.
+/// The same, written to a new file at `path`.
 pub fn save_gguf(
     path: &Path,
     metadata: &Metadata,
@@ -81,13 +81,13 @@ fn stream(path: &Path, header: &Header, tensors: &[RawTensor]) -> io::Result<()>
     file.into_inner()?.sync_all()
 }
 
-/// All that comes before the tensors' data.
+/// Everything before the tensors' data.
 struct Header {
     bytes: Vec<u8>,
     alignment: usize,
 }
 
-/// What the header says of tensors whose bytes are as many as it will say.
+/// The header's tensor records.
 fn infos(tensors: &[RawTensor]) -> Result<Vec<TensorInfo>, WeightsError> {
     let checked = tensors.iter().map(|tensor| {
         tensor.check_len()?;

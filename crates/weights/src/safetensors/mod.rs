@@ -2,9 +2,9 @@
 //!
 //! A file is the length of a JSON header, the header, and the tensors' data
 //! back to back. The header is read here rather than by the `safetensors`
-//! crate, which keeps the last of two tensors of one name, does not say which
-//! tensor is at fault, and adds a hostile end offset to the header's length
-//! unchecked; that crate's record types and its writer are used as they are.
+//! crate, which keeps the last of two tensors with the same name, does not name
+//! the invalid tensor, and adds a hostile end offset to the header's length
+//! unchecked. That crate's record types and writer are used.
 
 mod index;
 
@@ -41,12 +41,12 @@ pub fn parse(blob: Blob, path: &Path) -> Result<Vec<RawTensor>, WeightsError> {
     })
 }
 
-/// A whole file, for tests and tools. Tensors are ordered as the format asks.
+/// A whole file, for tests and tools. Tensors are in the format's order.
 pub fn write_safetensors(tensors: &[RawTensor]) -> Result<Vec<u8>, WeightsError> {
     serialize(views(tensors)?, None).map_err(|_| header_too_long())
 }
 
-/// The same straight into a new file at `path`, tensor by tensor.
+/// The same, written to a new file at `path`.
 pub fn save_safetensors(path: &Path, tensors: &[RawTensor]) -> Result<(), WeightsError> {
     match serialize_to_file(views(tensors)?, None, path) {
         Ok(()) => Ok(()),
@@ -58,9 +58,8 @@ pub fn save_safetensors(path: &Path, tensors: &[RawTensor]) -> Result<(), Weight
     }
 }
 
-/// A file's beginning, for those who write its tensors' data themselves, piece by piece: the data
-/// follows at once, tensor after tensor in the order given. `format` is what the file's metadata
-/// says of who reads it.
+/// A file's header, for writers that stream the tensors' data, which follows in the given order.
+/// `format` is the file's `format` metadata.
 pub fn safetensors_header(tensors: &[Info], format: &str) -> Result<Vec<u8>, WeightsError> {
     let mut fields = serde_json::Map::new();
     fields.insert(
@@ -81,7 +80,7 @@ pub fn safetensors_header(tensors: &[Info], format: &str) -> Result<Vec<u8>, Wei
         start = end;
     }
     let mut json = serde_json::Value::Object(fields).to_string().into_bytes();
-    // The data begins at a multiple of eight; the format fills with spaces.
+    // The data begins at a multiple of eight; padding is spaces.
     json.resize(json.len().next_multiple_of(LENGTH_BYTES), b' ');
     if json.len() > MAX_HEADER_BYTES {
         return Err(header_too_long());
@@ -91,7 +90,7 @@ pub fn safetensors_header(tensors: &[Info], format: &str) -> Result<Vec<u8>, Wei
     Ok(header)
 }
 
-/// What the format's own writer takes, each name once and each type one that it has.
+/// The input of the format's own writer; duplicate names and unsupported types are errors.
 fn views(tensors: &[RawTensor]) -> Result<Vec<(&str, FileView<'_>)>, WeightsError> {
     let mut names = HashSet::new();
     let mut views = Vec::new();
@@ -235,7 +234,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 return Err(A::Error::custom(format_args!("`{name}` appears twice")));
             }
             if name == FILE_METADATA_KEY {
-                // MLX writes null where it has none.
+                // MLX writes null if it has none.
                 map.next_value::<Option<HashMap<String, String>>>()
                     .map_err(blame)?;
             } else {

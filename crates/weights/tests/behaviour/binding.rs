@@ -80,7 +80,7 @@ fn everything_wrong_is_reported_at_once() {
 }
 
 #[test]
-fn a_long_report_is_counted_not_recited() {
+fn long_report_is_counted() {
     let mut folder = Folder::golden("llama");
     folder.config["num_hidden_layers"] = json!(3);
     let error = folder.bind().unwrap_err();
@@ -89,7 +89,7 @@ fn a_long_report_is_counted_not_recited() {
 }
 
 #[test]
-fn copies_and_buffers_that_say_nothing_new_are_passed_over() {
+fn copies_and_buffers_are_ignored() {
     let mut folder = Folder::golden("llama_tied");
     let before = bound::values(&folder.bind().unwrap());
     folder.add_zeros("lm_head.weight", Dtype::BF16, &[288, 64]);
@@ -216,7 +216,7 @@ const KEY: &str = "model.layers.0.self_attn.k_proj";
 const DOWN: &str = "model.layers.1.mlp.down_proj";
 
 #[test]
-fn modules_may_be_quantized_each_in_its_own_way() {
+fn modules_have_their_own_quantization() {
     let mut folder = Folder::golden("llama");
     folder.config["quantization"] = json!({
         "bits": 4, "group_size": 32, "mode": "affine",
@@ -271,7 +271,7 @@ fn four_bits() -> Value {
 }
 
 #[test]
-fn the_parts_of_a_quantized_module_are_checked() {
+fn quantized_module_parts_are_checked() {
     let biases = format!("{KEY}.biases");
     let codes = format!("{KEY}.weight");
 
@@ -310,7 +310,7 @@ fn the_parts_of_a_quantized_module_are_checked() {
 }
 
 #[test]
-fn quantization_that_is_not_known_is_refused_by_field() {
+fn unknown_quantization_names_the_field() {
     let over = |table: Value| {
         let mut whole = four_bits();
         whole["lm_head"] = table;

@@ -1,4 +1,4 @@
-//! What binding gave, to be compared.
+//! Bound values for comparisons.
 
 use loquat_weights::Weights;
 

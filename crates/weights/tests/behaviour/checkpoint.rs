@@ -1,4 +1,4 @@
-//! Opening a model, however it lies on disk.
+//! Opening every kind of model folder and file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ fn every_golden_opens_and_binds() {
 }
 
 #[test]
-fn shards_are_the_single_file_they_came_from() {
+fn shards_equal_the_single_file() {
     for (family, shards) in [("llama_tied", 2), ("qwen2", 3)] {
         let folder = Folder::golden(family);
         folder.write_config();
@@ -103,9 +103,9 @@ fn a_folder_with_one_gguf_is_that_file() {
     }
 }
 
-/// What a folder holds, what is opened in it, and what the refusal says beside that path.
+/// A folder's files, the path opened, and the text of the refusal.
 #[test]
-fn what_is_no_model_says_what_is_missing() {
+fn missing_model_files_are_named() {
     type Case = (
         &'static [&'static str],
         &'static str,
@@ -168,7 +168,7 @@ fn what_is_no_model_says_what_is_missing() {
 }
 
 #[test]
-fn a_broken_config_is_blamed_on_its_file() {
+fn broken_config_names_its_file() {
     let config: fn(&Folder) -> PathBuf = |folder| folder.path().join("config.json");
     let table = [
         (json!({"model_type": "mamba"}), "`mamba`"),
@@ -206,7 +206,7 @@ fn a_missing_shard_is_named() {
 }
 
 #[test]
-fn a_gguf_file_is_told_by_its_header_and_not_its_name() {
+fn gguf_is_detected_by_header() {
     let folder = Folder::golden("llama");
     folder.write("blob", b"GGUF and nothing else");
     let error = Checkpoint::open(&folder.path().join("blob")).err().unwrap();

@@ -89,8 +89,8 @@ fn mlx_rows_match_mlx() {
     assert_eq!(seen, 21);
 }
 
-/// Blocks small enough to check by hand, so that the goldens are not the only
-/// word: a scale of 0.5 (and a minimum of 1.0) with one or two codes set.
+/// Blocks small enough to check by hand, independent of the goldens: a scale of 0.5 (and a minimum
+/// of 1.0) with one or two codes set.
 #[test]
 fn hand_computed_blocks() {
     const HALF: [u8; 2] = [0x00, 0x38];
@@ -208,7 +208,7 @@ fn codes_are_one_stream_of_bits() {
 }
 
 #[test]
-fn rows_of_the_wrong_size_or_type_are_refused() {
+fn wrong_rows_are_refused() {
     let table = [
         ((Dtype::I32, 4, 1), DecodeFault::Dtype { dtype: Dtype::I32 }),
         (
@@ -234,7 +234,7 @@ fn rows_of_the_wrong_size_or_type_are_refused() {
 }
 
 #[test]
-fn mlx_rows_of_the_wrong_size_or_type_are_refused() {
+fn wrong_mlx_rows_are_refused() {
     let affine = |bits, group| MlxMode::Affine { bits, group };
     let length = |what, expected, found| DecodeFault::Length {
         what,

@@ -40,7 +40,7 @@ fn quantized(scales_shape: &[usize]) -> Folder {
 }
 
 #[test]
-fn every_value_has_its_block_s_scale() {
+fn values_use_their_blocks_scale() {
     let weights = quantized(&[2, 4]).open().unwrap().bind().unwrap();
     let matrix = weights.matrix(Role::Layer(0, LayerRole::Query)).unwrap();
     assert_eq!(matrix.format(), "F8_E4M3 g16");

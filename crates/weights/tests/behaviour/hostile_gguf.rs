@@ -34,7 +34,7 @@ fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text].concat()
 }
 
-/// A file of one metadata entry named `k`, whose type stands at byte 33.
+/// A file of one metadata entry named `k`, whose type is at byte 33.
 fn one_entry(code: u32, value: &[u8]) -> Vec<u8> {
     [&header(0, 1)[..], &entry("k", code, value)].concat()
 }
@@ -43,7 +43,7 @@ fn entry(key: &str, code: u32, value: &[u8]) -> Vec<u8> {
     [&string(key.as_bytes())[..], &code.to_le_bytes(), value].concat()
 }
 
-/// The value of an array entry; its item type stands at byte 37 of a
+/// The value of an array entry; its item type is at byte 37 of a
 /// [`one_entry`] file, its count at byte 41.
 fn array(code: u32, count: u64, items: &[u8]) -> Vec<u8> {
     [&code.to_le_bytes()[..], &count.to_le_bytes(), items].concat()
@@ -60,7 +60,7 @@ fn record(name: &str, dims: &[u64], code: u32, start: u64) -> Vec<u8> {
 }
 
 /// A file of these tensors and `data` bytes of data. The first record's rank
-/// stands at byte 33 where its name is one letter.
+/// is at byte 33 if its name is one letter.
 fn with_tensors(records: &[Vec<u8>], data: usize) -> Vec<u8> {
     let mut file = [header(records.len() as u64, 0), records.concat()].concat();
     file.resize(file.len().next_multiple_of(32) + data, 0);

@@ -1,5 +1,5 @@
-//! How formats lay out one role's values: stacked, fused, by heads, in turns, transposed,
-//! quantized. Every expected value is computed from its place in the file.
+//! Layouts of a role's values: stacked, fused, by heads, alternating, transposed, quantized. Every
+//! expected value is computed from its position in the file.
 
 use crate::synthetic::{Synthetic, values, vector};
 use loquat_spec::LayerRole::{self, *};
@@ -21,7 +21,7 @@ fn config(model_type: &str, changes: Value) -> Value {
     config
 }
 
-/// `matrices` of `rows × cols`, whose value at each place `at(matrix, row, column)` gives.
+/// `matrices` of `rows × cols` with the values `at(matrix, row, column)`.
 fn laid_out(
     [matrices, rows, cols]: [usize; 3],
     at: impl Fn(usize, usize, usize) -> usize,
@@ -53,7 +53,7 @@ fn qwen3_moe() -> Value {
 }
 
 #[test]
-fn experts_are_the_same_one_by_one_and_stacked() {
+fn separate_and_stacked_experts_are_equal() {
     let apart = Synthetic::new(&qwen3_moe(), 0);
     let bound = apart.bind().unwrap();
     // The same tensors, put one after another.
@@ -95,7 +95,7 @@ fn experts_are_the_same_one_by_one_and_stacked() {
 }
 
 #[test]
-fn phi_s_fused_matrices_are_one_part_after_another() {
+fn phi_fuses_matrices_sequentially() {
     let phi = Synthetic::new(&config("phi3", json!({})), 0);
     let bound = phi.bind().unwrap();
     for (role, rows, first) in [
@@ -123,7 +123,7 @@ fn qwen3_next() -> Value {
 }
 
 #[test]
-fn parts_may_take_turns_by_head() {
+fn parts_alternate_by_head() {
     let bound = Synthetic::new(&qwen3_next(), 0).bind().unwrap();
     // A layer, a role, its heads and the rows of each, where they begin among the rows that all
     // parts have of one head, and how many those are.
@@ -155,7 +155,7 @@ fn gpt_oss() -> Value {
 }
 
 #[test]
-fn gates_and_ups_may_take_turns_in_a_transposed_stack() {
+fn transposed_stack_alternates_gates_and_ups() {
     let bound = Synthetic::new(&gpt_oss(), 0).bind().unwrap();
     for (role, bias, turn) in [(ExpertGate, ExpertGateBias, 0), (ExpertUp, ExpertUpBias, 1)] {
         // The file has `[expert][hidden][gate, up, gate, up…]`.
@@ -175,7 +175,7 @@ fn gates_and_ups_may_take_turns_in_a_transposed_stack() {
 }
 
 #[test]
-fn a_latent_head_s_key_rows_become_its_columns() {
+fn latent_key_rows_become_columns() {
     let (heads, nope, value, latent) = (4, 16, 12, 32);
     let changes = json!({
         "q_lora_rank": 24, "kv_lora_rank": latent, "qk_nope_head_dim": nope,
@@ -198,7 +198,7 @@ fn a_latent_head_s_key_rows_become_its_columns() {
     let ropes = laid_out([1, 8, HIDDEN], |_, row, col| (latent + row) * HIDDEN + col);
     assert_eq!(values(&bound, 1, RopeKey), ropes);
 
-    // As mlx-lm stores it, keys need no turning, and the older of its two ways is known too.
+    // mlx-lm stores keys transposed, and its older layout is supported too.
     let apart = Synthetic::new(&config, 1).bind().unwrap();
     let keys = laid_out([heads, latent, nope], |head, row, col| {
         (head * latent + row) * nope + col
@@ -213,7 +213,7 @@ const E2M1: [f32; 16] = [
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
 ];
 
-/// A stack in the hub's MXFP4 form, and the values it stands for.
+/// A stack in the hub's MXFP4 form, and its values.
 fn mxfp4(shape: [usize; 3]) -> (Vec<u8>, Vec<u8>, Vec<f32>) {
     let values: usize = shape.iter().product();
     let code = |at: usize| (at * 7 + at / 5) % 16;
@@ -254,7 +254,7 @@ fn with_mxfp4_experts() -> (Synthetic, [Vec<f32>; 2]) {
 }
 
 #[test]
-fn the_hub_s_mxfp4_experts_are_rows_of_blocks() {
+fn hub_mxfp4_experts_are_rows_of_blocks() {
     let (hub, [gate_up, down]) = with_mxfp4_experts();
     let bound = hub.bind().unwrap();
     for (role, turn) in [(ExpertGate, 0), (ExpertUp, 1)] {
@@ -273,7 +273,7 @@ fn the_hub_s_mxfp4_experts_are_rows_of_blocks() {
 }
 
 #[test]
-fn mxfp4_blocks_of_another_shape_or_type_are_reported() {
+fn wrong_mxfp4_blocks_are_reported() {
     let name = "model.layers.0.mlp.experts.down_proj";
     let (blocks, scales) = (format!("{name}_blocks"), format!("{name}_scales"));
     let (mut hub, _) = with_mxfp4_experts();
@@ -300,7 +300,7 @@ fn mxfp4_blocks_of_another_shape_or_type_are_reported() {
     assert_eq!(found.missing, [scales]);
 }
 
-/// A stack of codes of four bits in groups of 32, and the values it stands for.
+/// A stack of codes of four bits in groups of 32, and its values.
 fn affine([members, rows, cols]: [usize; 3]) -> (Vec<u8>, Vec<u8>, Vec<u8>, Vec<f32>) {
     let total = members * rows * cols;
     let code = |at: usize| (at * 5 + at / 7) % 16;
@@ -351,7 +351,7 @@ fn mlx_quantizes_whole_stacks() {
 }
 
 #[test]
-fn a_convolution_s_shape_tells_whose_file_it_is() {
+fn convolution_shape_identifies_the_format() {
     let [hugging_face, mlx] =
         [0, 1].map(|which| Synthetic::new(&qwen3_next(), which).bind().unwrap());
     // Its values stand in the same order in both.
@@ -390,7 +390,7 @@ fn a_convolution_of_neither_shape_is_reported() {
 }
 
 #[test]
-fn the_nearest_naming_s_faults_are_the_report() {
+fn closest_naming_is_reported() {
     // A file with each expert apart, one of them lost; and a stacked one without its router.
     for (which, lost) in [
         (0, "model.layers.1.mlp.experts.2.down_proj.weight"),
@@ -419,7 +419,7 @@ fn opened(config: &Value, which: usize) -> (Checkpoint, tempfile::TempDir) {
 }
 
 #[test]
-fn multipliers_that_a_file_holds_already_are_not_applied_again() {
+fn folded_multipliers_are_applied_once() {
     let changes = json!({
         "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16,
         "mamba_d_conv": 4, "mamba_d_ssm": 128, "embedding_multiplier": 4.0,

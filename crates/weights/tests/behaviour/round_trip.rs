@@ -1,4 +1,4 @@
-//! What is written is read back, through files and maps.
+//! Written files read back unchanged.
 
 use crate::common;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn safetensors() {
 }
 
 #[test]
-fn what_is_saved_is_what_would_be_written() {
+fn saved_file_equals_written_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("saved");
     let (metadata, tensors) = common::gguf_content();

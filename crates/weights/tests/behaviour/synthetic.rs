@@ -1,5 +1,5 @@
-//! Checkpoints made up from a config alone: every tensor that its roles ask for, holding numbers
-//! by which each of its places can be told.
+//! Checkpoints generated from a config: every tensor of its roles, with values that identify their
+//! position.
 
 use std::collections::HashSet;
 
@@ -56,7 +56,7 @@ impl Synthetic {
     }
 }
 
-/// Every name's tensor, each value its own place in it.
+/// Every name's tensor; each value is its index.
 fn tensors(spec: &ModelSpec, naming: &Naming) -> Vec<RawTensor> {
     let mut made = HashSet::new();
     let mut tensors = Vec::new();

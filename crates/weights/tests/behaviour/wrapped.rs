@@ -1,11 +1,11 @@
-//! Text models that stand inside larger ones.
+//! Text models inside larger ones.
 
 use crate::bound::values;
 use crate::folder::Folder;
 use loquat_weights::{Blob, Dtype, RawTensor};
 use serde_json::json;
 
-/// The golden as part of a model that also sees, its tensors under `rename`d names.
+/// The golden as part of a vision model, its tensors renamed by `rename`.
 fn wrapped(rename: impl Fn(&str) -> String) -> Folder {
     let mut folder = Folder::golden("gemma3_text");
     let text = folder.config.clone();
@@ -25,7 +25,7 @@ fn add_zeros(folder: &mut Folder, name: &str) {
 }
 
 #[test]
-fn a_wrapped_text_model_is_found_under_every_name_it_has() {
+fn wrapped_text_model_is_found_by_any_prefix() {
     let expected = Folder::golden("gemma3_text").open().unwrap();
     let expected_values = values(&expected.bind().unwrap());
     let older = |name: &str| format!("language_model.{name}");
@@ -62,7 +62,7 @@ fn a_wrapped_text_model_is_found_under_every_name_it_has() {
 }
 
 #[test]
-fn what_is_missing_from_a_wrapped_model_is_still_missing() {
+fn wrapped_model_reports_missing_tensors() {
     let mut folder = wrapped(|name| format!("language_model.{name}"));
     folder
         .tensors
@@ -77,7 +77,7 @@ fn what_is_missing_from_a_wrapped_model_is_still_missing() {
 }
 
 #[test]
-fn a_wrapped_model_s_table_of_bits_goes_by_the_file_s_names() {
+fn wrapped_quantization_table_uses_file_names() {
     let module = "language_model.model.layers.0.mlp.up_proj";
     let mut folder = wrapped(|name| format!("language_model.{name}"));
     folder.config["quantization"] = json!({

@@ -61,12 +61,12 @@ impl<T: KvElement> Cache<T> {
         cache
     }
 
-    /// Puts a token in its place; what is stored there may be rounded.
+    /// Writes a token, and returns the rounded key and value.
     fn write(&self, token: usize, key: &[f32], value: &[f32]) -> (Vec<f64>, Vec<f64>) {
         let (page, slot) = (self.pages[token / PAGE], token % PAGE);
-        let places = self.places();
+        let places = self.head_pages();
         let put = |values: &[f32], at: &dyn Fn(usize) -> usize, scales: usize| {
-            let scale = T::scale_of(values);
+            let scale = T::scale_for(values);
             if T::SCALED {
                 // SAFETY: the test that made the pages alone holds them, and all lie inside.
                 unsafe { page.write_scale(scales, slot, scale) };
@@ -84,7 +84,7 @@ impl<T: KvElement> Cache<T> {
         (keys, put(value, &|d| values_at + d, places.value_scales))
     }
 
-    fn places(&self) -> HeadPages<'_, T> {
+    fn head_pages(&self) -> HeadPages<'_, T> {
         let key_scales = (self.head_dim + self.value_dim) * PAGE;
         HeadPages {
             pages: &self.pages,
@@ -100,7 +100,7 @@ impl<T: KvElement> Cache<T> {
             query,
             softcap: None,
             sink: None,
-            pages: self.places(),
+            pages: self.head_pages(),
             seen: start..self.keys.len(),
         }
     }
@@ -110,7 +110,7 @@ impl<T: KvElement> Cache<T> {
         self.attend_together(std::slice::from_ref(ask))
     }
 
-    /// What all tables agree on, asked all at once; the answers after each other.
+    /// All queries in one call; all tables must agree.
     fn attend_together(&self, asks: &[Ask<T>]) -> Vec<f32> {
         agree("attend", |k| {
             let mut out = vec![7.0; asks.len() * self.value_dim];
@@ -140,7 +140,7 @@ impl<T: KvElement> Cache<T> {
         }
     }
 
-    /// The same, each piece asked for alone and then joined, last piece first.
+    /// The same, each piece in its own call and then joined, last piece first.
     fn attend_pieces(&self, asks: &[Ask<T>]) -> Vec<f32> {
         let len = piece_len(self.value_dim);
         agree("pieces", |k| {
@@ -258,11 +258,11 @@ fn every_way<T: KvElement>(seed: u64) {
 }
 
 #[test]
-fn attention_agrees_and_ignores_what_it_may_not_see() {
+fn attention_agrees_and_ignores_hidden_positions() {
     every_way::<f32>(31);
-    every_way::<Half>(32);
-    every_way::<Brain>(42);
-    every_way::<Eighth>(43);
+    every_way::<F16Bits>(32);
+    every_way::<Bf16Bits>(42);
+    every_way::<Q8Code>(43);
 }
 
 fn values_in_keys<T: KvElement>(seed: u64) {
@@ -284,14 +284,14 @@ fn values_in_keys<T: KvElement>(seed: u64) {
 }
 
 #[test]
-fn values_may_be_the_beginning_of_their_keys() {
+fn values_may_be_prefixes_of_keys() {
     values_in_keys::<f32>(33);
-    values_in_keys::<Half>(34);
-    values_in_keys::<Brain>(44);
+    values_in_keys::<F16Bits>(34);
+    values_in_keys::<Bf16Bits>(44);
 }
 
 #[test]
-fn scores_far_apart_leave_the_largest() {
+fn largest_score_dominates_distant_ones() {
     let cache = Cache::<f32>::random(&mut Random(35), 16, 16, 70);
     // Scores up to ± 5e4: the softmax is the one largest key's value.
     let query = Random(36).floats(16, 1e5);
@@ -310,11 +310,11 @@ fn scores_far_apart_leave_the_largest() {
 }
 
 #[test]
-fn a_nan_that_is_seen_is_not_hidden() {
+fn visible_nan_stays_visible() {
     seen_nan::<f32>();
-    seen_nan::<Half>();
-    seen_nan::<Brain>();
-    seen_nan::<Eighth>();
+    seen_nan::<F16Bits>();
+    seen_nan::<Bf16Bits>();
+    seen_nan::<Q8Code>();
 }
 
 fn seen_nan<T: KvElement>() {
@@ -340,7 +340,7 @@ fn seen_nan<T: KvElement>() {
     }
 }
 
-fn in_company<T: KvElement>(seed: u64) {
+fn batched<T: KvElement>(seed: u64) {
     let mut random = Random(seed);
     for (head_dim, value_dim) in [(1, 1), (7, 9), (64, 64), (80, 80), (33, 130), (600, 16)] {
         for tokens in [131, 2 * PIECE + 3] {
@@ -372,16 +372,16 @@ fn in_company<T: KvElement>(seed: u64) {
 }
 
 #[test]
-fn company_changes_no_bit() {
-    in_company::<f32>(38);
-    in_company::<Half>(39);
-    in_company::<Brain>(45);
-    in_company::<Eighth>(46);
+fn batching_changes_no_bit() {
+    batched::<f32>(38);
+    batched::<F16Bits>(39);
+    batched::<Bf16Bits>(45);
+    batched::<Q8Code>(46);
 }
 
 #[test]
-fn broken_keys_stay_their_own_querys_trouble() {
-    let cache = Cache::<Half>::random(&mut Random(40), 64, 64, 100);
+fn broken_keys_affect_only_their_query() {
+    let cache = Cache::<F16Bits>::random(&mut Random(40), 64, 64, 100);
     let nan = vec![f32::NAN; 64];
     cache.write(70, &nan, &nan);
     let query = Random(41).floats(64, 1.0);
@@ -394,11 +394,11 @@ fn broken_keys_stay_their_own_querys_trouble() {
     assert!(found[64..].iter().all(|value| value.is_nan()));
 }
 
-/// Formats against the values they are given, extremes among them.
+/// Formats against stored values, including extremes.
 #[test]
-fn formats_keep_what_they_promise() {
+fn formats_stay_within_their_error_bounds() {
     fn kept<T: KvElement>(values: &[f32]) -> Vec<f32> {
-        let scale = T::scale_of(values);
+        let scale = T::scale_for(values);
         let stored = values.iter().map(|value| T::store(*value, scale));
         stored.map(|stored| stored.load() * scale).collect()
     }
@@ -412,12 +412,12 @@ fn formats_keep_what_they_promise() {
         }
     };
     near(kept::<f32>(&values), 0.0);
-    near(kept::<Half>(&values), 1.0 / 2048.0);
-    near(kept::<Brain>(&values), 1.0 / 256.0);
+    near(kept::<F16Bits>(&values), 1.0 / 2048.0);
+    near(kept::<Bf16Bits>(&values), 1.0 / 256.0);
     let largest = values
         .iter()
         .fold(0.0f32, |max, value| max.max(value.abs()));
-    for (kept, value) in kept::<Eighth>(&values).iter().zip(&values) {
+    for (kept, value) in kept::<Q8Code>(&values).iter().zip(&values) {
         assert!(
             (kept - value).abs() <= largest / 253.0,
             "{kept} for {value}"
@@ -425,19 +425,19 @@ fn formats_keep_what_they_promise() {
     }
     for extreme in [f32::MAX, f32::MIN, 65504.0, 1e-30] {
         for kept in [
-            kept::<Half>(&[extreme])[0],
-            kept::<Brain>(&[extreme])[0],
-            kept::<Eighth>(&[extreme])[0],
+            kept::<F16Bits>(&[extreme])[0],
+            kept::<Bf16Bits>(&[extreme])[0],
+            kept::<Q8Code>(&[extreme])[0],
         ] {
             assert!(kept.is_finite(), "{extreme} became {kept}");
         }
     }
-    assert_eq!(kept::<Eighth>(&[0.0, -0.0, 1e-45]), [0.0; 3]);
+    assert_eq!(kept::<Q8Code>(&[0.0, -0.0, 1e-45]), [0.0; 3]);
     for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let values = [1.0, broken];
-        assert!(!kept::<Eighth>(&values)[1].is_finite(), "{broken}");
+        assert!(!kept::<Q8Code>(&values)[1].is_finite(), "{broken}");
         if broken.is_nan() {
-            assert!(kept::<Half>(&values)[1].is_nan() && kept::<Brain>(&values)[1].is_nan());
+            assert!(kept::<F16Bits>(&values)[1].is_nan() && kept::<Bf16Bits>(&values)[1].is_nan());
         }
     }
 }

@@ -36,7 +36,7 @@ struct Case {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum Arithmetic {
     Exact,
     Rounded,
 }
@@ -50,16 +50,16 @@ impl Case {
         self.x.len() / self.cols
     }
 
-    fn ways(&self) -> &'static [Way] {
+    fn ways(&self) -> &'static [Arithmetic] {
         match self.format {
-            Format::Bf16 => &[Way::Exact, Way::Rounded],
-            _ => &[Way::Exact],
+            Format::Bf16 => &[Arithmetic::Exact, Arithmetic::Rounded],
+            _ => &[Arithmetic::Exact],
         }
     }
 
     /// Results of one table, `[token][row]`. Weights lie at an odd address, and nothing but the
     /// results is written.
-    fn run(&self, kernels: &Kernels, way: Way) -> Vec<f32> {
+    fn run(&self, kernels: &Kernels, way: Arithmetic) -> Vec<f32> {
         let (rows, tokens) = (self.rows(), self.tokens());
         let mut shifted = vec![0; 1];
         shifted.extend(&self.bytes);
@@ -75,8 +75,8 @@ impl Case {
             stride,
         };
         match way {
-            Way::Exact => unsafe { (kernels.plain)(&weights, &self.x, place) },
-            Way::Rounded => {
+            Arithmetic::Exact => unsafe { (kernels.plain)(&weights, &self.x, place) },
+            Arithmetic::Rounded => {
                 let (pairs, factors) = self.rounded(kernels);
                 let x = Rounded {
                     pairs: &pairs,
@@ -104,7 +104,7 @@ impl Case {
     }
 
     /// The same by every table, and for each token as if it were alone.
-    fn agree(&self, way: Way) -> Vec<f32> {
+    fn agree(&self, way: Arithmetic) -> Vec<f32> {
         let what = format!("{:?} × {}", self.format, self.cols);
         let all = agree(&what, |kernels| self.run(kernels, way));
         for (token, x) in self.x.chunks_exact(self.cols).enumerate() {
@@ -136,7 +136,7 @@ impl Case {
 }
 
 #[test]
-fn products_are_right_for_every_shape() {
+fn products_are_correct_for_every_shape() {
     let mut random = Random(31);
     for format in FORMATS {
         for cols in COLS {
@@ -152,8 +152,8 @@ fn products_are_right_for_every_shape() {
                     // Rounded, each activation is off by up to 2^-9 of itself; else only the
                     // sum is rounded.
                     let each = match way {
-                        Way::Exact => 2e-7,
-                        Way::Rounded => 1.0 / 512.0,
+                        Arithmetic::Exact => 2e-7,
+                        Arithmetic::Rounded => 1.0 / 512.0,
                     };
                     let size = 0.4 * cols as f64;
                     for (found, exact) in found.iter().zip(case.exact()) {
@@ -237,8 +237,8 @@ fn sums_that_cancel_give_the_same_bits() {
             bytes: encode(Format::Bf16, &weights),
             x,
         };
-        case.agree(Way::Exact);
-        case.agree(Way::Rounded);
+        case.agree(Arithmetic::Exact);
+        case.agree(Arithmetic::Rounded);
     }
 }
 
@@ -277,7 +277,7 @@ fn activations_round_to_the_nearest_bf16() {
 }
 
 #[test]
-fn a_nan_or_an_infinity_is_not_hidden() {
+fn nan_and_infinity_stay_visible() {
     for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for format in FORMATS {
             for at in [0, 31, 32, 39] {
@@ -310,7 +310,7 @@ fn every_half_is_widened_exactly() {
             bytes: all.clone(),
             x: vec![1.0],
         };
-        let found = case.agree(Way::Exact);
+        let found = case.agree(Arithmetic::Exact);
         // Zeros were added to zero, and lost their sign.
         let expected = decode(format, &all)
             .into_iter()

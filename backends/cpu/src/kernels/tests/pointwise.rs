@@ -54,7 +54,7 @@ fn centred(x: &[f64]) -> Vec<f64> {
 }
 
 #[test]
-fn norms_are_right_at_every_length_and_size() {
+fn norms_are_correct_at_every_length() {
     let mut random = Random(11);
     let eps = 1e-5;
     for len in lengths() {
@@ -89,7 +89,7 @@ fn norms_are_right_at_every_length_and_size() {
 }
 
 #[test]
-fn a_nan_spoils_its_whole_norm() {
+fn nan_spoils_its_whole_norm() {
     let table: [(&str, Normalise); 3] = [
         ("rms_norm", |k, x| unsafe { (k.rms_norm)(x, &[], 1e-6) }),
         ("layer_norm", |k, x| unsafe {
@@ -108,23 +108,23 @@ fn a_nan_spoils_its_whole_norm() {
 }
 
 #[test]
-fn rotations_turn_their_own_pairs() {
+fn rotations_turn_the_right_pairs() {
     let mut random = Random(12);
     for pairs in [1, 2, 7, 8, 13, 16, 17, 32, 64] {
         let head = random.floats(pairs * 2 + 6, 2.0);
         let (cos, sin) = (random.floats(pairs, 1.0), random.floats(pairs, 1.0));
         type Turn = fn(&Kernels, &mut [f32], &[f32], &[f32]);
-        type Places = fn(usize, usize) -> [usize; 2];
-        // What turns, and where the two values of a pair stand.
-        let table: [(&str, Turn, Places); 2] = [
+        type PairIndices = fn(usize, usize) -> [usize; 2];
+        // The rotation, and the indices of a pair.
+        let table: [(&str, Turn, PairIndices); 2] = [
             (
                 "rotate",
                 |k, head, cos, sin| unsafe { (k.rotate)(head, cos, sin) },
                 |pair, pairs| [pair, pair + pairs],
             ),
             (
-                "rotate_neighbours",
-                |k, head, cos, sin| unsafe { (k.rotate_neighbours)(head, cos, sin) },
+                "rotate_interleaved",
+                |k, head, cos, sin| unsafe { (k.rotate_interleaved)(head, cos, sin) },
                 |pair, _| [2 * pair, 2 * pair + 1],
             ),
         ];
@@ -204,7 +204,7 @@ fn is_gated_only(activation: Activation) -> bool {
 }
 
 #[test]
-fn activations_are_right_with_and_without_a_gate() {
+fn activations_are_correct_with_and_without_gate() {
     let mut random = Random(13);
     for activation in ACTIVATIONS {
         for len in [1, 2, 15, 16, 17, 31, 33, 400] {
@@ -225,7 +225,7 @@ fn activations_are_right_with_and_without_a_gate() {
                     let up = up.get(i).copied().unwrap_or(1.0);
                     let exact = activated(activation, f64::from(*gate), f64::from(up));
                     // `gelu`'s polynomial is within 1.5e-7 of the error function; the rest is
-                    // rounding, and 1e-36 where results vanish below what `exp` reaches.
+                    // rounding, and 1e-36 for results below the range of `exp`.
                     let size = f64::from(gate.abs().max(1e-3)) * f64::from(up.abs().max(1.0));
                     let tolerance = 1e-36 + 1e-6 * size.max(exact.abs());
                     let error = (f64::from(found) - exact).abs();
@@ -240,7 +240,7 @@ fn activations_are_right_with_and_without_a_gate() {
 }
 
 #[test]
-fn activations_do_not_hide_a_nan() {
+fn activations_keep_nan_visible() {
     for activation in ACTIVATIONS {
         let (mut gate, mut up) = (vec![0.5; 20], vec![2.0; 20]);
         (gate[3], up[17]) = (f32::NAN, f32::NAN);
@@ -259,7 +259,7 @@ fn activations_do_not_hide_a_nan() {
 }
 
 #[test]
-fn gates_and_caps_are_right() {
+fn gates_and_caps_are_correct() {
     let mut random = Random(14);
     // The last is how far from the exact value one may be, besides 1e-6 of its size: no
     // exponential falls below 1e-38.

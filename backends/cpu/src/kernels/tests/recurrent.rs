@@ -9,7 +9,7 @@ fn column(values: &[f32], first: usize, stride: usize) -> Vec<f32> {
 }
 
 #[test]
-fn convolutions_remember_what_came_before() {
+fn convolutions_use_past_inputs() {
     let mut random = Random(21);
     for channels in [1, 3, 15, 16, 17, 40] {
         for kernel in 1..=4 {
@@ -55,7 +55,7 @@ fn convolutions_remember_what_came_before() {
 }
 
 #[test]
-fn a_nan_leaves_a_convolution_as_it_came() {
+fn nan_leaves_a_convolution_after_kernel_length() {
     let (channels, kernel) = (18, 3);
     let weights = vec![0.5; kernel * channels];
     let found = agree("conv_step", |k| {
@@ -79,7 +79,7 @@ fn a_nan_leaves_a_convolution_as_it_came() {
     assert_eq!(spoiled, [1, 2, 3].map(|token| token * channels + 17));
 }
 
-/// One head's tokens, and what the delta rule makes of them in `f64`.
+/// One head's tokens, and the delta rule in `f64`.
 struct Delta {
     keys: usize,
     values: usize,
@@ -162,7 +162,7 @@ impl Delta {
 }
 
 #[test]
-fn the_delta_rule_writes_what_it_did_not_know() {
+fn delta_rule_matches_reference() {
     let mut random = Random(22);
     for keys in [1, 3, 16, 20, 64] {
         for values in [1, 5, 16, 17, 33] {
@@ -176,7 +176,7 @@ fn the_delta_rule_writes_what_it_did_not_know() {
 }
 
 #[test]
-fn a_nan_value_spoils_its_own_column_of_the_state() {
+fn nan_value_spoils_only_its_column() {
     let (keys, values) = (6, 18);
     let mut delta = Delta::random(&mut Random(23), keys, values, true);
     delta.tokens[1].value[17] = f32::NAN;
@@ -236,7 +236,7 @@ fn mamba_tokens(random: &mut Random, channels: usize, width: usize) -> Vec<Mamba
 }
 
 #[test]
-fn mamba_decays_adds_and_reads() {
+fn mamba_step_matches_reference() {
     let mut random = Random(24);
     for channels in [1, 3, 16, 17] {
         for width in [1, 5, 16, 24, 64, 65] {
@@ -261,7 +261,7 @@ fn mamba_decays_adds_and_reads() {
 }
 
 #[test]
-fn a_nan_channel_spoils_its_own_row_of_the_state() {
+fn nan_channel_spoils_only_its_row() {
     let (channels, width) = (5, 20);
     let mut tokens = mamba_tokens(&mut Random(25), channels, width);
     tokens[2].x[4] = f32::NAN;

@@ -1,4 +1,4 @@
-//! Integer tiles of every form that matrices are packed to.
+//! Integer tiles of every format that matrices are packed to.
 
 use super::*;
 
@@ -11,29 +11,29 @@ const ALL_CODES: [Codes; 5] = [
 ];
 const ELEMENTS: [Element; 4] = [Element::F32, Element::F16, Element::Bf16, Element::HalfE8m0];
 
-/// Every kind of form that [`TileInput::check`] lets pass.
-fn forms() -> Vec<Form> {
+/// Every kind of format that [`TileInput::check`] accepts.
+fn forms() -> Vec<TileFormat> {
     let mut forms = Vec::new();
     for codes in ALL_CODES {
         for (i, scale) in ELEMENTS.into_iter().enumerate() {
-            for (group, run, parts, mins) in [
-                (32, 1, Parts::None, false),
-                (32, 1, Parts::None, true),
-                (32, 2, Parts::None, true),
-                (32, 4, Parts::None, false),
-                (32, 8, Parts::Unsigned, true),
-                (32, 2, Parts::Signed, false),
-                (16, 8, Parts::Signed, false),
-                (16, 1, Parts::Unsigned, false),
+            for (group, run, sub_scales, mins) in [
+                (32, 1, SubScales::None, false),
+                (32, 1, SubScales::None, true),
+                (32, 2, SubScales::None, true),
+                (32, 4, SubScales::None, false),
+                (32, 8, SubScales::Unsigned, true),
+                (32, 2, SubScales::Signed, false),
+                (16, 8, SubScales::Signed, false),
+                (16, 1, SubScales::Unsigned, false),
             ] {
-                forms.push(Form {
+                forms.push(TileFormat {
                     codes,
                     group,
                     zero: if mins { 0 } else { 128 },
                     run,
                     scale,
                     min: mins.then_some(ELEMENTS[(i + 1) % ELEMENTS.len()]),
-                    parts,
+                    sub_scales,
                 });
             }
         }
@@ -50,9 +50,9 @@ fn element_bytes(element: Element, value: f32) -> Vec<u8> {
     }
 }
 
-/// Random codes and parts; elements as `draw` gives them.
+/// Random codes and sub-scales; `draw` makes the elements.
 fn tile_bytes(
-    form: &Form,
+    form: &TileFormat,
     cols: usize,
     random: &mut Random,
     mut draw: impl FnMut(&mut Random, Element) -> Vec<u8>,
@@ -77,7 +77,7 @@ fn moderate(random: &mut Random, element: Element) -> Vec<u8> {
 }
 
 /// A number of columns near `cols` that the form can have.
-fn whole(form: &Form, cols: usize) -> usize {
+fn whole(form: &TileFormat, cols: usize) -> usize {
     cols.next_multiple_of(form.run * GROUP)
 }
 
@@ -132,17 +132,17 @@ fn multiply(kernels: &Kernels, tile: &Tile, input: &TileInput) -> Vec<f32> {
     out
 }
 
-/// [`agree`] for tiles, with the stand-ins for instructions that this machine may not have.
+/// [`agree`] for tiles, including emulated instructions.
 fn all_agree(what: &str, tile: &Tile, input: &TileInput) {
     let expected = bits(&agree(what, |k| multiply(k, tile, input)));
-    for table in stand_ins::tables() {
+    for table in emulated::tables() {
         let found = bits(&multiply(table, tile, input));
         assert_eq!(found, expected, "{what}: {} differs", table.name);
     }
 }
 
 #[test]
-fn tiles_agree_for_every_form() {
+fn tiles_agree_for_every_format() {
     let mut random = Random(7);
     for form in forms() {
         for (cols, tokens) in [
@@ -163,9 +163,9 @@ fn tiles_agree_for_every_form() {
     }
 }
 
-/// Against sums of exact products in `f64`, which know nothing of dots and sums.
+/// Against sums of exact products in `f64`.
 #[test]
-fn tiles_are_right() {
+fn tiles_match_exact_products() {
     let mut random = Random(11);
     let tokens = 5;
     for form in forms() {
@@ -221,9 +221,9 @@ fn extreme_scales_agree() {
     }
 }
 
-/// What saturates first where sums are too narrow.
+/// These saturate first if sums are too narrow.
 #[test]
-fn the_largest_codes_agree() {
+fn largest_codes_agree() {
     let mut random = Random(19);
     for form in forms() {
         let cols = whole(&form, 64);

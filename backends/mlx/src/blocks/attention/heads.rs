@@ -30,7 +30,7 @@ pub fn from_heads(ops: &Ops, heads: &Array) -> Result<Array, MlxError> {
     ops.reshape(&ops.transpose(heads, &[0, 2, 1, 3])?, &[-1, width])
 }
 
-/// The part of one dimension; itself where that is all of it.
+/// A range of one dimension.
 pub fn part(ops: &Ops, x: &Array, axis: usize, range: Range<usize>) -> Result<Array, MlxError> {
     let mut stop = x.shape();
     let (first, end) = (range.start as i32, range.end as i32);
@@ -42,7 +42,7 @@ pub fn part(ops: &Ops, x: &Array, axis: usize, range: Range<usize>) -> Result<Ar
     ops.slice(x, &start, &stop)
 }
 
-/// Over queries and, where the layer has its own, over keys below them.
+/// Over queries and, if the layer has its own, over keys below them.
 pub enum HeadNorm {
     /// Each head by itself.
     Each {

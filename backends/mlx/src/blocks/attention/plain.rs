@@ -41,7 +41,7 @@ pub fn turn(pairs: RopePairs, position: usize, head: &mut [f32]) {
         let (sin, cos) = (position as f32 * frequency).sin_cos();
         let (first, second) = match pairs {
             RopePairs::Halves => (pair, pair + FREQUENCIES.len()),
-            RopePairs::Neighbours => (2 * pair, 2 * pair + 1),
+            RopePairs::Interleaved => (2 * pair, 2 * pair + 1),
         };
         let (a, b) = (head[first], head[second]);
         (head[first], head[second]) = (a * cos - b * sin, a * sin + b * cos);
@@ -77,7 +77,7 @@ pub fn vector(ops: &Ops, values: &[f32]) -> Array {
     ops.upload_f32(values, &[values.len() as i32]).unwrap()
 }
 
-/// A matrix of so many columns.
+/// A matrix of `cols` columns.
 pub fn linear(ops: &Ops, values: &[f32], cols: usize) -> Linear {
     let dims = [(values.len() / cols) as i32, cols as i32];
     let whole = ops.upload_f32(values, &dims).unwrap();

@@ -12,7 +12,7 @@ use super::plain::{
 };
 use super::{Attention, HeadNorm, View, own_keys, see};
 use crate::array::Ops;
-use crate::linear::{Joined, Linear, Run};
+use crate::linear::{JoinedLinear, Linear, Run};
 use crate::norm::Norm;
 use crate::testing::{noise, ops, two_sequences};
 
@@ -110,7 +110,7 @@ impl Weights {
             },
             rows: parts.iter().map(|(_, bias)| bias.len()).collect(),
         });
-        let mut inputs = Joined::new(runs.collect());
+        let mut inputs = JoinedLinear::new(runs.collect());
         Attention {
             paired: own_keys(spec) && inputs.pair_first(),
             inputs,
@@ -303,7 +303,7 @@ const VARIANTS: &[Variant] = &[
 ];
 
 #[test]
-fn every_variant_is_as_in_plain_arithmetic() {
+fn every_variant_equals_plain_arithmetic() {
     let Some(ops) = ops() else { return };
     for (name, vary) in VARIANTS {
         let mut spec = spec();
@@ -322,7 +322,7 @@ fn every_variant_is_as_in_plain_arithmetic() {
 
 /// With the same weights a layer that reads another's keys gives what that one gives.
 #[test]
-fn a_layer_reads_anothers_keys() {
+fn layer_reads_keys_of_another_layer() {
     let Some(ops) = ops() else { return };
     for span in [QkSpan::Head, QkSpan::HeadWeights, QkSpan::AllHeads] {
         let mut spec = spec();
@@ -343,7 +343,7 @@ fn a_layer_reads_anothers_keys() {
 }
 
 #[test]
-fn only_keys_that_are_seen_are_read() {
+fn only_visible_keys_are_read() {
     let cases = [
         (Reach::All, 0..1, 0..1, View::Everything),
         (Reach::All, 7..8, 0..8, View::Everything),

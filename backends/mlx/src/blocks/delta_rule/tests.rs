@@ -4,14 +4,14 @@ use loquat_spec::{
     Decay, DeltaOutputGate, DeltaRule as Spec, KeySharing, Norm as NormSpec, NormKind,
 };
 
-use super::{DeltaRule, Form};
+use super::{DeltaKernel, DeltaRule};
 use crate::array::{Array, Ops};
 use crate::blocks::attention::plain::{
     EPS, assert_close, dot, identity, linear, multiply, norm, product, vector,
 };
 use crate::blocks::memory::Memory;
 use crate::blocks::recurrent::plain::{PlainConv, sigmoid, silu, softplus};
-use crate::linear::{Joined, Run};
+use crate::linear::{JoinedLinear, Run};
 use crate::norm::Norm;
 use crate::testing::{noise, ops, two_sequences};
 
@@ -22,7 +22,7 @@ const RANK: usize = 3;
 const SPEC: Spec = Spec {
     key_heads: 2,
     value_heads: 6,
-    sharing: KeySharing::Neighbours,
+    sharing: KeySharing::Adjacent,
     key_dim: 4,
     value_dim: 3,
     kernel: 4,
@@ -107,11 +107,11 @@ impl Weights {
             decay_bias: per_head(&self.decay_bias),
             decay_rate: per_head(&self.rate),
             unit: vector(ops, &unit),
-            form: if native {
-                Form::Native
+            kernel: if native {
+                DeltaKernel::Native
             } else {
                 let channels = self.decay_bias.len() / spec.value_heads;
-                Form::Own(Memory::new(ops, channels).unwrap())
+                DeltaKernel::Own(Memory::new(ops, channels).unwrap())
             },
             norm: Norm {
                 kind: NormKind::Rms,
@@ -124,14 +124,14 @@ impl Weights {
     }
 
     /// Queries and keys in one run, values and the rest each in their own.
-    fn inputs(&self, ops: &Ops, spec: &Spec) -> Joined {
+    fn inputs(&self, ops: &Ops, spec: &Spec) -> JoinedLinear {
         let (both, values) = self.mixed.split_at(2 * spec.key_len() * HIDDEN);
         let matrices = [both, values, &self.gate[0], &self.beta, &self.decay[0]];
         let runs = matrices.map(|matrix| Run {
             whole: linear(ops, matrix, HIDDEN),
             rows: vec![matrix.len() / HIDDEN],
         });
-        Joined::new(runs.into())
+        JoinedLinear::new(runs.into())
     }
 
     /// What the block gives for a whole sequence.
@@ -203,10 +203,10 @@ type Case = (&'static str, fn(&mut Spec), bool);
 const CASES: [Case; 6] = [
     ("plain", |_| (), false),
     ("by MLX", |_| (), true),
-    ("in turns", |spec| spec.sharing = KeySharing::Turns, false),
+    ("in turns", |spec| spec.sharing = KeySharing::Strided, false),
     (
         "in turns by MLX",
-        |spec| spec.sharing = KeySharing::Turns,
+        |spec| spec.sharing = KeySharing::Strided,
         true,
     ),
     ("a key head each", |spec| spec.key_heads = 6, false),
@@ -221,7 +221,7 @@ const CASES: [Case; 6] = [
 ];
 
 #[test]
-fn it_gives_what_plain_arithmetic_gives() {
+fn delta_rule_equals_plain_arithmetic() {
     let Some(ops) = ops() else { return };
     for (name, change, native) in CASES {
         let mut spec = SPEC;

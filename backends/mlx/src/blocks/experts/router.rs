@@ -52,7 +52,7 @@ impl Router {
             input: input.map(|input| load_norm(loader, input)).transpose()?,
             scores: router.scores,
             correction: if router.correction {
-                Some(loader.exact(LayerRole::RouterCorrection)?)
+                Some(loader.vector_f32(LayerRole::RouterCorrection)?)
             } else {
                 None
             },
@@ -60,7 +60,7 @@ impl Router {
             top_k: spec.top_k as i32,
             weigh: Weigh::new(ops, spec)?,
             expert_scale: if router.expert_scale {
-                Some(loader.exact(LayerRole::ExpertScale)?)
+                Some(loader.vector_f32(LayerRole::ExpertScale)?)
             } else {
                 None
             },

@@ -1,3 +1,4 @@
+use loquat_session::loading::LayerWeights;
 use loquat_spec::{
     ExpertGroups, FeedForward, GroupScore, Inner, ModelSpec, Router as Rules, Scores,
 };
@@ -7,7 +8,7 @@ use super::router::{Groups, Router, Weigh};
 use super::*;
 use crate::array::Type;
 use crate::linear::Kernel;
-use crate::loader::Loader;
+use crate::loader::{LayerLoader, Loader};
 use crate::testing::{self, noise};
 
 const COUNT: usize = 12;
@@ -170,7 +171,7 @@ fn router(ops: &Ops, rules: &Rules, learned: &Learned) -> Router {
 }
 
 #[test]
-fn routers_choose_and_weigh_by_their_rules() {
+fn routers_choose_and_weigh_by_spec() {
     let Some(ops) = testing::ops() else { return };
     const TOKENS: usize = 9;
     let learned = Learned {
@@ -217,14 +218,15 @@ const FAMILIES: &[&str] = &[
 ];
 
 #[test]
-fn many_tokens_get_what_each_gets_alone() {
+fn sorted_experts_equal_unsorted_ones() {
     let Some(ops) = testing::ops() else { return };
     const TOKENS: i32 = 70;
     for family in FAMILIES {
         let source = goldens::source(&goldens::family(family)).unwrap();
         let loader = Loader::new(&ops, &source.weights, Type::F32, source.spec.max_context);
         let (layer, spec) = experts_of(&source.spec);
-        let experts = Experts::load(loader.layer(layer), &spec).unwrap();
+        let weights = LayerWeights::new(&source.weights, layer);
+        let experts = Experts::load(LayerLoader::new(&loader, weights), &spec).unwrap();
         assert!(TOKENS * experts.top_k >= SORTED_FROM && experts.top_k < SORTED_FROM);
         let hidden = source.spec.hidden_size as i32;
         let values = |seed| {

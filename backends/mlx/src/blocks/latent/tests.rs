@@ -7,7 +7,7 @@ use super::super::attention::plain::{
 };
 use super::{Latent, QueryUp};
 use crate::array::Ops;
-use crate::linear::{Joined, Kernel, Run, Stack};
+use crate::linear::{JoinedLinear, Kernel, Run, Stack};
 use crate::norm::Norm;
 use crate::testing::{noise, ops, two_sequences};
 
@@ -75,7 +75,7 @@ impl Weights {
             rows: vec![weight.len() / HIDDEN],
         });
         Latent {
-            inputs: Joined::new(inputs.into()),
+            inputs: JoinedLinear::new(inputs.into()),
             query_up: spec.query_rank.map(|rank| QueryUp {
                 norm: norm(&self.query_norm),
                 linear: linear(ops, &self.query_up, rank),
@@ -156,7 +156,7 @@ fn of_head<'a>(stack: &'a [f32], spec: &Spec, head: usize) -> &'a [f32] {
 }
 
 #[test]
-fn every_variant_is_as_in_plain_arithmetic() {
+fn every_variant_equals_plain_arithmetic() {
     let Some(ops) = ops() else { return };
     for (query_rank, turned) in [(None, true), (Some(7), true), (None, false)] {
         let spec = spec(query_rank, turned);

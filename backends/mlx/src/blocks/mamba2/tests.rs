@@ -202,7 +202,7 @@ const CASES: [(&str, Change); 7] = [
 ];
 
 #[test]
-fn it_gives_what_plain_arithmetic_gives() {
+fn mamba2_equals_plain_arithmetic() {
     let Some(ops) = ops() else { return };
     for (name, change) in CASES {
         let mut spec = SPEC;

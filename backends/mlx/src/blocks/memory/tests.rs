@@ -243,7 +243,7 @@ fn distance(found: &[f32], expected: &[f64]) -> f64 {
 const CLOSE: f64 = 1e-5;
 
 #[test]
-fn chunks_give_what_single_tokens_give() {
+fn chunks_equal_single_tokens() {
     let Some(ops) = ops() else { return };
     for (index, case) in cases().into_iter().enumerate() {
         let plain = case.make();
@@ -259,7 +259,7 @@ fn chunks_give_what_single_tokens_give() {
 }
 
 #[test]
-fn pieces_give_what_the_whole_gives() {
+fn pieces_equal_the_whole() {
     let Some(ops) = ops() else { return };
     for per_channel in [false, true] {
         let case = Case {

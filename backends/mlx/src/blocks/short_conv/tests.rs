@@ -22,7 +22,7 @@ fn expected(input: &[f32], bias: &[f32], conv: &PlainConv, x: &[f32]) -> Vec<f32
 }
 
 #[test]
-fn it_gives_what_plain_arithmetic_gives() {
+fn short_conv_equals_plain_arithmetic() {
     let Some(ops) = ops() else { return };
     for (kernel, biased) in [(1, false), (3, false), (4, true)] {
         let conv = PlainConv {

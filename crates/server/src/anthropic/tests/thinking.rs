@@ -11,8 +11,8 @@ use crate::testing::{MODEL, chat, tokenizer};
 const BUDGET: usize = 100;
 const EFFORT: &str = "output_config.effort";
 
-/// A model whose template has nothing to set.
-fn unswitched(reasoning: Option<&str>) -> ChatContext {
+/// A model whose template has no thinking switch.
+fn without_switch(reasoning: Option<&str>) -> ChatContext {
     let template = ChatTemplate::new("{{ messages[0].content }}").expect("a template");
     let grammars = Grammars::new(tokenizer(), tokenizer().vocab_size());
     let format = OutputFormat::named(reasoning, None).expect("known");
@@ -23,10 +23,10 @@ fn unswitched(reasoning: Option<&str>) -> ChatContext {
     ChatContext::new(tokenizer(), Some(template), grammars, overrides)
 }
 
-/// How hard to think, whether within a budget, and what was ignored; or the field at fault.
-type Came = Result<(Option<Effort>, bool, Vec<&'static str>), String>;
+/// The effort, whether there is a budget, and the ignored fields; or the invalid field.
+type Outcome = Result<(Option<Effort>, bool, Vec<&'static str>), String>;
 
-fn came(fields: &Value, chat: &ChatContext) -> Came {
+fn outcome(fields: &Value, chat: &ChatContext) -> Outcome {
     let mut body = json!({
         "model": MODEL,
         "messages": [{ "role": "user", "content": "hi" }],
@@ -47,56 +47,56 @@ fn came(fields: &Value, chat: &ChatContext) -> Came {
 }
 
 #[test]
-fn models_are_asked_to_think_as_far_as_they_can_be() {
+fn thinking_depends_on_the_template() {
     let switched = chat();
-    let always = unswitched(Some("think"));
-    let never = unswitched(None);
+    let always = without_switch(Some("think"));
+    let never = without_switch(None);
     let enabled = json!({ "type": "enabled", "budget_tokens": BUDGET });
     let disabled = json!({ "type": "disabled" });
     let hard = json!({ "effort": "max" });
-    let came_to =
+    let lowered_to =
         |effort, bounded, ignored: &[&'static str]| Ok((effort, bounded, ignored.to_vec()));
-    let fault = |field: &str| -> Came { Err(field.to_owned()) };
-    let cases: [(Value, [Came; 3]); 6] = [
+    let fault = |field: &str| -> Outcome { Err(field.to_owned()) };
+    let cases: [(Value, [Outcome; 3]); 6] = [
         (
             json!({ "output_config": hard }),
             [
-                came_to(Some(Effort::High), false, &[]),
-                came_to(None, false, &[EFFORT]),
-                came_to(None, false, &[EFFORT]),
+                lowered_to(Some(Effort::High), false, &[]),
+                lowered_to(None, false, &[EFFORT]),
+                lowered_to(None, false, &[EFFORT]),
             ],
         ),
         (
             json!({ "output_config": hard, "thinking": { "type": "adaptive" } }),
             [
-                came_to(Some(Effort::High), false, &[]),
-                came_to(None, false, &[EFFORT]),
-                came_to(None, false, &[EFFORT]),
+                lowered_to(Some(Effort::High), false, &[]),
+                lowered_to(None, false, &[EFFORT]),
+                lowered_to(None, false, &[EFFORT]),
             ],
         ),
         (
             json!({ "thinking": enabled }),
             [
-                came_to(Some(Effort::On), true, &[]),
-                came_to(None, true, &[]),
+                lowered_to(Some(Effort::On), true, &[]),
+                lowered_to(None, true, &[]),
                 fault("thinking"),
             ],
         ),
         (
             json!({ "output_config": hard, "thinking": enabled }),
             [
-                came_to(Some(Effort::High), true, &[]),
-                came_to(None, true, &[EFFORT]),
+                lowered_to(Some(Effort::High), true, &[]),
+                lowered_to(None, true, &[EFFORT]),
                 fault("thinking"),
             ],
         ),
         (
-            // Whether that can be is for the template to say.
+            // The template decides whether that is possible.
             json!({ "thinking": disabled }),
             [
-                came_to(Some(Effort::Off), false, &[]),
-                came_to(Some(Effort::Off), false, &[]),
-                came_to(None, false, &[]),
+                lowered_to(Some(Effort::Off), false, &[]),
+                lowered_to(Some(Effort::Off), false, &[]),
+                lowered_to(None, false, &[]),
             ],
         ),
         (
@@ -106,6 +106,10 @@ fn models_are_asked_to_think_as_far_as_they_can_be() {
     ];
     for (fields, expected) in cases {
         let models = [&switched, &always, &never];
-        assert_eq!(models.map(|chat| came(&fields, chat)), expected, "{fields}");
+        assert_eq!(
+            models.map(|chat| outcome(&fields, chat)),
+            expected,
+            "{fields}"
+        );
     }
 }

@@ -1,228 +1,224 @@
-//! What concerns one key or one model.
+//! The options of a key and of a model.
 
 use super::{AT_LEAST_ONE, Setting};
-use crate::config::kinds::Bounds;
+use crate::config::option_value::Bounds;
 use crate::config::{Key, Model};
 
-type OfKey = Setting<Key>;
-type OfModel = Setting<Model>;
+type KeySetting = Setting<Key>;
+type ModelSetting = Setting<Model>;
 
-pub const KEYS: &[OfKey] = &[
-    OfKey::new(
+pub const KEYS: &[KeySetting] = &[
+    KeySetting::new(
         "name",
         |k| &mut k.name,
         "\"team-a\"",
-        "What the log and the metrics call it",
+        "Its name in the log and the metrics",
     )
     .required(),
-    OfKey::new(
+    KeySetting::new(
         "hash",
         |k| &mut k.hash,
         "\"sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"",
-        "The key's SHA-256; `loquat config key NAME` makes both",
+        "The key's SHA-256; `loquat config key NAME` generates both",
     )
     .required(),
-    OfKey::new(
+    KeySetting::new(
         "scopes",
         |k| &mut k.scopes,
         "[\"inference\", \"metrics\"]",
-        "What it may be used for",
+        "What the key allows",
     ),
-    OfKey::new(
+    KeySetting::new(
         "models",
         |k| &mut k.models,
         "[\"small\"]",
-        "Names of the models it may use; all when left out",
+        "Names of the models it may use; all if unset",
     ),
-    OfKey::new(
+    KeySetting::new(
         "requests_per_minute",
         |k| &mut k.requests_per_minute,
         "60",
-        "Requests that may begin within a minute",
+        "Requests per minute",
     )
     .within(AT_LEAST_ONE),
-    OfKey::new(
+    KeySetting::new(
         "tokens_per_minute",
         |k| &mut k.tokens_per_minute,
         "100000",
-        "Tokens within a minute, prompt and completion together",
+        "Tokens per minute, prompt and completion together",
     )
     .within(AT_LEAST_ONE),
-    OfKey::new("concurrent", |k| &mut k.concurrent, "4", "Requests at once").within(AT_LEAST_ONE),
+    KeySetting::new(
+        "concurrent",
+        |k| &mut k.concurrent,
+        "4",
+        "Concurrent requests",
+    )
+    .within(AT_LEAST_ONE),
 ];
 
-pub const MODELS: &[OfModel] = &[
-    OfModel::new("name", |m| &mut m.name, "\"small\"", "What clients call it")
+pub const MODELS: &[ModelSetting] = &[
+    ModelSetting::new("name", |m| &mut m.name, "\"small\"", "The model's name in requests")
         .within(Bounds::Text(
             is_model_name,
-            "a name without blanks and commas",
+            "a name without spaces or commas",
         ))
         .required(),
-    OfModel::new(
+    ModelSetting::new(
         "source",
         |m| &mut m.source,
         "\"/var/lib/models/small.gguf\"",
-        "A catalog name, a hub repository (`owner/name`, with `@revision` and `:quant` or `:file` as \
-         need be), or the path of a model directory or file",
+        "A catalog name, a hub repository (`owner/name`, optionally with `@revision` and `:quant` or \
+         `:file`), or the path of a model directory or file",
     )
     .required(),
-    OfModel::new(
+    ModelSetting::new(
         "kind",
         |m| &mut m.kind,
         "\"gguf\"",
-        "Which files to take where the source has several kinds of them: its GGUF file, its \
-         safetensors that MLX quantized, or those as they were trained; of the catalog's models \
-         GGUF when left out",
+        "Which files to load if the source has several kinds: GGUF, safetensors quantized by MLX, \
+         or safetensors as trained; for catalog models the default is GGUF",
     )
     .flag("kind"),
-    OfModel::new(
+    ModelSetting::new(
         "aliases",
         |m| &mut m.aliases,
         "[\"gpt-4o-mini\"]",
-        "Further names for it, such as one that a client insists on",
+        "Further names, such as one that a client requires",
     )
     .within(Bounds::Text(
         is_model_name,
-        "a name without blanks and commas",
+        "a name without spaces or commas",
     )),
-    OfModel::new(
+    ModelSetting::new(
         "backend",
         |m| &mut m.backend,
         "\"cpu\"",
-        "Which backend computes (see `loquat backends`); `auto` takes one with a GPU where there \
-         is one, else the CPU",
+        "The backend (see `loquat backends`); `auto` prefers a GPU and falls back to the CPU",
     )
     .flag("backend"),
-    OfModel::new(
+    ModelSetting::new(
         "device",
         |m| &mut m.device,
         "\"cpu (8 threads, avx512-vnni)\"",
-        "Which of the backend's devices, by the label that `loquat backends` shows; the first \
-         when left out",
+        "The device's label, as `loquat backends` shows it; the backend's first device if unset",
     ),
-    OfModel::new(
+    ModelSetting::new(
         "kv_format",
         |m| &mut m.kv_format,
         "\"f32\"",
-        "How KV is to be kept: `f32`, `f16`, `bf16` or `q8`, and refused where the backend or the \
-         model cannot; `auto` takes what the backend prefers",
+        "The KV format: `f32`, `f16`, `bf16` or `q8`, an error if the backend or the model does not \
+         support it; `auto` is the backend's choice",
     ),
-    OfModel::new(
+    ModelSetting::new(
         "context",
         |m| &mut m.context,
         "8192",
-        "Longest context in tokens, at most the model's own, which it is when left out",
+        "Longest context in tokens; the model's own if unset, and never more",
     )
     .within(AT_LEAST_ONE)
     .flag("context"),
-    OfModel::new(
+    ModelSetting::new(
         "memory",
         |m| &mut m.memory,
         "\"6GiB\"",
-        "All memory it may take: what weights leave of it is for KV. Left out, KV takes at most \
-         a quarter of the machine",
+        "Memory limit for weights and KV together. If unset, KV takes at most a quarter of the \
+         machine's memory",
     )
     .flag("memory"),
-    OfModel::new(
+    ModelSetting::new(
         "threads",
         |m| &mut m.threads,
         "8",
-        "Threads for computing; all cores when left out",
+        "Compute threads; one per core if unset",
     )
     .within(AT_LEAST_ONE)
     .flag("threads"),
-    OfModel::new(
+    ModelSetting::new(
         "precision",
         |m| &mut m.precision,
         "\"reference\"",
-        "`fast` rounds activations and KV as the device likes; `reference` computes in fp32",
+        "`fast` rounds activations and KV to the device's formats; `reference` computes in fp32",
     )
     .flag("precision"),
-    OfModel::new(
+    ModelSetting::new(
         "parallel",
         |m| &mut m.parallel,
         "8",
-        "Requests that compute at once",
+        "Requests that run concurrently",
     )
     .within(Bounds::Whole(1, 4096))
     .flag("parallel"),
-    OfModel::new(
+    ModelSetting::new(
         "max_queue",
         |m| &mut m.max_queue,
         "64",
-        "Requests that may wait for room",
+        "Requests that may wait in the queue",
     )
     .within(AT_LEAST_ONE)
     .flag("max-queue"),
-    OfModel::new(
+    ModelSetting::new(
         "queue_timeout",
         |m| &mut m.queue_timeout,
         "\"30s\"",
-        "How long one may wait; as long as it takes when left out",
+        "How long a request may wait in the queue; no limit if unset",
     )
     .flag("queue-timeout"),
-    OfModel::new(
+    ModelSetting::new(
         "max_slowdown",
         |m| &mut m.max_slowdown,
         "1.5",
-        "How many times as long running streams may take for a token while prompts come in",
+        "How much prefill may slow down running streams: the ratio of their times per token",
     )
     .within(Bounds::Real(1.0, f64::INFINITY)),
-    OfModel::new(
+    ModelSetting::new(
         "cache_bytes",
         |m| &mut m.cache_bytes,
         "\"1GiB\"",
-        "Memory for the prefixes of ended requests: \"0B\" keeps none, and left out it is whatever \
-         running ones leave",
+        "Memory for the prefixes of finished requests; \"0B\" disables the cache. If unset, all \
+         memory that running requests leave free",
     )
     .within(Bounds::Bytes(0, u64::MAX)),
-    OfModel::new(
+    ModelSetting::new(
         "max_tokens",
         |m| &mut m.max_tokens,
         "1024",
-        "Longest reply in tokens where a request does not say",
+        "Longest reply in tokens if the request sets no limit",
     )
     .within(AT_LEAST_ONE)
     .flag("max-tokens"),
-    OfModel::new(
+    ModelSetting::new(
         "template",
         |m| &mut m.template,
         "\"chatml\"",
-        "Another chat template than the model's own: a file, or the name of a built-in one",
+        "Replaces the model's chat template: a file, or the name of a built-in template",
     )
     .flag("template"),
-    OfModel::new(
+    ModelSetting::new(
         "preload",
         |m| &mut m.preload,
         "true",
-        "Load it at start; otherwise at its first use. Models named on the command line are \
-         loaded at start",
+        "Load the model at start instead of at its first use. Models named on the command line \
+         are always loaded at start",
     ),
-    OfModel::new(
+    ModelSetting::new(
         "idle_unload",
         |m| &mut m.idle_unload,
         "\"30m\"",
-        "Unload it when it was idle for so long; never when left out",
+        "Unload the model after this idle time; never if unset",
     )
     .flag("idle-unload"),
-    OfModel::new(
+    ModelSetting::new(
         "sampling",
         |m| &mut m.sampling,
         "{ temperature = 0.7, top_k = 40 }",
-        "Sampling parameters by their names, where a request does not say; see \
-         [sampling.md](sampling.md)",
+        "Default sampling parameters by name; see [sampling.md](sampling.md)",
     ),
-    OfModel::new(
+    ModelSetting::new(
         "pooling",
         |m| &mut m.pooling,
         "\"last\"",
-        "How embeddings are made of hidden states: their mean, or the last token's",
-    ),
-    OfModel::new(
-        "adapters",
-        |m| &mut m.adapters,
-        "[]",
-        "None can be loaded yet: leave it out",
+        "How hidden states become an embedding: their mean, or the last token's",
     ),
 ];
 

@@ -1,10 +1,10 @@
-//! Every option, defined once: its place, what it may be, what it means, and by which variable
-//! and flag it is set. Parsing, help texts and the reference page all come from here.
+//! Every option, defined once: its field, valid values, help, variable and flag. Parsing, help texts
+//! and the reference page all use these tables.
 
 mod entries;
 mod sections;
 
-use super::kinds::{Bounds, Slot};
+use super::option_value::{Bounds, Slot};
 use super::{Config, Model};
 
 pub use entries::{KEYS, MODELS};
@@ -15,18 +15,17 @@ pub struct Setting<T> {
     pub name: &'static str,
     pub help: &'static str,
     pub bounds: Bounds,
-    /// A value for the reference page, as TOML, that is not the default.
+    /// A value other than the default, as TOML, for the reference page.
     pub example: &'static str,
     /// Its flag of `loquat serve`, without the dashes.
     pub flag: Option<&'static str>,
-    /// Its variable where that has another name than the rule gives.
+    /// Its variable if the name does not follow the rule.
     pub variable: Option<&'static str>,
-    /// Nothing works without it.
     pub required: bool,
     pub slot: fn(&mut T) -> &mut dyn Slot,
 }
 
-/// Options that stand together.
+/// A group of options.
 pub struct Section {
     pub name: &'static str,
     pub help: &'static str,
@@ -72,18 +71,18 @@ impl<T> Setting<T> {
         self
     }
 
-    /// What its value must be.
-    pub fn what(&self, of: &mut T) -> String {
-        (self.slot)(of).what(&self.bounds)
+    /// Describes valid values.
+    pub fn expected(&self, holder: &mut T) -> String {
+        (self.slot)(holder).expected(&self.bounds)
     }
 
     fn as_flag(&self, section: &'static str, variable: String, default: &mut T) -> Option<Flag> {
-        // That a text is a text helps nobody.
-        let what = match self.what(default).as_str() {
-            "a text" | "a path" => String::new(),
+        // For free text the description adds nothing.
+        let what = match self.expected(default).as_str() {
+            "text" | "a path" => String::new(),
             what => format!(" [{what}]"),
         };
-        let default = self.written(default);
+        let default = self.to_toml(default);
         let default = default.map(|value| format!(" [default: {}]", value.trim_matches('"')));
         Some(Flag {
             name: self.flag?,
@@ -93,21 +92,21 @@ impl<T> Setting<T> {
         })
     }
 
-    /// Its value as TOML; `None` where it has none.
-    pub fn written(&self, of: &mut T) -> Option<String> {
-        (self.slot)(of).written(&self.bounds)
+    /// Its value as TOML; `None` if unset.
+    pub fn to_toml(&self, holder: &mut T) -> Option<String> {
+        (self.slot)(holder).to_toml(&self.bounds)
     }
 }
 
 impl Section {
     /// The environment variable of one of its options.
     pub fn variable(&self, setting: &Setting<Config>) -> String {
-        let given = setting.variable.map(str::to_owned);
-        given.unwrap_or_else(|| variable(&[self.name, setting.name]))
+        let own = setting.variable.map(str::to_owned);
+        own.unwrap_or_else(|| variable(&[self.name, setting.name]))
     }
 }
 
-/// That of an option which every model has; only what has a flag has one.
+/// The variable that sets the option for every model, if it has a flag.
 pub fn model_variable(setting: &Setting<Model>) -> Option<String> {
     setting.flag.map(|_| variable(&[setting.name]))
 }
@@ -116,9 +115,9 @@ fn variable(words: &[&str]) -> String {
     format!("LOQUAT_{}", words.join("_").to_uppercase())
 }
 
-/// What a flag of `loquat serve` is, and says of itself.
+/// A flag of `loquat serve`.
 pub struct Flag {
-    /// Without its dashes.
+    /// Without dashes.
     pub name: &'static str,
     pub section: &'static str,
     pub help: String,
@@ -127,18 +126,18 @@ pub struct Flag {
 
 /// The flags of all options that have one.
 pub fn flags() -> Vec<Flag> {
-    let of_sections = SECTIONS.iter().flat_map(|section| {
+    let section_flags = SECTIONS.iter().flat_map(|section| {
         let settings = section.settings.iter();
         settings.filter_map(|setting| {
             let variable = section.variable(setting);
             setting.as_flag(section.name, variable, &mut Config::default())
         })
     });
-    let of_models = MODELS.iter().filter_map(|setting| {
+    let model_flags = MODELS.iter().filter_map(|setting| {
         let variable = model_variable(setting)?;
         setting.as_flag("models", variable, &mut Model::blank())
     });
-    of_sections.chain(of_models).collect()
+    section_flags.chain(model_flags).collect()
 }
 
 const COUNT: Bounds = Bounds::Whole(0, u32::MAX as u64);

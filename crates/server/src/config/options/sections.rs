@@ -1,55 +1,55 @@
-//! What concerns the server as a whole.
+//! The options of the whole server.
 
 use super::{AT_LEAST_ONE, COUNT, Section, Setting};
-use crate::config::kinds::Bounds;
+use crate::config::option_value::Bounds;
 use crate::config::{Config, Tls};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-type Of = Setting<Config>;
+type ConfigSetting = Setting<Config>;
 
 pub const SECTIONS: &[Section] = &[
     Section {
         name: "server",
         help: "Where the server listens, and how it stops.",
         settings: &[
-            Of::new(
+            ConfigSetting::new(
                 "host",
                 |c| &mut c.server.host,
                 "\"0.0.0.0\"",
-                "The address to listen on. Loopback reaches this machine only; \"0.0.0.0\" and \
-                 \"::\" are all of its addresses",
+                "The address to listen on. Loopback accepts connections from this machine only; \
+                 \"0.0.0.0\" and \"::\" listen on all addresses",
             )
             .flag("host"),
-            Of::new(
+            ConfigSetting::new(
                 "port",
                 |c| &mut c.server.port,
                 "8000",
-                "The port to listen on; 0 takes any that is free",
+                "The port to listen on; 0 chooses a free one",
             )
             .within(Bounds::Whole(0, u16::MAX as u64))
             .flag("port"),
-            Of::new(
+            ConfigSetting::new(
                 "shutdown_timeout",
                 |c| &mut c.server.shutdown_timeout,
                 "\"2m\"",
-                "How long requests may go on after the server was told to stop",
+                "How long running requests may continue after a shutdown signal",
             )
             .flag("shutdown-timeout"),
-            Of::new(
+            ConfigSetting::new(
                 "page",
                 |c| &mut c.server.page,
                 "false",
-                "Serve the page at `/` and the reader of the API's description at `/docs`",
+                "Serve the page at `/` and the API reference at `/docs`",
             )
             .flag("page"),
-            Of::new(
+            ConfigSetting::new(
                 "host_names",
                 |c| &mut c.server.host_names,
                 "[\"llm.example.org\"]",
-                "Names by which browsers may reach the server, besides its address and loopback \
-                 names",
+                "Host names under which browsers may reach the server, besides its address and \
+                 loopback names",
             )
             .within(Bounds::Text(
                 is_host_name,
@@ -60,16 +60,16 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "tls",
-        help: "HTTPS. Both files, or neither.",
+        help: "HTTPS. Set both files or neither.",
         settings: &[
-            Of::new(
+            ConfigSetting::new(
                 "certificate",
                 |c| &mut tls(c).certificate,
                 "\"/etc/loquat/certificate.pem\"",
-                "PEM: the certificate and what it was issued by",
+                "PEM: the certificate chain",
             )
             .flag("tls-certificate"),
-            Of::new(
+            ConfigSetting::new(
                 "private_key",
                 |c| &mut tls(c).private_key,
                 "\"/etc/loquat/private-key.pem\"",
@@ -80,70 +80,69 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "limits",
-        help: "What a client may ask of a connection.",
+        help: "Limits for requests and connections.",
         settings: &[
-            Of::new(
+            ConfigSetting::new(
                 "body_bytes",
                 |c| &mut c.limits.body_bytes,
                 "\"64MiB\"",
-                "The largest body of a request",
+                "Largest request body",
             )
             .within(Bounds::Bytes(KIB, 1 << 40)),
-            Of::new(
+            ConfigSetting::new(
                 "header_bytes",
                 |c| &mut c.limits.header_bytes,
                 "\"128KiB\"",
-                "The largest head of a request",
+                "Largest request head",
             )
             .within(Bounds::Bytes(8 * KIB, 16 * MIB)),
-            Of::new(
+            ConfigSetting::new(
                 "header_timeout",
                 |c| &mut c.limits.header_timeout,
                 "\"20s\"",
                 "How long a request's head may take to arrive",
             ),
-            Of::new(
+            ConfigSetting::new(
                 "body_timeout",
                 |c| &mut c.limits.body_timeout,
                 "\"5m\"",
-                "How long its body may take",
+                "How long a request's body may take to arrive",
             ),
-            Of::new(
+            ConfigSetting::new(
                 "write_timeout",
                 |c| &mut c.limits.write_timeout,
                 "\"30s\"",
-                "How long a client may leave what is sent to it unread",
+                "How long a client may leave sent data unread",
             ),
-            Of::new(
+            ConfigSetting::new(
                 "idle_timeout",
                 |c| &mut c.limits.idle_timeout,
                 "\"2m\"",
                 "How long a connection may be idle between requests",
             ),
-            Of::new(
+            ConfigSetting::new(
                 "connections",
                 |c| &mut c.limits.connections,
                 "1024",
-                "Connections at once",
+                "Concurrent connections",
             )
             .within(AT_LEAST_ONE),
-            Of::new(
+            ConfigSetting::new(
                 "request_timeout",
                 |c| &mut c.limits.request_timeout,
                 "\"10m\"",
-                "The longest time from a request's arrival to its end; as long as it takes when \
-                 left out",
+                "Longest time from a request's arrival to its end; no limit if unset",
             ),
         ],
     },
     Section {
         name: "cors",
-        help: "Whose pages may use the server from a browser.",
-        settings: &[Of::new(
+        help: "Which origins may use the server from a browser.",
+        settings: &[ConfigSetting::new(
             "origins",
             |c| &mut c.cors.origins,
             "[\"https://example.org\"]",
-            "Origins that may; \"*\" is everybody, and nobody may when it is empty",
+            "Allowed origins; \"*\" allows all, and an empty list allows none",
         )
         .within(Bounds::Text(
             is_origin,
@@ -153,32 +152,32 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         name: "log",
-        help: "What is written to stderr.",
+        help: "The log on stderr.",
         settings: &[
-            Of::new(
+            ConfigSetting::new(
                 "level",
                 |c| &mut c.log.level,
                 "\"info,loquat_engine=debug\"",
-                "error, warn, info, debug or trace, or a filter of them by part",
+                "error, warn, info, debug or trace, or a filter with levels per target",
             )
             .within(Bounds::Text(
                 is_filter,
-                "a level such as \"info\", or a filter of them by part",
+                "a level such as \"info\", or a filter with levels per target",
             ))
             .flag("log-level")
             .variable("LOQUAT_LOG"),
-            Of::new(
+            ConfigSetting::new(
                 "format",
                 |c| &mut c.log.format,
                 "\"json\"",
-                "Lines for people, or JSON",
+                "Plain text or JSON lines",
             )
             .flag("log-format"),
-            Of::new(
+            ConfigSetting::new(
                 "content",
                 |c| &mut c.log.content,
                 "true",
-                "Write prompts and outputs into the log",
+                "Log prompts and outputs",
             ),
         ],
     },
@@ -186,67 +185,66 @@ pub const SECTIONS: &[Section] = &[
         name: "telemetry",
         help: "Traces, by OTLP over HTTP.",
         settings: &[
-            Of::new(
+            ConfigSetting::new(
                 "otlp_endpoint",
                 |c| &mut c.telemetry.otlp_endpoint,
                 "\"http://127.0.0.1:4318\"",
-                "Where spans go; nowhere when left out",
+                "The collector's endpoint; no traces if unset",
             )
             .within(Bounds::Text(
                 is_http,
-                "an address such as \"http://127.0.0.1:4318\"",
+                "a URL such as \"http://127.0.0.1:4318\"",
             ))
             .flag("otlp-endpoint"),
-            Of::new(
+            ConfigSetting::new(
                 "service_name",
                 |c| &mut c.telemetry.service_name,
                 "\"loquat-eu\"",
-                "What the server is called there",
+                "The service's name in traces",
             ),
-            Of::new(
+            ConfigSetting::new(
                 "sample_ratio",
                 |c| &mut c.telemetry.sample_ratio,
                 "0.1",
-                "The share of requests that are traced, unless the client decided already",
+                "The share of requests to trace, unless the client has decided",
             )
             .within(Bounds::Real(0.0, 1.0)),
         ],
     },
     Section {
         name: "responses",
-        help: "What `/v1/responses` keeps for later turns.",
+        help: "Responses that `/v1/responses` stores for later turns.",
         settings: &[
-            Of::new(
+            ConfigSetting::new(
                 "max_stored",
                 |c| &mut c.responses.max_stored,
                 "200",
-                "Responses; 0 keeps none",
+                "Stored responses; 0 stores none",
             )
             .within(COUNT),
-            Of::new(
+            ConfigSetting::new(
                 "max_bytes",
                 |c| &mut c.responses.max_bytes,
                 "\"16MiB\"",
                 "Memory for all of them together",
             )
             .within(Bounds::Bytes(1, 1 << 40)),
-            Of::new(
+            ConfigSetting::new(
                 "keep",
                 |c| &mut c.responses.keep,
                 "\"1h\"",
-                "How long one is kept",
+                "How long a response is stored",
             ),
         ],
     },
     Section {
         name: "memory",
-        help: "What all models may take together.",
-        settings: &[Of::new(
+        help: "Memory of all models together.",
+        settings: &[ConfigSetting::new(
             "total",
             |c| &mut c.memory,
             "\"24GiB\"",
-            "Idle models make room for others within it; whatever the machine takes when \
-                 left out",
+            "The limit, within which idle models are unloaded to make room; no limit if unset",
         )
         .within(Bounds::Bytes(1, u64::MAX))],
     },
@@ -261,7 +259,7 @@ fn is_host_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(letter)
 }
 
-/// Without a path, which no browser sends.
+/// Without a path: browsers send none.
 fn is_origin(text: &str) -> bool {
     let host = ["http://", "https://"]
         .iter()

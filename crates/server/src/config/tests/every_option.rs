@@ -1,38 +1,38 @@
-//! The tables of options, walked from one end to the other.
+//! Checks every row of the tables of options.
 
 use super::*;
 use crate::config::options::{KEYS, MODELS, SECTIONS, Setting, model_variable};
 
 #[test]
-fn every_option_can_be_set_everywhere_it_says() {
+fn every_option_can_be_set_from_every_source() {
     for section in SECTIONS {
         for setting in section.settings {
-            let default = setting.written(&mut Config::default());
+            let default = setting.to_toml(&mut Config::default());
             assert_ne!(
                 default.as_deref(),
                 Some(setting.example),
                 "{}",
                 setting.name
             );
-            // One of two files is a mistake.
-            let beside = match (section.name, setting.name) {
+            // One TLS file needs the other.
+            let other = match (section.name, setting.name) {
                 ("tls", "certificate") => "private_key = \"k\"\n",
                 ("tls", _) => "certificate = \"c\"\n",
                 _ => "",
             };
             let file = format!(
-                "[{}]\n{beside}{} = {}",
+                "[{}]\n{other}{} = {}",
                 section.name, setting.name, setting.example
             );
             let mut config = read(&file);
             assert_eq!(
-                setting.written(&mut config).as_deref(),
+                setting.to_toml(&mut config).as_deref(),
                 Some(setting.example),
                 "{file}"
             );
-            let given = (section.variable(setting), plain(setting.example));
-            let elsewhere = format!("[{}]\n{beside}", section.name);
-            check_overrides(&elsewhere, setting, &given.0, &given.1, |config| config);
+            let set = (section.variable(setting), plain(setting.example));
+            let file = format!("[{}]\n{other}", section.name);
+            check_overrides(&file, setting, &set.0, &set.1, |config| config);
         }
     }
     let model = "[[models]]\nname = \"m\"\nsource = \"s\"\n";
@@ -40,7 +40,7 @@ fn every_option_can_be_set_everywhere_it_says() {
         let file = format!("{model}{} = {}", setting.name, setting.example);
         let mut found = read(&file).models.remove(0);
         assert_eq!(
-            setting.written(&mut found).as_deref(),
+            setting.to_toml(&mut found).as_deref(),
             Some(setting.example),
             "{file}"
         );
@@ -57,14 +57,14 @@ fn every_option_can_be_set_everywhere_it_says() {
         let file = format!("{model}{key}{} = {}", setting.name, setting.example);
         let mut found = read(&file).keys.remove(0);
         assert_eq!(
-            setting.written(&mut found).as_deref(),
+            setting.to_toml(&mut found).as_deref(),
             Some(setting.example),
             "{file}"
         );
     }
 }
 
-/// The variable, and the flag where there is one, set the option too.
+/// The variable and the flag, if any, set the option too.
 fn check_overrides<T>(
     file: &str,
     setting: &Setting<T>,
@@ -81,27 +81,27 @@ fn check_overrides<T>(
         ..sources(file)
     });
     for sources in [Some(by_variable), by_flag].into_iter().flatten() {
-        let settled = sources.read();
-        let mut config = settled
-            .unwrap_or_else(|wrong| panic!("{variable}: {wrong}"))
+        let effective = sources.read();
+        let mut config = effective
+            .unwrap_or_else(|errors| panic!("{variable}: {errors}"))
             .config;
-        let found = setting.written(holder(&mut config));
+        let found = setting.to_toml(holder(&mut config));
         assert_eq!(found.as_deref(), Some(setting.example), "{variable}");
     }
 }
 
-/// A TOML value as a variable has it.
+/// A TOML value as the text of a variable.
 fn plain(toml: &str) -> String {
     toml.trim_matches(['[', ']']).replace('"', "")
 }
 
 #[test]
-fn variables_and_flags_are_one_options_each() {
-    let of_sections = SECTIONS
+fn variables_and_flags_are_unique() {
+    let section_variables = SECTIONS
         .iter()
         .flat_map(|section| section.settings.iter().map(|s| section.variable(s)));
-    let of_models = MODELS.iter().filter_map(model_variable);
-    let mut variables: Vec<_> = of_sections.chain(of_models).collect();
+    let model_variables = MODELS.iter().filter_map(model_variable);
+    let mut variables: Vec<_> = section_variables.chain(model_variables).collect();
     let mut names: Vec<_> = flags()
         .into_iter()
         .map(|flag| flag.name.to_owned())

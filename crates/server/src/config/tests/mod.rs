@@ -1,7 +1,7 @@
-//! Reading configurations through their front door.
+//! Reads configurations from their sources.
 
+mod errors_with_locations;
 mod every_option;
-mod wrong;
 
 use std::time::Duration;
 
@@ -19,23 +19,23 @@ fn sources(text: &str) -> Sources {
 }
 
 fn read(text: &str) -> Config {
-    let settled = sources(text).read();
-    settled
-        .unwrap_or_else(|mistakes| panic!("{text}\n{mistakes}"))
+    let effective = sources(text).read();
+    effective
+        .unwrap_or_else(|errors| panic!("{text}\n{errors}"))
         .config
 }
 
-/// `PLACE MESSAGE` of each mistake.
-fn told(Mistakes(mistakes): Mistakes) -> Vec<String> {
-    let told = mistakes
+/// `LOCATION MESSAGE` of each error.
+fn described(ConfigErrors(errors): ConfigErrors) -> Vec<String> {
+    let described = errors
         .into_iter()
-        .map(|Mistake { place, message }| match place {
-            Place::File(spot) => format!("{}:{} {message}", spot.line, spot.column),
-            Place::WholeFile(path) => format!("{} {message}", path.display()),
-            Place::Variable(name) | Place::Argument(name) => format!("{name} {message}"),
-            Place::Flag(name) => format!("--{name} {message}"),
+        .map(|ConfigError { location, message }| match location {
+            Location::File(file) => format!("{}:{} {message}", file.line, file.column),
+            Location::WholeFile(path) => format!("{} {message}", path.display()),
+            Location::Variable(name) | Location::Argument(name) => format!("{name} {message}"),
+            Location::Flag(name) => format!("--{name} {message}"),
         });
-    told.collect()
+    described.collect()
 }
 
 fn pairs(given: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -46,13 +46,13 @@ fn pairs(given: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn nothing_said_is_the_default() {
+fn empty_config_is_the_default() {
     assert_eq!(read(""), Config::default());
     assert_eq!(Sources::default().read().unwrap().config, Config::default());
 }
 
 #[test]
-fn values_reach_their_places() {
+fn values_reach_their_fields() {
     let config = read(
         r#"
         [server]
@@ -72,7 +72,6 @@ fn values_reach_their_places() {
         name = "small"
         source = "smollm2"
         memory = "60%"
-        adapters = []
         [models.sampling]
         temperature = 1
         top_k = 40
@@ -88,7 +87,7 @@ fn values_reach_their_places() {
     let [key] = &config.keys[..] else {
         panic!("one key");
     };
-    assert_eq!(key.hash, KeyHash::of("abc"));
+    assert_eq!(key.hash, KeyHash::digest("abc"));
     assert_eq!(key.scopes, [Scope::Inference, Scope::Admin]);
     let [model] = &config.models[..] else {
         panic!("one model");
@@ -102,7 +101,7 @@ fn values_reach_their_places() {
 }
 
 #[test]
-fn flags_go_before_the_environment_and_that_before_the_file() {
+fn flags_override_environment_which_overrides_file() {
     let file = "[server]\nport = 1\npage = false\n[[models]]\nname = \"a\"\nsource = \"s\"\n\
                 context = 10\nthreads = 2";
     let all = Sources {
@@ -120,7 +119,7 @@ fn flags_go_before_the_environment_and_that_before_the_file() {
         flags: pairs(&[("port", "3"), ("threads", "4")]),
         ..sources(file)
     };
-    let Settled { config, origins } = all.read().unwrap();
+    let EffectiveConfig { config, provenance } = all.read().unwrap();
     assert_eq!(config.server.port, 3);
     assert_eq!(config.server.host.to_string(), "0.0.0.0");
     assert!(!config.server.page);
@@ -134,30 +133,33 @@ fn flags_go_before_the_environment_and_that_before_the_file() {
         (Some(20), Some(4), None)
     );
 
-    let server = &origins.sections["server"];
-    assert_eq!(server.of("port"), Some(&Place::Flag("port".to_owned())));
+    let server = &provenance.sections["server"];
     assert_eq!(
-        server.of("host"),
-        Some(&Place::Variable("LOQUAT_SERVER_HOST".to_owned()))
+        server.location("port"),
+        Some(&Location::Flag("port".to_owned()))
+    );
+    assert_eq!(
+        server.location("host"),
+        Some(&Location::Variable("LOQUAT_SERVER_HOST".to_owned()))
     );
     assert!(matches!(
-        server.of("page"),
-        Some(Place::File(Spot { line: 3, .. }))
+        server.location("page"),
+        Some(Location::File(FileLocation { line: 3, .. }))
     ));
-    assert_eq!(server.of("shutdown_timeout"), None);
-    let model = &origins.models[0];
+    assert_eq!(server.location("shutdown_timeout"), None);
+    let model = &provenance.models[0];
     assert_eq!(
-        model.of("threads"),
-        Some(&Place::Flag("threads".to_owned()))
+        model.location("threads"),
+        Some(&Location::Flag("threads".to_owned()))
     );
     assert!(matches!(
-        model.of("name"),
-        Some(Place::File(Spot { line: 5, .. }))
+        model.location("name"),
+        Some(Location::File(FileLocation { line: 5, .. }))
     ));
 }
 
 #[test]
-fn typed_models_choose_among_the_files() {
+fn named_models_select_from_the_file() {
     let file = "[[models]]\nname = \"a\"\nsource = \"s\"\n[[models]]\nname = \"b\"\nsource = \
                 \"t\"\naliases = [\"c\"]\n";
     let default = Some(Model::new("default", "default"));
@@ -167,12 +169,12 @@ fn typed_models_choose_among_the_files() {
             default_model: default.clone(),
             ..sources(file)
         };
-        let models = sources.read().map(|settled| settled.config.models);
-        let told = models.map_err(|mistakes| told(mistakes).join("; "))?;
-        let told = told
+        let models = sources.read().map(|effective| effective.config.models);
+        let models = models.map_err(|errors| described(errors).join("; "))?;
+        let models = models
             .iter()
             .map(|m| format!("{} {} {}", m.name, m.source, m.preload));
-        Ok::<_, String>(told.collect::<Vec<_>>().join(", "))
+        Ok::<_, String>(models.collect::<Vec<_>>().join(", "))
     };
     let model = |name: &str| Model::new(name, name);
     for (file, typed, expected) in [
@@ -184,7 +186,7 @@ fn typed_models_choose_among_the_files() {
         (
             "",
             vec![model("d"), model("d")],
-            Err("d another model is called `d` already"),
+            Err("d another model is already named `d`"),
         ),
     ] {
         let expected = expected.map(str::to_owned).map_err(str::to_owned);
@@ -193,13 +195,13 @@ fn typed_models_choose_among_the_files() {
 }
 
 #[test]
-fn what_is_in_force_is_shown_without_hashes() {
+fn effective_config_shortens_hashes() {
     let file = format!(
         "[server]\nport = 9000\n[[keys]]\nname = \"k\"\nhash = \"{HASH}\"\n[[models]]\nname = \
          \"m\"\nsource = \"s\"\nsampling = {{ top_k = 5, seed = 7 }}\n"
     );
-    let settled = sources(&file).read().unwrap();
-    let shown = show(&settled);
+    let effective = sources(&file).read().unwrap();
+    let shown = effective_toml(&effective);
     for line in [
         "port = 9000                              # f.toml:2",
         "host = \"127.0.0.1\"                       # default",
@@ -210,7 +212,7 @@ fn what_is_in_force_is_shown_without_hashes() {
         assert!(shown.contains(line), "{line}\n{shown}");
     }
     assert!(!shown.contains(HASH));
-    let shown = in_force(&settled.config);
+    let shown = effective_json(&effective.config);
     assert_eq!(shown["server"]["port"], 9000);
     assert_eq!(shown["limits"]["request_timeout"], Value::Null);
     assert_eq!(shown["limits"]["body_bytes"], "32MiB");
@@ -223,37 +225,37 @@ fn what_is_in_force_is_shown_without_hashes() {
 }
 
 #[test]
-fn what_is_shown_reads_as_the_same_configuration() {
+fn printed_config_parses_as_itself() {
     let text = include_str!("../../../../../packaging/loquat.toml");
     let config = read(text);
-    let shown = show(&sources(text).read().unwrap());
+    let shown = effective_toml(&sources(text).read().unwrap());
     let hashes = config.keys.iter();
-    // All that does not read back is what is not told.
-    let told = hashes.fold(shown, |shown, key| {
+    // Only shortened hashes do not parse.
+    let printed = hashes.fold(shown, |shown, key| {
         shown.replace(&key.hash.shortened(), &key.hash.to_string())
     });
-    assert_eq!(read(&told), config);
+    assert_eq!(read(&printed), config);
     assert!(!config.keys.is_empty() && !config.models.is_empty());
 }
 
 #[test]
-fn doubts_are_told_of_what_may_not_be_meant() {
+fn probable_oversights_are_warned_about() {
     let key = format!("[[keys]]\nname = \"k\"\nhash = \"{HASH}\"\n");
     let open = "[server]\nhost = \"0.0.0.0\"\n";
     for (file, expected) in [
         (String::new(), vec![]),
-        (open.to_owned(), vec!["everybody who reaches 0.0.0.0"]),
+        (open.to_owned(), vec!["anyone who can reach 0.0.0.0"]),
         (key.clone(), vec!["no key has the scope"]),
         (
             format!("{open}{key}"),
-            vec!["no key has the scope", "keys travel unencrypted"],
+            vec!["no key has the scope", "keys are sent unencrypted"],
         ),
         (format!("{key}scopes = [\"admin\"]\n"), vec![]),
     ] {
-        let doubts = read(&file).doubts();
-        assert_eq!(doubts.len(), expected.len(), "{doubts:?}");
-        for (doubt, beginning) in doubts.iter().zip(expected) {
-            assert!(doubt.starts_with(beginning), "{doubt}");
+        let warnings = read(&file).warnings();
+        assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
+        for (warning, beginning) in warnings.iter().zip(expected) {
+            assert!(warning.starts_with(beginning), "{warning}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The registry over an opener that counts, delays and fails.
+//! The registry with an opener that counts, waits and fails.
 
-mod double;
+mod fake_opener;
 mod leases;
-mod lengths;
-mod room;
+mod memory;
+mod prompt_limits;
 mod unloading;

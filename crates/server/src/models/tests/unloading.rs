@@ -2,35 +2,35 @@ use std::time::Duration;
 
 use loquat_engine::{GenerateRequest, Generation, SamplingParams};
 
-use super::double::{Double, becomes, config, serve, states};
+use super::fake_opener::{FakeOpener, becomes, config, serve, states};
 use crate::models::{KeepAlive, Lease, Models};
 
 const IDLE: Duration = Duration::from_secs(60);
 
 /// A model that is unloaded when idle.
-fn impatient() -> Models {
+fn idle_unloading() -> Models {
     let mut config = config(&[("a", 1)], None);
     config.models[0].idle_unload = Some(IDLE);
-    serve(&config, Double::default()).0
+    serve(&config, FakeOpener::default()).0
 }
 
 fn state(models: &Models) -> &'static str {
     states(models)[0].1
 }
 
-fn ask(lease: &Lease, max_tokens: usize) -> Generation {
+fn submit(lease: &Lease, max_tokens: usize) -> Generation {
     let request = GenerateRequest {
         prompt: vec![1, 2, 3],
         max_tokens,
         sampling: SamplingParams::greedy(),
         ..GenerateRequest::default()
     };
-    lease.engine().submit(request).expect("a place")
+    lease.engine().submit(request).expect("accepted")
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_idle_for_long_enough_is_closed_and_opened_again() {
-    let models = impatient();
+async fn idle_model_is_unloaded_and_reloaded() {
+    let models = idle_unloading();
     let lease = models.lease("a").await.expect("the model");
     tokio::time::sleep(IDLE * 2).await;
     assert_eq!(state(&models), "ready", "it is in use");
@@ -39,19 +39,19 @@ async fn what_is_idle_for_long_enough_is_closed_and_opened_again() {
     assert_eq!(state(&models), "ready");
     drop(models.lease("a").await.expect("the model"));
     tokio::time::sleep(IDLE * 3 / 4).await;
-    assert_eq!(state(&models), "ready", "it was used since");
+    assert_eq!(state(&models), "ready", "it was used again");
     assert!(models.status()[0].expires.is_some());
     tokio::time::sleep(IDLE / 2).await;
     becomes(&models, "a", "unloaded").await;
     let status = &models.status()[0];
     assert!(status.stats.is_none() && status.expires.is_none());
-    assert!(status.info.is_some(), "what was seen stays known");
+    assert!(status.info.is_some(), "its inspection is kept");
     models.lease("a").await.expect("the model");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clients_word_on_idling_counts_until_the_model_is_unloaded() {
-    let models = impatient();
+async fn keep_alive_lasts_until_unloaded() {
+    let models = idle_unloading();
     let open = || async { models.lease("a").await.expect("the model") };
     drop(open().await);
     models.keep_alive("a", KeepAlive::Forever).expect("a");
@@ -71,15 +71,15 @@ async fn a_clients_word_on_idling_counts_until_the_model_is_unloaded() {
     becomes(&models, "a", "unloaded").await;
     drop(open().await);
     tokio::time::sleep(IDLE / 2).await;
-    assert_eq!(state(&models), "ready", "the configuration counts again");
+    assert_eq!(state(&models), "ready", "the configuration applies again");
     assert!(models.keep_alive("b", KeepAlive::Forever).is_err());
 }
 
 #[tokio::test]
-async fn unloading_ends_the_engine_and_nothing_before_it() {
-    let (models, double) = serve(&config(&[("a", 1)], None), Double::default());
+async fn unloading_waits_for_leases() {
+    let (models, opener) = serve(&config(&[("a", 1)], None), FakeOpener::default());
     let lease = models.lease("a").await.expect("the model");
-    let generation = ask(&lease, 4);
+    let generation = submit(&lease, 4);
     let unloading = tokio::spawn({
         let models = models.clone();
         async move { models.unload("a").await }
@@ -91,21 +91,21 @@ async fn unloading_ends_the_engine_and_nothing_before_it() {
     });
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(!unloading.is_finished() && !next.is_finished());
-    let whole = generation.collect().await.expect("a whole answer");
-    assert_eq!(whole.tokens.len(), 4);
-    // Nobody reads it, so that it ends with its engine or not at all.
-    let witness = ask(&lease, 1000);
+    let completion = generation.collect().await.expect("a completion");
+    assert_eq!(completion.tokens.len(), 4);
+    // Its output is not read, so it ends only with the engine.
+    let witness = submit(&lease, 1000);
     drop(lease);
     unloading.await.expect("no panic").expect("a");
     assert!(witness.collect().await.is_err());
     let lease = next.await.expect("no panic").expect("the model");
-    assert_eq!(double.opened("a"), 2);
-    ask(&lease, 4).collect().await.expect("a whole answer");
+    assert_eq!(opener.opened("a"), 2);
+    submit(&lease, 4).collect().await.expect("a completion");
 }
 
 #[tokio::test]
-async fn what_was_drained_is_refused_until_it_is_loaded() {
-    let (models, double) = serve(&config(&[("a", 1)], None), Double::default());
+async fn drained_model_is_refused_until_loaded() {
+    let (models, opener) = serve(&config(&[("a", 1)], None), FakeOpener::default());
     drop(models.lease("a").await.expect("the model"));
     models.drain("a").await.expect("a");
     assert_eq!(state(&models), "drained");
@@ -113,12 +113,12 @@ async fn what_was_drained_is_refused_until_it_is_loaded() {
     assert_eq!(refused.and_then(|error| error.code), Some("model_drained"));
     models.load("a").await.expect("the model");
     models.lease("a").await.expect("the model");
-    assert_eq!(double.opened("a"), 2);
+    assert_eq!(opener.opened("a"), 2);
 }
 
 #[tokio::test]
-async fn a_model_whose_engine_ended_is_opened_anew() {
-    let (models, double) = serve(&config(&[("a", 1)], None), Double::default());
+async fn model_with_dead_engine_is_reopened() {
+    let (models, opener) = serve(&config(&[("a", 1)], None), FakeOpener::default());
     models
         .lease("a")
         .await
@@ -126,18 +126,16 @@ async fn a_model_whose_engine_ended_is_opened_anew() {
         .engine()
         .shutdown();
     let lease = models.lease("a").await.expect("the model");
-    ask(&lease, 4).collect().await.expect("a whole answer");
-    assert_eq!(double.opened("a"), 2);
+    submit(&lease, 4).collect().await.expect("a completion");
+    assert_eq!(opener.opened("a"), 2);
 }
 
 #[tokio::test]
-async fn closing_waits_for_requests_and_openings_and_takes_no_more() {
-    let double = Double {
-        delay: Duration::from_millis(30),
-        ..Double::default()
-    };
-    let (models, _) = serve(&config(&[("a", 1), ("b", 1)], None), double);
+async fn closing_waits_for_requests_and_openings() {
+    let sizes = [("a", 1), ("b", 1)];
+    let (models, opener) = serve(&config(&sizes, None), FakeOpener::default());
     let lease = models.lease("a").await.expect("the model");
+    let release = opener.block_next();
     let late = tokio::spawn({
         let models = models.clone();
         async move { models.lease("b").await }
@@ -151,10 +149,11 @@ async fn closing_waits_for_requests_and_openings_and_takes_no_more() {
         tokio::task::yield_now().await;
     }
     assert!(models.lease("a").await.is_err());
+    drop(release);
     assert!(late.await.expect("no panic").is_err());
     becomes(&models, "b", "unloaded").await;
     assert!(!closing.is_finished(), "`a` is in use");
-    ask(&lease, 4).collect().await.expect("a whole answer");
+    submit(&lease, 4).collect().await.expect("a completion");
     drop(lease);
     closing.await.expect("no panic");
     assert_eq!(state(&models), "unloaded");

@@ -6,7 +6,7 @@ use crate::testing::{Harness, MODEL, Scripted};
 
 const CHAT: &str = "/api/chat";
 
-fn asking(more: Value) -> Value {
+fn request(more: Value) -> Value {
     let mut body = json!({
         "model": MODEL,
         "messages": [{ "role": "user", "content": "hi" }],
@@ -16,7 +16,7 @@ fn asking(more: Value) -> Value {
     body
 }
 
-/// What a stream's lines say together, checked for their form.
+/// The joined lines of a stream, after checking their form.
 fn joined(lines: &[Value]) -> (String, String, Vec<Value>) {
     let (mut content, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
     for (index, line) in lines.iter().enumerate() {
@@ -36,9 +36,9 @@ fn joined(lines: &[Value]) -> (String, String, Vec<Value>) {
 }
 
 #[tokio::test]
-async fn a_reply_is_streamed_unless_asked_otherwise() {
+async fn replies_stream_by_default() {
     let server = Harness::saying("<think>well</think>Hello you!");
-    let streamed = post(&server, CHAT, &asking(json!({}))).await;
+    let streamed = post(&server, CHAT, &request(json!({}))).await;
     let kind = &streamed.response.headers()["content-type"];
     assert_eq!(kind, "application/x-ndjson");
     let lines = streamed.lines();
@@ -55,7 +55,7 @@ async fn a_reply_is_streamed_unless_asked_otherwise() {
         assert!(line.get("done_reason").is_none() && line.get("eval_count").is_none());
     }
 
-    let whole = post(&server, CHAT, &asking(json!({ "stream": false })))
+    let whole = post(&server, CHAT, &request(json!({ "stream": false })))
         .await
         .json();
     assert_eq!(whole["message"]["content"], "Hello you!");
@@ -78,7 +78,7 @@ async fn a_reply_is_streamed_unless_asked_otherwise() {
 }
 
 #[tokio::test]
-async fn calls_come_whole_with_their_arguments_as_objects() {
+async fn calls_have_object_arguments() {
     let says =
         r#"Let me see.<tool_call>{"name": "add", "arguments": {"a": 1, "b": [2]}}</tool_call>"#;
     let server = Harness::saying(says);
@@ -88,7 +88,7 @@ async fn calls_come_whole_with_their_arguments_as_objects() {
         "parameters": { "type": "object", "properties": { "a": { "type": "integer" } } },
     }}]);
     for stream in [true, false] {
-        let body = asking(json!({ "tools": tools, "stream": stream }));
+        let body = request(json!({ "tools": tools, "stream": stream }));
         let reply = post(&server, CHAT, &body).await;
         let (content, _, calls) = joined(&reply.lines());
         assert_eq!(content.trim(), "Let me see.");
@@ -100,8 +100,8 @@ async fn calls_come_whole_with_their_arguments_as_objects() {
         assert_eq!(call["function"], function);
         assert!(call["id"].is_string());
 
-        // And back again, as clients send it.
-        let body = asking(json!({ "tools": tools, "stream": false, "messages": [
+        // Sent back as clients do.
+        let body = request(json!({ "tools": tools, "stream": false, "messages": [
             { "role": "user", "content": "add" },
             { "role": "assistant", "content": content, "tool_calls": calls },
             { "role": "tool", "tool_name": "add", "content": "3" },
@@ -111,21 +111,21 @@ async fn calls_come_whole_with_their_arguments_as_objects() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_cut_is_left_out() {
+async fn cut_call_is_omitted() {
     let server =
         Harness::saying(r#"<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>"#);
     let tools = json!([{ "function": { "name": "add" } }]);
     let options = json!({ "num_predict": 30 });
-    let body = asking(json!({ "tools": tools, "stream": false, "options": options }));
+    let body = request(json!({ "tools": tools, "stream": false, "options": options }));
     let answer = post(&server, CHAT, &body).await.json();
     assert_eq!(answer["done_reason"], "length");
     assert!(answer["message"].get("tool_calls").is_none(), "{answer}");
 }
 
 #[tokio::test]
-async fn a_reply_may_be_bounded_and_told_by_token() {
+async fn num_predict_and_logprobs_apply() {
     let server = Harness::saying("Hello you!");
-    let body = asking(json!({
+    let body = request(json!({
         "stream": false, "logprobs": true, "top_logprobs": 2,
         "options": { "num_predict": 4, "num_ctx": 1000 },
     }));
@@ -134,23 +134,24 @@ async fn a_reply_may_be_bounded_and_told_by_token() {
     let answer = reply.json();
     assert_eq!(answer["done_reason"], "length");
     assert_eq!(answer["eval_count"], 4);
-    let told = answer["logprobs"].as_array().expect("tokens");
-    assert_eq!(told.len(), 4);
-    let text: String = told
+    let found = answer["logprobs"].as_array().expect("tokens");
+    assert_eq!(found.len(), 4);
+    let text: String = found
         .iter()
         .filter_map(|token| token["token"].as_str())
         .collect();
     assert_eq!(text, answer["message"]["content"]);
-    assert_eq!(told[0]["top_logprobs"].as_array().map(Vec::len), Some(2));
+    assert_eq!(found[0]["top_logprobs"].as_array().map(Vec::len), Some(2));
 
-    let all = asking(json!({ "stream": false, "options": { "num_predict": -1, "stop": ["you"] } }));
+    let all =
+        request(json!({ "stream": false, "options": { "num_predict": -1, "stop": ["you"] } }));
     let answer = post(&server, CHAT, &all).await.json();
     assert_eq!(answer["message"]["content"], "Hello ");
     assert_eq!(answer["done_reason"], "stop");
 }
 
 #[tokio::test]
-async fn more_than_there_is_room_for_ends_with_the_context() {
+async fn reply_ends_with_the_context() {
     let model = Scripted {
         context: 96,
         ..Scripted::new(&"and so on ".repeat(50))
@@ -158,7 +159,7 @@ async fn more_than_there_is_room_for_ends_with_the_context() {
     let server = Harness::with(model, Harness::config());
     for predict in [json!(-2), json!(100_000)] {
         let options = json!({ "num_predict": predict });
-        let body = asking(json!({ "stream": false, "options": options }));
+        let body = request(json!({ "stream": false, "options": options }));
         let answer = post(&server, CHAT, &body).await.json();
         assert_eq!(answer["done_reason"], "length");
         let count = |name: &str| answer[name].as_u64().expect("a count");
@@ -167,14 +168,14 @@ async fn more_than_there_is_room_for_ends_with_the_context() {
 }
 
 #[tokio::test]
-async fn answers_keep_to_their_format() {
+async fn answers_follow_their_format() {
     let server = Harness::saying(r#"Sure: {"name": "x"}"#);
     let schema = json!({
         "type": "object", "properties": { "name": { "type": "string" } }, "required": ["name"],
         "additionalProperties": false,
     });
     for format in [json!("json"), schema] {
-        let body = asking(json!({ "stream": false, "format": format, "think": false,
+        let body = request(json!({ "stream": false, "format": format, "think": false,
             "options": { "num_predict": 200 } }));
         let answer = post(&server, CHAT, &body).await.json();
         let content = answer["message"]["content"].as_str().expect("text");
@@ -183,7 +184,7 @@ async fn answers_keep_to_their_format() {
 }
 
 #[tokio::test]
-async fn without_messages_models_are_loaded_and_unloaded() {
+async fn empty_chat_loads_and_unloads() {
     let server = Harness::saying("hello");
     let state = || server.app.models.status()[0].state.name();
     assert_eq!(state(), "unloaded");
@@ -204,30 +205,30 @@ async fn without_messages_models_are_loaded_and_unloaded() {
     while state() != "unloaded" {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
-    // One that is not loaded stays as it is, and lasts when it is loaded again.
+    // A model that is not loaded is not affected when it is loaded again.
     post(&server, CHAT, &body).await;
     assert_eq!(state(), "unloaded");
-    post(&server, CHAT, &asking(json!({}))).await;
+    post(&server, CHAT, &request(json!({}))).await;
     tokio::time::sleep(std::time::Duration::from_millis(30)).await;
     assert_eq!(state(), "ready");
 }
 
 #[tokio::test]
-async fn models_may_be_called_by_the_tag_that_clients_add() {
+async fn latest_tag_is_accepted() {
     let server = Harness::saying("hello");
     let name = format!("{MODEL}:latest");
-    let body = asking(json!({ "model": name, "stream": false }));
+    let body = request(json!({ "model": name, "stream": false }));
     let answer = post(&server, CHAT, &body).await.json();
     assert_eq!(answer["model"], name);
     for name in ["other", "other:latest", "tiny:7b"] {
-        let reply = server.post(CHAT, &asking(json!({ "model": name }))).await;
+        let reply = server.post(CHAT, &request(json!({ "model": name }))).await;
         assert_eq!(reply.status(), StatusCode::NOT_FOUND, "{name}");
         assert!(reply.json()["error"].is_string());
     }
 }
 
 #[tokio::test]
-async fn what_is_not_done_is_refused_by_name() {
+async fn unsupported_fields_are_named() {
     let server = Harness::saying("hello");
     let message = |more: Value| {
         let mut message = json!({ "role": "user", "content": "x" });
@@ -269,6 +270,6 @@ async fn what_is_not_done_is_refused_by_name() {
         ),
     ];
     for (more, named) in cases {
-        refused(&server, CHAT, &asking(more), named).await;
+        refused(&server, CHAT, &request(more), named).await;
     }
 }

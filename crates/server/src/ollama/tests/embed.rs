@@ -13,7 +13,7 @@ fn length(vector: &[f32]) -> f32 {
 }
 
 #[tokio::test]
-async fn texts_are_embedded_as_elsewhere() {
+async fn embeddings_match_openais() {
     let server = Harness::saying("unheard");
     let body = json!({ "model": MODEL, "input": ["hello", "goodbye"], "keep_alive": "5m" });
     let answer = post(&server, "/api/embed", &body).await.json();
@@ -44,7 +44,7 @@ async fn texts_are_embedded_as_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_is_too_long_is_cut_and_named_or_refused() {
+async fn long_inputs_are_truncated_or_refused() {
     let model = Scripted {
         context: 64,
         ..Scripted::new("unheard")
@@ -64,7 +64,7 @@ async fn what_is_too_long_is_cut_and_named_or_refused() {
 }
 
 #[tokio::test]
-async fn nothing_to_embed_loads_the_model() {
+async fn empty_input_loads_the_model() {
     let server = Harness::saying("unheard");
     for input in [Value::Null, json!(""), json!([])] {
         let body = json!({ "model": MODEL, "input": input });
@@ -79,7 +79,7 @@ async fn nothing_to_embed_loads_the_model() {
 }
 
 #[tokio::test]
-async fn what_is_not_done_is_refused_by_name() {
+async fn unsupported_fields_are_named() {
     let server = Harness::saying("unheard");
     let cases = [
         (json!({ "input": "a", "dimensions": 4 }), "dimensions"),

@@ -5,7 +5,7 @@ use crate::testing::{Harness, MODEL};
 
 const GENERATE: &str = "/api/generate";
 
-fn asking(more: Value) -> Value {
+fn request(more: Value) -> Value {
     let mut body = json!({ "model": MODEL, "prompt": "hi" });
     let fields = more.as_object().expect("an object").clone();
     body.as_object_mut().expect("an object").extend(fields);
@@ -13,19 +13,19 @@ fn asking(more: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_prompt_is_answered_in_the_models_words() {
+async fn prompt_is_answered() {
     let server = Harness::saying("<think>well</think>Hello you!");
-    let lines = post(&server, GENERATE, &asking(json!({ "system": "be kind" })))
+    let lines = post(&server, GENERATE, &request(json!({ "system": "be kind" })))
         .await
         .lines();
-    let said = |field: &str| -> String {
+    let joined = |field: &str| -> String {
         lines
             .iter()
             .filter_map(|line| line[field].as_str())
             .collect()
     };
     assert_eq!(
-        (said("response"), said("thinking")),
+        (joined("response"), joined("thinking")),
         ("Hello you!".into(), "well".into())
     );
     let last = lines.last().expect("a last line");
@@ -33,7 +33,7 @@ async fn a_prompt_is_answered_in_the_models_words() {
         (&last["done"], &last["response"]),
         (&json!(true), &json!(""))
     );
-    let whole = post(&server, GENERATE, &asking(json!({ "stream": false })))
+    let whole = post(&server, GENERATE, &request(json!({ "stream": false })))
         .await
         .json();
     assert_eq!(whole["response"], "Hello you!");
@@ -54,19 +54,19 @@ async fn a_prompt_is_answered_in_the_models_words() {
 }
 
 #[tokio::test]
-async fn a_raw_prompt_is_gone_on_with() {
+async fn raw_prompt_is_continued() {
     let server = Harness::saying("Hello you!");
     let prompt = "<|im_start|>assistant\n";
-    let body = asking(json!({ "prompt": prompt, "raw": true, "stream": false }));
+    let body = request(json!({ "prompt": prompt, "raw": true, "stream": false }));
     let raw = post(&server, GENERATE, &body).await.json();
     assert_eq!(raw["response"], "Hello you!");
-    let templated = post(&server, GENERATE, &asking(json!({ "stream": false })))
+    let templated = post(&server, GENERATE, &request(json!({ "stream": false })))
         .await
         .json();
     let count = |answer: &Value| answer["prompt_eval_count"].as_u64();
     assert!(count(&raw) < count(&templated), "no template around it");
 
-    let streamed = asking(json!({
+    let streamed = request(json!({
         "prompt": prompt, "raw": true, "logprobs": true, "options": { "num_predict": 3 },
     }));
     let lines = post(&server, GENERATE, &streamed).await.lines();
@@ -76,9 +76,9 @@ async fn a_raw_prompt_is_gone_on_with() {
 }
 
 #[tokio::test]
-async fn raw_prompts_keep_to_formats_too() {
+async fn raw_prompts_follow_formats() {
     let server = Harness::saying(r#"Sure: {"a": 1}"#);
-    let body = asking(json!({
+    let body = request(json!({
         "prompt": "<|im_start|>assistant\n", "raw": true, "stream": false, "format": "json",
         "options": { "num_predict": 100 },
     }));
@@ -88,7 +88,7 @@ async fn raw_prompts_keep_to_formats_too() {
 }
 
 #[tokio::test]
-async fn without_a_prompt_models_are_loaded_and_unloaded() {
+async fn empty_prompt_loads_and_unloads() {
     let server = Harness::saying("hello");
     for (keep, why) in [
         (Value::Null, "load"),
@@ -106,7 +106,7 @@ async fn without_a_prompt_models_are_loaded_and_unloaded() {
 }
 
 #[tokio::test]
-async fn what_is_not_done_is_refused_by_name() {
+async fn unsupported_fields_are_named() {
     let server = Harness::saying("hello");
     let cases = [
         (json!({ "suffix": "end" }), "suffix"),
@@ -124,11 +124,11 @@ async fn what_is_not_done_is_refused_by_name() {
         (json!({ "colour": "red" }), "colour"),
     ];
     for (more, named) in cases {
-        refused(&server, GENERATE, &asking(more), named).await;
+        refused(&server, GENERATE, &request(more), named).await;
     }
     let empties = json!({
         "suffix": "", "template": "", "context": [], "images": [], "system": "", "format": "",
         "stream": false, "truncate": false,
     });
-    post(&server, GENERATE, &asking(empties)).await;
+    post(&server, GENERATE, &request(empties)).await;
 }

@@ -1,4 +1,4 @@
-//! The dialect through the server's door, and what its requests come to.
+//! The dialect over HTTP, and the lowering of its requests.
 
 mod chat;
 mod embed;
@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use crate::testing::{Harness, Reply};
 
-/// A request that must work.
+/// Sends a request that succeeds.
 async fn post(server: &Harness, path: &str, body: &Value) -> Reply {
     let reply = server.post(path, body).await;
     assert_eq!(reply.status(), StatusCode::OK, "{body}: {}", reply.text());
     reply
 }
 
-/// A request that must be refused, with what its message must have.
+/// Sends a request that is refused; the message contains `named`.
 async fn refused(server: &Harness, path: &str, body: &Value, named: &str) {
     let reply = server.post(path, body).await;
     assert_eq!(

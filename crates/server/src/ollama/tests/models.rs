@@ -6,7 +6,7 @@ use super::{ignored, post, refused};
 use crate::testing::{Harness, MODEL};
 
 #[tokio::test]
-async fn models_are_listed_shown_and_seen_at_work() {
+async fn models_are_listed_shown_and_running() {
     let mut config = Harness::config();
     config.models[0]
         .sampling
@@ -85,7 +85,7 @@ async fn models_are_listed_shown_and_seen_at_work() {
 }
 
 #[tokio::test]
-async fn the_version_is_one_that_clients_can_compare() {
+async fn version_is_comparable() {
     let server = Harness::saying("hello");
     let version = server.get("/api/version").await.json();
     let version = version["version"].as_str().expect("text");
@@ -97,7 +97,7 @@ async fn the_version_is_one_that_clients_can_compare() {
 }
 
 #[tokio::test]
-async fn files_of_models_are_nobodys_business() {
+async fn model_management_is_refused() {
     let server = Harness::saying("hello");
     let routes = [
         (Method::POST, "/api/pull"),

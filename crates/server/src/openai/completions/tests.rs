@@ -6,24 +6,24 @@ use crate::testing::{Harness, MODEL, Reply, Scripted, tokenizer};
 
 const ROUTE: &str = "/v1/completions";
 
-/// What this model says behind an assistant's opening.
+/// The model's output after the start of an assistant turn.
 const OPENING: &str = "<|im_start|>assistant\n";
 
-fn asking(more: &Value) -> Value {
+fn request(more: &Value) -> Value {
     let mut request = json!({ "model": MODEL, "prompt": OPENING });
     let fields = more.as_object().expect("an object");
     request.as_object_mut().expect("one").extend(fields.clone());
     request
 }
 
-async fn sent(server: &Harness, more: &Value) -> Reply {
-    let reply = server.post(ROUTE, &asking(more)).await;
+async fn post_completion(server: &Harness, more: &Value) -> Reply {
+    let reply = server.post(ROUTE, &request(more)).await;
     assert_eq!(reply.status(), StatusCode::OK, "{more} {}", reply.text());
     reply
 }
 
-async fn answered(says: &str, more: &Value) -> Value {
-    sent(&Harness::saying(says), more).await.json()
+async fn completion(says: &str, more: &Value) -> Value {
+    post_completion(&Harness::saying(says), more).await.json()
 }
 
 fn texts(answer: &Value) -> Vec<String> {
@@ -38,8 +38,8 @@ fn ids(text: &str) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn an_answer_has_the_shape_that_clients_know() {
-    let mut answer = answered("Hello", &json!({})).await;
+async fn answer_has_openais_shape() {
+    let mut answer = completion("Hello", &json!({})).await;
     let id = answer["id"].take();
     assert!(
         id.as_str().is_some_and(|id| id.starts_with("cmpl-")),
@@ -65,15 +65,15 @@ async fn an_answer_has_the_shape_that_clients_know() {
 }
 
 #[tokio::test]
-async fn sixteen_tokens_are_given_where_nobody_says_how_many() {
+async fn default_limit_is_sixteen_tokens() {
     let says = "a long story that goes on and on";
-    let answer = answered(says, &json!({})).await;
+    let answer = completion(says, &json!({})).await;
     assert_eq!(texts(&answer), ["a long story tha"]);
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }
 
 #[tokio::test]
-async fn a_prompt_may_be_text_or_tokens_one_or_many() {
+async fn prompts_are_texts_or_tokens() {
     let tokens = ids(OPENING);
     let cases = [
         (json!(OPENING), 1),
@@ -86,7 +86,9 @@ async fn a_prompt_may_be_text_or_tokens_one_or_many() {
     ];
     let server = Harness::saying("Hi");
     for (prompt, count) in cases {
-        let answer = sent(&server, &json!({ "prompt": prompt })).await.json();
+        let answer = post_completion(&server, &json!({ "prompt": prompt }))
+            .await
+            .json();
         assert_eq!(texts(&answer), vec!["Hi"; count], "{prompt}");
         let indices = answer["choices"].as_array().expect("choices").iter();
         let indices = indices.map(|choice| choice["index"].as_u64().expect("a number"));
@@ -97,9 +99,9 @@ async fn a_prompt_may_be_text_or_tokens_one_or_many() {
 }
 
 #[tokio::test]
-async fn choices_of_all_prompts_are_numbered_through() {
+async fn choices_are_numbered_across_prompts() {
     let more = json!({ "prompt": [OPENING, "x"], "n": 2, "max_tokens": 2, "echo": true });
-    let answer = answered("Hi there", &more).await;
+    let answer = completion("Hi there", &more).await;
     let choices = answer["choices"].as_array().expect("choices");
     let indices = choices.iter().map(|choice| choice["index"].as_u64());
     assert!(indices.eq((0..4).map(Some)));
@@ -117,21 +119,21 @@ async fn choices_of_all_prompts_are_numbered_through() {
 }
 
 #[tokio::test]
-async fn the_best_are_chosen_of_many() {
+async fn best_of_returns_the_likeliest() {
     let more = json!({ "n": 2, "best_of": 4 });
-    let answer = answered("Hi", &more).await;
+    let answer = completion("Hi", &more).await;
     assert_eq!(texts(&answer), ["Hi", "Hi"]);
-    // What was thrown away was generated all the same.
+    // Discarded choices count as usage.
     assert_eq!(answer["usage"]["completion_tokens"], 12);
 }
 
 #[tokio::test]
-async fn an_echo_tells_the_prompts_log_probabilities() {
+async fn echo_has_prompt_log_probabilities() {
     let tokens = ids(OPENING);
-    // As lm-eval asks.
+    // The request that lm-eval sends.
     let more = json!({ "prompt": [tokens], "echo": true, "logprobs": 1, "max_tokens": 1,
         "temperature": 0, "seed": 1234 });
-    let answer = answered("Hi", &more).await;
+    let answer = completion("Hi", &more).await;
     let choice = &answer["choices"][0];
     assert_eq!(choice["text"], format!("{OPENING}H"));
     let list = |name: &str| choice["logprobs"][name].as_array().expect("a list").clone();
@@ -144,7 +146,7 @@ async fn an_echo_tells_the_prompts_log_probabilities() {
         let text = texts[at].as_str().expect("text");
         assert_eq!(top[text], own[at], "{text}");
     }
-    // The last is the model's own, and what it likes best.
+    // The last token is generated, and the likeliest.
     assert_eq!(
         top.last().and_then(Value::as_object).map(|top| top.len()),
         Some(1)
@@ -155,21 +157,21 @@ async fn an_echo_tells_the_prompts_log_probabilities() {
         .collect();
     assert_eq!(joined, format!("{OPENING}H"));
     let mut offset = 0;
-    for (text, told) in texts.iter().zip(list("text_offset")) {
-        assert_eq!(told, offset);
+    for (text, found) in texts.iter().zip(list("text_offset")) {
+        assert_eq!(found, offset);
         offset += text.as_str().expect("text").chars().count();
     }
 }
 
 #[tokio::test]
-async fn a_prompt_is_scored_without_going_on() {
-    let whole = answered(
+async fn prompt_is_scored_without_generating() {
+    let whole = completion(
         "Hi",
         &json!({ "echo": true, "logprobs": 1, "max_tokens": 1 }),
     )
     .await;
     let more = json!({ "echo": true, "logprobs": 1, "max_tokens": 0 });
-    let scored = answered("Hi", &more).await;
+    let scored = completion("Hi", &more).await;
     assert_eq!(texts(&scored), [OPENING]);
     assert_eq!(scored["usage"]["completion_tokens"], 0);
     let of = |answer: &Value| {
@@ -178,36 +180,36 @@ async fn a_prompt_is_scored_without_going_on() {
     };
     let (scored, whole) = (of(&scored), of(&whole));
     assert_eq!(scored, whole[..scored.len()]);
-    let bare = answered("Hi", &json!({ "echo": true, "max_tokens": 0 })).await;
+    let bare = completion("Hi", &json!({ "echo": true, "max_tokens": 0 })).await;
     assert_eq!(texts(&bare), [OPENING]);
     assert_eq!(bare["choices"][0]["logprobs"], Value::Null);
 }
 
 #[tokio::test]
-async fn prompt_log_probabilities_stand_beside_the_text() {
+async fn prompt_log_probabilities_are_separate() {
     let more = json!({ "prompt_logprobs": 2, "max_tokens": 0 });
-    let answer = answered("Hi", &more).await;
+    let answer = completion("Hi", &more).await;
     let choice = &answer["choices"][0];
     assert_eq!(choice["text"], "");
     assert_eq!(choice["logprobs"], Value::Null);
-    let told = choice["prompt_logprobs"].as_array().expect("a list");
+    let found = choice["prompt_logprobs"].as_array().expect("a list");
     let tokens = ids(OPENING);
-    assert_eq!(told.len(), tokens.len());
-    assert_eq!(told[0], Value::Null);
-    for (id, told) in tokens.iter().zip(told).skip(1) {
-        let own = &told[id.to_string()];
+    assert_eq!(found.len(), tokens.len());
+    assert_eq!(found[0], Value::Null);
+    for (id, found) in tokens.iter().zip(found).skip(1) {
+        let own = &found[id.to_string()];
         assert_eq!(
             own["decoded_token"],
             tokenizer().token_text(*id).expect("text")
         );
-        let ranks = told.as_object().expect("an object").values();
+        let ranks = found.as_object().expect("an object").values();
         let ranks = ranks.filter_map(|entry| entry["rank"].as_u64());
         assert!(ranks.clone().any(|rank| rank == 1) && ranks.clone().any(|rank| rank == 2));
     }
 }
 
 #[tokio::test]
-async fn answers_are_held_to_rules() {
+async fn answers_follow_constraints() {
     let cases = [
         (json!({ "guided_choice": ["yes", "no"] }), vec!["yes", "no"]),
         (json!({ "guided_regex": "[0-9]{3}x" }), vec![]),
@@ -218,7 +220,7 @@ async fn answers_are_held_to_rules() {
         ),
     ];
     for (more, expected) in cases {
-        let answer = answered("Hello", &more).await;
+        let answer = completion("Hello", &more).await;
         let text = &texts(&answer)[0];
         if expected.is_empty() {
             assert!(text.len() == 4 && text.ends_with('x'), "{text}")
@@ -228,8 +230,8 @@ async fn answers_are_held_to_rules() {
     }
 }
 
-/// A choice of a stream as a whole.
-fn put_together(reply: &Reply, index: usize) -> Value {
+/// The joined chunks of a choice.
+fn joined_chunks(reply: &Reply, index: usize) -> Value {
     let mut text = String::new();
     let mut logprobs = json!({ "tokens": [], "token_logprobs": [], "top_logprobs": [],
         "text_offset": [] });
@@ -256,7 +258,7 @@ fn put_together(reply: &Reply, index: usize) -> Value {
 }
 
 #[tokio::test]
-async fn a_stream_comes_to_what_the_answer_is() {
+async fn stream_equals_the_whole_answer() {
     let cases = [
         json!({ "logprobs": 2 }),
         json!({ "logprobs": 0, "echo": true }),
@@ -266,15 +268,15 @@ async fn a_stream_comes_to_what_the_answer_is() {
     ];
     let server = Harness::saying("Grüße 🦀!");
     for more in cases {
-        let whole = sent(&server, &more).await.json();
+        let whole = post_completion(&server, &more).await.json();
         let mut request = more.clone();
         request["stream"] = json!(true);
         request["stream_options"] = json!({ "include_usage": true });
-        let stream = sent(&server, &request).await;
+        let stream = post_completion(&server, &request).await;
         assert!(stream.text().ends_with("data: [DONE]\n\n"));
         let choices = whole["choices"].as_array().expect("choices");
         for (index, choice) in choices.iter().enumerate() {
-            assert_eq!(&put_together(&stream, index), choice, "{more}");
+            assert_eq!(&joined_chunks(&stream, index), choice, "{more}");
         }
         let events = stream.events();
         let (_, last) = events.last().expect("a chunk");
@@ -286,7 +288,7 @@ async fn a_stream_comes_to_what_the_answer_is() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_by_name() {
+async fn invalid_fields_are_named() {
     let long: Vec<u32> = vec![5; 5000];
     let cases = [
         (json!({ "prompt": [] }), json!("prompt")),
@@ -332,7 +334,7 @@ async fn what_is_wrong_is_refused_by_name() {
     ];
     let server = Harness::saying("Hi");
     for (more, param) in cases {
-        let reply = server.post(ROUTE, &asking(&more)).await;
+        let reply = server.post(ROUTE, &request(&more)).await;
         assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{more}");
         assert_eq!(
             reply.json()["error"]["param"],
@@ -346,19 +348,19 @@ async fn what_is_wrong_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_batch_larger_than_the_queue_is_served() {
+async fn batch_larger_than_queue_is_served() {
     let mut config = Harness::config();
     config.models[0].max_queue = 40;
     let server = Harness::with(Scripted::new("Hi"), config);
     for n in [1, 3] {
         let mut request = json!({ "prompt": vec![OPENING; 100], "n": n });
-        let answer = sent(&server, &request).await.json();
+        let answer = post_completion(&server, &request).await.json();
         assert_eq!(texts(&answer), vec!["Hi"; 100 * n]);
         request["stream"] = json!(true);
         request["stream_options"] = json!({ "include_usage": true });
-        let stream = sent(&server, &request).await;
+        let stream = post_completion(&server, &request).await;
         for index in 0..100 * n {
-            assert_eq!(put_together(&stream, index)["text"], "Hi", "{index}");
+            assert_eq!(joined_chunks(&stream, index)["text"], "Hi", "{index}");
         }
         let events = stream.events();
         let (_, last) = events.last().expect("a chunk");
@@ -369,17 +371,17 @@ async fn a_batch_larger_than_the_queue_is_served() {
 }
 
 #[tokio::test]
-async fn a_prompt_of_a_stream_that_cannot_be_served_is_refused() {
+async fn unservable_streamed_prompt_is_refused() {
     let server = Harness::saying("Hi");
     let mut prompts = vec![vec![5]; 40];
     let streamed = |prompts: &Vec<Vec<u32>>| json!({ "prompt": prompts, "stream": true });
-    // Late ones are refused when their turn comes.
+    // Later prompts are refused when they are submitted.
     prompts[39] = vec![9_999_999];
-    let late = sent(&server, &streamed(&prompts)).await;
+    let late = post_completion(&server, &streamed(&prompts)).await;
     let events = late.events();
     let (_, last) = events.last().expect("an error");
     assert_eq!(last["error"]["param"], "prompt", "{last}");
     prompts[0] = vec![9_999_999];
-    let early = server.post(ROUTE, &asking(&streamed(&prompts))).await;
+    let early = server.post(ROUTE, &request(&streamed(&prompts))).await;
     assert_eq!(early.status(), StatusCode::BAD_REQUEST);
 }

@@ -17,7 +17,7 @@ async fn embed(server: &Harness, body: Value) -> Value {
 }
 
 #[tokio::test]
-async fn every_form_of_input_gives_a_vector_of_length_one() {
+async fn every_input_form_has_unit_vectors() {
     let server = Harness::saying("unheard");
     let words = |text: &str| {
         let tokenizer = tokenizer();
@@ -63,7 +63,7 @@ async fn every_form_of_input_gives_a_vector_of_length_one() {
 }
 
 #[tokio::test]
-async fn encodings_and_poolings_are_what_they_say() {
+async fn encodings_and_poolings_differ() {
     let server = Harness::saying("unheard");
     let ask = |more: Value| {
         let mut body = json!({ "model": MODEL, "input": "hello there" });
@@ -88,7 +88,7 @@ async fn encodings_and_poolings_are_what_they_say() {
 }
 
 #[tokio::test]
-async fn many_inputs_are_embedded_a_few_at_a_time() {
+async fn many_inputs_are_embedded() {
     let mut config = Harness::config();
     config.models[0].max_queue = 20;
     let server = Harness::with(Scripted::new("unheard"), config);
@@ -102,7 +102,7 @@ async fn many_inputs_are_embedded_a_few_at_a_time() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_refused_by_name() {
+async fn unsupported_fields_are_named() {
     let server = Harness::with(
         Scripted {
             context: 64,
@@ -158,7 +158,7 @@ async fn what_cannot_be_done_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_model_without_hidden_states_says_so() {
+async fn model_without_hidden_states_is_refused() {
     let model = Scripted {
         embeddings: false,
         ..Scripted::new("unheard")
@@ -173,7 +173,7 @@ async fn a_model_without_hidden_states_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_ignored_is_named() {
+async fn ignored_fields_are_listed() {
     let server = Harness::saying("unheard");
     let body = json!({ "model": MODEL, "input": "hello", "user": "somebody" });
     let reply = server.post("/v1/embeddings", &body).await;

@@ -26,14 +26,13 @@ pub struct EmbeddingRequest {
     pub encoding_format: Option<EmbeddingEncoding>,
     /// Must be the length of the model's vectors: they are not shortened.
     pub dimensions: Option<usize>,
-    /// Extension: how the vector is made of the model's hidden states, in place of what the
-    /// configuration says.
+    /// Extension: how hidden states are pooled; the configuration decides if omitted.
     pub pooling: Option<EmbeddingPooling>,
 }
 
 impl WireRequest for EmbeddingRequest {
     const IGNORED: &'static [(&'static str, &'static str)] =
-        &[("user", "requests are told apart by their key")];
+        &[("user", "clients are identified by their keys")];
 }
 
 /// One input or several.

@@ -1,9 +1,9 @@
-// Talking to the server: the key, plain words for what goes wrong, and streams of events.
+// Requests to the server: the key, error messages, and event streams.
 
 import { askForKey, key } from "./key.js";
 
 /** What went wrong, in words for people. `detail` is the server's own sentence. */
-export class Trouble extends Error {
+export class PageError extends Error {
   constructor(message, detail, status) {
     super(message);
     this.detail = detail;
@@ -11,7 +11,7 @@ export class Trouble extends Error {
   }
 }
 
-/** A response that is a success, or a `Trouble`. A 401 asks for a key, and tries it. */
+/** A response that is a success, or a `PageError`. A 401 asks for a key and retries. */
 export async function call(path, options = {}, ask = true) {
   const response = await reach(path, options);
   if (response.ok) return response;
@@ -31,19 +31,19 @@ async function reach(path, { headers, ...options }) {
     return await fetch(path, { ...options, headers: all, credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Trouble("The server cannot be reached. Is it still running?");
+    throw new PageError("The server cannot be reached. Is it still running?");
   }
 }
 
 const WORDS = {
-  400: "The server did not accept this.",
-  401: "The server does not know this key.",
-  403: "This key is not allowed to do that.",
-  404: "The server does not have that.",
-  408: "That took too long.",
-  413: "That is larger than the server takes.",
-  429: "Too many requests at once.",
-  503: "The server has no room right now.",
+  400: "The request was not accepted.",
+  401: "The API key is not valid.",
+  403: "The API key does not allow this.",
+  404: "Model not found.",
+  408: "The request timed out.",
+  413: "The request is too large.",
+  429: "Too many requests.",
+  503: "The server is busy.",
 };
 
 async function trouble(response) {
@@ -51,12 +51,12 @@ async function trouble(response) {
   try {
     detail = (await response.json()).error?.message;
   } catch {
-    // A body that is not ours says nothing that would help.
+    // Another body has no useful message.
   }
   const wait = Number(response.headers.get("retry-after"));
   const when = wait > 0 ? ` Try again in ${wait} s.` : "";
-  const words = WORDS[response.status] ?? "The server failed to answer.";
-  return new Trouble(words + when, detail, response.status);
+  const words = WORDS[response.status] ?? "The server reported an error.";
+  return new PageError(words + when, detail, response.status);
 }
 
 /** The JSON of each `data:` of a response, as it comes. */

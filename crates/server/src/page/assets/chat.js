@@ -1,6 +1,6 @@
-// The conversation: what was said, what is being said, and what may be done about it.
+// The conversation and its actions.
 
-import { Trouble } from "./api.js";
+import { PageError } from "./api.js";
 import { announce, byId, download, el } from "./dom.js";
 import { replyView, troubleView, userView } from "./message.js";
 import { blank, stream, wireMessages } from "./reply.js";
@@ -129,16 +129,16 @@ export class Chat {
       announce("Stopped");
       return;
     }
-    const known = error instanceof Trouble;
-    const { message, detail } = known ? error : new Trouble("The reply broke off.", error.message);
+    const known = error instanceof PageError;
+    const { message, detail } = known ? error : new PageError("The reply was interrupted.", error.message);
     reply.failed = { message, detail };
     announce(message);
   }
 
   save() {
-    // A new conversation may have begun meanwhile.
+    // A new conversation may have started meanwhile.
     if (!this.messages.length) return;
-    if (!keep("conversation", this.messages)) announce("The browser has no room to keep this conversation");
+    if (!keep("conversation", this.messages)) announce("The browser's storage is full; this conversation is not saved");
   }
 
   /** Draws what streams, once a frame at most. */
@@ -198,7 +198,7 @@ export class Chat {
         el(
           "button",
           { type: "button", class: "quiet", on: { click: () => this.bringBack() } },
-          "Bring back the conversation",
+          "Restore the conversation",
         ),
     );
   }

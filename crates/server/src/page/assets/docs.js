@@ -85,7 +85,7 @@ function operationView(api, path, verb, operation) {
     if (operation.parameters?.length)
       parts.push(el("h4", null, "Parameters"), ...operation.parameters.map(parameterView));
     if (content) parts.push(el("h4", null, "Body"), ...propertiesOf(api, content.schema));
-    parts.push(el("h4", null, "Answers"), ...Object.entries(operation.responses).map(responseView));
+    parts.push(el("h4", null, "Responses"), ...Object.entries(operation.responses).map(responseView));
     parts.push(el("h4", null, "With curl"), codeBlock(curl(api, path, verb, content), "sh"));
     return parts.filter(Boolean);
   });

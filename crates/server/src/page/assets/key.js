@@ -1,4 +1,4 @@
-// The API key: asked for when the server does, kept for this tab.
+// The API key: requested when the server needs one, kept for this tab.
 
 import { byId } from "./dom.js";
 import { keepHere, recallHere } from "./store.js";

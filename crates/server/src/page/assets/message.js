@@ -44,7 +44,7 @@ export function replyView(message, { again, retry, answer, results, running }) {
     node.classList.toggle("waiting", live && !message.content && !message.calls.length);
     thinking.update(message, live);
     drawBody(body, message.content, live);
-    // Arguments grow until they are whole; the forms below them must not be drawn anew.
+    // Arguments grow until they are complete; the forms below them must not be redrawn.
     if (live || calls.childElementCount === 0) {
       calls.replaceChildren(
         ...message.calls.map((call) => toolCall(call, results.get(call.id), live ? undefined : answer)),

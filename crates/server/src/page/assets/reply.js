@@ -1,6 +1,6 @@
-// A reply as it comes: what to ask, and what each frame of the stream adds.
+// A streamed reply: the request, and what each frame adds.
 
-import { Trouble, call, events } from "./api.js";
+import { PageError, call, events } from "./api.js";
 
 /** The messages of a conversation, as `/v1/chat/completions` takes them. */
 export function wireMessages(system, messages) {
@@ -31,7 +31,7 @@ export const blank = (model) => ({
 
 /**
  * Asks, and calls `changed` whenever the reply has more. Returns when the reply is whole; throws
- * a `Trouble`, or an `AbortError` when the signal said stop.
+ * a `PageError`, or an `AbortError` when the signal said stop.
  */
 export async function stream(body, reply, signal, changed) {
   const began = performance.now();
@@ -43,12 +43,12 @@ export async function stream(body, reply, signal, changed) {
     signal,
   });
   for await (const frame of events(response)) {
-    if (frame.error) throw new Trouble("The reply broke off.", frame.error.message);
+    if (frame.error) throw new PageError("The reply was interrupted.", frame.error.message);
     add(reply, frame, since());
     changed();
   }
   reply.timing.total = since();
-  if (!reply.finish) throw new Trouble("The reply broke off.", "the connection ended before the reply did");
+  if (!reply.finish) throw new PageError("The reply was interrupted.", "the connection ended before the reply did");
 }
 
 function add(reply, frame, now) {

@@ -1,4 +1,4 @@
-// What the server is doing, once a second while somebody looks.
+// The server view, updated once a second while it is visible.
 
 import { getJson } from "./api.js";
 import { Tile, bar } from "./charts.js";
@@ -58,7 +58,7 @@ export class ServerView {
     if (!this.watched || this.asking) return;
     this.asking = true;
     try {
-      // Without a key it asks once; a refusal is not asked about every second.
+      // Asks for a key once, not every second.
       this.draw(await getJson("/stats", {}, !this.refused));
       this.trouble.replaceChildren();
       this.refused = false;
@@ -109,7 +109,7 @@ function modelCard(model) {
     ["Finished", whole(totals.finished)],
     ["Failed", whole(totals.failed + totals.refused)],
     ["Cancelled", whole(totals.cancelled)],
-    ["Tokens given", whole(totals.generation_tokens)],
+    ["Tokens generated", whole(totals.generation_tokens)],
     ["Prefixes", kept ? bytes(kept) : "–"],
     ["Step", step ? milliseconds(step) : "–"],
     ["Memory", memory ? bytes(memory) : "–"],

@@ -1,7 +1,6 @@
-// How to ask: the system prompt, sampling, the reply's form, tools. What is left empty is left to
-// the server.
+// Settings: system prompt, sampling, reply format, tools. Empty fields use the server's defaults.
 
-import { Trouble, getJson } from "./api.js";
+import { PageError, getJson } from "./api.js";
 import { byId, el, iconButton } from "./dom.js";
 import { forgetKey, key } from "./key.js";
 import { keep, recall } from "./store.js";
@@ -45,7 +44,7 @@ export class Settings {
     }
   }
 
-  /** What goes into a request; a `Trouble` where a box does not hold what it should. */
+  /** What goes into a request; a `PageError` where a box does not hold what it should. */
   request() {
     const { system, format, schema, tools, effort, limit, stop, values } = this.state;
     const body = {};
@@ -116,7 +115,7 @@ export class Settings {
         .sort((a, b) => place(a) - place(b));
       this.sampling.replaceChildren(...this.fields());
     } catch {
-      // Without the description the fields have no ranges; the server still checks them.
+      // Without the API description the fields have no ranges; the server still checks them.
     }
   }
 
@@ -131,7 +130,7 @@ export class Settings {
       [
         ["text", "Text"],
         ["json", "JSON"],
-        ["schema", "JSON by a schema"],
+        ["schema", "JSON with a schema"],
       ],
       () => (schema.hidden = state.format !== "schema"),
     );
@@ -161,7 +160,7 @@ export class Settings {
               ["high", "High"],
             ]),
           ),
-          this.area("stop", "Stop at (one a line)", 1, ""),
+          this.area("stop", "Stop sequences (one per line)", 1, ""),
           format,
           schema,
         ),
@@ -317,14 +316,14 @@ function outside(text, minimum, maximum) {
 function number(name, text) {
   const value = Number(text);
   if (Number.isFinite(value)) return value;
-  throw new Trouble(`The setting “${worded(name)}” is not a number.`, `It is “${text}”.`);
+  throw new PageError(`The setting “${worded(name)}” is not a number.`, `It is “${text}”.`);
 }
 
 function parsed(schema) {
   try {
     return JSON.parse(schema);
   } catch (error) {
-    throw new Trouble("The JSON schema in the settings is not valid JSON.", error.message);
+    throw new PageError("The JSON schema in the settings is not valid JSON.", error.message);
   }
 }
 
@@ -332,6 +331,6 @@ function wanted(tools) {
   try {
     return parseTools(tools);
   } catch (error) {
-    throw new Trouble("The tools in the settings cannot be used.", error.message);
+    throw new PageError("The tools in the settings cannot be used.", error.message);
   }
 }

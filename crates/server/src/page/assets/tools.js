@@ -1,4 +1,4 @@
-// Tool calls: what the model wants done, shown readable, and a place to say what came of it.
+// Tool calls: their arguments, and a form for their results.
 
 import { copyButton, el, icon } from "./dom.js";
 import { colouredJson, readable } from "./json.js";
@@ -38,7 +38,7 @@ function shownResult(result) {
 function resultForm(call, answer) {
   const field = el("textarea", {
     rows: "2",
-    placeholder: "What the tool gives back, as text or JSON",
+    placeholder: "The tool's result, as text or JSON",
     "aria-label": `Result of ${call.name}`,
   });
   const submit = (event) => {
@@ -53,7 +53,7 @@ function resultForm(call, answer) {
     "form",
     { class: "result-form", on: { submit } },
     field,
-    el("button", { type: "submit", class: "button primary" }, "Give result"),
+    el("button", { type: "submit", class: "button primary" }, "Send result"),
   );
 }
 

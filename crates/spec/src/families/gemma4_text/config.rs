@@ -6,7 +6,7 @@ use super::PATTERN;
 use super::model::{Gemma4, Shape, experts, first_shared, kv_source, per_layer_inputs};
 use crate::config::Config;
 use crate::error::SpecError;
-use crate::families::parts::{Sizes, activation, expect_word, windowed_layers};
+use crate::families::common::{Sizes, activation, expect_word, windowed_layers};
 use crate::model::{Activation, Dense, ModelSpec};
 use crate::rope::Rope;
 
@@ -67,7 +67,7 @@ pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn shapes(config: &Config, sizes: &Sizes) -> Result<Vec<Shape>, SpecError> {
     let mut windowed = windowed_layers(config, sizes.layers, |layer| (layer + 1) % PATTERN != 0)?;
     if let Some(last) = windowed.last_mut() {
-        // Whatever the config says of it: so transformers reads it.
+        // transformers ignores the config's value.
         *last = false;
     }
     let shared = config.usize_or("num_kv_shared_layers", 0)?;

@@ -4,7 +4,7 @@ use super::PATTERN;
 use super::model::{Gemma4, Shape, experts, first_shared, kv_source, per_layer_inputs};
 use crate::config::GgufConfig;
 use crate::error::SpecError;
-use crate::families::parts::{Sizes, gguf_rope, gguf_tied, gguf_windowed_layers};
+use crate::families::common::{Sizes, gguf_rope, gguf_tied, gguf_windowed_layers};
 use crate::model::{Activation, Dense, ModelSpec};
 use crate::rope::{Rope, RopePairs};
 
@@ -22,8 +22,8 @@ pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let first_shared = first_shared(&sizes, field, shared)?;
     let global = gguf_rope(config, global_dim, RopePairs::Halves)?;
     let local_theta = config.f64_opt("rope.freq_base_swa")?.unwrap_or(10_000.0);
-    let local_turning = config.usize_opt("rope.dimension_count_swa")?;
-    let local = Rope::plain(local_theta as f32, local_turning.unwrap_or(local_dim));
+    let local_rotating = config.usize_opt("rope.dimension_count_swa")?;
+    let local = Rope::plain(local_theta as f32, local_rotating.unwrap_or(local_dim));
     let mut shapes = Vec::with_capacity(sizes.layers);
     for (layer, is_local) in windowed.iter().enumerate() {
         let key_is_value = !config.has(&format!("blk.{layer}.attn_v.weight"));

@@ -1,8 +1,8 @@
-//! What Gemma 4 is made of, whichever config said it.
+//! Gemma 4's blocks, from either kind of config.
 
 use crate::error::SpecError;
 use crate::experts::{Experts, Router, RouterInput};
-use crate::families::parts::{Sizes, reach};
+use crate::families::common::{Sizes, reach};
 use crate::mixers::{Attention, KvSource, Mixer, QkNorm};
 use crate::model::{
     Activation, Block, Branch, Dense, FeedForward, Layer, ModelSpec, Norm, PerLayerInputs,

@@ -3,7 +3,7 @@
 use super::per_channel;
 use crate::config::GgufConfig;
 use crate::error::SpecError;
-use crate::families::parts::{
+use crate::families::common::{
     Hybrid, gguf_hybrid_with, gguf_latent, gguf_mixture, gguf_tied, normalised_sigmoid,
 };
 use crate::mixers::{LatentAttention, Mixer};

@@ -1,10 +1,10 @@
 //! Llama 4 as llama.cpp writes it.
 
-use super::{CHUNK, NO_ROPE_INTERVAL, Parts, TEMPERATURE};
+use super::{CHUNK, ModelParts, NO_ROPE_INTERVAL, TEMPERATURE};
 use crate::config::GgufConfig;
 use crate::error::SpecError;
 use crate::experts::Router;
-use crate::families::parts::{
+use crate::families::common::{
     Mixture, Sizes, all_but_each, each, gguf_experts, gguf_rope, gguf_tied, positive,
 };
 use crate::model::ModelSpec;
@@ -15,7 +15,7 @@ const EXPERTS_OF_MAVERICK: usize = 128;
 
 pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    // This is how a file says that no layer is chunked, and none without rope.
+    // Then no layer is chunked, and all have rope.
     let plain = config.usize_opt("attention.sliding_window")? == Some(0);
     let local = if plain {
         vec![true; sizes.layers]
@@ -25,9 +25,9 @@ pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let experts = gguf_experts(config, Router::sigmoid())?;
     let step = "interleave_moe_layer_step";
     let step = positive(&config.key(step), config.usize(step)?)?;
-    let parts = Parts {
+    let parts = ModelParts {
         attention: sizes.gguf_attention(config, None),
-        rope: gguf_rope(config, sizes.head_dim, RopePairs::Neighbours)?,
+        rope: gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?,
         with_rope: local.clone(),
         chunked: local,
         chunk: (!plain).then_some(CHUNK),

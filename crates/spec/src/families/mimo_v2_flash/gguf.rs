@@ -1,9 +1,9 @@
 //! MiMo-V2-Flash as llama.cpp writes it.
 
-use super::{GLOBAL_INTERVAL, Parts};
+use super::{GLOBAL_INTERVAL, ModelParts};
 use crate::config::GgufConfig;
 use crate::error::SpecError;
-use crate::families::parts::{
+use crate::families::common::{
     Mixture, Sizes, gguf_experts, gguf_rope, gguf_router, gguf_scale, gguf_tied,
     gguf_windowed_layers, normalised_sigmoid, without_further_layers,
 };
@@ -30,7 +30,7 @@ pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
         .collect();
     let first_sparse = sparse.iter().position(|sparse| *sparse).unwrap_or(0);
     let router = gguf_router(config, normalised_sigmoid(0.0), first_sparse)?;
-    let parts = Parts {
+    let parts = ModelParts {
         local: Rope {
             theta: local_theta.map_or(global.theta, |theta| theta as f32),
             ..global.clone()

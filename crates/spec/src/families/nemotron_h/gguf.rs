@@ -1,10 +1,10 @@
 //! Nemotron-H as llama.cpp writes it.
 
-use super::{Kind, Parts, ungated};
+use super::{Kind, ModelParts, ungated};
 use crate::config::GgufConfig;
 use crate::error::SpecError;
 use crate::experts::Router;
-use crate::families::parts::{
+use crate::families::common::{
     gguf_any_layer, gguf_experts, gguf_hybrid, gguf_mamba2, gguf_router, gguf_tied,
     without_further_layers,
 };
@@ -30,7 +30,7 @@ pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
         None => 0,
     };
     let biased = gguf_any_layer(config, sizes.layers, "ffn_up.bias");
-    let parts = Parts {
+    let parts = ModelParts {
         mamba: gguf_mamba2(config, sizes.layers, sizes.eps)?,
         attention: sizes.gguf_attention(config, None),
         dense: Dense::plain(dense, Activation::Relu2, biased),

@@ -1,14 +1,14 @@
 //! Calls that are JSON objects, alone or in a list.
 
-use super::super::data::{CallFormat, CallSyntax, JsonFields, Signs, Span};
+use super::super::data::{CallFormat, CallSyntax, FormatSigns, JsonFields, Span};
 use super::PLAIN;
 
-/// Hermes, Qwen 2.5 and 3, Granite 4, and what is used where a template knows no tools.
+/// Hermes, Qwen 2.5 and 3, Granite 4, and templates without tool support.
 pub static HERMES: CallFormat = CallFormat {
     name: "hermes",
     call: Span::new("<tool_call>\n", "\n</tool_call>"),
     separator: "\n",
-    signs: Signs::new(&[&["<tool_call>"]], &["<tool_call>"]),
+    signs: FormatSigns::new(&[&["<tool_call>"]], &["<tool_call>"]),
     ..PLAIN
 };
 
@@ -18,7 +18,7 @@ pub static MISTRAL_LIST: CallFormat = CallFormat {
     section: Span::new("[TOOL_CALLS]", ""),
     list: true,
     separator: ", ",
-    signs: Signs::new(&[&["[TOOL_CALLS]"]], &["[TOOL_CALLS]"]),
+    signs: FormatSigns::new(&[&["[TOOL_CALLS]"]], &["[TOOL_CALLS]"]),
     ..PLAIN
 };
 
@@ -36,7 +36,7 @@ pub static COMMAND: CallFormat = CallFormat {
     separator: ",\n",
     syntax: COMMAND_FIELDS,
     ends_reasoning: true,
-    signs: Signs::new(&[&["<|START_ACTION|>"]], &["<|START_ACTION|>"]),
+    signs: FormatSigns::new(&[&["<|START_ACTION|>"]], &["<|START_ACTION|>"]),
     ..PLAIN
 };
 
@@ -47,7 +47,7 @@ pub static COMMAND_R: CallFormat = CallFormat {
     list: true,
     separator: ",\n",
     syntax: COMMAND_FIELDS,
-    signs: Signs::new(&[&["Action:", "```json", "tool_name"]], &[]),
+    signs: FormatSigns::new(&[&["Action:", "```json", "tool_name"]], &[]),
     ..PLAIN
 };
 
@@ -58,7 +58,7 @@ pub static APERTUS: CallFormat = CallFormat {
     separator: ", ",
     syntax: CallSyntax::KeyedJson,
     ends_reasoning: true,
-    signs: Signs::new(&[&["<|tools_prefix|>"]], &["<|tools_prefix|>"]),
+    signs: FormatSigns::new(&[&["<|tools_prefix|>"]], &["<|tools_prefix|>"]),
     ..PLAIN
 };
 
@@ -69,7 +69,7 @@ pub static GRANITE: CallFormat = CallFormat {
     aliases: &["<tool_call>"],
     list: true,
     separator: ", ",
-    signs: Signs::new(&[&["<|tool_call|>"]], &["<|tool_call|>"]),
+    signs: FormatSigns::new(&[&["<|tool_call|>"]], &["<|tool_call|>"]),
     ..PLAIN
 };
 
@@ -78,7 +78,7 @@ pub static GRANITE_20B: CallFormat = CallFormat {
     name: "granite_20b",
     call: Span::new("<function_call> ", ""),
     separator: "\n",
-    signs: Signs::new(&[&["<function_call> "]], &[]),
+    signs: FormatSigns::new(&[&["<function_call> "]], &[]),
     ..PLAIN
 };
 
@@ -88,7 +88,7 @@ pub static NEMOTRON: CallFormat = CallFormat {
     section: Span::new("<TOOLCALL>", "</TOOLCALL>"),
     list: true,
     separator: ", ",
-    signs: Signs::new(&[&["<TOOLCALL>"]], &["<TOOLCALL>"]),
+    signs: FormatSigns::new(&[&["<TOOLCALL>"]], &["<TOOLCALL>"]),
     ..PLAIN
 };
 
@@ -98,7 +98,7 @@ pub static TOOL_CALLS_LIST: CallFormat = CallFormat {
     section: Span::new("<tool_calls>", "</tool_calls>"),
     list: true,
     separator: ", ",
-    signs: Signs::new(&[&["<tool_calls>["]], &[]),
+    signs: FormatSigns::new(&[&["<tool_calls>["]], &[]),
     ..PLAIN
 };
 
@@ -106,14 +106,14 @@ pub static MINIMAX_M1: CallFormat = CallFormat {
     name: "minimax_m1",
     section: Span::new("<tool_calls>\n", "\n</tool_calls>"),
     separator: "\n",
-    signs: Signs::new(&[&["<tool_calls>"]], &[]),
+    signs: FormatSigns::new(&[&["<tool_calls>"]], &[]),
     ..PLAIN
 };
 
 pub static INTERNLM2: CallFormat = CallFormat {
     name: "internlm2",
     call: Span::new("<|action_start|><|plugin|>\n", "<|action_end|>"),
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["<|action_start|><|plugin|>"]],
         &["<|plugin|>", "<|action_start|>", "<|action_end|>"],
     ),
@@ -123,16 +123,16 @@ pub static INTERNLM2: CallFormat = CallFormat {
 pub static GIGACHAT31: CallFormat = CallFormat {
     name: "gigachat31",
     call: Span::new("<|function_call|>", ""),
-    signs: Signs::new(&[&["<|function_call|>"]], &["<|function_call|>"]),
+    signs: FormatSigns::new(&[&["<|function_call|>"]], &["<|function_call|>"]),
     ..PLAIN
 };
 
-/// GigaChat 3, which calls in a role of its own.
+/// GigaChat 3, which calls in a separate role.
 pub static GIGACHAT3: CallFormat = CallFormat {
     name: "gigachat3",
     call: Span::new("<|message_sep|>\n\nfunction call<|role_sep|>\n", ""),
     aliases: &["function call<|role_sep|>"],
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["'function call'", "<|role_sep|>"]],
         &["<|role_sep|>", "<|message_sep|>"],
     ),
@@ -144,7 +144,7 @@ pub static FUNCTOOLS: CallFormat = CallFormat {
     name: "functools",
     section: Span::new("functools[", "]"),
     separator: ", ",
-    signs: Signs::new(&[&["functools["]], &[]),
+    signs: FormatSigns::new(&[&["functools["]], &[]),
     ..PLAIN
 };
 
@@ -159,7 +159,7 @@ pub static LLAMA_JSON: CallFormat = CallFormat {
         arguments: &["parameters", "arguments"],
         id: &[],
     }),
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["{\"name\": function name, \"parameters\":"]],
         &["<|python_tag|>"],
     ),
@@ -172,6 +172,6 @@ pub static XLAM: CallFormat = CallFormat {
     unmarked: true,
     list: true,
     separator: ", ",
-    signs: Signs::new(&[&["[{\"name\": \"tool_call_name\", \"arguments\":"]], &[]),
+    signs: FormatSigns::new(&[&["[{\"name\": \"tool_call_name\", \"arguments\":"]], &[]),
     ..PLAIN
 };

@@ -1,6 +1,6 @@
 //! Calls in notations like Python's.
 
-use super::super::data::{CallFormat, CallSyntax, Signs, Span};
+use super::super::data::{CallFormat, CallSyntax, FormatSigns, Span};
 use super::PLAIN;
 
 pub static GEMMA4: CallFormat = CallFormat {
@@ -8,7 +8,7 @@ pub static GEMMA4: CallFormat = CallFormat {
     call: Span::new("<|tool_call>", "<tool_call|>"),
     syntax: CallSyntax::Gemma { quote: "<|\"|>" },
     ends_reasoning: true,
-    signs: Signs::new(&[&["<|tool_call>call:"]], &["<|tool_call>"]),
+    signs: FormatSigns::new(&[&["<|tool_call>call:"]], &["<|tool_call>"]),
     ..PLAIN
 };
 
@@ -16,17 +16,17 @@ pub static FUNCTIONGEMMA: CallFormat = CallFormat {
     name: "functiongemma",
     call: Span::new("<start_function_call>", "<end_function_call>"),
     syntax: CallSyntax::Gemma { quote: "<escape>" },
-    signs: Signs::new(&[&["<start_function_call>"]], &["<start_function_call>"]),
+    signs: FormatSigns::new(&[&["<start_function_call>"]], &["<start_function_call>"]),
     ..PLAIN
 };
 
-/// Gemma 3, which was trained on no format but takes to a Python fence.
+/// Gemma 3, which was trained on no format but works with a Python fence.
 pub static GEMMA3: CallFormat = CallFormat {
     name: "gemma3",
     section: Span::new("```tool_code\n", "\n```"),
     separator: "\n",
     syntax: CallSyntax::Pythonic,
-    signs: Signs::new(&[&["```tool_code"]], &[]),
+    signs: FormatSigns::new(&[&["```tool_code"]], &[]),
     ..PLAIN
 };
 
@@ -36,7 +36,7 @@ pub static LFM2: CallFormat = CallFormat {
     list: true,
     separator: ", ",
     syntax: CallSyntax::Pythonic,
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[
             &["<|tool_call_start|>"],
             &["<|tool_list_start|>"],
@@ -55,6 +55,6 @@ pub static LLAMA_PYTHONIC: CallFormat = CallFormat {
     list: true,
     separator: ", ",
     syntax: CallSyntax::Pythonic,
-    signs: Signs::new(&[&["[func_name1("]], &["<|python_start|>"]),
+    signs: FormatSigns::new(&[&["[func_name1("]], &["<|python_start|>"]),
     ..PLAIN
 };

@@ -7,7 +7,7 @@ mod tagged;
 
 pub use json::HERMES;
 
-use super::data::{CallFormat, CallSyntax, Framing, JsonFields, Signs, Span};
+use super::data::{CallFormat, CallSyntax, FormatSigns, Framing, JsonFields, Span};
 
 /// Every format known. The order is that of detection: the particular before the general.
 pub static CALLS: &[&CallFormat] = &[
@@ -50,7 +50,7 @@ pub static CALLS: &[&CallFormat] = &[
     &json::XLAM,
 ];
 
-/// What call objects have by far most often.
+/// The most common keys of call objects.
 pub static COMMON_FIELDS: JsonFields = NAME_AND_ARGUMENTS;
 
 const NAME_AND_ARGUMENTS: JsonFields = JsonFields {
@@ -59,7 +59,7 @@ const NAME_AND_ARGUMENTS: JsonFields = JsonFields {
     id: &["id"],
 };
 
-/// What the rest of a format is where nothing is said of it.
+/// Defaults of a format.
 const PLAIN: CallFormat = CallFormat {
     name: "",
     section: Span::NONE,
@@ -71,5 +71,5 @@ const PLAIN: CallFormat = CallFormat {
     syntax: CallSyntax::Json(NAME_AND_ARGUMENTS),
     ends_reasoning: false,
     framing: Framing::Inline,
-    signs: Signs::NONE,
+    signs: FormatSigns::NONE,
 };

@@ -1,29 +1,31 @@
 //! Calls that are a name and then a JSON object.
 
-use super::super::data::{CallFormat, CallSyntax, Framing, IdPlace, NameThenJson, Signs, Span};
+use super::super::data::{
+    CallFormat, CallSyntax, FormatSigns, Framing, IdPosition, NameThenJson, Span,
+};
 use super::super::reasoning;
 use super::PLAIN;
 
-/// gpt-oss. A call is a message of its own; the role's place may name the recipient as well.
+/// gpt-oss. A call is a separate message; the role may name the recipient as well.
 pub static HARMONY: CallFormat = CallFormat {
     name: "harmony",
     call: Span::new("<|channel|>commentary to=functions.", "<|call|>"),
     separator: "<|start|>assistant",
     syntax: CallSyntax::NameThenJson(NameThenJson {
         before: "",
-        id: IdPlace::None,
+        id: IdPosition::None,
         between: " <|constrain|>json<|message|>",
         after: "",
     }),
     framing: Framing::Channels,
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["<|channel|>commentary", "<|message|>"]],
         reasoning::HARMONY.signs.tokens,
     ),
     ..PLAIN
 };
 
-/// Kimi K2, whose identifiers hold the tool's name: `functions.get_weather:0`.
+/// Kimi K2, whose identifiers contain the tool's name: `functions.get_weather:0`.
 pub static KIMI_K2: CallFormat = CallFormat {
     name: "kimi_k2",
     section: Span::new("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
@@ -31,12 +33,12 @@ pub static KIMI_K2: CallFormat = CallFormat {
     call: Span::new("<|tool_call_begin|>", "<|tool_call_end|>"),
     syntax: CallSyntax::NameThenJson(NameThenJson {
         before: "",
-        id: IdPlace::AroundName("functions."),
+        id: IdPosition::AroundName("functions."),
         between: "<|tool_call_argument_begin|>",
         after: "",
     }),
     ends_reasoning: true,
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["<|tool_calls_section_begin|>"]],
         &["<|tool_calls_section_begin|>"],
     ),
@@ -49,11 +51,11 @@ pub static DEEPSEEK_V3: CallFormat = CallFormat {
     separator: "\n",
     syntax: CallSyntax::NameThenJson(NameThenJson {
         before: "function<｜tool▁sep｜>",
-        id: IdPlace::None,
+        id: IdPosition::None,
         between: "\n```json\n",
         after: "\n```",
     }),
-    signs: Signs::new(&[&["<｜tool▁call▁begin｜>", "```json"]], &[]),
+    signs: FormatSigns::new(&[&["<｜tool▁call▁begin｜>", "```json"]], &[]),
     ..DEEPSEEK_MARKERS
 };
 
@@ -65,12 +67,12 @@ const DEEPSEEK_MARKERS: CallFormat = CallFormat {
     call: Span::new("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
     syntax: CallSyntax::NameThenJson(NameThenJson {
         before: "",
-        id: IdPlace::None,
+        id: IdPosition::None,
         between: "<｜tool▁sep｜>",
         after: "",
     }),
     ends_reasoning: true,
-    signs: Signs::new(&[&["<｜tool▁call▁begin｜>"]], &["<｜tool▁calls▁begin｜>"]),
+    signs: FormatSigns::new(&[&["<｜tool▁call▁begin｜>"]], &["<｜tool▁calls▁begin｜>"]),
     ..PLAIN
 };
 
@@ -80,12 +82,12 @@ pub static MISTRAL: CallFormat = CallFormat {
     call: Span::new("[TOOL_CALLS]", ""),
     syntax: CallSyntax::NameThenJson(NameThenJson {
         before: "",
-        id: IdPlace::AfterName("[CALL_ID]"),
+        id: IdPosition::AfterName("[CALL_ID]"),
         between: "[ARGS]",
         after: "",
     }),
     ends_reasoning: true,
-    signs: Signs::new(&[&["[TOOL_CALLS]", "[ARGS]"]], &["[ARGS]", "[CALL_ID]"]),
+    signs: FormatSigns::new(&[&["[TOOL_CALLS]", "[ARGS]"]], &["[ARGS]", "[CALL_ID]"]),
     ..PLAIN
 };
 
@@ -95,11 +97,11 @@ pub static SOLAR: CallFormat = CallFormat {
     call: Span::new("<|tool_call:begin|>", "<|tool_call:end|>"),
     syntax: CallSyntax::NameThenJson(NameThenJson {
         before: "",
-        id: IdPlace::BeforeName("<|tool_call:name|>"),
+        id: IdPosition::BeforeName("<|tool_call:name|>"),
         between: "<|tool_call:args|>",
         after: "",
     }),
-    signs: Signs::new(&[&["<|tool_call:begin|>"]], &["<|tool_call:begin|>"]),
+    signs: FormatSigns::new(&[&["<|tool_call:begin|>"]], &["<|tool_call:begin|>"]),
     ..PLAIN
 };
 
@@ -109,10 +111,10 @@ pub static FUNCTION_TAG: CallFormat = CallFormat {
     call: Span::new("<function=", "</function>"),
     syntax: CallSyntax::NameThenJson(NameThenJson {
         before: "",
-        id: IdPlace::None,
+        id: IdPosition::None,
         between: ">",
         after: "",
     }),
-    signs: Signs::new(&[&["<function="]], &[]),
+    signs: FormatSigns::new(&[&["<function="]], &[]),
     ..PLAIN
 };

@@ -1,12 +1,12 @@
-//! Calls whose parameters are elements with raw text in them.
+//! Calls whose parameters are elements with raw text.
 
-use super::super::data::{CallFormat, CallSyntax, Signs, Span, Tagged, Value};
+use super::super::data::{CallFormat, CallSyntax, FormatSigns, RawValue, Span, Tagged};
 use super::PLAIN;
 
 pub static DEEPSEEK_V32: CallFormat = CallFormat {
     name: "deepseek_v32",
     section: Span::new("<｜DSML｜function_calls>\n", "</｜DSML｜function_calls>"),
-    signs: Signs::new(&[&["｜DSML｜", "function_calls>"]], &["｜DSML｜"]),
+    signs: FormatSigns::new(&[&["｜DSML｜", "function_calls>"]], &["｜DSML｜"]),
     ..DSML
 };
 
@@ -19,8 +19,8 @@ const DSML: CallFormat = CallFormat {
         name: Span::new("<｜DSML｜invoke name=\"", "\">\n"),
         key_open: "<｜DSML｜parameter name=\"",
         key_close: &[
-            ("\" string=\"true\">", Value::Text),
-            ("\" string=\"false\">", Value::Json),
+            ("\" string=\"true\">", RawValue::Text),
+            ("\" string=\"false\">", RawValue::Json),
         ],
         value_open: "",
         value_close: "</｜DSML｜parameter>\n",
@@ -28,7 +28,7 @@ const DSML: CallFormat = CallFormat {
         end: "</｜DSML｜invoke>\n",
     }),
     ends_reasoning: true,
-    signs: Signs::new(&[&["｜DSML｜", "tool_calls>"]], &["｜DSML｜"]),
+    signs: FormatSigns::new(&[&["｜DSML｜", "tool_calls>"]], &["｜DSML｜"]),
     ..PLAIN
 };
 
@@ -38,14 +38,14 @@ pub static MINIMAX_M2: CallFormat = CallFormat {
     syntax: CallSyntax::Tagged(Tagged {
         name: Span::new("<invoke name=\"", "\">\n"),
         key_open: "<parameter name=\"",
-        key_close: &[("\">", Value::BySchema)],
+        key_close: &[("\">", RawValue::BySchema)],
         value_open: "",
         value_close: "</parameter>\n",
         padded: false,
         end: "</invoke>\n",
     }),
     ends_reasoning: true,
-    signs: Signs::new(&[&["<minimax:tool_call>"]], &["<minimax:tool_call>"]),
+    signs: FormatSigns::new(&[&["<minimax:tool_call>"]], &["<minimax:tool_call>"]),
     ..PLAIN
 };
 
@@ -54,12 +54,12 @@ pub static SEED: CallFormat = CallFormat {
     call: Span::new("<seed:tool_call>\n", "</seed:tool_call>"),
     separator: "\n",
     syntax: CallSyntax::Tagged(Tagged {
-        key_close: &[(">", Value::BySchema)],
+        key_close: &[(">", RawValue::BySchema)],
         value_close: "</parameter>\n",
         padded: false,
         ..FUNCTION_AND_PARAMETERS
     }),
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["<seed:tool_call>"], &["<function=", "seed:"]],
         &["<seed:tool_call>"],
     ),
@@ -72,14 +72,14 @@ pub static QWEN3_CODER: CallFormat = CallFormat {
     call: Span::new("<tool_call>\n", "</tool_call>"),
     separator: "\n",
     syntax: CallSyntax::Tagged(FUNCTION_AND_PARAMETERS),
-    signs: Signs::new(&[&["<function=", "<parameter="]], &[]),
+    signs: FormatSigns::new(&[&["<function=", "<parameter="]], &[]),
     ..PLAIN
 };
 
 const FUNCTION_AND_PARAMETERS: Tagged = Tagged {
     name: Span::new("<function=", ">\n"),
     key_open: "<parameter=",
-    key_close: &[(">\n", Value::BySchema)],
+    key_close: &[(">\n", RawValue::BySchema)],
     value_open: "",
     value_close: "\n</parameter>\n",
     padded: true,
@@ -94,13 +94,13 @@ pub static HUNYUAN3: CallFormat = CallFormat {
     syntax: CallSyntax::Tagged(Tagged {
         name: Span::new("", "<tool_sep:opensource>\n"),
         key_open: "<arg_key:opensource>",
-        key_close: &[("</arg_key:opensource>\n", Value::BySchema)],
+        key_close: &[("</arg_key:opensource>\n", RawValue::BySchema)],
         value_open: "<arg_value:opensource>",
         value_close: "</arg_value:opensource>\n",
         padded: false,
         end: "",
     }),
-    signs: Signs::new(
+    signs: FormatSigns::new(
         &[&["'<arg_key{}>'", ":opensource"]],
         &["<tool_calls:opensource>"],
     ),
@@ -112,12 +112,12 @@ pub static GLM47: CallFormat = CallFormat {
     name: "glm47",
     syntax: CallSyntax::Tagged(Tagged {
         name: Span::NONE,
-        key_close: &[("</arg_key>", Value::BySchema)],
+        key_close: &[("</arg_key>", RawValue::BySchema)],
         value_close: "</arg_value>",
         ..GLM_ARGUMENTS
     }),
     separator: "",
-    signs: Signs::new(&[&["</arg_key><arg_value>"]], &[]),
+    signs: FormatSigns::new(&[&["</arg_key><arg_value>"]], &[]),
     ..GLM_TAGS
 };
 
@@ -129,14 +129,14 @@ const GLM_TAGS: CallFormat = CallFormat {
     call: Span::new("<tool_call>", "</tool_call>"),
     separator: "\n",
     syntax: CallSyntax::Tagged(GLM_ARGUMENTS),
-    signs: Signs::new(&[&["<arg_key>"]], &["<arg_key>"]),
+    signs: FormatSigns::new(&[&["<arg_key>"]], &["<arg_key>"]),
     ..PLAIN
 };
 
 const GLM_ARGUMENTS: Tagged = Tagged {
     name: Span::new("", "\n"),
     key_open: "<arg_key>",
-    key_close: &[("</arg_key>\n", Value::BySchema)],
+    key_close: &[("</arg_key>\n", RawValue::BySchema)],
     value_open: "<arg_value>",
     value_close: "</arg_value>\n",
     padded: false,
@@ -149,12 +149,12 @@ pub static MINICPM5: CallFormat = CallFormat {
     syntax: CallSyntax::Tagged(Tagged {
         name: Span::new("", "\">"),
         key_open: "<param name=\"",
-        key_close: &[("\">", Value::BySchema)],
+        key_close: &[("\">", RawValue::BySchema)],
         value_open: "",
         value_close: "</param>",
         padded: false,
         end: "",
     }),
-    signs: Signs::new(&[&["<function name=\"", "<param name=\""]], &[]),
+    signs: FormatSigns::new(&[&["<function name=\"", "<param name=\""]], &[]),
     ..PLAIN
 };

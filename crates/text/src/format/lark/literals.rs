@@ -12,14 +12,14 @@ pub(super) enum Notation {
     /// `a:1,b:[true,null],c:{d:<quote>x<quote>}`
     Gemma {
         quote: &'static str,
-        /// Where the quotation mark is a special token.
+        /// If the quotation mark is a special token.
         token: Option<u32>,
     },
 }
 
 /// Writes the rules of one tool's values.
 pub(super) struct Literals {
-    /// Begins the name of every rule.
+    /// Prefix of every rule name.
     prefix: String,
     notation: Notation,
     rules: Vec<String>,
@@ -27,7 +27,7 @@ pub(super) struct Literals {
     has_any: bool,
 }
 
-/// Keywords that values can be held to, and those that say nothing of them.
+/// Keywords that values can be constrained to, and those without effect.
 const KEYWORDS: &[&str] = &[
     "type",
     "enum",
@@ -63,12 +63,12 @@ impl Literals {
         self.rules
     }
 
-    /// What stands between a call's brackets.
+    /// The text between a call's brackets.
     pub fn arguments(&mut self, tool: &ToolRule<'_>) -> Result<String> {
         let properties = tool.parameters.get("properties").and_then(Value::as_object);
         match properties {
             Some(properties) if !properties.is_empty() => {
-                self.fields(tool, tool.parameters, properties, Place::Call)
+                self.fields(tool, tool.parameters, properties, FieldContext::Call)
             }
             _ if tool.strict => Ok(String::new()),
             _ => {
@@ -99,27 +99,27 @@ impl Literals {
         })
     }
 
-    /// An object's properties in the schema's order. A property that may be left out takes its
-    /// comma with it, so there is a rule for what may come after each.
+    /// An object's properties in schema order. An optional property includes its comma, so each
+    /// position has its own rule for what may follow.
     fn fields(
         &mut self,
         tool: &ToolRule<'_>,
         schema: &Value,
         properties: &Map<String, Value>,
-        place: Place,
+        context: FieldContext,
     ) -> Result<String> {
         let required = schema.get("required").and_then(Value::as_array);
         let mut fields = Vec::with_capacity(properties.len());
         for (key, schema) in properties {
-            if !self.can_write(key, place) {
+            if !self.can_write(key, context) {
                 return Err(cannot_hold(tool, &format!("properties/{key}")));
             }
             let value = self.value(tool, schema)?;
             let is_required = required.is_some_and(|keys| keys.iter().any(|each| each == key));
-            fields.push((join([self.key(key, place), value]), is_required));
+            fields.push((join([self.key(key, context), value]), is_required));
         }
         let comma = self.comma();
-        // Built from the last to the first: what follows a field, and what begins at it.
+        // Built from last to first: what follows a field, and what starts at it.
         let (mut following, mut beginning) = (String::new(), String::new());
         for (field, is_required) in fields.into_iter().rev() {
             let (after, before) = (self.name("after"), self.name("from"));
@@ -139,8 +139,11 @@ impl Literals {
     }
 
     /// A bare key is a word; only Python's dictionaries quote theirs.
-    fn can_write(&self, key: &str, place: Place) -> bool {
-        let quotes = matches!((self.notation, place), (Notation::Python, Place::Object));
+    fn can_write(&self, key: &str, context: FieldContext) -> bool {
+        let quotes = matches!(
+            (self.notation, context),
+            (Notation::Python, FieldContext::Object)
+        );
         let mut bytes = key.bytes();
         let is_word = bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
             && !key.is_empty()
@@ -148,10 +151,10 @@ impl Literals {
         quotes || is_word
     }
 
-    fn key(&self, key: &str, place: Place) -> String {
-        literal(&match (self.notation, place) {
-            (Notation::Python, Place::Call) => format!("{key}="),
-            (Notation::Python, Place::Object) => format!("{}: ", super::quoted(key)),
+    fn key(&self, key: &str, context: FieldContext) -> String {
+        literal(&match (self.notation, context) {
+            (Notation::Python, FieldContext::Call) => format!("{key}="),
+            (Notation::Python, FieldContext::Object) => format!("{}: ", super::quoted(key)),
             (Notation::Gemma { .. }, _) => format!("{key}:"),
         })
     }
@@ -179,15 +182,15 @@ impl Literals {
         match keywords.get("type") {
             None => Ok(self.any()),
             Some(Value::Array(kinds)) => {
-                let values = kinds.iter().map(|kind| self.of_kind(tool, schema, kind));
+                let values = kinds.iter().map(|kind| self.for_kind(tool, schema, kind));
                 let values = values.collect::<Result<Vec<_>>>()?;
                 Ok(format!("({})", values.join(" | ")))
             }
-            Some(kind) => self.of_kind(tool, schema, kind),
+            Some(kind) => self.for_kind(tool, schema, kind),
         }
     }
 
-    fn of_kind(&mut self, tool: &ToolRule<'_>, schema: &Value, kind: &Value) -> Result<String> {
+    fn for_kind(&mut self, tool: &ToolRule<'_>, schema: &Value, kind: &Value) -> Result<String> {
         Ok(match kind.as_str() {
             Some("string") => self.string(),
             Some("integer") => INTEGER.into(),
@@ -224,7 +227,7 @@ impl Literals {
         let properties = schema.get("properties").and_then(Value::as_object);
         match properties {
             Some(properties) if !properties.is_empty() => {
-                let fields = self.fields(tool, schema, properties, Place::Object)?;
+                let fields = self.fields(tool, schema, properties, FieldContext::Object)?;
                 Ok(join([literal("{"), fields, literal("}")]))
             }
             _ => match schema.get("additionalProperties") {
@@ -235,7 +238,7 @@ impl Literals {
         }
     }
 
-    /// Rules of whatever the notation can write; nesting is the grammar's own.
+    /// Rules for any value of the notation; the grammar handles nesting.
     fn any(&mut self) -> String {
         let (any, array) = (
             format!("{}_any", self.prefix),
@@ -326,7 +329,7 @@ impl Literals {
             }
             Value::Object(fields) => {
                 let field = |(key, value): (&String, &Value)| {
-                    join([self.key(key, Place::Object), self.written(value)])
+                    join([self.key(key, FieldContext::Object), self.written(value)])
                 };
                 let fields: Vec<String> = fields.iter().map(field).collect();
                 let comma = format!(" {} ", self.comma());
@@ -336,9 +339,9 @@ impl Literals {
     }
 }
 
-/// Where fields stand.
+/// Where fields are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum FieldContext {
     /// Between a call's brackets.
     Call,
     Object,

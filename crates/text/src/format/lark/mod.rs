@@ -1,5 +1,5 @@
-//! Grammars of tool calls, in llguidance's dialect of Lark, from the same tables that the parser
-//! reads: what such a grammar admits, the parser takes for calls.
+//! Grammars of tool calls, in llguidance's Lark dialect, built from the parser's tables: the parser
+//! accepts every call that such a grammar admits.
 
 mod literals;
 mod tagged;
@@ -9,7 +9,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use self::literals::{Literals, Notation};
-use super::data::{CallFormat, CallSyntax, Framing, IdPlace, JsonFields, NameThenJson, Span};
+use super::data::{CallFormat, CallSyntax, Framing, IdPosition, JsonFields, NameThenJson, Span};
 use super::reasoning;
 use crate::{Result, TextError};
 
@@ -24,12 +24,12 @@ pub struct ToolRule<'a> {
     pub strict: bool,
 }
 
-/// What is asked of calls.
+/// Requirements for calls.
 #[derive(Debug, Clone, Copy)]
 pub struct CallRules<'a> {
     /// At least one.
     pub tools: &'a [ToolRule<'a>],
-    /// Nothing but calls, and at least one; otherwise text, in which what begins like a call is
+    /// Only calls, and at least one. Otherwise text is allowed, and whatever starts like a call is
     /// one.
     pub at_least_one: bool,
     /// Whether there may be several.
@@ -37,7 +37,7 @@ pub struct CallRules<'a> {
 }
 
 impl CallFormat {
-    /// The grammar of a reply that calls tools. `special` gives the id of a special token, which
+    /// The grammar of a reply that calls tools. `special` returns the id of a special token, which
     /// text cannot spell.
     pub fn lark(
         &self,
@@ -111,7 +111,7 @@ impl Writer<'_> {
             self.rule(&name, &body);
             names.push(name);
         }
-        // Calls that begin with a mark of their own may be found without the others.
+        // Calls with their own opening mark are found without the section's.
         self.rule("named", &names.join(" | "));
         let open = self.spell(self.format.syntax.name_open());
         self.rule("tool", &join([open, "named".into()]));
@@ -145,8 +145,8 @@ impl Writer<'_> {
         })
     }
 
-    /// `{"name": "f", "arguments": {…}}`. A model whose objects begin with an identifier of its
-    /// own making may write that first; a plain `id` is left to whoever reads the call.
+    /// `{"name": "f", "arguments": {…}}`. A model whose objects start with a generated identifier
+    /// may write that first; a plain `id` is left to the application.
     fn json_call(&mut self, index: usize, tool: &ToolRule<'_>, fields: &JsonFields) -> String {
         let arguments = self.json_arguments(index, tool);
         let first = |keys: &'static [&'static str]| keys.first().copied().unwrap_or_default();
@@ -172,12 +172,12 @@ impl Writer<'_> {
     fn named_call(&mut self, index: usize, tool: &ToolRule<'_>, syntax: &NameThenJson) -> String {
         let arguments = self.json_arguments(index, tool);
         let name = match syntax.id {
-            IdPlace::None | IdPlace::AfterName(_) => literal(tool.name),
-            IdPlace::BeforeName(mark) => {
+            IdPosition::None | IdPosition::AfterName(_) => literal(tool.name),
+            IdPosition::BeforeName(mark) => {
                 let mark = self.spell(mark);
                 format!("/[A-Za-z0-9_-]{{1,40}}/ {mark} {}", literal(tool.name))
             }
-            IdPlace::AroundName(prefix) => {
+            IdPosition::AroundName(prefix) => {
                 format!(
                     "{} /[0-9]{{1,4}}/",
                     literal(&format!("{prefix}{}:", tool.name))
@@ -219,17 +219,17 @@ impl Writer<'_> {
         Ok(arguments)
     }
 
-    /// A call with its marks, and what stands between two of them.
+    /// A call with its marks, and the text between two calls.
     fn call(&self) -> String {
         let Span { open, close } = self.format.call;
         join([self.spell(open), "tool".into(), self.spell(close)])
     }
 
-    /// Nothing but calls.
+    /// Only calls.
     fn only_calls(&mut self, parallel: bool) {
         if self.format.framing == Framing::Channels {
-            // What ends such a call ends the reply, so there is but one, and its end is not
-            // needed.
+            // The end of such a call ends the reply, so there is only one, and its end mark is
+            // optional.
             let open = self.spell(self.format.call.open);
             return self.rule("start", &join([open, "tool".into()]));
         }
@@ -244,7 +244,7 @@ impl Writer<'_> {
         self.rule("start", &calls);
     }
 
-    /// `call`s, as many as there may be, within their brackets.
+    /// `call`s, as many as allowed, within their brackets.
     fn calls(&self, parallel: bool) -> String {
         let more = if parallel {
             format!(
@@ -279,7 +279,7 @@ impl Writer<'_> {
             [Part::Token(id), ..] | [Part::Text(_), Part::Token(id), ..] => Some(id.to_string()),
             _ => None,
         });
-        // Text may hold other special tokens, which only a list of tokens can say.
+        // Text may contain other special tokens, which only a token list can express.
         let text = match tokens.collect::<Option<Vec<_>>>() {
             Some(tokens) => format!("<[^{}]>*", tokens.join(",")),
             None => "/(?s:.*)/".to_owned(),
@@ -297,11 +297,12 @@ impl Writer<'_> {
         }
     }
 
-    /// Text up to a mark, and what must follow then. The mark's first part tells it from text.
+    /// Text up to a mark, and what must follow it. The mark's first part distinguishes it from
+    /// text.
     fn entry(&mut self, name: &str, (mark, after): (&'static str, String)) -> String {
         let parts = self.parts(mark);
         let rest = match &parts[..] {
-            // What stands before the token is text until the token comes.
+            // Everything before the token is text.
             [Part::Token(id), rest @ ..] | [Part::Text(_), Part::Token(id), rest @ ..] => {
                 self.rule(name, &format!("text <[{id}]>"));
                 rest
@@ -317,7 +318,7 @@ impl Writer<'_> {
         join([name.to_owned(), rest.join(" "), after])
     }
 
-    /// All that the parser takes for the beginning of a call, and what must follow each.
+    /// All texts the parser recognizes as the start of a call, and what must follow each.
     fn entries(&self, parallel: bool) -> Vec<(&'static str, String)> {
         let Span { open, close } = self.format.call;
         let one = join(["tool".into(), self.spell(close)]);
@@ -352,7 +353,7 @@ impl Writer<'_> {
         entries
     }
 
-    /// Where calls have no mark, a reply is one or the other from its first character on.
+    /// If calls have no mark, the first character decides between calls and text.
     fn text_or_calls(&mut self, parallel: bool) {
         let calls = self.calls(parallel);
         self.rule("start", &format!(r"{calls} | /\s*([^\s\[\{{](?s:.*))?/"));
@@ -374,7 +375,7 @@ impl fmt::Display for Part<'_> {
     }
 }
 
-/// What a format cannot hold arguments to.
+/// The schema keywords that a format cannot enforce.
 fn cannot_hold(tool: &ToolRule<'_>, keyword: &str) -> TextError {
     TextError::ToolSchema {
         tool: tool.name.to_owned(),
@@ -391,7 +392,7 @@ fn join<const N: usize>(parts: [String; N]) -> String {
 fn literal(text: &str) -> String {
     match text {
         "" => String::new(),
-        // JSON lets this one stand, Lark does not.
+        // JSON allows this character, Lark does not.
         text => quoted(text).replace('\u{7f}', "\\u007f"),
     }
 }

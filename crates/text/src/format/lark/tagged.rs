@@ -1,13 +1,13 @@
-//! Calls whose parameters are elements with raw text in them.
+//! Calls whose parameters are elements with raw text.
 
 use serde_json::{Map, Value, json};
 
 use super::{Part, ToolRule, Writer, cannot_hold, join, literal};
 use crate::Result;
-use crate::format::data::{Tagged, Value as Holds};
+use crate::format::data::{RawValue, Tagged};
 use crate::format::parse::schema::Types;
 
-/// Keywords of a text parameter that raw text can be held to, and those that say nothing of it.
+/// Keywords of a text parameter that raw text can be constrained to, and those without effect.
 const TEXT_KEYWORDS: &[&str] = &[
     "type",
     "enum",
@@ -70,18 +70,18 @@ impl Writer<'_> {
         syntax: &Tagged,
         (key, schema): (&str, &Value),
     ) -> Result<String> {
-        let types = Types::of_parameter(tool.parameters, key);
+        let types = Types::for_parameter(tool.parameters, key);
         let schema = resolved(schema, tool.parameters);
         let raw = types == Types::STRING
             || types.allow_text()
                 && syntax
                     .key_close
                     .iter()
-                    .all(|(_, holds)| *holds == Holds::BySchema);
-        let wanted = |holds: &&(&str, Holds)| match holds.1 {
-            Holds::BySchema => true,
-            Holds::Text => raw,
-            Holds::Json => !raw,
+                    .all(|(_, holds)| *holds == RawValue::BySchema);
+        let wanted = |holds: &&(&str, RawValue)| match holds.1 {
+            RawValue::BySchema => true,
+            RawValue::Text => raw,
+            RawValue::Json => !raw,
         };
         let close = syntax.key_close.iter().find(wanted);
         let close = close.map_or("", |(close, _)| *close);
@@ -101,7 +101,7 @@ impl Writer<'_> {
         Ok(join([self.spell(&open), value]))
     }
 
-    /// Raw text, with what closes it.
+    /// Raw text with its closing mark.
     fn text(
         &mut self,
         name: &str,
@@ -154,7 +154,7 @@ impl Writer<'_> {
         ))
     }
 
-    /// Text that ends with the first `close`, which is told without the white space around it.
+    /// Text that ends at the first `close`, matched without the white space around it.
     fn up_to(&mut self, name: &str, text: &str, close: &'static str) -> String {
         let mark = close.trim();
         match self.parts(mark)[..] {
@@ -168,7 +168,7 @@ impl Writer<'_> {
         join([name.to_owned(), self.spell(&close[after..])])
     }
 
-    /// Of a tool that does not say which it has.
+    /// For a tool that does not list its parameters.
     fn any_parameters(&mut self, index: usize, syntax: &Tagged) -> String {
         let name = format!("parameter_{index}");
         let close = syntax.key_close.first().map_or("", |(close, _)| *close);
@@ -185,7 +185,7 @@ impl Writer<'_> {
     }
 }
 
-/// Refuses what raw text cannot be held to.
+/// Refuses keywords that raw text cannot be constrained to.
 fn check_text(tool: &ToolRule<'_>, schema: &Value) -> Result<()> {
     if let Some(Value::Array(schemas)) = schema.get("anyOf") {
         // A union of bare types: any text is a string.
@@ -206,7 +206,7 @@ fn check_text(tool: &ToolRule<'_>, schema: &Value) -> Result<()> {
     }
 }
 
-/// What a reference stands for; one that leads nowhere, or in circles, is left as it is.
+/// The target of a reference. A dangling or cyclic reference is left unchanged.
 fn resolved<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
     let mut schema = schema;
     for _ in 0..8 {
@@ -228,7 +228,7 @@ fn choices(schema: &Value) -> Option<Vec<&Value>> {
     }
 }
 
-/// A property may refer to what the whole schema defines.
+/// A property may refer to definitions of the whole schema.
 fn with_definitions(schema: &Value, whole: &Value) -> Value {
     let mut schema = schema.clone();
     for key in ["$defs", "definitions"] {
@@ -239,7 +239,7 @@ fn with_definitions(schema: &Value, whole: &Value) -> Value {
     schema
 }
 
-/// Nothing but the type, where a schema is advice and may hold what grammars cannot.
+/// Only the type, for schemas that are advisory and may contain what grammars cannot express.
 fn kind_only(schema: &Value) -> Value {
     const KINDS: [&str; 6] = ["array", "boolean", "integer", "null", "number", "object"];
     match schema.get("type").and_then(Value::as_str) {

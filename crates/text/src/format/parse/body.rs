@@ -15,14 +15,14 @@ pub(super) enum Mark {
     Calls(Entry),
 }
 
-/// Where the output stands outside calls.
+/// The parser outside of calls.
 ///
-/// White space is held back until it is known what follows: before a marker it belongs to the
-/// format. Line breaks behind a marker do as well.
+/// White space is held back until the next character decides: before a marker it belongs to the
+/// format. So do line breaks after a marker.
 #[derive(Debug)]
 pub(super) struct Body {
     pub thinking: bool,
-    /// Whether nothing of this part was sent yet.
+    /// Whether this part has sent no text so far.
     pub fresh: bool,
     pub scan: Scan<Mark>,
     space: String,
@@ -65,13 +65,13 @@ impl Body {
         }
     }
 
-    /// A marker stands here: the white space around it is the format's.
+    /// A marker was found: the white space around it belongs to the format.
     pub fn skip_breaks(mut self) -> Self {
         self.after_marker = true;
         self
     }
 
-    /// Takes text that is no marker.
+    /// Consumes text that is not a marker.
     pub fn text(&mut self, text: &str, sink: &mut Sink) {
         let mut rest = text;
         if self.after_marker {
@@ -91,7 +91,7 @@ impl Body {
         }
     }
 
-    /// Sends the white space that is held.
+    /// Sends the held white space.
     pub fn flush(&mut self, sink: &mut Sink) {
         let space = self.take_space();
         self.send(&space, sink);
@@ -110,7 +110,7 @@ impl Body {
     }
 }
 
-/// What calls may begin with.
+/// The texts that calls may start with.
 fn entries(format: &OutputFormat) -> Vec<(&'static str, Mark)> {
     let Some(calls) = format.calls else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! One call on its way from a reader to the sink.
+//! One call between a reader and the sink.
 
 use super::json::Step;
 use super::piece::Sink;
@@ -7,14 +7,14 @@ use super::schema::{ToolSignature, Types};
 /// How far a call has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Not sent yet: what was read may still turn out to be text.
+    /// Not sent: the text may still turn out not to be a call.
     Waiting,
     /// Sent, with arguments to come.
     Started,
     Ended,
 }
 
-/// What a reader needs to tell of the call it reads.
+/// A reader's view of the call it reads.
 pub(super) struct Call<'a> {
     pub sink: &'a mut Sink,
     pub tools: &'a [ToolSignature],
@@ -24,7 +24,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Sends the call's beginning, or says that this is none.
+    /// Sends the call's start, or reports that this is not a call.
     pub fn start(&mut self, name: &str, id: Option<String>) -> bool {
         if name.is_empty() {
             return false;
@@ -49,25 +49,25 @@ impl Call<'_> {
     /// The types that a parameter of a tool may have.
     pub fn types(&self, name: &str, key: &str) -> Types {
         let tool = self.tools.iter().find(|tool| tool.name == name);
-        tool.map_or(Types::ANY, |it| Types::of_parameter(&it.parameters, key))
+        tool.map_or(Types::ANY, |it| Types::for_parameter(&it.parameters, key))
     }
 }
 
 /// Reads one call between its markers.
 ///
-/// A reader that breaks before it sent the call's beginning leaves no trace; one that breaks later
-/// can say what it has read and not sent.
+/// A reader that fails before it sent the call's start leaves no trace. One that fails later
+/// returns what it has read and not sent.
 pub(super) trait Reader: std::fmt::Debug + Send {
     fn push(&mut self, c: char, call: &mut Call) -> Step;
 
-    /// What was read of the arguments but not sent.
+    /// Arguments read but not sent.
     fn take_held(&mut self) -> String;
 }
 
 /// The longest name or identifier of a tool; more is no name.
 pub(super) const MAX_NAME: usize = 256;
 
-/// Whether a character may stand in a tool's name: all that no format uses for its own ends.
+/// Whether a tool's name may contain a character: all characters that no format uses as syntax.
 pub(super) fn is_name(c: char) -> bool {
     !c.is_whitespace() && !c.is_control() && !"<>[](){}\"'`,;=|".contains(c)
 }

@@ -1,8 +1,8 @@
 //! Harmony: messages with headers that name a channel and a recipient.
 //!
-//! `<|start|>assistant<|channel|>analysis<|message|>…<|end|>`, where the prompt has written the
-//! first `<|start|>assistant` already. A message for `functions.name` is a call; the recipient
-//! stands behind the channel or behind the role.
+//! `<|start|>assistant<|channel|>analysis<|message|>…<|end|>`; the prompt already contains the
+//! first `<|start|>assistant`. A message for `functions.name` is a call. The recipient follows the
+//! channel or the role.
 
 use super::ParseOptions;
 use super::json::{JsonReader, Step};
@@ -20,14 +20,14 @@ const MAX_HEADER: usize = 512;
 
 #[derive(Debug)]
 pub(super) struct Channels {
-    state: State,
+    state: ChannelState,
 }
 
 #[derive(Debug)]
-enum State {
-    /// Before a header, which the next characters may be the beginning of.
+enum ChannelState {
+    /// Before a header; the next characters may start one.
     Opening(Choice<()>),
-    /// Within a header; what was read of it.
+    /// Within a header, with the text read so far.
     Header(String),
     Body(Scan<Mark>, Part),
 }
@@ -39,7 +39,7 @@ enum Mark {
     Header(&'static str),
 }
 
-/// What the text of a message is.
+/// The kind of a message's text.
 #[derive(Debug)]
 enum Part {
     Reasoning,
@@ -50,7 +50,7 @@ enum Part {
 #[derive(Debug)]
 struct CallPart {
     name: String,
-    /// The header and the space behind it, in case that what follows is no call.
+    /// The header and the space after it, in case the message is not a call.
     header: String,
     reader: JsonReader,
     progress: Progress,
@@ -78,12 +78,12 @@ impl Channels {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             let plain = match &mut self.state {
-                State::Body(scan, part) => {
+                ChannelState::Body(scan, part) => {
                     let plain = scan.plain(rest);
                     part.text(&rest[..plain], sink);
                     plain
                 }
-                State::Opening(_) | State::Header(_) => 0,
+                ChannelState::Opening(_) | ChannelState::Header(_) => 0,
             };
             if plain == 0 {
                 self.one(c, sink, start);
@@ -94,7 +94,7 @@ impl Channels {
 
     fn one(&mut self, c: char, sink: &mut Sink, start: &ParseOptions) {
         match &mut self.state {
-            State::Opening(choice) => match choice.push(c) {
+            ChannelState::Opening(choice) => match choice.push(c) {
                 Chosen::More => {}
                 Chosen::Found(()) => {
                     let header = choice.take_text();
@@ -106,12 +106,12 @@ impl Channels {
                     self.push(&text, sink, start);
                 }
             },
-            State::Header(header) => {
+            ChannelState::Header(header) => {
                 header.push(c);
                 let header = std::mem::take(header);
                 self.header(header, sink, start);
             }
-            State::Body(scan, part) => {
+            ChannelState::Body(scan, part) => {
                 let mut text = String::new();
                 let found = scan.push(c, &mut text);
                 part.text(&text, sink);
@@ -123,7 +123,7 @@ impl Channels {
                     }
                     Some((_, Mark::Header(header))) => {
                         part.end(sink);
-                        self.state = State::Header(header.to_owned());
+                        self.state = ChannelState::Header(header.to_owned());
                     }
                 }
             }
@@ -132,9 +132,9 @@ impl Channels {
 
     pub fn finish(&mut self, sink: &mut Sink) {
         match &mut self.state {
-            State::Opening(choice) => sink.text(&choice.take_text()),
-            State::Header(text) => sink.text(text),
-            State::Body(scan, part) => {
+            ChannelState::Opening(choice) => sink.text(&choice.take_text()),
+            ChannelState::Header(text) => sink.text(text),
+            ChannelState::Body(scan, part) => {
                 part.text(&scan.take_held(), sink);
                 part.finish(sink);
             }
@@ -145,7 +145,7 @@ impl Channels {
     /// Looks at a header as far as it has come.
     fn header(&mut self, header: String, sink: &mut Sink, start: &ParseOptions) {
         self.state = if header.ends_with(MESSAGE) {
-            let part = Part::of_header(&header, start);
+            let part = Part::from_header(&header, start);
             if matches!(part, Part::Text) && recipient(&header).is_some() {
                 sink.text(&header);
             }
@@ -154,17 +154,17 @@ impl Channels {
             sink.text(&header);
             body(Part::Text)
         } else {
-            State::Header(header)
+            ChannelState::Header(header)
         };
     }
 }
 
-fn opening() -> State {
+fn opening() -> ChannelState {
     let headers = [CHANNEL, START, RECIPIENT, MESSAGE];
-    State::Opening(Choice::new(headers.map(|header| (header, ()))))
+    ChannelState::Opening(Choice::new(headers.map(|header| (header, ()))))
 }
 
-fn body(part: Part) -> State {
+fn body(part: Part) -> ChannelState {
     let markers = vec![
         ("<|end|>", Mark::End),
         ("<|call|>", Mark::End),
@@ -172,10 +172,10 @@ fn body(part: Part) -> State {
         (START, Mark::Header(START)),
         (CHANNEL, Mark::Header(CHANNEL)),
     ];
-    State::Body(Scan::new(markers), part)
+    ChannelState::Body(Scan::new(markers), part)
 }
 
-/// Whom a message is for, if for a tool.
+/// The recipient of a message, if it is a tool.
 fn recipient(header: &str) -> Option<&str> {
     let (_, rest) = header.rsplit_once(RECIPIENT)?;
     let name = rest.split(|c: char| c.is_whitespace() || c == '<').next()?;
@@ -189,7 +189,7 @@ fn channel(header: &str) -> &str {
 }
 
 impl Part {
-    fn of_header(header: &str, start: &ParseOptions) -> Self {
+    fn from_header(header: &str, start: &ParseOptions) -> Self {
         let known = |name: &str| start.tools.iter().any(|tool| tool.name == name);
         let called = recipient(header).and_then(|to| match to.strip_prefix(FUNCTIONS) {
             Some(name) => Some(name),
@@ -239,7 +239,7 @@ impl Part {
         self.finish(sink);
     }
 
-    /// The text has ended, perhaps in the midst of the message.
+    /// The text ended, possibly within a message.
     fn finish(&mut self, sink: &mut Sink) {
         if let Self::Call(call) = self {
             match call.progress {
@@ -252,7 +252,7 @@ impl Part {
 }
 
 impl CallPart {
-    /// Takes the next character, or says that this is no call.
+    /// Consumes the next character, or reports that this is not a call.
     fn push(&mut self, c: char, sink: &mut Sink) -> bool {
         match self.progress {
             Progress::Waiting if c.is_whitespace() => {

@@ -14,9 +14,9 @@ pub(super) struct Inline {
     /// Whether calls are looked for.
     calls: bool,
     body: Body,
-    /// A call, or what looks like one, in the midst of the text.
+    /// A call, or text that looks like one, within the output.
     section: Option<Section>,
-    /// Whether any of the answer was sent: thinking, and calls without markers, come before it.
+    /// Whether any of the answer was sent: reasoning, and calls without markers, come before it.
     answered: bool,
 }
 
@@ -50,7 +50,7 @@ impl Inline {
         }
     }
 
-    /// How much of a text can be passed on without a closer look.
+    /// The length of text that can be passed on without inspecting each character.
     fn plain(&self, text: &str) -> usize {
         let settled = self.section.is_none() && (self.answered || self.body.thinking);
         if settled {
@@ -60,7 +60,7 @@ impl Inline {
         }
     }
 
-    /// Takes one character, and again those that it makes worth a second look.
+    /// Consumes one character, and then all characters it returns for another reading.
     fn one(&mut self, c: char, sink: &mut Sink, start: &ParseOptions) {
         let mut unread: VecDeque<char> = self.step(c, sink, start).chars().collect();
         while let Some(c) = unread.pop_front() {
@@ -69,7 +69,7 @@ impl Inline {
         }
     }
 
-    /// Takes one character; gives those that have to be read once more.
+    /// Consumes one character. Returns the characters to read again.
     fn step(&mut self, c: char, sink: &mut Sink, start: &ParseOptions) -> String {
         match &mut self.section {
             Some(section) => {
@@ -91,7 +91,7 @@ impl Inline {
         self.body.flush(sink);
     }
 
-    /// Takes a character outside calls; gives back what belongs to a call without a marker.
+    /// Consumes a character outside calls. Returns the text of a call without a marker.
     fn character(&mut self, c: char, sink: &mut Sink, start: &ParseOptions) -> String {
         let mut text = String::new();
         let found = self.body.scan.push(c, &mut text);
@@ -114,7 +114,7 @@ impl Inline {
         self.answered |= !self.body.thinking && !self.body.fresh;
     }
 
-    /// Whether a call without a marker begins with this text, the first of the answer.
+    /// Whether a call without a marker starts with this text, the first of the answer.
     fn begins_bare(&self, text: &str) -> bool {
         self.calls
             && self.format.calls.is_some_and(|calls| calls.unmarked)
@@ -128,7 +128,7 @@ impl Inline {
             (Mark::Calls(entry), _) => return self.enter(entry, marker, start),
             (Mark::ThinkingClose, true) | (Mark::Silent, _) => false,
             (Mark::ThinkingOpen, false) if !self.answered => true,
-            // A prompt that opened thinking, or closed it, keeps not every model from doing so too.
+            // Some models open or close reasoning again even if the prompt already did.
             (Mark::ThinkingOpen, true) if self.body.fresh => true,
             (Mark::ThinkingClose, false) if !self.answered => false,
             (Mark::ThinkingOpen | Mark::ThinkingClose, _) => return self.text(marker, sink),
@@ -141,7 +141,7 @@ impl Inline {
         self.body = body.skip_breaks();
     }
 
-    /// Begins calls behind their marker, or where there is none, before their first character.
+    /// Starts calls after their marker, or before their first character if there is none.
     fn enter(&mut self, entry: Entry, marker: &str, start: &ParseOptions) {
         if let Some(calls) = self.format.calls {
             let raw = self.body.take_space() + marker;
@@ -150,7 +150,7 @@ impl Inline {
         }
     }
 
-    /// What became of a section; gives the text that has to be read once more.
+    /// Handles the end of a section. Returns the text to read again.
     fn settle(&mut self, outcome: Outcome, sink: &mut Sink) -> String {
         let (text, opening) = match outcome {
             Outcome::More => return String::new(),
@@ -168,7 +168,7 @@ impl Inline {
         unsure.to_owned()
     }
 
-    /// Goes on with the text around calls. If there were any, it is the answer's.
+    /// Continues with the text around calls. After any calls, it is part of the answer.
     fn leave(&mut self, section: Section) {
         if section.fruitful {
             self.body = Body::answer(&self.format, self.calls).skip_breaks();

@@ -1,15 +1,15 @@
 //! JSON values, one character at a time.
 
-/// What a character did to a value.
+/// The effect of a character on a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The value goes on.
+    /// The value continues.
     More,
     /// The value ends with this character.
     Done,
-    /// The value ended before this character, which belongs to what follows.
+    /// The value ended before this character, which belongs to the text after it.
     DoneBefore,
-    /// The character cannot stand here, and was not taken.
+    /// The character is invalid here and was not consumed.
     Broken,
 }
 
@@ -18,8 +18,8 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) struct JsonReader {
     open: Vec<Container>,
-    state: State,
-    /// A number or a literal name, which can be judged only when it is whole.
+    state: JsonState,
+    /// A number or a literal name, which is validated when it is complete.
     word: String,
 }
 
@@ -30,7 +30,7 @@ enum Container {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum JsonState {
     Value,
     ValueOrClose,
     Key,
@@ -45,7 +45,7 @@ enum State {
 enum Escape {
     No,
     Backslash,
-    /// This many hexadecimal digits are to come.
+    /// This many hexadecimal digits remain.
     Hex(u8),
 }
 
@@ -53,50 +53,50 @@ impl JsonReader {
     pub fn new() -> Self {
         Self {
             open: Vec::new(),
-            state: State::Value,
+            state: JsonState::Value,
             word: String::new(),
         }
     }
 
-    /// What was read but not passed on yet.
+    /// Text read but not passed on.
     pub fn take_held(&mut self) -> String {
         std::mem::take(&mut self.word)
     }
 
     pub fn push(&mut self, c: char, out: &mut String) -> Step {
         match self.state {
-            State::String { key, escape } => self.string(c, key, escape, out),
-            State::Word => self.word(c, out),
+            JsonState::String { key, escape } => self.string(c, key, escape, out),
+            JsonState::Word => self.word(c, out),
             _ if is_space(c) => {
                 if !self.open.is_empty() {
                     out.push(c);
                 }
                 Step::More
             }
-            State::Value => self.value(c, out),
-            State::ValueOrClose if c == ']' => self.close(Container::Array, c, out),
-            State::ValueOrClose => self.value(c, out),
-            State::KeyOrClose if c == '}' => self.close(Container::Object, c, out),
-            State::KeyOrClose | State::Key if c == '"' => {
+            JsonState::Value => self.value(c, out),
+            JsonState::ValueOrClose if c == ']' => self.close(Container::Array, c, out),
+            JsonState::ValueOrClose => self.value(c, out),
+            JsonState::KeyOrClose if c == '}' => self.close(Container::Object, c, out),
+            JsonState::KeyOrClose | JsonState::Key if c == '"' => {
                 self.begin_string(true);
                 pass(c, out)
             }
-            State::Colon if c == ':' => {
-                self.state = State::Value;
+            JsonState::Colon if c == ':' => {
+                self.state = JsonState::Value;
                 pass(c, out)
             }
-            State::CommaOrClose => self.after_value(c, out),
-            State::Key | State::KeyOrClose | State::Colon => Step::Broken,
+            JsonState::CommaOrClose => self.after_value(c, out),
+            JsonState::Key | JsonState::KeyOrClose | JsonState::Colon => Step::Broken,
         }
     }
 
     fn value(&mut self, c: char, out: &mut String) -> Step {
         match c {
-            '{' => self.begin(Container::Object, State::KeyOrClose),
-            '[' => self.begin(Container::Array, State::ValueOrClose),
+            '{' => self.begin(Container::Object, JsonState::KeyOrClose),
+            '[' => self.begin(Container::Array, JsonState::ValueOrClose),
             '"' => self.begin_string(false),
             _ if is_word(c) => {
-                self.state = State::Word;
+                self.state = JsonState::Word;
                 self.word.push(c);
                 return Step::More;
             }
@@ -105,13 +105,13 @@ impl JsonReader {
         pass(c, out)
     }
 
-    fn begin(&mut self, container: Container, state: State) {
+    fn begin(&mut self, container: Container, state: JsonState) {
         self.open.push(container);
         self.state = state;
     }
 
     fn begin_string(&mut self, key: bool) {
-        self.state = State::String {
+        self.state = JsonState::String {
             key,
             escape: Escape::No,
         };
@@ -122,7 +122,7 @@ impl JsonReader {
             (Escape::No, '"') => {
                 out.push(c);
                 return if key {
-                    self.state = State::Colon;
+                    self.state = JsonState::Colon;
                     Step::More
                 } else {
                     self.end_value()
@@ -136,7 +136,7 @@ impl JsonReader {
             (Escape::Hex(left), _) if c.is_ascii_hexdigit() => Escape::Hex(left - 1),
             (Escape::Backslash | Escape::Hex(_), _) => return Step::Broken,
         };
-        self.state = State::String { key, escape };
+        self.state = JsonState::String { key, escape };
         if c.is_ascii_control() {
             escape_into(c, out);
         } else {
@@ -163,8 +163,8 @@ impl JsonReader {
 
     fn after_value(&mut self, c: char, out: &mut String) -> Step {
         match (c, self.open.last()) {
-            (',', Some(Container::Object)) => self.state = State::Key,
-            (',', Some(Container::Array)) => self.state = State::Value,
+            (',', Some(Container::Object)) => self.state = JsonState::Key,
+            (',', Some(Container::Array)) => self.state = JsonState::Value,
             ('}', Some(_)) => return self.close(Container::Object, c, out),
             (']', Some(_)) => return self.close(Container::Array, c, out),
             _ => return Step::Broken,
@@ -182,7 +182,7 @@ impl JsonReader {
     }
 
     fn end_value(&mut self) -> Step {
-        self.state = State::CommaOrClose;
+        self.state = JsonState::CommaOrClose;
         if self.open.is_empty() {
             Step::Done
         } else {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn values_pass_as_they_are() {
+    fn json_values_pass_unchanged() {
         for value in [
             "{}",
             "[]",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_breaks() {
+    fn invalid_json_is_rejected() {
         for value in [
             "}",
             "{,",

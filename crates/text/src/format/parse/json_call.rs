@@ -9,11 +9,11 @@ use super::json::{JsonReader, Step};
 pub(super) struct JsonCall {
     /// The keys to look for; without them, the only key is the tool's name.
     fields: Option<&'static JsonFields>,
-    /// Whether only what looks like a call from its first key on is one.
+    /// Whether the first key must already look like a call.
     strict: bool,
-    state: State,
+    state: JsonCallState,
     reader: JsonReader,
-    /// The value being read, as it stands.
+    /// The raw text of the value being read.
     raw: String,
     name: Option<String>,
     id: Option<String>,
@@ -22,7 +22,7 @@ pub(super) struct JsonCall {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum JsonCallState {
     Open,
     KeyOrClose,
     Key,
@@ -46,7 +46,7 @@ impl JsonCall {
         Self {
             fields,
             strict,
-            state: State::Open,
+            state: JsonCallState::Open,
             reader: JsonReader::new(),
             raw: String::new(),
             name: None,
@@ -58,16 +58,18 @@ impl JsonCall {
     fn structure(&mut self, c: char, call: &mut Call) -> Step {
         self.state = match (self.state, c) {
             (_, ' ' | '\t' | '\n' | '\r') => return Step::More,
-            (State::Open, '{') => State::KeyOrClose,
-            (State::Colon(field), ':') => {
+            (JsonCallState::Open, '{') => JsonCallState::KeyOrClose,
+            (JsonCallState::Colon(field), ':') => {
                 self.begin_value();
-                State::Value(field)
+                JsonCallState::Value(field)
             }
-            (State::CommaOrClose, ',') => {
+            (JsonCallState::CommaOrClose, ',') => {
                 self.begin_value();
-                State::Key
+                JsonCallState::Key
             }
-            (State::KeyOrClose | State::CommaOrClose, '}') => return self.close(call),
+            (JsonCallState::KeyOrClose | JsonCallState::CommaOrClose, '}') => {
+                return self.close(call);
+            }
             _ => return Step::Broken,
         };
         Step::More
@@ -92,11 +94,11 @@ impl JsonCall {
         let Some(field) = self.field(key) else {
             return Step::Broken;
         };
-        self.state = State::Colon(field);
+        self.state = JsonCallState::Colon(field);
         Step::More
     }
 
-    /// What a key stands for, unless it shows that this is no call.
+    /// The role of a key, unless it shows that this is not a call.
     fn field(&mut self, key: String) -> Option<Field> {
         let Some(fields) = self.fields else {
             let first = self.name.is_none();
@@ -121,7 +123,7 @@ impl JsonCall {
             if !call.start(name, self.id.take()) {
                 return Step::Broken;
             }
-            self.state = State::Streaming;
+            self.state = JsonCallState::Streaming;
             return self.stream(c, call);
         }
         match self.reader.push(c, &mut self.raw) {
@@ -135,7 +137,7 @@ impl JsonCall {
     }
 
     fn end_value(&mut self, field: Field, call: &mut Call) -> Step {
-        self.state = State::CommaOrClose;
+        self.state = JsonCallState::CommaOrClose;
         match field {
             Field::Name => {
                 let Some(name) = unquoted(&self.raw).filter(|name| !name.is_empty()) else {
@@ -161,7 +163,7 @@ impl JsonCall {
         Step::More
     }
 
-    /// Sends a call whose arguments are there already.
+    /// Sends a call whose arguments are already complete.
     fn send(&mut self, arguments: &str, call: &mut Call) -> Step {
         let name = self.name.as_deref().unwrap_or_default();
         if *call.progress != Progress::Waiting || !call.start(name, self.id.take()) {
@@ -178,7 +180,7 @@ impl JsonCall {
         call.arguments(&self.raw);
         if step == Step::Done {
             call.end();
-            self.state = State::CommaOrClose;
+            self.state = JsonCallState::CommaOrClose;
             return Step::More;
         }
         step
@@ -200,12 +202,14 @@ impl JsonCall {
 impl Reader for JsonCall {
     fn push(&mut self, c: char, call: &mut Call) -> Step {
         let step = match self.state {
-            State::KeyOrClose | State::Key => self.key(c, call),
-            State::Value(field) => self.value(c, field, call),
-            State::Streaming => self.stream(c, call),
-            State::Open | State::Colon(_) | State::CommaOrClose => self.structure(c, call),
+            JsonCallState::KeyOrClose | JsonCallState::Key => self.key(c, call),
+            JsonCallState::Value(field) => self.value(c, field, call),
+            JsonCallState::Streaming => self.stream(c, call),
+            JsonCallState::Open | JsonCallState::Colon(_) | JsonCallState::CommaOrClose => {
+                self.structure(c, call)
+            }
         };
-        // A call that is whole needs no more: what is wrong behind it is none of its business.
+        // Errors after a complete call do not affect it.
         if step == Step::Broken && *call.progress == Progress::Ended {
             return Step::DoneBefore;
         }

@@ -18,15 +18,15 @@ pub(super) struct LiteralReader {
     notation: Notation,
     /// The closing brackets to come, the innermost last.
     open: Vec<char>,
-    state: State,
+    state: LiteralState,
     /// Whether the next element needs a comma before it; Python allows one after the last.
     comma: bool,
-    /// What was read but cannot be judged yet.
+    /// Text that cannot be classified so far.
     held: String,
 }
 
 #[derive(Debug)]
-enum State {
+enum LiteralState {
     /// A value, or the end of an array.
     Value,
     /// A key, or the end of an object.
@@ -57,23 +57,23 @@ impl LiteralReader {
         Self {
             notation,
             open: Vec::new(),
-            state: State::Value,
+            state: LiteralState::Value,
             comma: false,
             held: String::new(),
         }
     }
 
-    /// What was read but not passed on yet.
+    /// Text read but not passed on.
     pub fn take_held(&mut self) -> String {
         match &mut self.state {
-            State::Marked { scan, .. } => scan.take_held(),
+            LiteralState::Marked { scan, .. } => scan.take_held(),
             _ => std::mem::take(&mut self.held),
         }
     }
 
     pub fn push(&mut self, c: char, out: &mut String) -> Step {
         match &mut self.state {
-            State::Marked { key, scan } => {
+            LiteralState::Marked { key, scan } => {
                 let key = *key;
                 let mut text = String::new();
                 let end = scan.push(c, &mut text).is_some();
@@ -84,26 +84,26 @@ impl LiteralReader {
                     Step::More
                 }
             }
-            State::Quoted { key, quote, escape } => {
+            LiteralState::Quoted { key, quote, escape } => {
                 let (key, quote, escape) = (*key, *quote, *escape);
                 self.quoted(c, key, quote, escape, out)
             }
-            State::Mark { key } => {
+            LiteralState::Mark { key } => {
                 let key = *key;
                 self.mark(c, key)
             }
-            State::Word => self.word(c, out),
-            State::BareKey => self.bare_key(c, out),
+            LiteralState::Word => self.word(c, out),
+            LiteralState::BareKey => self.bare_key(c, out),
             _ if c.is_whitespace() => Step::More,
-            State::Value => self.value(c, out),
-            State::Key => self.key(c, out),
-            State::Colon if c == ':' => {
-                self.state = State::Value;
+            LiteralState::Value => self.value(c, out),
+            LiteralState::Key => self.key(c, out),
+            LiteralState::Colon if c == ':' => {
+                self.state = LiteralState::Value;
                 out.push(':');
                 Step::More
             }
-            State::Colon => Step::Broken,
-            State::AfterValue => self.after_value(c, out),
+            LiteralState::Colon => Step::Broken,
+            LiteralState::AfterValue => self.after_value(c, out),
         }
     }
 
@@ -122,9 +122,9 @@ impl LiteralReader {
             out.push(bracket);
             self.open.push(closing);
             self.state = if bracket == '{' {
-                State::Key
+                LiteralState::Key
             } else {
-                State::Value
+                LiteralState::Value
             };
             return Step::More;
         }
@@ -135,7 +135,7 @@ impl LiteralReader {
             return Step::Broken;
         }
         self.separate(out);
-        self.state = State::Word;
+        self.state = LiteralState::Word;
         self.held.push(c);
         Step::More
     }
@@ -151,12 +151,12 @@ impl LiteralReader {
             return Step::Broken;
         }
         self.separate(out);
-        self.state = State::BareKey;
+        self.state = LiteralState::BareKey;
         self.held.push(c);
         Step::More
     }
 
-    /// Begins a string if `c` begins one.
+    /// Starts a string if `c` opens one.
     fn begin_string(&mut self, c: char, key: bool, out: &mut String) -> bool {
         let marked = match self.notation {
             Notation::Gemma(mark) => mark.starts_with(c),
@@ -169,9 +169,9 @@ impl LiteralReader {
         self.separate(out);
         self.state = if marked {
             self.held.push(c);
-            State::Mark { key }
+            LiteralState::Mark { key }
         } else {
-            State::Quoted {
+            LiteralState::Quoted {
                 key,
                 quote: c,
                 escape: Escape::No,
@@ -193,7 +193,7 @@ impl LiteralReader {
         if self.held == mark {
             self.held.clear();
             let scan = Scan::new(vec![(mark, ())]);
-            self.state = State::Marked { key, scan };
+            self.state = LiteralState::Marked { key, scan };
         }
         Step::More
     }
@@ -229,14 +229,14 @@ impl LiteralReader {
                 }
             }
         };
-        self.state = State::Quoted { key, quote, escape };
+        self.state = LiteralState::Quoted { key, quote, escape };
         Step::More
     }
 
     fn end_string(&mut self, key: bool, out: &mut String) -> Step {
         out.push('"');
         if key {
-            self.state = State::Colon;
+            self.state = LiteralState::Colon;
             return Step::More;
         }
         self.end_value()
@@ -248,7 +248,7 @@ impl LiteralReader {
                 let key = std::mem::take(&mut self.held);
                 out.push_str(&quoted(key.trim_end()));
                 out.push(':');
-                self.state = State::Value;
+                self.state = LiteralState::Value;
                 Step::More
             }
             '{' | '}' | '[' | ']' | ',' | '\n' => Step::Broken,
@@ -300,8 +300,8 @@ impl LiteralReader {
         }
         self.comma = true;
         self.state = match self.open.last() {
-            Some('}') => State::Key,
-            _ => State::Value,
+            Some('}') => LiteralState::Key,
+            _ => LiteralState::Value,
         };
         Step::More
     }
@@ -324,7 +324,7 @@ impl LiteralReader {
 
     fn end_value(&mut self) -> Step {
         self.comma = false;
-        self.state = State::AfterValue;
+        self.state = LiteralState::AfterValue;
         if self.open.is_empty() {
             Step::Done
         } else {

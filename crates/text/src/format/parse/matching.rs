@@ -1,6 +1,6 @@
-//! Finding markers in text that comes one character at a time.
+//! Finds markers in text that arrives one character at a time.
 
-/// Looks for markers anywhere in a text, and holds back what may be the beginning of one.
+/// Searches for markers in a text. Holds back text that may start one.
 #[derive(Debug)]
 pub(super) struct Scan<T> {
     markers: Vec<(&'static str, T)>,
@@ -17,7 +17,7 @@ impl<T: Copy> Scan<T> {
         }
     }
 
-    /// Adds to `released` what is no part of a marker; gives the marker that ends with `c`.
+    /// Adds to `released` text that is not part of a marker. Returns the marker that ends with `c`.
     pub fn push(&mut self, c: char, released: &mut String) -> Option<(&'static str, T)> {
         if self.held.is_empty() && !self.may_begin(c) {
             released.push(c);
@@ -46,7 +46,7 @@ impl<T: Copy> Scan<T> {
         self.markers.iter().any(|(marker, _)| marker.starts_with(c))
     }
 
-    /// How much of a text, from its beginning, is no part of a marker for sure.
+    /// The length of the start of a text that is certainly not part of a marker.
     pub fn plain(&self, text: &str) -> usize {
         if !self.held.is_empty() {
             return 0;
@@ -54,13 +54,13 @@ impl<T: Copy> Scan<T> {
         text.find(|c| self.may_begin(c)).unwrap_or(text.len())
     }
 
-    /// Gives up on what is held: the text has ended.
+    /// Releases the held text at the end of the input.
     pub fn take_held(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// Where in `text`, from `from` on, the beginning of a marker stands at its end; its length if
-    /// none does.
+    /// The position in `text`, from `from` on, of a marker's start at the end; the text's length if
+    /// there is none.
     pub fn tail(&self, text: &str, from: usize) -> usize {
         let longest = self.markers.iter().map(|(marker, _)| marker.len()).max();
         let earliest = from.max(text.len().saturating_sub(longest.unwrap_or(0)));
@@ -88,7 +88,7 @@ pub(super) struct Choice<T> {
 pub(super) enum Chosen<T> {
     More,
     Found(T),
-    /// None of them; the character was not taken.
+    /// None of them; the character was not consumed.
     Other,
 }
 
@@ -124,7 +124,7 @@ impl<T: Copy> Choice<T> {
         Chosen::Other
     }
 
-    /// Whether nothing but white space came yet.
+    /// Whether only white space was read so far.
     pub fn is_untouched(&self) -> bool {
         self.held.is_empty()
     }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markers_are_found_wherever_they_begin() {
+    fn markers_are_found_at_any_offset() {
         for (text, released, found) in [
             ("plain", "plain", None),
             ("<<<a>", "<<", Some("<a>")),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_what_may_yet_become_a_marker() {
+    fn tail_holds_possible_marker_start() {
         let scan = Scan::new(vec![("<tool>", ())]);
         for (text, from, tail) in [("abc", 0, 3), ("ab<to", 0, 2), ("<to", 1, 3), ("é<", 0, 2)] {
             assert_eq!(scan.tail(text, from), tail, "{text}");

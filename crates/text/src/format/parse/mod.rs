@@ -16,7 +16,7 @@ pub(super) mod schema;
 mod section;
 mod tagged_call;
 
-pub use piece::Piece;
+pub use piece::OutputPiece;
 pub use schema::ToolSignature;
 
 use self::channels::Channels;
@@ -25,29 +25,28 @@ use self::piece::Sink;
 use super::OutputFormat;
 use super::data::Framing;
 
-/// Where the output begins, and what may come.
+/// How to parse an output.
 #[derive(Debug, Clone, Default)]
 pub struct ParseOptions {
     /// Whether the prompt ended within thinking.
     pub in_reasoning: bool,
     /// Whether calls are looked for; if not, they are text like any other.
     pub calls: bool,
-    /// The tools there are. The types of their parameters decide what raw values stand for.
+    /// The offered tools. Their parameter types decide how raw values are interpreted.
     pub tools: Vec<ToolSignature>,
-    /// Whether a call is sure to come first, so that, in a format without markers, it need not be
-    /// told by the name of a tool that exists.
+    /// Whether a call must come first, so that a format without markers accepts names of unknown
+    /// tools.
     pub calls_forced: bool,
 }
 
-/// Takes a model's output apart into thinking, text and calls.
+/// Parses a model's output into reasoning, text and calls.
 ///
-/// Where the text is cut does not matter: pieces of one kind, joined, are the same for every cut.
-/// Nothing is lost. What begins like a call but is none comes back as text, to the letter, unless a
-/// call had to come; a call
-/// that breaks after its beginning was sent gets the rest as arguments, and no
-/// [`Piece::CallEnd`].
+/// The result does not depend on how the text is split: pieces of one kind, joined, are always the
+/// same. No text is lost. Text that starts like a call but is not one is returned verbatim, unless
+/// a call was forced. A call that becomes invalid after its start was sent gets the rest as
+/// arguments and no [`OutputPiece::CallEnd`].
 ///
-/// To go on from an answer that was begun already, push that beginning first and drop what comes.
+/// To continue an existing answer, push its text first and discard the pieces.
 #[derive(Debug)]
 pub struct OutputParser {
     start: ParseOptions,
@@ -74,8 +73,8 @@ impl OutputParser {
         }
     }
 
-    /// Takes the next text, cut anywhere.
-    pub fn push(&mut self, text: &str) -> Vec<Piece> {
+    /// Consumes the next text, split anywhere.
+    pub fn push(&mut self, text: &str) -> Vec<OutputPiece> {
         match &mut self.machine {
             Machine::Inline(inline) => inline.push(text, &mut self.sink, &self.start),
             Machine::Channels(channels) => channels.push(text, &mut self.sink, &self.start),
@@ -83,16 +82,16 @@ impl OutputParser {
         self.sink.take()
     }
 
-    /// The output has ended: gives what was held back.
-    pub fn finish(&mut self) -> Vec<Piece> {
+    /// Ends the output. Returns what was held back.
+    pub fn finish(&mut self) -> Vec<OutputPiece> {
         match &mut self.machine {
             Machine::Inline(inline) => inline.finish(&mut self.sink),
             Machine::Channels(channels) => channels.finish(&mut self.sink),
         }
         let mut pieces = self.sink.take();
         if self.start.calls_forced {
-            // Cut short before it had a name; nothing that anybody said.
-            pieces.retain(|piece| !matches!(piece, Piece::Text(_)));
+            // A forced call that ended before its name is not text.
+            pieces.retain(|piece| !matches!(piece, OutputPiece::Text(_)));
         }
         pieces
     }

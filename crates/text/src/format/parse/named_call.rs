@@ -1,19 +1,19 @@
 //! Calls that are a name and then a JSON object, and Gemma's, which differ in the object only.
 
-use super::super::data::{IdPlace, NameThenJson};
+use super::super::data::{IdPosition, NameThenJson};
 use super::call::{Call, Reader, is_name, push_name};
 use super::json::{JsonReader, Step};
 use super::literal::{LiteralReader, Notation};
 use super::matching::{Choice, Chosen};
 
-/// Reads a call from behind its opening marker to the end of its arguments.
+/// Reads a call from its opening marker to the end of its arguments.
 #[derive(Debug)]
 pub(super) struct NamedCall {
-    id_place: IdPlace,
-    /// What ends the name, what follows the arguments.
+    id_place: IdPosition,
+    /// The texts that end the name, and those that follow the arguments.
     between: &'static str,
     closings: [&'static str; 2],
-    state: State,
+    state: NamedCallState,
     name: String,
     id: String,
     arguments: Object,
@@ -21,12 +21,12 @@ pub(super) struct NamedCall {
 }
 
 #[derive(Debug)]
-enum State {
-    /// What stands before the name.
+enum NamedCallState {
+    /// The text before the name.
     Before(Choice<()>),
     IdBefore,
     Name,
-    /// What stands behind the name.
+    /// The text after the name.
     Behind(Choice<Next>),
     IdAfter,
     /// The arguments' first character, or the end of a call that has none.
@@ -53,9 +53,9 @@ enum Object {
 impl NamedCall {
     pub fn new(syntax: &NameThenJson, close: &'static str) -> Self {
         let state = match (syntax.before, syntax.id) {
-            ("", IdPlace::BeforeName(_)) => State::IdBefore,
-            ("", _) => State::Name,
-            (before, _) => State::Before(Choice::new([(before, ())])),
+            ("", IdPosition::BeforeName(_)) => NamedCallState::IdBefore,
+            ("", _) => NamedCallState::Name,
+            (before, _) => NamedCallState::Before(Choice::new([(before, ())])),
         };
         Self {
             id_place: syntax.id,
@@ -72,10 +72,10 @@ impl NamedCall {
     /// `call:name{…}` with strings between this marker.
     pub fn gemma(quote: &'static str) -> Self {
         Self {
-            id_place: IdPlace::None,
+            id_place: IdPosition::None,
             between: "",
             closings: ["", ""],
-            state: State::Before(Choice::new([("call:", ())])),
+            state: NamedCallState::Before(Choice::new([("call:", ())])),
             name: String::new(),
             id: String::new(),
             arguments: Object::Gemma(LiteralReader::new(Notation::Gemma(quote))),
@@ -83,10 +83,10 @@ impl NamedCall {
         }
     }
 
-    /// Reads the name or the identifier; what cannot be part of it is the next marker's.
-    fn word(&mut self, c: char, next: State, call: &mut Call) -> Step {
+    /// Reads the name or the identifier. Any other character belongs to the next marker.
+    fn word(&mut self, c: char, next: NamedCallState, call: &mut Call) -> Step {
         let word = match self.state {
-            State::Name => &mut self.name,
+            NamedCallState::Name => &mut self.name,
             _ => &mut self.id,
         };
         if is_name(c) {
@@ -103,24 +103,24 @@ impl NamedCall {
         self.push(c, call)
     }
 
-    fn behind_id(&self) -> State {
+    fn behind_id(&self) -> NamedCallState {
         let mark = match self.id_place {
-            IdPlace::BeforeName(mark) => mark,
+            IdPosition::BeforeName(mark) => mark,
             _ => self.between,
         };
         let next = match self.id_place {
-            IdPlace::BeforeName(_) => Next::Name,
+            IdPosition::BeforeName(_) => Next::Name,
             _ => Next::Arguments,
         };
-        State::Behind(Choice::new([(mark, next)]))
+        NamedCallState::Behind(Choice::new([(mark, next)]))
     }
 
-    fn behind_name(&self) -> State {
+    fn behind_name(&self) -> NamedCallState {
         let id = match self.id_place {
-            IdPlace::AfterName(mark) => mark,
+            IdPosition::AfterName(mark) => mark,
             _ => "",
         };
-        State::Behind(Choice::new([
+        NamedCallState::Behind(Choice::new([
             (self.between, Next::Arguments),
             (id, Next::Id),
             ("{", Next::Object),
@@ -129,14 +129,14 @@ impl NamedCall {
 
     fn go_on(&mut self, next: Next, call: &mut Call) -> Step {
         self.state = match next {
-            Next::Name => State::Name,
-            Next::Id => State::IdAfter,
-            Next::Arguments => State::Start(Choice::new([
+            Next::Name => NamedCallState::Name,
+            Next::Id => NamedCallState::IdAfter,
+            Next::Arguments => NamedCallState::Start(Choice::new([
                 ("{", Next::Object),
                 (self.closings[0], Next::End),
                 (self.closings[1], Next::End),
             ])),
-            Next::Object => State::Arguments,
+            Next::Object => NamedCallState::Arguments,
             Next::End => return self.end_empty(call),
         };
         if next == Next::Object {
@@ -151,7 +151,7 @@ impl NamedCall {
 
     fn start(&mut self, call: &mut Call) -> bool {
         let (name, id) = match self.id_place {
-            IdPlace::AroundName(prefix) => split_id(&self.name, prefix),
+            IdPosition::AroundName(prefix) => split_id(&self.name, prefix),
             _ => (
                 self.name.as_str(),
                 (!self.id.is_empty()).then_some(self.id.as_str()),
@@ -187,31 +187,33 @@ impl NamedCall {
 impl Reader for NamedCall {
     fn push(&mut self, c: char, call: &mut Call) -> Step {
         match &mut self.state {
-            State::Before(choice) => match choice.push(c) {
+            NamedCallState::Before(choice) => match choice.push(c) {
                 Chosen::More => Step::More,
                 Chosen::Other => Step::Broken,
                 Chosen::Found(()) => {
                     self.state = match self.id_place {
-                        IdPlace::BeforeName(_) => State::IdBefore,
-                        _ => State::Name,
+                        IdPosition::BeforeName(_) => NamedCallState::IdBefore,
+                        _ => NamedCallState::Name,
                     };
                     Step::More
                 }
             },
-            State::Behind(choice) | State::Start(choice) => match choice.push(c) {
-                Chosen::More => Step::More,
-                Chosen::Other => Step::Broken,
-                Chosen::Found(next) => self.go_on(next, call),
-            },
-            State::Name => {
+            NamedCallState::Behind(choice) | NamedCallState::Start(choice) => {
+                match choice.push(c) {
+                    Chosen::More => Step::More,
+                    Chosen::Other => Step::Broken,
+                    Chosen::Found(next) => self.go_on(next, call),
+                }
+            }
+            NamedCallState::Name => {
                 let next = self.behind_name();
                 self.word(c, next, call)
             }
-            State::IdBefore | State::IdAfter => {
+            NamedCallState::IdBefore | NamedCallState::IdAfter => {
                 let next = self.behind_id();
                 self.word(c, next, call)
             }
-            State::Arguments => self.argument(c, call),
+            NamedCallState::Arguments => self.argument(c, call),
         }
     }
 
@@ -223,7 +225,7 @@ impl Reader for NamedCall {
     }
 }
 
-/// `functions.name:0` is an identifier that holds a name.
+/// `functions.name:0` is an identifier that contains a name.
 fn split_id<'a>(text: &'a str, prefix: &str) -> (&'a str, Option<&'a str>) {
     let bare = text.strip_prefix(prefix).unwrap_or(text);
     match bare.rsplit_once(':') {

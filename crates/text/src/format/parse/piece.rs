@@ -1,12 +1,11 @@
-//! What comes out of the parser.
+//! The parser's output.
 
 /// A part of a model's output. Adjacent parts of one kind belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
+pub enum OutputPiece {
     Reasoning(String),
     Text(String),
-    /// A call begins. The identifier is the model's own, where it writes one ahead of the
-    /// arguments.
+    /// A call starts. The identifier is the model's, if it writes one before the arguments.
     CallStart {
         index: usize,
         name: String,
@@ -17,8 +16,8 @@ pub enum Piece {
         index: usize,
         json: String,
     },
-    /// The call is whole and its arguments are a JSON object. A call that was cut off or broken
-    /// has no end: its arguments are what the model wrote, as far as it came.
+    /// The call is complete and its arguments are a JSON object. A truncated or invalid call has no
+    /// end; its arguments are the text the model wrote.
     CallEnd {
         index: usize,
     },
@@ -27,33 +26,35 @@ pub enum Piece {
 /// Collects pieces, joining fragments of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
-    pieces: Vec<Piece>,
+    pieces: Vec<OutputPiece>,
     calls: usize,
 }
 
 impl Sink {
-    pub fn take(&mut self) -> Vec<Piece> {
+    pub fn take(&mut self) -> Vec<OutputPiece> {
         std::mem::take(&mut self.pieces)
     }
 
     pub fn text(&mut self, fragment: &str) {
         match self.pieces.last_mut() {
             _ if fragment.is_empty() => {}
-            Some(Piece::Text(text)) => text.push_str(fragment),
-            _ => self.pieces.push(Piece::Text(fragment.to_owned())),
+            Some(OutputPiece::Text(text)) => text.push_str(fragment),
+            _ => self.pieces.push(OutputPiece::Text(fragment.to_owned())),
         }
     }
 
     pub fn reasoning(&mut self, fragment: &str) {
         match self.pieces.last_mut() {
             _ if fragment.is_empty() => {}
-            Some(Piece::Reasoning(text)) => text.push_str(fragment),
-            _ => self.pieces.push(Piece::Reasoning(fragment.to_owned())),
+            Some(OutputPiece::Reasoning(text)) => text.push_str(fragment),
+            _ => self
+                .pieces
+                .push(OutputPiece::Reasoning(fragment.to_owned())),
         }
     }
 
     pub fn start(&mut self, name: &str, id: Option<String>) {
-        self.pieces.push(Piece::CallStart {
+        self.pieces.push(OutputPiece::CallStart {
             index: self.calls,
             name: name.to_owned(),
             id,
@@ -65,17 +66,17 @@ impl Sink {
     pub fn arguments(&mut self, fragment: &str) {
         match self.pieces.last_mut() {
             _ if fragment.is_empty() => {}
-            Some(Piece::CallArguments { json, .. }) => json.push_str(fragment),
-            _ => self.pieces.push(Piece::CallArguments {
+            Some(OutputPiece::CallArguments { json, .. }) => json.push_str(fragment),
+            _ => self.pieces.push(OutputPiece::CallArguments {
                 index: self.calls.saturating_sub(1),
                 json: fragment.to_owned(),
             }),
         }
     }
 
-    /// The call that was started last is whole.
+    /// The last started call is complete.
     pub fn end(&mut self) {
-        self.pieces.push(Piece::CallEnd {
+        self.pieces.push(OutputPiece::CallEnd {
             index: self.calls.saturating_sub(1),
         });
     }

@@ -1,9 +1,9 @@
-//! How Python writes strings and numbers, where that is not how JSON does.
+//! Python's strings and numbers, as far as they differ from JSON's.
 
 use super::json::{Step, escape_into, is_json_number};
 use super::literal::{LiteralReader, Notation};
 
-/// Where a string stands with regard to its escapes.
+/// The state of a string's escapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Escape {
     No,
@@ -66,7 +66,7 @@ pub(super) fn number(word: &str) -> Option<String> {
     is_json_number(&padded).then_some(padded)
 }
 
-/// A whole Python literal as JSON.
+/// Converts a complete Python literal to JSON.
 pub(super) fn to_json(text: &str) -> Option<String> {
     let mut reader = LiteralReader::new(Notation::Python);
     let mut out = String::new();
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_literals() {
+    fn complete_literals_are_converted() {
         for (python, json) in [
             ("{'a': 1}", Some(r#"{"a":1}"#)),
             ("12", Some("12")),

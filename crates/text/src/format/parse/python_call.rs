@@ -7,14 +7,14 @@ use super::literal::{LiteralReader, Notation};
 /// Reads a call from its name to its closing parenthesis. Arguments must have names.
 #[derive(Debug)]
 pub(super) struct PythonCall {
-    state: State,
+    state: PythonCallState,
     name: String,
     arguments: usize,
     out: String,
 }
 
 #[derive(Debug)]
-enum State {
+enum PythonCallState {
     Name,
     /// The name of an argument, or the end.
     Key(String),
@@ -26,7 +26,7 @@ enum State {
 impl PythonCall {
     pub fn new() -> Self {
         Self {
-            state: State::Name,
+            state: PythonCallState::Name,
             name: String::new(),
             arguments: 0,
             out: String::new(),
@@ -34,7 +34,7 @@ impl PythonCall {
     }
 
     fn key(&mut self, c: char, call: &mut Call) -> Step {
-        let State::Key(key) = &mut self.state else {
+        let PythonCallState::Key(key) = &mut self.state else {
             return Step::Broken;
         };
         match c {
@@ -45,7 +45,7 @@ impl PythonCall {
             }
             _ if c.is_whitespace() => {
                 if !key.is_empty() {
-                    self.state = State::Equals(std::mem::take(key));
+                    self.state = PythonCallState::Equals(std::mem::take(key));
                 }
                 Step::More
             }
@@ -62,7 +62,7 @@ impl PythonCall {
         call.arguments(&quoted(key));
         call.arguments(":");
         self.arguments += 1;
-        self.state = State::Value(LiteralReader::new(Notation::Python));
+        self.state = PythonCallState::Value(LiteralReader::new(Notation::Python));
         Step::More
     }
 
@@ -71,7 +71,7 @@ impl PythonCall {
     }
 
     fn value(&mut self, c: char, call: &mut Call) -> Step {
-        let State::Value(reader) = &mut self.state else {
+        let PythonCallState::Value(reader) = &mut self.state else {
             return Step::Broken;
         };
         self.out.clear();
@@ -80,11 +80,11 @@ impl PythonCall {
         match step {
             Step::More | Step::Broken => step,
             Step::Done => {
-                self.state = State::AfterValue;
+                self.state = PythonCallState::AfterValue;
                 Step::More
             }
             Step::DoneBefore => {
-                self.state = State::AfterValue;
+                self.state = PythonCallState::AfterValue;
                 self.push(c, call)
             }
         }
@@ -103,16 +103,16 @@ impl PythonCall {
 impl Reader for PythonCall {
     fn push(&mut self, c: char, call: &mut Call) -> Step {
         match &mut self.state {
-            State::Name => match c {
+            PythonCallState::Name => match c {
                 '(' if !self.name.is_empty() => {
-                    self.state = State::Key(String::new());
+                    self.state = PythonCallState::Key(String::new());
                     Step::More
                 }
                 _ if is_name(c) => push_name(&mut self.name, c),
                 _ => Step::Broken,
             },
-            State::Key(_) => self.key(c, call),
-            State::Equals(key) => match c {
+            PythonCallState::Key(_) => self.key(c, call),
+            PythonCallState::Equals(key) => match c {
                 '=' => {
                     let key = std::mem::take(key);
                     self.begin_value(&key, call)
@@ -120,10 +120,10 @@ impl Reader for PythonCall {
                 _ if c.is_whitespace() => Step::More,
                 _ => Step::Broken,
             },
-            State::Value(_) => self.value(c, call),
-            State::AfterValue => match c {
+            PythonCallState::Value(_) => self.value(c, call),
+            PythonCallState::AfterValue => match c {
                 ',' => {
-                    self.state = State::Key(String::new());
+                    self.state = PythonCallState::Key(String::new());
                     Step::More
                 }
                 ')' => self.close(call),
@@ -135,8 +135,8 @@ impl Reader for PythonCall {
 
     fn take_held(&mut self) -> String {
         match &mut self.state {
-            State::Value(reader) => reader.take_held(),
-            State::Key(key) | State::Equals(key) => std::mem::take(key),
+            PythonCallState::Value(reader) => reader.take_held(),
+            PythonCallState::Key(key) | PythonCallState::Equals(key) => std::mem::take(key),
             _ => String::new(),
         }
     }

@@ -1,11 +1,11 @@
-//! What a tool's schema says of a raw parameter value.
+//! Interprets raw parameter values by a tool's schema.
 
 use serde_json::Value;
 
 use super::json::quoted;
 use super::python;
 
-/// A tool that the model was told of.
+/// A tool offered to the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSignature {
     pub name: String,
@@ -17,12 +17,12 @@ pub struct ToolSignature {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::format) struct Types(u8);
 
-/// A schema refers to others; one that goes round in circles says nothing.
+/// Limits references between schemas. A cyclic schema allows any value.
 const MAX_DEPTH: usize = 8;
 
 impl Types {
     pub const ANY: Self = Self(0x3f);
-    /// Anything, and the text is JSON of it, so that a string has its quotation marks.
+    /// Any value as JSON text, with quotation marks around strings.
     pub const JSON: Self = Self(0x7f);
     pub const STRING: Self = Self(1);
     const NUMBER: Self = Self(2);
@@ -32,19 +32,19 @@ impl Types {
     const ARRAY: Self = Self(32);
     const NONE: Self = Self(0);
 
-    /// What a tool's schema allows for one of its parameters; anything where it does not say.
-    pub fn of_parameter(schema: &Value, key: &str) -> Self {
+    /// The types a tool's schema allows for a parameter; any if it does not specify them.
+    pub fn for_parameter(schema: &Value, key: &str) -> Self {
         match (
             schema["properties"].get(key),
             &schema["additionalProperties"],
         ) {
-            (Some(parameter), _) => Self::of_schema(parameter, schema, MAX_DEPTH),
-            (None, other @ Value::Object(_)) => Self::of_schema(other, schema, MAX_DEPTH),
+            (Some(parameter), _) => Self::from_schema(parameter, schema, MAX_DEPTH),
+            (None, other @ Value::Object(_)) => Self::from_schema(other, schema, MAX_DEPTH),
             (None, _) => Self::ANY,
         }
     }
 
-    fn of_schema(schema: &Value, root: &Value, depth: usize) -> Self {
+    fn from_schema(schema: &Value, root: &Value, depth: usize) -> Self {
         if depth == 0 {
             return Self::ANY;
         }
@@ -52,18 +52,18 @@ impl Types {
             Self::union(
                 schemas
                     .iter()
-                    .map(|each| Self::of_schema(each, root, depth - 1)),
+                    .map(|each| Self::from_schema(each, root, depth - 1)),
             )
         };
         if let Some(target) = schema["$ref"].as_str() {
             let target = target.strip_prefix('#').and_then(|path| root.pointer(path));
-            return target.map_or(Self::ANY, |it| Self::of_schema(it, root, depth - 1));
+            return target.map_or(Self::ANY, |it| Self::from_schema(it, root, depth - 1));
         }
         match &schema["type"] {
-            Value::String(name) => return Self::of_name(name),
+            Value::String(name) => return Self::from_name(name),
             Value::Array(names) => {
                 let names = names.iter().filter_map(Value::as_str);
-                return Self::union(names.map(Self::of_name));
+                return Self::union(names.map(Self::from_name));
             }
             _ => {}
         }
@@ -73,14 +73,14 @@ impl Types {
         if let Some(schemas) = schema["allOf"].as_array() {
             let each = schemas
                 .iter()
-                .map(|it| Self::of_schema(it, root, depth - 1));
+                .map(|it| Self::from_schema(it, root, depth - 1));
             return each.fold(Self::ANY, |all, one| Self(all.0 & one.0));
         }
         if let Some(values) = schema["enum"].as_array() {
-            return Self::union(values.iter().map(Self::of_value));
+            return Self::union(values.iter().map(Self::from_value));
         }
         if let Some(value) = schema.get("const") {
-            return Self::of_value(value);
+            return Self::from_value(value);
         }
         if schema.get("properties").is_some() {
             return Self::OBJECT;
@@ -91,7 +91,7 @@ impl Types {
         Self::ANY
     }
 
-    fn of_name(name: &str) -> Self {
+    fn from_name(name: &str) -> Self {
         match name {
             "string" => Self::STRING,
             "integer" | "number" => Self::NUMBER,
@@ -103,7 +103,7 @@ impl Types {
         }
     }
 
-    fn of_value(value: &Value) -> Self {
+    fn from_value(value: &Value) -> Self {
         match value {
             Value::String(_) => Self::STRING,
             Value::Number(_) => Self::NUMBER,
@@ -118,7 +118,7 @@ impl Types {
         types.fold(Self::NONE, |all, one| Self(all.0 | one.0))
     }
 
-    /// Whether a string is among what is allowed.
+    /// Whether a string is allowed.
     pub fn allow_text(self) -> bool {
         self.allows(Self::STRING)
     }
@@ -127,9 +127,9 @@ impl Types {
         self.0 & other.0 != 0
     }
 
-    /// The JSON that raw text stands for: a value of an allowed type if it is one, a string if it
-    /// is not. A string is never taken for another type where only a string will do, and text that
-    /// fits nothing is passed on as a string rather than lost.
+    /// Converts raw text to JSON: a value of an allowed type if it parses as one, otherwise a
+    /// string. A parameter that allows only strings stays a string, and text that fits no type is
+    /// passed on as a string.
     pub fn convert(self, raw: &str) -> String {
         let text = raw.trim();
         if self == Self::JSON && serde_json::from_str::<Value>(text).is_ok() {
@@ -137,7 +137,7 @@ impl Types {
         }
         let fits = |json: &str| {
             let value = serde_json::from_str::<Value>(json).ok()?;
-            let kind = Self::of_value(&value);
+            let kind = Self::from_value(&value);
             (kind != Self::STRING && self.allows(kind)).then_some(())
         };
         if fits(text).is_some() {
@@ -195,7 +195,7 @@ mod tests {
             ("unheard_of", "1.5", "1.5"),
             ("unheard_of", "Paris", "\"Paris\""),
         ] {
-            let json = Types::of_parameter(&schema, key).convert(raw);
+            let json = Types::for_parameter(&schema, key).convert(raw);
             assert_eq!(json, wanted, "{key}: {raw}");
         }
         for (raw, wanted) in [

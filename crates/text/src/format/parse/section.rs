@@ -1,4 +1,4 @@
-//! The part of the output that holds calls: what stands around, before and between them.
+//! The part of the output with calls, and the text around, before and between them.
 
 use super::super::data::{CallFormat, CallSyntax};
 use super::call::{Call, Progress, Reader, is_name};
@@ -11,27 +11,26 @@ use super::python_call::PythonCall;
 use super::schema::ToolSignature;
 use super::tagged_call::TaggedCall;
 
-/// What the section began with.
+/// How the section started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     /// The marker around all calls.
     Section,
     /// The marker around one call.
     Call,
-    /// What stands before a name, where the model left out the rest.
+    /// The text before a name, if the model omitted the rest.
     Name,
     /// No marker: the next character is a call's first bracket.
     Bare,
 }
 
-/// What a character did to the section.
+/// The effect of a character on the section.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     More,
     /// The section ended before this text.
     End(String),
-    /// This is no call but text, of which the first `opening` bytes are known to be no other
-    /// call's beginning.
+    /// Not a call but text; its first `opening` bytes certainly do not start another call.
     Text {
         text: String,
         opening: usize,
@@ -47,7 +46,7 @@ pub(super) struct Section {
     in_list: bool,
     phase: Phase,
     progress: Progress,
-    /// What was read since the last call, for the case that no other follows.
+    /// Text read since the last call, in case no other call follows.
     raw: String,
     opening: usize,
     /// Whether any call was sent.
@@ -71,16 +70,16 @@ enum Mark {
     CallOpen,
     /// The brace of a JSON call.
     Brace,
-    /// What stands before a tagged call's name.
+    /// The text before a tagged call's name.
     NameOpen,
-    /// What follows a call's arguments.
+    /// The text after a call's arguments.
     After,
     CallClose,
     SectionClose,
 }
 
 impl Section {
-    /// `raw` is what was read so far, the entry included.
+    /// `raw` is the text read so far, including the entry.
     pub fn new(format: &'static CallFormat, known_only: bool, entry: Entry, raw: String) -> Self {
         let mut section = Self {
             format,
@@ -123,11 +122,11 @@ impl Section {
         }
     }
 
-    /// The output has ended: gives what is left as text.
+    /// Ends the output. Returns the remaining text.
     pub fn finish(&mut self, sink: &mut Sink) -> String {
         match (&mut self.phase, self.progress) {
             (_, Progress::Waiting) => std::mem::take(&mut self.raw),
-            // The beginning of a marker behind a whole call.
+            // The start of a marker after a complete call.
             (Phase::Markers(_), _) => String::new(),
             (Phase::Call(reader), Progress::Started) => {
                 sink.arguments(&reader.take_held());
@@ -200,14 +199,14 @@ impl Section {
         Outcome::End(self.take_marker_text() + c.encode_utf8(&mut [0; 4]))
     }
 
-    /// Whether a call may begin here without a marker.
+    /// Whether a call may start here without a marker.
     fn takes_bare_call(&self) -> bool {
         let separated = self.progress == Progress::Waiting
             || (self.format.separator.trim().is_empty() && !self.in_list);
         matches!(self.format.syntax, CallSyntax::Pythonic) && separated
     }
 
-    /// What was read in search of a marker.
+    /// Text read while searching for a marker.
     fn take_marker_text(&mut self) -> String {
         match &mut self.phase {
             Phase::Markers(choice) => choice.take_text(),
@@ -269,7 +268,7 @@ impl Section {
         self.unless_over()
     }
 
-    /// Where no marker can follow, the section is over.
+    /// The section ends if no marker can follow.
     fn unless_over(&self) -> Outcome {
         match &self.phase {
             Phase::Markers(choice) if choice.is_empty() && self.progress != Progress::Waiting => {
@@ -283,7 +282,7 @@ impl Section {
         !self.format.section.open.is_empty()
     }
 
-    /// What may stand before a call, its own marker included or not.
+    /// Marks that may precede a call, with or without its own.
     fn before_call(&self, marker: bool) -> Phase {
         let CallFormat { call, syntax, .. } = self.format;
         let call_open = if marker { call.open } else { "" };
@@ -318,7 +317,7 @@ impl Section {
         Phase::Markers(choice)
     }
 
-    /// What may stand behind a call.
+    /// Marks that may follow a call.
     fn after_call(&self, open: bool) -> Choice<Mark> {
         let CallFormat {
             section,
@@ -348,7 +347,7 @@ impl Section {
         ])
     }
 
-    /// What may stand behind a list.
+    /// Marks that may follow a list.
     fn after_list(&self) -> Choice<Mark> {
         Choice::new([
             (self.format.call.close, Mark::CallClose),

@@ -1,6 +1,6 @@
-//! Calls whose parameters are elements with raw text in them.
+//! Calls whose parameters are elements with raw text.
 
-use super::super::data::{Tagged, Value};
+use super::super::data::{RawValue, Tagged};
 use super::call::{Call, MAX_NAME, Progress, Reader, is_name, push_name};
 use super::json::{Step, escape_into, quoted};
 use super::matching::{Choice, Chosen, Scan};
@@ -10,23 +10,23 @@ use super::schema::Types;
 #[derive(Debug)]
 pub(super) struct TaggedCall {
     syntax: &'static Tagged,
-    /// The call's closing marker, which ends the call where the syntax has no end of its own.
+    /// The call's closing marker, which ends the call if the syntax has no end mark.
     close: &'static str,
-    state: State,
+    state: TaggedCallState,
     name: String,
     parameters: usize,
     out: String,
 }
 
 #[derive(Debug)]
-enum State {
+enum TaggedCallState {
     Name,
     NameClose(Choice<()>),
     /// Before a parameter, or the call's end.
     Next(Choice<Next>),
     Key(String),
     ValueOpen(Choice<()>, Types),
-    Value(RawValue),
+    Value(RawValueReader),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl TaggedCall {
         Self {
             syntax,
             close,
-            state: State::Name,
+            state: TaggedCallState::Name,
             name: String::new(),
             parameters: 0,
             out: String::new(),
@@ -62,13 +62,13 @@ impl TaggedCall {
         self.state = if close.is_empty() {
             self.next_parameter()
         } else {
-            State::NameClose(close)
+            TaggedCallState::NameClose(close)
         };
         self.push(c, call)
     }
 
-    fn next_parameter(&self) -> State {
-        State::Next(Choice::new([
+    fn next_parameter(&self) -> TaggedCallState {
+        TaggedCallState::Next(Choice::new([
             (self.syntax.key_open, Next::Key),
             (self.syntax.end, Next::End),
             (self.close, Next::End),
@@ -82,7 +82,7 @@ impl TaggedCall {
         }
         match next {
             Next::Key => {
-                self.state = State::Key(String::new());
+                self.state = TaggedCallState::Key(String::new());
                 Step::More
             }
             Next::End => {
@@ -94,7 +94,7 @@ impl TaggedCall {
     }
 
     fn key(&mut self, c: char, call: &mut Call) -> Step {
-        let State::Key(key) = &mut self.state else {
+        let TaggedCallState::Key(key) = &mut self.state else {
             return Step::Broken;
         };
         if key.len() >= MAX_NAME || c == '\n' {
@@ -108,9 +108,9 @@ impl TaggedCall {
         };
         let key = key[..key.len() - close.len()].trim().to_owned();
         let types = match value {
-            Value::BySchema => call.types(&self.name, &key),
-            Value::Text => Types::STRING,
-            Value::Json => Types::JSON,
+            RawValue::BySchema => call.types(&self.name, &key),
+            RawValue::Text => Types::STRING,
+            RawValue::Json => Types::JSON,
         };
         call.arguments(if self.parameters == 0 { "{" } else { "," });
         call.arguments(&quoted(&key));
@@ -118,15 +118,15 @@ impl TaggedCall {
         self.parameters += 1;
         let open = Choice::new([(self.syntax.value_open, ())]);
         self.state = if open.is_empty() {
-            State::Value(RawValue::new(self.syntax, types))
+            TaggedCallState::Value(RawValueReader::new(self.syntax, types))
         } else {
-            State::ValueOpen(open, types)
+            TaggedCallState::ValueOpen(open, types)
         };
         Step::More
     }
 
     fn value(&mut self, c: char, call: &mut Call) -> Step {
-        let State::Value(value) = &mut self.state else {
+        let TaggedCallState::Value(value) = &mut self.state else {
             return Step::Broken;
         };
         self.out.clear();
@@ -142,8 +142,8 @@ impl TaggedCall {
 impl Reader for TaggedCall {
     fn push(&mut self, c: char, call: &mut Call) -> Step {
         match &mut self.state {
-            State::Name => self.name(c, call),
-            State::NameClose(choice) => match choice.push(c) {
+            TaggedCallState::Name => self.name(c, call),
+            TaggedCallState::NameClose(choice) => match choice.push(c) {
                 Chosen::More => Step::More,
                 Chosen::Other => Step::Broken,
                 Chosen::Found(()) => {
@@ -151,39 +151,39 @@ impl Reader for TaggedCall {
                     Step::More
                 }
             },
-            State::Next(choice) => match choice.push(c) {
+            TaggedCallState::Next(choice) => match choice.push(c) {
                 Chosen::More => Step::More,
                 Chosen::Other => Step::Broken,
                 Chosen::Found(next) => self.go_on(next, call),
             },
-            State::Key(_) => self.key(c, call),
-            State::ValueOpen(choice, types) => match choice.push(c) {
+            TaggedCallState::Key(_) => self.key(c, call),
+            TaggedCallState::ValueOpen(choice, types) => match choice.push(c) {
                 Chosen::More => Step::More,
                 Chosen::Other => Step::Broken,
                 Chosen::Found(()) => {
-                    self.state = State::Value(RawValue::new(self.syntax, *types));
+                    self.state = TaggedCallState::Value(RawValueReader::new(self.syntax, *types));
                     Step::More
                 }
             },
-            State::Value(_) => self.value(c, call),
+            TaggedCallState::Value(_) => self.value(c, call),
         }
     }
 
     fn take_held(&mut self) -> String {
         match &mut self.state {
-            State::Key(key) => std::mem::take(key),
-            State::Value(value) => value.take_held(),
-            State::Next(choice) => choice.take_text(),
-            State::ValueOpen(choice, _) => choice.take_text(),
-            State::Name | State::NameClose(_) => String::new(),
+            TaggedCallState::Key(key) => std::mem::take(key),
+            TaggedCallState::Value(value) => value.take_held(),
+            TaggedCallState::Next(choice) => choice.take_text(),
+            TaggedCallState::ValueOpen(choice, _) => choice.take_text(),
+            TaggedCallState::Name | TaggedCallState::NameClose(_) => String::new(),
         }
     }
 }
 
-/// A parameter's text on its way to JSON: a string is passed on as it comes, anything else when it
-/// is whole.
+/// Converts a parameter's text to JSON: a string is passed on immediately, any other value when it
+/// is complete.
 #[derive(Debug)]
-struct RawValue {
+struct RawValueReader {
     types: Types,
     scan: Scan<()>,
     /// Whether the next line break is padding.
@@ -191,11 +191,11 @@ struct RawValue {
     padded: bool,
     /// Whether the string's quotation mark was written.
     opened: bool,
-    /// Text that cannot be passed on yet.
+    /// Text that cannot be passed on so far.
     held: String,
 }
 
-impl RawValue {
+impl RawValueReader {
     fn new(syntax: &Tagged, types: Types) -> Self {
         Self {
             types,
@@ -211,7 +211,7 @@ impl RawValue {
         self.types == Types::STRING
     }
 
-    /// Gives whether the value has ended.
+    /// Returns whether the value ended.
     fn push(&mut self, c: char, out: &mut String) -> bool {
         let mut text = String::new();
         let ended = self.scan.push(c, &mut text).is_some();
@@ -260,7 +260,7 @@ impl RawValue {
         out.push_str(&self.types.convert(unpadded.unwrap_or(&held)));
     }
 
-    /// What was read and not passed on. A string that was begun goes on as one.
+    /// Text read and not passed on. A started string continues as a string.
     fn take_held(&mut self) -> String {
         let mut raw = std::mem::take(&mut self.held);
         raw.push_str(&self.scan.take_held());

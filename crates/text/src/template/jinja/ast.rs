@@ -1,7 +1,7 @@
 //! A template as a tree.
 //!
-//! Long chains of one operator lie flat, so that the depth of the tree follows the template's own
-//! nesting. Bodies that values refer to at run time (macros, recursive loops) are shared.
+//! Chains of one operator are flat, so the depth of the tree follows the template's nesting. Bodies
+//! that values refer to at run time (macros, recursive loops) are shared.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) enum StatementKind {
     Call(CallExpr, Arc<Macro>),
     FilterBlock(Vec<FilterCall>, Body),
     With(Vec<(Target, Expr)>, Body),
-    /// `{% generation %}`: a macro that is called where it stands.
+    /// `{% generation %}`: a macro that is called in place.
     Generation(Arc<Macro>),
     Block(Arc<Block>),
     Break,
@@ -58,8 +58,8 @@ pub(super) struct Macro {
     pub uses: SpecialNames,
 }
 
-/// Which of the names that hold a macro's further arguments its body mentions; a macro takes only
-/// what it mentions.
+/// Which of the names for a macro's extra arguments its body mentions. A macro accepts only those
+/// it mentions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SpecialNames {
     pub caller: bool,
@@ -146,7 +146,7 @@ pub(super) struct Arguments {
 #[derive(Debug)]
 pub(super) struct FilterCall {
     pub name: Name,
-    /// Absent where no such filter exists, which matters only when it is reached.
+    /// `None` if the filter does not exist, which is an error only when it is reached.
     pub filter: Option<Filter>,
     pub arguments: Arguments,
 }

@@ -1,24 +1,24 @@
-//! What one rendering may cost: templates come from strangers, and some would never end.
+//! The cost limit of one rendering: templates are untrusted, and some would never end.
 
 use std::cell::Cell;
 
 use super::error::{FaultKind, Result, TemplateFault};
 
-/// Steps of evaluation, beside `PER_INPUT` for each byte of the conversation. Long real renderings
-/// take some hundred thousand.
+/// Evaluation steps, in addition to `PER_INPUT` for each byte of the conversation. Long real
+/// renderings use some hundred thousand.
 const STEPS: u64 = 20_000_000;
 /// Bytes written or copied in all, beside `PER_INPUT` for each byte of the conversation: a template
 /// that builds its text piece by piece copies it once per message.
 const BYTES: u64 = 256 << 20;
 const PER_INPUT: u64 = 64;
-/// How much text is read in the time of one step.
+/// Bytes of text that count as one step.
 const BYTES_PER_STEP: usize = 64;
-/// Nested evaluations, macro calls included. Each takes some of the thread's stack.
+/// Nested evaluations, including macro calls. Each uses stack.
 const DEPTH: u32 = 300;
 /// Lists in lists, which are printed, compared and freed by recursion.
 pub(super) const VALUE_DEPTH: u32 = 200;
 
-/// What is left of one rendering's means.
+/// The remaining budget of one rendering.
 pub(super) struct Budget {
     steps: Cell<u64>,
     bytes: Cell<u64>,
@@ -26,7 +26,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Means for a conversation of this many bytes.
+    /// The budget for a conversation of this many bytes.
     pub fn for_input(bytes: usize) -> Self {
         let more = (bytes as u64).saturating_mul(PER_INPUT);
         Self {
@@ -41,12 +41,12 @@ impl Budget {
         spend(&self.steps, count, "the template does not end")
     }
 
-    /// Pays for text or list items about to be made.
+    /// Pays for text or list items before they are allocated.
     pub fn bytes(&self, count: usize) -> Result<()> {
         spend(&self.bytes, count, "the template makes too much text")
     }
 
-    /// Pays for reading text from end to end, which is much faster than evaluating.
+    /// Pays for reading text, which is much cheaper than evaluating.
     pub fn reads(&self, bytes: usize) -> Result<()> {
         self.steps(bytes / BYTES_PER_STEP)
     }

@@ -12,14 +12,14 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub fn of(positional: Vec<Value>) -> Self {
+    pub fn from_positional(positional: Vec<Value>) -> Self {
         Self {
             positional,
             keyword: Vec::new(),
         }
     }
 
-    /// One slot per parameter, each filled by place or by name; `function` is named in errors.
+    /// One slot per parameter, filled by position or by name. `function` is named in errors.
     pub fn bind<const N: usize>(
         self,
         function: &str,
@@ -53,7 +53,7 @@ impl Args {
         Ok(slots)
     }
 
-    /// At most `N` arguments, by place alone.
+    /// At most `N` positional arguments.
     pub fn places<const N: usize>(self, function: &str) -> Result<[Option<Value>; N]> {
         if let Some((name, _)) = self.keyword.first() {
             return fail(format!(
@@ -72,7 +72,7 @@ pub(super) fn required(value: Option<Value>, function: &str, parameter: &str) ->
     }
 }
 
-/// A whole number; `default` where none is given.
+/// An integer; `default` if the argument is missing.
 pub(super) fn int(value: Option<Value>, default: i128) -> Result<i128> {
     match value {
         None => Ok(default),
@@ -87,12 +87,12 @@ pub(super) fn int(value: Option<Value>, default: i128) -> Result<i128> {
     }
 }
 
-/// A number of things: none where it is negative, more than there can be where it is too large.
+/// A count: zero if the argument is negative, clamped if it is too large.
 pub(super) fn count(number: i128) -> usize {
     usize::try_from(number.max(0)).unwrap_or(usize::MAX)
 }
 
-/// A string, as a method of strings takes it.
+/// A string argument of a string method.
 pub(super) fn text(value: Value, function: &str) -> Result<Arc<str>> {
     match value {
         Value::Str(text) => Ok(text.text),

@@ -47,7 +47,7 @@ fn equal_at(left: &Value, right: &Value, budget: &Budget, depth: u32) -> Result<
         }
         Ok(true)
     };
-    if let (Some(a), Some(b)) = (Number::of(left), Number::of(right)) {
+    if let (Some(a), Some(b)) = (Number::from_value(left), Number::from_value(right)) {
         return Ok(number_order(a, b) == Some(Ordering::Equal));
     }
     match (left, right) {
@@ -105,7 +105,7 @@ fn number_order(a: Number, b: Number) -> Option<Ordering> {
     }
 }
 
-/// How two values compare; `None` where one is not a number, and an error where they do not.
+/// Orders two values. `None` if one is NaN; an error if they are not comparable.
 pub(super) fn order(
     left: &Value,
     right: &Value,
@@ -118,7 +118,7 @@ pub(super) fn order(
             return missing.used();
         }
     }
-    if let (Some(a), Some(b)) = (Number::of(left), Number::of(right)) {
+    if let (Some(a), Some(b)) = (Number::from_value(left), Number::from_value(right)) {
         return Ok(number_order(a, b));
     }
     match (left, right) {
@@ -145,8 +145,8 @@ pub(super) fn order(
 
 /// Items in the order of their keys, which may not compare. Equal ones keep their order.
 ///
-/// The standard library's sort wants a total order and may panic without one, which `nan` is
-/// enough for.
+/// The standard library's sort requires a total order and may panic without one, which a single
+/// `nan` causes.
 pub(super) fn sorted<T>(
     mut items: Vec<T>,
     key: &impl Fn(&T) -> &Value,
@@ -203,7 +203,7 @@ pub(super) fn contains(container: &Value, item: &Value, budget: &Budget) -> Resu
 }
 
 fn in_range(range: Range, item: &Value) -> bool {
-    match Number::of(item) {
+    match Number::from_value(item) {
         Some(Number::Int(number)) => range.contains(number),
         Some(Number::Float(number)) => number.fract() == 0.0 && range.contains(number as i128),
         None => false,

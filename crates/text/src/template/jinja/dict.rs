@@ -7,7 +7,7 @@ use super::budget::Budget;
 use super::error::{Result, fail};
 use super::value::{Value, deeper};
 
-/// A dict, which keeps the order of insertion.
+/// A dict in insertion order.
 #[derive(Default)]
 pub(super) struct Dict {
     entries: Vec<(Value, Value)>,
@@ -15,7 +15,7 @@ pub(super) struct Dict {
     depth: u32,
 }
 
-/// What equal keys have in common: to Python `1`, `1.0` and `True` are one key.
+/// A key's identity: in Python `1`, `1.0` and `True` are one key.
 #[derive(PartialEq, Eq, Hash)]
 enum Key {
     Undefined,
@@ -43,9 +43,9 @@ impl Dict {
         self.entries.len()
     }
 
-    /// Adds or replaces; a key keeps its first spelling and place.
+    /// Adds or replaces. A key keeps its first spelling and position.
     pub fn insert(&mut self, key: Value, value: Value, budget: &Budget) -> Result<()> {
-        let place = Key::of(&key, budget)?;
+        let place = Key::from_value(&key, budget)?;
         self.depth = self.depth.max(deeper([&key, &value].into_iter())?);
         match self.places.get(&place) {
             Some(at) => self.entries[*at].1 = value,
@@ -57,9 +57,9 @@ impl Dict {
         Ok(())
     }
 
-    /// `dict[key]`; an error where the key cannot be one.
+    /// `dict[key]`; an error if the key is not hashable.
     pub fn get(&self, key: &Value, budget: &Budget) -> Result<Option<&Value>> {
-        let at = self.places.get(&Key::of(key, budget)?);
+        let at = self.places.get(&Key::from_value(key, budget)?);
         Ok(at.map(|at| &self.entries[*at].1))
     }
 
@@ -96,7 +96,7 @@ impl Dict {
 }
 
 impl Key {
-    fn of(value: &Value, budget: &Budget) -> Result<Self> {
+    fn from_value(value: &Value, budget: &Budget) -> Result<Self> {
         budget.steps(1)?;
         Ok(match value {
             Value::Undefined(_) => Self::Undefined,
@@ -113,7 +113,7 @@ impl Key {
             }
             Value::Tuple(seq) => {
                 budget.bytes(seq.items.len() * size_of::<Self>())?;
-                let keys = seq.items.iter().map(|item| Self::of(item, budget));
+                let keys = seq.items.iter().map(|item| Self::from_value(item, budget));
                 Self::Tuple(keys.collect::<Result<_>>()?)
             }
             other => return fail(format!("unhashable type: '{}'", other.type_name())),

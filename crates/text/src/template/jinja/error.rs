@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// What every fallible step of the interpreter returns.
+/// The interpreter's result type.
 pub(crate) type Result<T, E = TemplateFault> = std::result::Result<T, E>;
 
-/// What kind of trouble it is; decides who has to mend it.
+/// The kind of fault, which decides the blame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultKind {
     /// The text is not a template.
@@ -38,7 +38,7 @@ impl TemplateFault {
         }
     }
 
-    /// The same fault with its line, where none is known yet: the innermost one is the right one.
+    /// Adds the line unless one is set: the innermost line is the right one.
     pub(crate) fn at(mut self, line: u32) -> Self {
         self.line.get_or_insert(line);
         self

@@ -168,7 +168,7 @@ impl Interpreter<'_> {
     }
 
     pub fn arguments(&self, arguments: &Arguments, scope: &Rc<Scope>) -> Result<Args> {
-        let mut args = Args::of(self.all(&arguments.positional, scope)?);
+        let mut args = Args::from_positional(self.all(&arguments.positional, scope)?);
         for (name, expr) in &arguments.keyword {
             args.keyword
                 .push((name.clone(), self.evaluate(expr, scope)?));
@@ -241,7 +241,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// `value.name`: an attribute or, where there is none, an item.
+    /// `value.name`: an attribute or, if there is none, an item.
     pub fn attribute(&self, value: &Value, name: &str) -> Result<Value> {
         if let Value::Undefined(missing) = value {
             return missing.used();
@@ -258,7 +258,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// `value[key]`: an item or, where there is none, an attribute.
+    /// `value[key]`: an item or, if there is none, an attribute.
     pub fn item(&self, value: &Value, key: &Value) -> Result<Value> {
         let found = match value {
             Value::Undefined(missing) => return missing.used(),
@@ -293,7 +293,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// The character at an index, from the end where it is negative.
+    /// The character at an index; negative indexes count from the end.
     fn character(&self, text: &str, index: i128) -> Result<Option<String>> {
         let far = usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX);
         self.budget.bytes(far.min(text.len()))?;
@@ -305,7 +305,7 @@ impl Interpreter<'_> {
         Ok(found.map(String::from))
     }
 
-    /// What Python's `getattr` finds: methods and properties, not items.
+    /// Python's `getattr`: methods and properties, not items.
     pub fn own_attribute(&self, value: &Value, name: &str) -> Option<Value> {
         if name.starts_with("__") && name.ends_with("__") && !matches!(value, Value::Namespace(_)) {
             return Some(methods::unsafe_attribute(value, name));
@@ -333,7 +333,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// The place a key names in a sequence; negative ones count from the end.
+/// The position that a key names in a sequence; negative ones count from the end.
 fn place(key: &Value, length: usize) -> Option<usize> {
     let index = key.as_int()?;
     let from_start = if index < 0 {

@@ -17,7 +17,7 @@ pub(super) struct Function {
 /// The sandbox refuses longer ranges.
 const MAX_RANGE: usize = 100_000;
 
-/// Longer than any date; each field may be made wide.
+/// Longer than any date; fields may have a width.
 const MAX_DATE_FORMAT: usize = 1024;
 
 const FUNCTIONS: &[Function] = &[
@@ -117,7 +117,7 @@ fn namespace(runtime: &Interpreter<'_>, args: Args) -> Result<Value> {
     runtime.new_namespace(attributes)
 }
 
-/// What `transformers` forbids in namespaces.
+/// Names that `transformers` forbids in namespaces.
 pub(super) fn check_attribute_name(name: &str) -> Result<()> {
     if name.starts_with('_') {
         fail(format!(

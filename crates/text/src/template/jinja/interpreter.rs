@@ -16,7 +16,7 @@ use super::strings::repr;
 use super::value::{Callable, Loop, Seq, Value};
 use crate::template::clock::Clock;
 
-/// What keeping a scope or a namespace until the end counts as.
+/// The cost of keeping a scope or a namespace until the end.
 const KEPT_BYTES: usize = 256;
 
 /// One rendering of a template.
@@ -25,8 +25,8 @@ pub(super) struct Interpreter<'t> {
     pub clock: Clock,
     blocks: &'t [Arc<Block>],
     root: Rc<Scope>,
-    /// Scopes that values refer to. A scope may hold a macro that holds the scope; what goes round
-    /// in a circle is freed by hand at the end.
+    /// Scopes that values refer to. A scope may contain a macro that refers to the scope; such
+    /// cycles are cleared at the end.
     captured: RefCell<Vec<Rc<Scope>>>,
     namespaces: RefCell<Vec<Rc<RefCell<Dict>>>>,
     loops: RefCell<Vec<Rc<Loop>>>,
@@ -67,7 +67,7 @@ impl<'t> Interpreter<'t> {
         }
     }
 
-    /// Gives the template a variable.
+    /// Sets a variable.
     pub fn define(&self, name: &str, value: Value) {
         self.root.set(&Arc::from(name), value);
     }
@@ -85,14 +85,14 @@ impl<'t> Interpreter<'t> {
         Ok(Value::Namespace(namespace))
     }
 
-    /// A scope that a value is about to hold.
+    /// A scope that a value refers to.
     fn capture(&self, scope: &Rc<Scope>) -> Result<Rc<Scope>> {
         self.budget.bytes(KEPT_BYTES)?;
         self.captured.borrow_mut().push(scope.clone());
         Ok(scope.clone())
     }
 
-    /// Remembers what `loop.changed` was last called with; what that was.
+    /// Stores the arguments of `loop.changed` and returns the previous ones.
     pub fn remember(&self, state: &Rc<Loop>, values: Vec<Value>) -> Result<Option<Vec<Value>>> {
         let last = state.changed.replace(Some(values));
         if last.is_none() {
@@ -276,7 +276,7 @@ impl<'t> Interpreter<'t> {
             recursion,
         });
         let name = Arc::from("loop");
-        // Jinja2 takes an iteration for done only when it came to the end of the body.
+        // Jinja2 counts an iteration only when it reached the end of the body.
         let mut done_one = false;
         for (index, item) in state.items.items.iter().enumerate() {
             state.index.set(index);
@@ -326,7 +326,7 @@ impl<'t> Interpreter<'t> {
         Ok(Value::Callable(Rc::new(callable)))
     }
 
-    /// Calls a macro as Jinja2 does: parameters by place, then by name, then by default.
+    /// Calls a macro as Jinja2 does: parameters by position, then by name, then by default.
     pub fn call_macro(&self, definition: &Macro, scope: &Rc<Scope>, args: Args) -> Result<Value> {
         let inner = scope.inner();
         let name = definition.name.as_deref().unwrap_or("caller");

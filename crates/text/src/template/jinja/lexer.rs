@@ -27,7 +27,7 @@ pub(super) struct Lexed {
     pub line: u32,
 }
 
-/// Longest first, so that `**` is not read as two `*`.
+/// Longest first, so that `**` is not two `*`.
 const SYMBOLS: [&str; 26] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",", ";",
@@ -50,7 +50,7 @@ pub(super) fn tokens(template: &str) -> Result<Vec<Lexed>> {
 struct Lexer<'s> {
     rest: &'s str,
     line: u32,
-    /// Whether what was read last ended a line, so that the next tag may be its first.
+    /// Whether the last token ended a line, so that the next tag may start one.
     at_line_start: bool,
     tokens: Vec<Lexed>,
 }
@@ -127,7 +127,7 @@ impl<'s> Lexer<'s> {
         self.take(end)
     }
 
-    /// A raw block after its `{%`, with the text before it; `false` where none stands here.
+    /// Reads a raw block after its `{%`, with the text before it; `false` if there is none.
     fn raw(&mut self, before: &str) -> Result<bool> {
         let Some((control, after)) = raw_tag(self.rest, "raw") else {
             return Ok(false);
@@ -178,8 +178,8 @@ impl<'s> Lexer<'s> {
         Ok(())
     }
 
-    /// Passes a tag's closing bracket, with its control and the white space that it takes along;
-    /// whether one stood here.
+    /// Skips a tag's closing bracket, with its control sign and the white space it strips. Returns
+    /// whether there was one.
     fn tag_end(&mut self, end: &str) -> bool {
         let (length, control) = match self.rest.strip_prefix(end) {
             Some(_) => (end.len(), Control::Default),
@@ -308,7 +308,7 @@ impl<'s> Lexer<'s> {
     }
 }
 
-/// Where the next `{%`, `{{` or `{#` stands.
+/// The position of the next `{%`, `{{` or `{#`.
 fn next_tag(text: &str) -> Option<usize> {
     let pairs = text.as_bytes().windows(2);
     pairs
@@ -317,7 +317,7 @@ fn next_tag(text: &str) -> Option<usize> {
         .map(|(at, _)| at)
 }
 
-/// The text before a tag, less the white space that the tag takes away.
+/// The text before a tag, without the white space that the tag strips.
 fn before_tag(text: &str, control: Control, variable: bool, at_line_start: bool) -> &str {
     match control {
         Control::Strip => text.trim_end_matches(is_space),
@@ -334,7 +334,7 @@ fn before_tag(text: &str, control: Control, variable: bool, at_line_start: bool)
     }
 }
 
-/// `raw` or `endraw` after its `{%`: the control sign, and what follows the word.
+/// `raw` or `endraw` after its `{%`: the control sign, and the text after the word.
 fn raw_tag<'s>(text: &'s str, word: &str) -> Option<(Control, &'s str)> {
     let (control, text) = match text.as_bytes().first()? {
         b'-' => (Control::Strip, &text[1..]),
@@ -345,7 +345,7 @@ fn raw_tag<'s>(text: &'s str, word: &str) -> Option<(Control, &'s str)> {
     Some((control, after.trim_start_matches(is_space)))
 }
 
-/// The length of the floating-point number that `text` begins with.
+/// The length of the floating-point number that `text` starts with.
 fn float_length(text: &str) -> Option<usize> {
     let whole = digits(text, 0)?;
     let fraction = match text.as_bytes().get(whole) {
@@ -363,7 +363,7 @@ fn float_length(text: &str) -> Option<usize> {
     exponent.or(fraction)
 }
 
-/// Where the digits from `start` end; single underscores may stand between them.
+/// The end of the digits from `start` on; single underscores may separate them.
 fn digits(text: &str, start: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -377,7 +377,7 @@ fn digits(text: &str, start: usize) -> Option<usize> {
     Some(end)
 }
 
-/// The range of the digits of the integer that `text` begins with, and their radix.
+/// The range of the digits of the integer that `text` starts with, and their radix.
 fn integer_digits(text: &str) -> ((usize, usize), u32) {
     let bytes = text.as_bytes();
     let run = |start: usize, radix: u32| {

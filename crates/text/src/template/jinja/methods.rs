@@ -1,4 +1,4 @@
-//! What values can be asked to do: `value.method(…)`.
+//! Methods of values: `value.method(…)`.
 
 use std::rc::Rc;
 
@@ -76,7 +76,7 @@ const DICT_TYPE: Methods = Methods {
     missing: &[],
 };
 
-/// The method of this name, where the value has one.
+/// The value's method with this name.
 pub(super) fn find(value: &Value, name: &str) -> Option<Value> {
     let methods = match value {
         Value::Str(_) => return str_methods::name(name).map(|name| Value::method(value, name)),
@@ -98,7 +98,7 @@ pub(super) fn find(value: &Value, name: &str) -> Option<Value> {
     Some(Value::method(value, name))
 }
 
-/// What the sandbox gives instead of an attribute it hides.
+/// Replaces an attribute that the sandbox hides.
 pub(super) fn unsafe_attribute(value: &Value, name: &str) -> Value {
     let kind = value.type_name();
     Value::undefined(format!(

@@ -1,14 +1,14 @@
 //! Jinja2 as `transformers` sets it up, down to its quirks.
 //!
 //! Chat templates are programs written against one implementation: Jinja2 on Python values, in an
-//! immutable sandbox, with `trim_blocks` and `lstrip_blocks`. What they print goes into a model, so
-//! it must be the same to the byte, and where Python refuses (text plus a list, a loop over `None`)
-//! the conversation must be refused. That needs Python's values and operators, not merely Jinja's
-//! syntax, so this is an interpreter of its own: [`lexer`] → [`parser`] → [`ast`], run by
-//! [`interpreter`] and [`evaluate`] over [`value`], within a [`budget`].
+//! immutable sandbox, with `trim_blocks` and `lstrip_blocks`. Their output goes into a model, so it
+//! must match to the byte, and if Python refuses (text plus a list, a loop over `None`) the
+//! conversation must be refused. That needs Python's values and operators as well as Jinja's
+//! syntax, hence a dedicated interpreter: [`lexer`] → [`parser`] → [`ast`], run by [`interpreter`]
+//! and [`evaluate`] over [`value`], within a [`budget`].
 //!
-//! What is left out: everything about other templates (`include`, `import`, `extends`), automatic
-//! escaping, and the filters no prompt needs. These are refused by name.
+//! Not supported: other templates (`include`, `import`, `extends`), automatic escaping, and filters
+//! that prompts do not use. These are refused by name.
 
 mod ast;
 mod budget;
@@ -96,7 +96,7 @@ impl Template {
     }
 }
 
-/// About how many bytes a JSON value takes.
+/// The approximate size of a JSON value in bytes.
 fn size(json: &Json) -> usize {
     match json {
         Json::Null | Json::Bool(_) | Json::Number(_) => size_of::<Value>(),

@@ -15,7 +15,7 @@ pub(super) enum Number {
 }
 
 impl Number {
-    pub fn of(value: &Value) -> Option<Self> {
+    pub fn from_value(value: &Value) -> Option<Self> {
         match value {
             Value::Float(number) => Some(Self::Float(*number)),
             other => other.as_int().map(Self::Int),
@@ -44,7 +44,7 @@ pub(super) fn arithmetic(
             return missing.used();
         }
     }
-    if let (Some(a), Some(b)) = (Number::of(left), Number::of(right)) {
+    if let (Some(a), Some(b)) = (Number::from_value(left), Number::from_value(right)) {
         return number_arithmetic(operator, a, b);
     }
     match operator {
@@ -98,7 +98,7 @@ fn number_arithmetic(operator: Operator, left: Number, right: Number) -> Result<
     Ok(value)
 }
 
-/// Python's integers have no end; ours do, and say so.
+/// Python's integers are unbounded; ours are checked.
 pub(super) fn whole(number: Option<i128>) -> Result<Value> {
     match number {
         Some(number) => Ok(Value::Int(number)),
@@ -194,7 +194,7 @@ fn repeated(items: &[Value], count: usize, budget: &Budget) -> Result<Vec<Value>
 }
 
 pub(super) fn negative(value: &Value) -> Result<Value> {
-    match (value, Number::of(value)) {
+    match (value, Number::from_value(value)) {
         (_, Some(Number::Int(number))) => whole(number.checked_neg()),
         (_, Some(Number::Float(number))) => Ok(Value::Float(-number)),
         (Value::Undefined(missing), None) => missing.used(),
@@ -206,7 +206,7 @@ pub(super) fn negative(value: &Value) -> Result<Value> {
 }
 
 pub(super) fn positive(value: &Value) -> Result<Value> {
-    match (value, Number::of(value)) {
+    match (value, Number::from_value(value)) {
         (_, Some(Number::Int(number))) => Ok(Value::Int(number)),
         (_, Some(Number::Float(number))) => Ok(Value::Float(number)),
         (Value::Undefined(missing), None) => missing.used(),
@@ -256,7 +256,7 @@ pub(super) fn slice(value: &Value, bounds: [Option<Value>; 3], budget: &Budget) 
     }
 }
 
-/// A bound, held within what lengths can reach; `None` where it is not one.
+/// A slice bound, clamped to possible lengths; `None` if it is not one.
 fn bound(value: Option<Value>) -> Option<Option<i128>> {
     const FAR: i128 = 1 << 60;
     match value {
@@ -265,7 +265,7 @@ fn bound(value: Option<Value>) -> Option<Option<i128>> {
     }
 }
 
-/// Where a slice begins and ends, as Python's `slice.indices` gives them.
+/// The start and end of a slice, as Python's `slice.indices`.
 fn ends(start: Option<i128>, stop: Option<i128>, step: i128, length: usize) -> (i128, i128) {
     let length = length as i128;
     let (low, high) = if step > 0 {

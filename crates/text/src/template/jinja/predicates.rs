@@ -59,7 +59,7 @@ const TESTS: &[TestEntry] = tests! {
     },
     "string" => |_, value, args| alone(args, matches!(value, Value::Str(_))),
     "mapping" => |_, value, args| alone(args, matches!(value, Value::Dict(_))),
-    "number" => |_, value, args| alone(args, ops::Number::of(value).is_some()),
+    "number" => |_, value, args| alone(args, ops::Number::from_value(value).is_some()),
     "sequence" => |_, value, args| alone(args, is_sequence(value)),
     "iterable" => |_, value, args| alone(args, value.is_iterable()),
     "callable" => |_, value, args| alone(args, is_callable(value)),
@@ -116,7 +116,7 @@ fn refuse_unhashable(value: &Value) -> Result<()> {
     }
 }
 
-/// The answer of a test that takes no arguments.
+/// The result of a test without arguments.
 fn alone(args: Args, answer: bool) -> Result<bool> {
     if args.positional.is_empty() && args.keyword.is_empty() {
         Ok(answer)

@@ -9,7 +9,7 @@ use super::error::{Result, fail, unsupported};
 use super::strings;
 use super::value::{Callable, Value};
 
-/// `str(value)`: what `{{ value }}` prints.
+/// `str(value)`, the output of `{{ value }}`.
 pub(super) fn str(value: &Value, budget: &Budget) -> Result<String> {
     let text = match value {
         Value::Str(text) => text.text.to_string(),
@@ -131,7 +131,7 @@ fn push_dict(out: &mut String, dict: &Dict, budget: &Budget, depth: u32) -> Resu
 /// Arguments of `json.dumps` that `tojson` passes on.
 #[derive(Debug)]
 pub(super) struct JsonOptions {
-    /// What one level is indented by.
+    /// The indentation of one level.
     pub indent: Option<String>,
     pub ensure_ascii: bool,
     pub sort_keys: bool,

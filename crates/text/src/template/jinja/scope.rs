@@ -1,4 +1,4 @@
-//! Where names are looked up.
+//! Scopes of names.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ impl Scope {
         self.variables.borrow_mut().insert(name.clone(), value);
     }
 
-    /// Forgets every variable, which frees what refers back to this scope.
+    /// Removes every variable, which breaks reference cycles.
     pub fn clear(&self) {
         self.variables.take();
     }

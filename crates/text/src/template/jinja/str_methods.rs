@@ -1,4 +1,4 @@
-//! The methods of Python's `str`. On `Markup` they give `Markup`, and escape what they put in.
+//! The methods of Python's `str`. On `Markup` they return `Markup` and escape what they insert.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ const METHODS: &[(&str, Method)] = &[
     ("zfill", zfill),
 ];
 
-/// The name as a constant, where `str` has such a method.
+/// The name as a constant, if `str` has such a method.
 pub(super) fn name(name: &str) -> Option<&'static str> {
     let method = METHODS.iter().find(|(known, _)| *known == name)?;
     Some(method.0)
@@ -179,7 +179,7 @@ fn list(runtime: &Interpreter<'_>, string: &Str, parts: Vec<&str>) -> Result<Val
     Value::list(parts.into_iter().map(|part| string.alike(part)).collect())
 }
 
-/// Words between white space, at most `limit` splits; what is left keeps its end.
+/// Splits at white space, at most `limit` times. The rest keeps its trailing space.
 fn words(text: &str, limit: usize) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
@@ -281,7 +281,7 @@ fn replace(
     replaced(runtime, &string.text, &old, &new, limit).map(|text| string.alike(text))
 }
 
-/// `text.replace(old, new, limit)`, paid for before it is made.
+/// `text.replace(old, new, limit)`, paid for before it is allocated.
 pub(super) fn replaced(
     runtime: &Interpreter<'_>,
     text: &str,
@@ -315,7 +315,7 @@ fn remove(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> 
     Ok(string.alike(left.unwrap_or(whole)))
 }
 
-/// The part of a text between two positions in characters, and where it begins.
+/// The part of a text between two character positions, and its start.
 fn window(text: &str, start: Option<Value>, stop: Option<Value>) -> Result<Option<(&str, usize)>> {
     if start.is_none() && stop.is_none() {
         return Ok(Some((text, 0)));
@@ -415,7 +415,7 @@ fn justify(
     let before = match name {
         "ljust" => 0,
         "rjust" => missing,
-        // The odd space goes left where the width is odd too.
+        // The extra space goes left if the width is odd too.
         _ => missing / 2 + (missing & (width as usize) & 1),
     };
     let (left, right) = (fill.repeat(before), fill.repeat(missing - before));

@@ -1,4 +1,4 @@
-//! Text as Python sees it: what counts as space, where lines end, how strings are escaped.
+//! Text as in Python: white space, line ends and string escapes.
 
 use std::fmt::Write as _;
 
@@ -55,7 +55,7 @@ pub(super) fn escape_html(text: &str) -> String {
     out
 }
 
-/// `repr(str)`: single quotes, and double ones where only they need no escape.
+/// `repr(str)`: single quotes, or double ones if only they need no escape.
 pub(super) fn repr(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
@@ -89,8 +89,8 @@ fn push_code(out: &mut String, c: char) {
     };
 }
 
-/// `str.isprintable` of one character. The standard library knows, but tells only by escaping: a
-/// character after another one is escaped when it is no letter, mark, number, symbol or space.
+/// `str.isprintable` of one character. The standard library exposes this only through escaping: a
+/// character after another one is escaped if it is no letter, mark, number, symbol or space.
 pub(super) fn is_printable(c: char) -> bool {
     match c {
         ' '..='~' => true,
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_are_escaped_as_python_does() {
+    fn strings_escape_like_python() {
         let cases = [
             ("it's", r#""it's""#),
             ("a\"b'c", r#"'a"b\'c'"#),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_resolved_as_python_does() {
+    fn escapes_resolve_like_python() {
         let cases = [
             (r"a\tb\\n\x41\u00e9\'", "a\tb\\nAé'"),
             (r"\101\0\q", "A\0\\q"),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_where_python_ends_them() {
+    fn lines_split_like_python() {
         let text = "a\nb\r\nc\u{2028}d\u{1c}\r";
         assert_eq!(lines(text, false), ["a", "b", "c", "d", ""]);
         assert_eq!(lines(text, true).concat(), text);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_read_as_python_writes_them() {
+    fn floats_print_like_python() {
         let cases = [
             (1e16, "1e+16"),
             (1e15, "1000000000000000.0"),

@@ -1,4 +1,4 @@
-//! What Python knows of characters and the standard library does not.
+//! Python's character data that the standard library lacks.
 
 /// First of each ten decimal digits beyond ASCII (category Nd, Unicode 14).
 const DECIMALS: [u32; 65] = [
@@ -32,7 +32,7 @@ const DIGITS: [(u32, u32); 20] = [
     (0x11052, 0x1105a),
     (0x1f100, 0x1f10a),
 ];
-/// Ideographs that stand for numbers.
+/// Ideographs with numeric values.
 const NUMERALS: &str = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿\
                         弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零";
 
@@ -56,7 +56,7 @@ pub(super) fn is_numeric(c: char) -> bool {
     c.is_numeric() || NUMERALS.contains(c)
 }
 
-/// A character as it begins a title.
+/// A character in title case.
 fn push_title(out: &mut String, c: char) {
     match c {
         'Ǆ' | 'ǅ' | 'ǆ' => out.push('ǅ'),
@@ -81,7 +81,7 @@ fn is_title_letter(c: char) -> bool {
     matches!(c, 'ǅ' | 'ǈ' | 'ǋ' | 'ǲ')
 }
 
-/// `str.title`: a letter after anything that has no case is a title.
+/// `str.title`: a letter after an uncased character is in title case.
 pub(super) fn titled(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut after_cased = false;
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_are_those_of_python() {
+    fn case_mapping_matches_python() {
         type Case = (fn(&str) -> String, &'static str, &'static str);
         let cases: [Case; 8] = [
             (titled, "it's me, ǆ 3rd", "It'S Me, ǅ 3Rd"),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_those_of_python() {
+    fn digit_values_match_python() {
         // Character, then `isdecimal`, `isdigit`, `isnumeric`.
         let cases = [
             ('7', [true, true, true]),

@@ -24,10 +24,10 @@ pub(super) enum Value {
     List(Rc<Seq>),
     Tuple(Rc<Seq>),
     Dict(Rc<Dict>),
-    /// What `keys`, `values` and `items` of a dict give.
+    /// The result of a dict's `keys`, `values` and `items`.
     View(View, Rc<Dict>),
     Range(Range),
-    /// A generator: gives its items once, has no length and no text.
+    /// A generator: yields its items once, has no length and no text.
     Iterator(Rc<Generator>),
     Namespace(Rc<RefCell<Dict>>),
     Loop(Rc<Loop>),
@@ -38,12 +38,12 @@ pub(super) enum Value {
     Template,
 }
 
-/// What is not there, and what to say when it is used nevertheless.
+/// A missing value, with the error for its use.
 pub(super) struct Missing {
     pub reason: String,
 }
 
-/// A string; `markup` is Jinja2's `Markup`, which escapes whatever is added to it.
+/// A string. `markup` is Jinja2's `Markup`, which escapes whatever is added to it.
 #[derive(Clone)]
 pub(super) struct Str {
     pub text: Arc<str>,
@@ -54,7 +54,7 @@ pub(super) struct Str {
 pub(super) struct Seq {
     pub items: Vec<Value>,
     depth: u32,
-    /// The tuples of `groupby` can be asked for `grouper` and `list`.
+    /// The tuples of `groupby` have `grouper` and `list`.
     pub is_group: bool,
 }
 
@@ -74,10 +74,10 @@ pub(super) struct Generator {
 pub(super) struct Loop {
     pub items: Seq,
     pub index: Cell<usize>,
-    /// How many recursive loops it is in.
+    /// The depth of recursive loops.
     pub level: usize,
     pub changed: RefCell<Option<Vec<Value>>>,
-    /// Where a recursive loop was defined.
+    /// The scope in which a recursive loop was defined.
     pub recursion: Option<(Arc<For>, Rc<Scope>)>,
 }
 
@@ -268,7 +268,7 @@ impl Value {
         Ok(items)
     }
 
-    /// The next item, as `next(iter(value))` takes it.
+    /// The next item, as `next(iter(value))`.
     pub fn first(&self, budget: &Budget) -> Result<Option<Value>> {
         match self {
             Self::Iterator(generator) => Ok(generator.items.borrow_mut().next()),
@@ -308,7 +308,7 @@ impl Value {
     }
 }
 
-/// The depth of something that holds these values; refused where it could not be freed safely.
+/// The depth of a container of these values. Refused if it could not be freed safely.
 pub(super) fn deeper<'v>(values: impl Iterator<Item = &'v Value>) -> Result<u32> {
     let depth = 1 + values.map(Value::depth).max().unwrap_or(0);
     if depth > VALUE_DEPTH {
@@ -331,7 +331,7 @@ impl From<&Literal> for Value {
 }
 
 impl Missing {
-    /// What any use but printing, counting and testing ends in.
+    /// The error of any use but printing, counting and testing.
     pub fn used<T>(&self) -> Result<T> {
         Err(TemplateFault::new(FaultKind::Failed, &*self.reason))
     }
@@ -352,7 +352,7 @@ impl Str {
         }
     }
 
-    /// Another text of the same kind, as the methods of `Markup` give `Markup`.
+    /// Another text of the same kind, as the methods of `Markup` return `Markup`.
     pub fn alike(&self, text: impl Into<Arc<str>>) -> Value {
         Value::Str(Self {
             text: text.into(),

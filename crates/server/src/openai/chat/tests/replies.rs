@@ -7,15 +7,15 @@ use crate::wire::IGNORED_HEADER;
 
 const ROUTE: &str = "/v1/chat/completions";
 
-fn asking(more: &Value) -> Value {
+fn request(more: &Value) -> Value {
     let mut request = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }] });
     let more = more.as_object().expect("an object");
     request.as_object_mut().expect("one").extend(more.clone());
     request
 }
 
-async fn answered(says: &str, more: &Value) -> Value {
-    let reply = Harness::saying(says).post(ROUTE, &asking(more)).await;
+async fn post_chat(says: &str, more: &Value) -> Value {
+    let reply = Harness::saying(says).post(ROUTE, &request(more)).await;
     assert_eq!(reply.status(), StatusCode::OK, "{more} {}", reply.text());
     reply.json()
 }
@@ -26,8 +26,8 @@ fn weather() -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_has_the_shape_that_clients_know() {
-    let mut answer = answered("Hello!", &json!({})).await;
+async fn answer_has_openais_shape() {
+    let mut answer = post_chat("Hello!", &json!({})).await;
     let id = answer["id"].take();
     assert!(
         id.as_str().is_some_and(|id| id.starts_with("chatcmpl-")),
@@ -60,10 +60,10 @@ async fn an_answer_has_the_shape_that_clients_know() {
 }
 
 #[tokio::test]
-async fn what_the_model_does_is_told_in_its_place() {
+async fn reply_parts_go_to_their_fields() {
     let called = "\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n\
         </tool_call>";
-    // What it says, what is asked beside; content, thinking, calls, why it ended.
+    // The model's output and extra fields; content, reasoning, calls and finish reason.
     let cases = [
         ("Hi.", json!({}), json!("Hi."), Value::Null, 0, "stop"),
         (
@@ -109,29 +109,29 @@ async fn what_the_model_does_is_told_in_its_place() {
         ),
     ];
     for (says, more, content, thinking, calls, reason) in cases {
-        let answer = answered(says, &more).await;
+        let answer = post_chat(says, &more).await;
         let choice = &answer["choices"][0];
         assert_eq!(choice["message"]["content"], content, "{says} {more}");
         let thought = &choice["message"]["reasoning_content"];
         assert_eq!(*thought, thinking, "{says} {more}");
         assert_eq!(choice["finish_reason"], reason, "{says} {more}");
-        let told = choice["message"]["tool_calls"].as_array();
-        assert_eq!(told.map_or(0, Vec::len), calls, "{says} {more}");
+        let found = choice["message"]["tool_calls"].as_array();
+        assert_eq!(found.map_or(0, Vec::len), calls, "{says} {more}");
     }
 }
 
 #[tokio::test]
-async fn a_call_goes_out_and_its_result_comes_back() {
+async fn call_and_result_round_trip() {
     let says = "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \
         \"Rome\"}}\n</tool_call>";
     let server = Harness::saying(says);
-    let answer = server.post(ROUTE, &asking(&weather())).await.json();
+    let answer = server.post(ROUTE, &request(&weather())).await.json();
     let message = answer["choices"][0]["message"].clone();
     let call = &message["tool_calls"][0];
     assert_eq!(call["type"], "function");
     assert_eq!(call["function"]["name"], "weather");
     assert_eq!(call["function"]["arguments"], "{\"city\": \"Rome\"}");
-    let mut next = asking(&weather());
+    let mut next = request(&weather());
     let result = json!({ "role": "tool", "tool_call_id": call["id"], "content": "sunny" });
     next["messages"]
         .as_array_mut()
@@ -139,24 +139,24 @@ async fn a_call_goes_out_and_its_result_comes_back() {
         .extend([message, result]);
     let reply = server.post(ROUTE, &next).await;
     assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
-    // All that was said before was computed before.
+    // The earlier turns are cached.
     let cached = &reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"];
     assert!(cached.as_u64() > Some(0), "{cached}");
 }
 
 #[tokio::test]
-async fn thinking_is_counted() {
-    let answer = answered("<think>\nhm\n</think>\n\nHi.", &json!({})).await;
+async fn reasoning_tokens_are_counted() {
+    let answer = post_chat("<think>\nhm\n</think>\n\nHi.", &json!({})).await;
     let details = &answer["usage"]["completion_tokens_details"];
     assert_eq!(details["reasoning_tokens"], 2);
 }
 
 #[tokio::test]
-async fn several_choices_come_in_their_order_and_the_prompt_counts_once() {
-    let one = answered("Hi", &json!({})).await;
-    let two = answered("Hi", &json!({ "n": 2 })).await;
-    let told = two["choices"].as_array().expect("choices").iter();
-    let told: Vec<_> = told
+async fn choices_are_ordered_and_share_the_prompt() {
+    let one = post_chat("Hi", &json!({})).await;
+    let two = post_chat("Hi", &json!({ "n": 2 })).await;
+    let found = two["choices"].as_array().expect("choices").iter();
+    let found: Vec<_> = found
         .map(|choice| {
             (
                 choice["index"].clone(),
@@ -164,16 +164,16 @@ async fn several_choices_come_in_their_order_and_the_prompt_counts_once() {
             )
         })
         .collect();
-    assert_eq!(told, [(json!(0), json!("Hi")), (json!(1), json!("Hi"))]);
+    assert_eq!(found, [(json!(0), json!("Hi")), (json!(1), json!("Hi"))]);
     assert_eq!(two["usage"]["prompt_tokens"], one["usage"]["prompt_tokens"]);
     assert_eq!(two["usage"]["completion_tokens"], 6);
 }
 
 #[tokio::test]
-async fn log_probabilities_are_those_of_the_words() {
+async fn log_probabilities_cover_the_text() {
     let says = "<think>hm</think>é!";
     let more = json!({ "logprobs": true, "top_logprobs": 2 });
-    let answer = answered(says, &more).await;
+    let answer = post_chat(says, &more).await;
     let content = &answer["choices"][0]["logprobs"]["content"];
     let content = content.as_array().expect("tokens");
     let bytes: Vec<u8> = content
@@ -185,12 +185,12 @@ async fn log_probabilities_are_those_of_the_words() {
     for token in content {
         let top = token["top_logprobs"].as_array().expect("a list");
         assert_eq!(top.len(), 2);
-        // The model means what it says.
+        // The fake model is certain.
         assert_eq!(top[0]["token"], token["token"]);
         assert_eq!(top[0]["logprob"], token["logprob"]);
         assert!(top[0]["logprob"].as_f64() > top[1]["logprob"].as_f64());
     }
-    let bare = answered("Hi", &json!({ "logprobs": true })).await;
+    let bare = post_chat("Hi", &json!({ "logprobs": true })).await;
     let content = &bare["choices"][0]["logprobs"]["content"];
     assert_eq!(content[0]["token"], "H");
     assert_eq!(content[0]["top_logprobs"], json!([]));
@@ -198,11 +198,11 @@ async fn log_probabilities_are_those_of_the_words() {
 }
 
 #[tokio::test]
-async fn fields_without_effect_are_named() {
+async fn ignored_fields_are_listed() {
     let more = json!({ "user": "me", "store": false, "metadata": {}, "verbosity": "low",
         "response_format": { "type": "json_schema", "json_schema": { "name": "x",
             "description": "y", "schema": { "type": "object", "properties": {} } } } });
-    let reply = Harness::saying("{}").post(ROUTE, &asking(&more)).await;
+    let reply = Harness::saying("{}").post(ROUTE, &request(&more)).await;
     assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
     let named = reply.response.headers()[IGNORED_HEADER]
         .to_str()
@@ -215,8 +215,8 @@ async fn fields_without_effect_are_named() {
 
 fn refused(reply: &Reply) -> (u16, Value, Value) {
     let error = &reply.json()["error"];
-    let told = error["message"].is_string() && error["type"].is_string();
-    assert!(told, "{} {}", reply.status(), reply.text());
+    let found = error["message"].is_string() && error["type"].is_string();
+    assert!(found, "{} {}", reply.status(), reply.text());
     (
         reply.status().as_u16(),
         error["param"].clone(),
@@ -225,7 +225,7 @@ fn refused(reply: &Reply) -> (u16, Value, Value) {
 }
 
 #[tokio::test]
-async fn what_cannot_be_served_is_refused_with_its_reason() {
+async fn unservable_requests_are_refused() {
     let bad_schema = json!({ "type": "object", "properties": 7 });
     let long = "word ".repeat(2000);
     let cases = [
@@ -319,7 +319,7 @@ async fn what_cannot_be_served_is_refused_with_its_reason() {
     let server = Harness::saying("Hi");
     for (more, status, param, code) in cases {
         for stream in [false, true] {
-            let mut request = asking(&more);
+            let mut request = request(&more);
             request["stream"] = json!(stream);
             let reply = server.post(ROUTE, &request).await;
             let expected = (status, param.clone(), code.clone());
@@ -333,8 +333,8 @@ async fn what_cannot_be_served_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
-async fn the_only_model_need_not_be_named() {
-    let mut request = asking(&json!({}));
+async fn only_model_may_be_omitted() {
+    let mut request = request(&json!({}));
     request.as_object_mut().expect("one").remove("model");
     let reply = Harness::saying("Hi").post(ROUTE, &request).await;
     assert_eq!(reply.json()["model"], MODEL);

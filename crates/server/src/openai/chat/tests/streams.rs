@@ -25,7 +25,7 @@ fn chunks(reply: &Reply) -> Vec<Value> {
         .collect()
 }
 
-/// The deltas of a choice, and why it ended.
+/// The deltas of a choice, and its finish reason.
 fn deltas(chunks: &[Value]) -> Vec<Value> {
     let choices = chunks.iter().map(|chunk| &chunk["choices"][0]);
     choices.map(|choice| choice["delta"].clone()).collect()
@@ -37,7 +37,7 @@ fn tools() -> Value {
 }
 
 #[tokio::test]
-async fn chunks_come_as_clients_expect_them() {
+async fn chunks_have_openais_shape() {
     let server = Harness::saying("Hi");
     let reply = streamed(&server, &json!({})).await;
     assert!(reply.text().ends_with("data: [DONE]\n\n"));
@@ -63,7 +63,7 @@ async fn chunks_come_as_clients_expect_them() {
 }
 
 #[tokio::test]
-async fn a_call_begins_with_its_name_and_goes_on_with_its_arguments() {
+async fn call_streams_name_then_arguments() {
     let says = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
     let reply = streamed(&Harness::saying(says), &json!({ "tools": tools() })).await;
     let chunks = chunks(&reply);
@@ -85,7 +85,7 @@ async fn a_call_begins_with_its_name_and_goes_on_with_its_arguments() {
 }
 
 #[tokio::test]
-async fn usage_is_told_where_it_is_asked_for() {
+async fn usage_is_streamed_on_request() {
     let server = Harness::saying("Hi");
     let options = json!({ "stream_options": { "include_usage": true } });
     let last_only = chunks(&streamed(&server, &options).await);
@@ -109,8 +109,8 @@ async fn usage_is_told_where_it_is_asked_for() {
     assert_eq!(so_far.last(), Some(&3));
 }
 
-/// What the chunks of a choice come to.
-fn put_together(chunks: &[Value], index: usize) -> Value {
+/// The joined chunks of a choice.
+fn joined_chunks(chunks: &[Value], index: usize) -> Value {
     let mut message = Map::from_iter([("content".to_owned(), json!(""))]);
     let mut calls: Vec<Value> = Vec::new();
     let mut logprobs = Vec::new();
@@ -148,18 +148,18 @@ fn put_together(chunks: &[Value], index: usize) -> Value {
     json!({ "message": message, "calls": calls, "logprobs": logprobs, "reason": reason })
 }
 
-/// The same of an answer in one piece.
-fn in_one_piece(choice: &Value) -> Value {
-    let told = &choice["message"];
+/// The same, for an answer in one piece.
+fn whole_choice(choice: &Value) -> Value {
+    let reply = &choice["message"];
     let mut message = Map::new();
     message.insert(
         "content".to_owned(),
-        json!(told["content"].as_str().unwrap_or("")),
+        json!(reply["content"].as_str().unwrap_or("")),
     );
-    if let Some(thought) = told.get("reasoning_content") {
-        message.insert("reasoning_content".to_owned(), thought.clone());
+    if let Some(reasoning) = reply.get("reasoning_content") {
+        message.insert("reasoning_content".to_owned(), reasoning.clone());
     }
-    let calls = told["tool_calls"].as_array().cloned().unwrap_or_default();
+    let calls = reply["tool_calls"].as_array().cloned().unwrap_or_default();
     let calls: Vec<_> = calls
         .iter()
         .map(|call| json!({ "function": call["function"] }))
@@ -173,7 +173,7 @@ fn in_one_piece(choice: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_stream_comes_to_what_the_answer_is() {
+async fn stream_equals_the_whole_answer() {
     let call = |x| {
         format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {{\"x\": {x}}}}}\n</tool_call>")
     };
@@ -226,16 +226,16 @@ async fn a_stream_comes_to_what_the_answer_is() {
             .iter()
             .enumerate()
         {
-            let expected = in_one_piece(choice);
-            assert_eq!(put_together(&chunks, index), expected, "{says} {more}");
+            let expected = whole_choice(choice);
+            assert_eq!(joined_chunks(&chunks, index), expected, "{says} {more}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_fails_ends_with_the_error_and_is_not_done() {
+async fn failed_stream_ends_with_the_error() {
     let server = Harness::saying("Hi");
-    // Nothing that the vocabulary has can go on with this: the failure comes in the midst.
+    // No token can continue this grammar, so the stream fails midway.
     let more = json!({ "guided_regex": "Hi+", "bad_words": ["i"], "max_tokens": 9 });
     let reply = streamed(&server, &more).await;
     let chunks = chunks(&reply);

@@ -1,4 +1,4 @@
-mod keeping;
+mod storage;
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::wire::IGNORED_HEADER;
 
 const CALL: &str = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
 
-/// A request with some fields set otherwise.
+/// A request with these fields.
 fn request(fields: Value) -> Value {
     let mut request = json!({ "model": MODEL, "input": "hi" });
     for (name, value) in fields.as_object().cloned().unwrap_or_default() {
@@ -28,15 +28,15 @@ fn tools() -> Value {
     }])
 }
 
-async fn ask(server: &Harness, fields: Value) -> Value {
+async fn create_response(server: &Harness, fields: Value) -> Value {
     let reply = server.post("/v1/responses", &request(fields)).await;
     assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
     reply.json()
 }
 
-/// How many tokens a prompt has that reads so.
-fn tokens(written: &str) -> usize {
-    let ids = tokenizer().encode(written, Special::RENDERED);
+/// The number of tokens of a rendered prompt.
+fn tokens(rendered: &str) -> usize {
+    let ids = tokenizer().encode(rendered, Special::RENDERED);
     ids.expect("tokens").len()
 }
 
@@ -45,11 +45,11 @@ fn turn(role: &str, content: &str) -> String {
 }
 
 #[tokio::test]
-async fn items_become_the_turns_that_they_were() {
+async fn items_become_messages() {
     let user = json!({ "role": "user", "content": "hi" });
-    let said = json!({ "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+    let text = json!({ "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
         "content": [{ "type": "output_text", "text": "yo", "annotations": [], "logprobs": [] }] });
-    let thought = json!({ "type": "reasoning", "id": "rs_1", "summary": [], "status": null,
+    let reasoning = json!({ "type": "reasoning", "id": "rs_1", "summary": [], "status": null,
         "content": [{ "type": "reasoning_text", "text": "hm" }] });
     let call = json!({ "type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add",
         "arguments": "{\"a\": 1}", "status": "completed" });
@@ -62,15 +62,15 @@ async fn items_become_the_turns_that_they_were() {
             turn("system", "be kind") + &turn("user", "hi"),
         ),
         (
-            json!({ "input": [user, said, user] }),
+            json!({ "input": [user, text, user] }),
             turn("user", "hi") + &turn("assistant", "yo") + &turn("user", "hi"),
         ),
         (
-            json!({ "input": [user, thought, said, call, output] }),
+            json!({ "input": [user, reasoning, text, call, output] }),
             turn("user", "hi") + &turn("assistant", &format!("yo{called}")) + &turn("tool", "2"),
         ),
         (
-            json!({ "input": [user, call, output, said, said] }),
+            json!({ "input": [user, call, output, text, text] }),
             turn("user", "hi")
                 + &turn("assistant", called)
                 + &turn("tool", "2")
@@ -86,14 +86,14 @@ async fn items_become_the_turns_that_they_were() {
     ];
     let server = Harness::saying("ok");
     for (fields, written) in cases {
-        let response = ask(&server, fields.clone()).await;
+        let response = create_response(&server, fields.clone()).await;
         let expected = tokens(&format!("{written}<|im_start|>assistant\n"));
         assert_eq!(response["usage"]["input_tokens"], expected, "{fields}");
     }
 }
 
 #[tokio::test]
-async fn what_is_not_right_is_refused_by_name() {
+async fn invalid_fields_are_named() {
     let item = |item: Value| json!({ "input": [item] });
     let part = |part: Value| item(json!({ "role": "user", "content": [part] }));
     let tool = |kind: &str| json!({ "tools": [{ "type": kind }] });
@@ -215,19 +215,19 @@ async fn what_is_not_right_is_refused_by_name() {
     ];
     let server = Harness::saying("hello");
     for (fields, param, expected) in cases {
-        let asked = request(fields);
-        let reply = server.post("/v1/responses", &asked).await;
-        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{asked}");
+        let body = request(fields);
+        let reply = server.post("/v1/responses", &body).await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{body}");
         let error = reply.json()["error"].clone();
-        assert_eq!(error["type"], "invalid_request_error", "{asked}");
-        assert_eq!(error["param"].as_str(), param, "{asked}: {error}");
+        assert_eq!(error["type"], "invalid_request_error", "{body}");
+        assert_eq!(error["param"].as_str(), param, "{body}: {error}");
         let message = error["message"].as_str().unwrap_or_default();
-        assert!(message.contains(expected), "{asked}: {message}");
+        assert!(message.contains(expected), "{body}: {message}");
     }
 }
 
 #[tokio::test]
-async fn a_response_has_what_was_thought_said_and_asked_for() {
+async fn response_has_reasoning_text_and_calls() {
     let server = Harness::saying(&format!("<think>hm</think>\n\nOk{CALL}"));
     let fields = json!({
         "tools": tools(),
@@ -277,9 +277,9 @@ async fn a_response_has_what_was_thought_said_and_asked_for() {
 }
 
 #[tokio::test]
-async fn a_response_that_was_cut_says_so() {
+async fn cut_response_is_incomplete() {
     let server = Harness::saying("Hello.");
-    let response = ask(&server, json!({ "max_output_tokens": 3 })).await;
+    let response = create_response(&server, json!({ "max_output_tokens": 3 })).await;
     assert_eq!(response["status"], "incomplete");
     assert_eq!(
         response["incomplete_details"]["reason"],
@@ -291,10 +291,10 @@ async fn a_response_that_was_cut_says_so() {
 }
 
 #[tokio::test]
-async fn words_have_log_probabilities_and_thoughts_have_none() {
+async fn only_text_has_log_probabilities() {
     let server = Harness::saying("<think>hm</think>\n\nYes.");
     let fields = json!({ "top_logprobs": 2, "include": ["message.output_text.logprobs"] });
-    let response = ask(&server, fields).await;
+    let response = create_response(&server, fields).await;
     let logprobs = response["output"][1]["content"][0]["logprobs"].clone();
     let logprobs = logprobs.as_array().cloned().unwrap_or_default();
     let spelled: String = logprobs
@@ -309,7 +309,7 @@ async fn words_have_log_probabilities_and_thoughts_have_none() {
 }
 
 #[tokio::test]
-async fn an_answer_is_held_to_its_schema() {
+async fn answer_follows_its_schema() {
     let server = Harness::saying("nothing of the kind");
     let schema = json!({
         "type": "object", "properties": { "ok": { "const": true } }, "required": ["ok"],
@@ -319,7 +319,7 @@ async fn an_answer_is_held_to_its_schema() {
         "text": { "format": { "type": "json_schema", "name": "n", "schema": schema } },
         "reasoning": { "effort": "none" },
     });
-    let response = ask(&server, fields).await;
+    let response = create_response(&server, fields).await;
     let text = response["output"][0]["content"][0]["text"]
         .as_str()
         .unwrap_or_default();
@@ -330,7 +330,7 @@ async fn an_answer_is_held_to_its_schema() {
 }
 
 #[tokio::test]
-async fn arguments_are_held_to_their_schema_unless_it_is_said_or_cannot_be() {
+async fn arguments_follow_schemas_where_possible() {
     let call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1}}\n</tool_call>";
     let server = Harness::saying(call);
     let schema = json!({
@@ -347,7 +347,7 @@ async fn arguments_are_held_to_their_schema_unless_it_is_said_or_cannot_be() {
     ] {
         let tool = json!({ "type": "function", "name": "add", "parameters": schema,
             "strict": strict });
-        let response = ask(&server, json!({ "tools": [tool] })).await;
+        let response = create_response(&server, json!({ "tools": [tool] })).await;
         let arguments = response["output"][0]["arguments"].as_str();
         let arguments = arguments.and_then(|text| serde_json::from_str::<Value>(text).ok());
         assert_eq!(arguments, Some(expected), "{tool}");
@@ -355,10 +355,10 @@ async fn arguments_are_held_to_their_schema_unless_it_is_said_or_cannot_be() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_the_same_in_order() {
+async fn stream_events_are_complete_and_ordered() {
     let server = Harness::saying(&format!("<think>hm</think>\n\nOk{CALL}"));
-    let asked = request(json!({ "stream": true, "tools": tools() }));
-    let events = server.post("/v1/responses", &asked).await.events();
+    let body = request(json!({ "stream": true, "tools": tools() }));
+    let events = server.post("/v1/responses", &body).await.events();
     for (index, (name, data)) in events.iter().enumerate() {
         assert_eq!(name.as_deref(), data["type"].as_str());
         assert_eq!(data["sequence_number"], index);
@@ -367,7 +367,7 @@ async fn a_stream_tells_the_same_in_order() {
         .iter()
         .filter_map(|(name, _)| name.as_deref())
         .collect();
-    // How the words are cut is the tokenizer's business.
+    // Deltas are joined: their size depends on the tokenizer.
     names.dedup();
     let expected = [
         "response.created",
@@ -427,13 +427,13 @@ async fn a_stream_tells_the_same_in_order() {
 }
 
 #[tokio::test]
-async fn a_failure_in_the_midst_of_a_stream_is_told_twice_and_kept_nowhere() {
+async fn failed_stream_is_reported_and_not_stored() {
     let model = Scripted {
         delay: Duration::from_millis(5),
         ..Scripted::new(&"a".repeat(1000))
     };
     let server = Harness::with(model, Harness::config());
-    let asked = request(json!({ "stream": true }));
+    let body = request(json!({ "stream": true }));
     let cancel = async {
         loop {
             if let Some(entry) = server.app.in_flight.list().first() {
@@ -442,16 +442,16 @@ async fn a_failure_in_the_midst_of_a_stream_is_told_twice_and_kept_nowhere() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    let (reply, ()) = tokio::join!(server.post("/v1/responses", &asked), cancel);
+    let (reply, ()) = tokio::join!(server.post("/v1/responses", &body), cancel);
     let events = reply.events();
-    let [.., (error, said), (failed, end)] = events.as_slice() else {
+    let [.., (error, first), (failed, end)] = events.as_slice() else {
         panic!("{events:?}");
     };
     assert_eq!(error.as_deref(), Some("error"));
-    assert_eq!(said["code"], "request_cancelled");
+    assert_eq!(first["code"], "request_cancelled");
     assert_eq!(failed.as_deref(), Some("response.failed"));
     assert_eq!(end["response"]["status"], "failed");
-    assert_eq!(end["response"]["error"]["message"], said["message"]);
+    assert_eq!(end["response"]["error"]["message"], first["message"]);
     let path = format!(
         "/v1/responses/{}",
         end["response"]["id"].as_str().unwrap_or_default()

@@ -77,7 +77,7 @@ const FILTERS: &[FilterEntry] = filters! {
     "tojson" => to_json,
     "trim" => |runtime, value, args| {
         let [chars] = args.bind("trim", ["chars"])?;
-        texts::method(runtime, value, "strip", Args::of(chars.into_iter().collect()))
+        texts::method(runtime, value, "strip", Args::from_positional(chars.into_iter().collect()))
     },
     "truncate" => texts::truncate,
     "unique" => select::unique,
@@ -109,7 +109,7 @@ fn absent(name: &str) -> Result<Value> {
     unsupported(format!("the filter {} is not supported", repr(name)))
 }
 
-/// `soft_str(value)`: strings stay what they are.
+/// `soft_str(value)`: keeps strings unchanged.
 fn soft_str(runtime: &Interpreter<'_>, value: Value) -> Result<Str> {
     match value {
         Value::Str(text) => {

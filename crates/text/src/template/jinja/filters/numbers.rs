@@ -9,7 +9,7 @@ use crate::template::jinja::value::Value;
 
 pub(super) fn abs(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.places("abs")?;
-    match Number::of(&value) {
+    match Number::from_value(&value) {
         Some(Number::Int(number)) => whole(number.checked_abs()),
         Some(Number::Float(number)) => Ok(Value::Float(number.abs())),
         None => fail(format!(
@@ -82,7 +82,7 @@ pub(super) fn float(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Val
     let number = match &value {
         Value::Undefined(missing) => return missing.used(),
         Value::Str(text) => parse_float(&text.text),
-        other => Number::of(other).map(Number::as_float),
+        other => Number::from_value(other).map(Number::as_float),
     };
     Ok(match number {
         Some(number) => Value::Float(number),
@@ -93,7 +93,7 @@ pub(super) fn float(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Val
 pub(super) fn round(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [precision, method] = args.bind("round", ["precision", "method"])?;
     let precision = call::int(precision, 0)?.clamp(-400, 400) as i32;
-    let Some(number) = Number::of(&value) else {
+    let Some(number) = Number::from_value(&value) else {
         return fail(format!("'{}' cannot be rounded", value.type_name()));
     };
     let round: fn(f64) -> f64 = match method.as_ref().map(Value::as_str) {
@@ -106,7 +106,7 @@ pub(super) fn round(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Val
     Ok(Value::Float(round(number.as_float() * scale) / scale))
 }
 
-/// Python's `round`: to even where the exact value lies in the middle.
+/// Python's `round`: half to even.
 fn rounded(number: Number, precision: i32) -> Value {
     match number {
         Number::Int(number) if precision >= 0 => Value::Int(number),

@@ -15,7 +15,7 @@ use crate::template::jinja::value::{Seq, Value};
 
 use super::sequences::sorted;
 
-/// The way from an item to what a filter looks at: `attribute='a.b.0'`.
+/// The path from an item to the value a filter uses: `attribute='a.b.0'`.
 struct Path(Vec<Value>);
 
 impl Path {
@@ -27,7 +27,7 @@ impl Path {
         })
     }
 
-    /// `default` takes the place of what is undefined on the way.
+    /// `default` replaces undefined values on the path.
     fn follow(
         &self,
         runtime: &Interpreter<'_>,
@@ -52,7 +52,7 @@ fn path_part(part: &str) -> Value {
     }
 }
 
-/// What sorting and grouping compare: strings in lower case, unless told otherwise.
+/// The sort and group key: strings in lower case unless case matters.
 pub(super) fn ignore_case(
     runtime: &Interpreter<'_>,
     value: &Value,
@@ -67,7 +67,7 @@ pub(super) fn ignore_case(
     }
 }
 
-/// Nothing is asked of an empty value, not even to be iterable.
+/// An empty value need not be iterable.
 fn items_if_true(runtime: &Interpreter<'_>, value: &Value) -> Result<Vec<Value>> {
     if value.is_true() {
         value.items(&runtime.budget)
@@ -115,7 +115,7 @@ pub(super) fn rejectattr(runtime: &Interpreter<'_>, value: Value, args: Args) ->
     chosen(runtime, &value, args, true, false)
 }
 
-/// The items for which a test, of the item or an attribute of it, answers as wanted.
+/// The items for which a test, of the item or of an attribute, has the expected result.
 fn chosen(
     runtime: &Interpreter<'_>,
     value: &Value,
@@ -206,7 +206,7 @@ pub(super) fn max(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result
     extreme(runtime, &value, args, Ordering::Greater)
 }
 
-/// The first item that no other one is before, in the direction given.
+/// The first minimum or maximum.
 fn extreme(
     runtime: &Interpreter<'_>,
     value: &Value,

@@ -1,4 +1,4 @@
-//! Filters that take sequences apart and put them together.
+//! Filters that split and join sequences.
 
 use crate::template::jinja::call::{self, Args, flag, required};
 use crate::template::jinja::compare;
@@ -85,7 +85,7 @@ pub(super) fn sorted(
     mut pairs: Vec<(Value, Value)>,
     reverse: bool,
 ) -> Result<Value> {
-    // Python sorts backwards so that equal items keep their order.
+    // A reversed sort keeps the order of equal items, as in Python.
     if reverse {
         pairs.reverse();
     }

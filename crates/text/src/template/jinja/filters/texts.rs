@@ -28,7 +28,7 @@ pub(super) fn method(
 pub(super) fn center(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [width] = args.bind("center", ["width"])?;
     let width = width.unwrap_or(Value::Int(80));
-    method(runtime, value, "center", Args::of(vec![width]))
+    method(runtime, value, "center", Args::from_positional(vec![width]))
 }
 
 pub(super) fn join(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
@@ -39,7 +39,7 @@ pub(super) fn join(runtime: &Interpreter<'_>, value: Value, args: Args) -> Resul
                 positional: Vec::new(),
                 keyword: vec![("attribute".into(), attribute)],
             };
-            // `map` asks nothing of an empty value, joining does.
+            // Unlike `map`, joining requires an iterable even if it is empty.
             let items = Value::list(value.items(&runtime.budget)?)?;
             super::select::map(runtime, items, by)?
         }
@@ -73,7 +73,7 @@ pub(super) fn replace(runtime: &Interpreter<'_>, value: Value, args: Args) -> Re
     Ok(Value::text(replaced))
 }
 
-/// Every word begins with a capital, where words begin after spaces, `-`, `(`, `{`, `[` and `<`.
+/// Capitalizes every word. Words start after spaces, `-`, `(`, `{`, `[` and `<`.
 pub(super) fn title(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.places("title")?;
     let text = soft_str(runtime, value)?;
@@ -205,7 +205,7 @@ pub(super) fn urlencode(runtime: &Interpreter<'_>, value: Value, args: Args) -> 
     Ok(Value::text(fields.join("&")))
 }
 
-/// Percent-encoded; in a query a space is `+` and a slash is not kept.
+/// Percent-encodes. In a query a space is `+` and a slash is encoded.
 fn quoted(text: &str, in_query: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -44,7 +44,7 @@ pub(in crate::template::jinja) fn braces(
     Ok(text.alike(out))
 }
 
-/// Where the field ends that began before `text`; fields may stand in its format.
+/// The end of the field that starts before `text`. Its format may contain fields.
 fn field_end(text: &str) -> Option<usize> {
     let mut open = 0;
     text.char_indices().find_map(|(at, c)| match c {
@@ -147,7 +147,7 @@ fn format_value(value: &Value, spec: &str, budget: &Budget) -> Result<String> {
         return printing::str(value, budget);
     }
     let spec = parse_spec(spec)?;
-    match (value, Number::of(value)) {
+    match (value, Number::from_value(value)) {
         (Value::Str(text), _) => match spec.kind {
             None | Some('s') if spec.align != Some('=') => Ok(pad_text(&text.text, &spec)),
             _ => fail("this format is not one of strings"),

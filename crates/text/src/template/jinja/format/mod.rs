@@ -1,4 +1,4 @@
-//! Python's two ways to format: `'%s' % value` and `'{}'.format(value)`.
+//! Python's two kinds of formatting: `'%s' % value` and `'{}'.format(value)`.
 
 mod braces;
 mod percent;
@@ -8,7 +8,7 @@ pub(super) use self::percent::percent;
 use super::error::{Result, fail};
 use super::strings;
 
-/// The widest field a template may ask for.
+/// The maximum width of a field.
 const MAX_WIDTH: usize = 1 << 16;
 
 /// A field's format: `[[fill]align][sign][#][0][width][,][.precision][type]`.

@@ -38,7 +38,7 @@ pub(in crate::template::jinja) fn percent(
         out.push_str(&piece);
     }
     let all_used = source.next >= source.positional.len();
-    // What has items may be a mapping, whose entries need not all be used.
+    // A value with items may be a mapping, whose entries need not all be used.
     let is_mapping = matches!(
         arguments,
         Value::Dict(_) | Value::List(_) | Value::Undefined(_)
@@ -146,7 +146,7 @@ fn percent_value(
         'r' => Ok(pad_text(&escaped(printing::repr(value, budget)?), &spec)),
         'd' | 'i' | 'u' => {
             spec.kind = Some('d');
-            let number = match Number::of(value) {
+            let number = match Number::from_value(value) {
                 Some(Number::Int(number)) => number,
                 Some(Number::Float(number)) if number.is_finite() => number.trunc() as i128,
                 _ => {
@@ -156,7 +156,7 @@ fn percent_value(
                     ));
                 }
             };
-            // A precision means digits here.
+            // Here the precision is a number of digits.
             let digits = spec.precision.take();
             let text = integer(number, &spec)?;
             let padded = match (digits, text.strip_prefix('-')) {
@@ -178,7 +178,7 @@ fn percent_value(
                 ))
             }
         },
-        'e' | 'E' | 'f' | 'F' | 'g' | 'G' => match Number::of(value) {
+        'e' | 'E' | 'f' | 'F' | 'g' | 'G' => match Number::from_value(value) {
             Some(number) => {
                 spec.kind = Some(kind);
                 Ok(pad_number(&float(number.as_float(), &spec)?, &spec))

@@ -19,8 +19,8 @@ impl Parser {
         self.nested(Self::choice)
     }
 
-    /// One expression, or a tuple without brackets. Where an `if` belongs to the tag, it is not
-    /// part of the expression.
+    /// One expression, or a tuple without brackets. An `if` that belongs to the tag is not part of
+    /// it.
     pub(super) fn tuple(&mut self, with_choice: bool) -> Result<Expr> {
         let mut items = Vec::new();
         let mut is_tuple = false;
@@ -390,12 +390,12 @@ impl Parser {
             if self.skip_symbol("**") {
                 let rest = self.expression()?;
                 if arguments.keyword_rest.replace(rest).is_some() {
-                    return syntax(line, "`**` may stand in a call only once");
+                    return syntax(line, "`**` is allowed only once in a call");
                 }
             } else if self.skip_symbol("*") {
                 let rest = self.expression()?;
                 if arguments.keyword_rest.is_some() || arguments.rest.replace(rest).is_some() {
-                    return syntax(line, "`*` may stand in a call only once, and before `**`");
+                    return syntax(line, "`*` is allowed only once in a call, before `**`");
                 }
             } else if let (Token::Name(_), Token::Symbol("=")) = (self.token(), self.ahead()) {
                 let name = self.expect_name()?;

@@ -10,11 +10,11 @@ use super::ast::{Block, Body, SpecialNames};
 use super::error::{FaultKind, Result, TemplateFault, syntax};
 use super::lexer::{self, Lexed, Token};
 
-/// How deep brackets, operators and blocks may lie in each other. Python's own compiler gives up
-/// at 200 brackets and 20 loops.
+/// The nesting limit of brackets, operators and blocks. Python's compiler allows 200 brackets and
+/// 20 loops.
 const MAX_DEPTH: usize = 100;
 
-/// What a template's text comes to.
+/// A parsed template.
 pub(super) struct Parsed {
     pub body: Body,
     pub blocks: Vec<Arc<Block>>,
@@ -49,14 +49,14 @@ struct Parser {
     depth: usize,
     /// Whether `break` and `continue` have a loop to act on.
     in_loop: bool,
-    /// Whether `loop` is taken.
+    /// Whether `loop` is reserved.
     in_for: bool,
     /// How often `caller`, `kwargs` and `varargs` were read.
     uses: [usize; 3],
     blocks: Vec<Arc<Block>>,
     names: HashSet<Arc<str>>,
-    /// Filters and tests that do not exist. Jinja2 minds them while compiling, except under a
-    /// condition, where they count only when they are reached.
+    /// Filters and tests that do not exist. Jinja2 reports them when compiling, except under a
+    /// condition, where they fail only when reached.
     unknown: Vec<(String, u32)>,
 }
 
@@ -91,7 +91,7 @@ impl Parser {
         matches!(self.token(), Token::Name(found) if found == name)
     }
 
-    /// Passes this symbol where it stands here.
+    /// Skips this symbol if it comes next.
     fn skip_symbol(&mut self, symbol: &str) -> bool {
         let found = self.is_symbol(symbol);
         if found {
@@ -173,7 +173,7 @@ impl Parser {
         result
     }
 
-    /// Parses what runs only under a condition: unknown filters in it may never be reached.
+    /// Parses conditional code, in which unknown filters may never be reached.
     fn conditional<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let before = self.unknown.len();
         let result = inner(self);
@@ -192,8 +192,7 @@ impl Parser {
         }
     }
 
-    /// Parses the body of something that Jinja2 compiles by itself, and what of the special names
-    /// it reads.
+    /// Parses a body that Jinja2 compiles separately, and records which special names it reads.
     fn frame<T>(
         &mut self,
         inner: impl FnOnce(&mut Self) -> Result<T>,

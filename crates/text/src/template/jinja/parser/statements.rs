@@ -9,12 +9,12 @@ use crate::template::jinja::ast::{
 use crate::template::jinja::error::{Result, syntax};
 use crate::template::jinja::lexer::Token;
 
-/// Tags that name another template; a chat template stands alone.
+/// Tags that refer to another template, which chat templates do not have.
 const OTHER_TEMPLATES: [&str; 4] = ["extends", "from", "import", "include"];
 
 impl Parser {
-    /// Statements up to a tag of one of these names, or to the end of the template where there are
-    /// none. The name is not passed.
+    /// Statements up to a tag with one of these names, or to the end of the template if there are
+    /// none. The name is not consumed.
     pub(super) fn body(&mut self, ends: &[&str]) -> Result<Body> {
         self.nested(|parser| parser.statements(ends))
     }
@@ -94,7 +94,7 @@ impl Parser {
         self.body(ends)
     }
 
-    /// Parses a body that Python would run as a function of its own: no loop around it counts.
+    /// Parses a body that Python runs as a separate function: enclosing loops do not count.
     fn outside_loops<T>(
         &mut self,
         inner: impl FnOnce(&mut Self) -> Result<T>,
@@ -200,7 +200,7 @@ impl Parser {
         let recursive = self.skip_name("recursive");
         self.in_loop = true;
         let (body, _) = self.frame(|parser| parser.open_body(&["else", "endfor"]))?;
-        // What follows `else` runs after the loop.
+        // The `else` body runs after the loop.
         self.in_loop = around.1;
         let otherwise = if self.skip_name("else") {
             self.frame(|parser| parser.body_until("endfor"))?.0

@@ -1,0 +1,76 @@
+//! Kernels for instructions that this machine may not have, with other instructions in their place:
+//! everything but the instruction itself is tested.
+
+#[cfg(not(target_arch = "x86_64"))]
+pub fn tables() -> Vec<&'static super::Kernels> {
+    Vec::new()
+}
+
+#[cfg(target_arch = "x86_64")]
+pub use x86::tables;
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use crate::kernels::tile_avx2::{Avx2, Quad, broadcast};
+    use crate::kernels::tile_walk::{self, Products, QUADS};
+    use crate::kernels::{Kernels, Tile, TileInput, float, supported};
+
+    /// Both need AVX-512 around the emulated instruction.
+    pub fn tables() -> Vec<&'static Kernels> {
+        static AVX_VNNI: Kernels = Kernels {
+            name: "emulated avx-vnni",
+            tile: avx_vnni,
+            ..float::portable::TABLE
+        };
+        #[cfg(target_os = "linux")]
+        static AMX: Kernels = Kernels {
+            name: "emulated amx",
+            tile: amx,
+            ..float::portable::TABLE
+        };
+        if !supported().iter().any(|table| table.name == "avx512-vnni") {
+            return Vec::new();
+        }
+        vec![
+            &AVX_VNNI,
+            #[cfg(target_os = "linux")]
+            &AMX,
+        ]
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
+    unsafe fn avx_vnni(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
+        unsafe { tile_walk::tile::<Avx2, Avx512Vnni>(tile, input, out, stride) };
+    }
+
+    /// The same product in AVX-512's encoding.
+    struct Avx512Vnni;
+
+    impl Products<Avx2> for Avx512Vnni {
+        type Codes = [Quad; QUADS];
+
+        unsafe fn prepare(codes: [Quad; QUADS]) -> Self::Codes {
+            codes
+        }
+
+        #[inline(always)]
+        unsafe fn dots(codes: &Self::Codes, x: *const i8, start: __m256i) -> __m256i {
+            unsafe {
+                let mut dots = start;
+                for (c, codes) in codes.iter().enumerate() {
+                    dots = _mm256_dpbusd_epi32(dots, *codes, broadcast(x, c));
+                }
+                dots
+            }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn amx(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
+        use crate::kernels::{amx::ScalarUnit, tile_amx};
+        unsafe { tile_amx::all_tokens(|| ScalarUnit(tile.form.group), tile, input, out, stride) };
+    }
+}

@@ -1,0 +1,176 @@
+//! The session contract and the references' logits, judged on every block kind.
+
+use std::path::{Path, PathBuf};
+
+use loquat_mlx::MlxBackend;
+use loquat_session::conformance::{Golden, Subject, golden, run};
+use loquat_session::{Backend, OpenError, Precision, Session, SessionOptions};
+use loquat_testkit::goldens;
+
+/// Sums of float32 in another order: MLX's kernels take other shapes for one token than for many,
+/// so a session does not promise equal bits.
+const SUMMATION: f32 = 1e-4;
+/// What was rounded for MLX is judged by MLX's own results, whose summation differs by device.
+const QUANTIZED: f32 = 1e-3;
+
+fn open(
+    folder: &Path,
+    precision: Precision,
+    options: &SessionOptions,
+) -> Result<Box<dyn Session>, OpenError> {
+    let options = SessionOptions {
+        precision,
+        ..options.clone()
+    };
+    let source = goldens::source(folder).unwrap();
+    MlxBackend::AUTO.open(source, &options, &mut |_| {})
+}
+
+/// Runs `judged` on every folder and names all that fail, so that one run shows the whole.
+fn each(folders: Vec<PathBuf>, judged: impl Fn(&Path) -> Vec<String>) {
+    assert!(!folders.is_empty());
+    let failures: Vec<String> = folders
+        .iter()
+        .flat_map(|folder| {
+            let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+            let failures = judged(folder).into_iter();
+            failures.map(move |failure| format!("{name}, {failure}"))
+        })
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+fn contract(folder: &Path, precision: Precision, tolerance: f32) -> Vec<String> {
+    let open = |options: &SessionOptions| open(folder, precision, options);
+    let subject = Subject {
+        open: &open,
+        tolerance,
+    };
+    let outcomes = run(&subject).into_iter();
+    let failures = outcomes.filter_map(|(check, outcome)| {
+        let reason = outcome.err()?;
+        Some(format!("{check}: {reason}"))
+    });
+    failures.collect()
+}
+
+/// How far prompts `a` and `b` are from their references, where that is too far.
+fn references(folder: &Path, precision: Precision, suffix: &str, tolerance: f32) -> Vec<String> {
+    let arrays = goldens::Arrays::open(folder).unwrap();
+    let prompts = ["a", "b"].into_iter();
+    let failures = prompts.filter_map(|prompt| {
+        let tokens = arrays.tokens(&format!("prompt_{prompt}"));
+        let logits = arrays.floats(&format!("logits_{prompt}{suffix}"));
+        // Some ropes go by the context, as the reference does by what it reads.
+        let open = |options: &SessionOptions| {
+            let options = SessionOptions {
+                context: Some(tokens.len()),
+                ..options.clone()
+            };
+            open(folder, precision, &options)
+        };
+        let subject = Subject {
+            open: &open,
+            tolerance,
+        };
+        let reference = Golden {
+            tokens: &tokens,
+            logits: &logits,
+            tolerance,
+        };
+        let reason = golden(&subject, &reference).err()?;
+        Some(format!("prompt {prompt}: {reason}"))
+    });
+    failures.collect()
+}
+
+#[test]
+fn every_family_matches_its_reference() {
+    each(goldens::all().unwrap(), |folder| {
+        references(folder, Precision::Reference, "", SUMMATION)
+    });
+}
+
+#[test]
+fn quantized_checkpoints_match_their_reference() {
+    each(goldens::mlx().unwrap(), |folder| {
+        references(folder, Precision::Reference, "_f32", QUANTIZED)
+    });
+}
+
+#[test]
+fn every_family_keeps_the_contract() {
+    each(goldens::all().unwrap(), |folder| {
+        contract(folder, Precision::Reference, SUMMATION)
+    });
+}
+
+/// One of each kind of block, in the types that people run: on a GPU the checkpoints' own bf16, of
+/// which two numbers next to each other differ by 1/128 of their size; logits here reach about 4,
+/// after some ten roundings. MLX's CPU runs float32 whatever is asked.
+#[test]
+fn rounded_activations_keep_the_contract() {
+    const ROUNDED: f32 = 0.25;
+    let families = [
+        "llama",
+        "gemma3_text",
+        "gpt_oss",
+        "deepseek_v3",
+        "qwen3_moe",
+        "lfm2",
+        "qwen3_next",
+        "mamba2",
+        "falcon_h1",
+    ];
+    each(families.map(goldens::family).into(), |folder| {
+        let mut failures = contract(folder, Precision::Fast, ROUNDED);
+        failures.extend(references(folder, Precision::Fast, "", ROUNDED));
+        failures
+    });
+}
+
+#[test]
+fn quantized_checkpoints_keep_the_contract() {
+    let modes = [
+        "affine4_g32",
+        "affine8_g64",
+        "mixed",
+        "mxfp4",
+        "mxfp8",
+        "nvfp4",
+    ];
+    let wanted = |folder: &PathBuf| {
+        let name = folder.file_name().unwrap().to_string_lossy();
+        modes.iter().any(|mode| name == format!("llama__{mode}")) || name.starts_with("qwen3_moe__")
+    };
+    let folders = goldens::mlx().unwrap().into_iter().filter(wanted).collect();
+    each(folders, |folder| {
+        contract(folder, Precision::Reference, SUMMATION)
+    });
+}
+
+#[test]
+fn plan_equals_the_opened_session() {
+    let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());
+    for folder in plain.into_iter().chain(quantized) {
+        for precision in [Precision::Fast, Precision::Reference] {
+            let source = goldens::source(&folder).unwrap();
+            let options = SessionOptions {
+                precision,
+                kv_tokens: Some(1000),
+                ..SessionOptions::default()
+            };
+            let plan = MlxBackend::AUTO.plan(&source, &options).unwrap();
+            let mut shares = Vec::new();
+            let session = MlxBackend::AUTO
+                .open(source, &options, &mut |share| shares.push(share))
+                .unwrap();
+            assert_eq!(plan.memory, session.memory(), "{}", folder.display());
+            assert_eq!(&plan.capabilities, session.capabilities());
+            assert!(
+                shares.is_sorted() && shares.last() == Some(&1.0),
+                "{shares:?}"
+            );
+        }
+    }
+}

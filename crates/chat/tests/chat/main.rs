@@ -1,6 +1,0 @@
-//! Chat requests lowered, generated and parsed through the public API.
-
-mod formats;
-mod prompts;
-mod replies;
-mod support;

@@ -1,0 +1,7 @@
+//! Real checkpoints: against transformers, under load, and with constraints.
+//!
+//! The models come through the store, from their Python packages, once.
+
+mod batch_equivalence;
+mod constrained_answers;
+mod transformers;

@@ -1,0 +1,68 @@
+//! Prompts that do not fit are refused, before tokenizing if possible.
+
+use axum::http::StatusCode;
+use serde_json::json;
+
+use crate::testing::{Harness, MODEL};
+
+#[tokio::test]
+async fn every_dialect_refuses_oversized_text() {
+    let server = Harness::saying("hello");
+    // More bytes than the context has tokens of the longest kind.
+    let text = "word ".repeat(1 << 20);
+    let messages = json!([{ "role": "user", "content": text }]);
+    for (path, body) in [
+        (
+            "/v1/chat/completions",
+            json!({ "model": MODEL, "messages": messages }),
+        ),
+        (
+            "/v1/completions",
+            json!({ "model": MODEL, "prompt": [text] }),
+        ),
+        ("/v1/responses", json!({ "model": MODEL, "input": text })),
+        (
+            "/v1/messages",
+            json!({ "model": MODEL, "messages": messages, "max_tokens": 4 }),
+        ),
+        ("/v1/embeddings", json!({ "model": MODEL, "input": text })),
+        ("/api/chat", json!({ "model": MODEL, "messages": messages })),
+        (
+            "/api/generate",
+            json!({ "model": MODEL, "prompt": text, "raw": true }),
+        ),
+    ] {
+        let reply = server.post(path, &body).await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{path}");
+        let text = reply.text();
+        assert!(text.contains("bytes is at least"), "{path}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn oversized_prompt_error_names_no_other_field() {
+    let server = Harness::saying("hello");
+    let text = "a".repeat(4096);
+    for (path, body) in [
+        (
+            "/v1/chat/completions",
+            json!({ "model": MODEL, "messages": [{ "role": "user", "content": text }] }),
+        ),
+        ("/v1/completions", json!({ "model": MODEL, "prompt": text })),
+        (
+            "/v1/embeddings",
+            json!({ "model": MODEL, "input": "a".repeat(4097) }),
+        ),
+    ] {
+        let reply = server.post(path, &body).await;
+        let error = &reply.json()["error"];
+        assert_eq!(error["code"], "context_length_exceeded", "{path}");
+        let message = error["message"].as_str().expect("text");
+        assert!(message.contains("a prompt of 4"), "{path}: {message}");
+        assert!(!message.contains("max_tokens"), "{path}: {message}");
+    }
+    // Without `max_tokens` the reply fills the context.
+    let body = json!({ "model": MODEL, "prompt": vec![5; 4090] });
+    let reply = server.post("/v1/completions", &body).await;
+    assert_eq!(reply.json()["usage"]["completion_tokens"], 6);
+}

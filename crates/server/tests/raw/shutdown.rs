@@ -1,0 +1,161 @@
+//! Shutdown.
+
+use std::time::{Duration, Instant};
+
+use loquat_server::config::Scope;
+use tokio::net::TcpStream;
+
+use crate::http_client::{HttpClient, post};
+use crate::scripted::{MODEL, Scripted, Stuck};
+use crate::test_server::{TestServer, chat, config, long_reply};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A reply that ends during the test.
+fn short_reply() -> Scripted {
+    Scripted {
+        delay: Duration::from_millis(10),
+        ..Scripted::new("a few more words before the end")
+    }
+}
+
+#[tokio::test]
+async fn running_requests_end_and_new_are_refused() {
+    let mut server = TestServer::start(short_reply()).await;
+    let mut streaming = server.connect().await;
+    streaming.post(CHAT, &chat(true)).await;
+    streaming.begins_to_stream().await;
+    let mut waiting = server.connect().await;
+    waiting.post(CHAT, &chat(false)).await;
+    let mut kept = server.connect().await;
+    kept.get("/health").await;
+    assert_eq!(kept.response().await.status, 200);
+    server.until("both run", |load| load.running == 2).await;
+
+    server.request_stop();
+    let began = Instant::now();
+    while TcpStream::connect(server.address).await.is_ok() {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "it still listens"
+        );
+    }
+    kept.post(CHAT, &chat(false)).await;
+    let response = kept.response().await;
+    assert_eq!(response.status, 503, "{response:?}");
+    assert_eq!(response.header("connection"), Some("close"));
+    assert_eq!(response.header("retry-after"), Some("1"));
+    assert_eq!(response.json()["error"]["type"], "overloaded_error");
+    kept.ends().await;
+
+    let answer = waiting.response().await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let rest = rest_of(&mut streaming).await;
+    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
+    streaming.ends().await;
+    server.stopped().await;
+}
+
+async fn rest_of(client: &mut HttpClient) -> String {
+    let mut rest = String::new();
+    loop {
+        match client.chunk().await.expect("a whole stream").as_str() {
+            "" => return rest,
+            chunk => rest.push_str(chunk),
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_past_the_timeout_are_ended() {
+    let mut config = config();
+    config.server.shutdown_timeout = Duration::from_millis(100);
+    let mut server = TestServer::with(long_reply(), config).await;
+    let mut streams = Vec::new();
+    for path in [CHAT, "/v1/messages", "/api/chat"] {
+        let mut body = chat(true);
+        if path == "/v1/messages" {
+            body["max_tokens"] = 1000.into();
+        }
+        let mut client = server.connect().await;
+        client.post(path, &body).await;
+        client.begins_to_stream().await;
+        streams.push(client);
+    }
+    let mut whole = server.connect().await;
+    whole.post(CHAT, &chat(false)).await;
+    server.until("all run", |load| load.running == 4).await;
+
+    server.request_stop();
+    let response = whole.response().await;
+    assert_eq!(response.status, 503, "{response:?}");
+    for (client, shape) in streams.iter_mut().zip([
+        "data: {\"error\":",
+        "event: error\ndata: {\"type\":\"error\"",
+        "{\"error\":",
+    ]) {
+        let rest = rest_of(client).await;
+        assert!(rest.contains(shape), "{rest}");
+        assert!(rest.contains("the server is stopping"), "{rest}");
+        client.ends().await;
+    }
+    server.stopped().await;
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_delay_shutdown() {
+    let mut server = TestServer::start(short_reply()).await;
+    let _silent = server.connect().await;
+    let mut half = server.connect().await;
+    half.send(b"GET /health HT").await;
+    let mut half_body = server.connect().await;
+    let request = post(CHAT, &chat(false));
+    half_body.send(&request[..request.len() - 3]).await;
+    server
+        .until("its head came", |load| load.requests == 1)
+        .await;
+    drop(half_body);
+    let mut kept = server.connect().await;
+    kept.get("/health").await;
+    assert_eq!(kept.response().await.status, 200);
+    server
+        .until("nothing runs", |load| load.requests == 0)
+        .await;
+    server.request_stop();
+    kept.ends().await;
+    server.stopped().await;
+}
+
+#[tokio::test]
+async fn loading_model_does_not_delay_shutdown() {
+    let (stuck, _let_go) = Stuck::new();
+    let mut config = config();
+    config.models[0].preload = true;
+    let mut server = TestServer::with(stuck, config).await;
+    let mut client = server.connect().await;
+    loop {
+        client.get(&format!("/v1/models/{MODEL}")).await;
+        if client.response().await.json()["state"] == "loading" {
+            break;
+        }
+    }
+    server.request_stop();
+    server.stopped().await;
+}
+
+#[tokio::test]
+async fn shutdown_waits_only_for_model_requests() {
+    let mut config = config();
+    config.keys[0].scopes = vec![Scope::Admin];
+    config.server.shutdown_timeout = Duration::from_secs(60);
+    config.limits.body_timeout = Duration::from_secs(60);
+    let mut server = TestServer::with(short_reply(), config).await;
+    let mut operator = server.connect().await;
+    let request = post("/admin/v1/cache/clear", &chat(false));
+    operator.send(&request[..request.len() - 3]).await;
+    server
+        .until("its head came", |load| load.requests == 1)
+        .await;
+    server.request_stop();
+    server.stopped().await;
+}

@@ -1,0 +1,72 @@
+use loquat_spec::ModelSpec;
+
+use crate::limits::Limits;
+use crate::{Capabilities, Memory, PrefixCopy, SessionOptions};
+
+/// A session's capabilities and memory before it is opened, with nothing in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub capabilities: Capabilities,
+    pub memory: Memory,
+    /// Bytes allocated once everything is used: weights, KV, states, buffers. The caller owns
+    /// [`StepOutput`](crate::StepOutput), which is not counted.
+    pub resident_bytes: u64,
+    /// How the model is stored, one line each, for display.
+    pub notes: Vec<String>,
+}
+
+/// What a backend states about itself in a [`Plan`].
+pub struct BackendTraits {
+    /// [`Capabilities::device`]
+    pub device: String,
+    /// [`Capabilities::kv_format`]
+    pub kv_format: &'static str,
+    /// [`Capabilities::draws`]
+    pub draws: bool,
+    /// [`Capabilities::batch_invariant`]
+    pub batch_invariant: bool,
+}
+
+impl Plan {
+    /// For a backend that runs the spec itself: it emits logits and hidden states, and exports
+    /// sequences.
+    pub fn new(
+        spec: &ModelSpec,
+        options: &SessionOptions,
+        limits: &Limits,
+        traits: BackendTraits,
+    ) -> Self {
+        let sizes = &limits.sizes;
+        Self {
+            capabilities: Capabilities {
+                device: traits.device,
+                vocab_size: spec.vocab_size,
+                max_context: limits.context,
+                max_sequences: limits.max_sequences,
+                max_step_tokens: options.max_step_tokens,
+                logits: true,
+                hidden_size: Some(spec.hidden_size),
+                draws: traits.draws,
+                prefix_copy: if spec.is_recurrent() {
+                    PrefixCopy::AtSnapshots
+                } else {
+                    PrefixCopy::AnyLength
+                },
+                export: true,
+                kv_format: traits.kv_format,
+                batch_invariant: traits.batch_invariant,
+            },
+            memory: Memory {
+                weight_bytes: sizes.weight_bytes + sizes.mapped_bytes,
+                kv_bytes_per_token: sizes.kv_bytes_per_token,
+                kv_capacity: limits.kv_tokens,
+                kv_in_use: 0,
+                kv_granularity: sizes.granularity,
+                state_bytes: sizes.state_bytes,
+                states_in_use: 0,
+            },
+            resident_bytes: limits.resident_bytes,
+            notes: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,652 @@
+//! The sequences of a session, for backends: ids, lengths, forks, truncation, reference counts,
+//! snapshots and limits. A backend adds a [`SequenceStorage`] and its arithmetic.
+//!
+//! A step passes each row through [`Sequences::accept`], computes, and ends it with
+//! [`Sequences::commit`] or [`Sequences::roll_back`]. Until then the sequence keeps its length.
+//!
+//! # Snapshots
+//!
+//! Attention can be cut at any length. A recurrent state cannot: it exists only where it was
+//! saved. A sequence of a recurrent model keeps
+//! - the state before its last row, so that the last row can always be undone until the next one
+//!   is accepted, and
+//! - the states at the latest [`SnapshotPolicy::max`] multiples of [`SnapshotPolicy::interval`].
+//!
+//! Snapshots are optional memory. None is saved unless every sequence could still acquire a
+//! state, and when a row needs a state and none is free, the oldest sequence gives up its oldest
+//! snapshot.
+
+mod slots;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use slots::Slot;
+use slots::SlotPool;
+pub use storage::{CopyOnWrite, SequenceStorage};
+
+use crate::{
+    Capabilities, HeldMemory, Memory, RowOutput, SequenceId, SessionError, StepBatch,
+    limits::Limits,
+};
+
+/// All sequences of a session.
+pub struct Sequences<S: SequenceStorage> {
+    storage: S,
+    /// Tokens of a page.
+    granularity: usize,
+    pages: SlotPool,
+    states: SlotPool,
+    snapshots: Option<SnapshotPolicy>,
+    alive: BTreeMap<SequenceId, Sequence<S::Sequence>>,
+    max_sequences: usize,
+    next_id: u64,
+}
+
+/// What bounds the sequences of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SequenceLimits {
+    /// KV of all sequences, rounded down to whole pages.
+    pub kv_tokens: usize,
+    /// Tokens of a page.
+    pub granularity: usize,
+    /// Recurrent states of all sequences, snapshots included.
+    pub states: usize,
+    pub max_sequences: usize,
+    /// `None` for models without recurrent layers.
+    pub snapshots: Option<SnapshotPolicy>,
+}
+
+/// Which states a recurrent model's sequence keeps besides the one before its last row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotPolicy {
+    /// Tokens between snapshots; at least 1.
+    pub interval: usize,
+    /// How many of them are kept.
+    pub max: usize,
+}
+
+impl SnapshotPolicy {
+    pub const DEFAULT: Self = Self {
+        interval: 256,
+        max: 3,
+    };
+
+    fn is_regular(self, snapshot: Snapshot) -> bool {
+        snapshot.len.is_multiple_of(self.interval)
+    }
+
+    /// Lengths to save inside a row that extends a sequence from `start` to `end` tokens.
+    fn lengths(self, start: usize, end: usize) -> impl Iterator<Item = usize> {
+        let kept = end.saturating_sub(self.max.saturating_mul(self.interval));
+        let first = (start.max(kept) / self.interval + 1) * self.interval;
+        (first..end).step_by(self.interval)
+    }
+}
+
+impl From<&Limits> for SequenceLimits {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            kv_tokens: limits.kv_tokens,
+            granularity: limits.sizes.granularity,
+            states: limits.states,
+            max_sequences: limits.max_sequences,
+            snapshots: (limits.sizes.state_bytes > 0).then_some(SnapshotPolicy::DEFAULT),
+        }
+    }
+}
+
+struct Sequence<T> {
+    len: usize,
+    pages: Vec<Slot>,
+    /// After the last token; `None` before the first, and without recurrent layers.
+    state: Option<Slot>,
+    /// Ascending.
+    snapshots: Vec<Snapshot>,
+    stored: T,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Snapshot {
+    len: usize,
+    state: Slot,
+}
+
+impl<T> Sequence<T> {
+    fn states(&self) -> impl Iterator<Item = Slot> {
+        let snapshots = self.snapshots.iter().map(|snapshot| snapshot.state);
+        self.state.into_iter().chain(snapshots)
+    }
+}
+
+/// Pages and states reserved for a row. Ends with [`Sequences::commit`] or
+/// [`Sequences::roll_back`]; dropping it leaks them.
+#[must_use]
+#[derive(Debug)]
+pub struct RowGrant {
+    pub sequence: SequenceId,
+    /// Length of the sequence before the row.
+    pub start: usize,
+    pub tokens: usize,
+    /// Tokens that fit into the sequence's pages.
+    pub capacity: usize,
+    /// `None` without recurrent layers.
+    pub states: Option<RowStates>,
+}
+
+/// The recurrent states that a row reads and writes.
+#[derive(Debug)]
+pub struct RowStates {
+    /// `None`: the sequence is empty, and its state zero.
+    pub before: Option<Slot>,
+    pub after: Slot,
+    snapshots: Vec<Snapshot>,
+}
+
+impl RowStates {
+    /// Lengths of the sequence at which the row saves its state, ascending, and the states.
+    pub fn snapshots(&self) -> impl Iterator<Item = (usize, Slot)> {
+        let snapshots = self.snapshots.iter();
+        snapshots.map(|snapshot| (snapshot.len, snapshot.state))
+    }
+
+    fn written(&self) -> impl Iterator<Item = Slot> {
+        let snapshots = self.snapshots.iter().map(|snapshot| snapshot.state);
+        std::iter::once(self.after).chain(snapshots)
+    }
+}
+
+/// How a row changes the pages of its sequence.
+struct PageChange {
+    /// Pages that stay as they are.
+    kept: usize,
+    acquired: usize,
+    /// Copied to the first acquired page.
+    copied: Option<Slot>,
+}
+
+impl<S: SequenceStorage> Sequences<S> {
+    pub fn new(storage: S, limits: SequenceLimits) -> Self {
+        Self {
+            storage,
+            granularity: limits.granularity,
+            pages: SlotPool::new(limits.kv_tokens / limits.granularity),
+            states: SlotPool::new(limits.states),
+            snapshots: limits.snapshots,
+            alive: BTreeMap::new(),
+            max_sequences: limits.max_sequences,
+            next_id: 0,
+        }
+    }
+
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    pub fn storage_mut(&mut self) -> &mut S {
+        &mut self.storage
+    }
+
+    pub fn count(&self) -> usize {
+        self.alive.len()
+    }
+
+    /// The planned memory with what is in use now.
+    pub fn memory(&self, planned: Memory) -> Memory {
+        Memory {
+            kv_capacity: self.pages.capacity() * self.granularity,
+            kv_in_use: self.pages.in_use() * self.granularity,
+            states_in_use: self.states.in_use(),
+            ..planned
+        }
+    }
+
+    /// Tokens' worth of pages that no sequence refers to.
+    pub fn available_tokens(&self) -> usize {
+        self.pages.available() * self.granularity
+    }
+
+    fn get(&self, id: SequenceId) -> Result<&Sequence<S::Sequence>, SessionError> {
+        let sequence = self.alive.get(&id);
+        sequence.ok_or(SessionError::UnknownSequence(id))
+    }
+
+    pub fn len(&self, id: SequenceId) -> Result<usize, SessionError> {
+        Ok(self.get(id)?.len)
+    }
+
+    /// Oldest first.
+    pub fn pages(&self, id: SequenceId) -> Result<&[Slot], SessionError> {
+        Ok(&self.get(id)?.pages)
+    }
+
+    /// The recurrent state after the last token.
+    pub fn state(&self, id: SequenceId) -> Result<Option<Slot>, SessionError> {
+        Ok(self.get(id)?.state)
+    }
+
+    /// What the backend stores for the sequence.
+    pub fn stored(&self, id: SequenceId) -> Result<&S::Sequence, SessionError> {
+        Ok(&self.get(id)?.stored)
+    }
+
+    /// The storage and what it keeps for each sequence, with the sequence's states.
+    pub fn storage_and_sequences(
+        &mut self,
+    ) -> (
+        &mut S,
+        impl Iterator<Item = (SequenceId, &mut S::Sequence, impl Iterator<Item = Slot>)>,
+    ) {
+        let sequences = self.alive.iter_mut().map(|(id, sequence)| {
+            let snapshots = sequence.snapshots.iter().map(|snapshot| snapshot.state);
+            let states = sequence.state.into_iter().chain(snapshots);
+            (*id, &mut sequence.stored, states)
+        });
+        (&mut self.storage, sequences)
+    }
+
+    /// The storage and what it keeps for one sequence.
+    pub fn stored_mut(&mut self, id: SequenceId) -> Option<(&mut S, &mut S::Sequence)> {
+        let sequence = self.alive.get_mut(&id)?;
+        Some((&mut self.storage, &mut sequence.stored))
+    }
+
+    pub fn held(&self, ids: &[SequenceId]) -> Result<HeldMemory, SessionError> {
+        let sequences = ids.iter().map(|id| self.get(*id));
+        let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
+        let pages = sequences.iter().flat_map(|held| held.pages.iter().copied());
+        let states = sequences.iter().flat_map(|held| held.states());
+        Ok(HeldMemory {
+            kv_tokens: self.pages.distinct(pages) * self.granularity,
+            states: self.states.distinct(states),
+        })
+    }
+
+    /// The longest length up to `at_most` at which the sequence can be forked or truncated.
+    pub fn reusable(&self, id: SequenceId, at_most: usize) -> Result<usize, SessionError> {
+        let sequence = self.get(id)?;
+        if at_most >= sequence.len || self.snapshots.is_none() {
+            return Ok(at_most.min(sequence.len));
+        }
+        let lengths = sequence.snapshots.iter().map(|snapshot| snapshot.len);
+        Ok(lengths.filter(|len| *len <= at_most).max().unwrap_or(0))
+    }
+
+    pub fn create(&mut self) -> Result<SequenceId, SessionError> {
+        self.check_count()?;
+        Ok(self.insert(Sequence {
+            len: 0,
+            pages: Vec::new(),
+            state: None,
+            snapshots: Vec::new(),
+            stored: S::Sequence::default(),
+        }))
+    }
+
+    pub fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
+        self.check_reusable(source, len)?;
+        self.check_count()?;
+        let fork = self.share(source, len)?;
+        Ok(self.insert(fork))
+    }
+
+    pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), SessionError> {
+        self.check_reusable(id, len)?;
+        let shortened = self.share(id, len)?;
+        if let Some(before) = self.alive.insert(id, shortened) {
+            self.drop_sequence(before);
+        }
+        Ok(())
+    }
+
+    pub fn release(&mut self, id: SequenceId) -> Result<(), SessionError> {
+        let sequence = self.alive.remove(&id);
+        self.drop_sequence(sequence.ok_or(SessionError::UnknownSequence(id))?);
+        Ok(())
+    }
+
+    /// Checks a row of a batch and reserves what it needs. Rows accepted before it bring
+    /// `planned` tokens. A refused row changes nothing.
+    pub fn accept(
+        &mut self,
+        batch: &StepBatch,
+        index: usize,
+        planned: usize,
+        capabilities: &Capabilities,
+    ) -> Result<RowGrant, SessionError> {
+        let row = &batch.rows()[index];
+        let len = self.len(row.sequence)?;
+        batch.check(index, len, planned, capabilities)?;
+        self.grant(row.sequence, batch.tokens(row).len(), self.snapshots)
+    }
+
+    /// A row of one more token that fits into the sequence's own pages and costs no snapshot:
+    /// for rows that no caller has requested yet. `None` if it does not.
+    pub fn grant_spare(&mut self, id: SequenceId) -> Option<RowGrant> {
+        let change = self.page_change(self.alive.get(&id)?, 1);
+        let states_run_out = self.snapshots.is_some() && self.states.available() == 0;
+        if change.acquired > 0 || states_run_out {
+            return None;
+        }
+        self.grant(id, 1, None).ok()
+    }
+
+    /// Makes a sequence of `len` tokens whose pages and state `write` fills.
+    pub fn import<E: From<SessionError>>(
+        &mut self,
+        len: usize,
+        write: impl FnOnce(&mut Self, &RowGrant) -> Result<(), E>,
+    ) -> Result<SequenceId, E> {
+        let id = self.create()?;
+        if len == 0 {
+            return Ok(id);
+        }
+        let imported = self.grant(id, len, None).map_err(E::from);
+        let imported = imported.and_then(|grant| match write(self, &grant) {
+            Ok(()) => {
+                self.commit(grant);
+                Ok(id)
+            }
+            Err(error) => {
+                self.roll_back(grant);
+                Err(error)
+            }
+        });
+        if imported.is_err() {
+            self.release(id)?;
+        }
+        imported
+    }
+
+    /// Ends a row: [commits](Self::commit) it unless its output is an error.
+    pub fn settle(&mut self, grant: RowGrant, output: &RowOutput) {
+        if output.error.is_none() {
+            self.commit(grant);
+        } else {
+            self.roll_back(grant);
+        }
+    }
+
+    /// Appends a row's tokens and keeps its states.
+    pub fn commit(&mut self, grant: RowGrant) {
+        let Some(sequence) = self.alive.get_mut(&grant.sequence) else {
+            return self.roll_back(grant);
+        };
+        let start = std::mem::replace(&mut sequence.len, grant.start + grant.tokens);
+        let (Some(row), Some(policy)) = (grant.states, self.snapshots) else {
+            return;
+        };
+        let kept = &mut sequence.snapshots;
+        let passed = |snapshot: &mut Snapshot| !policy.is_regular(*snapshot);
+        let mut dropped: Vec<Snapshot> = kept.extract_if(.., passed).collect();
+        kept.extend(row.snapshots);
+        let surplus = kept.len().saturating_sub(policy.max);
+        dropped.extend(kept.drain(..surplus));
+        if let Some(state) = sequence.state.replace(row.after) {
+            let at = kept.partition_point(|snapshot| snapshot.len < start);
+            kept.insert(at, Snapshot { len: start, state });
+        }
+        for snapshot in dropped {
+            self.drop_state(snapshot.state);
+        }
+    }
+
+    /// Frees what a row reserved. Its sequence keeps its tokens.
+    pub fn roll_back(&mut self, grant: RowGrant) {
+        for state in grant.states.iter().flat_map(RowStates::written) {
+            self.drop_state(state);
+        }
+        if S::COPY_ON_WRITE == CopyOnWrite::Page
+            && let Some(sequence) = self.alive.get_mut(&grant.sequence)
+        {
+            let used = sequence.len.div_ceil(self.granularity);
+            for page in sequence.pages.drain(used..) {
+                self.pages.release(page);
+            }
+        }
+    }
+
+    fn check_count(&self) -> Result<(), SessionError> {
+        let max = self.max_sequences;
+        if self.alive.len() >= max {
+            return Err(SessionError::TooManySequences { max });
+        }
+        Ok(())
+    }
+
+    fn check_reusable(&self, id: SequenceId, len: usize) -> Result<(), SessionError> {
+        let available = self.get(id)?.len;
+        if len > available {
+            return Err(SessionError::LengthOutOfRange { len, available });
+        }
+        let reusable = self.reusable(id, len)?;
+        if reusable != len {
+            return Err(SessionError::NoSnapshot { len, reusable });
+        }
+        Ok(())
+    }
+
+    /// The sequence as it was after `len` tokens, with references of its own.
+    fn share(&mut self, id: SequenceId, len: usize) -> Result<Sequence<S::Sequence>, SessionError> {
+        let source = self.alive.get(&id);
+        let source = source.ok_or(SessionError::UnknownSequence(id))?;
+        let pages = match S::COPY_ON_WRITE {
+            CopyOnWrite::Sequence if len > 0 => source.pages.len(),
+            _ => len.div_ceil(self.granularity),
+        };
+        let earlier = source.snapshots.partition_point(|s| s.len < len);
+        let (earlier, later) = source.snapshots.split_at(earlier);
+        let shared = Sequence {
+            len,
+            pages: source.pages[..pages].to_vec(),
+            state: match len {
+                0 => None,
+                _ if len == source.len => source.state,
+                _ => later.first().map(|snapshot| snapshot.state),
+            },
+            snapshots: earlier.to_vec(),
+            stored: self.storage.share(&source.stored, len),
+        };
+        for page in &shared.pages {
+            self.pages.retain(*page);
+        }
+        for state in shared.states() {
+            self.states.retain(state);
+        }
+        Ok(shared)
+    }
+
+    fn insert(&mut self, sequence: Sequence<S::Sequence>) -> SequenceId {
+        let id = SequenceId(self.next_id);
+        self.next_id += 1;
+        self.alive.insert(id, sequence);
+        id
+    }
+
+    fn drop_sequence(&mut self, sequence: Sequence<S::Sequence>) {
+        for state in sequence.states() {
+            self.drop_state(state);
+        }
+        for page in sequence.pages {
+            self.pages.release(page);
+        }
+        self.storage.release(sequence.stored);
+    }
+
+    fn drop_state(&mut self, state: Slot) {
+        if self.states.release(state) {
+            self.storage.free_state(state);
+        }
+    }
+
+    /// Reserves pages and states for `tokens` more. All checks come first, so that a refused row
+    /// changes nothing.
+    fn grant(
+        &mut self,
+        id: SequenceId,
+        tokens: usize,
+        policy: Option<SnapshotPolicy>,
+    ) -> Result<RowGrant, SessionError> {
+        let sequence = self.get(id)?;
+        let (start, before) = (sequence.len, sequence.state);
+        let change = self.page_change(sequence, tokens);
+        self.check_pages(change.acquired)?;
+        let states = match self.snapshots {
+            Some(_) => Some(RowStates {
+                before,
+                after: self.acquire_state()?,
+                snapshots: self.acquire_snapshots(policy, start, tokens),
+            }),
+            None => None,
+        };
+        Ok(RowGrant {
+            sequence: id,
+            start,
+            tokens,
+            capacity: self.change_pages(id, change) * self.granularity,
+            states,
+        })
+    }
+
+    fn page_change(&self, sequence: &Sequence<S::Sequence>, tokens: usize) -> PageChange {
+        let is_shared = |page: &Slot| self.pages.is_shared(*page);
+        let held = sequence.pages.len();
+        let (kept, copied) = match S::COPY_ON_WRITE {
+            CopyOnWrite::Page => {
+                let last = sequence.pages.last().copied();
+                let partial = last.filter(|_| !sequence.len.is_multiple_of(self.granularity));
+                let copied = partial.filter(is_shared);
+                (held - usize::from(copied.is_some()), copied)
+            }
+            CopyOnWrite::Sequence if sequence.pages.iter().any(is_shared) => (0, None),
+            CopyOnWrite::Sequence => (held, None),
+        };
+        let needed = (sequence.len + tokens).div_ceil(self.granularity);
+        PageChange {
+            kept,
+            acquired: needed.saturating_sub(kept),
+            copied,
+        }
+    }
+
+    fn check_pages(&mut self, count: usize) -> Result<(), SessionError> {
+        let mut available = self.pages.available();
+        if count <= available {
+            let needed = self.pages.len_after(count);
+            let missing = needed - self.storage.allocate_pages(needed).min(needed);
+            if missing == 0 {
+                return Ok(());
+            }
+            available = count - missing;
+        }
+        Err(SessionError::KvExhausted {
+            wanted: count * self.granularity,
+            available: available * self.granularity,
+        })
+    }
+
+    /// Makes a change for which there are pages, and returns how many the sequence then has.
+    fn change_pages(&mut self, id: SequenceId, change: PageChange) -> usize {
+        let Some(sequence) = self.alive.get_mut(&id) else {
+            return 0;
+        };
+        for page in sequence.pages.drain(change.kept..) {
+            self.pages.release(page);
+        }
+        let acquired = (0..change.acquired).map_while(|_| self.pages.acquire());
+        sequence.pages.extend(acquired);
+        if let Some(from) = change.copied {
+            self.storage.copy_page(from, sequence.pages[change.kept]);
+        }
+        sequence.pages.len()
+    }
+
+    /// A state for a row, for which snapshots are given up.
+    fn acquire_state(&mut self) -> Result<Slot, SessionError> {
+        while self.states.available() == 0 && self.drop_oldest_snapshot() {}
+        let max = self.states.capacity();
+        let state = self.states.acquire();
+        let state = state.ok_or(SessionError::StatesExhausted { max })?;
+        self.storage.allocate_state(state);
+        Ok(state)
+    }
+
+    fn acquire_snapshots(
+        &mut self,
+        policy: Option<SnapshotPolicy>,
+        start: usize,
+        tokens: usize,
+    ) -> Vec<Snapshot> {
+        let mut snapshots = Vec::new();
+        let lengths = policy.map(|policy| policy.lengths(start, start + tokens));
+        for len in lengths.into_iter().flatten() {
+            if self.states.available() <= self.alive.len() {
+                break;
+            }
+            if let Some(state) = self.states.acquire() {
+                self.storage.allocate_state(state);
+                snapshots.push(Snapshot { len, state });
+            }
+        }
+        snapshots
+    }
+
+    /// Frees the snapshot's state unless another sequence refers to it.
+    fn drop_oldest_snapshot(&mut self) -> bool {
+        let mut sequences = self.alive.values_mut();
+        let Some(holder) = sequences.find(|sequence| !sequence.snapshots.is_empty()) else {
+            return false;
+        };
+        let oldest = holder.snapshots.remove(0);
+        self.drop_state(oldest.state);
+        true
+    }
+}
+
+/// The methods of [`Session`](crate::Session) that only concern sequences, except `release`, over
+/// a field of type [`Sequences`].
+#[macro_export]
+macro_rules! delegate_sequences {
+    ($sequences:ident) => {
+        fn create(&mut self) -> Result<$crate::SequenceId, $crate::SessionError> {
+            self.$sequences.create()
+        }
+
+        fn len(&self, sequence: $crate::SequenceId) -> Result<usize, $crate::SessionError> {
+            self.$sequences.len(sequence)
+        }
+
+        fn reusable(
+            &self,
+            sequence: $crate::SequenceId,
+            at_most: usize,
+        ) -> Result<usize, $crate::SessionError> {
+            self.$sequences.reusable(sequence, at_most)
+        }
+
+        fn held(
+            &self,
+            sequences: &[$crate::SequenceId],
+        ) -> Result<$crate::HeldMemory, $crate::SessionError> {
+            self.$sequences.held(sequences)
+        }
+
+        fn fork(
+            &mut self,
+            source: $crate::SequenceId,
+            len: usize,
+        ) -> Result<$crate::SequenceId, $crate::SessionError> {
+            self.$sequences.fork(source, len)
+        }
+
+        fn truncate(
+            &mut self,
+            sequence: $crate::SequenceId,
+            len: usize,
+        ) -> Result<(), $crate::SessionError> {
+            self.$sequences.truncate(sequence, len)
+        }
+    };
+}
