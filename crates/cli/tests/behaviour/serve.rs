@@ -149,7 +149,7 @@ fn unservable_model_is_refused_at_start() {
         (
             &[&model, &model],
             2,
-            "another model is called `llama` already",
+            "another model is already named `llama`",
         ),
     ] {
         let args = ["serve", "--port=0"].iter().chain(args);
