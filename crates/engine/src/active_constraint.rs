@@ -1,4 +1,4 @@
-//! A sequence's constraint between its tokens: what is forced next, and what may be chosen.
+//! A running sequence's constraint: its forced tokens and the mask for the next token.
 
 use std::collections::VecDeque;
 
@@ -9,12 +9,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct ActiveConstraint {
     constraint: RequestConstraint,
-    /// Come next, in this order.
+    /// Tokens that must come next, in order.
     forced: VecDeque<u32>,
-    /// Whether the constraint said what it forces since the last token.
+    /// Whether `forced` is up to date.
     forced_known: bool,
     mask: TokenMask,
-    /// What was found out for the next token.
+    /// The outcome of computing the mask.
     found: Option<Result<AllowedTokens, EngineError>>,
 }
 
@@ -29,8 +29,7 @@ impl ActiveConstraint {
         }
     }
 
-    /// Finds out what the next token may be, which takes long enough to be worth doing while
-    /// the step runs.
+    /// Computes the mask for the next token. Slow enough to be worth running during the step.
     pub fn constraint_worker(&mut self, vocab_size: usize) -> Result<(), EngineError> {
         self.compute_forced()?;
         if !self.forced.is_empty() || self.found.is_some() {
@@ -46,17 +45,17 @@ impl ActiveConstraint {
         Ok(())
     }
 
-    /// Looking ahead came to nothing.
+    /// Records that the mask could not be computed.
     pub fn fail(&mut self, why: EngineError) {
         self.found = Some(Err(why));
     }
 
-    /// The next token where there is no choice.
+    /// Takes the next forced token.
     pub fn next_forced(&mut self) -> Option<u32> {
         self.forced.pop_front()
     }
 
-    /// What the next token may be; `None` for anything.
+    /// The mask for the next token; `None` if all tokens are allowed.
     pub fn allowed(&self) -> Result<Option<&TokenMask>, EngineError> {
         match &self.found {
             Some(Ok(AllowedTokens::All)) => Ok(None),
@@ -66,14 +65,14 @@ impl ActiveConstraint {
         }
     }
 
-    /// A token stands.
+    /// Advances the constraint by a token.
     pub fn accept(&mut self, token: u32) -> Result<(), EngineError> {
         self.found = None;
         self.forced_known = false;
         Ok(self.constraint.accept(token)?)
     }
 
-    /// Finds out what is forced, unless that is known.
+    /// Asks the constraint for forced tokens, unless known.
     pub fn compute_forced(&mut self) -> Result<(), EngineError> {
         if self.forced.is_empty() && !self.forced_known {
             self.forced = self.constraint.forced()?.into();

@@ -1,8 +1,7 @@
-//! Who starts, with what KV, and at whose expense.
+//! Admission and preemption.
 //!
-//! What a sequence may come to hold is set aside before it starts: nobody starts unless the KV
-//! that running sequences hold, as the session counts it, and all that is promised to them fit
-//! its capacity. The prefix cache has what is left, and gives way.
+//! A sequence starts only if the KV that running sequences hold, as the session counts it, and all
+//! that is reserved for them fit the capacity. The prefix cache uses the rest and is evicted first.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -15,14 +14,14 @@ use crate::running::Running;
 use crate::sequence::{Sequence, SequenceEnd};
 use crate::worker::Worker;
 
-/// A reader that lags behind for this long makes room for those that wait.
+/// A sequence whose reader lags for this long may be preempted for waiting requests.
 const STALLED: Duration = Duration::from_millis(250);
-/// Whoever finds no room is tried again when something ends, and after this long: by then it is
+/// A request that does not fit is retried when something ends, and after this long: by then it is
 /// more urgent, or a reader has stalled.
 const RETRY: Duration = Duration::from_millis(50);
 
 impl Worker {
-    /// Starts waiting requests, in turn, while there is room for all that they may come to hold.
+    /// Starts waiting requests in order while their reservations fit.
     pub(super) fn admit(&mut self, now: Instant) {
         if self.queue.is_empty() || self.is_reloading() || self.retry_at.is_some_and(|at| now < at)
         {
@@ -31,7 +30,7 @@ impl Worker {
         self.retry_at = None;
         while let Some(turn) = self.next_candidate(now) {
             let mut started = self.try_start(turn, now);
-            // Taken at once: those who made way must not have the room back before that.
+            // Start at once, before the preempted sequences can take the room back.
             if !started && self.preempt_for(turn, now) {
                 started = self.try_start(turn, now);
             }
@@ -45,7 +44,7 @@ impl Worker {
         self.retry_at = now.checked_add(RETRY);
     }
 
-    /// A request whose beginning is being computed just now waits for that.
+    /// Skips a request whose prefix another sequence is computing now.
     fn next_candidate(&self, now: Instant) -> Option<QueueCandidate> {
         self.queue
             .next(now, self.options.aging, &self.clients, |sequence| {
@@ -53,7 +52,7 @@ impl Worker {
             })
     }
 
-    /// Whether `running` will soon have much more of the sequence's beginning than it has now.
+    /// Whether `running` will soon have computed much more of the sequence's prefix.
     fn is_ahead(&self, running: &Running, sequence: &Sequence) -> bool {
         if running.pending() <= 1 || running.paused.is_some() || !self.may_share(running, sequence)
         {
@@ -77,7 +76,7 @@ impl Worker {
         can_share && (siblings || (self.cache.is_on() && a.scope == b.scope))
     }
 
-    /// The sequence, kept or running, that has most of this one's beginning.
+    /// The cached or running sequence with the longest common prefix.
     fn find_hit(&self, sequence: &Sequence) -> Option<Hit> {
         let wanted = &sequence.tokens[..sequence.shareable()];
         let kept = if self.cache.is_on() {
@@ -100,7 +99,7 @@ impl Worker {
         best.filter(|hit| hit.len > 0)
     }
 
-    /// Starts a waiting request, or fails it for good; `false` when there is no room for it now.
+    /// Starts a waiting request, or fails it permanently; `false` if it does not fit now.
     fn try_start(&mut self, turn: QueueCandidate, now: Instant) -> bool {
         let sequence = self.queue.get(turn.index);
         let reservation = self.limits.reservation(sequence.max_len());
@@ -130,8 +129,8 @@ impl Worker {
         false
     }
 
-    /// Where to start from, best first. A fork in the middle of a run of KV copies that run; where
-    /// there is no room for the copy, the fork stops short of it.
+    /// Prefixes to try, best first. A fork inside a KV page copies that page; without room for the
+    /// copy, the fork ends at the page before.
     fn attempts(&self, hit: Option<Hit>) -> Vec<Option<Hit>> {
         let mut attempts = Vec::with_capacity(3);
         if let Some(hit) = hit {
@@ -145,7 +144,7 @@ impl Worker {
         attempts
     }
 
-    /// A sequence in the session, for which the cache makes way.
+    /// Creates or forks a sequence, evicting cached ones if needed.
     fn start(&mut self, hit: Option<Hit>) -> Result<SequenceId, SessionError> {
         loop {
             let started = match hit {
@@ -161,7 +160,7 @@ impl Worker {
         }
     }
 
-    /// Whether the capacity holds what runs, with this sequence, and all that is promised then.
+    /// Whether the capacity holds all running sequences with this one, and their reservations.
     fn fits(&self, id: SequenceId, hit: Option<Hit>, reservation: usize) -> bool {
         let ids: Vec<SequenceId> = self.running.iter().map(|r| r.id).chain([id]).collect();
         let held = self.session.held(&ids).unwrap_or_default().kv_tokens;
@@ -197,7 +196,7 @@ impl Worker {
         self.reclaim();
     }
 
-    /// Takes from the cache what running sequences were promised.
+    /// Evicts cached sequences until the reservations fit.
     fn reclaim(&mut self) {
         let promised = self.promised();
         while self.session.memory().kv_in_use + promised > self.limits.kv_capacity
@@ -205,13 +204,13 @@ impl Worker {
         {}
     }
 
-    /// KV tokens that running sequences may still take.
+    /// Reserved KV tokens that running sequences have not used yet.
     fn promised(&self) -> usize {
         let granularity = self.limits.kv_granularity;
         self.running.iter().map(|r| r.promised(granularity)).sum()
     }
 
-    /// KV tokens that the running sequences which `counts` hold and may still take.
+    /// KV tokens that the running sequences selected by `counts` hold or have reserved.
     fn committed(&self, counts: impl Fn(usize) -> bool) -> usize {
         let granularity = self.limits.kv_granularity;
         let running = self.running.iter().enumerate();
@@ -224,10 +223,10 @@ impl Worker {
         self.session.held(&ids).unwrap_or_default().kv_tokens + promised
     }
 
-    /// Preempts the fewest running sequences whose room the waiting one may have and that make
-    /// enough of it; whether there were any.
+    /// Preempts the fewest running sequences that free enough KV for the waiting one; returns
+    /// whether it did.
     ///
-    /// Whoever gives way has a higher number for its priority, so that this comes to an end.
+    /// Only sequences with a higher priority number are preempted, so preemption cannot cycle.
     fn preempt_for(&mut self, turn: QueueCandidate, now: Instant) -> bool {
         let waiting = self.queue.get(turn.index);
         let reservation = self.limits.reservation(waiting.max_len());
@@ -261,8 +260,8 @@ impl Worker {
         true
     }
 
-    /// Leaves a sequence's KV to the cache. One that added nothing to what it began with has
-    /// nothing to leave; and to keep it would make the source copy what they still share.
+    /// Moves a sequence's KV to the cache. A sequence that computed nothing beyond its prefix is
+    /// released: keeping it would make the source copy shared pages.
     pub(super) fn keep(&mut self, running: Running) -> Sequence {
         let Running {
             sequence,
@@ -281,7 +280,7 @@ impl Worker {
         sequence
     }
 
-    /// Sends a running sequence back to the queue. What it has computed is the cache's to keep.
+    /// Moves a running sequence back to the queue and its KV to the cache.
     pub(super) fn preempt(&mut self, at: usize, now: Instant) {
         let running = self.running.remove(at);
         let mut sequence = self.keep(running);
@@ -290,8 +289,8 @@ impl Worker {
         self.meter.totals.preempted += 1;
     }
 
-    /// Where only kept lengths can be shared, keeps the state before a prompt's last token: the
-    /// next request that begins with this prompt starts there.
+    /// On sessions that fork only at snapshots, caches the state before the prompt's last token for
+    /// later requests with the same prompt.
     pub(super) fn snapshot_prefix(&mut self, at: usize) {
         let running = &self.running[at];
         let (source, len) = (running.id, running.computed);
@@ -299,7 +298,7 @@ impl Worker {
         if room > self.limits.kv_capacity {
             return;
         }
-        // To keep it is a convenience: where there is no place for it, nothing is lost.
+        // Optional: without room the snapshot is skipped.
         let Ok(id) = self.start(Some(Hit { source, len })) else {
             return;
         };
@@ -315,7 +314,7 @@ impl Worker {
     }
 }
 
-/// How far two token strings are the same.
+/// Length of the common prefix.
 fn common_prefix_len(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

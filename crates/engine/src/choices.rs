@@ -1,8 +1,8 @@
-//! Several answers to one prompt.
+//! Several completions of one prompt.
 
 use crate::{Completion, EngineError, Generation};
 
-/// The choices of one request, each a stream of its own.
+/// The choices of one request, each with its own event stream.
 #[derive(Debug)]
 pub struct Choices {
     generations: Vec<Generation>,
@@ -13,18 +13,18 @@ impl Choices {
         Self { generations }
     }
 
-    /// The streams, to be read as they come.
+    /// The event streams.
     pub fn into_generations(self) -> Vec<Generation> {
         self.generations
     }
 
-    /// Waits for all choices, in their order. Where one fails, the others are cancelled.
+    /// Waits for all choices, in order. If one fails, the others are cancelled.
     pub fn collect_blocking(self) -> Result<Vec<Completion>, EngineError> {
         let generations = self.generations.into_iter();
         generations.map(Generation::collect_blocking).collect()
     }
 
-    /// Waits for all choices, in their order. Where one fails, the others are cancelled.
+    /// Waits for all choices, in order. If one fails, the others are cancelled.
     pub async fn collect(self) -> Result<Vec<Completion>, EngineError> {
         let mut completions = Vec::with_capacity(self.generations.len());
         for generation in self.generations {
@@ -35,16 +35,15 @@ impl Choices {
 }
 
 impl Completion {
-    /// The mean log-probability of its tokens; `None` where the request did not ask for
-    /// log-probabilities.
+    /// Mean log-probability of the tokens; `None` unless the request asked for log-probabilities.
     pub fn mean_logprob(&self) -> Option<f32> {
         let logprobs = self.tokens.iter().map(|token| token.logprob);
         let sum: f32 = logprobs.sum::<Option<f32>>()?;
         Some(sum / self.tokens.len().max(1) as f32)
     }
 
-    /// The `n` completions that the model itself thinks best, best first; of equals, the
-    /// earlier. They need log-probabilities.
+    /// The `n` completions with the highest mean log-probability, best first. Requires
+    /// log-probabilities.
     pub fn best(n: usize, mut completions: Vec<Self>) -> Result<Vec<Self>, EngineError> {
         if completions.iter().any(|each| each.mean_logprob().is_none()) {
             return Err(EngineError::Unsupported {

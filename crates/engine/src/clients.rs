@@ -1,13 +1,13 @@
-//! How much each client was served, so that those of one priority get equal shares.
+//! Tracks tokens per client, so that clients of one priority get equal shares.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Clients without requests that are remembered.
+/// Idle clients to remember.
 const MAX_IDLE: usize = 1024;
 
-/// Tokens by which a client may be ahead when it comes back: past merits and sins are forgotten
-/// in the end, or newcomers could keep it waiting forever.
+/// The most tokens by which a returning client may be ahead. Without a bound, newcomers could
+/// starve it.
 const MAX_LEAD: u64 = 16_384;
 
 type Name = Option<Arc<str>>;
@@ -15,23 +15,23 @@ type Name = Option<Arc<str>>;
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     by_name: HashMap<Name, Client>,
-    /// Clients with requests.
+    /// Clients that have requests.
     busy: usize,
-    /// What a client would have been served that was there all the while. It rises with all that
-    /// is served, so that newcomers cannot keep others waiting forever.
+    /// Tokens a client present all the time would have received. Newcomers start here, so they
+    /// cannot starve others.
     level: f64,
 }
 
 #[derive(Debug, Default)]
 struct Client {
     requests: usize,
-    /// Tokens computed for it, and a newcomer's head start.
+    /// Tokens computed for it, including a newcomer's start level.
     served: u64,
 }
 
 impl Clients {
-    /// A request came. A client who was away gets no credit for that: it starts at the level of
-    /// those who were there.
+    /// Records an arrival. A returning client gets no credit for its absence: it starts at the
+    /// current level.
     pub fn arrive(&mut self, name: &Name) {
         let level = self.level as u64;
         let client = self.by_name.entry(name.clone()).or_default();
@@ -42,7 +42,7 @@ impl Clients {
         client.requests += 1;
     }
 
-    /// A request ended.
+    /// Records the end of a request.
     pub fn leave(&mut self, name: &Name) {
         if let Some(client) = self.by_name.get_mut(name) {
             self.busy -= usize::from(client.requests == 1);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newcomers_start_level_and_the_served_stay_served() {
+    fn newcomers_start_at_current_level() {
         let [a, b, c] = ["a", "b", "c"].map(|name| Some(Arc::from(name)));
         let mut clients = Clients::default();
         clients.arrive(&a);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_clients_are_forgotten_in_the_end() {
+    fn idle_clients_are_forgotten() {
         let mut clients = Clients::default();
         clients.arrive(&None);
         clients.serve(&None, 7);

@@ -1,4 +1,4 @@
-//! What may be said next: the door for grammars, schemas and budgets.
+//! Constraints on the next token, such as grammars and schemas.
 
 use std::error::Error;
 use std::fmt;
@@ -42,43 +42,41 @@ impl PartialEq for ConstraintError {
     }
 }
 
-/// Narrows the choice of the next token.
-///
-/// A constraint that fails or panics ends its own request and no other.
+/// Limits the choice of the next token. A constraint that fails or panics ends only its own
+/// request.
 pub trait Constraint: Send {
-    /// Says which tokens may come next. `mask` comes with every token forbidden. Called at most
-    /// once before each token, while the step that it is for runs, on another thread than the
-    /// engine's.
+    /// Computes which tokens may come next. `mask` starts with every token forbidden. Called at
+    /// most once per token, during the step, on another thread than the engine's.
     fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError>;
 
-    /// A token was chosen, or forced, and stands.
+    /// Accepts a chosen or forced token.
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError>;
 
-    /// Tokens that must come next whatever the model thinks. They need no choice, so they are
-    /// computed together; each is [`accept`](Self::accept)ed like any other.
+    /// Tokens that must come next whatever the model predicts. They are computed together; each is
+    /// [`accept`](Self::accept)ed like any other.
     fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
         Ok(Vec::new())
     }
 
-    /// Whether the text is whole and nothing may follow, not even an end-of-text token.
+    /// Whether the text is complete and nothing may follow, not even an end-of-text token.
     fn is_complete(&self) -> bool {
         false
     }
 
-    /// Another one in the same state, for another choice of the same request.
+    /// A copy in the same state, for another choice of the same request.
     fn fork(&self) -> Box<dyn Constraint>;
 }
 
-/// What [`Constraint::allowed`] found.
+/// The result of [`Constraint::allowed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowedTokens {
-    /// Every token; the mask was not touched.
+    /// Every token; the mask is unchanged.
     All,
-    /// The tokens of the mask.
+    /// The tokens in the mask.
     Masked,
 }
 
-/// A request's own constraint.
+/// A request's constraint; cloning forks it.
 pub struct RequestConstraint(Box<dyn Constraint>);
 
 impl RequestConstraint {
@@ -87,7 +85,7 @@ impl RequestConstraint {
     }
 }
 
-/// So that one constraint can be made of others.
+/// Lets constraints wrap each other.
 impl Constraint for RequestConstraint {
     fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         self.0.allowed(mask)

@@ -1,4 +1,4 @@
-//! A thread that asks constraints what may come next while the device computes.
+//! A thread that computes constraint masks while the session computes a step.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
@@ -7,14 +7,14 @@ use crate::EngineError;
 use crate::active_constraint::ActiveConstraint;
 use crate::error::panic_message;
 
-/// Hands guides over before a step and takes them back after it. The thread starts with the
-/// first constraint and ends with this.
+/// Sends constraints to the thread before a step and receives them after it. The thread starts with
+/// the first constraint.
 #[derive(Default)]
 pub(crate) struct ConstraintWorker {
     thread: Option<WorkerChannels>,
-    /// Guides that the thread has.
+    /// Constraints at the thread.
     away: usize,
-    /// Done without a thread, because none could be had.
+    /// Computed here, because no thread could be started.
     here: Vec<MaskJob>,
 }
 
@@ -24,14 +24,14 @@ struct WorkerChannels {
 }
 
 struct MaskJob {
-    /// Whose constraint it is: a running sequence's index.
+    /// The running sequence's index.
     owner: usize,
     constraint: Box<ActiveConstraint>,
     vocab_size: usize,
 }
 
 impl ConstraintWorker {
-    /// The constraint is away until it is [taken back](Self::take_back).
+    /// Sends a constraint; [`Self::receive`] returns it.
     pub fn submit(&mut self, owner: usize, constraint: Box<ActiveConstraint>, vocab_size: usize) {
         let job = MaskJob {
             owner,
@@ -44,7 +44,7 @@ impl ConstraintWorker {
         }
     }
 
-    /// Waits for a constraint that was handed over; gives its owner's index with it.
+    /// Waits for a constraint that was sent; returns it with its owner's index.
     pub fn receive(&mut self) -> Option<(usize, Box<ActiveConstraint>)> {
         let job = match self.here.pop() {
             Some(job) => job,

@@ -21,36 +21,34 @@ use crate::time::TimeSource;
 use crate::worker::{Command, Worker};
 use crate::{Choices, EngineError, EngineFailure, GenerateRequest, Generation, Stats};
 
-/// How to run a session.
+/// Options of an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineOptions {
-    /// Most new tokens in one step, over all sequences; `None` takes as many as the session
-    /// does.
+    /// Most new tokens per step, over all sequences; `None` uses the session's limit.
     pub step_tokens: Option<usize>,
-    /// Most sequences that compute at once; `None` takes as many as the session does. Those that
-    /// it takes beyond these can be kept for their prefixes.
+    /// Most running sequences; `None` uses the session's limit. The session's other sequences are
+    /// available to the prefix cache.
     pub max_running: Option<usize>,
-    /// Most requests that wait for room.
+    /// Most queued requests.
     pub max_queue: usize,
-    /// Most of them for one client; `None` lets one fill the queue.
+    /// Most queued requests per client; `None` for no limit.
     pub max_queue_per_client: Option<usize>,
-    /// Events that a reader may lag behind before its sequence pauses.
+    /// Unread events at which a sequence pauses.
     pub event_buffer: usize,
-    /// How long several streams' readers may take, between two steps, to fetch what they were sent.
-    /// Where they share the cores that the session computes on, they would otherwise wait for the
-    /// scheduler's next tick, in the midst of a step whose other threads then wait for them.
+    /// How long to wait between steps for several readers to take their events. Readers that share
+    /// cores with the session would otherwise interrupt the next step, and its other threads would
+    /// wait.
     pub reader_grace: Duration,
-    /// Device memory for prefixes of ended sequences; `None` is whatever running sequences
-    /// leave, 0 keeps none.
+    /// Device memory for the prefix cache; `None` uses what running sequences leave, 0 disables it.
     pub cache_bytes: Option<u64>,
-    /// How many times as long running streams may take for a token while prompts come in beside
-    /// them, at least 1; infinity is no bound.
+    /// How much slower running streams may get per token while prompts are computed: a factor of at
+    /// least 1; infinity for no bound.
     pub max_slowdown: f32,
-    /// Waiting this long counts as much as one level of priority.
+    /// Waiting this long improves the priority by one.
     pub aging: Duration,
-    /// How long a request may wait for room, unless it says so itself.
+    /// Default of [`GenerateRequest::queue_timeout`].
     pub queue_timeout: Option<Duration>,
-    /// How long its first token may take, unless it says so itself.
+    /// Default of [`GenerateRequest::first_token_timeout`].
     pub first_token_timeout: Option<Duration>,
 }
 
@@ -113,23 +111,24 @@ impl EngineOptions {
     }
 }
 
-/// Ends with the session it owned, if that is still whole.
+/// Returns its session if that is still usable.
 type Thread = JoinHandle<Option<Box<dyn Session>>>;
 
-/// A session at work on its own thread. Dropping the engine shuts it down.
+/// A session on its own thread. Dropping the engine shuts it down.
 pub struct Engine {
     commands: mpsc::Sender<Command>,
     thread: Mutex<Option<Thread>>,
     shared: Arc<Shared>,
     tokenizer: Option<Tokenizer>,
     options: EngineOptions,
-    /// Requests of several choices so far; each is a group of its own.
+    /// The next group number of a request with several choices.
     groups: AtomicU64,
     time: TimeSource,
 }
 
 impl Engine {
-    /// Takes the session over. Without a tokenizer, requests give tokens and no text.
+    /// Starts an engine that owns the session. Without a tokenizer, events carry tokens but no
+    /// text.
     pub fn start(
         session: Box<dyn Session>,
         tokenizer: Option<Tokenizer>,
@@ -145,7 +144,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The engine and its worker, which nobody runs yet.
+    /// The engine and its worker, not yet running.
     pub(crate) fn assemble(
         session: Box<dyn Session>,
         tokenizer: Option<Tokenizer>,
@@ -176,7 +175,7 @@ impl Engine {
         Ok((engine, worker))
     }
 
-    /// Queues a request, or refuses it at once.
+    /// Queues a request, or rejects it at once.
     pub fn submit(&self, request: GenerateRequest) -> Result<Generation, EngineError> {
         let mut queue_limits = self.accept(&request, 1)?;
         let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
@@ -186,8 +185,8 @@ impl Engine {
         }
     }
 
-    /// Queues `n` choices for one request, all or none. The prompt is computed once, unless its
-    /// log-probabilities are asked for; choice `i` draws with the request's seed plus `i`.
+    /// Queues `n` choices for one request, all or none. The prompt is computed once, unless the
+    /// request asks for its log-probabilities. Choice `i` uses the request's seed plus `i`.
     pub fn submit_choices(
         &self,
         request: GenerateRequest,
@@ -204,7 +203,7 @@ impl Engine {
         choices.collect::<Result<_, _>>().map(Choices::new)
     }
 
-    /// Checks a request, and takes a place in the queue and a stream of text for each choice.
+    /// Validates a request; reserves a queue slot and a text stream for each choice.
     fn accept(
         &self,
         request: &GenerateRequest,
@@ -266,7 +265,7 @@ impl Engine {
         Ok(generation)
     }
 
-    /// The session's; another's after [`Engine::reload`].
+    /// The session's capabilities; they change with [`Engine::reload`].
     pub fn capabilities(&self) -> Arc<Capabilities> {
         Arc::clone(&self.shared.view().capabilities)
     }
@@ -280,27 +279,26 @@ impl Engine {
         self.shared.view().memory
     }
 
-    /// What runs and waits, how fast, and what came of it so far.
+    /// Current load, speed and totals.
     pub fn stats(&self) -> Stats {
         self.shared.stats(self.time.now())
     }
 
-    /// Whether it takes requests, and if not, why.
+    /// Returns an error if the engine does not accept requests.
     pub fn check(&self) -> Result<(), EngineError> {
         self.shared.check_open()
     }
 
-    /// Forgets every prefix that is kept, within one step.
+    /// Empties the prefix cache, within one step.
     pub fn clear_cache(&self) {
-        // An engine that is gone keeps nothing.
+        // Fails only if the engine has ended.
         let _ = self.commands.send(Command::ClearCache);
     }
 
-    /// Puts another session of the same model in the place of this one and returns when it is
-    /// there. Nothing is lost: what runs may finish within `patience`; what is not done by then,
-    /// what waits, and what arrives meanwhile is computed by the new session, unless it is too
-    /// large for that one. The old session is dropped before `open` is called, on a thread of its
-    /// own. Should it fail, the engine is dead.
+    /// Replaces the session with another one of the same model; returns when it is in place. No
+    /// request is lost: running ones may finish within `patience`; unfinished, queued and new
+    /// requests are computed by the new session, unless they do not fit it. The old session is
+    /// dropped before `open` is called, on its own thread. If `open` fails, the engine ends.
     pub fn reload<E>(
         &self,
         patience: Duration,
@@ -323,34 +321,34 @@ impl Engine {
         answer.recv().map_err(|_| self.shared.end_reason())
     }
 
-    /// Takes no more requests, lets those that are there finish within `patience`, cancels the
-    /// rest, then drops the session, and returns when all that is done.
+    /// Rejects new requests, lets current ones finish within `patience`, cancels the rest and drops
+    /// the session. Returns when this is done.
     pub fn drain(&self, patience: Duration) {
         self.shared.close();
         self.stop(Command::Drain(self.deadline(patience)), drop);
     }
 
-    /// Cancels every request, then drops the session, and returns when both are done.
+    /// Cancels all requests and drops the session. Returns when this is done.
     pub fn shutdown(&self) {
         self.stop(Command::Shutdown, drop);
     }
 
-    /// Cancels every request and gives the session back, without sequences.
+    /// Cancels all requests and returns the session, without sequences.
     pub fn into_session(self) -> Result<Box<dyn Session>, EngineError> {
         self.stop(Command::Shutdown, |session| session)
             .ok_or_else(|| self.shared.end_reason())
     }
 
     fn deadline(&self, patience: Duration) -> Instant {
-        // Longer than a century is as good as a century.
+        // Avoids overflow.
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
         self.time.now() + patience.min(CENTURY)
     }
 
-    /// The command goes out first: one that shuts down need not wait behind one that drains. Who
-    /// comes second returns when the first is through with the session.
+    /// Sends the command before joining, so that a shutdown does not wait for a drain. A second
+    /// caller returns when the first has joined the thread.
     fn stop<T>(&self, command: Command, then: impl FnOnce(Option<Box<dyn Session>>) -> T) -> T {
-        // A thread that ended by itself takes no commands and is joined all the same.
+        // Fails if the thread has already ended; it is joined anyway.
         let _ = self.commands.send(command);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let session = thread.take().and_then(|thread| {

@@ -1,4 +1,4 @@
-//! What can go wrong between a request and its last event, and who has to mend it.
+//! Errors of the engine.
 
 use std::error::Error as StdError;
 use std::io;
@@ -168,7 +168,7 @@ impl EngineError {
     }
 }
 
-/// What a panic said, as far as it said anything.
+/// The message of a panic.
 pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));

@@ -1,28 +1,28 @@
-//! What a request tells its reader.
+//! Events of a request.
 
 use crate::{EngineError, Timings, Usage};
 
-/// One piece of news about a request. `Finished` or `Failed` is the last.
+/// An event of a request. `Finished` or `Failed` is the last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// One entry per prompt token, before anything is generated. The first token follows
-    /// nothing and has no log-probability.
+    /// One entry per prompt token, before anything is generated. The first token has no
+    /// log-probability.
     PromptLogprobs(Vec<TokenInfo>),
-    /// The prompt's embedding, as the model gives it: of any length, not normalised.
+    /// The prompt's embedding, not normalised.
     Embedding(Vec<f32>),
-    /// New tokens, and the text they settled. Text lags behind while a character is incomplete
-    /// or may belong to a stop string; without a tokenizer it is empty.
+    /// New tokens and the text they complete. Text lags while a character is incomplete or may
+    /// belong to a stop string; without a tokenizer it is empty.
     Tokens {
         tokens: Vec<TokenInfo>,
         text: String,
     },
     Finished {
         reason: FinishReason,
-        /// Text held back until now.
+        /// Remaining text.
         text: String,
         usage: Usage,
         timings: Timings,
-        /// Repeats the generation when given as the request's seed.
+        /// Reproduces the generation when used as the request's seed.
         seed: u64,
     },
     Failed(EngineError),
@@ -30,17 +30,17 @@ pub enum Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// One of the request's stop ids came, which is among the tokens but not in the text; or
-    /// the request's constraint lets nothing follow.
+    /// A stop id, which is in the tokens but not in the text; or the request's constraint is
+    /// complete.
     Stop,
-    /// This one of the request's stop strings came. The text ends before it.
+    /// This stop string matched. The text ends before it.
     StopString(usize),
     /// `max_tokens` were generated.
     Length,
 }
 
-/// A token and, where the request asks for them, its log-probability and those of the likeliest
-/// alternatives, best first.
+/// A token with its log-probability and the most likely alternatives, best first, if the request
+/// asks for them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenInfo {
     pub id: u32,
@@ -51,13 +51,13 @@ pub struct TokenInfo {
 /// Which log-probabilities a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Logprobs {
-    /// Of this many likeliest alternatives, besides the token itself.
+    /// The number of most likely alternatives, besides the token itself.
     pub alternatives: usize,
     pub distribution: Distribution,
 }
 
 impl Logprobs {
-    /// Of the model's own distribution.
+    /// Log-probabilities of the model's own distribution.
     pub fn for_model(alternatives: usize) -> Self {
         Self {
             alternatives,
@@ -66,14 +66,14 @@ impl Logprobs {
     }
 }
 
-/// Whose probabilities are told.
+/// The distribution that log-probabilities describe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Distribution {
-    /// What the model said, before anything was adjusted: OpenAI's `logprobs`.
+    /// The model's distribution before any adjustment: OpenAI's `logprobs`.
     #[default]
     Model,
-    /// What the token was drawn from, after penalties, bias, constraint, temperature and
-    /// truncations: llama.cpp's `post_sampling_probs`. What was truncated has none.
+    /// The distribution the token was drawn from, after penalties, bias, constraint, temperature
+    /// and truncations: llama.cpp's `post_sampling_probs`. Truncated tokens have none.
     Sampled,
 }
 

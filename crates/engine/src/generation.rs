@@ -16,7 +16,7 @@ use crate::{EngineError, Event, FinishReason, Timings, TokenInfo, Usage};
 /// Events of one step beyond the buffer: prompt log-probabilities, tokens, and the end.
 const HEADROOM: usize = 3;
 
-/// A request under way. Dropping it cancels: the sequence is released within one step.
+/// The event stream of a request. Dropping it cancels the request within one step.
 #[derive(Debug)]
 pub struct Generation {
     events: Pin<Box<async_channel::Receiver<SentEvent>>>,
@@ -28,14 +28,14 @@ pub struct Generation {
     ended: bool,
 }
 
-/// An event on its way, and when it set out.
+/// An event and when it was sent.
 #[derive(Debug)]
 struct SentEvent {
     event: Event,
     at: Instant,
 }
 
-/// The engine's end. Sending never blocks: a sequence runs only while its buffer has room.
+/// The engine's end. Sending never blocks, because a sequence runs only while its buffer has room.
 #[derive(Debug)]
 pub(crate) struct EventSink {
     events: async_channel::Sender<SentEvent>,
@@ -73,13 +73,13 @@ pub(crate) fn channel(
 }
 
 impl EventSink {
-    /// Whether a step's events fit. If not, the reader wakes the engine as it makes room.
+    /// Whether a step's events fit. If not, the reader wakes the engine when it makes room.
     pub fn has_room(&self) -> bool {
         if self.events.len() < self.buffer {
             return true;
         }
-        // Announced first and looked at again, so that a reader who took an event in between
-        // either sees the announcement or is seen.
+        // Set the flag, then check again: a reader that takes an event in between either sees the
+        // flag or is seen.
         self.paused.store(true, Ordering::SeqCst);
         if self.events.len() < self.buffer {
             self.paused.store(false, Ordering::SeqCst);
@@ -88,18 +88,18 @@ impl EventSink {
         false
     }
 
-    /// Whether the reader has one event left to take: the last step's. Who lags further behind is
-    /// not waited for.
+    /// Whether exactly the last step's event is unread. Readers that lag further are not waited
+    /// for.
     pub fn has_one_event(&self) -> bool {
         self.events.len() == 1 && !self.events.is_closed()
     }
 
-    /// Whether the reader is gone.
+    /// Whether the reader dropped its end.
     pub fn is_cancelled(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// An event for a reader who is gone is lost, which is what cancelling asks for.
+    /// Does nothing if the reader dropped its end.
     pub fn send(&self, event: Event) {
         let at = Instant::now();
         if let Err(async_channel::TrySendError::Full(_)) =
@@ -121,8 +121,7 @@ impl Generation {
         Some(self.record_event(received))
     }
 
-    /// Waits for the next event; `None` after the last. Nothing is lost when the future is
-    /// dropped.
+    /// Waits for the next event; `None` after the last. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Event> {
         if self.ended {
             return None;
@@ -131,8 +130,7 @@ impl Generation {
         Some(self.record_event(received))
     }
 
-    /// The same for whoever waits for several generations: where there is nothing yet, the
-    /// context is woken when there is.
+    /// Polls for the next event, to wait for several generations at once.
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
         if self.ended {
             return Poll::Ready(None);
@@ -143,7 +141,7 @@ impl Generation {
         ))
     }
 
-    /// The next event if there is one by now; `None` after the last as well.
+    /// The next event if there is one; `None` also after the last.
     pub fn try_recv(&mut self) -> Option<Event> {
         if self.ended {
             return None;
@@ -157,23 +155,22 @@ impl Generation {
         }
     }
 
-    /// Whether the last event was taken.
+    /// Whether the last event was received.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// What was delivered so far. The cached tokens are known at the end.
+    /// Usage so far. Cached tokens are known only at the end.
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// When the engine sent the event that was taken last, by the machine's clock: how long it
-    /// was on its way is for readers to tell.
+    /// When the engine sent the event received last.
     pub fn sent_at(&self) -> Option<Instant> {
         self.sent_at
     }
 
-    /// Waits for the end and gathers everything.
+    /// Waits for the end and collects all events.
     pub fn collect_blocking(mut self) -> Result<Completion, EngineError> {
         let mut so_far = CompletionBuilder::default();
         while let Some(event) = self.recv_blocking() {
@@ -184,7 +181,7 @@ impl Generation {
         Err(self.shared.end_reason())
     }
 
-    /// Waits for the end and gathers everything.
+    /// Waits for the end and collects all events.
     pub async fn collect(mut self) -> Result<Completion, EngineError> {
         let mut so_far = CompletionBuilder::default();
         while let Some(event) = self.recv().await {
@@ -195,7 +192,7 @@ impl Generation {
         Err(self.shared.end_reason())
     }
 
-    /// A channel that closes without a last event means that the engine itself ended.
+    /// A channel that closes without a last event means that the engine ended.
     fn record_event(&mut self, received: Result<SentEvent, async_channel::RecvError>) -> Event {
         if self.paused.swap(false, Ordering::SeqCst) {
             self.wake();
@@ -219,7 +216,7 @@ impl Generation {
         event
     }
 
-    /// An engine that is gone needs no waking.
+    /// Fails only if the engine has ended.
     fn wake(&self) {
         let _ = self.commands.send(Command::Wake);
     }
@@ -234,12 +231,12 @@ impl Drop for Generation {
     }
 }
 
-/// A whole generation, gathered from its events.
+/// A complete generation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completion {
-    /// Empty unless asked for.
+    /// Empty unless requested.
     pub prompt_logprobs: Vec<TokenInfo>,
-    /// Where it was asked for.
+    /// Present if requested.
     pub embedding: Option<Vec<f32>>,
     pub tokens: Vec<TokenInfo>,
     pub text: String,
@@ -256,7 +253,7 @@ impl Completion {
     }
 }
 
-/// A generation's events put together as they come.
+/// Builds a [`Completion`] from events.
 #[derive(Debug, Clone, Default)]
 pub struct CompletionBuilder {
     prompt_logprobs: Vec<TokenInfo>,
@@ -266,7 +263,7 @@ pub struct CompletionBuilder {
 }
 
 impl CompletionBuilder {
-    /// Takes an event; the last one settles the outcome.
+    /// Adds an event; returns the outcome after the last one.
     pub fn add(&mut self, event: Event) -> Option<Result<Completion, EngineError>> {
         match event {
             Event::PromptLogprobs(infos) => self.prompt_logprobs = infos,

@@ -1,10 +1,10 @@
 //! Runs generation requests on one session: schedule, run, sample, settle.
 //!
-//! One thread owns the session; requests come in and events go out over channels, and dropping
-//! a request's [`Generation`] cancels it. A batch of one is a batch: there is no other loop.
+//! One thread owns the session. Requests and events pass through channels, and dropping a request's
+//! [`Generation`] cancels it. There is one loop: a batch of one is a batch.
 //!
-//! What it leaves to others: computing logits (`session` and its backends), tokenizing prompts
-//! and rendering conversations (`text`, `chat`), wire formats (`server`).
+//! Not here: computing logits (`session` and its backends), tokenizing and rendering (`text`,
+//! `chat`), wire formats (`server`).
 
 mod active_constraint;
 mod admission;

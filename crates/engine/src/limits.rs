@@ -1,4 +1,4 @@
-//! What the engine may use of its session.
+//! Limits derived from the session and the options.
 
 use loquat_session::{Capabilities, Memory};
 
@@ -7,8 +7,7 @@ use crate::{EngineError, EngineOptions};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub step_tokens: usize,
-    /// At most as many as a step has tokens, so that every sequence gets at least one: while a
-    /// prompt is pending, the others cannot use up the step.
+    /// At most `step_tokens`, so that every sequence gets at least one token per step.
     pub max_running: usize,
     pub kv_capacity: usize,
     pub kv_granularity: usize,
@@ -32,17 +31,17 @@ impl Limits {
         }
     }
 
-    /// The KV to set aside for so many tokens.
+    /// KV to reserve for `tokens` tokens.
     pub fn reservation(&self, tokens: usize) -> usize {
         tokens.next_multiple_of(self.kv_granularity)
     }
 
-    /// The whole runs of KV in so many tokens.
+    /// The part of `tokens` that fills whole KV pages.
     pub fn whole_runs(&self, tokens: usize) -> usize {
         tokens / self.kv_granularity * self.kv_granularity
     }
 
-    /// Refuses what could not be served however long it waited.
+    /// Rejects requests that can never be served.
     pub fn check_size(&self, prompt: usize, max_tokens: usize) -> Result<(), EngineError> {
         let room = self.max_context.checked_sub(prompt);
         if room.is_none_or(|room| max_tokens > room) {

@@ -11,7 +11,7 @@ pub struct TokenMask {
 const BITS: usize = u32::BITS as usize;
 
 impl TokenMask {
-    /// No token of a vocabulary of `vocab_size`.
+    /// A mask that allows no token.
     pub fn none(vocab_size: usize) -> Self {
         Self {
             words: vec![0; vocab_size.div_ceil(BITS)],
@@ -23,12 +23,12 @@ impl TokenMask {
         self.vocab_size
     }
 
-    /// Takes every token out.
+    /// Forbids every token.
     pub fn clear(&mut self) {
         self.words.fill(0);
     }
 
-    /// Puts every token in.
+    /// Allows every token.
     pub fn fill(&mut self) {
         self.words.fill(u32::MAX);
         self.trim();
@@ -41,7 +41,7 @@ impl TokenMask {
         }
     }
 
-    /// An id past the vocabulary is no token.
+    /// Ignores ids past the vocabulary.
     pub fn allow(&mut self, id: u32) {
         let id = id as usize;
         if id < self.vocab_size {
@@ -54,15 +54,15 @@ impl TokenMask {
         id < self.vocab_size && self.words[id / BITS] & (1 << (id % BITS)) != 0
     }
 
-    /// Puts the tokens of another mask in as well.
+    /// Also allows the tokens of another mask.
     pub fn merge(&mut self, other: &Self) {
         for (word, more) in self.words.iter_mut().zip(&other.words) {
             *word |= more;
         }
     }
 
-    /// Allows what `words` has, bit `id % 32` of word `id / 32`; what is past its end is not
-    /// allowed.
+    /// Copies the bits of `words`: bit `id % 32` of word `id / 32`. Tokens past its end are
+    /// forbidden.
     pub fn copy_from_words(&mut self, words: &[u32]) {
         let common = words.len().min(self.words.len());
         self.words[..common].copy_from_slice(&words[..common]);
@@ -77,7 +77,7 @@ impl TokenMask {
         }
     }
 
-    /// Makes the logits of all other tokens minus infinity.
+    /// Sets the logits of forbidden tokens to minus infinity.
     pub fn apply(&self, logits: &mut [f32]) {
         let mut chunks = logits.chunks_mut(BITS);
         for (&word, chunk) in self.words.iter().zip(&mut chunks) {
@@ -93,7 +93,7 @@ impl TokenMask {
     }
 }
 
-/// Without a branch, so that the compiler vectorises it.
+/// Branch-free, so that the compiler vectorises it.
 fn keep(word: u32, logits: &mut [f32]) {
     for (bit, logit) in logits.iter_mut().enumerate() {
         let allowed = word >> bit & 1 == 1;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_in_the_mask_is_minus_infinity() {
+    fn forbidden_logits_become_minus_infinity() {
         for vocab_size in [1, 31, 32, 33, 64, 1000] {
             for rows in [vocab_size, vocab_size + 40] {
                 let mut mask = TokenMask::none(vocab_size);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_another_length_are_taken_as_far_as_they_go() {
+    fn mask_copies_words_of_any_length() {
         let mut mask = TokenMask::none(40);
         mask.copy_from_words(&[u32::MAX]);
         assert!(mask.contains(31) && !mask.contains(32));

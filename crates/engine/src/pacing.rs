@@ -1,33 +1,32 @@
-//! How many prompt tokens a step may take without slowing running streams down too much.
+//! Limits the prompt tokens of a step, so that running streams slow down by a bounded factor.
 //!
-//! What a prompt token costs depends on the model, the device, the batch and the context, so
-//! nothing is assumed: steps without prompts are timed, steps with prompts are timed, and the
-//! difference is paid from an account that every step fills in proportion.
+//! The cost of a prompt token is measured: the difference between steps with and without prompts.
+//! It is paid from a credit that every step refills in proportion to its length.
 
 use std::time::Duration;
 
 /// Steps with prompts between two that measure the streams alone.
 const MEASURE_INTERVAL: usize = 32;
-/// Steps that prompts may be held back for in a row: they come in, however slowly.
+/// The most consecutive steps without prompt tokens: prompts always progress.
 const MAX_HELD_BACK_STEPS: usize = 16;
-/// How much a new measurement counts against those before it.
+/// Weight of a new measurement in the running mean.
 const BLEND_WEIGHT: f64 = 0.25;
-/// A step that takes this many times what was expected was disturbed by something else.
+/// A step this many times longer than expected is an outlier.
 const OUTLIER_FACTOR: f64 = 3.0;
-/// What is aimed for, as a share of the bound: measurements are noisy.
+/// The target as a share of the bound, because measurements are noisy.
 const TARGET_SHARE: f64 = 0.85;
-/// Prompt tokens to learn from when nothing is known yet.
+/// Prompt tokens of the first measurement.
 const FIRST_ALLOWANCE: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct PromptPacer {
-    /// Extra time that prompts may take, in units of a step without them; `None`: any.
+    /// Extra time for prompts, relative to a step without them; `None` for no bound.
     share: Option<f64>,
-    /// Seconds of a step with so many streams and nothing else; 0 where not measured.
+    /// Seconds of a step by its number of streams, without prompts; 0 if not measured.
     alone: Vec<f64>,
     /// Seconds that one prompt token adds to a step.
     token: Option<f64>,
-    /// Seconds that prompts may take now.
+    /// Seconds available for prompts now.
     credit: f64,
     /// Steps with prompts since the streams were measured alone.
     unmeasured: usize,
@@ -35,7 +34,7 @@ pub(crate) struct PromptPacer {
 }
 
 impl PromptPacer {
-    /// Lets running streams take up to `max_slowdown` times as long for a token.
+    /// Bounds the slowdown of running streams to `max_slowdown`.
     pub fn new(max_slowdown: f32, max_running: usize) -> Self {
         let share = f64::from(max_slowdown) - 1.0;
         Self {
@@ -48,7 +47,7 @@ impl PromptPacer {
         }
     }
 
-    /// How many of `most` prompt tokens go into a step beside so many streams.
+    /// How many of `most` prompt tokens fit a step with `streams` streams.
     pub fn allowance(&mut self, streams: usize, most: usize) -> usize {
         if streams == 0 || self.share.is_none() || most == 0 {
             return most;
@@ -73,13 +72,13 @@ impl PromptPacer {
         }
         match self.token {
             None => FIRST_ALLOWANCE,
-            // A step's length is itself in doubt by this much: too little to hold back for.
+            // Below the measurement noise.
             Some(token) if token < alone * 1e-6 => usize::MAX,
             Some(token) => (self.credit / token) as usize,
         }
     }
 
-    /// Learns from a step with so many streams and prompt tokens.
+    /// Records a step's duration.
     pub fn record(&mut self, streams: usize, prompt_tokens: usize, record_event: Duration) {
         let (Some(share), Some(alone)) = (self.share, self.alone.get_mut(streams)) else {
             return;
@@ -105,15 +104,15 @@ impl PromptPacer {
             self.token = Some(blend(known, token));
             self.credit -= extra;
         }
-        // Enough is saved up for a token that costs more than a step, and not much more: what
-        // was saved while nobody asked must not stall the streams later.
+        // Save enough for a token that costs more than a step, but not more: unused credit must not
+        // stall the streams later.
         let income = share * alone;
         let most = (2.0 * income).max(self.token.unwrap_or(0.0) * 1.01);
         self.credit = (self.credit + income).clamp(-4.0 * income, most);
     }
 }
 
-/// The running mean of measurements that are disturbed now and then.
+/// A running mean that ignores outliers.
 fn blend(known: f64, measured: f64) -> f64 {
     match known {
         0.0 => measured,
@@ -125,8 +124,8 @@ fn blend(known: f64, measured: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Streams beside a prompt of `prompt` tokens on a device with these costs, in microseconds:
-    /// steps the prompt took, and how much slower they were on average than without it.
+    /// Simulates streams beside a prompt on a device with these costs in microseconds. Returns the
+    /// prompt's steps and the mean slowdown.
     fn enter(
         bound: f32,
         streams: usize,
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowdown_stays_in_its_bound_and_is_used() {
+    fn slowdown_stays_within_bound() {
         let cheap = |_: usize| 40.0;
         let deep = |depth: usize| 100.0 + depth as f64;
         for streams in [1, 4, 31] {
@@ -173,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_dearer_than_a_step_still_gets_in_slowly() {
+    fn expensive_prompt_tokens_still_progress() {
         let (steps, slowdown) = enter(2.0, 1, 50, |_| 1000.0, |_| 5000.0);
         assert!(slowdown <= 2.0, "{slowdown}");
         assert!((200..600).contains(&steps), "{steps}");
     }
 
     #[test]
-    fn nothing_starves_where_nothing_can_be_measured() {
+    fn prompts_progress_without_measurements() {
         let (steps, _) = enter(2.0, 3, 10, |_| 0.0, |_| 1000.0);
         assert!(steps <= 10 * (MAX_HELD_BACK_STEPS + 1), "{steps}");
         let (steps, _) = enter(1.0, 3, 10, |_| 1000.0, |_| 1000.0);
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn without_streams_or_a_bound_prompts_take_all() {
+    fn prompts_are_unlimited_without_streams() {
         assert_eq!(PromptPacer::new(2.0, 4).allowance(0, 512), 512);
         assert_eq!(PromptPacer::new(f32::INFINITY, 4).allowance(3, 512), 512);
     }

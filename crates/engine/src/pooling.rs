@@ -1,4 +1,4 @@
-//! A prompt's hidden states, made into one vector.
+//! Pools a prompt's hidden states into an embedding.
 
 use std::ops::Range;
 
@@ -6,21 +6,21 @@ use loquat_session::SessionError;
 
 use crate::EngineError;
 
-/// Which of a prompt's hidden states make up its embedding.
+/// How hidden states are pooled into an embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// The mean over all positions. Nothing of the prompt can come from the cache but what was
-    /// pooled before: what the cache keeps has no hidden states.
+    /// The mean over all positions. The prefix cache cannot be used, because it stores no hidden
+    /// states.
     Mean,
-    /// The last position's, which has read all others.
+    /// The last position.
     Last,
 }
 
-/// The mean of one stretch of positions, taken in their order: how they were cut into steps
-/// cannot be seen in it.
+/// The mean of a range of positions, accumulated in order, so that chunking does not change the
+/// result.
 #[derive(Debug)]
 pub(crate) struct EmbeddingPool {
-    /// Positions that are not in yet.
+    /// Positions still missing.
     wanted: Range<usize>,
     len: usize,
     sum: Vec<f64>,
@@ -39,17 +39,17 @@ impl EmbeddingPool {
         }
     }
 
-    /// The first position that is wanted; `None` when all are in.
+    /// The first missing position; `None` when complete.
     pub fn next(&self) -> Option<usize> {
         (!self.wanted.is_empty()).then_some(self.wanted.start)
     }
 
-    /// How many of the positions up to `end` are wanted.
+    /// The number of missing positions before `end`.
     pub fn wanted_before(&self, end: usize) -> usize {
         end.min(self.wanted.end).saturating_sub(self.wanted.start)
     }
 
-    /// Takes the next position's hidden state.
+    /// Adds the next position's hidden state.
     pub fn add(&mut self, state: &[f32]) -> Result<(), EngineError> {
         if !state.iter().all(|value| value.is_finite()) {
             return Err(SessionError::NotANumber.into());
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pools_are_means_of_what_they_want() {
+    fn pool_is_mean_of_its_positions() {
         let states = [[1.0, -4.0], [2.0, 0.0], [6.0, 1.0]];
         for (pooling, first, mean) in [
             (Pooling::Mean, 0, [3.0, -1.0]),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_no_such_state_is_refused() {
+    fn invalid_hidden_state_is_refused() {
         let mut pool = EmbeddingPool::new(Pooling::Mean, 3);
         pool.add(&[1.0, 2.0]).unwrap();
         let not_a_number = EngineError::Session(SessionError::NotANumber);

@@ -1,4 +1,4 @@
-//! The requests that wait, and whose turn it is.
+//! The queue of waiting requests.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,11 @@ pub(crate) struct Queue {
     waiting: Vec<Sequence>,
 }
 
-/// Whose turn it is.
+/// The next request to admit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueCandidate {
     pub index: usize,
-    /// What its turn is owed to: its own urgency, or that of one who waits longer at the same
-    /// priority.
+    /// Its own urgency, or that of a longer waiting request of the same priority.
     pub urgency: i64,
 }
 
@@ -40,13 +39,13 @@ impl Queue {
         self.waiting.swap_remove(index)
     }
 
-    /// Takes out those that `leaves` says so of.
+    /// Removes and returns the requests for which `leaves` is true.
     pub fn remove_if(&mut self, leaves: impl FnMut(&mut Sequence) -> bool) -> Vec<Sequence> {
         self.waiting.extract_if(.., leaves).collect()
     }
 
-    /// Whose turn it is among those that are `ready`: the priority whose longest waiting request
-    /// is the most urgent; in it, the client who was served least; of its requests, the first.
+    /// The next request among those that are `ready`: from the priority whose longest waiting
+    /// request is most urgent, the client served least, its first request.
     pub fn next(
         &self,
         now: Instant,

@@ -1,7 +1,7 @@
-//! Another session in the place of this one, while requests go on arriving.
+//! Replaces the session while requests keep arriving.
 //!
-//! The old session is dropped first: a device may not hold two. The new one is opened on a thread
-//! of its own, so that meanwhile cancellations, deadlines and the end are heeded as ever.
+//! The old session is dropped first: a device may not hold two. The new one is opened on its own
+//! thread, so that cancellations, deadlines and shutdown keep working.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -17,16 +17,16 @@ use crate::sequence::{Sequence, SequenceEnd};
 use crate::worker::{Command, Worker, plan};
 use crate::{EngineError, EngineFailure};
 
-/// Opens the session that takes the place of another.
+/// Opens the new session.
 pub(crate) type Opener = Box<dyn FnOnce() -> Opened + Send>;
 type Opened = Result<Box<dyn Session>, EngineFailure>;
 
 pub(crate) struct Reload {
-    /// What runs may finish until then.
+    /// Running sequences may finish until then.
     pub deadline: Instant,
     pub open: Opener,
     pub done: mpsc::Sender<()>,
-    /// Where the worker listens.
+    /// Wakes the worker.
     pub commands: mpsc::Sender<Command>,
 }
 
@@ -49,7 +49,7 @@ impl Opening {
         let work = move || {
             let opened = catch_unwind(AssertUnwindSafe(open))
                 .unwrap_or_else(|panic| Err(EngineFailure::open(panic_message(&*panic))));
-            // Nobody waits for it where the engine was shut down: it is dropped here.
+            // Fails if the engine was shut down; the session is dropped here.
             let _ = sender.send(opened);
             let _ = commands.send(Command::Wake);
         };
@@ -74,7 +74,7 @@ impl Opening {
 }
 
 impl Worker {
-    /// Goes on with what is to take this session's place, where that is due or done.
+    /// Starts a due reload, or installs an opened session.
     pub(super) fn advance_reload(&mut self, now: Instant) -> Result<(), EngineError> {
         if let Some(opening) = &self.opening {
             match opening.opened.try_recv() {
@@ -93,18 +93,18 @@ impl Worker {
         }
     }
 
-    /// Whether it is time to give the session up.
+    /// Whether it is time to drop the session.
     pub(super) fn is_reload_due(&self, now: Instant) -> bool {
         let due = |reload: &Reload| self.running.is_empty() || now >= reload.deadline;
         self.opening.is_none() && self.reloads.front().is_some_and(due)
     }
 
-    /// Whether a session is, or is about to be, on its way out.
+    /// Whether a reload is pending or in progress.
     pub(super) fn is_reloading(&self) -> bool {
         self.opening.is_some() || !self.reloads.is_empty()
     }
 
-    /// Gives the old session up; its sequences are computed again by the next.
+    /// Drops the old session; its sequences are computed again by the next.
     fn begin_reload(&mut self, now: Instant) -> Result<(), EngineFailure> {
         let Some(reload) = self.reloads.pop_front() else {
             return Ok(());
@@ -135,7 +135,7 @@ impl Worker {
     fn install(&mut self, session: Box<dyn Session>) -> Result<(), EngineFailure> {
         let found = session.capabilities().vocab_size;
         let expected = self.limits.vocab_size;
-        // Requests that wait were checked against it.
+        // Queued requests were validated against it.
         if found != expected {
             return Err(EngineFailure::Vocabulary { expected, found });
         }
@@ -155,14 +155,14 @@ impl Worker {
         self.conclude(refused, self.time.now());
         self.publish();
         if let Some(opening) = opening {
-            // A caller that does not wait for the answer does not need it.
+            // Fails if the caller no longer waits.
             let _ = opening.done.send(());
         }
         Ok(())
     }
 
-    /// Ends a request that this session could not serve however long it waited. What was
-    /// submitted while another one was there was checked against that one.
+    /// Fails a request that this session can never serve; it may have been validated against the
+    /// previous session.
     pub(super) fn refuse(&self, sequence: &mut Sequence) -> Option<()> {
         let needs_logits = sequence.emit_logits || sequence.scores.is_some();
         let checked = if needs_logits && !self.session.capabilities().logits {
@@ -179,7 +179,7 @@ impl Worker {
     }
 }
 
-/// Stands where a session was. Nothing is asked of it: nobody is admitted meanwhile.
+/// Placeholder while there is no session. Nothing is admitted meanwhile.
 struct NoSession {
     capabilities: Capabilities,
     memory: Memory,

@@ -1,4 +1,4 @@
-//! What the engine is asked for, and what it refuses before anything runs.
+//! Requests and their validation.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,55 +9,53 @@ use crate::limits::Limits;
 use crate::sampling::check_token;
 use crate::{EngineError, Logprobs, Pooling, RequestConstraint, SamplingParams};
 
-/// What `priority` may be.
+/// Allowed values of [`GenerateRequest::priority`].
 pub const PRIORITIES: RangeInclusive<i32> = -100..=100;
 
-/// One generation.
+/// A request to generate tokens, score a prompt or embed it.
 #[derive(Debug, Clone, Default)]
 pub struct GenerateRequest {
-    /// At least one token. What a model puts in for an image stands here as tokens, and so
-    /// counts wherever the prompt's length does.
+    /// At least one token. Image placeholders are tokens too and count toward the length.
     pub prompt: Vec<u32>,
     /// At least 1; or 0 with `prompt_logprobs`, to score the prompt alone, or with `embed`.
     /// Together with the prompt at most the context.
     pub max_tokens: usize,
     pub sampling: SamplingParams,
-    /// Tokens that end the text. The model's own end-of-text tokens stop nothing unless they
-    /// stand here.
+    /// Tokens that end the text. The model's end-of-text tokens are not added automatically.
     pub stop_ids: Vec<u32>,
-    /// Strings that end the text, wherever tokens cut them. They need a tokenizer.
+    /// Strings that end the text, even across tokens. They need a tokenizer.
     pub stop: Vec<String>,
     /// Log-probabilities of the chosen tokens and of alternatives.
     pub logprobs: Option<Logprobs>,
-    /// Log-probabilities of the prompt's tokens, with as many alternatives, always the model's
-    /// own.
+    /// Log-probabilities of the prompt's tokens, with the same number of alternatives, always of
+    /// the model's own distribution.
     pub prompt_logprobs: bool,
-    /// The prompt's embedding, and nothing else.
+    /// Compute the prompt's embedding only.
     pub embed: Option<Pooling>,
-    /// Leave special tokens out of the text.
+    /// Omit special tokens from the text.
     pub skip_special: bool,
-    /// Special tokens that the text shows all the same: the marks of thinking and tool calls.
+    /// Special tokens to show anyway: marks of reasoning and tool calls.
     pub shown_special: Vec<u32>,
-    /// The output is a text of its own (a chat reply) and does not continue the prompt's: the
-    /// space that SentencePiece puts before every text is dropped.
+    /// The output starts a new text (a chat reply) instead of continuing the prompt:
+    /// SentencePiece's leading space is dropped.
     pub fresh_text: bool,
-    /// What may be said at all.
+    /// Limits which tokens may be generated.
     pub constraint: Option<RequestConstraint>,
-    /// Lower goes first, as in vLLM; one of [`PRIORITIES`]. Waiting lowers it.
+    /// Lower goes first, as in vLLM; one of [`PRIORITIES`]. Waiting improves it.
     pub priority: i32,
-    /// Whom the request is for. Clients of one priority get equal shares; requests without a
-    /// name are one client.
+    /// The client. Clients of one priority get equal shares; requests without a name form one
+    /// client.
     pub client: Option<String>,
-    /// Prompts are shared within a scope only, so that nobody outside can tell from the time
-    /// an answer takes what was asked inside it.
+    /// Prefixes are shared only within a scope, so that response times reveal nothing about other
+    /// scopes' prompts.
     pub cache_scope: Option<String>,
-    /// How long the request may wait for room; `None` takes the engine's own.
+    /// How long the request may queue; `None` uses the engine's default.
     pub queue_timeout: Option<Duration>,
-    /// How long its first token may take; `None` takes the engine's own.
+    /// How long its first token may take; `None` uses the engine's default.
     pub first_token_timeout: Option<Duration>,
 }
 
-/// What a request is checked against.
+/// What a request is validated against.
 pub(crate) struct ValidationContext<'a> {
     pub capabilities: &'a Capabilities,
     pub limits: Limits,
@@ -65,7 +63,7 @@ pub(crate) struct ValidationContext<'a> {
 }
 
 impl GenerateRequest {
-    /// Refuses what could not be served however long it waited.
+    /// Rejects requests that can never be served.
     pub(crate) fn validate(&self, terms: &ValidationContext<'_>) -> Result<(), EngineError> {
         let Self {
             prompt,
@@ -138,7 +136,7 @@ impl GenerateRequest {
         terms.limits.check_size(prompt.len(), *max_tokens)
     }
 
-    /// Nothing is generated and nothing scored, so that whatever is about that would be ignored.
+    /// Rejects generation and scoring options, which an embedding would ignore.
     fn check_embed(&self, capabilities: &Capabilities) -> Result<(), EngineError> {
         if capabilities.hidden_size.is_none() {
             return Err(EngineError::Unsupported {

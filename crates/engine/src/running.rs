@@ -1,4 +1,4 @@
-//! A sequence that holds KV: how far it is, and what it may still take.
+//! A running sequence with its KV reservation and progress.
 
 use std::time::Instant;
 
@@ -8,33 +8,31 @@ use crate::EngineError;
 use crate::sampling::{self, SamplerScratch};
 use crate::sequence::Sequence;
 
-/// There is no prefill and no decoding, only tokens computed that catch up with tokens wanted.
+/// There are no prefill and decode phases: computed tokens catch up with known tokens.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub sequence: Sequence,
     pub id: SequenceId,
     pub computed: usize,
-    /// KV tokens set aside. The reservation is the sequence's being in the running list, so it
-    /// cannot outlive it.
+    /// Reserved KV tokens. Being in the running list is the reservation, so it cannot leak.
     pub reservation: usize,
-    /// The length at which another sequence has the same KV: what is written next may have to
-    /// copy a run of it.
+    /// Length shared with another sequence: the next write may copy a page.
     pub shared: usize,
-    /// Its urgency when it was admitted; only more urgent ones may take its place.
+    /// Its urgency at admission; only more urgent requests may preempt it.
     pub urgency: i64,
-    /// Since when its reader has lagged behind.
+    /// Since when its reader lags.
     pub paused: Option<Instant>,
-    /// How the session is to draw the next token, where it can and the choice takes no more.
+    /// How the session draws the next token, if it can do so alone.
     pub draw: Option<Draw>,
 }
 
 impl Running {
-    /// Tokens wanted and not computed yet.
+    /// Known tokens that are not computed yet.
     pub fn pending(&self) -> usize {
         self.sequence.tokens.len() - self.computed
     }
 
-    /// KV tokens that it may take beyond what it holds.
+    /// Reserved KV tokens not used yet.
     pub fn promised(&self, granularity: usize) -> usize {
         let held = if self.computed == self.shared {
             self.computed / granularity * granularity
@@ -44,12 +42,12 @@ impl Running {
         self.reservation.saturating_sub(held)
     }
 
-    /// Whether every computed position's logits are read, not the last one's alone.
+    /// Whether logits of every position are needed, not only of the last.
     pub fn scores_prompt(&self) -> bool {
         self.sequence.scores.is_some()
     }
 
-    /// The next `count` pending tokens and what they are to emit.
+    /// The next `count` pending tokens and what to emit for them.
     pub fn next(&self, count: usize) -> (&[u32], Emit) {
         let end = self.computed + count;
         let emit = if let Some(pool) = &self.sequence.pool {
@@ -71,7 +69,7 @@ impl Running {
         (&self.sequence.tokens[self.computed..end], emit)
     }
 
-    /// Reads what a step gave for this sequence's `count` tokens, the batch's `row`.
+    /// Processes a step's output for `count` tokens at `row` of the batch.
     pub fn sample(
         &mut self,
         row: usize,
@@ -102,18 +100,18 @@ impl Running {
         Ok(())
     }
 
-    /// Whether its next `count` tokens end with one whose successor is to be chosen.
+    /// Whether the next `count` tokens end with a choice of the next token.
     pub fn chooses(&self, count: usize) -> bool {
         count == self.pending() && self.sequence.max_tokens > 0
     }
 
-    /// Whether what it lacks is part of its own output: tokens that a constraint forced.
+    /// Whether its pending tokens are output that a constraint forced.
     pub fn is_generating(&self) -> bool {
         self.computed >= self.sequence.prompt_len
     }
 
-    /// Each position's logits are about the token after it. What is computed again after a
-    /// preemption was scored before.
+    /// Each position's logits score the token after it. Positions recomputed after a preemption are
+    /// already scored.
     fn score(
         &mut self,
         row: usize,
@@ -138,7 +136,7 @@ impl Running {
         Ok(())
     }
 
-    /// Positions that are computed again after a preemption are in the pool already.
+    /// Positions recomputed after a preemption are already pooled.
     fn pool(&mut self, row: usize, count: usize, output: &StepOutput) -> Result<(), EngineError> {
         let Some(pool) = &mut self.sequence.pool else {
             return Ok(());

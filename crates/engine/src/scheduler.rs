@@ -1,42 +1,41 @@
-//! How many tokens each running sequence brings to the next step.
+//! Decides how many tokens of each running sequence the next step computes.
 
 use loquat_session::{Capabilities, StepBatch};
 
 use crate::pacing::PromptPacer;
 use crate::running::Running;
 
-/// Floats of logits that scored prompts may ask for in one step (32 MiB).
+/// Most logits (floats) for scored prompts per step: 32 MiB.
 const SCORED_LOGITS: usize = 8 << 20;
 
-/// Tokens that a constraint forced go into one step with the streams up to this many: they cost
-/// it little more than one would. Longer runs are paced like prompts.
+/// Up to this many forced tokens count as decoding: they cost little more than one. Longer runs are
+/// paced like prompts.
 const SHORT_RUN: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     step_tokens: usize,
     scored_positions: usize,
-    /// Longer stretches end one token early, so that the state there can be kept: the last
-    /// token is what every request has to compute for itself.
+    /// Prompts end one token early, so that the state before the last token can be cached.
     stops_short: bool,
     pace: PromptPacer,
     /// Reused from step to step.
     grants: Vec<Scheduled>,
 }
 
-/// A row of the batch: which running sequence, and how many of its tokens.
+/// A row of the batch: a running sequence and its token count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scheduled {
     pub index: usize,
     pub tokens: usize,
 }
 
-/// What a step was made of.
+/// The composition of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StepMix {
-    /// Sequences that lacked one token, or a short run.
+    /// Sequences with one pending token or a short forced run.
     pub streams: usize,
-    /// Tokens of all others.
+    /// Tokens of all other sequences.
     pub prompt_tokens: usize,
 }
 
@@ -56,14 +55,14 @@ impl Scheduler {
         }
     }
 
-    /// Learns from a step that was made of `mix`.
+    /// Records the duration of a step.
     pub fn record(&mut self, mix: StepMix, record_event: std::time::Duration) {
         self.pace
             .record(mix.streams, mix.prompt_tokens, record_event);
     }
 
-    /// Fills the batch: first the sequences that lack one token, then longer stretches, as far
-    /// as the step's tokens and the running streams' pace allow.
+    /// Fills the batch: first sequences with one pending token, then prompts, within the step's
+    /// token limit and the pacing of running streams.
     pub fn fill(
         &mut self,
         running: &[Running],
@@ -112,9 +111,9 @@ impl Scheduler {
         }
     }
 
-    /// Cuts the grants down to `room` tokens in all, and says how many were granted. Half goes to
-    /// whoever runs longest, so that no prompt waits forever; the rest to those that are done
-    /// soonest, so that a short prompt does not wait for a long one.
+    /// Cuts the grants to `room` tokens in total; returns the tokens granted. Half goes to the
+    /// longest running prompt, so that none starves; the rest to the shortest, so that a short
+    /// prompt does not wait for a long one.
     fn share_out(&mut self, running: &[Running], room: usize) -> usize {
         let mut left = room;
         let mut scored_left = self.scored_positions;

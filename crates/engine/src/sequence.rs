@@ -1,4 +1,4 @@
-//! A request under way, whether it waits or runs: all that stays when its KV is taken away.
+//! An accepted request, queued or running, without its KV.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,27 +18,27 @@ use crate::{EngineError, FinishReason, GenerateRequest, Logprobs, TokenInfo, Usa
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub sink: EventSink,
-    /// The prompt and what was generated.
+    /// Prompt and generated tokens.
     pub tokens: Vec<u32>,
     pub prompt_len: usize,
     pub max_tokens: usize,
     pub logprobs: Option<Logprobs>,
-    /// Whether the choice needs the logits, not the likeliest token alone.
+    /// Whether sampling needs logits, not only the most likely token.
     pub emit_logits: bool,
-    /// The prompt's log-probabilities so far; `None` when they were not asked for or are sent.
+    /// The prompt's log-probabilities so far; `None` if not requested or already sent.
     pub scores: Option<Vec<TokenInfo>>,
-    /// The prompt's embedding so far; `None` when it was not asked for or is sent.
+    /// The prompt's embedding so far; `None` if not requested or already sent.
     pub pool: Option<EmbeddingPool>,
     pub sampler: Sampler,
-    /// `None` where there is no constraint, or while it looks ahead.
+    /// `None` without a constraint, or while the constraint worker has it.
     pub constraint: Option<Box<ActiveConstraint>>,
     pub is_constrained: bool,
     pub client: Option<Arc<str>>,
     pub scope: Option<Arc<str>>,
-    /// Choices of one request share their prompt whatever the cache's rules.
+    /// Choices of one request always share their prompt.
     pub group: Option<u64>,
     pub watch: Stopwatch,
-    /// Prompt tokens that were there whenever it began to run.
+    /// Prompt tokens found in the cache at every start.
     pub cached_tokens: usize,
     /// Sampled in this step and not settled yet.
     pub sampled: Option<TokenInfo>,
@@ -46,36 +46,36 @@ pub(crate) struct Sequence {
     pub(super) seed: u64,
     pub(super) text: TextStream,
     pub priority: i32,
-    /// Its number in the order of arrival.
+    /// Arrival order.
     pub ordinal: u64,
     wait: QueueWait,
     queue_timeout: Option<Duration>,
     first_token_timeout: Option<Duration>,
     ending: Option<SequenceEnd>,
-    /// Its place in the queue, until it first runs.
+    /// Its queue slot, until it first runs.
     queue_slot: Option<QueueSlot>,
 }
 
-/// Time spent in the queue; time spent running does not count.
+/// Time in the queue, without time running.
 #[derive(Debug)]
 struct QueueWait {
     before: Duration,
     since: Instant,
 }
 
-/// How a sequence ends.
+/// Why a sequence ended.
 #[derive(Debug)]
 pub(crate) enum SequenceEnd {
     Finished {
         reason: FinishReason,
-        /// Held back until now.
+        /// Remaining text.
         text: String,
     },
     Failed(EngineError),
     Cancelled,
 }
 
-/// What a request brings besides itself.
+/// The inputs of a new sequence.
 pub(crate) struct NewSequence<'a> {
     pub request: GenerateRequest,
     pub seed: u64,
@@ -158,7 +158,7 @@ impl Sequence {
         }
     }
 
-    /// How a session could draw its next token by itself: where nobody asks for logits too.
+    /// How the session can draw the next token itself, if no logits are needed.
     pub fn next_draw(&mut self) -> Option<Draw> {
         if self.logprobs.is_some() || self.is_constrained {
             None
@@ -167,13 +167,13 @@ impl Sequence {
         }
     }
 
-    /// The most tokens it may come to hold.
+    /// The most tokens it may reach.
     pub fn max_len(&self) -> usize {
         self.prompt_len + self.max_tokens
     }
 
-    /// How many of its tokens may come from elsewhere: the rest must be computed, because what
-    /// they emit is wanted.
+    /// How many tokens may come from a shared prefix. The rest is computed, because its output is
+    /// needed.
     pub fn shareable(&self) -> usize {
         let last = self.tokens.len() - 1;
         let scored = self.scores.as_ref().map(|scores| scores.len() - 1);
@@ -181,14 +181,14 @@ impl Sequence {
         scored.or(pooled).unwrap_or(last)
     }
 
-    /// How urgent it is, lower first: its priority, less one for each `aging` that it waited.
+    /// Urgency, lower first: its priority minus one for each `aging` of waiting.
     pub fn urgency(&self, now: Instant, aging: Duration) -> i64 {
         let waited = self.wait.before + now.saturating_duration_since(self.wait.since);
         let levels = waited.as_nanos() / aging.as_nanos().max(1);
         i64::from(self.priority) - i64::try_from(levels).unwrap_or(i64::MAX / 2)
     }
 
-    /// It leaves the queue.
+    /// Leaves the queue.
     pub fn admit(&mut self, now: Instant, cached: usize) {
         self.queue_slot = None;
         self.wait.before += now.saturating_duration_since(self.wait.since);
@@ -201,17 +201,17 @@ impl Sequence {
         self.watch.admit(now);
     }
 
-    /// It goes back to the queue.
+    /// Returns to the queue.
     pub fn requeue(&mut self, now: Instant) {
         self.wait.since = now;
     }
 
-    /// Whether it waits again after it ran.
+    /// Whether it was preempted.
     pub fn was_preempted(&self) -> bool {
         self.queue_slot.is_none()
     }
 
-    /// When it must have begun to run, or to speak; `None` once it has.
+    /// When it must have started or produced a token; `None` once it has.
     pub fn deadline(&self) -> Option<Instant> {
         let from = self.watch.submitted();
         let first_token = self
@@ -225,7 +225,7 @@ impl Sequence {
         from.checked_add(timeout?)
     }
 
-    /// Ends it where its deadline has passed.
+    /// Fails it if its deadline has passed.
     pub fn expire(&mut self, now: Instant) -> bool {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return false;
@@ -254,7 +254,7 @@ impl Sequence {
         }
     }
 
-    /// The first ending stays.
+    /// Sets the reason; the first one is kept.
     pub fn end(&mut self, ending: SequenceEnd) {
         self.ending.get_or_insert(ending);
     }

@@ -1,4 +1,4 @@
-//! What a step's tokens mean: the next one, events for the reader, and the end.
+//! Turns a step's results into tokens, events and the end of a sequence.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use crate::sequence::{Sequence, SequenceEnd};
 use crate::{ConstraintError, EngineError, Event, FinishReason, TokenInfo};
 
 impl Sequence {
-    /// Tells the reader what the step brought, and decides whether that was all.
+    /// Sends the step's tokens and ends the sequence if it is finished.
     pub fn settle(&mut self, now: Instant) -> Result<(), EngineError> {
         let scored = |scores: &mut Vec<_>| scores.len() >= self.prompt_len;
         if let Some(scores) = self.scores.take_if(scored) {
@@ -50,7 +50,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Adds a token to the output; says whether that ends it.
+    /// Appends a token to the output; returns the reason if this ends it.
     fn append_token(
         &mut self,
         id: u32,
@@ -81,7 +81,7 @@ impl Sequence {
         })
     }
 
-    /// A forced token that can be said at once, because nobody asks how likely it was.
+    /// The next forced token, if no log-probability is needed.
     fn next_forced_unscored(&mut self) -> Result<Option<TokenInfo>, EngineError> {
         let Some(constraint) = self.constraint.as_mut().filter(|_| self.logprobs.is_none()) else {
             return Ok(None);
@@ -94,7 +94,7 @@ impl Sequence {
         Ok(Some(TokenInfo::bare(id)))
     }
 
-    /// The next token, from the logits that it follows.
+    /// Chooses the next token from the logits.
     pub fn choose(
         &mut self,
         logits: &mut [f32],

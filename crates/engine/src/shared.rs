@@ -1,4 +1,4 @@
-//! What the engine's thread and its callers both see.
+//! State shared by the engine's thread and its callers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,36 +14,36 @@ use crate::{CacheStats, EngineError, EngineFailure, Stats, Totals};
 pub(crate) struct Shared {
     taken: Mutex<QueueCounts>,
     refused: AtomicU64,
-    /// No new requests: what is there is finished, then the engine ends.
+    /// No new requests are accepted.
     closing: AtomicBool,
     view: Mutex<EngineSnapshot>,
-    /// Why no request will be served any more; set before any event channel is closed for it.
+    /// Why the engine ended; set before any event channel closes.
     end: OnceLock<EngineError>,
 }
 
-/// Places taken in the queue.
+/// Queue slots in use.
 #[derive(Debug, Default)]
 struct QueueCounts {
     by_all: usize,
-    /// Those who have any.
+    /// Clients with at least one.
     by_client: HashMap<Option<Arc<str>>, usize>,
 }
 
-/// Places in the queue.
+/// Limits of the queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueLimits {
     pub for_all: usize,
     pub for_one: usize,
 }
 
-/// What the engine's thread last said about itself.
+/// The engine's last published state.
 #[derive(Debug)]
 pub(crate) struct EngineSnapshot {
     pub capabilities: Arc<Capabilities>,
     pub memory: Memory,
     pub running: usize,
     pub paused: usize,
-    /// Requests that wait again after they ran, and hold no place.
+    /// Preempted requests, which hold no queue slot.
     pub preempted: usize,
     pub kv_reserved: usize,
     pub cache: CacheStats,
@@ -106,7 +106,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is held once the session is gone.
+    /// Clears what the session held.
     pub fn forget_session(&self) {
         let mut view = self.view();
         view.memory.kv_in_use = 0;
@@ -116,14 +116,14 @@ impl Shared {
         (view.running, view.paused, view.preempted, view.kv_reserved) = (0, 0, 0, 0);
     }
 
-    /// The first reason stays.
+    /// Sets the reason; the first one is kept.
     pub fn end(&self, why: EngineError) {
         if self.end.set(why).is_ok() {
             tracing::debug!(why = %self.end_reason(), "the engine ended");
         }
     }
 
-    /// Takes no new requests from here on.
+    /// Rejects new requests from now on.
     pub fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
     }
@@ -136,7 +136,7 @@ impl Shared {
         }
     }
 
-    /// For a caller that found the engine gone.
+    /// The reason for callers that find the engine ended.
     pub fn end_reason(&self) -> EngineError {
         self.end
             .get()
@@ -145,7 +145,7 @@ impl Shared {
     }
 }
 
-/// A place in the queue, given back when dropped: by admission, cancellation or the engine's end.
+/// A queue slot, released on drop: by admission, cancellation or the engine's end.
 #[derive(Debug)]
 pub(crate) struct QueueSlot {
     shared: Arc<Shared>,
@@ -153,7 +153,7 @@ pub(crate) struct QueueSlot {
 }
 
 impl QueueSlot {
-    /// All `count` places, or none.
+    /// Takes all `count` slots, or none.
     pub fn take(
         shared: &Arc<Shared>,
         client: Option<&str>,

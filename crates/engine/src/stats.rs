@@ -1,4 +1,4 @@
-//! What the engine is doing and has done, for servers, benchmarks and people.
+//! Statistics of the engine.
 
 use std::time::{Duration, Instant};
 
@@ -6,28 +6,28 @@ use loquat_session::Memory;
 
 use crate::CacheStats;
 
-/// A look at the engine as its last step ended.
+/// The engine's state after its last step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stats {
     /// Sequences that hold KV, paused ones included.
     pub running: usize,
-    /// Running sequences whose readers lag behind.
+    /// Running sequences whose readers lag.
     pub paused: usize,
-    /// Requests that wait for room.
+    /// Queued requests.
     pub waiting: usize,
     pub memory: Memory,
-    /// KV tokens set aside for the running sequences, whether computed yet or not. What they
-    /// share counts for each, so that they may come to more than there is.
+    /// KV tokens reserved for running sequences. Shared tokens count for each, so the sum may
+    /// exceed the capacity.
     pub kv_reserved: usize,
     pub cache: CacheStats,
     pub steps: u64,
-    /// The session's part of a step, in the recent mean.
+    /// Recent mean of the session's part of a step.
     pub step_time: Duration,
-    /// The engine's own part between two steps: settle, schedule, sample.
+    /// Recent mean of the engine's part between two steps: settle, schedule, sample.
     pub overhead: Duration,
-    /// Prompt tokens computed per second, of late.
+    /// Recent prompt tokens per second.
     pub prompt_speed: f64,
-    /// Tokens generated per second, of late.
+    /// Recent generated tokens per second.
     pub decode_speed: f64,
     pub totals: Totals,
 }
@@ -35,26 +35,26 @@ pub struct Stats {
 /// Counts since the engine started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Requests accepted. Each ends as one of the next four.
+    /// Accepted requests. Each ends as one of the next four.
     pub submitted: u64,
     pub finished: u64,
     pub failed: u64,
-    /// Dropped by their readers, or ended with the engine.
+    /// Cancelled by their readers, or ended with the engine.
     pub cancelled: u64,
     pub timed_out: u64,
-    /// Requests turned away because the queue was full; not among the accepted.
+    /// Requests rejected because the queue was full; not counted as submitted.
     pub refused: u64,
-    /// Times that a running sequence had to make room, and was computed again later.
+    /// Preemptions of running sequences.
     pub preempted: u64,
-    /// Prompt tokens of accepted requests that ran…
+    /// Prompt tokens of requests that ran.
     pub prompt_tokens: u64,
-    /// …and those of them that were not computed again.
+    /// Those of them that came from the prefix cache.
     pub cached_tokens: u64,
     /// Tokens sent to readers.
     pub completion_tokens: u64,
 }
 
-/// Keeps the counts that [`Stats`] are made from.
+/// Collects the numbers for [`Stats`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meter {
     pub totals: Totals,
@@ -63,7 +63,7 @@ pub(crate) struct Meter {
     pub overhead: Duration,
     pub prompt: Rate,
     pub decode: Rate,
-    /// When the last step's session part ended, unless the engine slept since.
+    /// When the last session step ended; `None` after idling.
     step_ended: Option<Instant>,
 }
 
@@ -80,7 +80,7 @@ impl Meter {
         }
     }
 
-    /// The engine waits for something to do; that is nobody's overhead.
+    /// Waiting for work is not overhead.
     pub fn idle(&mut self) {
         self.step_ended = None;
     }
@@ -95,7 +95,7 @@ impl Meter {
     }
 }
 
-/// A mean in which the last few dozen values count.
+/// An exponential mean over a few dozen values.
 fn blend(mean: Duration, value: Duration) -> Duration {
     if mean.is_zero() {
         value
@@ -104,7 +104,7 @@ fn blend(mean: Duration, value: Duration) -> Duration {
     }
 }
 
-/// Tokens per second over the last whole second or more in which there were any.
+/// Tokens per second over the last window with any tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rate {
     since: Instant,
@@ -112,9 +112,9 @@ pub(crate) struct Rate {
     last: f64,
 }
 
-/// How long a measurement takes.
+/// Length of a measurement.
 const WINDOW: Duration = Duration::from_secs(1);
-/// After this long without a new one, nothing is going on.
+/// Without a new measurement for this long, the rate is 0.
 const STALE: Duration = Duration::from_secs(3);
 
 impl Rate {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_of_the_last_second_and_fades() {
+    fn rate_covers_last_second_and_fades() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let mut rate = Rate::new(start);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn sleep_is_not_overhead() {
+    fn idle_time_is_not_overhead() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let mut meter = Meter::new(start);

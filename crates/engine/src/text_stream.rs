@@ -1,4 +1,4 @@
-//! A sequence's tokens as text, up to a stop string.
+//! Turns a sequence's tokens into text, up to a stop string.
 
 use loquat_text::{Detokenizer, DetokenizerOptions, StopMatch, StopMatcher, Tokenizer};
 
@@ -7,12 +7,12 @@ use crate::{EngineError, GenerateRequest};
 #[derive(Debug)]
 pub(crate) struct TextStream {
     parts: Option<(Detokenizer, StopMatcher)>,
-    /// Tokens to come before a stop string ends anything.
+    /// Tokens before stop strings apply.
     unstoppable: usize,
 }
 
 impl TextStream {
-    /// Without a tokenizer there is no text, only tokens.
+    /// Without a tokenizer the text is always empty.
     pub fn new(
         tokenizer: Option<&Tokenizer>,
         request: &GenerateRequest,
@@ -41,7 +41,7 @@ impl TextStream {
         })
     }
 
-    /// Takes a token; gives the text that is settled by it.
+    /// Adds a token; returns the text it completes.
     pub fn push(&mut self, id: u32) -> StopMatch {
         let Some((detokenizer, stops)) = &mut self.parts else {
             return nothing();
@@ -57,7 +57,7 @@ impl TextStream {
         stops.push(&text)
     }
 
-    /// Ends the text; gives what was held back.
+    /// Ends the text; returns the rest.
     pub fn finish(&mut self) -> StopMatch {
         let Some((detokenizer, stops)) = &mut self.parts else {
             return nothing();

@@ -1,4 +1,4 @@
-//! Where the engine reads the time. Tests bring their own, and so replay hours in milliseconds.
+//! The engine's clock. Simulations replace it with a virtual one.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,21 +1,21 @@
 use std::time::{Duration, Instant};
 
-/// Tokens a request cost.
+/// Token counts of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     pub prompt_tokens: usize,
     /// Generated tokens, the one that ended the text included.
     pub completion_tokens: usize,
-    /// Prompt tokens whose state was already there and was not computed again.
+    /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
 }
 
-/// Where a request's time went, all but `decode` counted from its submission.
+/// Times of a request, measured from its submission except `decode`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
     /// Until it was admitted.
     pub queued: Duration,
-    /// Until the first generated token, or the end where none was asked for.
+    /// Until the first generated token, or the end if none was requested.
     pub first_token: Duration,
     /// Between the first generated token and the last.
     pub decode: Duration,
@@ -30,7 +30,7 @@ impl Timings {
     }
 }
 
-/// The moments [`Timings`] are taken from.
+/// Records the times for [`Timings`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch {
     submitted: Instant,
@@ -59,7 +59,7 @@ impl Stopwatch {
         self.first_token.is_some()
     }
 
-    /// The first time counts: one that was preempted did not queue all the while.
+    /// Only the first admission counts.
     pub fn admit(&mut self, now: Instant) {
         self.admitted.get_or_insert(now);
     }

@@ -24,21 +24,21 @@ use crate::stats::Meter;
 use crate::time::TimeSource;
 use crate::{EngineError, EngineFailure, EngineOptions};
 
-/// Steps that may fail one after the other before the session is given up.
+/// Consecutive failed steps after which the engine ends.
 const MAX_FAILURES: usize = 3;
 
-/// From so many streams on, their readers are let go first.
+/// With at least this many streams, wait briefly for their readers.
 const MIN_STREAMS_TO_YIELD: usize = 4;
-/// Short beside a step, and long enough for a reader to be put on the core.
+/// Short compared to a step, long enough for a reader to be scheduled.
 const YIELD_SLEEP: Duration = Duration::from_micros(50);
 
 pub(crate) enum Command {
     Submit(Box<Sequence>),
-    /// A reader made room, or is gone.
+    /// A reader made room or dropped its end.
     Wake,
     ClearCache,
     Reload(Reload),
-    /// Ends when all is done, or at the deadline.
+    /// End when all requests are done, or at the deadline.
     Drain(Instant),
     Shutdown,
 }
@@ -53,17 +53,17 @@ pub(crate) struct Worker {
     pub(super) cache: PrefixCache,
     pub(super) clients: Clients,
     pub(super) meter: Meter,
-    /// When to look for room again, after none was found.
+    /// When to retry admission.
     pub(super) retry_at: Option<Instant>,
-    /// Sessions to take the place of this one, one after the other.
+    /// Pending reloads.
     pub(super) reloads: VecDeque<Reload>,
     pub(super) opening: Option<Opening>,
     pub(super) scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
-    /// A command came since the last schedule, so a reader may be gone.
+    /// A command arrived since the last schedule, so a reader may have dropped its end.
     pub(super) woken: bool,
     arrivals: u64,
-    /// The engine ends then, or when all is done.
+    /// The engine ends then, or when all requests are done.
     drain_until: Option<Instant>,
     shutdown: bool,
     rows: Vec<Scheduled>,
@@ -72,9 +72,9 @@ pub(crate) struct Worker {
     output: StepOutput,
     scratch: SamplerScratch,
     constraint_worker: ConstraintWorker,
-    /// Failed steps since one succeeded.
+    /// Consecutive failed steps.
     pub(super) failures: usize,
-    /// A row of this step found no room.
+    /// A row of this step ran out of KV.
     starved: Option<SessionError>,
     pub(super) shared: Arc<Shared>,
     pub(super) time: TimeSource,
@@ -122,15 +122,14 @@ impl Worker {
         }
     }
 
-    /// The thread's whole life. A session that was shut down whole comes back empty; one that
-    /// failed does not.
+    /// Runs the thread to its end. Returns the session, without sequences, unless it failed.
     pub fn run_to_end(mut self) -> Option<Box<dyn Session>> {
         let why = match catch_unwind(AssertUnwindSafe(|| self.serve())) {
             Ok(Ok(())) => EngineError::ShutDown,
             Ok(Err(dead)) => dead,
             Err(panic) => EngineError::Dead(EngineFailure::Panicked(panic_message(&*panic))),
         };
-        // Said before any channel closes: a reader whose channel closes early asks why.
+        // Set before any channel closes: a reader whose channel closes early asks for the reason.
         self.shared.end(why.clone());
         let shared = Arc::clone(&self.shared);
         let closed = catch_unwind(AssertUnwindSafe(move || self.close(why)));
@@ -142,7 +141,7 @@ impl Worker {
         session
     }
 
-    /// Serves until told to stop, parked whenever there is nothing to do.
+    /// Serves until stopped; sleeps while there is nothing to do.
     fn serve(&mut self) -> Result<(), EngineError> {
         let mut idle = false;
         loop {
@@ -152,7 +151,7 @@ impl Worker {
                 return Ok(());
             }
             self.advance_reload(now)?;
-            // A step without rows may still have ended the last sequence that was waited for.
+            // A step without rows may still have ended the last sequence.
             let stepped = self.step()?;
             self.yield_to_readers();
             let now = self.time.now();
@@ -160,7 +159,7 @@ impl Worker {
         }
     }
 
-    /// One stream's reader gets its share of a core without this; that of many does not.
+    /// Waits briefly for readers. A single reader gets a core without this; many do not.
     fn yield_to_readers(&self) {
         let grace = self.options.reader_grace;
         if grace.is_zero() || self.running.len() < MIN_STREAMS_TO_YIELD {
@@ -173,7 +172,7 @@ impl Worker {
         }
     }
 
-    /// Takes what has come; waits for it when there is nothing else to do.
+    /// Handles all pending commands; if `wait`, waits for one.
     pub fn take_commands(&mut self, wait: bool) {
         let mut next = if wait {
             self.wait()
@@ -187,7 +186,7 @@ impl Worker {
                 Command::Submit(sequence) => self.enqueue(*sequence),
                 Command::Wake => {}
                 Command::ClearCache => {
-                    // Whose reader left before it was asked for would be kept after it otherwise.
+                    // Otherwise sequences cancelled before the command would be cached after it.
                     self.drop_cancelled(self.time.now());
                     self.cache.clear(&mut *self.session);
                 }
@@ -202,7 +201,7 @@ impl Worker {
         }
     }
 
-    /// The next command; `None` when it is time for something else.
+    /// Waits for the next command; `None` at the next deadline.
     fn wait(&mut self) -> Option<Command> {
         self.meter.idle();
         let received = match self.next_deadline() {
@@ -221,12 +220,12 @@ impl Worker {
                 self.woken = true;
                 None
             }
-            // Nobody can ask for anything any more.
+            // All senders are gone.
             Err(mpsc::RecvTimeoutError::Disconnected) => Some(Command::Shutdown),
         }
     }
 
-    /// When something is due that no command will announce.
+    /// The next time at which something is due without a command.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let running = self.running.iter().map(|running| &running.sequence);
         let deadlines = running
@@ -254,7 +253,7 @@ impl Worker {
         self.queue.push(sequence);
     }
 
-    /// Whether it is time to end.
+    /// Whether the engine should end.
     fn is_over(&self, now: Instant) -> bool {
         let is_empty = self.running.is_empty() && self.queue.is_empty();
         self.shutdown
@@ -263,7 +262,7 @@ impl Worker {
                 .is_some_and(|until| is_empty || now >= until)
     }
 
-    /// Whether there was anything to run.
+    /// Runs one step; returns whether there was anything to compute.
     pub fn step(&mut self) -> Result<bool, EngineError> {
         let scheduled = self.schedule();
         self.run()?;
@@ -321,7 +320,7 @@ impl Worker {
         self.conclude(expired, now);
     }
 
-    /// Computes the batch. A failed step ends the sequences in it; too many in a row, the engine.
+    /// Computes the batch. A failed step fails its sequences; too many in a row end the engine.
     fn run(&mut self) -> Result<(), EngineError> {
         if self.rows.is_empty() {
             return Ok(());
@@ -352,7 +351,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Constraints are asked about the next token while this one is computed.
+    /// Sends constraints to the worker, which computes masks during the step.
     fn dispatch_constraints(&mut self) {
         let vocab_size = self.session.capabilities().vocab_size;
         for &Scheduled { index, tokens } in &self.rows {
@@ -431,7 +430,7 @@ impl Worker {
         self.publish();
     }
 
-    /// Where only kept lengths can be shared, a prompt's last but one token is such a length.
+    /// On sessions that fork only at snapshots, caches prompts without their last token.
     fn snapshot_prompts(&mut self) {
         if !self.cache.needs_snapshots() || !self.cache.is_on() {
             return;
@@ -439,7 +438,7 @@ impl Worker {
         for row in 0..self.rows.len() {
             let Scheduled { index, tokens } = self.rows[row];
             let running = &self.running[index];
-            // A row that found no room computed nothing.
+            // A row without room computed nothing.
             let began = running.computed.saturating_sub(tokens);
             let is_prompt = began < running.sequence.prompt_len;
             let at_the_end = is_prompt && tokens > 1 && running.pending() == 1;
@@ -449,8 +448,8 @@ impl Worker {
         }
     }
 
-    /// Finds room for a row that found none in spite of all reservations: the session counts
-    /// otherwise than it says, or other programs took the memory.
+    /// Frees KV for a row that found none despite its reservation: the session's accounting is
+    /// wrong, or other programs took the memory.
     fn free_starved(&mut self, now: Instant) {
         let Some(error) = self.starved.take() else {
             return;
@@ -470,8 +469,8 @@ impl Worker {
         }
     }
 
-    /// Takes the ended sequences out of `running`: the only way out of it but preemption. What
-    /// ended well is the cache's to keep, the rest is given back.
+    /// Removes ended sequences from `running`. Caches the KV of those that did not fail, and
+    /// releases the rest.
     fn retire(&mut self) -> Vec<Sequence> {
         let has_ended = |running: &mut Running| running.sequence.ending().is_some();
         let ended: Vec<Running> = self.running.extract_if(.., has_ended).collect();
@@ -487,7 +486,7 @@ impl Worker {
         retired.collect()
     }
 
-    /// Sends the last events, once everyone can see that the room is free.
+    /// Sends the last events, after publishing that the KV is free.
     pub(super) fn conclude(&mut self, ended: Vec<Sequence>, now: Instant) {
         if ended.is_empty() {
             return;
@@ -507,7 +506,7 @@ impl Worker {
         }
         self.publish();
         for sequence in ended {
-            // What a request brought along is dropped here, and may have bugs in that too.
+            // Drops the request's constraint, which may panic.
             let concluded = guarded("ending", || {
                 sequence.conclude(now);
                 Ok(())
@@ -530,10 +529,10 @@ impl Worker {
         view.meter = self.meter;
     }
 
-    /// Gives everything back. A session that failed is not asked to do more than be dropped.
+    /// Releases everything. A failed session is only dropped.
     fn close(mut self, why: EngineError) -> Option<Box<dyn Session>> {
         let now = self.time.now();
-        // A step that panicked left them there.
+        // A step that panicked left them at the worker.
         self.collect_constraints();
         let whole = why == EngineError::ShutDown && self.opening.is_none();
         if !whole {
@@ -567,7 +566,7 @@ impl Worker {
     }
 }
 
-/// What of the session is used, and how.
+/// Limits and scheduler for a session.
 pub(super) fn plan(
     session: &dyn Session,
     options: &EngineOptions,
@@ -581,7 +580,7 @@ pub(super) fn plan(
     (limits, scheduler)
 }
 
-/// Keeps a bug in one request's handling from ending the others.
+/// Turns a panic in one request's handling into an error of that request.
 fn guarded<T>(
     doing: &'static str,
     work: impl FnOnce() -> Result<T, EngineError>,
@@ -599,7 +598,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guarded_panic_is_an_error() {
+    fn guarded_panic_is_an_error() {
         let result: Result<(), _> = guarded("testing", || panic!("out of {}", "cheese"));
         assert_eq!(
             result,

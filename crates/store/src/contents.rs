@@ -328,7 +328,7 @@ mod tests {
                 "LoRA",
             ),
             (&["tokenizer.json", "tokenizer_config.json"], "tokenizer"),
-            (&["mmproj-model-f16.gguf"], "images"),
+            (&["mmproj-model-f16.gguf"], "image projector"),
             (&["model.safetensors"], "no config.json"),
             (&["config.json"], "no weights"),
             (

@@ -200,8 +200,9 @@ impl Softmax {
 /// Attention over everything that each query sees, or over one piece of it.
 #[inline(always)]
 pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &mut [AttendQuery]) {
-    // As many at once as the register has room for; the compiler drops the others. The rest follow
-    // one by one, in one place: every call is inlined, and costs the compiler a copy of the kernel.
+    // As many at once as the register has room for; a `const` condition keeps the compiler from
+    // generating the others. The rest follow one by one, in one place: every call is inlined, and
+    // costs the compiler a copy of the kernel.
     let width = queries.len().clamp(1, R::QUERIES);
     let grouped = if width > 1 {
         queries.len() - queries.len() % width
@@ -210,11 +211,11 @@ pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &
     };
     let (groups, rest) = queries.split_at_mut(grouped);
     match width {
-        2 if R::QUERIES >= 2 => attend_all::<R, T, 2>(args, groups),
-        3 if R::QUERIES >= 3 => attend_all::<R, T, 3>(args, groups),
-        4 if R::QUERIES >= 4 => attend_all::<R, T, 4>(args, groups),
-        5 if R::QUERIES >= 5 => attend_all::<R, T, 5>(args, groups),
-        MAX_QUERIES if R::QUERIES >= 6 => attend_all::<R, T, MAX_QUERIES>(args, groups),
+        2 if const { R::QUERIES >= 2 } => attend_all::<R, T, 2>(args, groups),
+        3 if const { R::QUERIES >= 3 } => attend_all::<R, T, 3>(args, groups),
+        4 if const { R::QUERIES >= 4 } => attend_all::<R, T, 4>(args, groups),
+        5 if const { R::QUERIES >= 5 } => attend_all::<R, T, 5>(args, groups),
+        MAX_QUERIES if const { R::QUERIES >= 6 } => attend_all::<R, T, MAX_QUERIES>(args, groups),
         _ => {}
     }
     attend_all::<R, T, 1>(args, rest);

@@ -61,5 +61,7 @@ impl OutputArgs {
 
 fn max_tokens_help() -> String {
     let default = loquat::DEFAULT_MAX_TOKENS;
-    format!("Most tokens to generate. Left out: {default}, or what the context has room for")
+    format!(
+        "Maximum number of tokens to generate [default: {default}, or what the context has room for]"
+    )
 }

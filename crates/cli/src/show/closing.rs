@@ -60,7 +60,7 @@ fn line(finish: &Finish, token_limit: usize, verbose: bool) -> String {
         let prompt = computed as f64 / timings.first_token.as_secs_f64();
         let cached = match usage.cached_tokens {
             0 => String::new(),
-            cached => format!(" ({cached} kept from before)"),
+            cached => format!(" ({cached} cached)"),
         };
         parts.push(format!(
             "prompt {} tokens at {prompt:.0} tokens/s{cached}",

@@ -170,7 +170,7 @@ fn builtin_template_is_used_with_warning() {
         "{}",
         answer.stderr
     );
-    let told = "brings no chat template; the built-in `chatml` is used\n";
+    let told = "has no chat template; the built-in `chatml` is used\n";
     assert!(answer.stderr.ends_with(told), "{}", answer.stderr);
     let inspected = loquat(["inspect", model.path()]).quiet();
     assert!(

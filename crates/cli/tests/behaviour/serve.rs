@@ -144,12 +144,12 @@ fn unservable_model_is_refused_at_start() {
         (
             &[&model, "--backend=nope"],
             2,
-            "model `llama`: no backend is called `nope`",
+            "model `llama`: no backend is named `nope`",
         ),
         (
             &[&model, &model],
             2,
-            "another model is called `llama` already",
+            "another model is already named `llama`",
         ),
     ] {
         let args = ["serve", "--port=0"].iter().chain(args);

@@ -163,8 +163,8 @@ fn truncated_answer_is_reported() {
     for command in ["run", "generate"] {
         let cut = ask(command, &["--regex", "[a-z]{20}", "-n", "5"]);
         assert_eq!(cut.code, 0, "{}", cut.stderr);
-        assert!(cut.stderr.contains("not whole"), "{}", cut.stderr);
+        assert!(cut.stderr.contains("incomplete"), "{}", cut.stderr);
         let whole = ask(command, &["--regex", "[a-z]{4}", "-n", "50"]);
-        assert!(!whole.stderr.contains("not whole"), "{}", whole.stderr);
+        assert!(!whole.stderr.contains("incomplete"), "{}", whole.stderr);
     }
 }

@@ -1,8 +1,7 @@
-//! Ended sequences that are kept, so that a prompt which begins like one of them is not computed
-//! again from the start.
+//! The prefix cache: ended sequences whose KV later prompts reuse.
 //!
-//! The cache owns its sequences in the session; whoever runs gets a fork. It takes what memory
-//! running sequences leave, within its budget, and gives back what was used least recently.
+//! The cache owns its sequences in the session; running sequences get forks. It uses the memory
+//! that running sequences leave, within its budget, and evicts the least recently used.
 
 mod radix;
 
@@ -13,20 +12,20 @@ use loquat_session::{HeldMemory, PrefixCopy, SequenceId, Session};
 
 use radix::{Found, Radix};
 
-/// What the prefix cache holds and did.
+/// Statistics of the prefix cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Sequences kept.
+    /// Cached sequences.
     pub entries: usize,
-    /// What they hold on the device; what they share counts once, with running sequences too.
+    /// Device memory they use; shared memory counts once.
     pub bytes: u64,
-    /// Requests that found some of their tokens here or in a running sequence…
+    /// Requests that reused a prefix of a cached or running sequence.
     pub hits: u64,
-    /// …and those that found none.
+    /// Requests that reused none.
     pub misses: u64,
-    /// Tokens that were not computed again.
+    /// Tokens reused.
     pub hit_tokens: u64,
-    /// Sequences given back to make room.
+    /// Sequences evicted.
     pub evictions: u64,
 }
 
@@ -36,17 +35,17 @@ pub(crate) struct PrefixCache {
     policy: Policy,
     scopes: BTreeMap<Scope, Radix<SequenceId>>,
     entries: BTreeMap<SequenceId, Entry>,
-    /// Counts uses; an entry's last one is its age.
+    /// Counter for least-recently-used order.
     uses: u64,
     stats: CacheStats,
-    /// Entries came or went since the bytes were counted.
+    /// Entries changed since the bytes were counted.
     stale: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Policy {
     reuse: PrefixCopy,
-    /// `None`: whatever running sequences leave.
+    /// `None`: no limit.
     max_bytes: Option<u64>,
 }
 
@@ -56,7 +55,7 @@ struct Entry {
     last_used: u64,
 }
 
-/// A kept or running sequence that begins as wanted.
+/// A cached or running sequence with a common prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hit {
     pub source: SequenceId,
@@ -75,7 +74,7 @@ impl PrefixCache {
         }
     }
 
-    /// Goes on over another session, which shares prefixes so. The cache is empty then.
+    /// Switches to another session. The cache must be empty.
     pub fn reuse(&mut self, reuse: PrefixCopy) {
         self.policy.reuse = reuse;
     }
@@ -84,12 +83,12 @@ impl PrefixCache {
         self.policy.reuse != PrefixCopy::None && self.policy.max_bytes != Some(0)
     }
 
-    /// Whether a prefix can be had only at the lengths that somebody kept.
+    /// Whether the session forks only at snapshots.
     pub fn needs_snapshots(&self) -> bool {
         self.policy.reuse == PrefixCopy::AtSnapshots
     }
 
-    /// The kept sequence that has most of `tokens` ready.
+    /// The cached sequence with the longest prefix of `tokens`.
     pub fn find(&self, scope: &Scope, tokens: &[u32], session: &dyn Session) -> Option<Hit> {
         let found = self.scopes.get(scope)?.find(tokens);
         let hit = if self.needs_snapshots() {
@@ -103,7 +102,7 @@ impl PrefixCache {
         hit.filter(|hit| hit.len > 0)
     }
 
-    /// A request found `hit`, or nothing, when it was admitted.
+    /// Counts a hit or a miss at admission.
     pub fn count(&mut self, hit: Option<Hit>) {
         let Some(hit) = hit else {
             self.stats.misses += 1;
@@ -121,7 +120,7 @@ impl PrefixCache {
         }
     }
 
-    /// Takes a sequence over that holds just `tokens`; it is the cache's from here on.
+    /// Takes ownership of a sequence that holds exactly `tokens`.
     pub fn keep(
         &mut self,
         session: &mut dyn Session,
@@ -154,7 +153,7 @@ impl PrefixCache {
         self.shrink(session);
     }
 
-    /// Entries that say nothing which `tokens` does not say, or the one that says all of it.
+    /// Entries that are prefixes of `tokens`, or the one that contains all of it.
     fn redundant_with(&self, scope: &Scope, tokens: &[u32]) -> Vec<SequenceId> {
         let Some(tree) = self.scopes.get(scope) else {
             return Vec::new();
@@ -162,7 +161,7 @@ impl PrefixCache {
         let found = tree.find(tokens);
         let known = found.len == tokens.len();
         match self.needs_snapshots() {
-            // Where only kept lengths can be shared, none stands for another.
+            // With snapshots, every length counts.
             true => found
                 .on_path()
                 .iter()
@@ -174,7 +173,7 @@ impl PrefixCache {
         }
     }
 
-    /// Gives back what was used least recently until the rest fits the budget.
+    /// Evicts until the budget fits.
     fn shrink(&mut self, session: &mut dyn Session) {
         let Some(most) = self.policy.max_bytes else {
             return;
@@ -186,8 +185,7 @@ impl PrefixCache {
         }
     }
 
-    /// Gives back the sequence that was used least recently, but not `spared`; whether there was
-    /// one.
+    /// Evicts the least recently used sequence except `spared`; returns whether there was one.
     pub fn evict(&mut self, session: &mut dyn Session, spared: Option<SequenceId>) -> bool {
         let entries = self.entries.iter().filter(|(id, _)| Some(**id) != spared);
         let Some((&id, _)) = entries.min_by_key(|(_, entry)| entry.last_used) else {
@@ -198,7 +196,7 @@ impl PrefixCache {
         true
     }
 
-    /// Gives everything back.
+    /// Releases all sequences.
     pub fn clear(&mut self, session: &mut dyn Session) {
         while let Some((&id, _)) = self.entries.first_key_value() {
             self.forget(session, id);
@@ -233,7 +231,7 @@ impl PrefixCache {
     }
 }
 
-/// The best length at which a found sequence can be forked.
+/// The longest snapshot at which a found sequence can be forked.
 fn at_snapshots(found: &Found<'_, SequenceId>, session: &dyn Session) -> Option<Hit> {
     let longer = found.through().filter_map(|&source| {
         let len = session.reusable(source, found.len).ok()?;
@@ -246,7 +244,7 @@ fn at_snapshots(found: &Found<'_, SequenceId>, session: &dyn Session) -> Option<
     longer.chain(whole).max_by_key(|hit| hit.len)
 }
 
-/// Gives a sequence back. There is nothing to do about one that cannot be.
+/// Releases a sequence; a failure is only logged.
 pub(crate) fn release(session: &mut dyn Session, id: SequenceId) {
     if let Err(error) = session.release(id) {
         tracing::error!(%error, "a sequence could not be released");

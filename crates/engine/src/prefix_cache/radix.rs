@@ -1,11 +1,10 @@
-//! The prefix cache's index: a radix tree over token strings.
+//! The prefix cache's index: a radix tree over token sequences.
 //!
-//! It answers which keys a prompt shares how much with, and nothing else: it
-//! knows neither sequences nor memory, and never evicts by itself.
+//! It finds common prefixes and nothing else: it knows neither sequences nor memory, and never
+//! evicts.
 //!
-//! Nodes live in an arena and name each other by slot. A conversation that is
-//! kept after each turn nests its keys one inside the other, thousands deep,
-//! and no walk here, dropping included, may spend stack on that depth.
+//! Nodes are in an arena and refer to each other by slot. A conversation cached after each turn
+//! nests its keys thousands deep, so no walk, not even dropping, may recurse.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -13,13 +12,11 @@ use std::mem;
 /// The root's slot. The root alone has an empty edge, and is never released.
 const ROOT: usize = 0;
 
-/// Token strings with a value each, where shared beginnings are kept once.
-///
-/// Every node but the root holds a value or parts at least two keys; there are
-/// fewer than two such nodes for each key.
+/// A map from token sequences to values that stores common prefixes once. Every node but the root
+/// holds a value or branches, so there are fewer than two nodes per key.
 pub(super) struct Radix<T> {
     nodes: Vec<Node<T>>,
-    /// Slots of `nodes` that the tree has let go, to be used again.
+    /// Free slots of `nodes`.
     free: Vec<usize>,
 }
 
@@ -50,7 +47,7 @@ impl<T> Radix<T> {
         }
     }
 
-    /// Puts a value under a key; gives back the value that stood there.
+    /// Inserts a value; returns the previous one.
     pub fn insert(&mut self, key: &[u32], value: T) -> Option<T> {
         let mut node = ROOT;
         let mut rest = key;
@@ -69,7 +66,7 @@ impl<T> Radix<T> {
         self.nodes[node].value.replace(value)
     }
 
-    /// Takes a key out, and every node that only it needed.
+    /// Removes a key and the nodes that only it needed.
     pub fn remove(&mut self, key: &[u32]) -> Option<T> {
         let mut parent = ROOT;
         let mut node = ROOT;
@@ -89,7 +86,7 @@ impl<T> Radix<T> {
         Some(value)
     }
 
-    /// How much of `key` is known, and by whom.
+    /// Finds the longest known prefix of `key`.
     pub fn find(&self, key: &[u32]) -> Found<'_, T> {
         let mut node = ROOT;
         let mut len = 0;
@@ -121,15 +118,15 @@ impl<T> Radix<T> {
         root.value.is_none() && root.children.is_empty()
     }
 
-    /// Hangs a new leaf under `parent`, which has no child that begins with `first`.
+    /// Adds a leaf under `parent`, which has no child that begins with `first`.
     fn grow(&mut self, parent: usize, first: u32, edge: &[u32]) -> usize {
         let leaf = self.occupy(Node::leaf(edge));
         self.nodes[parent].children.insert(first, leaf);
         leaf
     }
 
-    /// Cuts a node's edge after `at` tokens. The upper half keeps the slot,
-    /// so the parent need not hear of it.
+    /// Splits a node's edge after `at` tokens. The upper half keeps the slot, so the parent does
+    /// not change.
     fn split(&mut self, node: usize, at: usize) {
         let (upper, lower) = self.nodes[node].edge.split_at(at);
         let (first, upper, lower) = (lower[0], Node::leaf(upper), lower.into());
@@ -141,14 +138,13 @@ impl<T> Radix<T> {
         self.nodes[node].children.insert(first, child);
     }
 
-    /// Takes a leaf off its parent.
+    /// Removes a leaf from its parent.
     fn prune(&mut self, parent: usize, leaf: usize) {
         let Node { edge, .. } = self.release(leaf);
         self.nodes[parent].children.remove(&edge[0]);
     }
 
-    /// Undoes a split that no key needs any longer: a node without a value
-    /// becomes one with its only child.
+    /// Merges a node without a value with its only child.
     fn merge(&mut self, node: usize) {
         if node == ROOT || self.nodes[node].value.is_some() {
             return;
@@ -177,18 +173,18 @@ impl<T> Radix<T> {
     }
 }
 
-/// The longest beginning of a key that the tree knows.
+/// The longest known prefix of a key.
 pub(super) struct Found<'a, T> {
-    /// Tokens of the key that at least one key in the tree begins with.
+    /// Length of the prefix.
     pub len: usize,
     on_path: Vec<(usize, &'a T)>,
     tree: &'a Radix<T>,
-    /// The highest node at or below the end of those tokens.
+    /// The highest node at or below the end of the prefix.
     node: usize,
 }
 
 impl<'a, T> Found<'a, T> {
-    /// The values whose keys begin with those `len` tokens, in the order of their keys.
+    /// Values whose keys begin with the prefix, in key order.
     pub fn through(&self) -> impl Iterator<Item = &'a T> + use<'a, T> {
         let nodes = &self.tree.nodes;
         let mut pending = vec![self.node];
@@ -200,8 +196,7 @@ impl<'a, T> Found<'a, T> {
         .flatten()
     }
 
-    /// The values whose whole keys are beginnings of the key, shortest first,
-    /// each with its key's length.
+    /// Values whose keys are prefixes of the key, shortest first, each with its key's length.
     pub fn on_path(&self) -> &[(usize, &'a T)] {
         &self.on_path
     }
@@ -219,7 +214,7 @@ mod tests {
 
     use super::{ROOT, Radix};
 
-    /// What a tree must agree with, by looking at every key.
+    /// A plain map to compare with.
     type Model = BTreeMap<Vec<u32>, u32>;
 
     fn check_invariants(tree: &Radix<u32>) {
@@ -300,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_a_plain_map_under_random_operations() {
+    fn radix_agrees_with_plain_map() {
         for seed in 0..40 {
             let mut random = Random(SplitMix64::new(seed));
             let (mut tree, mut model) = (Radix::new(), Model::new());
@@ -327,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_a_reader_would() {
+    fn find_returns_longest_prefix() {
         let keys: [&[u32]; 5] = [&[1, 2, 3, 4], &[1, 2, 5], &[1, 2], &[], &[7]];
         let mut tree = Radix::new();
         for (at, key) in keys.iter().enumerate() {
@@ -377,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_nested_thousands_deep_need_no_stack() {
+    fn deeply_nested_keys_need_no_stack() {
         // Too small for a frame per nested key, however lean the frame.
         let thread = std::thread::Builder::new().stack_size(64 << 10);
         let run = thread.spawn(|| nest_and_unnest(20_000)).unwrap();

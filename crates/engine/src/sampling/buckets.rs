@@ -1,10 +1,11 @@
-//! A row's weight by how far tokens are from a middle, for cuts that keep too many to list.
+//! A histogram of a row's weight by distance from a middle, for cuts that keep too many tokens to
+//! list.
 
 use super::logits::{BLOCK, Scale};
 use super::vectorised::vectorised;
 
-/// Tokens are sorted into buckets by how far their log-weights are from a middle; so many to a
-/// factor of e, and the last one takes all that is farther.
+/// Buckets per factor of e in weight. Tokens go to buckets by the distance of their log-weights
+/// from a middle; the last bucket takes the rest.
 const BUCKETS_TO_E: f32 = 64.0;
 const BUCKETS: usize = 88 * BUCKETS_TO_E as usize;
 
@@ -25,15 +26,15 @@ vectorised! {
         buckets.resize(BUCKETS, [0.0; 4]);
         for block in logits.chunks(BLOCK) {
             let mut weights = [0.0f32; BLOCK];
-            let mut queue_limits = [0u32; BLOCK];
+            let mut places = [0u32; BLOCK];
             for (weight, &logit) in weights.iter_mut().zip(block) {
                 *weight = scale.weight(logit);
             }
-            for (place, &logit) in queue_limits.iter_mut().zip(block) {
+            for (place, &logit) in places.iter_mut().zip(block) {
                 *place = bucket(logit, scale, middle);
             }
-            // Neighbours are often of one bucket, and would wait for each other.
-            for (at, (place, weight)) in queue_limits.into_iter().zip(weights).enumerate() {
+            // Neighbours often share a bucket; separate sums avoid the dependency.
+            for (at, (place, weight)) in places.into_iter().zip(weights).enumerate() {
                 buckets[place as usize][at % 4] += f64::from(weight);
             }
         }
@@ -41,7 +42,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Takes the tokens of all buckets past `last` out, and lists those in `last`.
+    /// Removes the tokens of all buckets past `last`, and lists those in `last`.
     fn cut_at_bucket(
         logits: &mut [f32],
         scale: Scale,
@@ -51,16 +52,16 @@ vectorised! {
     ) {
         inside.clear();
         for (index, block) in logits.chunks_mut(BLOCK).enumerate() {
-            let mut queue_limits = [0u32; BLOCK];
+            let mut places = [0u32; BLOCK];
             let mut hit = false;
-            for (place, logit) in queue_limits.iter_mut().zip(block.iter_mut()) {
+            for (place, logit) in places.iter_mut().zip(block.iter_mut()) {
                 *place = bucket(*logit, scale, middle);
                 *logit = if *place > last { f32::NEG_INFINITY } else { *logit };
                 hit |= *place == last;
             }
             if hit {
-                let queue_limits = queue_limits[..block.len()].iter().enumerate();
-                let here = queue_limits.filter(|(_, place)| **place == last);
+                let places = places[..block.len()].iter().enumerate();
+                let here = places.filter(|(_, place)| **place == last);
                 inside.extend(here.map(|(at, _)| (index * BLOCK + at) as u32));
             }
         }

@@ -1,5 +1,4 @@
-//! DRY ("don't repeat yourself"): what would prolong a repetition is discouraged, the more the
-//! longer the repetition already is.
+//! DRY ("don't repeat yourself"): penalises tokens that would extend a repetition, by its length.
 
 use loquat_text::Tokenizer;
 
@@ -17,7 +16,7 @@ pub(super) struct Dry {
     tokenizer: Option<Tokenizer>,
     /// Tokens since the last one that a breaker ended in.
     unbroken: usize,
-    /// The end of the text, as much of it as a breaker may begin in.
+    /// The end of the text, as far back as a breaker may begin.
     tail: Vec<u8>,
 }
 
@@ -29,7 +28,7 @@ pub(super) struct Buffers {
 }
 
 impl Dry {
-    /// `None` where it is not asked for.
+    /// `None` if it is switched off.
     pub fn new(params: &SamplingParams, prompt: &[u32]) -> Option<Self> {
         let breakers = params.dry_sequence_breakers.iter();
         let breakers = breakers.filter(|text| !text.is_empty());
@@ -45,7 +44,7 @@ impl Dry {
         })
     }
 
-    /// Lets it read tokens; `tokens` are those that stand already.
+    /// Sets the tokenizer; `tokens` are the existing ones.
     pub fn read_by(&mut self, tokenizer: &Tokenizer, tokens: &[u32]) {
         self.tokenizer = Some(tokenizer.clone());
         (self.unbroken, self.tail) = (0, Vec::new());
@@ -71,7 +70,7 @@ impl Dry {
         self.tail.drain(..surplus);
     }
 
-    /// Lowers the logits of tokens that would prolong a repetition in `tokens`.
+    /// Lowers the logits of tokens that would extend a repetition in `tokens`.
     pub fn apply_dry(
         &self,
         tokens: &[u32],
@@ -93,8 +92,8 @@ impl Dry {
         prolonging.clear();
         if visible.len() > self.allowed_length && reach >= self.allowed_length {
             repetitions(visible, lengths);
-            // What stood `back` tokens before the end repeats it; the token after that place
-            // would prolong the repetition.
+            // The text `back` tokens before the end repeats it; the token after that position would
+            // extend the repetition.
             for (back, &length) in lengths.iter().enumerate().skip(1) {
                 let length = length.min(reach);
                 if length >= self.allowed_length {
@@ -131,8 +130,8 @@ impl Dry {
     }
 }
 
-/// For each number of tokens left out at the end, how many of the last before them are also the
-/// last of all: the Z algorithm, read from the end.
+/// For each offset from the end, the length of the common suffix with the whole text: the Z
+/// algorithm, from the end.
 fn repetitions(tokens: &[u32], lengths: &mut Vec<usize>) {
     let count = tokens.len();
     let from_end = |at: usize| tokens[count - 1 - at];

@@ -1,20 +1,19 @@
 //! Arithmetic over one row of logits.
 //!
-//! Everything here runs in an order fixed by the row alone, over an exponential of our own: the
-//! same logits give the same bits on every machine and under any load. NaN and minus infinity
-//! have no probability; plus infinity counts as the largest finite logit.
+//! The order of operations depends on the row alone, and the exponential is our own: equal logits
+//! give equal bits on every machine and under any load. NaN and minus infinity have no probability;
+//! plus infinity counts as the largest finite logit.
 
 use super::math;
 use super::vectorised::vectorised;
 
-/// Independent sums and maxima, so that neither waits for the one before; fixed, whatever the
-/// width of a machine's registers.
+/// Independent sums and maxima; fixed, whatever the width of the machine's registers.
 const LANES: usize = 32;
 
 /// How many logits are skipped or summed at a time.
 pub(super) const BLOCK: usize = 128;
 
-/// How far a distribution is stretched: the largest logit, made finite, and the temperature.
+/// Scales logits by the largest one, made finite, and the temperature.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     pub peak: f32,
@@ -44,7 +43,7 @@ impl Scale {
 
     /// A logit below all that weigh at least `weight`.
     pub fn floor(self, weight: f64) -> f32 {
-        /// More than [`exp`] and the product before it are off by.
+        /// More than the error of [`exp`] and the product before it.
         const SLACK: f64 = 1e-4;
         let log_weight = math::ln(weight) - SLACK;
         let floor = f64::from(self.peak) + log_weight / f64::from(self.inverse);
@@ -52,7 +51,7 @@ impl Scale {
     }
 }
 
-/// The larger one, or the other where one is NaN.
+/// The larger one; if one is NaN, the other.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
@@ -72,7 +71,7 @@ fn largest_of(logits: &[f32]) -> f32 {
 }
 
 vectorised! {
-    /// The largest logit; minus infinity where no token has a probability.
+    /// The largest logit; minus infinity if no token has a probability.
     fn largest(logits: &[f32]) -> f32 {
         largest_of(logits)
     }
@@ -86,7 +85,7 @@ vectorised! {
     }
 }
 
-/// The largest logit, made finite. `None` where no token has a probability.
+/// The largest logit, made finite; `None` if no token has a probability.
 pub(super) fn peak(logits: &[f32]) -> Option<f32> {
     let largest = largest(logits);
     (largest > f32::NEG_INFINITY).then_some(largest.min(f32::MAX))
@@ -152,7 +151,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Takes out what weighs less than `least`.
+    /// Drops tokens that weigh less than `least`.
     fn drop_lighter(logits: &mut [f32], scale: Scale, least: f64) {
         for logit in logits {
             let light = f64::from(scale.weight(*logit)) < least;
@@ -162,7 +161,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Takes out what is less than `floor`.
+    /// Drops logits below `floor`.
     fn drop_lower(logits: &mut [f32], floor: f32) {
         for logit in logits {
             *logit = if *logit < floor { f32::NEG_INFINITY } else { *logit };
@@ -171,7 +170,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// What all logits weigh together.
+    /// The total weight.
     fn total_weight(logits: &[f32], scale: Scale) -> f64 {
         let mut total = 0.0;
         let mut weights = [0.0f32; BLOCK];
@@ -186,7 +185,7 @@ vectorised! {
     }
 }
 
-/// The row in groups of lanes, the last one filled up with tokens that have no probability.
+/// The row in groups of lanes; the last one is padded with minus infinity.
 #[inline(always)]
 fn groups(logits: &[f32]) -> impl Iterator<Item = [f32; LANES]> {
     let (chunks, rest) = logits.as_chunks::<LANES>();
@@ -223,12 +222,12 @@ pub(super) struct Spread {
     /// Tokens that have a probability.
     pub count: f64,
     pub total_weight: f64,
-    /// Of the logarithms of the weights, each as often as its token is likely.
+    /// Mean log-weight, weighted by probability.
     pub mean_log_weight: f64,
 }
 
 impl Spread {
-    /// From 0, where one token has all the probability, to 1, where all have the same.
+    /// From 0 (one token has all the probability) to 1 (all are equal).
     pub fn normalised_entropy(&self) -> f64 {
         let entropy = math::ln(self.total_weight) - self.mean_log_weight;
         (entropy / math::ln(self.count)).clamp(0.0, 1.0)
@@ -266,7 +265,7 @@ pub(super) struct LogSoftmax {
 }
 
 impl LogSoftmax {
-    /// `None` where no token has a probability.
+    /// `None` if no token has a probability.
     pub fn from_logits(logits: &[f32]) -> Option<Self> {
         let scale = Scale::new(peak(logits)?, 1.0);
         let total = total_weight(logits, scale);
@@ -291,7 +290,7 @@ mod tests {
     const INF: f32 = f32::INFINITY;
 
     #[test]
-    fn exp_is_exact_enough_over_its_whole_domain() {
+    fn exp_is_accurate_over_its_domain() {
         for step in 0..=870_000 {
             let x = -(step as f32) * 1e-4;
             let (found, expected) = (f64::from(exp(x)), f64::from(x).exp());
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_survives_hostile_rows() {
+    fn peak_survives_hostile_rows() {
         let cases: [(&[f32], Option<f32>); 7] = [
             (&[1.0, 3.0, 2.0], Some(3.0)),
             (&[2.0, 2.0, 2.0], Some(2.0)),
@@ -340,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_over_a_row_are_those_of_its_parts() {
+    fn row_sums_equal_sums_of_parts() {
         for count in [1, 31, 32, 33, 127, 128, 129, 1000] {
             let logits = crowd(count);
             let scale = Scale::new(peak(&logits).expect("finite"), 2.0);
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_below_all_that_weigh_enough() {
+    fn floor_is_below_sufficient_weights() {
         for peak in [-3e5, -20.0, 0.0, 7.5, 1e6] {
             for temperature in [0.01, 0.8, 30.0] {
                 let scale = Scale::new(peak, temperature);

@@ -1,4 +1,4 @@
-//! Mirostat 2: truncates so that tokens surprise by a set amount on average.
+//! Mirostat 2: truncates so that the mean surprise approaches a target.
 
 use super::SamplingParams;
 use super::math;
@@ -8,12 +8,12 @@ use super::pool::CandidatePool;
 pub(super) struct Mirostat {
     tau: f64,
     eta: f64,
-    /// What surprises by more bits than this is not drawn.
+    /// Tokens with more surprise (in bits) are not drawn.
     mu: f64,
 }
 
 impl Mirostat {
-    /// `None` where it is not asked for.
+    /// `None` if it is switched off.
     pub fn new(params: &SamplingParams) -> Option<Self> {
         let tau = f64::from(params.mirostat_tau);
         (params.mirostat == 2).then(|| Self {
@@ -27,7 +27,7 @@ impl Mirostat {
         pool.truncate_surprise(self.mu);
     }
 
-    /// Notes how likely the drawn token was among those left.
+    /// Updates `mu` from the drawn token's probability.
     pub fn learn(&mut self, probability: f64) {
         let surprise = -math::ln(probability) / std::f64::consts::LN_2;
         self.mu -= self.eta * (surprise - self.tau);

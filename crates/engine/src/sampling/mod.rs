@@ -1,8 +1,7 @@
-//! From logits to the next token: what is forbidden or pushed, the steps in the request's order,
-//! and the draw.
+//! From logits to the next token: bias and masks, the steps in the request's order, and the draw.
 //!
-//! A choice depends on the row's logits, the request and its own random stream, never on what
-//! else is running.
+//! A choice depends on the row's logits, the request and its own random stream, never on other
+//! requests.
 
 mod buckets;
 mod dry;
@@ -40,7 +39,7 @@ use pool::CandidatePool;
 use select::Candidate;
 use token_counts::TokenCounts;
 
-/// Buffers that all requests take turns in, so that a token allocates nothing.
+/// Buffers shared by all requests, so that sampling a token does not allocate.
 #[derive(Debug, Default)]
 pub struct SamplerScratch {
     candidates: Vec<Candidate>,
@@ -54,13 +53,13 @@ pub struct SamplerScratch {
     dry: dry::Buffers,
 }
 
-/// One request's choices: its parameters, its random stream, and what it has token_counts. The engine
-/// keeps one for each request; whoever runs a session without the engine may do the same.
+/// Samples one request's tokens: its parameters, random stream and token counts. The engine has one
+/// per request; programs that run a session directly may use it too.
 #[derive(Debug)]
 pub struct Sampler {
     params: SamplingParams,
     rng: ChaCha8Rng,
-    /// Prompt and output; empty where nothing looks back.
+    /// Prompt and output; empty if no step looks back.
     tokens: Vec<u32>,
     looks_back: bool,
     prompt_len: usize,
@@ -70,7 +69,7 @@ pub struct Sampler {
     token_counts: Option<TokenCounts>,
     dry: Option<Dry>,
     mirostat: Option<Mirostat>,
-    /// The next draw's number, where it had to be known before the logits.
+    /// The next draw's random number, if it was needed before the logits.
     unit: Option<f64>,
 }
 
@@ -105,7 +104,7 @@ impl Sampler {
         }
     }
 
-    /// Lets it read tokens, which `dry_sequence_breakers` need.
+    /// Sets the tokenizer, which `dry_sequence_breakers` need.
     pub fn with_tokenizer(mut self, tokenizer: &Tokenizer) -> Self {
         if let Some(dry) = &mut self.dry {
             dry.read_by(tokenizer, &self.tokens);
@@ -113,14 +112,14 @@ impl Sampler {
         self
     }
 
-    /// Whether the choice is the largest of the model's own logits, so that these need not be
+    /// Whether the choice is the largest of the model's logits, so that the logits need not be
     /// read.
     pub fn is_plain_greedy(&self) -> bool {
         self.params.is_plain_greedy()
     }
 
-    /// What a device needs to draw the next token by itself; `None` where the choice takes more
-    /// than that. The same until a token is drawn, wherever that happens.
+    /// What a device needs to draw the next token itself; `None` if sampling needs more. Unchanged
+    /// until a token is drawn.
     pub fn next_draw(&mut self) -> Option<Draw> {
         if !self.params.is_plain_draw() {
             return None;
@@ -137,7 +136,7 @@ impl Sampler {
         })
     }
 
-    /// Forgets a draw that a device made.
+    /// Records that the device made the draw.
     pub fn record_draw(&mut self) {
         self.unit = None;
     }
@@ -147,7 +146,7 @@ impl Sampler {
         unit.unwrap_or_else(|| unit_interval(self.rng.next_u64()))
     }
 
-    /// Chooses the next token among those `allowed`, with the log-probabilities asked for.
+    /// Chooses the next token among those `allowed`, with the requested log-probabilities.
     /// Overwrites `logits`.
     pub fn sample(
         &mut self,
@@ -179,8 +178,8 @@ impl Sampler {
         self.choose(logits, allowed, alternatives, scratch)
     }
 
-    /// A token that a constraint forced, with the log-probabilities asked for: certain in what
-    /// was drawn from, whatever the model thought of it.
+    /// A forced token with the requested log-probabilities. It is certain in the sampled
+    /// distribution, whatever the model's.
     pub(crate) fn score_forced(
         &self,
         id: u32,
@@ -205,7 +204,7 @@ impl Sampler {
         }
     }
 
-    /// Notes a token of the output.
+    /// Records a token of the output.
     pub fn observe(&mut self, id: u32) {
         self.generated += 1;
         if self.looks_back {
@@ -272,7 +271,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// What holds whatever the order: bias, bad words, allowed tokens, the least length and the
+    /// Adjustments outside the order: bias, bad words, allowed tokens, the minimum length and the
     /// constraint.
     fn push_and_forbid(&self, pool: &mut CandidatePool<'_>, allowed: Option<&TokenMask>) {
         for &(id, bias) in &self.params.logit_bias {
@@ -341,7 +340,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// A token that a constraint forces is held to what is forbidden like any other.
+    /// A forced token must not be forbidden by the parameters.
     pub(crate) fn check_forced(&self, id: u32) -> Result<(), EngineError> {
         let is_bad = |word: &Vec<u32>| match word.split_last() {
             Some((last, rest)) => *last == id && self.tokens.ends_with(rest),
@@ -379,7 +378,7 @@ fn mask_of(tokens: &[u32]) -> Option<TokenMask> {
     Some(mask)
 }
 
-/// A token with its log-probability and the `count` likeliest, before any adjustment.
+/// A token with its log-probability and the `count` most likely ones, before any adjustment.
 pub(crate) fn score(
     id: u32,
     logits: &[f32],
@@ -405,8 +404,7 @@ fn unit_interval(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A seed for a request that brought none, from the operating system's randomness by way of the
-/// standard library's hash keys.
+/// A random seed for a request without one, from the standard library's hash keys.
 pub(crate) fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(())

@@ -23,9 +23,8 @@ pub enum SamplingStep {
     Xtc,
 }
 
-/// The order of a request that names none: llama.cpp's, with the temperature moved before the
-/// truncations, where transformers and vLLM have it and the authors of a checkpoint's
-/// `generation_config.json` expect it.
+/// The default order: llama.cpp's, with the temperature before the truncations as in transformers
+/// and vLLM, which `generation_config.json` files expect.
 pub const DEFAULT_ORDER: [SamplingStep; 9] = [
     SamplingStep::Penalties,
     SamplingStep::Dry,
@@ -56,7 +55,7 @@ impl SamplingStep {
         }
     }
 
-    /// The step of this name, or of the short name that llama.cpp lists it by.
+    /// Parses a step's name or llama.cpp's short name.
     pub fn from_name(name: &str) -> Result<Self, EngineError> {
         let canonical = match name {
             "typ_p" => Self::TypicalP.name(),
@@ -70,8 +69,8 @@ impl SamplingStep {
         })
     }
 
-    /// What switches the step on, with its value in `params`. Its other parameters only say how
-    /// it works, and so may have any value while it is off.
+    /// The parameters that switch the step on, with their values in `params`. Its other parameters
+    /// may have any value while it is off.
     fn switches(self, params: &SamplingParams) -> Vec<(Parameter, f32)> {
         match self {
             Self::Penalties => vec![
@@ -100,7 +99,7 @@ impl fmt::Display for SamplingStep {
     }
 }
 
-/// Each step stands at most once, and none that is switched on is left out.
+/// Each step occurs at most once, and every active step is listed.
 pub(super) fn check(params: &SamplingParams) -> Result<(), EngineError> {
     let order = &params.order;
     for (at, step) in order.iter().enumerate() {

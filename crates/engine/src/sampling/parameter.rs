@@ -9,16 +9,15 @@ use crate::EngineError;
 pub struct Parameter {
     pub name: &'static str,
     pub kind: ParameterKind,
-    /// The step it belongs to; `None` for what holds whatever the order.
+    /// The step it belongs to; `None` if it is independent of the order.
     pub step: Option<SamplingStep>,
-    /// Inclusive. Of a list of numbers: of each. Of other lists: 0.
+    /// Inclusive. For a list of numbers: of each entry; for other lists: 0.
     pub min: f32,
     /// Inclusive; as `min`.
     pub max: f32,
-    /// Leaves the distribution as the model gave it, by itself or while its step is switched
-    /// off. Of a list: what something not listed has.
+    /// The neutral value. For a list: the value of what is not listed.
     pub default: f32,
-    /// Of a list: how many entries it may have, which bounds what a request can cost.
+    /// For a list: the most entries, which bounds a request's cost.
     pub most: Option<usize>,
     pub help: &'static str,
 }
@@ -34,11 +33,11 @@ pub enum ParameterKind {
     TokenSequences,
     Strings,
     Steps,
-    /// Any whole number of 64 bits.
+    /// Any 64-bit integer.
     Seed,
 }
 
-/// More tokens, or counts of them, than any model has.
+/// More tokens than any model has.
 const COUNT: f32 = 16_777_216.0;
 
 impl Parameter {
@@ -102,7 +101,7 @@ impl Parameter {
         }
     }
 
-    /// Whether a list may have so many entries.
+    /// Checks the length of a list.
     pub fn check_entries(&self, count: usize) -> Result<(), EngineError> {
         match self.most {
             Some(most) if count > most => Err(EngineError::OutOfRange {
@@ -176,10 +175,10 @@ pub const DRY_SEQUENCE_BREAKERS: Parameter =
              bytes",
         );
 
-/// In bytes: each is looked for around every token.
+/// In bytes. Bounds the search around every token.
 pub(super) const LONGEST_BREAKER: usize = 64;
 
-/// What `dry_sequence_breakers` are when left out.
+/// The default of `dry_sequence_breakers`.
 pub const DEFAULT_DRY_SEQUENCE_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 pub const TEMPERATURE: Parameter = Parameter::float("temperature", (0.0, 100.0), 1.0)
@@ -242,7 +241,7 @@ pub const XTC_THRESHOLD: Parameter = Parameter::float("xtc_threshold", (0.0, 1.0
          dropped; above 0.5 nothing ever is",
     );
 
-/// What one entry of `logit_bias` may add; its default is the bias of a token not named.
+/// One entry of `logit_bias`; the default applies to tokens not listed.
 pub const LOGIT_BIAS: Parameter = Parameter::float("logit_bias", (-100.0, 100.0), 0.0)
     .with_kind(ParameterKind::Biases)
     .at_most(65_536)

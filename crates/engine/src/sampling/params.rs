@@ -1,4 +1,4 @@
-//! How a request wants its tokens chosen.
+//! Sampling parameters of a request.
 
 use loquat_text::GenerationConfig;
 
@@ -6,7 +6,7 @@ use super::order::{self, DEFAULT_ORDER, SamplingStep};
 use super::parameter::*;
 use crate::EngineError;
 
-/// How the next token is chosen; see [`PARAMETERS`] for what each field means.
+/// How the next token is chosen; [`PARAMETERS`] documents each field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     pub temperature: f32,
@@ -23,7 +23,7 @@ pub struct SamplingParams {
     pub dry_base: f32,
     pub dry_allowed_length: usize,
     pub dry_penalty_last_n: i32,
-    /// They are looked for in the text, and so need a tokenizer.
+    /// Matched in the text, so they need a tokenizer.
     pub dry_sequence_breakers: Vec<String>,
     pub mirostat: u8,
     pub mirostat_tau: f32,
@@ -32,14 +32,14 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     pub frequency_penalty: f32,
     pub penalty_last_n: i32,
-    /// A token named twice gets both.
+    /// A token listed twice gets both biases.
     pub logit_bias: Vec<(u32, f32)>,
     pub bad_words: Vec<Vec<u32>>,
     pub allowed_tokens: Vec<u32>,
     pub min_tokens: usize,
     pub order: Vec<SamplingStep>,
-    /// The same request with the same seed gives the same tokens. Without one a fresh seed is
-    /// taken, and told at the end.
+    /// The same request with the same seed gives the same tokens. Without one a random seed is
+    /// used, and reported at the end.
     pub seed: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Always the likeliest token, nothing adjusted.
+    /// Always the most likely token, without adjustments.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,
@@ -87,8 +87,8 @@ impl SamplingParams {
         }
     }
 
-    /// What a checkpoint asks for, and neutral where it says nothing. Values that no request
-    /// could have are refused by name.
+    /// A checkpoint's defaults, neutral for missing values. Invalid values are errors that name the
+    /// field.
     pub fn from_defaults(config: &GenerationConfig) -> Result<Self, EngineError> {
         let neutral = Self::default();
         let GenerationConfig {
@@ -253,7 +253,7 @@ impl SamplingParams {
         order::check(self)
     }
 
-    /// Whether the choice is the largest of the model's own logits, so that these need not be
+    /// Whether the choice is the largest of the model's logits, so that the logits need not be
     /// read.
     pub(crate) fn is_plain_greedy(&self) -> bool {
         self.temperature == 0.0
@@ -266,8 +266,8 @@ impl SamplingParams {
             && self.xtc_probability == XTC_PROBABILITY.default
     }
 
-    /// Whether the choice takes a temperature and the usual truncations alone, in their usual
-    /// order, so that a device can draw by itself.
+    /// Whether sampling uses only a temperature and the usual truncations in the usual order, so
+    /// that a device can draw itself.
     pub(crate) fn is_plain_draw(&self) -> bool {
         let truncations = [
             SamplingStep::Temperature,
@@ -289,7 +289,7 @@ impl SamplingParams {
             && order.eq(&truncations)
     }
 
-    /// Whether a penalty depends on tokens that stand already.
+    /// Whether a penalty depends on earlier tokens.
     pub(super) fn penalises(&self) -> bool {
         let moved = self.repetition_penalty != REPETITION_PENALTY.default
             || self.presence_penalty != PRESENCE_PENALTY.default
@@ -302,12 +302,12 @@ impl SamplingParams {
         self.dry_multiplier != DRY_MULTIPLIER.default && self.dry_penalty_last_n != 0
     }
 
-    /// Whether some tokens may be forbidden outright.
+    /// Whether some tokens may be forbidden.
     pub(super) fn excludes(&self) -> bool {
         !self.bad_words.is_empty() || !self.allowed_tokens.is_empty() || self.min_tokens > 0
     }
 
-    /// Whether the request cannot be served without the text of tokens.
+    /// Whether sampling needs a tokenizer.
     pub fn needs_tokenizer(&self) -> bool {
         self.discourages_repetition() && !self.dry_sequence_breakers.is_empty()
     }
@@ -336,7 +336,7 @@ pub(crate) fn check_token(
     })
 }
 
-/// How many tokens a window of `last_n` reaches back; -1 is all of them.
+/// Tokens in a window of `last_n`; -1 means all.
 pub(super) fn window(last_n: i32) -> usize {
     usize::try_from(last_n).unwrap_or(usize::MAX)
 }

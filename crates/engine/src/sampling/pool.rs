@@ -1,7 +1,7 @@
-//! What may still be drawn, narrowed step by step.
+//! The candidates for a draw, narrowed step by step.
 //!
-//! At first that is the whole row; the first truncation makes it a list of candidates, which
-//! every later step goes through in full. No step leaves less than one token where there was one.
+//! At first they are the whole row; the first truncation makes a list, which later steps scan.
+//! Every step leaves at least one token.
 
 use std::cmp::Ordering;
 
@@ -12,18 +12,18 @@ use super::math;
 use super::select::{self, Candidate};
 use crate::{TokenInfo, TokenMask};
 
-/// Above so many, going through the whole row is quicker than through a list.
+/// Above this many candidates, scanning the row is faster than a list.
 const MANY: usize = 1024;
 
 pub(super) struct CandidatePool<'a> {
     /// All tokens, until `narrowed`. Minus infinity is no candidate.
     row: &'a mut [f32],
     scratch: &'a mut SamplerScratch,
-    /// Whether `scratch.candidates` are what is left.
+    /// Whether `scratch.candidates` holds the candidates.
     narrowed: bool,
-    /// Applied to every logit of row and candidates, which are themselves left as they are.
+    /// Applied when logits are read; the stored logits stay unscaled.
     temperature: f32,
-    /// Of all weights, once drawn.
+    /// Total weight, after a draw.
     total: f64,
 }
 
@@ -69,14 +69,14 @@ impl<'a> CandidatePool<'a> {
         }
     }
 
-    /// Takes a token out; only before a step narrows the pool.
+    /// Removes a token; only before a step narrows the pool.
     pub fn forbid(&mut self, id: u32) {
         if let Some(logit) = self.row.get_mut(id as usize) {
             *logit = f32::NEG_INFINITY;
         }
     }
 
-    /// Takes everything out but what `mask` allows; only before a step narrows the pool.
+    /// Removes all tokens that `mask` forbids; only before a step narrows the pool.
     pub fn forbid_all_but(&mut self, mask: &TokenMask) {
         mask.apply(self.row);
     }
@@ -89,7 +89,7 @@ impl<'a> CandidatePool<'a> {
         }
     }
 
-    /// A temperature between `min` and `max`, by how unsure the distribution is.
+    /// Sets a temperature between `min` and `max` by the distribution's entropy.
     pub fn dynamic_temperature(&mut self, min: f32, max: f32, exponent: f32) {
         let Some(spread) = self.spread() else {
             return;
@@ -127,8 +127,7 @@ impl<'a> CandidatePool<'a> {
         }
     }
 
-    /// Narrows the row to the fewest best that have this share of the weight, where these are
-    /// not many.
+    /// Narrows the row to the fewest best tokens with this share of the weight, if they are few.
     fn nucleus(&mut self, share: f64, scale: Scale) -> bool {
         /// Logarithms of the least weights to try: a sure model's nucleus is found in a few
         /// tokens, and hardly any lies below the last.
@@ -154,8 +153,8 @@ impl<'a> CandidatePool<'a> {
         false
     }
 
-    /// Takes all out of the row but the fewest with log-weights nearest to `middle` that have
-    /// this share of the weight. For many: it lists none but those at the edge.
+    /// Keeps the fewest tokens with log-weights nearest to `middle` that have this share of the
+    /// weight. For many tokens: lists only those at the edge.
     fn keep_nearest(&mut self, share: f64, scale: Scale, middle: f32) {
         let SamplerScratch {
             candidates,
@@ -194,7 +193,7 @@ impl<'a> CandidatePool<'a> {
         }
     }
 
-    /// Drops what weighs less than `least`, which is at most the peak's 1.
+    /// Drops tokens that weigh less than `least`, which is at most 1.
     fn keep_weighing(&mut self, least: f64, scale: Scale) {
         if !self.narrow(scale.floor(least)) {
             return logits::drop_lighter(self.row, scale, least);
@@ -217,7 +216,7 @@ impl<'a> CandidatePool<'a> {
         }
         let candidates = &mut self.scratch.candidates;
         let mass = share * select::weigh(candidates, scale);
-        // What weighs nothing is infinitely surprising.
+        // Tokens without weight are infinitely surprising.
         candidates.retain(|candidate| candidate.weight > 0.0);
         select::fewest(candidates, mass, |a, b| nearer(a, b, scale, middle));
     }
@@ -271,7 +270,7 @@ impl<'a> CandidatePool<'a> {
         list.retain(|c| c.weight > 0.0 && f64::from(c.weight) >= least);
     }
 
-    /// Drops what surprises by more than `bits`, but for the likeliest token.
+    /// Drops tokens with more surprise than `bits`, except the most likely one.
     pub fn truncate_surprise(&mut self, bits: f64) {
         let Some(scale) = self.scale() else {
             return;
@@ -289,7 +288,7 @@ impl<'a> CandidatePool<'a> {
         }
     }
 
-    /// Draws a token; `unit` is in [0, 1). `None` where none is left.
+    /// Draws a token; `unit` is in [0, 1). `None` if no token is left.
     pub fn draw(&mut self, unit: f64) -> Option<u32> {
         let scale = self.scale()?;
         let SamplerScratch {
@@ -315,8 +314,7 @@ impl<'a> CandidatePool<'a> {
         f64::from(weight.unwrap_or(0.0)) / self.total
     }
 
-    /// The drawn token with the log-probabilities that it and the `count` likeliest were drawn
-    /// with.
+    /// The drawn token with the log-probabilities of it and the `count` most likely candidates.
     pub fn top_logprobs(mut self, id: u32, count: usize) -> TokenInfo {
         let logprob = |probability: f64| math::ln(probability).min(0.0) as f32;
         let of_drawn = logprob(self.probability(id));
@@ -335,7 +333,7 @@ impl<'a> CandidatePool<'a> {
         }
     }
 
-    /// Lists what could have been drawn. A row holds weights by now.
+    /// Lists the candidates. The row holds weights after a draw.
     fn list_by_weight(&mut self) {
         let SamplerScratch {
             candidates, maxima, ..
@@ -350,8 +348,7 @@ impl<'a> CandidatePool<'a> {
         candidates.retain(|candidate| candidate.weight > 0.0);
     }
 
-    /// Narrows to the tokens whose logits are at least `floor`; `false` and unchanged where they
-    /// are too many to list.
+    /// Narrows to logits of at least `floor`; `false` and unchanged if there are too many.
     fn narrow(&mut self, floor: f32) -> bool {
         let SamplerScratch {
             candidates, maxima, ..
@@ -365,7 +362,7 @@ impl<'a> CandidatePool<'a> {
         self.narrowed
     }
 
-    /// `None` where nothing is left.
+    /// `None` if no token is left.
     fn scale(&self) -> Option<Scale> {
         let peak = if self.narrowed {
             select::peak(&self.scratch.candidates)
@@ -380,7 +377,7 @@ impl<'a> CandidatePool<'a> {
         Some(logits::spread(self.values(), scale))
     }
 
-    /// The logits of all that is left.
+    /// The logits of all candidates.
     fn values(&mut self) -> &[f32] {
         if !self.narrowed {
             return self.row;
@@ -394,7 +391,7 @@ impl<'a> CandidatePool<'a> {
     }
 }
 
-/// By the distance of log-weights from `middle`, and then by rank.
+/// Orders by the distance of log-weights from `middle`, then by rank.
 fn nearer(a: &Candidate, b: &Candidate, scale: Scale, middle: f32) -> Ordering {
     let distance = |c: &Candidate| (scale.log_weight(c.logit) - middle).abs();
     let by_distance = distance(a).total_cmp(&distance(b));

@@ -1,4 +1,4 @@
-//! The reference page, written from the table of parameters.
+//! Generates the reference page from the parameter table.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -169,7 +169,7 @@ fn default(parameter: &Parameter) -> String {
     }
 }
 
-/// Broken into lines as the rest of the page is.
+/// Wraps text like the rest of the page.
 fn wrapped(text: &str) -> String {
     const WIDTH: usize = 99;
     let mut lines = vec![String::new()];
@@ -188,7 +188,7 @@ fn wrapped(text: &str) -> String {
 }
 
 #[test]
-fn the_reference_page_is_what_the_table_says() {
+fn reference_page_matches_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     let expected = page();
     if std::env::var_os(REWRITE).is_some() {
@@ -203,7 +203,7 @@ fn the_reference_page_is_what_the_table_says() {
 }
 
 #[test]
-fn every_parameter_stands_on_the_page() {
+fn every_parameter_is_on_the_page() {
     let page = page();
     for parameter in PARAMETERS {
         let row = format!("\n| `{}` |", parameter.name);

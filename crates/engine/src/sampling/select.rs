@@ -1,4 +1,4 @@
-//! Finding the few tokens that matter among many.
+//! Selection of the best tokens.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use super::logits::{BLOCK, Scale, block_maxima};
 pub(super) struct Candidate {
     pub id: u32,
     pub logit: f32,
-    /// As of the last weighing.
+    /// Set by [`weigh`].
     pub weight: f32,
 }
 
@@ -45,8 +45,8 @@ pub(super) fn peak(candidates: &[Candidate]) -> Option<f32> {
     logits.reduce(f32::max)
 }
 
-/// Fills `kept` with the tokens whose logits are at least `floor`, by id; `maxima` are those of
-/// the blocks. Minus infinity and NaN never are. Gives up with `false` past `limit` of them.
+/// Fills `kept` with the tokens whose logits are at least `floor`, by id; `maxima` holds the
+/// blocks' maxima. Skips minus infinity and NaN. Returns `false` past `limit` tokens.
 pub(super) fn gather(
     logits: &[f32],
     maxima: &[f32],
@@ -72,7 +72,7 @@ pub(super) fn gather(
     kept.len() <= limit
 }
 
-/// Fills `best` with the `k` best tokens, best first; fewer where fewer have a probability.
+/// Fills `best` with the `k` best tokens, best first; fewer if fewer have a probability.
 pub(super) fn top_k(logits: &[f32], k: usize, maxima: &mut Vec<f32>, best: &mut Vec<Candidate>) {
     best.clear();
     if k == 0 {
@@ -91,7 +91,7 @@ pub(super) fn top_k(logits: &[f32], k: usize, maxima: &mut Vec<f32>, best: &mut 
     best.sort_unstable_by(Candidate::rank);
 }
 
-/// Cuts down to the `k` best, in no order.
+/// Keeps the `k` best, unordered.
 pub(super) fn keep_best(candidates: &mut Vec<Candidate>, k: usize) {
     if k > 0 && k < candidates.len() {
         candidates.select_nth_unstable_by(k - 1, Candidate::rank);
@@ -99,14 +99,14 @@ pub(super) fn keep_best(candidates: &mut Vec<Candidate>, k: usize) {
     candidates.truncate(k);
 }
 
-/// Cuts `candidates` down to the fewest that are first by `order` and together weigh `mass`, in
-/// that order; at least one.
+/// Keeps the fewest candidates, first by `order`, that together weigh `mass`, in that order; at
+/// least one.
 pub(super) fn fewest(
     candidates: &mut Vec<Candidate>,
     mass: f64,
     order: impl Fn(&Candidate, &Candidate) -> Ordering,
 ) {
-    // Few are enough more often than not, so they are sorted out in growing runs.
+    // Few are usually enough, so sort in growing runs.
     let (mut sorted, mut run, mut sum) = (0, 64, 0.0);
     while sorted < candidates.len() {
         let rest = &mut candidates[sorted..];
@@ -129,7 +129,7 @@ pub(super) fn fewest(
 }
 
 /// The token at which the running sum of weights passes `target`, which is below their total;
-/// `sums` are those of the blocks.
+/// `sums` holds the blocks' sums.
 pub(super) fn draw(weights: &[f32], sums: &[f64], target: f64) -> Option<u32> {
     let mut before = 0.0;
     for (index, (block, sum)) in weights.chunks(BLOCK).zip(sums).enumerate() {
@@ -149,8 +149,8 @@ pub(super) fn draw_candidate(candidates: &[Candidate], target: f64) -> Option<Ca
     candidates.get(at).copied()
 }
 
-/// Where the running sum passes `target`. A sum in another order may have rounded a little
-/// higher; the last possible place stands in then.
+/// Where the running sum passes `target`. A sum in another order may have rounded higher; then the
+/// last token with weight is used.
 fn passing(weights: impl Iterator<Item = f32>, target: f64) -> Option<usize> {
     let (mut sum, mut last) = (0.0, None);
     for (at, weight) in weights.enumerate() {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn gathering_gives_up_past_its_limit() {
+    fn gather_stops_past_its_limit() {
         let logits = crowd();
         let (mut maxima, mut kept) = (Vec::new(), Vec::new());
         block_maxima(&logits, &mut maxima);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn drawing_by_blocks_is_drawing_one_by_one() {
+    fn drawing_by_blocks_matches_linear_draw() {
         let mut weights = crowd();
         weights[0] = 0.0;
         let sums = weights.chunks(BLOCK);

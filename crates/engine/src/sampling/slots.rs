@@ -1,5 +1,4 @@
-//! The fields of the parameters by name, so that flags, requests and reports can go through all of
-//! them.
+//! Access to parameter fields by name, for flags, requests and reports.
 
 use std::collections::HashSet;
 
@@ -7,7 +6,7 @@ use loquat_text::{Special, TextError, Tokenizer};
 
 use super::{SamplingParams, SamplingStep};
 
-/// Where a parameter's value stands.
+/// A mutable reference to a parameter's value.
 pub enum ParameterSlot<'a> {
     Float(&'a mut f32),
     Count(&'a mut usize),
@@ -22,7 +21,7 @@ pub enum ParameterSlot<'a> {
 }
 
 impl SamplingParams {
-    /// Every field, by its parameter's name.
+    /// Every field with its parameter's name.
     pub fn slots(&mut self) -> Vec<(&'static str, ParameterSlot<'_>)> {
         let SamplingParams {
             temperature,
@@ -98,7 +97,7 @@ impl SamplingParams {
         ]
     }
 
-    /// Puts what a step goes by at values that leave it without effect.
+    /// Resets a step's parameters to neutral values.
     pub fn switch_off(&mut self, step: SamplingStep) {
         let neutral = SamplingParams::default();
         match step {
@@ -122,8 +121,7 @@ impl SamplingParams {
     }
 }
 
-/// Words as sequences that `bad_words` takes. A word is another token inside a text than at its
-/// beginning.
+/// Token sequences for `bad_words`: each word with and without a leading space.
 pub fn word_sequences(words: &[String], tokenizer: &Tokenizer) -> Result<Vec<Vec<u32>>, TextError> {
     let mut sequences = Vec::new();
     let mut known = HashSet::new();

@@ -62,7 +62,7 @@ impl TokenCounts {
         }
     }
 
-    /// Notes a token of the output.
+    /// Records a token of the output.
     pub fn count(&mut self, id: u32) {
         match self.counts.binary_search_by_key(&id, |count| count.id) {
             Ok(at) => self.counts[at].in_output += 1,

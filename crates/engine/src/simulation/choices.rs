@@ -10,7 +10,7 @@ use crate::EngineOptions;
 const LEN: usize = 70;
 
 #[test]
-fn the_prompt_is_computed_once_and_seeds_differ() {
+fn choices_share_prompt_and_differ_in_seed() {
     let cases: [(FakeOptions, EngineOptions); 4] = [
         (even_steps(), EngineOptions::default()),
         (even_steps(), without_cache()),
@@ -40,7 +40,7 @@ fn the_prompt_is_computed_once_and_seeds_differ() {
 }
 
 #[test]
-fn choices_come_at_the_same_time_as_the_first() {
+fn choices_start_together() {
     let mut harness = Harness::new(even_steps(), EngineOptions::default());
     let readers = harness.submit_choices(sampled(&prompt(1, LEN), 12, 100), 4);
     harness.finish_all();
@@ -52,7 +52,7 @@ fn choices_come_at_the_same_time_as_the_first() {
 }
 
 #[test]
-fn more_choices_than_fit_take_turns() {
+fn excess_choices_take_turns() {
     let fake = FakeOptions {
         kv_capacity: 2 * 96,
         ..even_steps()
@@ -72,7 +72,7 @@ fn more_choices_than_fit_take_turns() {
 }
 
 #[test]
-fn all_choices_or_none_are_taken() {
+fn choices_are_accepted_all_or_none() {
     let options = EngineOptions {
         max_queue: 4,
         ..EngineOptions::default()

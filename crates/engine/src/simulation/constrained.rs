@@ -16,7 +16,7 @@ pub struct PatternConstraint {
     pub end: Option<usize>,
     said: Vec<u32>,
     forced: usize,
-    forced_known: bool,
+    queried: bool,
 }
 
 impl PatternConstraint {
@@ -26,7 +26,7 @@ impl PatternConstraint {
             end,
             said: Vec::new(),
             forced: 0,
-            forced_known: false,
+            queried: false,
         }
     }
 
@@ -45,7 +45,7 @@ impl PatternConstraint {
 
 impl Constraint for PatternConstraint {
     fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
-        if std::mem::replace(&mut self.forced_known, true) {
+        if std::mem::replace(&mut self.queried, true) {
             return Err(ConstraintError::failed("asked twice"));
         }
         if self.last() % 5 == 4 {
@@ -65,7 +65,7 @@ impl Constraint for PatternConstraint {
             }
             self.forced -= 1;
         }
-        self.forced_known = false;
+        self.queried = false;
         self.said.push(token);
         Ok(())
     }
@@ -98,7 +98,7 @@ fn guided(run: usize, end: Option<usize>, request: GenerateRequest) -> GenerateR
 }
 
 #[test]
-fn a_forced_run_takes_one_step() {
+fn forced_run_takes_one_step() {
     let mut harness = Harness::new(even_steps(), EngineOptions::default());
     let reader = harness.submit(guided(3, None, sampled(&prompt(1, 8), 12, 5)));
     let tokens = harness.finish(reader).ids();
@@ -116,7 +116,7 @@ fn a_forced_run_takes_one_step() {
 }
 
 #[test]
-fn asking_how_likely_tokens_were_changes_none() {
+fn logprobs_change_no_tokens() {
     for seed in 0..20 {
         let request = guided(2, None, sampled(&prompt(1, 8), 20, seed));
         let told = GenerateRequest {
@@ -132,7 +132,7 @@ fn asking_how_likely_tokens_were_changes_none() {
 }
 
 #[test]
-fn what_may_not_go_on_ends() {
+fn complete_constraint_ends_request() {
     let cases = [
         (Some(5), 20, 5, FinishReason::Stop),
         (Some(5), 5, 5, FinishReason::Stop),
@@ -150,7 +150,7 @@ fn what_may_not_go_on_ends() {
 }
 
 #[test]
-fn a_stop_token_ends_even_a_forced_run() {
+fn stop_token_ends_forced_run() {
     let plain = guided(3, None, greedy(&[1], 12));
     let tokens = alone(plain.clone());
     let stopped = GenerateRequest {
@@ -165,7 +165,7 @@ fn a_stop_token_ends_even_a_forced_run() {
 }
 
 #[test]
-fn a_long_forced_run_is_computed_whatever_the_step() {
+fn long_forced_run_spans_steps() {
     for fake in [even_steps(), recurrent()] {
         let mut harness = Harness::new(
             fake,
@@ -189,7 +189,7 @@ fn a_long_forced_run_is_computed_whatever_the_step() {
 }
 
 #[test]
-fn what_is_forbidden_is_not_forced() {
+fn forbidden_token_cannot_be_forced() {
     let plain = guided(3, None, greedy(&[1], 8));
     let tokens = alone(plain.clone());
     type Change = fn(&mut GenerateRequest, &[u32]);

@@ -6,7 +6,7 @@ use super::harness::{Harness, alone, even_steps, greedy, millis, one_at_a_time, 
 use crate::{EngineError, EngineOptions, GenerateRequest};
 
 #[test]
-fn a_request_that_finds_no_room_in_time_is_told_so() {
+fn queue_timeout_fails_the_request() {
     let own = GenerateRequest {
         queue_timeout: Some(millis(100)),
         ..greedy(&[2], 4)
@@ -36,7 +36,7 @@ fn a_request_that_finds_no_room_in_time_is_told_so() {
 }
 
 #[test]
-fn a_first_token_that_comes_too_late_ends_the_request() {
+fn first_token_timeout_fails_the_request() {
     let options = EngineOptions {
         step_tokens: Some(1),
         ..EngineOptions::default()
@@ -64,7 +64,7 @@ fn a_first_token_that_comes_too_late_ends_the_request() {
 }
 
 #[test]
-fn a_first_token_is_waited_for_in_the_queue_too() {
+fn first_token_timeout_includes_queueing() {
     let mut harness = Harness::new(even_steps(), one_at_a_time());
     harness.submit(greedy(&[1], 60));
     harness.turn();
@@ -81,7 +81,7 @@ fn a_first_token_is_waited_for_in_the_queue_too() {
 }
 
 #[test]
-fn one_that_made_way_after_it_spoke_has_no_deadline_left() {
+fn preempted_request_with_tokens_has_no_deadline() {
     let mut harness = Harness::new(even_steps(), one_at_a_time());
     let patient = GenerateRequest {
         priority: 5,

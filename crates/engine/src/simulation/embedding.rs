@@ -37,7 +37,7 @@ fn in_chunks() -> EngineOptions {
 }
 
 #[test]
-fn chunks_and_company_are_not_seen_in_it() {
+fn embedding_ignores_chunks_and_batch() {
     for fake in [even_steps(), recurrent()] {
         for pooling in POOLINGS {
             let mut harness = Harness::new(fake.clone(), in_chunks());
@@ -51,7 +51,7 @@ fn chunks_and_company_are_not_seen_in_it() {
 }
 
 #[test]
-fn other_prompts_and_other_poolings_give_others() {
+fn prompts_and_poolings_change_embeddings() {
     let all = [
         alone(embed(&prompt(1, 100), Pooling::Mean)),
         alone(embed(&prompt(1, 100), Pooling::Last)),
@@ -66,7 +66,7 @@ fn other_prompts_and_other_poolings_give_others() {
 }
 
 #[test]
-fn the_cache_serves_what_reads_the_last_state_alone() {
+fn last_pooling_uses_the_cache() {
     for (pooling, cached) in [(Pooling::Mean, 0), (Pooling::Last, 99)] {
         let mut harness = Harness::new(even_steps(), EngineOptions::default());
         harness.answer(greedy(&prompt(1, 100), 1));
@@ -82,7 +82,7 @@ fn the_cache_serves_what_reads_the_last_state_alone() {
 }
 
 #[test]
-fn what_was_preempted_is_pooled_once() {
+fn preempted_prompt_is_pooled_once() {
     let fake = FakeOptions {
         kv_capacity: 256,
         ..even_steps()
@@ -105,7 +105,7 @@ fn what_was_preempted_is_pooled_once() {
 }
 
 #[test]
-fn what_would_be_ignored_is_refused_by_name() {
+fn ignored_options_are_refused_by_field() {
     let refused = |fake: FakeOptions, change: fn(&mut GenerateRequest)| {
         let harness = Harness::new(fake, EngineOptions::default());
         let mut request = embed(&[1, 2], Pooling::Mean);
@@ -132,7 +132,7 @@ fn what_would_be_ignored_is_refused_by_name() {
 }
 
 #[test]
-fn it_ends_as_what_generates_nothing_does() {
+fn embedding_finishes_without_tokens() {
     use super::harness::End;
     let mut harness = Harness::new(even_steps(), EngineOptions::default());
     let reader = harness.submit(embed(&prompt(1, 20), Pooling::Mean));

@@ -13,7 +13,7 @@ fn request_from(client: &str, kind: u32, len: usize, max_tokens: usize) -> Gener
 }
 
 #[test]
-fn a_flood_does_not_hold_up_another_client() {
+fn flood_does_not_delay_other_clients() {
     // Waits of many seconds, in which whoever came first would age far ahead.
     for aging in [
         millis(20),
@@ -47,7 +47,7 @@ fn a_flood_does_not_hold_up_another_client() {
 }
 
 #[test]
-fn shares_are_of_tokens_and_not_of_requests() {
+fn shares_count_tokens_not_requests() {
     let mut harness = Harness::new(even_steps(), one_at_a_time());
     for kind in 0..60 {
         harness.submit(request_from("short", kind, 5, 5));
@@ -64,7 +64,7 @@ fn shares_are_of_tokens_and_not_of_requests() {
 }
 
 #[test]
-fn one_who_had_much_is_not_forgotten_for_newcomers() {
+fn heavy_client_is_not_starved_by_newcomers() {
     let mut harness = Harness::new(even_steps(), one_at_a_time());
     harness.submit(request_from("keeper", 0, 2, 2));
     let heavy = harness.submit(request_from("heavy", 1, 2000, 100));

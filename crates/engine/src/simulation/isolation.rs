@@ -61,7 +61,7 @@ impl Constraint for FaultyConstraint {
 }
 
 #[test]
-fn a_rogue_constraint_ends_its_own_request_only() {
+fn faulty_constraint_ends_only_its_request() {
     let cases = [
         ConstraintFault::FailsToMask,
         ConstraintFault::FailsToAccept,
@@ -117,7 +117,7 @@ fn a_rogue_constraint_ends_its_own_request_only() {
 }
 
 #[test]
-fn choices_bring_a_constraint_each() {
+fn each_choice_has_its_constraint() {
     let mut harness = Harness::new(even_steps(), EngineOptions::default());
     let trouble = ConstraintFault::FailsToAccept;
     let request = GenerateRequest {

@@ -72,7 +72,7 @@ fn slowdown(options: EngineOptions) -> (f64, Duration) {
 }
 
 #[test]
-fn streams_slow_down_at_most_as_much_as_is_allowed() {
+fn streams_slow_down_within_bound() {
     // 8,000 tokens at 1 ms, and 0.6 ms for each 1,024 tokens before them.
     let alone = Duration::from_secs(27);
     for (bound_at, most_time) in [(1.5, 6), (2.0, 4), (3.0, 3)] {
@@ -86,7 +86,7 @@ fn streams_slow_down_at_most_as_much_as_is_allowed() {
 }
 
 #[test]
-fn a_short_prompt_does_not_wait_for_a_long_one() {
+fn short_prompt_overtakes_long_one() {
     let mut harness = Harness::new(cpu(), EngineOptions::default());
     let long = harness.submit(greedy(&prompt(1, LONG), 4));
     harness.turn();
@@ -99,7 +99,7 @@ fn a_short_prompt_does_not_wait_for_a_long_one() {
 }
 
 #[test]
-fn a_long_prompt_is_not_starved_by_short_ones() {
+fn long_prompt_is_not_starved() {
     let mut harness = Harness::new(cpu(), EngineOptions::default());
     let long = harness.submit(greedy(&prompt(1, 2000), 1));
     harness.turn();

@@ -50,7 +50,7 @@ fn preempt(fake: FakeOptions, options: EngineOptions) -> (usize, usize) {
 }
 
 #[test]
-fn the_preempted_go_on_where_they_were() {
+fn preempted_requests_resume() {
     let needed = PATIENT - 1 + URGENT - 1;
     let (_, computed) = preempt(even_steps(), EngineOptions::default());
     assert_eq!(computed, needed, "nothing twice");
@@ -59,14 +59,14 @@ fn the_preempted_go_on_where_they_were() {
 }
 
 #[test]
-fn without_a_cache_they_are_computed_again() {
+fn preempted_requests_recompute_without_cache() {
     let needed = PATIENT - 1 + URGENT - 1;
     let (before, computed) = preempt(even_steps(), without_cache());
     assert_eq!(computed, needed + before, "all of it twice");
 }
 
 #[test]
-fn equals_never_make_way() {
+fn equal_priority_is_never_preempted() {
     let mut harness = Harness::new(short_of_room(even_steps()), EngineOptions::default());
     let first = harness.submit(patient());
     harness.turns(5);
@@ -80,7 +80,7 @@ fn equals_never_make_way() {
 }
 
 #[test]
-fn one_that_has_waited_is_not_sent_back_again_and_again() {
+fn aged_request_is_not_preempted_repeatedly() {
     let options = EngineOptions {
         aging: millis(100),
         ..one_at_a_time()
@@ -107,7 +107,7 @@ fn one_that_has_waited_is_not_sent_back_again_and_again() {
 }
 
 #[test]
-fn the_least_urgent_and_the_latest_make_way_first() {
+fn least_urgent_latest_is_preempted_first() {
     let fake = FakeOptions {
         kv_capacity: 3 * 64,
         ..even_steps()

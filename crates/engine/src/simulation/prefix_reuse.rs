@@ -13,7 +13,7 @@ fn in_scope(scope: &str, request: GenerateRequest) -> GenerateRequest {
 }
 
 #[test]
-fn the_same_prompt_again_costs_one_token() {
+fn repeated_prompt_computes_one_token() {
     for fake in [even_steps(), recurrent()] {
         let mut harness = Harness::new(fake, EngineOptions::default());
         let request = || greedy(&prompt(1, 100), 1);
@@ -34,7 +34,7 @@ fn the_same_prompt_again_costs_one_token() {
 }
 
 #[test]
-fn a_common_beginning_is_enough_where_any_length_can_be_shared() {
+fn common_prefix_is_reused() {
     let mut harness = Harness::new(even_steps(), EngineOptions::default());
     harness.answer(greedy(&prompt(1, 100), 4));
     let mut other = prompt(1, 77);
@@ -46,7 +46,7 @@ fn a_common_beginning_is_enough_where_any_length_can_be_shared() {
 }
 
 #[test]
-fn scopes_know_nothing_of_each_other() {
+fn scopes_share_no_prefixes() {
     for fake in [even_steps(), recurrent()] {
         let mut harness = Harness::new(fake, EngineOptions::default());
         let request = || greedy(&prompt(1, 100), 50);
@@ -72,7 +72,7 @@ fn scopes_know_nothing_of_each_other() {
 }
 
 #[test]
-fn what_was_used_least_recently_goes_first() {
+fn least_recently_used_is_evicted_first() {
     let options = EngineOptions {
         cache_bytes: Some(2 * 32 * 4),
         ..EngineOptions::default()
@@ -112,7 +112,7 @@ fn converse(mut harness: Harness) -> Vec<usize> {
 }
 
 #[test]
-fn a_conversation_computes_only_what_is_new() {
+fn conversation_computes_only_new_tokens() {
     for fake in [even_steps(), recurrent()] {
         let turns = converse(Harness::new(fake, EngineOptions::default()));
         assert_eq!(turns[0], 40 + 7);
@@ -124,7 +124,7 @@ fn a_conversation_computes_only_what_is_new() {
 }
 
 #[test]
-fn a_cleared_cache_knows_nothing_and_what_runs_runs_on() {
+fn clearing_cache_keeps_running_requests() {
     let mut harness = Harness::new(even_steps(), EngineOptions::default());
     harness.answer(greedy(&prompt(1, 64), 1));
     let runs = harness.submit(greedy(&prompt(1, 64), 30));
@@ -140,7 +140,7 @@ fn a_cleared_cache_knows_nothing_and_what_runs_runs_on() {
 }
 
 #[test]
-fn kept_prefixes_give_way_to_those_who_run() {
+fn cache_yields_to_running_sequences() {
     let fake = loquat_testkit::fake_session::FakeOptions {
         kv_capacity: 96,
         ..even_steps()

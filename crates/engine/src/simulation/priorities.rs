@@ -11,7 +11,7 @@ fn urgent(priority: i32, request: GenerateRequest) -> GenerateRequest {
 }
 
 #[test]
-fn lower_priorities_go_first_and_equal_ones_in_order() {
+fn priorities_then_arrival_order() {
     let mut harness = Harness::new(even_steps(), one_at_a_time());
     harness.submit(urgent(-100, greedy(&[1], 5)));
     harness.turn();
@@ -25,7 +25,7 @@ fn lower_priorities_go_first_and_equal_ones_in_order() {
 }
 
 #[test]
-fn one_that_waits_overtakes_a_steady_stream_of_urgent_ones_in_time() {
+fn waiting_request_overtakes_urgent_stream() {
     for (aging, levels) in [(50, 4), (100, 5), (400, 2)] {
         let options = EngineOptions {
             aging: millis(aging),

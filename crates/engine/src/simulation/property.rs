@@ -14,12 +14,12 @@ use crate::running::Running;
 use crate::{EngineError, EngineOptions, FinishReason, GenerateRequest, Stats};
 
 #[test]
-fn random_schedules_where_any_length_can_be_shared() {
+fn random_schedules_with_any_length_forks() {
     run(0..6000, false);
 }
 
 #[test]
-fn random_schedules_where_only_kept_lengths_can_be_shared() {
+fn random_schedules_with_snapshot_forks() {
     run(6000..9000, true);
 }
 

@@ -32,7 +32,7 @@ fn identical_prompts_are_computed_once() {
 }
 
 #[test]
-fn a_common_beginning_is_waited_for_and_no_more() {
+fn waits_only_for_common_prefix() {
     let mut harness = Harness::new(even_steps(), in_chunks());
     let first = harness.submit(greedy(&prompt(1, 128), 4));
     let mut other = prompt(1, 32);
@@ -54,7 +54,7 @@ fn a_common_beginning_is_waited_for_and_no_more() {
 }
 
 #[test]
-fn who_waits_goes_on_when_the_first_is_cancelled() {
+fn waiter_continues_when_first_is_cancelled() {
     for fake in [even_steps(), recurrent()] {
         let mut harness = Harness::new(fake, in_chunks());
         let first = harness.submit(greedy(&prompt(1, 64), 4));
@@ -76,7 +76,7 @@ fn who_waits_goes_on_when_the_first_is_cancelled() {
 }
 
 #[test]
-fn nobody_waits_for_one_whose_reader_has_stalled() {
+fn stalled_sequence_is_not_waited_for() {
     use super::harness::ReaderBehaviour;
     use crate::GenerateRequest;
     let options = EngineOptions {

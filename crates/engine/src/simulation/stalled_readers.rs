@@ -7,7 +7,7 @@ use super::harness::{
 use crate::EngineOptions;
 
 #[test]
-fn a_stalled_reader_gives_way_and_goes_on_later_with_nothing_lost() {
+fn stalled_reader_is_preempted_and_resumes() {
     for cache_bytes in [None, Some(0)] {
         let options = EngineOptions {
             event_buffer: 4,
@@ -36,7 +36,7 @@ fn a_stalled_reader_gives_way_and_goes_on_later_with_nothing_lost() {
 }
 
 #[test]
-fn while_nobody_waits_a_stalled_reader_keeps_its_place() {
+fn stalled_reader_stays_without_contention() {
     let options = EngineOptions {
         event_buffer: 2,
         ..EngineOptions::default()
@@ -54,7 +54,7 @@ fn while_nobody_waits_a_stalled_reader_keeps_its_place() {
 }
 
 #[test]
-fn one_event_at_a_time_is_enough_to_finish() {
+fn single_event_buffer_finishes() {
     let options = EngineOptions {
         event_buffer: 1,
         ..without_cache()

@@ -4,7 +4,7 @@ use super::harness::{End, Harness, ReaderBehaviour, even_steps, greedy, millis, 
 use crate::{EngineOptions, Timings};
 
 #[test]
-fn numbers_tell_what_runs_waits_and_was_done() {
+fn stats_count_requests_and_tokens() {
     let options = EngineOptions {
         max_running: Some(2),
         event_buffer: 2,
@@ -42,7 +42,7 @@ fn numbers_tell_what_runs_waits_and_was_done() {
 }
 
 #[test]
-fn speeds_are_of_the_last_seconds() {
+fn speeds_cover_recent_seconds() {
     let mut harness = Harness::new(even_steps(), EngineOptions::default());
     harness.submit(greedy(&prompt(1, 16), 1000));
     harness.submit(greedy(&prompt(2, 16), 1000));
@@ -55,7 +55,7 @@ fn speeds_are_of_the_last_seconds() {
 }
 
 #[test]
-fn a_requests_time_is_told_apart() {
+fn timings_are_separated() {
     let options = EngineOptions {
         max_running: Some(1),
         ..EngineOptions::default()

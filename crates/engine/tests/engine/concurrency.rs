@@ -116,7 +116,7 @@ fn shutdown_during_reload_drops_new_session() {
 }
 
 #[test]
-fn the_earlier_of_two_drains_counts() {
+fn earlier_of_two_drains_counts() {
     let options = EngineOptions {
         event_buffer: 10_000,
         ..EngineOptions::default()
@@ -132,7 +132,7 @@ fn the_earlier_of_two_drains_counts() {
 }
 
 #[test]
-fn nobody_waits_for_readers_that_are_gone() {
+fn dropped_readers_delay_nobody() {
     let options = || EngineOptions {
         event_buffer: 2,
         ..EngineOptions::default()
@@ -157,7 +157,7 @@ fn nobody_waits_for_readers_that_are_gone() {
 }
 
 #[test]
-fn whoever_stops_the_engine_second_finds_the_session_gone_too() {
+fn second_stop_finds_session_dropped() {
     for _ in 0..300 {
         let session = FakeSession::new(FakeOptions::default());
         let counters = session.counters();
@@ -172,9 +172,9 @@ fn whoever_stops_the_engine_second_finds_the_session_gone_too() {
 }
 
 /// Panics when the engine drops it.
-struct Bomb;
+struct PanicsOnDrop;
 
-impl Constraint for Bomb {
+impl Constraint for PanicsOnDrop {
     fn allowed(&mut self, _mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         Ok(AllowedTokens::All)
     }
@@ -184,11 +184,11 @@ impl Constraint for Bomb {
     }
 
     fn fork(&self) -> Box<dyn Constraint> {
-        Box::new(Bomb)
+        Box::new(PanicsOnDrop)
     }
 }
 
-impl Drop for Bomb {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         if thread::current().name() == Some("loquat-engine") {
             panic!("a bug in dropping");
@@ -197,15 +197,22 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn a_constraint_that_cannot_even_be_dropped_harms_nobody() {
+fn panic_in_constraint_drop_is_contained() {
     let (engine, counters) = start(slow(), EngineOptions::default());
     let other = engine.submit(greedy(&[1], 50)).expect("accepted");
-    let bomb = GenerateRequest {
-        constraint: Some(RequestConstraint::new(Bomb)),
+    let panics_on_drop = GenerateRequest {
+        constraint: Some(RequestConstraint::new(PanicsOnDrop)),
         ..greedy(&[2], 3)
     };
-    let bomb = engine.submit(bomb).expect("accepted");
-    assert_eq!(bomb.collect_blocking().expect("finished").ids().len(), 3);
+    let panics_on_drop = engine.submit(panics_on_drop).expect("accepted");
+    assert_eq!(
+        panics_on_drop
+            .collect_blocking()
+            .expect("finished")
+            .ids()
+            .len(),
+        3
+    );
     assert_eq!(other.collect_blocking().expect("finished").ids().len(), 50);
     assert_empty(&engine, &counters);
 }
@@ -262,7 +269,7 @@ fn client(engine: &Engine, name: u32) -> Vec<String> {
 }
 
 /// One engine from its start to its end, with everybody at it.
-fn turmoil(round: u64, faults: Vec<(usize, Fault)>) {
+fn run_concurrent_load(round: u64, faults: Vec<(usize, Fault)>) {
     let fake = FakeOptions {
         faults,
         kv_capacity: 256,
@@ -320,26 +327,26 @@ fn turmoil(round: u64, faults: Vec<(usize, Fault)>) {
 }
 
 #[test]
-fn turmoil_leaves_nothing_behind() {
+fn concurrent_load_leaks_nothing() {
     for round in 0..300 {
-        turmoil(round, Vec::new());
+        run_concurrent_load(round, Vec::new());
     }
 }
 
 #[test]
-fn turmoil_with_a_dying_session_leaves_nothing_behind() {
+fn concurrent_load_on_failing_session_leaks_nothing() {
     for round in 0..300 {
         let at = round as usize % 60;
         let faults = match round % 2 {
             0 => vec![(at, Fault::Panic)],
             _ => (at..at + 3).map(|step| (step, Fault::Fail)).collect(),
         };
-        turmoil(round, faults);
+        run_concurrent_load(round, faults);
     }
 }
 
 #[test]
-fn a_reader_who_stopped_reading_is_waited_for_once() {
+fn stalled_reader_delays_only_one_step() {
     let grace = Duration::from_secs(2);
     let options = EngineOptions {
         reader_grace: grace,

@@ -37,7 +37,7 @@ fn bare(request: &GenerateRequest) -> Vec<u32> {
 }
 
 #[test]
-fn plain_sampling_is_left_to_the_session() {
+fn plain_sampling_runs_on_the_session() {
     let request = sampled(&PROMPT, 20, SEED);
     let expected = bare(&request);
     let (engine, _) = start(drawing(), EngineOptions::default());
@@ -53,7 +53,7 @@ fn plain_sampling_is_left_to_the_session() {
 }
 
 #[test]
-fn what_takes_more_is_chosen_from_logits_as_ever() {
+fn complex_sampling_uses_logits() {
     let plain = sampled(&PROMPT, 12, SEED);
     let with = |change: fn(&mut SamplingParams)| {
         let mut request = plain.clone();

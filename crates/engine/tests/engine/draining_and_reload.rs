@@ -46,7 +46,7 @@ fn load(engine: &Engine, count: u32, max_tokens: usize) -> Vec<Generation> {
 }
 
 #[test]
-fn drain_finishes_what_is_there_and_takes_no_more() {
+fn drain_finishes_requests_and_refuses_new_ones() {
     let (engine, counters) = start(slow(), two_at_once());
     let generations = load(&engine, 6, 20);
     std::thread::scope(|scope| {
@@ -65,7 +65,7 @@ fn drain_finishes_what_is_there_and_takes_no_more() {
 }
 
 #[test]
-fn a_drain_that_takes_too_long_cancels_the_rest() {
+fn expired_drain_cancels_the_rest() {
     let (engine, counters) = start(slow(), two_at_once());
     let generations = load(&engine, 4, 4000);
     engine.drain(Duration::from_millis(30));
@@ -80,7 +80,7 @@ fn a_drain_that_takes_too_long_cancels_the_rest() {
 }
 
 #[test]
-fn reload_loses_nothing_that_runs_waits_or_arrives() {
+fn reload_loses_no_request() {
     // With patience what runs finishes first; without, it is computed again.
     for patience in [LONG, Duration::ZERO] {
         let (engine, counters) = start(slow(), two_at_once());
@@ -114,7 +114,7 @@ fn reload_loses_nothing_that_runs_waits_or_arrives() {
 }
 
 #[test]
-fn two_reloads_at_once_both_happen() {
+fn concurrent_reloads_both_happen() {
     let (engine, _) = start(slow(), two_at_once());
     let generations = load(&engine, 4, 30);
     std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ fn two_reloads_at_once_both_happen() {
 }
 
 #[test]
-fn a_smaller_session_refuses_by_name_what_no_longer_fits() {
+fn smaller_session_refuses_what_does_not_fit() {
     let (engine, _) = start(slow(), two_at_once());
     let runs = load(&engine, 2, 30);
     let fits = engine.submit(greedy(&[50], 20)).expect("waits");
@@ -166,7 +166,7 @@ fn a_smaller_session_refuses_by_name_what_no_longer_fits() {
 }
 
 #[test]
-fn a_failed_reload_is_the_end_and_everybody_is_told() {
+fn failed_reload_ends_all_requests() {
     type Open = fn() -> Result<Box<dyn Session>, SessionError>;
     let cases: [(Open, &str); 3] = [
         (
@@ -203,7 +203,7 @@ fn a_failed_reload_is_the_end_and_everybody_is_told() {
 }
 
 #[test]
-fn a_session_that_panics_after_a_reload_is_the_end_too() {
+fn panic_after_reload_ends_the_engine() {
     let (engine, _) = start(slow(), two_at_once());
     let rogue = FakeOptions {
         faults: vec![(3, Fault::Panic)],
@@ -216,7 +216,7 @@ fn a_session_that_panics_after_a_reload_is_the_end_too() {
 }
 
 #[test]
-fn a_reload_waits_no_longer_than_its_patience_for_stalled_readers() {
+fn reload_waits_at_most_its_patience() {
     let options = EngineOptions {
         event_buffer: 2,
         ..two_at_once()

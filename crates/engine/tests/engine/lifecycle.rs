@@ -11,7 +11,7 @@ use loquat_session::SessionError;
 use loquat_testkit::fake_session::{FakeOptions, Fault};
 
 #[test]
-fn what_can_never_be_served_is_refused_by_name() {
+fn impossible_request_is_refused_by_field() {
     let fake = FakeOptions {
         max_context: 100,
         kv_capacity: 64,
@@ -101,7 +101,7 @@ fn what_can_never_be_served_is_refused_by_name() {
 }
 
 #[test]
-fn options_out_of_range_are_refused() {
+fn invalid_options_are_refused() {
     let with = |change: fn(&mut EngineOptions)| {
         let mut options = EngineOptions::default();
         change(&mut options);
@@ -125,7 +125,7 @@ fn options_out_of_range_are_refused() {
 }
 
 #[test]
-fn a_full_queue_refuses_at_once_and_recovers() {
+fn full_queue_refuses_and_recovers() {
     let fake = FakeOptions {
         max_sequences: 1,
         ..FakeOptions::default()
@@ -196,7 +196,7 @@ fn one_client_cannot_fill_the_queue_for_others() {
 }
 
 #[test]
-fn dropping_a_generation_frees_it_running_paused_or_queued() {
+fn dropping_a_generation_frees_it() {
     let fake = FakeOptions {
         max_sequences: 2,
         delay: Duration::from_millis(1),
@@ -224,7 +224,7 @@ fn dropping_a_generation_frees_it_running_paused_or_queued() {
 }
 
 #[test]
-fn cancelling_takes_effect_within_one_step() {
+fn cancellation_takes_one_step() {
     let fake = FakeOptions {
         delay: Duration::from_millis(20),
         ..FakeOptions::default()
@@ -239,7 +239,7 @@ fn cancelling_takes_effect_within_one_step() {
 }
 
 #[test]
-fn what_was_cancelled_before_the_cache_is_cleared_is_not_kept_after_it() {
+fn cleared_cache_drops_cancelled_sequences() {
     let fake = FakeOptions {
         delay: Duration::from_millis(50),
         ..FakeOptions::default()
@@ -254,7 +254,7 @@ fn what_was_cancelled_before_the_cache_is_cleared_is_not_kept_after_it() {
 }
 
 #[test]
-fn a_refused_row_fails_its_own_request_only() {
+fn refused_row_fails_only_its_request() {
     let fake = FakeOptions {
         poison: Some(13),
         ..FakeOptions::default()
@@ -282,7 +282,7 @@ fn a_refused_row_fails_its_own_request_only() {
 }
 
 #[test]
-fn a_failed_step_fails_its_rows_and_the_engine_goes_on() {
+fn failed_step_fails_only_its_rows() {
     for (fault, error) in [
         (Fault::Fail, SessionError::Device("step 2".into())),
         (
@@ -321,7 +321,7 @@ fn assert_dead(engine: &loquat_engine::Engine, reason_has: &str) {
 }
 
 #[test]
-fn three_failures_in_a_row_are_the_end() {
+fn three_failed_steps_end_the_engine() {
     let fake = FakeOptions {
         max_sequences: 1,
         faults: vec![(0, Fault::Fail), (2, Fault::Fail)]
@@ -353,7 +353,7 @@ fn three_failures_in_a_row_are_the_end() {
 }
 
 #[test]
-fn a_panicking_session_is_the_end_but_not_a_hang() {
+fn panicking_session_ends_the_engine() {
     let fake = FakeOptions {
         max_sequences: 2,
         faults: vec![(3, Fault::Panic)],
@@ -376,7 +376,7 @@ fn a_panicking_session_is_the_end_but_not_a_hang() {
 }
 
 #[test]
-fn shutdown_ends_what_runs_and_waits() {
+fn shutdown_ends_all_requests() {
     let fake = FakeOptions {
         max_sequences: 1,
         delay: Duration::from_millis(1),
@@ -407,7 +407,7 @@ fn dropping_the_engine_drops_the_session() {
 }
 
 #[test]
-fn the_session_comes_back_empty_and_works_again() {
+fn into_session_returns_usable_session() {
     let (engine, counters) = start_default();
     let expected = ids(&engine, greedy(&[1, 2, 3], 20));
     let running = engine.submit(greedy(&[4], 200)).expect("accepted");

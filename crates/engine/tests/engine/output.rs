@@ -29,7 +29,7 @@ fn answer(script: &str, max_tokens: usize, stop: &[&str], stop_ids: &[u32]) -> C
 }
 
 #[test]
-fn text_ends_where_and_as_it_should() {
+fn text_ends_at_stops_and_limits() {
     use FinishReason::*;
     let eos = tokenizer().eos_ids().to_vec();
     type Case<'a> = (
@@ -65,7 +65,7 @@ fn text_ends_where_and_as_it_should() {
 }
 
 #[test]
-fn special_tokens_show_unless_skipped() {
+fn special_tokens_are_shown_unless_skipped() {
     let engine = start_scripted("a<|eos|>b");
     assert_eq!(complete(&engine, greedy(&[0], 3)).text, "a<|eos|>b");
     let id = |text| tokenizer().token_id(text).expect("a token");
@@ -80,7 +80,7 @@ fn special_tokens_show_unless_skipped() {
 }
 
 #[test]
-fn nothing_stops_before_the_least_tokens() {
+fn stops_wait_for_min_tokens() {
     use FinishReason::*;
     let eos = tokenizer().eos_ids().to_vec();
     let cases = [
@@ -110,7 +110,7 @@ fn nothing_stops_before_the_least_tokens() {
 }
 
 #[test]
-fn an_empty_stop_string_is_refused() {
+fn empty_stop_string_is_refused() {
     let engine = start_scripted("abc");
     let request = GenerateRequest {
         stop: vec!["x".into(), String::new()],
@@ -121,7 +121,7 @@ fn an_empty_stop_string_is_refused() {
 }
 
 #[test]
-fn text_comes_as_soon_as_it_is_certain() {
+fn text_is_sent_when_certain() {
     let engine = start_scripted("xaby");
     let request = GenerateRequest {
         stop: vec!["abc".into()],
@@ -140,7 +140,7 @@ fn text_comes_as_soon_as_it_is_certain() {
 }
 
 #[test]
-fn logprobs_describe_the_models_distribution() {
+fn logprobs_match_model_distribution() {
     let (engine, _) = start_default();
     let request = GenerateRequest {
         logprobs: Some(Logprobs::for_model(264)),
@@ -163,7 +163,7 @@ fn logprobs_describe_the_models_distribution() {
 }
 
 #[test]
-fn prompt_logprobs_are_those_the_tokens_had_when_generated() {
+fn prompt_logprobs_match_generated_logprobs() {
     let script_free = FakeOptions::default();
     for step_tokens in [3, 256] {
         let (engine, counters) = start(
@@ -209,7 +209,7 @@ fn prompt_logprobs_are_those_the_tokens_had_when_generated() {
 }
 
 #[test]
-fn the_async_door_gives_the_same_events() {
+fn async_api_gives_the_same_events() {
     struct Thread(std::thread::Thread);
     impl std::task::Wake for Thread {
         fn wake(self: std::sync::Arc<Self>) {
@@ -253,14 +253,14 @@ fn bias_forces_and_forbids() {
 }
 
 #[test]
-fn the_script_is_what_the_tokenizer_says() {
+fn script_round_trips_through_tokenizer() {
     let tokenizer = tokenizer();
     let ids = tokenizer.encode("né", Special::PLAIN).expect("tokens");
     assert_eq!(ids.len(), 3, "one token a byte");
 }
 
 #[test]
-fn the_best_of_several_choices_are_those_the_model_finds_likeliest() {
+fn best_choices_have_highest_mean_logprob() {
     let (engine, _) = start_default();
     let request = GenerateRequest {
         logprobs: Some(Logprobs::for_model(0)),
@@ -294,7 +294,7 @@ fn the_best_of_several_choices_are_those_the_model_finds_likeliest() {
 }
 
 #[test]
-fn repetition_is_broken_unless_a_breaker_stands_in_it() {
+fn dry_breaks_repetition_except_across_breakers() {
     let script = "ababababababab";
     let answer = |breakers: &[&str]| {
         let mut request = greedy(&[0], script.len());

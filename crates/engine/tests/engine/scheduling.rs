@@ -28,7 +28,7 @@ fn mixed() -> Vec<GenerateRequest> {
 }
 
 #[test]
-fn alone_and_beside_fifteen_others_are_the_same() {
+fn results_do_not_depend_on_the_batch() {
     let (engine, _) = start_default();
     let alone: Vec<_> = mixed().into_iter().map(|r| ids(&engine, r)).collect();
     let counters;
@@ -59,7 +59,7 @@ fn alone_and_beside_fifteen_others_are_the_same() {
 }
 
 #[test]
-fn the_engine_says_what_the_session_says() {
+fn engine_matches_bare_session() {
     let prompt = [5, 6, 7];
     let (engine, _) = start_default();
     assert_eq!(
@@ -77,7 +77,7 @@ fn the_engine_says_what_the_session_says() {
 }
 
 #[test]
-fn a_chunked_prompt_equals_a_whole_one() {
+fn chunked_prompt_equals_whole_prompt() {
     let prompt: Vec<u32> = (0..200).map(|i| i * 13 % 264).collect();
     let expected = oracle(FakeOptions::default(), &prompt, 8);
     for step_tokens in [1, 7, 64, 199, 200, 256] {
@@ -93,7 +93,7 @@ fn a_chunked_prompt_equals_a_whole_one() {
 }
 
 #[test]
-fn decoding_goes_on_while_a_long_prompt_comes_in() {
+fn decoding_continues_during_long_prompt() {
     let options = EngineOptions {
         step_tokens: Some(4),
         event_buffer: 1000,
@@ -119,7 +119,7 @@ fn decoding_goes_on_while_a_long_prompt_comes_in() {
 }
 
 #[test]
-fn more_requests_than_sequences_wait_their_turn() {
+fn excess_requests_wait_their_turn() {
     let fake = FakeOptions {
         max_sequences: 3,
         ..FakeOptions::default()
@@ -140,7 +140,7 @@ fn more_requests_than_sequences_wait_their_turn() {
 }
 
 #[test]
-fn reservations_keep_kv_from_running_out() {
+fn reservations_prevent_kv_exhaustion() {
     // Room for two requests of 40 tokens, rounded to three pages each, and not for three.
     let fake = FakeOptions {
         kv_capacity: 7 * 16,
@@ -159,7 +159,7 @@ fn reservations_keep_kv_from_running_out() {
 }
 
 #[test]
-fn a_slow_reader_pauses_alone() {
+fn slow_reader_pauses_only_itself() {
     let options = EngineOptions {
         event_buffer: 4,
         ..EngineOptions::default()
@@ -188,7 +188,7 @@ fn a_slow_reader_pauses_alone() {
 }
 
 #[test]
-fn a_seed_that_was_told_repeats() {
+fn reported_seed_reproduces_output() {
     let (engine, _) = start_default();
     let request = GenerateRequest {
         sampling: SamplingParams::default(),

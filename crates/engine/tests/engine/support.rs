@@ -80,18 +80,18 @@ pub fn oracle(fake: FakeOptions, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut session = FakeSession::new(fake);
     let sequence = session.create().expect("a sequence");
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
-    let mut said = Vec::new();
+    let mut output_ids = Vec::new();
     let mut next = prompt.to_vec();
-    while said.len() < count {
+    while output_ids.len() < count {
         for token in next {
             batch.clear();
             batch.push(sequence, &[token], Emit::Greedy { positions: 1 });
             session.step(&batch, &mut output).expect("a step");
         }
-        said.push(output.tokens(0)[0]);
+        output_ids.push(output.tokens(0)[0]);
         next = vec![output.tokens(0)[0]];
     }
-    said
+    output_ids
 }
 
 /// Waits until `done`; the limit only detects hangs.

@@ -12,17 +12,16 @@ const REWRITE: &str = "LOQUAT_WRITE_DOCS";
 const OPENING: &str = "\
 # Fields without effect
 
-What becomes of fields that the dialects have and this server does not act on; everything else about
-the API stands at `/docs` and in `/openapi.json` of a running server. This page is written from the
-types of requests in `crates/server/src`; a test fails where the two differ, and
-`LOQUAT_WRITE_DOCS=1 cargo test -p loquat-server --lib openapi::` writes it anew. How to run and
-operate the server stands in [serve.md](serve.md).
+Fields of the dialects that this server accepts or refuses without acting on them. Everything else
+about the API is at `/docs` and in `/openapi.json` of a running server. This page is generated from
+the request types in `crates/server/src`: a test fails if it is out of date, and
+`LOQUAT_WRITE_DOCS=1 cargo test -p loquat-server --lib openapi::` updates it. For how to run and
+operate the server see [serve.md](serve.md).
 
-A field that is **ignored** is one that clients send without need: the request is served, and the
-response names the field in its header `x-loquat-ignored`. Names without their places are of parts
-that can stand in several: `cache_control` of any block. A field that is **refused** makes for an
-error with status 400 that names it, and so does any field that no client is known to send. `null`
-is as if it were left out.
+An **ignored** field does not affect the response. The response names it in the header
+`x-loquat-ignored`. A name without a path is that of a field that can occur in several places, such
+as `cache_control` of any block. A **refused** field causes an error with status 400 that names it,
+and so does an unknown field. `null` counts as omitted.
 ";
 
 fn page() -> String {

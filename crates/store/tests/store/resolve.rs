@@ -186,7 +186,7 @@ fn invalid_reference_is_explained() {
         ("smollm9", None, &["smollm9", "did you mean", "smollm2"][..]),
         ("qwen3:5b", None, &["qwen3:5b", "qwen3:4b"]),
         ("zzz", None, &["zzz", "smollm2:135m", "loquat search"]),
-        ("", None, &["no reference"]),
+        ("", None, &["not a model reference"]),
         ("missing.gguf", None, &["nothing at missing.gguf"]),
         ("./missing", None, &["nothing at ./missing"]),
         ("@/missing", None, &["nothing at", "missing"]),
@@ -201,16 +201,16 @@ fn invalid_reference_is_explained() {
         ),
         ("@/pytorch", None, &["PyTorch", "safetensors"]),
         ("@/adapter", None, &["LoRA"]),
-        ("@/half", None, &["model-1.safetensors", "not there"]),
+        ("@/half", None, &["model-1.safetensors", "are missing"]),
         (
             "@/two",
             None,
-            &["several", "/two/a-Q8_0.gguf", "/two/a-Q4_0.gguf"],
+            &["ambiguous", "/two/a-Q8_0.gguf", "/two/a-Q4_0.gguf"],
         ),
         (
             "@/both",
             None,
-            &["several", "/both --gguf", "/both --safetensors"],
+            &["ambiguous", "/both --gguf", "/both --safetensors"],
         ),
         (
             "@/plain",

@@ -113,7 +113,7 @@ fn draws_from_a_whole_row_follow_its_softmax() {
 }
 
 #[test]
-fn greedy_takes_the_largest_and_the_lowest_id() {
+fn greedy_takes_largest_logit_lowest_id() {
     type Case<'a> = (&'a [f32], Vec<(u32, f32)>, u32);
     let cases: [Case<'_>; 5] = [
         (&[0.0, 2.0, 1.0], vec![], 1),
@@ -129,7 +129,7 @@ fn greedy_takes_the_largest_and_the_lowest_id() {
 }
 
 #[test]
-fn a_seed_repeats_and_another_differs() {
+fn seeds_repeat_and_differ() {
     let logits = vec![0.0; 64];
     let run = |params: SamplingParams, seed, alternatives: Option<usize>| -> Vec<u32> {
         let mut sampler = sampler(params, seed);

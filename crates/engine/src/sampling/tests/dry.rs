@@ -33,7 +33,7 @@ fn discouraged(sampler: &Sampler) -> Vec<f32> {
 }
 
 #[test]
-fn what_would_prolong_a_repetition_is_discouraged() {
+fn dry_penalises_repetitions() {
     type Case = (
         &'static str,
         &'static str,
@@ -60,7 +60,7 @@ fn what_would_prolong_a_repetition_is_discouraged() {
 }
 
 #[test]
-fn a_breaker_may_straddle_tokens() {
+fn breaker_may_span_tokens() {
     let with = |breaker: &str, text: &str| {
         let mut params = params(|p| (p.dry_multiplier, p.dry_allowed_length) = (1.0, 1));
         params.dry_sequence_breakers = vec![breaker.into(), "\u{e9}".into()];
@@ -76,7 +76,7 @@ fn a_breaker_may_straddle_tokens() {
 }
 
 #[test]
-fn a_long_repetition_leaves_a_finite_logit() {
+fn long_repetition_keeps_logit_finite() {
     let text = "ab".repeat(4000);
     let found = lowered(&text, "a", |p| p.dry_base = 100.0);
     assert_eq!(found, [1e30]);
@@ -84,7 +84,7 @@ fn a_long_repetition_leaves_a_finite_logit() {
 }
 
 #[test]
-fn breakers_without_a_tokenizer_are_refused() {
+fn breakers_need_a_tokenizer() {
     let mut scratch = SamplerScratch::default();
     let dry = params(|p| p.dry_multiplier = 1.0);
     assert!(dry.needs_tokenizer());

@@ -33,7 +33,7 @@ fn bad_words_are_never_completed() {
 }
 
 #[test]
-fn stop_tokens_wait_for_the_least_length() {
+fn stop_tokens_wait_for_min_tokens() {
     let mut sampler = Sampler::new(params(|p| p.min_tokens = 2), 0, &[7, 7, 7], &[1, 4]);
     for expected in [&[0, 2, 3][..], &[0, 2, 3], &[0, 1, 2, 3, 4]] {
         assert_eq!(possible(&mut sampler, None).as_deref(), Ok(expected));
@@ -42,7 +42,7 @@ fn stop_tokens_wait_for_the_least_length() {
 }
 
 #[test]
-fn nothing_brings_a_masked_token_back() {
+fn masked_tokens_stay_masked() {
     let pushed = params(|p| {
         p.logit_bias = vec![(0, 100.0)];
         (p.presence_penalty, p.repetition_penalty) = (-2.0, 0.01);
@@ -65,7 +65,7 @@ fn nothing_brings_a_masked_token_back() {
 }
 
 #[test]
-fn who_left_nothing_is_named() {
+fn empty_candidates_name_the_cause() {
     let greedy = || SamplingParams::greedy();
     let forbids = |p: SamplingParams| SamplingParams {
         bad_words: (0..5).map(|id| vec![id]).collect(),
@@ -96,7 +96,7 @@ fn who_left_nothing_is_named() {
 }
 
 #[test]
-fn greedy_reads_logits_only_where_something_changes_them() {
+fn greedy_reads_logits_only_if_needed() {
     type Change = fn(&mut SamplingParams);
     let cases: [(Change, bool); 14] = [
         (|_| (), true),

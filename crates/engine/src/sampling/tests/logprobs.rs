@@ -22,7 +22,7 @@ fn told(params: SamplingParams, distribution: Distribution, alternatives: usize)
 }
 
 #[test]
-fn the_models_own_are_untouched() {
+fn model_logprobs_are_unadjusted() {
     let adjusted = params(|p| {
         (p.temperature, p.top_k, p.repetition_penalty) = (0.3, 1, 4.0);
         p.logit_bias = vec![(3, 100.0)];
@@ -38,7 +38,7 @@ fn the_models_own_are_untouched() {
 }
 
 #[test]
-fn the_sampled_ones_are_what_was_drawn_from() {
+fn sampled_logprobs_match_draw() {
     type Case = (fn(&mut SamplingParams), usize, &'static [(u32, f32)]);
     let cases: [Case; 6] = [
         (|p| p.top_k = 2, 9, &[(0, 2.0 / 3.0), (1, 1.0 / 3.0)]),
@@ -67,7 +67,7 @@ fn the_sampled_ones_are_what_was_drawn_from() {
 }
 
 #[test]
-fn a_forced_token_is_certain_or_the_models() {
+fn forced_token_has_logprobs() {
     let sampler = sampler(params(|p| p.top_k = 1), 0);
     let mut scratch = SamplerScratch::default();
     let mut forced = |distribution, alternatives| {

@@ -26,7 +26,7 @@ fn surprise(tau: f32, change: fn(&mut SamplingParams)) -> f64 {
 }
 
 #[test]
-fn surprise_comes_to_tau() {
+fn mean_surprise_approaches_tau() {
     for tau in [1.0, 3.0, 5.0] {
         let found = surprise(tau, |_| ());
         assert!((found - f64::from(tau)).abs() < 0.1, "{found} for {tau}");
@@ -34,7 +34,7 @@ fn surprise_comes_to_tau() {
 }
 
 #[test]
-fn it_works_on_what_the_steps_leave() {
+fn mirostat_runs_after_other_steps() {
     let found = surprise(5.0, |p| p.top_k = 2);
     assert!(found < 1.0, "two tokens cannot surprise by {found} bits");
     assert_eq!(surprise(0.0, |_| ()), 0.0);

@@ -128,8 +128,8 @@ fn apply_dry(params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
     let breaks = |id: &u32| past.breakers.contains(id);
     let reach = text.iter().rev().take_while(|id| !breaks(id)).count();
     for (id, logit) in left.iter_mut().filter(|(id, _)| !breaks(id)) {
-        let queue_limits = (0..text.len()).filter(|at| text[*at] == *id && *at > 0);
-        let lengths = queue_limits.map(|at| {
+        let places = (0..text.len()).filter(|at| text[*at] == *id && *at > 0);
+        let lengths = places.map(|at| {
             let before = text[..at].iter().rev();
             let same = before.zip(text.iter().rev()).take_while(|(a, b)| a == b);
             same.count().min(reach)

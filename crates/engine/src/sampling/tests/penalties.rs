@@ -15,7 +15,7 @@ fn penalised(params: &SamplingParams, prompt: &[u32], output: &[u32], logits: &[
 }
 
 #[test]
-fn penalties_move_logits_as_documented() {
+fn penalties_match_documentation() {
     type Case = (fn(&mut SamplingParams), [f32; 5]);
     let cases: [Case; 12] = [
         (|_| (), [2.0, -2.0, 2.0, -2.0, 2.0]),
@@ -72,7 +72,7 @@ fn penalties_move_logits_as_documented() {
 }
 
 #[test]
-fn a_token_seen_in_prompt_and_output_leaves_the_window_twice() {
+fn token_leaves_window_twice() {
     let params = params(|p| {
         (p.repetition_penalty, p.presence_penalty) = (2.0, 1.0);
         p.penalty_last_n = 2;

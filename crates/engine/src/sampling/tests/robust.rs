@@ -23,7 +23,7 @@ fn modes() -> Vec<SamplingParams> {
 }
 
 #[test]
-fn hostile_logits_give_a_token_or_a_typed_error() {
+fn hostile_logits_give_token_or_error() {
     let rows: [(&[f32], &[u32]); 9] = [
         (&[NAN, 1.0, NAN, 1.0], &[1, 3]),
         (&[0.0, INF, 0.0], &[1]),
@@ -61,7 +61,7 @@ fn hostile_logits_give_a_token_or_a_typed_error() {
 }
 
 #[test]
-fn one_token_left_is_the_token() {
+fn single_candidate_is_chosen() {
     for mode in modes() {
         for size in [1, 2, 130, 5000] {
             let mut row = vec![-INF; size];
@@ -79,7 +79,7 @@ fn one_token_left_is_the_token() {
 
 /// Recorded once, and the same wherever it runs: a difference is a broken promise, not noise.
 #[test]
-fn the_same_bits_on_every_machine() {
+fn results_are_bit_identical_everywhere() {
     let mut rng = SeededRng::new(42);
     let logits: Vec<f32> = (0..20_011).map(|_| rng.normal() * 2.5).collect();
     let mut digest = 0xcbf2_9ce4_8422_2325u64;

@@ -140,7 +140,7 @@ fn judge(rng: &mut SeededRng, params: SamplingParams, tokenizer: &Tokenizer, siz
 }
 
 #[test]
-fn each_step_alone_agrees_with_the_plain_implementation() {
+fn each_step_matches_reference() {
     let tokenizer = tokenizer();
     for step in DEFAULT_ORDER {
         let mut rng = SeededRng::new(step as u64);
@@ -153,7 +153,7 @@ fn each_step_alone_agrees_with_the_plain_implementation() {
 }
 
 #[test]
-fn steps_in_any_order_agree_with_the_plain_implementation() {
+fn steps_in_any_order_match_reference() {
     let tokenizer = tokenizer();
     let mut rng = SeededRng::new(99);
     for case in 0..1200 {
@@ -172,7 +172,7 @@ fn steps_in_any_order_agree_with_the_plain_implementation() {
 }
 
 #[test]
-fn the_order_decides() {
+fn order_changes_the_result() {
     use SamplingStep::*;
     let order = |order: &[SamplingStep], change: fn(&mut SamplingParams)| {
         params(|p| {

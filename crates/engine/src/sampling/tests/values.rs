@@ -5,7 +5,7 @@ use loquat_text::GenerationConfig;
 use super::*;
 
 #[test]
-fn the_default_is_legal_and_neutral() {
+fn defaults_are_valid_and_neutral() {
     let params = SamplingParams::default();
     assert_eq!(params.validate(1), Ok(()));
     assert!(!params.penalises() && !params.discourages_repetition() && !params.excludes());
@@ -16,7 +16,7 @@ fn the_default_is_legal_and_neutral() {
 }
 
 #[test]
-fn each_parameter_stands_in_the_table_once() {
+fn each_parameter_is_listed_once() {
     for (at, parameter) in PARAMETERS.iter().enumerate() {
         let same = |other: &Parameter| other.name == parameter.name;
         assert_eq!(PARAMETERS.iter().position(same), Some(at));
@@ -24,7 +24,7 @@ fn each_parameter_stands_in_the_table_once() {
 }
 
 #[test]
-fn a_value_out_of_range_is_refused_by_name() {
+fn out_of_range_value_names_field() {
     let cases = [
         (params(|p| p.temperature = -0.1), "temperature"),
         (params(|p| p.temperature = f32::NAN), "temperature"),
@@ -69,7 +69,7 @@ fn a_value_out_of_range_is_refused_by_name() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
+fn contradictory_values_name_field() {
     let cases = [
         (
             params(|p| p.mirostat = 1),
@@ -134,7 +134,7 @@ fn what_makes_no_sense_is_refused_by_name() {
 }
 
 #[test]
-fn an_order_may_leave_out_what_is_off() {
+fn order_may_omit_inactive_steps() {
     let orders = [
         vec![],
         vec![SamplingStep::TopK],
@@ -151,7 +151,7 @@ fn an_order_may_leave_out_what_is_off() {
 }
 
 #[test]
-fn a_token_that_is_none_is_refused() {
+fn token_outside_vocabulary_is_refused() {
     let cases = [
         (
             params(|p| p.logit_bias = vec![(7, 1.0), (8, 1.0)]),
@@ -177,7 +177,7 @@ fn a_token_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_checkpoint_says_how_it_wants_to_be_sampled() {
+fn checkpoint_defaults_are_used() {
     let config = GenerationConfig {
         temperature: Some(0.7),
         top_k: Some(20),
@@ -206,7 +206,7 @@ fn a_checkpoint_says_how_it_wants_to_be_sampled() {
 }
 
 #[test]
-fn a_list_says_how_long_it_may_be() {
+fn list_length_is_limited() {
     let endless = [
         ParameterKind::Float,
         ParameterKind::Integer,
