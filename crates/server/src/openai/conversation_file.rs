@@ -225,7 +225,7 @@ mod tests {
     fn invalid_tools_name_their_field() {
         for (file, expected) in [
             (json!(3), "`tools`: invalid type: integer `3`"),
-            (json!([[]]), "`tools[0]`: invalid type"),
+            (json!([[]]), "`tools[0]`: invalid length 0"),
             (json!([{}]), "`tools[0].function.name` is missing"),
             (
                 json!([{ "type": "web_search", "name": "f" }]),
