@@ -198,12 +198,12 @@ fn invalid_tools_and_messages_name_field() {
         (
             &["--messages", &role],
             2,
-            &["`messages[0].role`", "\"bot\"", "assistant"],
+            &["`messages[0].role`", "`bot`", "assistant"],
         ),
         (
             &["--messages", &key],
             2,
-            &["`messages[0].mood`", "not known", "content"],
+            &["`messages[0].mood`", "unknown field", "content"],
         ),
         (&["--messages", &empty], 4, &["`messages` is empty"]),
         (
