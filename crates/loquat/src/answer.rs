@@ -30,6 +30,8 @@ pub struct Answer {
     tokens: Vec<TokenInfo>,
     prompt_logprobs: Vec<TokenInfo>,
     finish: Option<Finish>,
+    /// Returned after the last delta.
+    failure: Option<Error>,
     cancelled: Pin<Box<Receiver<Infallible>>>,
     canceller: Canceller,
     /// Set if the reply must satisfy a constraint, which a truncated reply may not.
@@ -61,6 +63,7 @@ impl Answer {
             tokens: Vec::new(),
             prompt_logprobs: Vec::new(),
             finish: None,
+            failure: None,
             cancelled: Box::pin(receiver),
             canceller: Canceller(sender),
             is_constrained: false,
@@ -181,13 +184,15 @@ impl Answer {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<ReplyDelta, Error>>> {
+        if let Some(error) = self.failure.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         loop {
-            // The channel carries no values: cancelling closes it.
-            let is_cancelled = self.cancelled.as_mut().poll_next(context).is_ready();
             let Some(generation) = &mut self.generation else {
                 return Poll::Ready(None);
             };
-            if is_cancelled {
+            // The channel carries no values: cancelling closes it.
+            if self.cancelled.as_mut().poll_next(context).is_ready() {
                 return Poll::Ready(Some(self.cancel()));
             }
             match ready!(generation.poll_recv(context)) {
@@ -210,11 +215,12 @@ impl Answer {
 
     /// The text held back first, then the error.
     fn cancel(&mut self) -> Result<ReplyDelta, Error> {
+        self.generation = None;
         let events = self.decoder.flush();
         if events.is_empty() {
-            self.generation = None;
             return Err(Error::Cancelled);
         }
+        self.failure = Some(Error::Cancelled);
         Ok(ReplyDelta {
             events,
             ..ReplyDelta::default()

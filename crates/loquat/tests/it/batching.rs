@@ -1,28 +1,22 @@
 //! Concurrent requests without `max_tokens`.
 
-use loquat::{DEFAULT_MAX_TOKENS, EngineOptions, Model};
-use loquat_testkit::fake_session::{FakeOptions, FakeSession};
-use loquat_text::format::FormatOverrides;
+use loquat::{DEFAULT_MAX_TOKENS, Model};
+use loquat_testkit::fake_session::FakeOptions;
+use loquat_text::Special;
 
-use crate::{golden_files, within_a_minute};
+use crate::{fake_model, golden_context, within_a_minute};
 
 const KV_TOKENS: usize = 100_000;
 
 /// A model that never ends its answer, with KV memory for one sequence of full length.
 fn endless() -> Model {
-    let files = golden_files();
-    let context = files
-        .chat_context(None, FormatOverrides::default())
-        .unwrap();
-    let session = FakeSession::new(FakeOptions {
-        vocab_size: context.tokenizer().vocab_size(),
+    let tokenizer = golden_context().tokenizer().clone();
+    fake_model(FakeOptions {
         max_context: KV_TOKENS,
         kv_capacity: KV_TOKENS,
-        script: vec![u32::from(b'a')],
+        script: tokenizer.encode("a", Special::PLAIN).unwrap(),
         ..FakeOptions::default()
-    });
-    let options = EngineOptions::default();
-    Model::from_session("endless", Box::new(session), context, options).unwrap()
+    })
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! Embeddings of texts.
 
-use loquat::{Error, Model};
-use loquat_testkit::fake_session::{FakeOptions, FakeSession};
-use loquat_text::format::FormatOverrides;
+use loquat::Error;
+use loquat_testkit::fake_session::FakeOptions;
 
-use crate::{golden_files, model, runtime};
+use crate::{fake_model, model, runtime};
 
 #[test]
 fn vectors_have_unit_length_and_follow_their_texts() {
@@ -23,15 +22,10 @@ fn vectors_have_unit_length_and_follow_their_texts() {
 
 #[test]
 fn backend_without_hidden_states_is_refused() {
-    let context = golden_files()
-        .chat_context(None, FormatOverrides::default())
-        .unwrap();
-    let session = FakeSession::new(FakeOptions {
-        vocab_size: context.tokenizer().vocab_size(),
+    let model = fake_model(FakeOptions {
         hidden_size: None,
         ..FakeOptions::default()
     });
-    let model = Model::from_session("fake", Box::new(session), context, Default::default());
-    let refused = model.unwrap().embed(&["a cat"]);
+    let refused = model.embed(&["a cat"]);
     assert!(matches!(refused, Err(Error::NoEmbeddings { model }) if model == "fake"));
 }

@@ -47,8 +47,3 @@ fn cancel_prints_text_so_far() {
     // The answer may end before the cancellation.
     assert!(!run("cancel").trim().is_empty());
 }
-
-#[test]
-fn tools_prints_an_answer() {
-    assert!(run("tools").contains("weather"));
-}

@@ -14,7 +14,10 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use loquat::{BackendChoice, Model, ModelFiles, ModelOptions};
+use loquat::{BackendChoice, ChatContext, Model, ModelFiles, ModelOptions};
+use loquat_testkit::fake_session::{FakeOptions, FakeSession};
+use loquat_text::Special;
+use loquat_text::format::FormatOverrides;
 
 /// Random weights: its answers are noise that satisfies their constraints.
 fn model() -> Model {
@@ -25,9 +28,36 @@ fn golden() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../testkit/goldens/llama")
 }
 
-fn golden_files() -> ModelFiles {
+fn golden_context() -> ChatContext {
     let checkpoint = loquat_weights::Checkpoint::open(&golden()).unwrap();
-    ModelFiles::from_checkpoint("llama".to_owned(), checkpoint).unwrap()
+    let files = ModelFiles::from_checkpoint("llama".to_owned(), checkpoint).unwrap();
+    files
+        .chat_context(None, FormatOverrides::default())
+        .unwrap()
+}
+
+fn fake_model(options: FakeOptions) -> Model {
+    let context = golden_context();
+    let session = FakeSession::new(FakeOptions {
+        vocab_size: context.tokenizer().vocab_size(),
+        ..options
+    });
+    let options = Default::default();
+    Model::from_session("fake", Box::new(session), context, options).unwrap()
+}
+
+/// A model that answers every chat with the same text.
+fn scripted(reply: &str) -> Model {
+    let context = golden_context();
+    let tokenizer = context.tokenizer();
+    let mut script = tokenizer.encode(reply, Special::PLAIN).unwrap();
+    script.extend(tokenizer.eos_ids().first());
+    let opening = "<|im_start|>assistant\n";
+    fake_model(FakeOptions {
+        script,
+        opening: tokenizer.encode(opening, Special::RENDERED).unwrap(),
+        ..FakeOptions::default()
+    })
 }
 
 fn options() -> ModelOptions {
