@@ -144,7 +144,7 @@ fn long_step_keeps_latest_snapshots() {
     let mut session = open(folder.path(), &options);
     let sequence = session.create().unwrap();
     step(&mut *session, sequence, &tokens(2000), Emit::Nothing).unwrap();
-    for (at_most, expected) in [(1999, 1792), (1791, 1536), (1279, 1024), (1023, 0)] {
+    for (at_most, expected) in [(1999, 1792), (1791, 1536), (1535, 1280), (1279, 0)] {
         assert_eq!(
             session.reusable(sequence, at_most),
             Ok(expected),

@@ -54,11 +54,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(default_values_t = [nonzero(1)], conflicts_with = "scenario")]
     pub depth: Vec<NonZeroUsize>,
-    /// Sequences that decode at once, such as 1,4 [default: 1; 4 with --prefill-interference].
+    /// Sequences that decode at once, such as 1,4 [default: 1; 4 for prefill interference].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, value_delimiter = ',')]
     #[arg(conflicts_with_all = ["clients", "turns", "soak", "contended", "start"])]
     batch: Vec<NonZeroUsize>,
-    /// Rounds; the median is reported [default: 5; 3 with --prefill-interference or --turns].
+    /// Rounds; the median is reported [default: 5; 3 for prefill interference and turns].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     #[arg(conflicts_with_all = ["clients", "soak"])]
     rounds: Option<NonZeroUsize>,
