@@ -388,7 +388,7 @@ mod tests {
             ("root ::= []", 1, 10, "no character"),
             ("root ::= (\"a\"", 1, 10, "not closed"),
             ("root ::= \"a\"\nroot ::= \"b\"", 2, 1, "two rules"),
-            ("root ::= \"\\q\"", 1, 11, "no escape"),
+            ("root ::= \"\\q\"", 1, 11, "not an escape"),
             ("root ::= \"\\xg0\"", 1, 11, "2 digits"),
             ("root ::= \"\\uD800\"", 1, 11, "D800"),
             ("root ::= \"a\"{3,2}", 1, 13, "below its first"),

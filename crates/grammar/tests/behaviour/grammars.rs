@@ -68,7 +68,7 @@ fn invalid_grammar_is_refused_with_reason() {
         (regex(r"(a)\1"), "backreferences"),
         (regex("a\\"), "backslash"),
         (regex("["), "unclosed"),
-        (regex(r"[^\x00-\x{10FFFF}]"), "no text at all"),
+        (regex(r"[^\x00-\x{10FFFF}]"), "admits no text"),
         (lark("start: \"a\nb: \"c\""), "line 1"),
         (lark("start: missing"), "missing"),
         (lark("other: \"a\""), "start"),
