@@ -20,11 +20,13 @@ use build::Build;
 /// What a stage that passed has to add, such as a part it could not check.
 type Note = Option<String>;
 
+type Install = fn(&Path) -> Result<(), Error>;
+
 struct Stage {
     name: &'static str,
     about: &'static str,
     /// Downloads packages, while the stages before this one compile.
-    install: Option<fn(&Path) -> Result<(), Error>>,
+    install: Option<Install>,
     run: fn(&Context) -> Result<Note, Error>,
     /// Whether it runs only with `--full` or when `--only` names it.
     is_long: bool,

@@ -134,7 +134,7 @@ impl Constrained {
 
     /// An array with too many items to complete, most of whose tokens the schema leaves free.
     fn grammar(&self, model: &ModelFiles) -> Result<Grammar, BenchError> {
-        let tokenizer = model.tokenizer().map_err(loquat::Error::from)?;
+        let tokenizer = model.tokenizer()?;
         let schema = json!({
             "type": "array",
             "items": { "anyOf": [{ "type": "string" }, { "type": "number" }] },

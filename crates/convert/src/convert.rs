@@ -125,6 +125,9 @@ enum TargetMetadata {
     },
 }
 
+/// A file that is written next to the weights: its name and content.
+type CompanionFile = (String, Vec<u8>);
+
 impl TargetModel {
     fn gguf(
         source: &Source,
@@ -492,7 +495,7 @@ impl<'a> EncodedPlan<'a> {
         &self,
         folder: &Path,
         spec: &ModelSpec,
-        (config, files): (&Map<String, Value>, &[(String, Vec<u8>)]),
+        (config, files): (&Map<String, Value>, &[CompanionFile]),
         options: &Conversion<'_>,
     ) -> Result<(), ConvertError> {
         std::fs::create_dir(folder).map_err(ConvertError::writing(folder))?;

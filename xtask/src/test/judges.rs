@@ -1,5 +1,5 @@
-//! References that nobody here wrote: the programs of `judges/`, each of which asks Loquat and a
-//! Python package the same and compares, in a virtual environment of this checkout's own.
+//! The programs of `judges/`: each compares Loquat with a reference implementation, in a virtual
+//! environment of this checkout.
 
 use std::path::Path;
 

@@ -116,7 +116,7 @@ fn runtime(mut builder: Builder) -> Result<Runtime, BenchError> {
 
 /// Sufficient for completions.
 fn chat(model: &ModelFiles) -> Result<ChatContext, BenchError> {
-    let tokenizer = model.tokenizer().map_err(loquat::Error::from)?;
+    let tokenizer = model.tokenizer()?;
     let grammars = model.grammars(tokenizer.clone());
     let overrides = FormatOverrides::default();
     Ok(ChatContext::new(tokenizer, None, grammars, overrides))

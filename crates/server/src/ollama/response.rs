@@ -143,7 +143,8 @@ pub struct ReplyPiece {
 impl ReplyPiece {
     fn is_empty(&self, with_tokens: bool) -> bool {
         let no_text = self.thinking.is_empty() && self.content.is_empty();
-        no_text && self.calls.is_empty() && !(with_tokens && !self.tokens.is_empty())
+        let no_tokens = !with_tokens || self.tokens.is_empty();
+        no_text && no_tokens && self.calls.is_empty()
     }
 }
 

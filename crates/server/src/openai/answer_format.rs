@@ -269,7 +269,9 @@ mod tests {
             let grammars = Grammars::new(tokenizer(), vocab_size);
             let chat = ChatContext::new(tokenizer(), None, grammars, Default::default());
             let constraint = AnswerConstraint::new(Field::Format, source);
-            let error = constraint.compile(&chat).err().expect("an error");
+            let Err(error) = constraint.compile(&chat) else {
+                panic!("{constraint:?} compiled");
+            };
             assert_eq!((error.kind, &error.param), (kind, &param), "{error:?}");
         }
     }
