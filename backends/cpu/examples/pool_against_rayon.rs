@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             // One `install` for the whole step: the calling thread joins the pool once.
             times[2].push(rayon.install(|| step(|| (0..TASKS).into_par_iter().for_each(body))));
         }
-        let [alone, ours, rayon] = times.map(|times| micros_per_loop(times));
+        let [alone, ours, rayon] = times.map(micros_per_loop);
         println!("| {micros} µs | {alone:.2} µs | {ours:.2} µs | {rayon:.2} µs |");
     }
     Ok(())
