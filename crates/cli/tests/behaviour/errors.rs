@@ -161,7 +161,7 @@ fn file_that_is_not_a_model_is_named() {
     let folder = TempDir::new().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for (name, bytes, word) in [
-        ("text.gguf", &b"just some text"[..], "its header is not"),
+        ("text.gguf", &b"just some text"[..], "has another header"),
         ("empty.gguf", b"", "GGUF"),
         ("short.gguf", b"GGUF\x03\0\0\0\x05", "GGUF"),
         ("text.txt", b"just some text", ".gguf"),
