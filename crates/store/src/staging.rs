@@ -20,7 +20,7 @@ pub(crate) struct EntryLock {
     locks: PathBuf,
     /// The open, locked file. It is never deleted: otherwise two processes could lock two files of
     /// the same name.
-    _lock: File,
+    lock: File,
 }
 
 impl EntryLock {
@@ -50,7 +50,7 @@ impl EntryLock {
             key: key.to_owned(),
             tmp: cache_dir.join("tmp"),
             locks,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -75,6 +75,13 @@ impl EntryLock {
             };
             warn_not_removed(removed, &dir);
         }
+    }
+}
+
+/// Unlocks explicitly: a child process may hold a copy of the handle between fork and exec.
+impl Drop for EntryLock {
+    fn drop(&mut self) {
+        let _ = self.lock.unlock();
     }
 }
 
@@ -127,7 +134,11 @@ fn with_free_lock(
 ) -> io::Result<()> {
     let lock = open_lock(&lock_path(locks, key))?;
     match lock.try_lock() {
-        Ok(()) => work(),
+        Ok(()) => {
+            let outcome = work();
+            let _ = lock.unlock();
+            outcome
+        }
         Err(TryLockError::WouldBlock) => Ok(()),
         Err(TryLockError::Error(error)) => Err(error),
     }

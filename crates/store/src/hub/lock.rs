@@ -9,7 +9,7 @@ use super::HubError;
 /// Held while a blob is downloaded or removed. Released on drop, or by the system when the process
 /// ends.
 pub(crate) struct BlobLock {
-    _file: File,
+    file: File,
 }
 
 impl BlobLock {
@@ -30,7 +30,7 @@ impl BlobLock {
                 Err(TryLockError::Error(cause)) => return Err(failed(cause)),
             }
             if still_named(&file).map_err(failed)? {
-                return Ok(Self { _file: file });
+                return Ok(Self { file });
             }
         }
     }
@@ -39,7 +39,15 @@ impl BlobLock {
     pub(crate) fn if_free(path: &Path) -> Option<Self> {
         let file = open(path).ok()?;
         file.try_lock().ok()?;
-        still_named(&file).ok()?.then_some(Self { _file: file })
+        still_named(&file).ok()?.then_some(Self { file })
+    }
+}
+
+/// Unlocks explicitly: between fork and exec, a child process of another thread holds a copy of the
+/// handle, and closing ours would leave the lock with it.
+impl Drop for BlobLock {
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
     }
 }
 
@@ -87,6 +95,16 @@ mod tests {
             drop(first);
             second.join().unwrap().unwrap();
         });
+        assert!(BlobLock::if_free(&path).is_some());
+    }
+
+    #[test]
+    fn drop_unlocks_copies_of_the_handle() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("blob.lock");
+        let lock = BlobLock::acquire(&path, || {}).unwrap();
+        let _copy = lock.file.try_clone().unwrap();
+        drop(lock);
         assert!(BlobLock::if_free(&path).is_some());
     }
 
