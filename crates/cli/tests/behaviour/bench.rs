@@ -164,8 +164,12 @@ fn http_is_compared_with_session() {
     }
     let many = &report["many_clients"];
     assert_eq!(many["clients"], 3);
-    for spread in ["token_to_socket_us", "first_token_ms", "inter_token_ms"] {
+    for spread in ["token_to_socket_us", "first_token_ms"] {
         assert_spread(&many[spread]);
+    }
+    // On a busy machine all tokens of a stream may arrive in one read.
+    if !many["inter_token_ms"]["p50"].is_null() {
+        assert_spread(&many["inter_token_ms"]);
     }
     let start = &report["start"];
     assert!(number(start, "ready_seconds") > 0.0);

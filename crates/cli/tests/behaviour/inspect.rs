@@ -291,7 +291,9 @@ fn help_shows_defaults_and_ranges() {
             short.contains(&format!("Usage: loquat {command}")),
             "{short}"
         );
-        for line in short.lines().filter(|line| line.contains("  --")) {
+        // Deeper lines continue a description.
+        let is_flag = |line: &&str| line.starts_with("      --") || line.starts_with("  -");
+        for line in short.lines().filter(is_flag) {
             let words = line.split_whitespace().count();
             let described = words > 2 || line.trim_end().ends_with('>');
             assert!(described, "{command}: {line:?} says nothing");
