@@ -25,7 +25,7 @@ pub struct Args {
     /// The backend to judge.
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backends::named)]
     pub backend: &'static Judged,
-    /// Folder with the references of .gguf files in PATHS: DIR/<stem>/golden.safetensors.
+    /// Folder with the references of .gguf files in PATHS: DIR/STEM/golden.safetensors.
     /// Without one a file is only loaded.
     #[arg(long, value_name = "DIR", requires = "paths")]
     pub logits: Option<PathBuf>,
