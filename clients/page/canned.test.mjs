@@ -186,9 +186,9 @@ test("a server that asks for a key gets it, from this tab only", async (t) => {
     );
   });
   await ask(page, "Hello");
-  await page.getByLabel("API key").fill("sk-secret");
+  await page.getByLabel("API key", { exact: true }).fill("sk-secret");
   await screenshot(page, "chat-key");
-  await page.getByLabel("API key").press("Enter");
+  await page.getByLabel("API key", { exact: true }).press("Enter");
   await page.getByText("Welcome.").waitFor();
   assert.equal(await page.evaluate(() => JSON.stringify(localStorage).includes("sk-secret")), false);
   assert.match(await page.evaluate(() => sessionStorage.getItem("loquat.key")), /sk-secret/);
