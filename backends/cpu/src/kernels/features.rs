@@ -8,7 +8,7 @@ macro_rules! detected {
 }
 
 /// Each extension that some kernel uses, in the vendor's spelling, and whether it is available.
-/// [`supported`](super::supported) chooses by these.
+/// `supported` chooses by these.
 pub fn cpu_features() -> Vec<(&'static str, bool)> {
     #[cfg(target_arch = "x86_64")]
     {
