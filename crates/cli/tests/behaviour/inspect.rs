@@ -292,7 +292,7 @@ fn help_shows_defaults_and_ranges() {
             "{short}"
         );
         // Deeper lines continue a description.
-        let is_flag = |line: &&str| line.starts_with("      --") || line.starts_with("  -");
+        let is_flag = |line: &&str| line.starts_with("      --");
         for line in short.lines().filter(is_flag) {
             let words = line.split_whitespace().count();
             let described = words > 2 || line.trim_end().ends_with('>');
