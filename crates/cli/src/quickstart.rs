@@ -15,7 +15,7 @@ use crate::fit::{COMFORTABLE_PERCENT, FitEstimate, Machine, MeasurePolicy, for_c
 use crate::load::open_store;
 use crate::terminal::{bytes, print, remark};
 
-/// Stands for stdout.
+/// Means stdout.
 const STDOUT: &str = "-";
 
 pub fn run(args: &QuickstartArgs) -> Result<(), CliError> {
