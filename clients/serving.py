@@ -20,13 +20,10 @@ CANCEL_SECONDS = 5
 
 @functools.cache
 def binary():
-    """The path of `loquat`: as LOQUAT_BINARY says, or in the profile that the tests have built
-    everything in."""
+    """The path of `loquat`: LOQUAT_BINARY, or built now."""
     if named := os.environ.get("LOQUAT_BINARY"):
         return named
     cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--workspace"]
-    if features := os.environ.get("LOQUAT_FEATURES"):
-        cargo += ["--features", features]
     cargo += ["--bin", "loquat", "--message-format", "json-render-diagnostics"]
     done = subprocess.run(cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     artifacts = [json.loads(line) for line in done.stdout.splitlines()]

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::command::{Run, cargo};
+use crate::command::cargo;
 use crate::error::Error;
 
 /// Features of the judge that build an optional backend, named after the backend.
@@ -11,17 +11,13 @@ const FEATURES: &[&str] = &["mlx"];
 
 /// Judges as `args` say. Paths in them are relative to the caller's directory.
 pub fn run(args: &[String]) -> Result<(), Error> {
-    judge(Path::new("."), feature(args), args).finish()
-}
-
-pub fn judge(directory: &Path, feature: Option<&str>, args: &[String]) -> Run {
     let mut words: Vec<&str> = vec!["run", "--quiet", "--package", "loquat-goldens"];
-    if let Some(feature) = feature {
+    if let Some(feature) = feature(args) {
         words.extend(["--features", feature]);
     }
     words.push("--");
     words.extend(args.iter().map(String::as_str));
-    cargo(directory, &words)
+    cargo(Path::new("."), &words).finish()
 }
 
 /// The feature that builds the backend named in `args`.

@@ -141,16 +141,7 @@ fn clippy(context: &Context) -> Result<Note, Error> {
 /// All tests in one build with every feature, then those of the MLX crate without MLX, which is
 /// what most people build.
 fn cargo_test(context: &Context) -> Result<Note, Error> {
-    let all = [
-        "test",
-        "--workspace",
-        "--no-fail-fast",
-        "--features",
-        build::FEATURES,
-    ];
-    let all = context
-        .build
-        .environment(command::cargo(context.root, &all))?;
+    let all = context.build.cargo_test(&["--no-fail-fast"])?;
     let all = all
         .env(FULL_VARIABLE, if context.is_full { "1" } else { "" })
         .run();

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::command::Run;
+use crate::command::{Run, cargo};
 use crate::error::Error;
 use crate::mlx;
 use crate::tools::require_cxx_compiler;
@@ -14,12 +14,11 @@ pub const FEATURES: &str = "mlx";
 
 /// Names the MLX that the backend's build uses before any other.
 const MLX_ROOT: &str = "MLX_ROOT";
-/// Read by `judges/` and `clients/` when they build the programs they run.
-const FEATURES_VARIABLE: &str = "LOQUAT_FEATURES";
 
 pub struct Build {
     root: PathBuf,
     mlx: OnceLock<OsString>,
+    programs: OnceLock<PathBuf>,
 }
 
 impl Build {
@@ -27,6 +26,7 @@ impl Build {
         Self {
             root: root.to_path_buf(),
             mlx: OnceLock::new(),
+            programs: OnceLock::new(),
         }
     }
 
@@ -36,10 +36,26 @@ impl Build {
         named_mlx().is_none() && mlx::DEFAULT == "cpu"
     }
 
-    /// Sets the variables that make a build of `run` the shared one.
+    /// `cargo test` of the whole workspace, with `args`.
+    pub fn cargo_test(&self, args: &[&str]) -> Result<Run, Error> {
+        let all = ["test", "--workspace", "--features", FEATURES];
+        self.environment(cargo(&self.root, &[&all, args].concat()))
+    }
+
+    /// Makes a build with [`FEATURES`] that `run` starts use the same MLX as the others.
     pub fn environment(&self, run: Run) -> Result<Run, Error> {
-        let run = run.env(MLX_ROOT, self.mlx()?);
-        Ok(run.env(FEATURES_VARIABLE, FEATURES))
+        Ok(run.env(MLX_ROOT, self.mlx()?))
+    }
+
+    /// The folder of the programs that `cargo test` builds; examples are in its `examples`. Plain
+    /// `cargo build` would compile many crates again, without the features that only tests enable.
+    pub fn programs(&self) -> Result<&Path, Error> {
+        if let Some(folder) = self.programs.get() {
+            return Ok(folder);
+        }
+        self.cargo_test(&["--no-run", "--quiet"])?.run()?;
+        let folder = target_directory(&self.root)?.join("debug");
+        Ok(self.programs.get_or_init(|| folder))
     }
 
     /// The MLX that the caller names, or the one that runs on any machine of this system.
@@ -54,6 +70,17 @@ impl Build {
         };
         Ok(self.mlx.get_or_init(|| library))
     }
+}
+
+fn target_directory(root: &Path) -> Result<PathBuf, Error> {
+    let metadata = ["metadata", "--no-deps", "--format-version", "1"];
+    let metadata = cargo(root, &metadata).output()?;
+    let metadata: Option<serde_json::Value> = serde_json::from_str(&metadata).ok();
+    let directory = metadata.as_ref().and_then(|metadata| metadata["target_directory"].as_str());
+    directory.map(PathBuf::from).ok_or_else(|| Error::Missing {
+        what: "`target_directory` in the output of `cargo metadata`".to_string(),
+        remedy: "run it in the repository and see what it prints".to_string(),
+    })
 }
 
 fn named_mlx() -> Option<OsString> {

@@ -28,9 +28,10 @@ pub fn run(context: &Context) -> Result<Note, Error> {
     let python = PYTHON.install(root)?;
     let cache = format!("cache_dir={}", root.join("target/clients/pytest").display());
     let args = ["-m", "pytest", "clients", "--quiet", "-o", &cache];
-    let tests = program(root, &python, &args)
+    program(root, &python, &args)
+        .env("LOQUAT_BINARY", context.build.programs()?.join("loquat"))
         .env("LOQUAT_ARTEFACTS", root.join(ARTEFACTS))
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    context.build.environment(tests)?.run()?;
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .run()?;
     Ok(None)
 }

@@ -1,17 +1,12 @@
 //! The committed goldens on both backends, and the support matrix they give.
 
-use super::{Context, Note, build};
+use super::{Context, Note};
+use crate::command::program;
 use crate::error::Error;
-use crate::goldens;
 
 pub fn run(context: &Context) -> Result<Note, Error> {
-    let judge = |args: &[&str]| {
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        context
-            .build
-            .environment(goldens::judge(context.root, Some(build::FEATURES), &args))?
-            .run()
-    };
+    let goldens = context.build.programs()?.join("loquat-goldens");
+    let judge = |args: &[&str]| program(context.root, &goldens, args).run();
     let matrix = ["--check-matrix", "docs/support.md"];
     let cpu = judge(&[&["--committed"][..], &matrix].concat());
     let is_mlx_cpu = context.build.is_mlx_cpu();

@@ -23,6 +23,8 @@ const PYTHON: Python = Python {
     folder: "target/judges",
     variables: &[],
 };
+/// Names the folder of the programs to judge, which `judges/loquat.py` would build otherwise.
+const PROGRAMS_VARIABLE: &str = "LOQUAT_PROGRAMS";
 /// Relative to the root.
 const VOCABULARIES: &str = "target/judges/vocabularies";
 /// Where openai-harmony looks for vocabularies before it would download them.
@@ -40,11 +42,13 @@ pub fn run(context: &Context) -> Result<Note, Error> {
     let root = context.root;
     let python = PYTHON.install(root)?;
     let vocabularies = root.join(VOCABULARIES);
+    let programs = context.build.programs()?;
     let judge = |name: &str| {
-        let judge = program(root, &python, &[format!("judges/{name}.py")])
+        program(root, &python, &[format!("judges/{name}.py")])
+            .env(PROGRAMS_VARIABLE, programs)
             .env(VOCABULARIES_VARIABLE, &vocabularies)
-            .env(FULL_VARIABLE, if context.is_full { "1" } else { "" });
-        context.build.environment(judge)?.run()
+            .env(FULL_VARIABLE, if context.is_full { "1" } else { "" })
+            .run()
     };
     program(root, &python, &["judges/vocabulary.py", VOCABULARIES]).run()?;
     let verdicts: Vec<_> = JUDGES.iter().map(|name| judge(name)).collect();

@@ -1,41 +1,46 @@
 //! Concurrent requests without `max_tokens`.
 
-use loquat::{DEFAULT_MAX_TOKENS, Model};
+use loquat::DEFAULT_MAX_TOKENS;
 use loquat_testkit::fake_session::FakeOptions;
 use loquat_text::Special;
 
-use crate::{fake_model, golden_context, within_a_minute};
+use crate::{counted_fake_model, fake_model, golden_context, within_a_minute};
 
 const KV_TOKENS: usize = 100_000;
 
 /// A model that never ends its answer, with KV memory for one sequence of full length.
-fn endless() -> Model {
-    let tokenizer = golden_context().tokenizer().clone();
-    fake_model(FakeOptions {
+fn endless() -> FakeOptions {
+    let context = golden_context();
+    let script = context.tokenizer().encode("a", Special::PLAIN).unwrap();
+    FakeOptions {
         max_context: KV_TOKENS,
         kv_capacity: KV_TOKENS,
-        script: tokenizer.encode("a", Special::PLAIN).unwrap(),
+        script,
         ..FakeOptions::default()
-    })
+    }
 }
 
 #[test]
 fn chats_without_max_tokens_share_a_batch() {
-    let model = endless();
+    let options = endless();
+    let hold = options.hold.clone();
+    let (model, counters) = counted_fake_model(options);
     assert_eq!(model.max_tokens(None, 10), DEFAULT_MAX_TOKENS);
-    // Neither answer is read to its end, so the second starts only if both fit the KV memory.
-    let running = within_a_minute(move || {
+    within_a_minute(move || {
+        let held = hold.lock();
         let mut answers = ["hi", "hello"].map(|text| model.chat(text).seed(1).stream().unwrap());
-        let first = answers.each_mut().map(|answer| answer.next().unwrap());
-        assert!(first.iter().all(Result::is_ok));
-        model.engine().stats().running
+        drop(held);
+        for answer in &mut answers {
+            assert!(answer.next().unwrap().is_ok());
+        }
     });
-    assert_eq!(running, 2);
+    let largest = counters.steps().iter().map(|step| step.rows).max();
+    assert_eq!(largest, Some(2));
 }
 
 #[test]
 fn default_max_tokens_is_bounded_by_the_room_left() {
-    let model = endless();
+    let model = fake_model(endless());
     for (requested, prompt, expected) in [
         (None, 1, DEFAULT_MAX_TOKENS),
         (None, KV_TOKENS - 7, 7),

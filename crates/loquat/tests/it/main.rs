@@ -11,11 +11,11 @@ mod tokenization;
 mod tools;
 
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use loquat::{BackendChoice, ChatContext, Model, ModelFiles, ModelOptions};
-use loquat_testkit::fake_session::{FakeOptions, FakeSession};
+use loquat_testkit::fake_session::{FakeCounters, FakeOptions, FakeSession};
 use loquat_text::Special;
 use loquat_text::format::FormatOverrides;
 
@@ -37,13 +37,20 @@ fn golden_context() -> ChatContext {
 }
 
 fn fake_model(options: FakeOptions) -> Model {
+    counted_fake_model(options).0
+}
+
+/// The model, and what its session counts.
+fn counted_fake_model(options: FakeOptions) -> (Model, Arc<FakeCounters>) {
     let context = golden_context();
     let session = FakeSession::new(FakeOptions {
         vocab_size: context.tokenizer().vocab_size(),
         ..options
     });
+    let counters = session.counters();
     let options = Default::default();
-    Model::from_session("fake", Box::new(session), context, options).unwrap()
+    let model = Model::from_session("fake", Box::new(session), context, options).unwrap();
+    (model, counters)
 }
 
 /// A model that answers every chat with the same text.

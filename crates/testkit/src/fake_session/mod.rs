@@ -275,6 +275,7 @@ impl Session for FakeSession {
             rows: batch.rows().len(),
             tokens: batch.token_count(),
         });
+        drop(self.options.hold.lock());
         std::thread::sleep(self.options.delay);
         self.advance_clock(self.options.cost.step);
         let fault = self.options.fault_at(step);

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use loquat_session::sequences::SnapshotPolicy;
@@ -26,6 +26,8 @@ pub struct FakeOptions {
     pub max_states: usize,
     /// Wall-clock time of each step.
     pub delay: Duration,
+    /// No step runs while a test holds this lock, so that it can submit several requests at once.
+    pub hold: Arc<Mutex<()>>,
     /// When set, each step advances this clock by its `cost`.
     pub clock: Option<Arc<VirtualClock>>,
     pub cost: Cost,
@@ -55,6 +57,7 @@ impl Default for FakeOptions {
             snapshots: None,
             max_states: 4 * 64,
             delay: Duration::ZERO,
+            hold: Arc::default(),
             clock: None,
             cost: Cost::default(),
             script: Vec::new(),
