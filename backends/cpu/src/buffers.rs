@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use loquat_cpu_kernels::{MAX_QUERIES, piece_len, pieces};
 use loquat_spec::{
     Decay, DeltaOutputGate, Dense, Experts, FeedForward, Inner, Mixer, ModelSpec, Rope,
 };
 
 use crate::forward::{MAX_ANSWERS, PieceTask, UNITS_PER_THREAD};
-use crate::kernels::{MAX_QUERIES, piece_len, pieces};
 use crate::session::HEAD_BLOCK;
 
 const VALUE: u64 = size_of::<f32>() as u64;

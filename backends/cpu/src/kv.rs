@@ -3,14 +3,13 @@
 //!
 //! Pages lie side by side in a few large regions, which the system backs when they are written.
 
+use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
 use loquat_session::sequences::{CopyOnWrite, SequenceStorage, Slot};
 use loquat_spec::ModelSpec;
 
 use crate::arena::{Arena, Region};
-use crate::kernels::{KvElement, PAGE};
 use crate::page::PageLayout;
 use crate::recurrent_state::{StateBuffers, StateLayout};
-use crate::shared::PagePtr;
 
 pub struct KvStorage<T: KvElement> {
     layout: PageLayout,

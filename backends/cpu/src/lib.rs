@@ -8,7 +8,6 @@ mod affinity;
 mod arena;
 mod buffers;
 mod forward;
-mod kernels;
 mod kv;
 mod linear;
 mod load;
@@ -23,10 +22,11 @@ mod recurrent_state;
 mod session;
 mod shared;
 
-pub use kernels::cpu_features;
+pub use loquat_cpu_kernels::cpu_features;
 pub use machine::{MachineCores, MachineMemory, processor_name};
 pub use measure::{MachineLimits, measure, measure_quickly};
 
+use loquat_cpu_kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, Q8Code, supported};
 use loquat_session::limits::{Limits, Sizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::transfer::fingerprint;
@@ -37,7 +37,6 @@ use loquat_session::{
 use loquat_spec::Mixer;
 
 use buffers::Extent;
-use kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, Q8Code};
 use kv::KvStorage;
 use model::Model;
 use pack::Packer;
@@ -58,7 +57,7 @@ impl CpuBackend {
     /// One backend for each instruction set this machine can run, fastest first. They give the
     /// same bits.
     pub fn every_instruction_set() -> Vec<Self> {
-        let tables = kernels::supported().into_iter();
+        let tables = supported().into_iter();
         tables
             .map(|table| Self {
                 kernels: Some(table),
@@ -68,12 +67,12 @@ impl CpuBackend {
 
     /// What this machine can run, fastest first; [`CpuBackend::AUTO`] uses the first.
     pub fn instruction_sets() -> Vec<&'static str> {
-        let tables = kernels::supported().into_iter();
+        let tables = supported().into_iter();
         tables.map(|table| table.name).collect()
     }
 
     fn kernels(&self) -> &'static Kernels {
-        self.kernels.unwrap_or_else(|| kernels::supported()[0])
+        self.kernels.unwrap_or_else(|| supported()[0])
     }
 
     fn label(&self, threads: usize) -> String {

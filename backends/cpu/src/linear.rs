@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use loquat_cpu_kernels::{GROUP, Kernels, Quantized, Rounded, SUM_GROUP, TILE_ROWS, TileInput};
 use loquat_session::{OpenError, Precision};
 use loquat_weights::Matrix;
 use smallvec::SmallVec;
 
 use crate::buffers::fit;
-use crate::kernels::{GROUP, Kernels, Quantized, Rounded, SUM_GROUP, TILE_ROWS, TileInput};
 use crate::pack::{Packed, Packer};
 use crate::plain::{Plain, PlainJob};
 use crate::pool::Pool;

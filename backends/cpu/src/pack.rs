@@ -8,14 +8,14 @@ mod rows;
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
+use loquat_cpu_kernels::{
+    Codes, Element, FP4_ZERO, GROUP, LINE, SubScales, TILE_ROWS, Tile, TileFormat,
+};
 use loquat_session::OpenError;
 use loquat_weights::decode::MlxMode;
 use loquat_weights::{Dtype, Matrix, RawTensor, Storage, WeightsError};
 
 use crate::arena::{Arena, Region};
-use crate::kernels::{
-    Codes, Element, FP4_ZERO, GROUP, LINE, SubScales, TILE_ROWS, Tile, TileFormat,
-};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 use rows::{Row, RowScales};

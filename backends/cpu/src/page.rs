@@ -1,9 +1,7 @@
 //! The layout of a KV page.
 
+use loquat_cpu_kernels::{HeadPages, KvElement, PAGE, PagePtr};
 use loquat_spec::{KvSource, Mixer, ModelSpec};
-
-use crate::kernels::{HeadPages, KvElement, PAGE};
-use crate::shared::PagePtr;
 
 /// Each layer's offsets in a page.
 #[derive(Clone)]

@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use loquat_cpu_kernels::{Format, Kernels, PlainOut, PlainRows, Rounded, TILE_ROWS};
 use loquat_session::Precision;
 use loquat_weights::{Dtype, EncodedRow, Matrix};
 
-use crate::kernels::{Format, Kernels, PlainOut, PlainRows, Rounded, TILE_ROWS};
 use crate::linear::Activations;
 use crate::shared::SharedMut;
 

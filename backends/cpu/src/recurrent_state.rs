@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
+use loquat_cpu_kernels::PagePtr;
 use loquat_session::sequences::Slot;
 use loquat_spec::{Mixer, ModelSpec};
-
-use crate::shared::PagePtr;
 
 /// Where each layer's recurrent state lies inside a buffer.
 #[derive(Clone)]

@@ -1,5 +1,6 @@
 //! The session contract over the forward pass.
 
+use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
 use loquat_session::sequences::{RowGrant, RowStates, Sequences};
 use loquat_session::transfer::{Envelope, unseal};
 use loquat_session::{
@@ -9,7 +10,6 @@ use loquat_session::{
 
 use crate::buffers::fit;
 use crate::forward::{Forward, Plan, PlannedRow, PlannedState, PlannedToken, Scratch};
-use crate::kernels::{Kernels, KvElement, PAGE};
 use crate::kv::KvStorage;
 use crate::model::Model;
 use crate::pool::Pool;

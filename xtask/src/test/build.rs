@@ -76,7 +76,9 @@ fn target_directory(root: &Path) -> Result<PathBuf, Error> {
     let metadata = ["metadata", "--no-deps", "--format-version", "1"];
     let metadata = cargo(root, &metadata).output()?;
     let metadata: Option<serde_json::Value> = serde_json::from_str(&metadata).ok();
-    let directory = metadata.as_ref().and_then(|metadata| metadata["target_directory"].as_str());
+    let directory = metadata
+        .as_ref()
+        .and_then(|metadata| metadata["target_directory"].as_str());
     directory.map(PathBuf::from).ok_or_else(|| Error::Missing {
         what: "`target_directory` in the output of `cargo metadata`".to_string(),
         remedy: "run it in the repository and see what it prints".to_string(),

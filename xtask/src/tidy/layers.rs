@@ -20,6 +20,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("text", &["spec", "weights"]),
     ("convert", &["spec", "weights", "text"]),
     ("session", &["spec", "weights", "text"]),
+    ("cpu-kernels", &["spec"]),
+    ("cpu", &["spec", "weights", "session", "cpu-kernels"]),
+    ("mlx", &["spec", "weights", "session"]),
     ("testkit", &["spec", "weights", "synthetic", "session"]),
     ("hubkit", &[]),
     ("store", &[]),
@@ -55,7 +58,6 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 const KITS: &[&str] = &["testkit", "hubkit"];
-const BACKEND_MAY_USE: &[&str] = &["spec", "weights", "session"];
 
 /// Every dependency between our crates that the table does not allow.
 pub fn dependency_direction(tree: &Tree) -> Vec<Violation> {
@@ -89,7 +91,7 @@ fn check_manifest(path: &str, text: &str) -> Vec<Violation> {
     let Some(name) = package_name(&manifest) else {
         return vec![violation(1, "`package.name` is missing".to_string())];
     };
-    let Some(permission) = permission(path, name) else {
+    let Some(permission) = permission(name) else {
         let message = format!("`{name}` has no row in the table of xtask/src/tidy/layers.rs");
         return vec![violation(1, message)];
     };
@@ -144,10 +146,7 @@ impl fmt::Display for Permission {
     }
 }
 
-fn permission(path: &str, package: &str) -> Option<Permission> {
-    if path.starts_with("backends/") {
-        return Some(Permission::Only(BACKEND_MAY_USE));
-    }
+fn permission(package: &str) -> Option<Permission> {
     match layer(package)? {
         "cli" => Some(Permission::AllButKits),
         layer => LAYERS
@@ -232,6 +231,14 @@ mod tests {
             ("crates/convert", "loquat-convert", "loquat-store", false),
             ("crates/session", "loquat-session", "loquat-engine", false),
             ("backends/cpu", "loquat-cpu", "loquat-session", true),
+            ("backends/cpu", "loquat-cpu", "loquat-cpu-kernels", true),
+            (
+                "backends/cpu-kernels",
+                "loquat-cpu-kernels",
+                "loquat-session",
+                false,
+            ),
+            ("backends/mlx", "loquat-mlx", "loquat-cpu-kernels", false),
             ("backends/cpu", "loquat-cpu", "loquat-text", false),
             ("backends/cpu", "loquat-cpu", "loquat-engine", false),
             ("backends/cpu", "loquat-cpu", "loquat-mlx", false),

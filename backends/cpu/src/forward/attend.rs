@@ -6,9 +6,12 @@
 
 use std::ops::Range;
 
+use loquat_cpu_kernels::{
+    AttendArgs, AttendQuery, Kernels, KvElement, MAX_QUERIES, piece_len, pieces,
+};
+
 use super::{Forward, Plan, PlannedRow, Scratch};
 use crate::buffers::fit;
-use crate::kernels::{AttendArgs, AttendQuery, Kernels, KvElement, MAX_QUERIES, piece_len, pieces};
 use crate::model::AttentionWeights;
 use crate::page::LayerLayout;
 use crate::pool::Pool;

@@ -1,10 +1,10 @@
 //! Softmax attention: everything before and after the kernel.
 
+use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
 use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
 
 use super::{Forward, add, scale};
 use crate::buffers::fit;
-use crate::kernels::{Kernels, KvElement, PAGE};
 use crate::linear::{Product, Products, for_tokens, multiply};
 use crate::model::{AttentionWeights, Branch, Model, Norm};
 use crate::shared::SharedMut;

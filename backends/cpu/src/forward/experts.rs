@@ -1,11 +1,11 @@
 //! Experts: each position runs a few of many feed-forwards, grouped so that an expert's matrices are
 //! read once for all of its positions.
 
+use loquat_cpu_kernels::{Kernels, KvElement};
 use loquat_spec::{ExpertGroups, GroupScore, Scores};
 
 use super::{Forward, add, add_scaled, scale};
 use crate::buffers::fit;
-use crate::kernels::{Kernels, KvElement};
 use crate::linear::{Activations, Linear, Product, Products, for_tokens, multiply};
 use crate::model::{Branch, ExpertsWeights, SharedWeights};
 use crate::shared::SharedMut;

@@ -1,10 +1,10 @@
 //! Feed-forwards without experts.
 
+use loquat_cpu_kernels::{Kernels, KvElement};
 use loquat_spec::Activation;
 
 use super::{Forward, add, scale};
 use crate::buffers::fit;
-use crate::kernels::{Kernels, KvElement};
 use crate::linear::{Linear, Product, for_tokens, multiply};
 use crate::model::{Branch, DenseWeights};
 use crate::shared::SharedMut;

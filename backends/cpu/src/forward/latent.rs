@@ -1,9 +1,10 @@
 //! Attention over one latent vector per token, all heads sharing it.
 
+use loquat_cpu_kernels::{AttendArgs, AttendQuery, KvElement, PAGE};
+
 use super::attention::AllAngles;
 use super::{Forward, add};
 use crate::buffers::fit;
-use crate::kernels::{AttendArgs, AttendQuery, KvElement, PAGE};
 use crate::linear::{Activations, Linear, Product, Products, for_tokens, multiply};
 use crate::model::{Branch, LatentWeights, QueryDown};
 use crate::shared::SharedMut;

@@ -11,16 +11,16 @@ pub use attend::{MAX_ANSWERS, PieceTask, UNITS_PER_THREAD};
 
 use std::ops::Range;
 
+use loquat_cpu_kernels::{Kernels, KvElement, PagePtr};
 use loquat_spec::NormKind;
 
 use crate::buffers::fit;
-use crate::kernels::{Kernels, KvElement};
 use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
 use crate::page::PageLayout;
 use crate::pool::Pool;
 use crate::recurrent_state::StateLayout;
-use crate::shared::{PagePtr, SharedMut};
+use crate::shared::SharedMut;
 
 /// The step's tokens, flattened over its rows, and where their keys and values go.
 pub struct Plan<T> {

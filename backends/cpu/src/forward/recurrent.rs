@@ -3,11 +3,11 @@
 //! A row's tokens go through one after another, so that chunks of any length give the same
 //! bits; rows and heads run in parallel.
 
+use loquat_cpu_kernels::{ConvWeights, DeltaStep, Kernels, KvElement, MambaStep};
 use loquat_spec::{Activation, DeltaOutputGate, MambaNorm};
 
 use super::{Forward, Plan, PlannedRow, PlannedState, add, scale};
 use crate::buffers::fit;
-use crate::kernels::{ConvWeights, DeltaStep, Kernels, KvElement, MambaStep};
 use crate::linear::{Linear, Product, Products, for_tokens, multiply};
 use crate::model::{Branch, Conv, DeltaWeights, MambaWeights, ShortConvWeights};
 use crate::pool::Pool;

@@ -1,11 +1,10 @@
 //! Reads a row of any quantized format as codes, scales and minimums.
 
+use loquat_cpu_kernels::{Codes, GROUP, TILE_ROWS};
 use loquat_weights::decode::unpack_codes;
 use loquat_weights::{DecodeFault, Dtype, EncodedRow, WeightsError};
 
-use crate::kernels::{Codes, GROUP, TILE_ROWS};
-
-/// The bytes of one row of a [tile](crate::kernels::Tile).
+/// The bytes of one row of a [tile](loquat_cpu_kernels::Tile).
 #[derive(Default)]
 pub struct Row {
     pub lines: Vec<u8>,

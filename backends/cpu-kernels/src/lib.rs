@@ -10,14 +10,14 @@
 mod amx;
 mod attention;
 mod element;
+pub mod emulated;
 mod features;
 mod float;
+mod page;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod plain_avx512;
 mod register;
-#[cfg(test)]
-mod tests;
 mod tile;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tile_amx;
@@ -30,10 +30,11 @@ mod tile_neon;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tile_walk;
 
-pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, piece_len, pieces};
+pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, PIECE, piece_len, pieces};
 pub use element::{Bf16Bits, F16Bits, KvElement, Q8Code};
 pub use features::cpu_features;
 pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
+pub use page::PagePtr;
 pub use plain::{Format, PlainOut, PlainRows, Rounded};
 pub use tile::{Codes, Element, FP4_ZERO, LINE, SubScales, TILE_ROWS, Tile, TileFormat, TileInput};
 

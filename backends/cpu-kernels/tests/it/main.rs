@@ -7,13 +7,12 @@
 )]
 
 mod attention;
-mod emulated;
 mod plain;
 mod pointwise;
 mod recurrent;
 mod tile;
 
-use super::*;
+use loquat_cpu_kernels::*;
 
 struct Random(u64);
 
@@ -72,7 +71,7 @@ fn near(what: &str, found: &[f32], exact: &[f64], tolerance: f64) {
 
 /// Runs `compute` with every table this machine has and compares it with the portable one.
 fn agree(what: &str, compute: impl Fn(&Kernels) -> Vec<f32>) -> Vec<f32> {
-    let expected = compute(&float::portable::TABLE);
+    let expected = compute(supported().last().unwrap());
     for table in supported() {
         let found = compute(table);
         assert_eq!(
@@ -143,4 +142,13 @@ fn quantize_keeps_nan_visible() {
         unsafe { (table.quantize)(&x, out) };
         assert!(scales[0].is_nan(), "{}", table.name);
     }
+}
+
+#[test]
+fn features_agree_with_chosen_tables() {
+    let has = |name: &str| cpu_features().iter().any(|at| at == &(name, true));
+    let chosen = |name: &str| supported().iter().any(|at| at.name == name);
+    assert_eq!(chosen("avx2"), has("avx2") && has("fma") && has("f16c"));
+    assert_eq!(chosen("neon-dotprod"), has("dotprod"));
+    assert_eq!(chosen("neon"), has("neon"));
 }

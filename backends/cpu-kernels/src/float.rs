@@ -461,8 +461,8 @@ macro_rules! build {
             use loquat_spec::Activation;
 
             use super::{ConvWeights, DeltaStep, MambaStep, Quantized};
-            use crate::kernels::attention;
-            use crate::kernels::{
+            use crate::attention;
+            use crate::{
                 AttendArgs, AttendQuery, Bf16Bits, Q8Code, F16Bits, Kernels, PlainOut, PlainRows, Rounded,
             };
 
@@ -491,13 +491,13 @@ macro_rules! build {
             $(#[$feature])*
             unsafe fn plain(rows: &PlainRows, x: &[f32], out: PlainOut) {
                 // SAFETY: as the caller's.
-                unsafe { crate::kernels::$plain::exact(rows, x, out) }
+                unsafe { crate::$plain::exact(rows, x, out) }
             }
 
             $(#[$feature])*
             unsafe fn plain_bf16(rows: &PlainRows, x: &Rounded, out: PlainOut) {
                 // SAFETY: as the caller's.
-                unsafe { crate::kernels::$plain::rounded(rows, x, out) }
+                unsafe { crate::$plain::rounded(rows, x, out) }
             }
 
             pub static TABLE: Kernels = Kernels {
@@ -550,16 +550,16 @@ macro_rules! build {
 build!(
     portable,
     "portable",
-    crate::kernels::tile::portable,
+    crate::tile::portable,
     [f32; super::LANES],
     plain,
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx2, "avx2", crate::kernels::tile_avx2::tile, crate::kernels::register::Avx2, plain,
+build!(avx2, "avx2", crate::tile_avx2::tile, crate::register::Avx2, plain,
     #[target_feature(enable = "avx2,fma,f16c")]
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx512, "avx512-vnni", crate::kernels::tile_avx512::tile, crate::kernels::register::Avx512, plain_avx512,
+build!(avx512, "avx512-vnni", crate::tile_avx512::tile, crate::register::Avx512, plain_avx512,
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );
 

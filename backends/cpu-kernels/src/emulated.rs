@@ -1,5 +1,10 @@
-//! Kernels for instructions that this machine may not have, with other instructions in their place:
-//! everything but the instruction itself is tested.
+//! Tables for tests: kernels for instructions that this machine may not have, with other
+//! instructions in their place, so that everything but the instruction itself is tested.
+
+#![expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "`tables` checks for the instruction sets that the functions need"
+)]
 
 #[cfg(not(target_arch = "x86_64"))]
 pub fn tables() -> Vec<&'static super::Kernels> {
@@ -13,9 +18,9 @@ pub use x86::tables;
 mod x86 {
     use std::arch::x86_64::*;
 
-    use crate::kernels::tile_avx2::{Avx2, Quad, broadcast};
-    use crate::kernels::tile_walk::{self, Products, QUADS};
-    use crate::kernels::{Kernels, Tile, TileInput, float, supported};
+    use crate::tile_avx2::{Avx2, Quad, broadcast};
+    use crate::tile_walk::{self, Products, QUADS};
+    use crate::{Kernels, Tile, TileInput, float, supported};
 
     /// Both need AVX-512 around the emulated instruction.
     pub fn tables() -> Vec<&'static Kernels> {
@@ -70,7 +75,7 @@ mod x86 {
     #[cfg(target_os = "linux")]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     unsafe fn amx(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
-        use crate::kernels::{amx::ScalarUnit, tile_amx};
+        use crate::{amx::ScalarUnit, tile_amx};
         unsafe { tile_amx::all_tokens(|| ScalarUnit(tile.form.group), tile, input, out, stride) };
     }
 }

@@ -127,8 +127,8 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::{LANES, Register};
-    use crate::kernels::MAX_QUERIES;
-    use crate::kernels::float::{EXP_RANGE, EXP_TERMS, LN2_HIGH, LN2_LOW, ROUND_MAGIC};
+    use crate::MAX_QUERIES;
+    use crate::float::{EXP_RANGE, EXP_TERMS, LN2_HIGH, LN2_LOW, ROUND_MAGIC};
 
     /// Sixteen lanes to one, halves onto halves; a macro, as closures are not built for the
     /// caller's instruction set.

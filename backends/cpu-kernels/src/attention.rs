@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::float::{CHAINS, exp, fold, fold_max, softcap};
 use super::register::Register;
 use super::{KvElement, LANES, PAGE};
-use crate::shared::PagePtr;
+use crate::page::PagePtr;
 
 /// The most queries at once: as many as have room for their sums in 32 registers.
 pub const MAX_QUERIES: usize = 6;
@@ -446,7 +446,7 @@ fn put<R: Register>(values: &mut [f32; PAGE], registers: [R; 2]) {
     registers[1].store(&mut halves[1]);
 }
 
-/// Each query times every key of the page, those that will be mqueries among them.
+/// Each query times every key of the page, masked ones included.
 #[inline(always)]
 fn scores<R: Register, T: KvElement, const N: usize>(
     queries: [&[f32]; N],

@@ -36,17 +36,3 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     Vec::new()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn features_agree_with_chosen_tables() {
-        let has = |name: &str| cpu_features().iter().any(|at| at == &(name, true));
-        let chosen = |name: &str| super::super::supported().iter().any(|at| at.name == name);
-        assert_eq!(chosen("avx2"), has("avx2") && has("fma") && has("f16c"));
-        assert_eq!(chosen("neon-dotprod"), has("dotprod"));
-        assert_eq!(chosen("neon"), has("neon"));
-    }
-}

@@ -1,7 +1,6 @@
 //! Convolutions and recurrent states, token after token.
 
 use super::*;
-use crate::kernels::ConvWeights;
 
 /// Every `stride`-th value from `first` on.
 fn column(values: &[f32], first: usize, stride: usize) -> Vec<f32> {

@@ -1,8 +1,6 @@
 //! Attention over pages, against a softmax over all positions at once.
 
 use super::*;
-use crate::kernels::attention::PIECE;
-use crate::shared::PagePtr;
 
 const SCALE: f32 = 0.3;
 
@@ -19,7 +17,8 @@ struct Ask<'a, T> {
 /// not matter.
 struct Cache<T: KvElement> {
     pages: Vec<PagePtr<T>>,
-    memory: Vec<PagePtr<f32>>,
+    /// What the pages point to.
+    _memory: Vec<Vec<f32>>,
     keys: Vec<Vec<f64>>,
     values: Vec<Vec<f64>>,
     head_dim: usize,
@@ -33,10 +32,11 @@ impl<T: KvElement> Cache<T> {
         let page_len = (head_dim + value_dim + factors) * PAGE;
         // Factors are numbers of four bytes, which a page must be aligned for.
         let page_words = (page_len * T::BYTES).div_ceil(4);
-        let pages: Vec<PagePtr<f32>> = (0..count).map(|_| PagePtr::allocate(page_words)).collect();
+        let mut memory = vec![vec![0f32; page_words]; count];
+        let page = |words: &mut Vec<f32>| PagePtr::new(words.as_mut_ptr().cast(), page_len);
         let mut cache = Self {
-            pages: pages.iter().map(|page| page.cast(page_len)).collect(),
-            memory: pages,
+            pages: memory.iter_mut().map(page).collect(),
+            _memory: memory,
             keys: Vec::new(),
             values: Vec::new(),
             head_dim,
@@ -199,15 +199,6 @@ impl<T: KvElement> Cache<T> {
             weighted.sum::<f64>() / total
         };
         (0..self.value_dim).map(mixed).collect()
-    }
-}
-
-impl<T: KvElement> Drop for Cache<T> {
-    fn drop(&mut self) {
-        for page in self.memory.drain(..) {
-            // SAFETY: allocated above, freed once.
-            unsafe { page.free() };
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Norms, rotations, activations and gates.
 
+use loquat_spec::Activation;
+
 use super::*;
 
 /// Values that overflow, vanish or lie at the ends of what `exp` takes.
