@@ -322,17 +322,13 @@ kind = "gguf"
 quant = "Q8_0"
 file = "twofold.gguf"
 bytes = 9_000_000_000_000
-[[model.forms.sources]]
-type = "hub"
-repo = "no/twofold"
+sources = [{ type = "hub", repo = "no/twofold" }]
 
 [[model.forms]]
 kind = "mlx"
 quant = "4bit"
 bytes = 600_000_000
-[[model.forms.sources]]
-type = "hub"
-repo = "no/twofold-mlx"
+sources = [{ type = "hub", repo = "no/twofold-mlx" }]
 "#;
 
     #[test]
